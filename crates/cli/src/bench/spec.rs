@@ -1,0 +1,390 @@
+//! The command line of `loch bench` and the validated workload it becomes.
+//!
+//! Owns every option's name, default, limits and error text (DESIGN.md
+//! section 6, a contract). A [`Spec`] can only be made by [`BenchArgs::spec`],
+//! so code that holds one need not check it again.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::error::BenchError;
+
+/// Keys carry a unique 8-byte identity, so they cannot be shorter.
+pub const KEY_SIZE_MIN: usize = 8;
+/// Keys longer than this are no workload anybody has; the peers stop far below.
+pub const KEY_SIZE_MAX: usize = 64 << 10;
+/// Largest value: four times the default limit of a Loch table.
+pub const VALUE_SIZE_MAX: usize = 256 << 20;
+/// More records than any host holds; keeps key identities within 48 bits.
+pub const RECORDS_MAX: u64 = 1 << 40;
+/// Outstanding operations of one client.
+pub const LANES_MAX: usize = 4096;
+/// Processes started by one run, of a kind.
+pub const PROCESSES_MAX: u32 = 1024;
+
+/// A data path of Loch (DESIGN.md section 1, "engine").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Index and data decoupled, client-driven both ways.
+    Nessie,
+    /// Nessie's reads with server-driven writes.
+    NessieHybrid,
+    /// Nessie's layout, every operation by request.
+    NessieServer,
+    /// One-sided reads, writes by request.
+    Pilaf,
+    /// Requests written into the server's memory, replies as datagrams.
+    Herd,
+    /// Operations executed at the NIC.
+    KvDirect,
+}
+
+/// What carries verbs between Loch's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fabric {
+    /// Shared memory of this host.
+    Shm,
+    /// RDMA verbs.
+    Verbs,
+    /// Virtual time, one process.
+    Sim,
+}
+
+/// A store measured beside Loch with the same workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    /// memcached over a unix socket.
+    Memcached,
+    /// Redis over a unix socket.
+    Redis,
+    /// LMDB, embedded in each client.
+    Lmdb,
+}
+
+/// One value of `--engine`: an engine, or `none` to run only peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// `none`.
+    None,
+    /// A Loch engine.
+    Engine(Engine),
+}
+
+/// How keys are picked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Dist {
+    /// Every record equally often.
+    Uniform,
+    /// Rank `i` with probability proportional to `1 / i^theta`.
+    Zipf(f64),
+}
+
+/// When the measured phase ends.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stop {
+    /// After this many seconds.
+    Seconds(f64),
+    /// After this many operations of all clients together.
+    Ops(u64),
+}
+
+/// Run a workload and print what it measured.
+///
+/// Every client is a process of its own that keeps --lanes operations
+/// outstanding (a closed loop). Sizes are written 64, 16KiB, 1GiB.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// Engines to measure: nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none
+    #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
+    pub engine: Vec<EngineChoice>,
+    /// What carries the verbs
+    #[arg(long, value_enum, value_name = "FABRIC", default_value = "shm")]
+    pub fabric: Fabric,
+    /// Node processes that hold the data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub nodes: u32,
+    /// Client processes
+    #[arg(long, value_name = "C", default_value_t = 1)]
+    pub clients: u32,
+    /// Operations every client keeps outstanding
+    #[arg(long, value_name = "L", default_value_t = 16)]
+    pub lanes: usize,
+    /// Records loaded before the measurement
+    #[arg(long, value_name = "R", default_value_t = 1_000_000)]
+    pub records: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
+    pub value_size: u64,
+    /// Bytes of a key
+    #[arg(long, value_name = "SIZE", default_value = "16", value_parser = parse_size)]
+    pub key_size: u64,
+    /// Share of operations that are GETs, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    pub reads: f64,
+    /// How keys are picked: uniform or zipf:THETA
+    #[arg(long, value_name = "DIST", default_value = "zipf:0.99")]
+    pub dist: Dist,
+    /// Length of the measurement [default: 5]
+    #[arg(long, value_name = "T", conflicts_with = "ops")]
+    pub seconds: Option<f64>,
+    /// Operations to measure, of all clients together, instead of --seconds
+    #[arg(long, value_name = "M")]
+    pub ops: Option<u64>,
+    /// Seed of the key traces
+    #[arg(long, value_name = "X", default_value_t = 1)]
+    pub seed: u64,
+    /// Busy-looping processes beside the measurement
+    #[arg(long, value_name = "H", default_value_t = 0)]
+    pub background_hogs: u32,
+    /// Stores to measure beside Loch: memcached, redis, lmdb
+    #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
+    pub peer: Vec<Peer>,
+    /// Print one JSON object a line per engine, and nothing else, on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// Compare the bytes of every value read with what was written
+    #[arg(long, hide = true)]
+    pub verify: bool,
+}
+
+/// A validated run of `loch bench`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Loch engines, in the order given.
+    pub engines: Vec<Engine>,
+    /// Peers, in the order given.
+    pub peers: Vec<Peer>,
+    /// What carries the verbs.
+    pub fabric: Fabric,
+    /// Node processes.
+    pub nodes: u32,
+    /// Client processes.
+    pub clients: u32,
+    /// Outstanding operations of a client.
+    pub lanes: usize,
+    /// Records loaded.
+    pub records: u64,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Share of GETs.
+    pub reads: f64,
+    /// Key distribution.
+    pub dist: Dist,
+    /// End of the measured phase.
+    pub stop: Stop,
+    /// Seed of all traces.
+    pub seed: u64,
+    /// Busy-looping processes.
+    pub background_hogs: u32,
+    /// JSON instead of the table.
+    pub json: bool,
+    /// Check the contents of every value read.
+    pub verify: bool,
+}
+
+impl BenchArgs {
+    /// Checks every option; the error names the option and the way out.
+    pub fn spec(self) -> Result<Spec, BenchError> {
+        let spec = Spec {
+            engines: engines(&self.engine)?,
+            peers: self.peer,
+            fabric: self.fabric,
+            nodes: self.nodes,
+            clients: self.clients,
+            lanes: self.lanes,
+            records: self.records,
+            value_size: within("--value-size", self.value_size, 1, VALUE_SIZE_MAX as u64)? as usize,
+            key_size: within(
+                "--key-size",
+                self.key_size,
+                KEY_SIZE_MIN as u64,
+                KEY_SIZE_MAX as u64,
+            )? as usize,
+            reads: self.reads,
+            dist: self.dist,
+            stop: stop(self.seconds, self.ops)?,
+            seed: self.seed,
+            background_hogs: self.background_hogs,
+            json: self.json,
+            verify: self.verify || cfg!(debug_assertions),
+        };
+        within("--nodes", spec.nodes.into(), 1, PROCESSES_MAX.into())?;
+        within("--clients", spec.clients.into(), 1, PROCESSES_MAX.into())?;
+        within("--lanes", spec.lanes as u64, 1, LANES_MAX as u64)?;
+        within("--records", spec.records, 1, RECORDS_MAX)?;
+        within("--background-hogs", spec.background_hogs.into(), 0, PROCESSES_MAX.into())?;
+        if !(0.0..=1.0).contains(&spec.reads) {
+            return Err(BenchError::usage(format!(
+                "--reads {} is not a share: give a number from 0 (only PUTs) to 1 (only GETs)",
+                spec.reads
+            )));
+        }
+        if spec.engines.is_empty() && spec.peers.is_empty() {
+            return Err(BenchError::usage(
+                "--engine none leaves nothing to measure: add --peer memcached,redis,lmdb",
+            ));
+        }
+        Ok(spec)
+    }
+}
+
+impl Spec {
+    /// Bytes of keys and values, without any store's overhead.
+    pub fn data_bytes(&self) -> u64 {
+        self.records.saturating_mul((self.key_size + self.value_size) as u64)
+    }
+}
+
+impl Engine {
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Nessie => "nessie",
+            Engine::NessieHybrid => "nessie-hybrid",
+            Engine::NessieServer => "nessie-server",
+            Engine::Pilaf => "pilaf",
+            Engine::Herd => "herd",
+            Engine::KvDirect => "kv-direct",
+        }
+    }
+}
+
+impl Fabric {
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fabric::Shm => "shm",
+            Fabric::Verbs => "verbs",
+            Fabric::Sim => "sim",
+        }
+    }
+}
+
+impl Peer {
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Peer::Memcached => "memcached",
+            Peer::Redis => "redis",
+            Peer::Lmdb => "lmdb",
+        }
+    }
+}
+
+impl FromStr for EngineChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(EngineChoice::None);
+        }
+        Engine::from_str(text, false).map(EngineChoice::Engine).map_err(|_| {
+            "engines are nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none \
+             to run only peers"
+                .into()
+        })
+    }
+}
+
+impl FromStr for Dist {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "uniform" {
+            return Ok(Dist::Uniform);
+        }
+        let theta = text
+            .strip_prefix("zipf:")
+            .and_then(|theta| theta.parse::<f64>().ok())
+            .ok_or("write uniform, or zipf:THETA such as zipf:0.99")?;
+        // The generator's closed form holds for this range (zipf.rs).
+        if theta > 0.0 && theta < 1.0 {
+            Ok(Dist::Zipf(theta))
+        } else {
+            Err("THETA must lie between 0 and 1, both excluded; 0.99 is YCSB's".into())
+        }
+    }
+}
+
+impl fmt::Display for Dist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dist::Uniform => f.write_str("uniform"),
+            Dist::Zipf(theta) => write!(f, "zipf:{theta}"),
+        }
+    }
+}
+
+impl From<Dist> for String {
+    fn from(dist: Dist) -> String {
+        dist.to_string()
+    }
+}
+
+impl TryFrom<String> for Dist {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// Reads a size as people write it: `64`, `16KiB`, `1GiB`.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    const FORM: &str = "write a size as 64, 16KiB, 4MiB or 1GiB";
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return Err(FORM.into()),
+    };
+    let number: u64 = number.parse().map_err(|_| FORM)?;
+    number.checked_mul(1 << shift).ok_or_else(|| "the size does not fit 64 bits".into())
+}
+
+fn engines(choices: &[EngineChoice]) -> Result<Vec<Engine>, BenchError> {
+    let engines: Vec<Engine> = choices
+        .iter()
+        .filter_map(|choice| match choice {
+            EngineChoice::None => None,
+            EngineChoice::Engine(engine) => Some(*engine),
+        })
+        .collect();
+    if !engines.is_empty() && engines.len() < choices.len() {
+        return Err(BenchError::usage("--engine none cannot stand beside engines: drop one"));
+    }
+    Ok(engines)
+}
+
+fn stop(seconds: Option<f64>, ops: Option<u64>) -> Result<Stop, BenchError> {
+    match (seconds, ops) {
+        (_, Some(0)) => Err(BenchError::usage("--ops 0 measures nothing: give 1 or more")),
+        (_, Some(ops)) => Ok(Stop::Ops(ops)),
+        (Some(s), None) if !(s > 0.0 && s <= 86_400.0) => Err(BenchError::usage(format!(
+            "--seconds {s} is no length of time: give a number above 0, at most 86400"
+        ))),
+        (seconds, None) => Ok(Stop::Seconds(seconds.unwrap_or(5.0))),
+    }
+}
+
+fn within(option: &str, value: u64, min: u64, max: u64) -> Result<u64, BenchError> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(BenchError::usage(format!("{option} {value} is out of range: give {min} to {max}")))
+    }
+}

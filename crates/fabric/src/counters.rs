@@ -1,0 +1,117 @@
+//! What an endpoint did: verbs, doorbells and bytes, by kind and by local or remote.
+
+use std::cell::Cell;
+
+/// The kinds of verbs that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// One-sided READ.
+    Read,
+    /// One-sided WRITE.
+    Write,
+    /// Compare-and-swap of a word.
+    CompareSwap,
+    /// Fetch-and-add of a word.
+    FetchAdd,
+}
+
+const KINDS: usize = 4;
+
+/// Counts of one endpoint. Single writer: plain cells, no atomics.
+///
+/// CPU stores into a mapped region are not verbs and are not counted: the paper counts them as
+/// direct memory writes (nessie §4.2.5).
+#[derive(Debug, Default)]
+pub struct Counters {
+    verbs: [[Cell<u64>; KINDS]; 2],
+    bytes: [[Cell<u64>; KINDS]; 2],
+    doorbells: Cell<u64>,
+}
+
+/// A copy of [`Counters`] at one moment; differences of two are what an operation cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerbCount {
+    /// Verbs posted.
+    pub verbs: u64,
+    /// Verbs among them whose region is another node's.
+    pub remote_verbs: u64,
+    /// Doorbells that were waited for: round trips.
+    pub round_trips: u64,
+    /// READs posted.
+    pub reads: u64,
+    /// WRITEs posted.
+    pub writes: u64,
+    /// CAS and FAA posted.
+    pub atomics: u64,
+    /// Payload bytes moved, both ways.
+    pub bytes: u64,
+    /// Payload bytes moved to or from other nodes.
+    pub remote_bytes: u64,
+}
+
+impl Counters {
+    #[inline(always)]
+    pub(crate) fn count(&self, verb: Verb, remote: bool, bytes: u64) {
+        let (v, b) = (
+            &self.verbs[remote as usize][verb as usize],
+            &self.bytes[remote as usize][verb as usize],
+        );
+        v.set(v.get() + 1);
+        b.set(b.get() + bytes);
+    }
+
+    /// Counts a doorbell whose completion the caller waits for.
+    #[inline(always)]
+    pub(crate) fn count_round_trip(&self) {
+        self.doorbells.set(self.doorbells.get() + 1);
+    }
+
+    /// What was counted so far.
+    pub fn snapshot(&self) -> VerbCount {
+        let verbs = |remote: usize, kind: Verb| self.verbs[remote][kind as usize].get();
+        let both = |kind| verbs(0, kind) + verbs(1, kind);
+        let sum = |cells: &[Cell<u64>; KINDS]| cells.iter().map(Cell::get).sum::<u64>();
+        VerbCount {
+            verbs: sum(&self.verbs[0]) + sum(&self.verbs[1]),
+            remote_verbs: sum(&self.verbs[1]),
+            round_trips: self.doorbells.get(),
+            reads: both(Verb::Read),
+            writes: both(Verb::Write),
+            atomics: both(Verb::CompareSwap) + both(Verb::FetchAdd),
+            bytes: sum(&self.bytes[0]) + sum(&self.bytes[1]),
+            remote_bytes: sum(&self.bytes[1]),
+        }
+    }
+}
+
+impl std::ops::Sub for VerbCount {
+    type Output = Self;
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            verbs: self.verbs - earlier.verbs,
+            remote_verbs: self.remote_verbs - earlier.remote_verbs,
+            round_trips: self.round_trips - earlier.round_trips,
+            reads: self.reads - earlier.reads,
+            writes: self.writes - earlier.writes,
+            atomics: self.atomics - earlier.atomics,
+            bytes: self.bytes - earlier.bytes,
+            remote_bytes: self.remote_bytes - earlier.remote_bytes,
+        }
+    }
+}
+
+impl std::ops::Add for VerbCount {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            verbs: self.verbs + other.verbs,
+            remote_verbs: self.remote_verbs + other.remote_verbs,
+            round_trips: self.round_trips + other.round_trips,
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            atomics: self.atomics + other.atomics,
+            bytes: self.bytes + other.bytes,
+            remote_bytes: self.remote_bytes + other.remote_bytes,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Why a verb did not do its work, split by what the caller must do.
+
+use crate::{RegionId, RemoteAddr};
+
+/// A verb that did not complete.
+///
+/// Variants that say "unknown" mean the peer may have executed the verb; all others mean it did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// No region of that number is attached to this endpoint. Attach it first.
+    #[error("region {} is not attached", .region.0)]
+    Unattached {
+        /// The region that was named.
+        region: RegionId,
+    },
+    /// The bytes named are not all inside the region, or not aligned as the verb needs. Nothing was
+    /// touched; repeating the verb repeats the error.
+    #[error("{len} bytes at {at} are outside the region ({region_bytes} bytes) or misaligned")]
+    OutOfBounds {
+        /// First byte named.
+        at: RemoteAddr,
+        /// Bytes named.
+        len: u64,
+        /// Bytes the region has.
+        region_bytes: u64,
+    },
+    /// The region was attached for reading only.
+    #[error("{at} was attached read-only")]
+    ReadOnly {
+        /// First byte named.
+        at: RemoteAddr,
+    },
+    /// The transfer is longer than a verb carries.
+    #[error("a transfer of {len} bytes is over the limit of {max}")]
+    TooLong {
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes a verb carries.
+        max: u64,
+    },
+    /// The peer could not be reached. The verb never left this node.
+    #[error("node of region {} is unreachable", .region.0)]
+    Unreachable {
+        /// The region whose node is gone.
+        region: RegionId,
+    },
+    /// The connection broke while the verb was under way; the peer may or may not have executed it.
+    #[error("outcome of a verb at {at} is unknown: the connection broke")]
+    OutcomeUnknown {
+        /// Where the verb was aimed.
+        at: RemoteAddr,
+    },
+}

@@ -1,0 +1,25 @@
+//! What carries Loch's operations to memory: one-sided verbs, and the lanes that overlap them.
+//!
+//! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and no
+//! more (see the trait); [`shm`] is the backend for processes of one host. [`lanes`] runs many
+//! operations of one thread at once, so that the waiting of one is the work of another.
+//!
+//! This is the only crate of the workspace with `unsafe` code. The rule that keeps it sound: bytes
+//! that another process may be writing are reached only as atomics or by the copy engine of
+//! [`shm`], and no reference to them is ever formed.
+
+mod addr;
+mod buf;
+mod counters;
+mod error;
+pub mod lanes;
+pub mod limits;
+pub mod shm;
+mod sync;
+mod verbs;
+
+pub use addr::{RegionId, RemoteAddr};
+pub use buf::Buf;
+pub use counters::{Counters, Verb, VerbCount};
+pub use error::FabricError;
+pub use verbs::{Atomics, Caps, Fabric, RoundTrip, Validation};

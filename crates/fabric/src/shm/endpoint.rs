@@ -1,0 +1,427 @@
+//! The shm endpoint: verbs as prefetch, copy and CPU atomics.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::counters::Verb;
+use crate::limits::{
+    CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX, READ_WORDS_MAX, REGIONS_MAX,
+    TRANSFER_BYTES_MAX,
+};
+use crate::sync::AtomicU64;
+use crate::{
+    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Validation,
+};
+
+use super::{Region, copy, words};
+
+/// One thread's endpoint to the regions of this host.
+///
+/// ```
+/// use std::sync::Arc;
+/// use loch_fabric::shm::{Region, ShmEndpoint};
+/// use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, lanes::block_on};
+///
+/// let dir = tempfile::tempdir()?;
+/// let region = Arc::new(Region::create(&dir.path().join("region"), 1 << 16)?);
+/// let mut fabric = ShmEndpoint::new(RegionId(0));
+/// fabric.attach(RegionId(0), region);
+///
+/// let at = RemoteAddr::new(RegionId(0), 128);
+/// fabric.store(at, &[b"one ", b"sided"])?;
+/// let (buf, done) = block_on(fabric.read(at, 9, Buf::new()));
+/// done?;
+/// assert_eq!(&buf[..], b"one sided");
+/// assert_eq!(fabric.counters().snapshot().reads, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ShmEndpoint {
+    home: RegionId,
+    slots: Vec<Slot>,
+    counters: Counters,
+    clock: quanta::Clock,
+    random: RefCell<SmallRng>,
+}
+
+/// A region as the hot path needs it. Invariant: `base .. base + len` is what `region` maps.
+struct Slot {
+    base: *mut u8,
+    len: u64,
+    writable: bool,
+    region: Option<Arc<Region>>,
+}
+
+impl ShmEndpoint {
+    /// An endpoint without regions; verbs to `home` count as local.
+    pub fn new(home: RegionId) -> Self {
+        Self {
+            home,
+            slots: Vec::new(),
+            counters: Counters::default(),
+            clock: quanta::Clock::new(),
+            random: RefCell::new(SmallRng::from_rng(&mut rand::rng())),
+        }
+    }
+
+    /// Makes a region reachable under `id`.
+    ///
+    /// # Panics
+    /// If `id` is taken.
+    pub fn attach(&mut self, id: RegionId, region: Arc<Region>) {
+        let index = id.0 as usize;
+        assert!(index < REGIONS_MAX, "region ids are dense");
+        while self.slots.len() <= index {
+            let base = std::ptr::null_mut();
+            self.slots.push(Slot {
+                base,
+                len: 0,
+                writable: false,
+                region: None,
+            });
+        }
+        let slot = &mut self.slots[index];
+        assert!(slot.region.is_none(), "region {index} is attached already");
+        *slot = Slot {
+            base: region.base().as_ptr(),
+            len: region.len(),
+            writable: region.is_writable(),
+            region: Some(region),
+        };
+    }
+
+    /// The region attached under `id`.
+    pub fn region(&self, id: RegionId) -> Option<&Arc<Region>> {
+        self.slots.get(id.0 as usize)?.region.as_ref()
+    }
+
+    /// The place of `len` bytes at `at`, checked.
+    #[inline(always)]
+    fn locate(&self, at: RemoteAddr, len: usize, write: bool) -> Result<*mut u8, FabricError> {
+        let Some(slot) = self.slots.get(at.region().0 as usize) else {
+            return Err(FabricError::Unattached {
+                region: at.region(),
+            });
+        };
+        // Neither side can overflow: an offset has 56 bits and a transfer 31.
+        if len > TRANSFER_BYTES_MAX
+            || at.offset() + len as u64 > slot.len
+            || (write && !slot.writable)
+        {
+            return Err(self.refusal(at, len, slot));
+        }
+        // SAFETY: `offset + len <= slot.len`, and `slot.len` bytes from `base` are mapped while
+        // `self` holds the region.
+        Ok(unsafe { slot.base.add(at.offset() as usize) })
+    }
+
+    #[cold]
+    fn refusal(&self, at: RemoteAddr, len: usize, slot: &Slot) -> FabricError {
+        if slot.region.is_none() {
+            FabricError::Unattached {
+                region: at.region(),
+            }
+        } else if len > TRANSFER_BYTES_MAX {
+            FabricError::TooLong {
+                len: len as u64,
+                max: TRANSFER_BYTES_MAX as u64,
+            }
+        } else if at.offset() + len as u64 > slot.len {
+            FabricError::OutOfBounds {
+                at,
+                len: len as u64,
+                region_bytes: slot.len,
+            }
+        } else {
+            FabricError::ReadOnly { at }
+        }
+    }
+
+    /// The word at `at`, checked.
+    #[inline(always)]
+    fn word(&self, at: RemoteAddr, write: bool) -> Result<&AtomicU64, FabricError> {
+        let place = self.locate(at, 8, write)?;
+        if !at.offset().is_multiple_of(8) {
+            let region_bytes = self.slots[at.region().0 as usize].len;
+            return Err(FabricError::OutOfBounds {
+                at,
+                len: 8,
+                region_bytes,
+            });
+        }
+        // SAFETY: located and aligned above (mappings are page-aligned); the mapping lives as long
+        // as `self`; every process reaches these bytes as atomics or in the copy engine only.
+        Ok(unsafe { &*place.cast::<AtomicU64>() })
+    }
+
+    #[inline(always)]
+    fn count(&self, verb: Verb, at: RemoteAddr, bytes: usize) {
+        self.counters
+            .count(verb, at.region() != self.home, bytes as u64);
+    }
+
+    /// Posts a READ: counts it and asks for its lines. An address that completion will refuse is
+    /// not prefetched.
+    #[inline(always)]
+    fn post_read(&self, at: RemoteAddr, len: usize) {
+        self.count(Verb::Read, at, len);
+        let Ok(place) = self.locate(at, len, false) else {
+            return;
+        };
+        let first = place as usize & !(CACHE_LINE_BYTES - 1);
+        let lines = (place as usize + len - first).div_ceil(CACHE_LINE_BYTES);
+        for line in 0..lines.min(PREFETCH_LINES_MAX) {
+            copy::prefetch((first + line * CACHE_LINE_BYTES) as *const u8);
+        }
+    }
+
+    /// Completes a READ: appends its bytes to `buf`.
+    #[inline(always)]
+    fn complete_read(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        let place = self.locate(at, len, false)?;
+        // SAFETY: `place` has `len` mapped bytes; `append_with` gives room for `len` private ones,
+        // and `copy` initialises all of them.
+        unsafe { buf.append_with(len, |room| copy::copy(place, room, len)) };
+        Ok(())
+    }
+
+    pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        Ok(words::load(self.word(at, false)?))
+    }
+
+    #[inline(always)]
+    pub(super) fn sum_words(&self, at: RemoteAddr, len: usize) -> Result<u64, FabricError> {
+        let place = self.locate(at, len, false)?.cast_const().cast::<u64>();
+        let mut sum = 0u64;
+        for i in 0..len / 8 {
+            // SAFETY: `locate` checked `len` bytes, and `i < len / 8`; entries are 16-aligned. The
+            // bytes may race, so they are loaded as an atomic.
+            sum = sum.wrapping_add(unsafe {
+                (*place.add(i).cast::<AtomicU64>()).load(crate::sync::Ordering::Relaxed)
+            });
+        }
+        Ok(sum)
+    }
+}
+
+/// Pending once, so that the other lanes have their turn while the lines arrive.
+#[derive(Default)]
+struct Turn {
+    taken: bool,
+}
+
+impl Future for Turn {
+    type Output = ();
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.taken {
+            return Poll::Ready(());
+        }
+        self.taken = true;
+        // For executors that sleep; the lanes' waker does nothing.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Fabric for ShmEndpoint {
+    #[inline(always)]
+    fn caps(&self) -> Caps {
+        Caps {
+            atomics: Atomics::Coherent,
+            validation: Validation::Reread,
+            round_trip: RoundTrip::Cheap,
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    #[inline(always)]
+    fn read_words<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        out: &'a mut [u64],
+    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+        assert!(
+            !at.is_empty() && at.len() <= DOORBELL_READS_MAX,
+            "READs in a doorbell"
+        );
+        let each = out.len() / at.len();
+        assert!(
+            each <= READ_WORDS_MAX && each * at.len() == out.len(),
+            "words of a READ"
+        );
+        for at in at {
+            self.post_read(*at, each * 8);
+        }
+        self.counters.count_round_trip();
+        async move {
+            Turn::default().await;
+            for (at, out) in at.iter().zip(out.chunks_exact_mut(each)) {
+                for (i, out) in out.iter_mut().enumerate() {
+                    *out = words::load(self.word(at.add(i as u64 * 8), false)?);
+                }
+            }
+            Ok(())
+        }
+    }
+
+    #[inline(always)]
+    fn read(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        self.post_read(at, len);
+        self.counters.count_round_trip();
+        async move {
+            Turn::default().await;
+            let done = self.complete_read(at, len, &mut buf);
+            (buf, done)
+        }
+    }
+
+    #[inline(always)]
+    fn read_word_and_bytes(
+        &self,
+        word: RemoteAddr,
+        at: RemoteAddr,
+        len: usize,
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+        self.post_read(word, 8);
+        self.post_read(at, len);
+        self.counters.count_round_trip();
+        async move {
+            Turn::default().await;
+            let value = self.word(word, false).map(words::load);
+            let done = self.complete_read(at, len, &mut buf);
+            (buf, done.and(value))
+        }
+    }
+
+    #[inline(always)]
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        expect: u64,
+        new: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        // Executed when it is posted: the word was read just before, so its line is near.
+        self.count(Verb::CompareSwap, at, 8);
+        self.counters.count_round_trip();
+        std::future::ready(
+            self.word(at, true)
+                .map(|w| words::compare_swap(w, expect, new)),
+        )
+    }
+
+    #[inline(always)]
+    fn fetch_add(
+        &self,
+        at: RemoteAddr,
+        add: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        self.count(Verb::FetchAdd, at, 8);
+        self.counters.count_round_trip();
+        std::future::ready(self.word(at, true).map(|w| words::fetch_add(w, add)))
+    }
+
+    #[inline(always)]
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        assert!(
+            bytes.len() <= CACHE_LINE_BYTES,
+            "an inline WRITE has at most {CACHE_LINE_BYTES} bytes"
+        );
+        self.count(Verb::Write, at, bytes.len());
+        self.store(at, &[bytes])
+    }
+
+    fn write(
+        &self,
+        at: RemoteAddr,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        self.count(Verb::Write, at, buf.len());
+        self.counters.count_round_trip();
+        let done = self.store(at, &[&buf]);
+        std::future::ready((buf, done))
+    }
+
+    fn is_mapped(&self, region: RegionId) -> bool {
+        self.region(region).is_some()
+    }
+
+    #[inline(always)]
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+        let len = parts.iter().map(|p| p.len()).sum();
+        let mut place = self.locate(at, len, true)?;
+        for part in parts {
+            // SAFETY: `locate` checked the sum of all parts, and `place` advances by each in turn;
+            // a part is private memory of this process.
+            unsafe {
+                copy::copy(part.as_ptr(), place, part.len());
+                place = place.add(part.len());
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        words::store_before(self.word(at, true)?, word);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        words::announce(self.word(at, true)?, word);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        Ok(words::load(self.word(at, false)?))
+    }
+
+    #[inline(always)]
+    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        Ok(words::load_after(self.word(at, false)?))
+    }
+
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
+        self.locate(at, len, true)
+    }
+
+    #[inline]
+    fn now_us(&self) -> u64 {
+        let raw = self.clock.raw();
+        self.clock.delta_as_nanos(0, raw) / 1000
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |d| d.as_millis() as u64)
+    }
+
+    fn random(&self) -> u64 {
+        self.random.borrow_mut().next_u64()
+    }
+
+    async fn pause(&self, us: u64) {
+        let until = self.now_us() + us;
+        while self.now_us() < until {
+            // Whoever is waited for may need this core.
+            std::thread::yield_now();
+            Turn::default().await;
+        }
+    }
+}

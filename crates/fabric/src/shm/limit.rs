@@ -1,0 +1,29 @@
+//! The bound that a GET is measured against: its unavoidable memory accesses and nothing else.
+
+use crate::{FabricError, RemoteAddr};
+
+use super::ShmEndpoint;
+
+/// What one step of the chase reads: an index word, and then the bytes it names.
+pub trait Chase {
+    /// The entry that an index word names: its address and length in bytes.
+    fn entry(&self, word: u64) -> (RemoteAddr, usize);
+}
+
+impl ShmEndpoint {
+    /// For each of `index_words`: loads the word, and then every word of the entry it names. No
+    /// hashing, matching, validation or copying; the CPU overlaps the steps as well as it can.
+    /// Returns a sum of all that was read, so that no read can be left out.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`] if a word or an entry lies outside its region.
+    pub fn chase(&self, index_words: &[RemoteAddr], to: &impl Chase) -> Result<u64, FabricError> {
+        let mut sum = 0u64;
+        for at in index_words {
+            let word = self.load_word_at(*at)?;
+            let (entry, len) = to.entry(word);
+            sum = sum.wrapping_add(self.sum_words(entry, len)?);
+        }
+        Ok(sum)
+    }
+}

@@ -1,0 +1,25 @@
+//! The fabric of one host: regions are files in shared memory, a READ is a copy, an atomic is a CPU
+//! atomic. No process serves anything.
+//!
+//! **Posting prefetches, completing copies.** A posted READ asks the CPU for the cache lines and is
+//! pending once; the copy happens when the lane is polled next, after the other lanes had their
+//! turn. So the misses of many lanes overlap, as round trips do on a network.
+//!
+//! # Invariants
+//! 1. Shared bytes are reached only through [`words`] (atomics) and [`copy`] (the copy engine);
+//!    nobody forms a reference to them.
+//! 2. A mapping is as long as its file was when it was mapped, and the file's blocks were reserved
+//!    when it was created, so no access inside the mapping faults. (A peer that truncates the file
+//!    breaks this. Regions are open to their owner's user only; a region that is handed to other
+//!    users must be sealed.)
+//! 3. Every access is bounds-checked against the mapping before it is posted.
+
+mod copy;
+mod endpoint;
+mod limit;
+mod region;
+mod words;
+
+pub use endpoint::ShmEndpoint;
+pub use limit::Chase;
+pub use region::{Pages, Region, RegionError};

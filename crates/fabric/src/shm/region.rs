@@ -1,0 +1,376 @@
+//! Region files and their mappings.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Why a region file could not be made or mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// There is a file of that name.
+    #[error("{path} exists already", path = .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system has no room for the whole region. Nothing was left behind.
+    #[error(
+        "no room for {bytes} bytes in {path}: give the node less memory, or make the file system \
+         larger (for /dev/shm: mount -o remount,size=... /dev/shm)",
+        path = .path.display()
+    )]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// The size asked for.
+        bytes: u64,
+    },
+    /// The file is shorter than what was to be mapped.
+    #[error("the region file has {have} bytes, {want} were expected: it was truncated")]
+    Truncated {
+        /// Bytes the file has.
+        have: u64,
+        /// Bytes that were expected.
+        want: u64,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} the region file {path}: {source}", path = .path.display())]
+    Os {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The answer.
+        source: Errno,
+    },
+}
+
+/// What pages back a mapping; a fact for logs and reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Huge pages were obtained, so far as the kernel says.
+    Huge,
+    /// Base pages.
+    Base,
+}
+
+/// A region file mapped into this process.
+///
+/// ```
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("region");
+/// let region = loch_fabric::shm::Region::create(&path, 1 << 20)?;
+/// assert_eq!(region.len(), 1 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Region {
+    /// First byte of the mapping. Invariant: `len` bytes from here stay mapped until drop.
+    base: NonNull<u8>,
+    len: u64,
+    writable: bool,
+    /// The reservation that holds the mapping: it is aligned for huge pages inside it.
+    reservation: (NonNull<c_void>, usize),
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; all access to its bytes goes through
+// atomics and the copy engine, which may race with anything.
+unsafe impl Send for Region {}
+// SAFETY: as for Send: no method hands out a reference to the mapped bytes but as atomics.
+unsafe impl Sync for Region {}
+
+/// Mappings start at multiples of this, so that huge pages can back them.
+const ALIGN_BYTES: usize = 2 << 20;
+
+impl Region {
+    /// Makes the file, reserves all its blocks and maps it. Zeroed, readable by its owner only.
+    ///
+    /// # Errors
+    /// [`RegionError::Exists`], [`RegionError::NoSpace`] (then no file is left), or
+    /// [`RegionError::Os`].
+    pub fn create(path: &Path, len: u64) -> Result<Self, RegionError> {
+        let os = |action| {
+            move |source| RegionError::Os {
+                action,
+                path: path.into(),
+                source,
+            }
+        };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
+            Errno::EXIST => RegionError::Exists { path: path.into() },
+            e => os("create")(e),
+        })?;
+        let reserved = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
+        let region = reserved
+            .map_err(|e| match e {
+                Errno::NOSPC | Errno::FBIG => RegionError::NoSpace {
+                    path: path.into(),
+                    bytes: len,
+                },
+                e => os("reserve")(e),
+            })
+            .and_then(|()| Self::map(fd, true, path));
+        if region.is_err() {
+            // The error says what went wrong; a file that cannot be removed adds nothing to it.
+            let _ = rustix::fs::unlink(path);
+        }
+        region
+    }
+
+    /// Maps an existing file.
+    ///
+    /// # Errors
+    /// [`RegionError::Os`].
+    pub fn open(path: &Path, writable: bool) -> Result<Self, RegionError> {
+        let access = if writable {
+            OFlags::RDWR
+        } else {
+            OFlags::RDONLY
+        };
+        let fd =
+            rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).map_err(|source| {
+                RegionError::Os {
+                    action: "open",
+                    path: path.into(),
+                    source,
+                }
+            })?;
+        Self::map(fd, writable, path)
+    }
+
+    /// Maps a file whose descriptor came from its node.
+    ///
+    /// # Errors
+    /// [`RegionError::Truncated`] if it is not `len` bytes long, [`RegionError::Os`].
+    pub fn from_fd(fd: OwnedFd, len: u64, writable: bool) -> Result<Self, RegionError> {
+        let region = Self::map(fd, writable, Path::new("(passed by the node)"))?;
+        if region.len != len {
+            return Err(RegionError::Truncated {
+                have: region.len,
+                want: len,
+            });
+        }
+        Ok(region)
+    }
+
+    fn map(fd: OwnedFd, writable: bool, path: &Path) -> Result<Self, RegionError> {
+        let os = |action| {
+            move |source| RegionError::Os {
+                action,
+                path: path.into(),
+                source,
+            }
+        };
+        let len = rustix::fs::fstat(&fd).map_err(os("stat"))?.st_size as u64;
+        if len == 0 {
+            return Err(RegionError::Truncated { have: 0, want: 1 });
+        }
+        let reserved = len as usize + ALIGN_BYTES;
+        let prot = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
+        // SAFETY: a fresh private reservation at an address the kernel chooses touches no memory of
+        // this process; it is unmapped once, in Drop.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                reserved,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(os("reserve addresses for"))?;
+        let reservation = (
+            NonNull::new(start).expect("mmap never returns null"),
+            reserved,
+        );
+        let base = (start as usize).next_multiple_of(ALIGN_BYTES) as *mut c_void;
+        // SAFETY: `base .. base + len` lies inside the reservation just made, which nothing else
+        // uses, so mapping over it with FIXED replaces only our own placeholder.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                base,
+                len as usize,
+                prot,
+                MapFlags::SHARED | MapFlags::FIXED,
+                &fd,
+                0,
+            )
+        };
+        if let Err(e) = mapped {
+            // SAFETY: the reservation was made above and is not used again.
+            let _ = unsafe { rustix::mm::munmap(start, reserved) };
+            return Err(os("map")(e));
+        }
+        let base = NonNull::new(base.cast()).expect("inside a reservation that is not at null");
+        Ok(Self {
+            base,
+            len,
+            writable,
+            reservation,
+            fd,
+        })
+    }
+
+    /// Asks the kernel to back the region with huge pages and to enter all pages into this
+    /// process's page tables, so that the first accesses do not fault one by one.
+    pub fn populate(&self) -> Pages {
+        let (start, len) = (self.base.as_ptr().cast::<c_void>(), self.len as usize);
+        // SAFETY: the range is our own mapping, and the advice changes no contents: it only asks for
+        // larger pages. rustix does not know this advice.
+        let huge = unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) } == 0;
+        let populate = if self.writable {
+            Advice::LinuxPopulateWrite
+        } else {
+            Advice::LinuxPopulateRead
+        };
+        // SAFETY: the range is our own mapping, and populating changes no contents.
+        if let Err(error) = unsafe { rustix::mm::madvise(start, len, populate) } {
+            tracing::debug!(%error, "page tables are filled on first access");
+        }
+        if huge { Pages::Huge } else { Pages::Base }
+    }
+
+    /// Bytes mapped.
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "an empty region cannot be mapped"
+    )]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the mapping may be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The file, to be passed to a client.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    #[inline(always)]
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The word at `offset`.
+    ///
+    /// # Panics
+    /// If it is not 8-aligned inside the region.
+    #[inline]
+    pub fn word(&self, offset: u64) -> &std::sync::atomic::AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= self.len,
+            "word {offset:#x} is outside"
+        );
+        // SAFETY: in bounds and aligned by the assertion (the base is page-aligned), mapped for the
+        // life of `self`, and others access it as an atomic or in the copy engine only. A store to a
+        // read-only mapping faults instead of corrupting; callers check `is_writable`.
+        unsafe {
+            std::sync::atomic::AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast())
+        }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not all inside the region.
+    pub fn copy_out(&self, offset: u64, into: &mut [u8]) {
+        assert!(
+            offset
+                .checked_add(into.len() as u64)
+                .is_some_and(|end| end <= self.len)
+        );
+        // SAFETY: in bounds by the assertion; `into` is private memory of the same length.
+        unsafe {
+            super::copy::copy(
+                self.base.as_ptr().add(offset as usize),
+                into.as_mut_ptr(),
+                into.len(),
+            );
+        }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they are not all inside the region, or it is read-only.
+    pub fn copy_in(&self, offset: u64, bytes: &[u8]) {
+        assert!(self.writable, "the region is mapped read-only");
+        assert!(
+            offset
+                .checked_add(bytes.len() as u64)
+                .is_some_and(|end| end <= self.len)
+        );
+        // SAFETY: in bounds and writable by the assertions; `bytes` is private memory.
+        unsafe {
+            super::copy::copy(
+                bytes.as_ptr(),
+                self.base.as_ptr().add(offset as usize),
+                bytes.len(),
+            );
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let (start, len) = self.reservation;
+        // SAFETY: made in `map`, holds the mapping, and nothing borrows from `self` any more.
+        let _ = unsafe { rustix::mm::munmap(start.as_ptr(), len) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_share_bytes_and_a_reader_sees_the_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r");
+        let a = Region::create(&path, 3 << 20).unwrap();
+        let b = Region::open(&path, false).unwrap();
+        a.copy_in(5000, b"shared");
+        let mut seen = [0; 6];
+        b.copy_out(5000, &mut seen);
+        assert_eq!(
+            (&seen, b.len(), b.is_writable()),
+            (b"shared", 3 << 20, false)
+        );
+    }
+
+    #[test]
+    fn a_region_that_does_not_fit_is_an_error_and_leaves_no_file() {
+        let path = Path::new("/dev/shm").join(format!("loch-test-{}", std::process::id()));
+        let error = Region::create(&path, 1 << 50).unwrap_err();
+        assert!(
+            matches!(error, RegionError::NoSpace { bytes, .. } if bytes == 1 << 50),
+            "{error}"
+        );
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_existing_file_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r");
+        drop(Region::create(&path, 4096).unwrap());
+        assert!(matches!(
+            Region::create(&path, 4096),
+            Err(RegionError::Exists { .. })
+        ));
+    }
+}

@@ -1,0 +1,119 @@
+//! The orderings of shared words, each in one place and under a name that says what it is for.
+//!
+//! The protocols rest on two handshakes, both model-checked below with loom:
+//! * **reuse against re-read**: an owner changes an entry's generation before it writes the entry
+//!   anew ([`store_before`]); a reader re-reads the generation after its copy ([`load_after`]). If
+//!   the reader copied one new byte, it sees the new generation.
+//! * **announce against grace**: a client announces its epoch and then loads the region's
+//!   ([`announce`], [`load`]); whoever wants a grace period adds to the region's epoch and then
+//!   loads the announcements ([`fetch_add`], [`load`]). At least one of the two sees the other.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Loads a word; what comes after it is not executed before it.
+#[inline(always)]
+pub(super) fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Acquire)
+}
+
+/// Loads a word after every load made before, of whatever bytes.
+#[inline(always)]
+pub(super) fn load_after(word: &AtomicU64) -> u64 {
+    fence(Ordering::Acquire);
+    word.load(Ordering::Relaxed)
+}
+
+/// Stores a word before every store made after, of whatever bytes.
+#[inline(always)]
+pub(super) fn store_before(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Relaxed);
+    fence(Ordering::Release);
+}
+
+/// Stores a word before every load made after.
+#[inline(always)]
+pub(super) fn announce(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Release);
+    fence(Ordering::SeqCst);
+}
+
+/// Replaces `expect` by `new`; returns what the word was.
+#[inline(always)]
+pub(super) fn compare_swap(word: &AtomicU64, expect: u64, new: u64) -> u64 {
+    match word.compare_exchange(expect, new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(old) | Err(old) => old,
+    }
+}
+
+/// Adds, wrapping, ordered with everything around; returns what the word was.
+#[inline(always)]
+pub(super) fn fetch_add(word: &AtomicU64, add: u64) -> u64 {
+    let old = word.fetch_add(add, Ordering::AcqRel);
+    fence(Ordering::SeqCst);
+    old
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn relaxed(word: &AtomicU64) -> u64 {
+        word.load(Ordering::Relaxed)
+    }
+
+    /// An entry of one payload word, installed through an index word, and reused while it is read.
+    #[test]
+    fn loom_a_reader_of_reused_bytes_sees_the_new_generation() {
+        loom::model(|| {
+            let entry = Arc::new([AtomicU64::new(1), AtomicU64::new(10)]);
+            let owner = entry.clone();
+            let writer = thread::spawn(move || {
+                store_before(&owner[0], 2);
+                owner[1].store(20, Ordering::Relaxed);
+            });
+            let generation = load(&entry[0]);
+            let payload = relaxed(&entry[1]);
+            if load_after(&entry[0]) == 1 {
+                assert_eq!((generation, payload), (1, 10), "a torn entry was accepted");
+            }
+            writer.join().expect("the owner does not panic");
+        });
+    }
+
+    /// What is written before the installing CAS is seen by whoever reads the index word.
+    #[test]
+    fn loom_an_installed_entry_is_seen_whole() {
+        loom::model(|| {
+            let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
+            let owner = words.clone();
+            let writer = thread::spawn(move || {
+                store_before(&owner[1], 2);
+                owner[2].store(20, Ordering::Relaxed);
+                compare_swap(&owner[0], 0, 7);
+            });
+            if load(&words[0]) == 7 {
+                assert_eq!((relaxed(&words[1]), relaxed(&words[2])), (2, 20));
+            }
+            writer.join().expect("the owner does not panic");
+        });
+    }
+
+    /// A client that wakes and a grace period that starts do not miss each other.
+    #[test]
+    fn loom_a_grace_period_and_a_waking_client_see_each_other() {
+        loom::model(|| {
+            let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+            let client = words.clone();
+            let waking = thread::spawn(move || {
+                announce(&client[1], 1);
+                relaxed(&client[0])
+            });
+            fetch_add(&words[0], 1);
+            let announced = relaxed(&words[1]);
+            let epoch = waking.join().expect("the client does not panic");
+            assert!(announced == 1 || epoch == 1, "neither side saw the other");
+        });
+    }
+}

@@ -1,0 +1,166 @@
+//! The fabric trait: RDMA's semantics, and no more.
+
+use std::future::Future;
+
+use crate::{Buf, Counters, FabricError, RegionId, RemoteAddr};
+
+/// What remote atomics are atomic with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomics {
+    /// Only with other atomics of the same NIC: every access to a word that is ever a target of a
+    /// CAS goes through the fabric, the node's own too.
+    Nic,
+    /// With CPU atomics as well.
+    Coherent,
+}
+
+/// How a reader learns that what it read is one entry and not a mix of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validation {
+    /// Read the generation again after the copy: cheap where memory is near.
+    Reread,
+    /// Compare a checksum: saves the second round trip.
+    Checksum,
+}
+
+/// Whether a round trip costs more than the bytes that would save it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundTrip {
+    /// A round trip is a cache miss: read only what is needed, one thing after another.
+    Cheap,
+    /// A round trip crosses a network: read everything that may be needed at once.
+    Dear,
+}
+
+/// What a backend can do and what it finds cheap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// What remote atomics are atomic with.
+    pub atomics: Atomics,
+    /// The cheaper way to validate an entry.
+    pub validation: Validation,
+    /// What a round trip costs.
+    pub round_trip: RoundTrip,
+}
+
+/// One thread's way to the regions of a cluster.
+///
+/// # Promises
+/// * An aligned 8-byte word is read, written, swapped and added to atomically with respect to other
+///   verbs.
+/// * A verb posted after another *completed* takes effect after it.
+/// * A posted verb runs even if its future is dropped. A dropped future never leaves a verb writing
+///   memory that somebody else may use: buffers are given to the verb by value.
+///
+/// # Not promised
+/// * The order of bytes inside a transfer; that a READ of more than a word sees one moment; any
+///   order between verbs of which neither waited for the other.
+/// * That remote atomics are atomic with CPU accesses: see [`Caps::atomics`].
+///
+/// # Posting and waiting
+/// Every method that returns a future *posts when it is called* and waits when it is awaited, so a
+/// caller may do other work in between. One call is one doorbell, and one awaited call is one round
+/// trip in [`Counters`].
+pub trait Fabric {
+    /// What this backend can do.
+    fn caps(&self) -> Caps;
+
+    /// What this endpoint did so far.
+    fn counters(&self) -> &Counters;
+
+    /// READs `out.len() / at.len()` words from each of `at`, all in one doorbell.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`] if an address is not 8-aligned or not inside its region.
+    ///
+    /// # Panics
+    /// If `at` is empty or longer than [`limits::DOORBELL_READS_MAX`](crate::limits), or the words
+    /// of one READ exceed [`limits::READ_WORDS_MAX`](crate::limits).
+    fn read_words<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        out: &'a mut [u64],
+    ) -> impl Future<Output = Result<(), FabricError>> + 'a;
+
+    /// READs `len` bytes and appends them to `buf`.
+    fn read(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_;
+
+    /// READs a word and, in the same doorbell, `len` bytes that are appended to `buf`. The order of
+    /// the two is not promised.
+    fn read_word_and_bytes(
+        &self,
+        word: RemoteAddr,
+        at: RemoteAddr,
+        len: usize,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_;
+
+    /// Replaces the word at `at` by `new` if it is `expect`; returns what it was.
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        expect: u64,
+        new: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_;
+
+    /// Adds `add` to the word at `at`, wrapping; returns what it was.
+    fn fetch_add(
+        &self,
+        at: RemoteAddr,
+        add: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_;
+
+    /// WRITEs up to 64 bytes without waiting: unsignaled and inline. Aligned words of it are
+    /// written atomically.
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError>;
+
+    /// WRITEs `buf` and gives it back.
+    fn write(
+        &self,
+        at: RemoteAddr,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_;
+
+    /// Whether `region` is mapped into this process, so that the `store` family may be used on it.
+    fn is_mapped(&self, region: RegionId) -> bool;
+
+    /// Copies `parts`, one after the other, into a mapped region by CPU stores, in any order.
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError>;
+
+    /// Stores a word of a mapped region such that no store made after it is seen before it.
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
+
+    /// Stores a word of a mapped region such that the store is seen before any READ made after it
+    /// is executed: one half of the handshake between a client's epoch and a grace period.
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
+
+    /// Loads a word of a mapped region; nothing after it is executed before it.
+    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError>;
+
+    /// READs a word after everything that was read before: the second look at a generation, where
+    /// [`Validation::Reread`] says that it is cheap. Part of the READ it validates, so not counted.
+    ///
+    /// Only for backends whose [`Caps::validation`] is [`Validation::Reread`].
+    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError>;
+
+    /// A bare pointer to `len` bytes of a mapped region, for callers that fill them in place. The
+    /// bytes are shared: only raw writes and system calls may go through it, never a reference.
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError>;
+
+    /// Monotonic time in microseconds.
+    fn now_us(&self) -> u64;
+
+    /// Wall-clock time in milliseconds since the Unix epoch. Never used for safety.
+    fn wall_ms(&self) -> u64;
+
+    /// A random word, for back-off.
+    fn random(&self) -> u64;
+
+    /// Waits for `us` microseconds of [`Fabric::now_us`], letting other lanes work.
+    fn pause(&self, us: u64) -> impl Future<Output = ()> + '_;
+}
