@@ -9,7 +9,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-#[command(name = "loch", version, about = "An RDMA-native in-memory key-value store")]
+#[command(
+    name = "loch",
+    version,
+    about = "An RDMA-native in-memory key-value store"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -1,1 +1,15 @@
-//! Loch.
+//! Loch's data paths: memory layouts and protocols, as async code over the [`loch_fabric`] trait.
+//!
+//! An engine answers one question: who does the work of an operation when memory is remote?
+//! [`nessie`] answers: the client alone. Engines make no system calls and name no fabric backend;
+//! time and randomness come in through the fabric.
+
+#![forbid(unsafe_code)]
+
+pub mod epoch;
+pub mod error;
+pub mod limits;
+pub mod nessie;
+pub mod region;
+
+pub use error::EngineError;

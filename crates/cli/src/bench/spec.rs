@@ -7,10 +7,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
+use super::size::parse_size;
+use super::system::{Engine, EngineChoice, Fabric, Peer};
 
 /// Keys carry a unique 8-byte identity, so they cannot be shorter.
 pub const KEY_SIZE_MIN: usize = 8;
@@ -24,57 +26,6 @@ pub const RECORDS_MAX: u64 = 1 << 40;
 pub const LANES_MAX: usize = 4096;
 /// Processes started by one run, of a kind.
 pub const PROCESSES_MAX: u32 = 1024;
-
-/// A data path of Loch (DESIGN.md section 1, "engine").
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// Index and data decoupled, client-driven both ways.
-    Nessie,
-    /// Nessie's reads with server-driven writes.
-    NessieHybrid,
-    /// Nessie's layout, every operation by request.
-    NessieServer,
-    /// One-sided reads, writes by request.
-    Pilaf,
-    /// Requests written into the server's memory, replies as datagrams.
-    Herd,
-    /// Operations executed at the NIC.
-    KvDirect,
-}
-
-/// What carries verbs between Loch's processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fabric {
-    /// Shared memory of this host.
-    Shm,
-    /// RDMA verbs.
-    Verbs,
-    /// Virtual time, one process.
-    Sim,
-}
-
-/// A store measured beside Loch with the same workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Peer {
-    /// memcached over a unix socket.
-    Memcached,
-    /// Redis over a unix socket.
-    Redis,
-    /// LMDB, embedded in each client.
-    Lmdb,
-}
-
-/// One value of `--engine`: an engine, or `none` to run only peers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineChoice {
-    /// `none`.
-    None,
-    /// A Loch engine.
-    Engine(Engine),
-}
 
 /// How keys are picked.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -103,7 +54,12 @@ pub enum Stop {
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
     /// Engines to measure: nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none
-    #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
+    #[arg(
+        long,
+        value_name = "E",
+        value_delimiter = ',',
+        default_value = "nessie"
+    )]
     pub engine: Vec<EngineChoice>,
     /// What carries the verbs
     #[arg(long, value_enum, value_name = "FABRIC", default_value = "shm")]
@@ -222,7 +178,12 @@ impl BenchArgs {
         within("--clients", spec.clients.into(), 1, PROCESSES_MAX.into())?;
         within("--lanes", spec.lanes as u64, 1, LANES_MAX as u64)?;
         within("--records", spec.records, 1, RECORDS_MAX)?;
-        within("--background-hogs", spec.background_hogs.into(), 0, PROCESSES_MAX.into())?;
+        within(
+            "--background-hogs",
+            spec.background_hogs.into(),
+            0,
+            PROCESSES_MAX.into(),
+        )?;
         if !(0.0..=1.0).contains(&spec.reads) {
             return Err(BenchError::usage(format!(
                 "--reads {} is not a share: give a number from 0 (only PUTs) to 1 (only GETs)",
@@ -241,58 +202,8 @@ impl BenchArgs {
 impl Spec {
     /// Bytes of keys and values, without any store's overhead.
     pub fn data_bytes(&self) -> u64 {
-        self.records.saturating_mul((self.key_size + self.value_size) as u64)
-    }
-}
-
-impl Engine {
-    /// The name on the command line and in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Engine::Nessie => "nessie",
-            Engine::NessieHybrid => "nessie-hybrid",
-            Engine::NessieServer => "nessie-server",
-            Engine::Pilaf => "pilaf",
-            Engine::Herd => "herd",
-            Engine::KvDirect => "kv-direct",
-        }
-    }
-}
-
-impl Fabric {
-    /// The name on the command line and in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Fabric::Shm => "shm",
-            Fabric::Verbs => "verbs",
-            Fabric::Sim => "sim",
-        }
-    }
-}
-
-impl Peer {
-    /// The name on the command line and in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Peer::Memcached => "memcached",
-            Peer::Redis => "redis",
-            Peer::Lmdb => "lmdb",
-        }
-    }
-}
-
-impl FromStr for EngineChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "none" {
-            return Ok(EngineChoice::None);
-        }
-        Engine::from_str(text, false).map(EngineChoice::Engine).map_err(|_| {
-            "engines are nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none \
-             to run only peers"
-                .into()
-        })
+        self.records
+            .saturating_mul((self.key_size + self.value_size) as u64)
     }
 }
 
@@ -339,23 +250,6 @@ impl TryFrom<String> for Dist {
     }
 }
 
-/// Reads a size as people write it: `64`, `16KiB`, `1GiB`.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    const FORM: &str = "write a size as 64, 16KiB, 4MiB or 1GiB";
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        "TiB" => 40,
-        _ => return Err(FORM.into()),
-    };
-    let number: u64 = number.parse().map_err(|_| FORM)?;
-    number.checked_mul(1 << shift).ok_or_else(|| "the size does not fit 64 bits".into())
-}
-
 fn engines(choices: &[EngineChoice]) -> Result<Vec<Engine>, BenchError> {
     let engines: Vec<Engine> = choices
         .iter()
@@ -365,14 +259,18 @@ fn engines(choices: &[EngineChoice]) -> Result<Vec<Engine>, BenchError> {
         })
         .collect();
     if !engines.is_empty() && engines.len() < choices.len() {
-        return Err(BenchError::usage("--engine none cannot stand beside engines: drop one"));
+        return Err(BenchError::usage(
+            "--engine none cannot stand beside engines: drop one",
+        ));
     }
     Ok(engines)
 }
 
 fn stop(seconds: Option<f64>, ops: Option<u64>) -> Result<Stop, BenchError> {
     match (seconds, ops) {
-        (_, Some(0)) => Err(BenchError::usage("--ops 0 measures nothing: give 1 or more")),
+        (_, Some(0)) => Err(BenchError::usage(
+            "--ops 0 measures nothing: give 1 or more",
+        )),
         (_, Some(ops)) => Ok(Stop::Ops(ops)),
         (Some(s), None) if !(s > 0.0 && s <= 86_400.0) => Err(BenchError::usage(format!(
             "--seconds {s} is no length of time: give a number above 0, at most 86400"
@@ -385,6 +283,90 @@ fn within(option: &str, value: u64, min: u64, max: u64) -> Result<u64, BenchErro
     if (min..=max).contains(&value) {
         Ok(value)
     } else {
-        Err(BenchError::usage(format!("{option} {value} is out of range: give {min} to {max}")))
+        Err(BenchError::usage(format!(
+            "{option} {value} is out of range: give {min} to {max}"
+        )))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    /// The spec of a command line, also for the tests of other modules.
+    pub fn spec(line: &str) -> Result<Spec, String> {
+        let line = Line::try_parse_from(std::iter::once("bench").chain(line.split_whitespace()))
+            .map_err(|error| error.to_string())?;
+        line.bench.spec().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_a_short_skewed_run_of_nessie() {
+        let spec = spec("").unwrap();
+        assert_eq!(spec.engines, [Engine::Nessie]);
+        assert_eq!(
+            (spec.fabric, spec.nodes, spec.clients, spec.lanes),
+            (Fabric::Shm, 1, 1, 16)
+        );
+        assert_eq!(
+            (spec.records, spec.value_size, spec.key_size),
+            (1_000_000, 64, 16)
+        );
+        assert_eq!((spec.reads, spec.dist), (0.95, Dist::Zipf(0.99)));
+        assert_eq!(
+            (spec.stop, spec.seed, spec.background_hogs),
+            (Stop::Seconds(5.0), 1, 0)
+        );
+    }
+
+    #[test]
+    fn lists_are_comma_separated_or_repeated() {
+        let spec = spec("--engine pilaf,herd --peer redis --peer lmdb,memcached").unwrap();
+        assert_eq!(spec.engines, [Engine::Pilaf, Engine::Herd]);
+        assert_eq!(spec.peers, [Peer::Redis, Peer::Lmdb, Peer::Memcached]);
+    }
+
+    #[test]
+    fn errors_name_the_option_and_the_way_out() {
+        for (line, option, way_out) in [
+            ("--key-size 7", "--key-size", "8 to"),
+            ("--value-size 0", "--value-size", "1 to"),
+            ("--value-size 16kb", "--value-size", "16KiB"),
+            ("--reads 1.5", "--reads", "from 0"),
+            ("--reads NaN", "--reads", "from 0"),
+            ("--lanes 0", "--lanes", "1 to"),
+            ("--clients 0", "--clients", "1 to"),
+            ("--records 0", "--records", "1 to"),
+            ("--ops 0", "--ops", "1 or more"),
+            ("--seconds 0", "--seconds", "above 0"),
+            ("--seconds NaN", "--seconds", "above 0"),
+            ("--dist zipf", "--dist", "zipf:THETA"),
+            ("--dist zipf:1.2", "--dist", "between 0 and 1"),
+            ("--engine none", "--engine", "--peer"),
+            ("--engine none,nessie --peer lmdb", "--engine", "drop one"),
+            ("--engine nessy", "--engine", "nessie-hybrid"),
+            ("--seconds 1 --ops 2", "--seconds", "cannot be used with"),
+        ] {
+            let error = spec(line).expect_err(line);
+            assert!(
+                error.contains(option) && error.contains(way_out),
+                "{line}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_spec_survives_its_way_to_a_worker() {
+        let spec = spec("--dist zipf:0.7 --ops 12 --peer lmdb").unwrap();
+        let line = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<Spec>(&line).unwrap(), spec);
     }
 }

@@ -1,0 +1,352 @@
+//! Runs one system through its phases and merges what its clients measured.
+//!
+//! Owns the order of phases: connect, load, prepare (trace and warm-up), tune,
+//! measure, bare loop. The background hogs run from "prepare" to "measure";
+//! only the CPU time of "measure" is counted.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::error::BenchError;
+use super::fleet::{Fleet, Phase, Step};
+use super::hogs::Hogs;
+use super::progress::Progress;
+use super::spec::{Spec, Stop};
+use super::system::{Fabric, System};
+use super::tally::{Latencies, Tally, latencies, unpack_into};
+use super::target::{self, Endpoint, Service, Traffic, loch};
+use super::tuning::{Cores, Tuning};
+use super::wire::{ClientReport, FromClient, Open, ToClient};
+
+/// How much longer than asked a timed phase may take: operations in flight are
+/// waited for, and clients may share few cores with many others.
+const GRACE: Duration = Duration::from_secs(60);
+/// How long clients may take to connect.
+const OPEN_LIMIT: Duration = Duration::from_secs(60);
+
+/// What one system did under the workload; all clients together.
+#[derive(Debug)]
+pub struct Measured {
+    /// What was measured.
+    pub system: System,
+    /// Length of the measured phase: the longest client's.
+    pub seconds: f64,
+    /// Counts.
+    pub tally: Tally,
+    /// Latencies of GETs, a sample of them where they are very many.
+    pub gets: Latencies,
+    /// Latencies of PUTs, likewise.
+    pub puts: Latencies,
+    /// What went over the fabric; only Loch has one.
+    pub traffic: Option<Traffic>,
+    /// CPU seconds of all servers; `None` where there is none.
+    pub server_cpu_s: Option<f64>,
+    /// CPU seconds of all clients.
+    pub client_cpu_s: f64,
+    /// Operations a second of a bare loop over the same memory.
+    pub limit_ops_per_s: Option<f64>,
+    /// The way of sharing cores that was the best of those tried.
+    pub tuning: Option<Tuning>,
+}
+
+/// Starts `system`, loads it, measures it, and ends everything it started.
+pub fn measure(
+    system: System,
+    spec: &Spec,
+    progress: &Progress,
+    interrupted: &AtomicBool,
+) -> Result<Measured, BenchError> {
+    if let (System::Engine(engine), Fabric::Sim) = (system, spec.fabric) {
+        return Ok(loch::simulate(engine, spec, interrupted)?);
+    }
+    progress.phase("starting", None);
+    let service = target::start(system, spec, interrupted)?;
+    let mut fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
+    open(&mut fleet, system, spec, &service.endpoint())?;
+    load(&mut fleet, spec, progress)?;
+    let hogs = Hogs::start(spec.background_hogs)?;
+    prepare(&mut fleet, spec, progress)?;
+    let tuning = tune(&mut fleet, service.as_ref(), spec, progress)?;
+
+    let server_cpu_before = service.cpu_seconds();
+    let reports = run(&mut fleet, spec, progress)?;
+    let server_cpu_after = service.cpu_seconds();
+    drop(hogs);
+
+    let limit_ops_per_s = limit(&mut fleet, progress)?;
+    fleet.finish();
+    let mut measured = merge(system, &reports);
+    measured.server_cpu_s = server_cpu_after
+        .zip(server_cpu_before)
+        .map(|(end, begin)| end - begin);
+    measured.limit_ops_per_s = limit_ops_per_s;
+    measured.tuning = tuning;
+    Ok(measured)
+}
+
+fn open(
+    fleet: &mut Fleet<'_>,
+    system: System,
+    spec: &Spec,
+    endpoint: &Endpoint,
+) -> Result<(), BenchError> {
+    for client in 0..spec.clients {
+        let open = Open {
+            system,
+            spec: spec.clone(),
+            endpoint: endpoint.clone(),
+            client,
+        };
+        fleet.tell(client as usize, &ToClient::Open(Box::new(open)))?;
+    }
+    fleet.gather(
+        &Phase {
+            limit: Some(OPEN_LIMIT),
+            ..phase("connecting", spec)
+        },
+        |_, answer| finished_if(matches!(answer, FromClient::Opened)),
+    )
+}
+
+/// Every client stores an equal part of the records.
+fn load(fleet: &mut Fleet<'_>, spec: &Spec, progress: &Progress) -> Result<(), BenchError> {
+    progress.phase("loading", Some(spec.records));
+    for client in 0..spec.clients {
+        let begin = |client| part(spec.records, client, spec.clients);
+        fleet.tell(
+            client as usize,
+            &ToClient::Load(begin(client)..begin(client + 1)),
+        )?;
+    }
+    let mut stored = vec![0; spec.clients as usize];
+    fleet.gather(&phase("loading", spec), |client, answer| match answer {
+        FromClient::Loading(records) => {
+            stored[client] = records;
+            progress.at(stored.iter().sum());
+            Step::More
+        }
+        FromClient::Loaded => Step::Finished,
+        _ => Step::Unexpected,
+    })
+}
+
+fn prepare(fleet: &mut Fleet<'_>, spec: &Spec, progress: &Progress) -> Result<(), BenchError> {
+    progress.phase("warming up", None);
+    fleet.tell_all(&ToClient::Prepare)?;
+    fleet.gather(&phase("warming up", spec), |_, answer| {
+        finished_if(matches!(answer, FromClient::Ready))
+    })
+}
+
+/// Tries the ways to share cores and leaves everybody in the best one.
+fn tune(
+    fleet: &mut Fleet<'_>,
+    service: &dyn Service,
+    spec: &Spec,
+    progress: &Progress,
+) -> Result<Option<Tuning>, BenchError> {
+    if service.tunings().is_empty() {
+        return Ok(None);
+    }
+    progress.phase("tuning", None);
+    let cores = Cores::of_this_thread().map_err(BenchError::os("find the cores"))?;
+    let mut best = (0.0, Tuning::Free);
+    for tuning in service.tunings() {
+        if std::env::var("T").is_ok_and(|v| v != format!("{tuning:?}")) {
+            continue;
+        }
+        let ops_per_s = try_out(fleet, service, &cores, spec, *tuning)?;
+        if ops_per_s > best.0 {
+            best = (ops_per_s, *tuning);
+        }
+    }
+    try_out(fleet, service, &cores, spec, best.1)?;
+    Ok(Some(best.1))
+}
+
+/// Operations a second of all clients together.
+fn try_out(
+    fleet: &mut Fleet<'_>,
+    service: &dyn Service,
+    cores: &Cores,
+    spec: &Spec,
+    tuning: Tuning,
+) -> Result<f64, BenchError> {
+    service
+        .place(cores, tuning)
+        .map_err(BenchError::os("place the server"))?;
+    fleet.tell_all(&ToClient::Try(tuning))?;
+    let mut sum = 0.0;
+    fleet.gather(&phase("tuning", spec), |_, answer| match answer {
+        FromClient::Tried(ops_per_s) => {
+            sum += ops_per_s;
+            Step::Finished
+        }
+        _ => Step::Unexpected,
+    })?;
+    Ok(sum)
+}
+
+fn run(
+    fleet: &mut Fleet<'_>,
+    spec: &Spec,
+    progress: &Progress,
+) -> Result<Vec<ClientReport>, BenchError> {
+    let length = match spec.stop {
+        Stop::Seconds(seconds) => Some(Duration::from_secs_f64(seconds)),
+        Stop::Ops(_) => None,
+    };
+    progress.phase("measuring", length.map(|length| length.as_millis() as u64));
+    let tick = |elapsed: Duration| {
+        if length.is_some() {
+            progress.at(elapsed.as_millis() as u64);
+        }
+    };
+    let measuring = Phase {
+        limit: length.map(|length| length + GRACE),
+        tick: &tick,
+        ..phase("measuring", spec)
+    };
+    fleet.tell_all(&ToClient::Go)?;
+    let mut reports = Vec::new();
+    fleet.gather(&measuring, |_, answer| match answer {
+        FromClient::Done(report) => {
+            reports.push(*report);
+            Step::Finished
+        }
+        _ => Step::Unexpected,
+    })?;
+    Ok(reports)
+}
+
+/// The first client's word stands for all: the loop is single-threaded.
+fn limit(fleet: &mut Fleet<'_>, progress: &Progress) -> Result<Option<f64>, BenchError> {
+    progress.phase("measuring the bare loop", None);
+    fleet.tell(0, &ToClient::Limit)?;
+    let mut limit = None;
+    let alone = Phase {
+        name: "measuring the bare loop",
+        clients: 1,
+        limit: None,
+        tick: &|_| (),
+    };
+    fleet.gather(&alone, |_, answer| match answer {
+        FromClient::Limit(ops_per_s) => {
+            limit = ops_per_s;
+            Step::Finished
+        }
+        _ => Step::Unexpected,
+    })?;
+    Ok(limit)
+}
+
+fn phase(name: &'static str, spec: &Spec) -> Phase<'static> {
+    Phase {
+        name,
+        clients: spec.clients as usize,
+        limit: None,
+        tick: &|_| (),
+    }
+}
+
+fn finished_if(expected: bool) -> Step {
+    if expected {
+        Step::Finished
+    } else {
+        Step::Unexpected
+    }
+}
+
+/// Where the part of `client` begins when `records` are split into `clients` parts.
+fn part(records: u64, client: u32, clients: u32) -> u64 {
+    (u128::from(records) * u128::from(client) / u128::from(clients)) as u64
+}
+
+fn merge(system: System, reports: &[ClientReport]) -> Measured {
+    let mut measured = Measured {
+        system,
+        seconds: 0.0,
+        tally: Tally::default(),
+        gets: latencies(),
+        puts: latencies(),
+        traffic: None,
+        server_cpu_s: None,
+        client_cpu_s: 0.0,
+        limit_ops_per_s: None,
+        tuning: None,
+    };
+    for report in reports {
+        measured.seconds = measured.seconds.max(report.seconds);
+        measured.client_cpu_s += report.cpu_s;
+        measured.tally += report.tally;
+        unpack_into(&mut measured.gets, &report.get_ns);
+        unpack_into(&mut measured.puts, &report.put_ns);
+        if let Some(traffic) = report.traffic {
+            let sum = measured.traffic.get_or_insert_default();
+            sum.get.add(traffic.get);
+            sum.put.add(traffic.put);
+        }
+    }
+    measured
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::system::Peer;
+    use crate::bench::target::OpTraffic;
+
+    #[test]
+    fn every_record_is_loaded_once() {
+        for (records, clients) in [(1, 1), (1, 3), (10, 3), (1_000_003, 7), (u64::MAX, 5)] {
+            let mut next = 0;
+            for client in 0..clients {
+                let (begin, end) = (
+                    part(records, client, clients),
+                    part(records, client + 1, clients),
+                );
+                assert_eq!(begin, next);
+                next = end;
+            }
+            assert_eq!(next, records);
+        }
+    }
+
+    #[test]
+    fn clients_are_summed_and_the_longest_counts() {
+        let report = |seconds, gets| ClientReport {
+            seconds,
+            cpu_s: 0.5,
+            tally: Tally {
+                gets,
+                get_hits: gets,
+                ..Tally::default()
+            },
+            get_ns: vec![(1000, gets)],
+            put_ns: Vec::new(),
+            traffic: Some(Traffic {
+                get: OpTraffic {
+                    ops: gets,
+                    verbs: 2 * gets,
+                    round_trips: gets,
+                    bytes: 64 * gets,
+                },
+                put: OpTraffic::default(),
+            }),
+        };
+        let measured = merge(
+            System::Peer(Peer::Lmdb),
+            &[report(1.0, 10), report(1.5, 20)],
+        );
+        assert_eq!((measured.seconds, measured.client_cpu_s), (1.5, 1.0));
+        assert_eq!(
+            (
+                measured.tally.gets,
+                measured.gets.len(),
+                measured.puts.len()
+            ),
+            (30, 30, 0)
+        );
+        assert_eq!(measured.traffic.map(|traffic| traffic.get.verbs), Some(60));
+    }
+}

@@ -1,0 +1,397 @@
+//! One client's measured phase: hands out operations, counts what became of
+//! them, and times a sample.
+//!
+//! A [`Run`] is shared by all lanes of a client's thread, so everything in it
+//! is a cell. Invariants:
+//! 1. No operation is handed out after the deadline or beyond the budget.
+//! 2. Every operation handed out is finished once; what is counted is what
+//!    was finished.
+//! 3. An operation is timed from the moment it was handed out, key and value
+//!    making included, to the moment its result was there.
+
+use std::cell::{Cell, RefCell};
+
+use quanta::Clock;
+
+use super::tally::{Latencies, Tally, latencies};
+use super::trace::Trace;
+use super::workload::Workload;
+
+/// Runs of at most so many operations time every one of them.
+const OPS_ALL_TIMED_MAX: u64 = 1 << 17;
+/// Bounds between which the deadline check adapts, in operations.
+const CHECK_EVERY_OPS_MAX: u32 = 256;
+/// The check aims to lie this far apart.
+const CHECK_EVERY_NS: u64 = 50_000;
+
+/// What bounds a run; whichever comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Operations.
+    pub ops: u64,
+    /// Nanoseconds.
+    pub ns: u64,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Read the record's value.
+    Get,
+    /// Replace the record's value.
+    Put,
+}
+
+/// One operation, from [`Run::next`] to [`Run::finish`].
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    /// The record it is about.
+    pub record: u64,
+    /// What it does.
+    pub kind: Kind,
+    /// Of the value a PUT writes.
+    pub version: u32,
+    /// When it began, in raw clock units; 0 when it is not in the sample.
+    started: u64,
+}
+
+/// What became of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome<'a> {
+    /// A GET found this value.
+    Found(&'a [u8]),
+    /// A GET found nothing.
+    Missing,
+    /// A PUT was acknowledged.
+    Stored,
+    /// The store refused it; it goes on working.
+    Failed,
+}
+
+/// A client's measured phase.
+pub struct Run<'a> {
+    workload: &'a Workload,
+    trace: &'a Trace,
+    clock: &'a Clock,
+    budget: Budget,
+    /// When it began, in raw clock units.
+    began: u64,
+    /// Next position in the trace.
+    position: Cell<usize>,
+    /// Operations that may be handed out before the next check.
+    fuse: Cell<u32>,
+    check_every_ops: Cell<u32>,
+    checked_ns: Cell<u64>,
+    ops_left: Cell<u64>,
+    version: Cell<u32>,
+    /// One operation in so many is timed.
+    time_every: u32,
+    until_timed: Cell<u32>,
+    tally: Cell<Tally>,
+    gets: RefCell<Latencies>,
+    puts: RefCell<Latencies>,
+}
+
+impl Op {
+    /// A PUT of the value that records are loaded with.
+    pub fn load(record: u64) -> Self {
+        Op {
+            record,
+            kind: Kind::Put,
+            version: 0,
+            started: 0,
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Begins now. `time_every` is the target's wish: 1 where an operation
+    /// costs microseconds, more where timing would be a visible part of it.
+    pub fn begin(
+        workload: &'a Workload,
+        trace: &'a Trace,
+        clock: &'a Clock,
+        client: u32,
+        budget: Budget,
+        time_every: u32,
+    ) -> Self {
+        let (gets, puts) = (RefCell::new(latencies()), RefCell::new(latencies()));
+        Run {
+            workload,
+            trace,
+            clock,
+            budget,
+            position: Cell::new(0),
+            fuse: Cell::new(0),
+            check_every_ops: Cell::new(1),
+            checked_ns: Cell::new(0),
+            ops_left: Cell::new(budget.ops),
+            // Clients write different values, as different writers do.
+            version: Cell::new(client << 24 | 1),
+            time_every: if budget.ops <= OPS_ALL_TIMED_MAX {
+                1
+            } else {
+                time_every
+            },
+            until_timed: Cell::new(1),
+            tally: Cell::default(),
+            gets,
+            puts,
+            began: clock.raw(),
+        }
+    }
+
+    /// Makes keys and values for the operations.
+    pub fn workload(&self) -> &'a Workload {
+        self.workload
+    }
+
+    /// The clock, for targets that finish many operations at one moment.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.clock.raw()
+    }
+
+    /// The next operation; `None` once the run is over.
+    #[inline]
+    pub fn next(&self) -> Option<Op> {
+        if self.fuse.get() == 0 && !self.refuel(self.clock.raw()) {
+            return None;
+        }
+        let timed = self.is_timed();
+        Some(self.take(if timed { self.clock.raw() } else { 0 }))
+    }
+
+    /// The same for a caller that has just read the clock.
+    #[inline]
+    pub fn next_at(&self, now: u64) -> Option<Op> {
+        if self.fuse.get() == 0 && !self.refuel(now) {
+            return None;
+        }
+        let timed = self.is_timed();
+        Some(self.take(if timed { now } else { 0 }))
+    }
+
+    /// Counts an operation that is done.
+    #[inline]
+    pub fn finish(&self, op: &Op, outcome: Outcome<'_>) {
+        let now = if op.started == 0 { 0 } else { self.clock.raw() };
+        self.finish_at(op, outcome, now);
+    }
+
+    /// The same for a caller that has just read the clock.
+    #[inline]
+    pub fn finish_at(&self, op: &Op, outcome: Outcome<'_>, now: u64) {
+        let mut tally = self.tally.get();
+        match outcome {
+            Outcome::Found(value) => {
+                tally.gets += 1;
+                tally.get_hits += 1;
+                tally.wrong_values += u64::from(!self.workload.check_value(op.record, value));
+            }
+            Outcome::Missing => tally.gets += 1,
+            Outcome::Stored => tally.puts += 1,
+            Outcome::Failed => tally.errors += 1,
+        }
+        self.tally.set(tally);
+        if op.started != 0 && outcome != Outcome::Failed {
+            self.time(op, now);
+        }
+    }
+
+    /// Counts attempts that were repeated inside an operation.
+    #[allow(
+        dead_code,
+        reason = "peers do not retry; the Loch target reports its retries here"
+    )]
+    #[inline]
+    pub fn retried(&self, attempts: u64) {
+        let mut tally = self.tally.get();
+        tally.retries += attempts;
+        self.tally.set(tally);
+    }
+
+    /// Ends the run: its length in seconds, the counts, the latencies of GETs and PUTs.
+    pub fn end(self) -> (f64, Tally, Latencies, Latencies) {
+        let ns = self.clock.delta_as_nanos(self.began, self.clock.raw());
+        (
+            ns as f64 / 1e9,
+            self.tally.get(),
+            self.gets.into_inner(),
+            self.puts.into_inner(),
+        )
+    }
+
+    #[inline]
+    fn is_timed(&self) -> bool {
+        let left = self.until_timed.get() - 1;
+        self.until_timed
+            .set(if left == 0 { self.time_every } else { left });
+        left == 0
+    }
+
+    #[inline]
+    fn take(&self, started: u64) -> Op {
+        self.fuse.set(self.fuse.get() - 1);
+        let position = self.position.get();
+        let entry = self.trace.at(position);
+        self.position.set(if position + 1 == self.trace.len() {
+            0
+        } else {
+            position + 1
+        });
+        let kind = if entry.is_put {
+            self.version.set(self.version.get().wrapping_add(1));
+            Kind::Put
+        } else {
+            Kind::Get
+        };
+        Op {
+            record: entry.record,
+            kind,
+            version: self.version.get(),
+            started,
+        }
+    }
+
+    /// Checks deadline and budget; allows as many operations as should pass
+    /// before the next check.
+    #[cold]
+    fn refuel(&self, now: u64) -> bool {
+        let ns = self.clock.delta_as_nanos(self.began, now);
+        let left = self.ops_left.get();
+        if ns >= self.budget.ns || left == 0 {
+            return false;
+        }
+        let since = ns.saturating_sub(self.checked_ns.replace(ns));
+        let every = self.check_every_ops.get();
+        let every = if since > CHECK_EVERY_NS {
+            (every / 2).max(1)
+        } else {
+            (every * 2).min(CHECK_EVERY_OPS_MAX)
+        };
+        self.check_every_ops.set(every);
+        let fuse = u64::from(every).min(left);
+        self.ops_left.set(left - fuse);
+        self.fuse.set(fuse as u32);
+        true
+    }
+
+    fn time(&self, op: &Op, now: u64) {
+        let ns = self.clock.delta_as_nanos(op.started, now).max(1);
+        let histogram = match op.kind {
+            Kind::Get => &self.gets,
+            Kind::Put => &self.puts,
+        };
+        histogram.borrow_mut().saturating_record(ns);
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::bench::spec::tests::spec;
+
+    const ENDLESS: Budget = Budget {
+        ops: u64::MAX,
+        ns: u64::MAX,
+    };
+
+    /// What a run over the trace of a command line counts, also for the tests of targets.
+    pub fn with_run(
+        line: &str,
+        budget: Budget,
+        time_every: u32,
+        test: impl FnOnce(&Run),
+    ) -> (Tally, Latencies) {
+        let spec = spec(line).unwrap();
+        let workload = Workload::new(&spec);
+        let trace = Trace::generate(&spec, 0);
+        let clock = Clock::new();
+        let run = Run::begin(&workload, &trace, &clock, 0, budget, time_every);
+        test(&run);
+        let (_, tally, gets, _) = run.end();
+        (tally, gets)
+    }
+
+    #[test]
+    fn hands_out_exactly_the_operations_asked_for_however_checked() {
+        for ops in [1, 2, 255, 256, 1000, 10_001] {
+            let (tally, _) = with_run("--ops 300", Budget { ops, ..ENDLESS }, 1, |run| {
+                while let Some(op) = run.next() {
+                    run.finish(
+                        &op,
+                        if op.kind == Kind::Get {
+                            Outcome::Missing
+                        } else {
+                            Outcome::Stored
+                        },
+                    );
+                }
+            });
+            assert_eq!((tally.gets + tally.puts, tally.get_hits), (ops, 0));
+        }
+    }
+
+    #[test]
+    fn ends_at_the_deadline() {
+        let budget = Budget {
+            ns: 2_000_000,
+            ..ENDLESS
+        };
+        with_run("--ops 300", budget, 1, |run| {
+            while run.next().is_some() {}
+            let ns = run.clock.delta_as_nanos(run.began, run.now());
+            assert!(ns >= budget.ns, "{ns}");
+        });
+    }
+
+    #[test]
+    fn times_a_sample_of_long_runs_and_all_of_short_ones() {
+        let all_gets = |budget| {
+            with_run("--ops 300 --reads 1", budget, 10, |run| {
+                for _ in 0..1000 {
+                    let op = run.next().unwrap();
+                    run.finish(&op, Outcome::Missing);
+                }
+            })
+        };
+        assert_eq!(all_gets(ENDLESS).1.len(), 100);
+        assert_eq!(
+            all_gets(Budget {
+                ops: 1000,
+                ..ENDLESS
+            })
+            .1
+            .len(),
+            1000
+        );
+    }
+
+    #[test]
+    fn wrong_values_and_refusals_are_counted_apart() {
+        let (tally, gets) = with_run(
+            "--ops 3 --reads 1 --value-size 64 --verify",
+            ENDLESS,
+            1,
+            |run| {
+                let mut value = [0; 64];
+                let op = run.next().unwrap();
+                run.workload().write_value(op.record, 7, &mut value);
+                run.finish(&op, Outcome::Found(&value));
+                run.finish(&run.next().unwrap(), Outcome::Found(&value[1..]));
+                run.finish(&run.next().unwrap(), Outcome::Failed);
+                run.retried(2);
+            },
+        );
+        let expected = Tally {
+            gets: 2,
+            get_hits: 2,
+            puts: 0,
+            retries: 2,
+            errors: 1,
+            wrong_values: 1,
+        };
+        assert_eq!((tally, gets.len()), (expected, 2));
+    }
+}

@@ -1,0 +1,180 @@
+//! Processes that the bench starts: none outlives it.
+//!
+//! Two ropes: dropping [`Owned`] kills and reaps, which covers every orderly
+//! end; and every child asks the kernel to be killed when its parent dies,
+//! which covers `kill -9`. The second has to be asked by the child itself, so
+//! foreign programs are started through this binary (`bench-exec`), which asks
+//! and then becomes the program, under the same pid.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+
+use clap::Subcommand;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use super::{hogs, worker};
+use crate::bench::error::BenchError;
+
+/// Hidden subcommands: what the bench starts of its own binary.
+#[derive(Debug, Subcommand)]
+pub enum Helper {
+    /// One client of a bench run; speaks with it over stdin and stdout
+    #[command(name = "bench-worker", hide = true)]
+    Worker {
+        /// Its bench's process
+        #[arg(long)]
+        parent: u32,
+    },
+    /// A busy loop
+    #[command(name = "bench-hog", hide = true)]
+    Hog {
+        /// Its bench's process
+        #[arg(long)]
+        parent: u32,
+    },
+    /// Becomes another program that ends with its bench
+    #[command(name = "bench-exec", hide = true)]
+    Exec {
+        /// Its bench's process
+        #[arg(long)]
+        parent: u32,
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+/// Runs a hidden subcommand.
+pub fn run_helper(helper: Helper) -> Result<(), BenchError> {
+    let (Helper::Worker { parent } | Helper::Hog { parent } | Helper::Exec { parent, .. }) = helper;
+    tie_to_parent(parent).map_err(BenchError::os("be tied to the bench"))?;
+    match helper {
+        Helper::Worker { .. } => worker::serve().map_err(BenchError::os("reach the bench")),
+        Helper::Hog { .. } => hogs::spin(),
+        Helper::Exec { command, .. } => {
+            let error = Command::new(&command[0]).args(&command[1..]).exec();
+            Err(BenchError::os("start the program")(error))
+        }
+    }
+}
+
+/// A command that runs a hidden subcommand of this binary.
+pub fn helper_command(subcommand: &str) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg(subcommand)
+        .arg("--parent")
+        .arg(std::process::id().to_string());
+    Ok(command)
+}
+
+/// A command that runs `program` so that it ends with this process.
+pub fn tied_command(program: &Path) -> io::Result<Command> {
+    let mut command = helper_command("bench-exec")?;
+    command.arg("--").arg(program);
+    Ok(command)
+}
+
+/// A child that is killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Owned(Child);
+
+impl Owned {
+    /// Takes over a child.
+    pub fn new(child: Child) -> Self {
+        Owned(child)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// How it ended, in words, if it did.
+    pub fn ended(&mut self) -> Option<String> {
+        match self.0.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(status_in_words(status)),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    /// Kills it, if it still runs, and says how it ended.
+    pub fn end(&mut self) -> String {
+        // Fails only for a child that is reaped already.
+        let _ = self.0.kill();
+        match self.0.wait() {
+            Ok(status) => status_in_words(status),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// CPU seconds that a live process has used, user and system.
+pub fn cpu_seconds(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(ticks(&stat)? as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// utime + stime: fields 14 and 15 of proc_pid_stat(5). The second field is a
+/// name in parentheses that may itself hold blanks and parentheses.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+fn tie_to_parent(parent: u32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have died before the line above.
+    let expected = i32::try_from(parent).ok().and_then(Pid::from_raw);
+    if getppid() != expected {
+        return Err(io::Error::other("its process has ended"));
+    }
+    Ok(())
+}
+
+fn status_in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_found_behind_any_name() {
+        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 13 14";
+        assert_eq!(ticks(stat), Some(300));
+        assert_eq!(ticks("nonsense"), None);
+    }
+
+    #[test]
+    fn this_process_has_used_some_cpu_time() {
+        assert!(cpu_seconds(std::process::id()).is_some());
+        assert_eq!(cpu_seconds(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_dropped_child_is_gone() {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        drop(Owned::new(child));
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+}

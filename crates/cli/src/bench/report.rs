@@ -1,0 +1,397 @@
+//! What a run prints: JSON lines for programs, a table for people.
+//!
+//! Names and order of the JSON fields are a contract (DESIGN.md section 6).
+//! A field that does not apply to a system is null.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use serde::Serialize;
+
+use super::harness::Measured;
+use super::spec::Spec;
+use super::tally::Latencies;
+use super::target::OpTraffic;
+use super::tuning::Tuning;
+
+/// One JSON object.
+#[derive(Debug, Serialize)]
+pub struct Object {
+    engine: &'static str,
+    /// Null for peers, and so is `nodes`: they are Loch's words.
+    fabric: Option<&'static str>,
+    nodes: Option<u32>,
+    clients: u32,
+    lanes: usize,
+    records: u64,
+    key_size: usize,
+    value_size: usize,
+    reads: f64,
+    dist: String,
+    seconds: f64,
+    /// GETs and PUTs that were answered.
+    ops: u64,
+    ops_per_s: f64,
+    gets: u64,
+    puts: u64,
+    get_hits: u64,
+    /// Bytes of values found and stored, a second.
+    goodput_bytes_per_s: f64,
+    get_us: Quantiles,
+    put_us: Quantiles,
+    /// Null for peers.
+    retries: Option<u64>,
+    errors: u64,
+    verbs_per_get: Option<f64>,
+    verbs_per_put: Option<f64>,
+    round_trips_per_get: Option<f64>,
+    round_trips_per_put: Option<f64>,
+    bytes_per_get: Option<f64>,
+    bytes_per_put: Option<f64>,
+    /// Null for a store without a server.
+    server_cpu_s: Option<f64>,
+    client_cpu_s: f64,
+    limit_ops_per_s: Option<f64>,
+    /// For the notes under the table.
+    #[serde(skip)]
+    tuning: Option<Tuning>,
+}
+
+/// Latencies in microseconds; null when nothing was timed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quantiles {
+    p50: Option<f64>,
+    p90: Option<f64>,
+    p99: Option<f64>,
+    p999: Option<f64>,
+    mean: Option<f64>,
+}
+
+impl Object {
+    /// The object of one system's measurement.
+    pub fn new(spec: &Spec, measured: &Measured) -> Self {
+        let tally = measured.tally;
+        let ops = tally.gets + tally.puts;
+        let per_s = |count: u64| rounded(count as f64 / measured.seconds.max(1e-9), 1);
+        let is_loch = measured.system.is_loch();
+        let traffic = measured.traffic.unwrap_or_default();
+        let (get, put) = (traffic.get, traffic.put);
+        Object {
+            engine: measured.system.name(),
+            fabric: is_loch.then(|| spec.fabric.name()),
+            nodes: is_loch.then_some(spec.nodes),
+            clients: spec.clients,
+            lanes: spec.lanes,
+            records: spec.records,
+            key_size: spec.key_size,
+            value_size: spec.value_size,
+            reads: spec.reads,
+            dist: spec.dist.to_string(),
+            seconds: rounded(measured.seconds, 6),
+            ops,
+            ops_per_s: per_s(ops),
+            gets: tally.gets,
+            puts: tally.puts,
+            get_hits: tally.get_hits,
+            goodput_bytes_per_s: per_s((tally.get_hits + tally.puts) * spec.value_size as u64),
+            get_us: Quantiles::of(&measured.gets),
+            put_us: Quantiles::of(&measured.puts),
+            retries: is_loch.then_some(tally.retries),
+            errors: tally.errors,
+            verbs_per_get: per_op(get, get.verbs),
+            verbs_per_put: per_op(put, put.verbs),
+            round_trips_per_get: per_op(get, get.round_trips),
+            round_trips_per_put: per_op(put, put.round_trips),
+            bytes_per_get: per_op(get, get.bytes),
+            bytes_per_put: per_op(put, put.bytes),
+            server_cpu_s: measured.server_cpu_s.map(|cpu_s| rounded(cpu_s, 3)),
+            client_cpu_s: rounded(measured.client_cpu_s, 3),
+            limit_ops_per_s: measured.limit_ops_per_s.map(|limit| rounded(limit, 1)),
+            tuning: measured.tuning,
+        }
+    }
+}
+
+impl Quantiles {
+    fn of(latencies: &Latencies) -> Self {
+        let us = |ns: f64| (!latencies.is_empty()).then(|| rounded(ns / 1000.0, 3));
+        let at = |quantile| us(latencies.value_at_quantile(quantile) as f64);
+        Quantiles {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            mean: us(latencies.mean()),
+        }
+    }
+}
+
+/// Writes one object and a line end.
+pub fn print_json(object: &Object) -> io::Result<()> {
+    let mut line = serde_json::to_vec(object)?;
+    line.push(b'\n');
+    put_out(&line)
+}
+
+/// Writes the table of all systems.
+pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
+    let mut text = heading(spec);
+    text.push('\n');
+    text.push_str(&table(objects, io::stdout().is_terminal()).to_string());
+    text.push('\n');
+    objects
+        .iter()
+        .filter_map(tuning_note)
+        .for_each(|note| text.push_str(&note));
+    put_out(text.as_bytes())
+}
+
+/// A reader that has seen enough is no error.
+fn put_out(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+fn heading(spec: &Spec) -> String {
+    format!(
+        "{} records of {} B keys and {} B values, {} % GETs, {}; closed loop, {} client{} of {} \
+         lane{}{}",
+        grouped(spec.records as f64),
+        spec.key_size,
+        spec.value_size,
+        rounded(spec.reads * 100.0, 2),
+        spec.dist,
+        spec.clients,
+        plural(u64::from(spec.clients)),
+        spec.lanes,
+        plural(spec.lanes as u64),
+        match spec.background_hogs {
+            0 => String::new(),
+            hogs => format!(", beside {hogs} background hog{}", plural(hogs.into())),
+        },
+    )
+}
+
+fn tuning_note(object: &Object) -> Option<String> {
+    let way = object.tuning?.in_words();
+    let ways = Tuning::OF_SOCKETS.len();
+    Some(format!(
+        "{}: {way}, the fastest of {ways} ways tried\n",
+        object.engine
+    ))
+}
+
+fn table(objects: &[Object], is_terminal: bool) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    if is_terminal {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    } else {
+        table.force_no_tty();
+    }
+    let Some(first) = objects.first() else {
+        return table;
+    };
+    table.set_header([
+        "engine".into(),
+        "ops/s".into(),
+        format!("of {}", first.engine),
+        "GET p50 µs".into(),
+        format!("of {}", first.engine),
+        "p99".into(),
+        "p99.9".into(),
+        "PUT p50 µs".into(),
+        "p99".into(),
+        "hits %".into(),
+        "errors".into(),
+        "server CPU s".into(),
+        "client CPU s".into(),
+        "verbs/GET".into(),
+        "limit %".into(),
+    ]);
+    for object in objects {
+        table.add_row(
+            row(object, first)
+                .into_iter()
+                .enumerate()
+                .map(|(column, text)| {
+                    let side = if column == 0 {
+                        CellAlignment::Left
+                    } else {
+                        CellAlignment::Right
+                    };
+                    Cell::new(text).set_alignment(side)
+                }),
+        );
+    }
+    table
+}
+
+fn row(object: &Object, first: &Object) -> [String; 15] {
+    let us = |value: Option<f64>| shown(value, |us| format!("{us:.2}"));
+    let ratio = |value: Option<f64>, of: Option<f64>| {
+        shown(value.zip(of).filter(|(_, of)| *of > 0.0), |(value, of)| {
+            let ratio = value / of;
+            if ratio < 0.1 {
+                format!("{ratio:.4} ×")
+            } else {
+                format!("{ratio:.2} ×")
+            }
+        })
+    };
+    let hits = (object.gets > 0).then(|| 100.0 * object.get_hits as f64 / object.gets as f64);
+    let of_limit = object
+        .limit_ops_per_s
+        .map(|limit| 100.0 * object.ops_per_s / limit);
+    [
+        object.engine.to_string(),
+        grouped(object.ops_per_s),
+        ratio(Some(object.ops_per_s), Some(first.ops_per_s)),
+        us(object.get_us.p50),
+        ratio(object.get_us.p50, first.get_us.p50),
+        us(object.get_us.p99),
+        us(object.get_us.p999),
+        us(object.put_us.p50),
+        us(object.put_us.p99),
+        shown(hits, |hits| format!("{hits:.1}")),
+        object.errors.to_string(),
+        shown(object.server_cpu_s, |cpu_s| format!("{cpu_s:.2}")),
+        format!("{:.2}", object.client_cpu_s),
+        shown(object.verbs_per_get, |verbs| format!("{verbs:.2}")),
+        shown(of_limit, |percent| format!("{percent:.0}")),
+    ]
+}
+
+fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "–".into(), show)
+}
+
+fn per_op(traffic: OpTraffic, total: u64) -> Option<f64> {
+    (traffic.ops > 0).then(|| rounded(total as f64 / traffic.ops as f64, 4))
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+/// A whole number with its thousands apart.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::harness::Measured;
+    use crate::bench::spec::tests::spec;
+    use crate::bench::system::{Engine, Peer, System};
+    use crate::bench::tally::{Tally, latencies};
+    use crate::bench::target::Traffic;
+
+    fn measured(system: System) -> Measured {
+        let mut gets = latencies();
+        gets.record_n(1500, 100).unwrap();
+        let per_get = OpTraffic {
+            ops: 100,
+            verbs: 250,
+            round_trips: 200,
+            bytes: 9600,
+        };
+        Measured {
+            system,
+            seconds: 0.5,
+            tally: Tally {
+                gets: 100,
+                get_hits: 100,
+                ..Tally::default()
+            },
+            gets,
+            puts: latencies(),
+            traffic: system.is_loch().then_some(Traffic {
+                get: per_get,
+                put: OpTraffic::default(),
+            }),
+            server_cpu_s: Some(0.0),
+            client_cpu_s: 0.5,
+            limit_ops_per_s: system.is_loch().then_some(400.0),
+            tuning: (!system.is_loch()).then_some(Tuning::OneCore),
+        }
+    }
+
+    #[test]
+    fn the_json_is_the_contract_to_the_letter() {
+        let spec = spec("--records 10 --reads 1").unwrap();
+        let object = Object::new(&spec, &measured(System::Engine(Engine::NessieHybrid)));
+        assert_eq!(
+            serde_json::to_string(&object).unwrap(),
+            concat!(
+                r#"{"engine":"nessie-hybrid","fabric":"shm","nodes":1,"clients":1,"lanes":16,"#,
+                r#""records":10,"key_size":16,"value_size":64,"reads":1.0,"dist":"zipf:0.99","#,
+                r#""seconds":0.5,"ops":100,"ops_per_s":200.0,"gets":100,"puts":0,"get_hits":100,"#,
+                r#""goodput_bytes_per_s":12800.0,"#,
+                r#""get_us":{"p50":1.5,"p90":1.5,"p99":1.5,"p999":1.5,"mean":1.5},"#,
+                r#""put_us":{"p50":null,"p90":null,"p99":null,"p999":null,"mean":null},"#,
+                r#""retries":0,"errors":0,"verbs_per_get":2.5,"verbs_per_put":null,"#,
+                r#""round_trips_per_get":2.0,"round_trips_per_put":null,"bytes_per_get":96.0,"#,
+                r#""bytes_per_put":null,"server_cpu_s":0.0,"client_cpu_s":0.5,"#,
+                r#""limit_ops_per_s":400.0}"#
+            )
+        );
+    }
+
+    #[test]
+    fn what_does_not_apply_to_a_peer_is_null() {
+        let object = Object::new(&spec("").unwrap(), &measured(System::Peer(Peer::Redis)));
+        let json = serde_json::to_value(&object).unwrap();
+        for field in [
+            "fabric",
+            "nodes",
+            "retries",
+            "verbs_per_get",
+            "limit_ops_per_s",
+        ] {
+            assert!(json[field].is_null(), "{field}");
+        }
+        assert_eq!(json["engine"], "redis");
+    }
+
+    #[test]
+    fn the_table_compares_with_the_first() {
+        let spec = spec("").unwrap();
+        let systems = [
+            System::Engine(Engine::Nessie),
+            System::Peer(Peer::Memcached),
+        ];
+        let mut objects = systems.map(|system| Object::new(&spec, &measured(system)));
+        objects[1].ops_per_s = 10.0;
+        let text = table(&objects, false).to_string();
+        assert!(
+            text.contains("of nessie") && text.contains("0.0500 ×"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(grouped(1000.4), "1 000");
+        assert_eq!(grouped(12_345_678.0), "12 345 678");
+    }
+}

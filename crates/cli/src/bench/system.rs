@@ -1,0 +1,138 @@
+//! What can be measured: Loch's engines over a fabric, and the peers.
+//!
+//! Owns their names, which are the same on the command line, in JSON and in
+//! the table.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// One row of a result: a Loch engine or a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum System {
+    /// An engine of Loch.
+    Engine(Engine),
+    /// Another store.
+    Peer(Peer),
+}
+
+/// A data path of Loch (DESIGN.md section 1, "engine").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Index and data decoupled, client-driven both ways.
+    Nessie,
+    /// Nessie's reads with server-driven writes.
+    NessieHybrid,
+    /// Nessie's layout, every operation by request.
+    NessieServer,
+    /// One-sided reads, writes by request.
+    Pilaf,
+    /// Requests written into the server's memory, replies as datagrams.
+    Herd,
+    /// Operations executed at the NIC.
+    KvDirect,
+}
+
+/// What carries verbs between Loch's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fabric {
+    /// Shared memory of this host.
+    Shm,
+    /// RDMA verbs.
+    Verbs,
+    /// Virtual time, one process.
+    Sim,
+}
+
+/// A store measured beside Loch with the same workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    /// memcached over a unix socket.
+    Memcached,
+    /// Redis over a unix socket.
+    Redis,
+    /// LMDB, embedded in each client.
+    Lmdb,
+}
+
+/// One value of `--engine`: an engine, or `none` to run only peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// `none`.
+    None,
+    /// A Loch engine.
+    Engine(Engine),
+}
+
+impl System {
+    /// The name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Engine(engine) => engine.name(),
+            System::Peer(peer) => peer.name(),
+        }
+    }
+
+    /// Whether this is Loch rather than a peer.
+    pub fn is_loch(self) -> bool {
+        matches!(self, System::Engine(_))
+    }
+}
+
+impl Engine {
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Nessie => "nessie",
+            Engine::NessieHybrid => "nessie-hybrid",
+            Engine::NessieServer => "nessie-server",
+            Engine::Pilaf => "pilaf",
+            Engine::Herd => "herd",
+            Engine::KvDirect => "kv-direct",
+        }
+    }
+}
+
+impl Fabric {
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fabric::Shm => "shm",
+            Fabric::Verbs => "verbs",
+            Fabric::Sim => "sim",
+        }
+    }
+}
+
+impl Peer {
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Peer::Memcached => "memcached",
+            Peer::Redis => "redis",
+            Peer::Lmdb => "lmdb",
+        }
+    }
+}
+
+impl FromStr for EngineChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(EngineChoice::None);
+        }
+        Engine::from_str(text, false)
+            .map(EngineChoice::Engine)
+            .map_err(|_| {
+                "engines are nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none \
+             to run only peers"
+                    .into()
+            })
+    }
+}

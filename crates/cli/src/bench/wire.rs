@@ -1,0 +1,97 @@
+//! What the bench and its clients say to each other: one JSON object a line,
+//! the bench's on a client's stdin, the client's on its stdout.
+//!
+//! ```text
+//! bench   Open        Load        Prepare      Try…        Go          Limit
+//! client      Opened   Loading… Loaded   Ready       Tried      Done       Limit
+//! ```
+//! A client can answer anything with `Failed`, and then ends.
+
+use std::io::{self, Write};
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::spec::Spec;
+use super::system::System;
+use super::tally::Tally;
+use super::target::{Endpoint, Traffic};
+use super::tuning::Tuning;
+
+/// From the bench to a client.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ToClient {
+    /// Connect.
+    Open(Box<Open>),
+    /// Store these records.
+    Load(Range<u64>),
+    /// Generate the trace and warm up.
+    Prepare,
+    /// Run for a moment in this way.
+    Try(Tuning),
+    /// Run the measured phase.
+    Go,
+    /// Measure the bare loop over the store's memory.
+    Limit,
+}
+
+/// All a client needs to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Open {
+    /// What is measured.
+    pub system: System,
+    /// How.
+    pub spec: Spec,
+    /// Where.
+    pub endpoint: Endpoint,
+    /// The client's number, from 0.
+    pub client: u32,
+}
+
+/// From a client to the bench.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FromClient {
+    /// Connected.
+    Opened,
+    /// So many of its records are stored.
+    Loading(u64),
+    /// All of its records are stored.
+    Loaded,
+    /// Waiting for `Go`.
+    Ready,
+    /// Operations a second in the way tried.
+    Tried(f64),
+    /// The measured phase is over.
+    Done(Box<ClientReport>),
+    /// Operations a second of the bare loop, where there is one.
+    Limit(Option<f64>),
+    /// It cannot go on.
+    Failed(String),
+}
+
+/// What one client measured.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// Length of its measured phase.
+    pub seconds: f64,
+    /// CPU seconds its process used in that time.
+    pub cpu_s: f64,
+    /// Counts.
+    pub tally: Tally,
+    /// Packed latencies of GETs.
+    pub get_ns: Vec<(u64, u64)>,
+    /// Packed latencies of PUTs.
+    pub put_ns: Vec<(u64, u64)>,
+    /// What went over the fabric.
+    pub traffic: Option<Traffic>,
+}
+
+/// Writes one message.
+pub fn say(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    to.write_all(&line)?;
+    to.flush()
+}

@@ -1,0 +1,187 @@
+//! A client's process: the hidden subcommand `bench-worker`.
+//!
+//! Single-threaded; does what the bench says until it closes the pipe.
+
+use std::io::{self, BufRead, Write};
+
+use quanta::Clock;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::measure::{Budget, Run};
+use super::spec::{Spec, Stop};
+use super::tally::pack;
+use super::target::{self, Target};
+use super::trace::Trace;
+use super::tuning::{Cores, Tuning};
+use super::wire::{ClientReport, FromClient, Open, ToClient, say};
+use super::workload::Workload;
+
+/// Share of the measured phase that is run before it, unmeasured: page tables,
+/// buffers and branch predictors are then as they are later.
+const WARM_UP_SHARE: f64 = 0.1;
+/// Bounds of the warm-up.
+const WARM_UP_NS_MAX: f64 = 0.5e9;
+const WARM_UP_OPS_MAX: u64 = 100_000;
+/// How long a way to share cores is tried.
+const TRIAL_NS: u64 = 150_000_000;
+
+/// Serves the bench on stdin and stdout.
+pub fn serve() -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    let mut client = None;
+    for line in io::stdin().lock().lines() {
+        let answer = serde_json::from_str(&line?)
+            .map_err(|error| format!("not a message of this version: {error}"))
+            .and_then(|message| answer(&mut client, message, &mut output));
+        match answer {
+            Ok(answer) => say(&mut output, &answer)?,
+            Err(reason) => return say(&mut output, &FromClient::Failed(reason)),
+        }
+    }
+    Ok(())
+}
+
+/// A connected client.
+struct Client {
+    spec: Spec,
+    number: u32,
+    workload: Workload,
+    target: Box<dyn Target>,
+    clock: Clock,
+    trace: Trace,
+    cores: Cores,
+}
+
+fn answer(
+    client: &mut Option<Client>,
+    message: ToClient,
+    output: &mut impl Write,
+) -> Result<FromClient, String> {
+    let client = match message {
+        ToClient::Open(open) => {
+            *client = Some(Client::open(*open)?);
+            return Ok(FromClient::Opened);
+        }
+        _ => client.as_mut().ok_or("the first message has to open")?,
+    };
+    match message {
+        ToClient::Open(_) => Ok(FromClient::Opened),
+        ToClient::Load(records) => {
+            let mut progress = |done| {
+                // A bench that has gone shows at the next line.
+                let _ = say(output, &FromClient::Loading(done));
+            };
+            client
+                .target
+                .load(&client.workload, records, &mut progress)
+                .map_err(|error| error.to_string())?;
+            Ok(FromClient::Loaded)
+        }
+        ToClient::Prepare => {
+            client.trace = Trace::generate(&client.spec, client.number);
+            client.run(warm_up(client.budget()))?;
+            Ok(FromClient::Ready)
+        }
+        ToClient::Try(tuning) => client.try_out(tuning).map(FromClient::Tried),
+        ToClient::Go => client
+            .run(client.budget())
+            .map(|report| FromClient::Done(report.into())),
+        ToClient::Limit => client
+            .target
+            .limit_ops_per_s(&client.workload)
+            .map(FromClient::Limit)
+            .map_err(|error| error.to_string()),
+    }
+}
+
+impl Client {
+    fn open(open: Open) -> Result<Self, String> {
+        let target = target::connect(open.system, &open.spec, &open.endpoint, open.client)
+            .map_err(|error| error.to_string())?;
+        Ok(Client {
+            workload: Workload::new(&open.spec),
+            number: open.client,
+            spec: open.spec,
+            target,
+            clock: Clock::new(),
+            trace: Trace::Narrow(Vec::new()),
+            cores: Cores::of_this_thread().map_err(|error| error.to_string())?,
+        })
+    }
+
+    /// This client's part of the measured phase.
+    fn budget(&self) -> Budget {
+        match self.spec.stop {
+            Stop::Seconds(seconds) => Budget {
+                ops: u64::MAX,
+                ns: (seconds * 1e9) as u64,
+            },
+            Stop::Ops(ops) => {
+                let clients = u64::from(self.spec.clients);
+                let ops = ops / clients + u64::from(u64::from(self.number) < ops % clients);
+                Budget { ops, ns: u64::MAX }
+            }
+        }
+    }
+
+    /// Runs for a moment in one way and stays in it.
+    fn try_out(&mut self, tuning: Tuning) -> Result<f64, String> {
+        self.cores
+            .place_this_thread(tuning)
+            .map_err(|error| error.to_string())?;
+        self.target.set_spinning(tuning == Tuning::Spinning);
+        let report = self.run(Budget {
+            ops: u64::MAX,
+            ns: TRIAL_NS,
+        })?;
+        Ok((report.tally.gets + report.tally.puts) as f64 / report.seconds)
+    }
+
+    fn run(&mut self, budget: Budget) -> Result<ClientReport, String> {
+        let cpu_s = cpu_seconds();
+        let every = self.target.time_every();
+        let run = Run::begin(
+            &self.workload,
+            &self.trace,
+            &self.clock,
+            self.number,
+            budget,
+            every,
+        );
+        self.target.run(&run).map_err(|error| error.to_string())?;
+        let (seconds, tally, gets, puts) = run.end();
+        if tally.wrong_values > 0 {
+            return Err(format!(
+                "{} of {} values read are not what was written for their keys",
+                tally.wrong_values, tally.get_hits
+            ));
+        }
+        Ok(ClientReport {
+            seconds,
+            cpu_s: cpu_seconds() - cpu_s,
+            tally,
+            get_ns: pack(&gets),
+            put_ns: pack(&puts),
+            traffic: self.target.traffic(),
+        })
+    }
+}
+
+fn warm_up(budget: Budget) -> Budget {
+    match budget {
+        Budget { ops: u64::MAX, ns } => Budget {
+            ops: u64::MAX,
+            ns: (ns as f64 * WARM_UP_SHARE).min(WARM_UP_NS_MAX) as u64,
+        },
+        Budget { ops, ns } => Budget {
+            ops: (ops / 10).min(WARM_UP_OPS_MAX),
+            ns,
+        },
+    }
+}
+
+/// CPU seconds that this process has used.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

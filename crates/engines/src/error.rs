@@ -1,0 +1,95 @@
+//! Why an operation was refused or did not finish.
+
+use loch_fabric::FabricError;
+
+/// The error of an engine's operation. Unless a variant says otherwise, nothing was changed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A key has at least one byte.
+    #[error(
+        "the key is empty: a key has 1 to {} bytes",
+        crate::limits::KEY_BYTES_MAX
+    )]
+    KeyEmpty,
+    /// The key is longer than keys can be.
+    #[error(
+        "the key has {len} bytes: a key has 1 to {} bytes",
+        crate::limits::KEY_BYTES_MAX
+    )]
+    KeyTooLong {
+        /// Its bytes.
+        len: usize,
+    },
+    /// The value is longer than the table takes.
+    #[error(
+        "the value has {len} bytes, the table takes up to {max}: declare the table with a larger \
+         value_max"
+    )]
+    ValueTooLong {
+        /// Its bytes.
+        len: u64,
+        /// The table's limit.
+        max: u64,
+    },
+    /// No free slot for the key, and none could be made by moving others.
+    #[error(
+        "the index is full: no slot of {slots} for this key after moving up to {moves} entries; \
+         delete keys or declare the table with more memory for its index (index_slots)"
+    )]
+    IndexFull {
+        /// Slots of the whole index.
+        slots: u64,
+        /// Moves that were allowed.
+        moves: usize,
+    },
+    /// No memory for an entry of this size.
+    #[error(
+        "no memory for an entry of {bytes} bytes: the data tables have {capacity} bytes in all; \
+         delete keys or start the nodes with more memory"
+    )]
+    OutOfMemory {
+        /// Bytes of the entry.
+        bytes: u64,
+        /// Bytes of all data tables this client can allocate from.
+        capacity: u64,
+    },
+    /// Others changed the key's entries again and again until the deadline passed. Nothing was
+    /// changed.
+    #[error("not done within {timeout_us} us: other clients kept changing the same entries")]
+    Timeout {
+        /// The operation's time.
+        timeout_us: u64,
+    },
+    /// The value under the key is not a counter of 8 bytes.
+    #[error("the value has {len} bytes: fetch_add needs a value of 8 bytes")]
+    NotACounter {
+        /// Bytes of the value.
+        len: u64,
+    },
+    /// The client was attached for reading only.
+    #[error("this client was attached read-only")]
+    ReadOnly,
+    /// An entry contradicts the index in a way no race explains: the memory is damaged.
+    #[error("damaged memory: {what}; run `loch check`")]
+    Damaged {
+        /// What was found.
+        what: String,
+    },
+    /// A mutation may or may not have happened: the fabric lost its answer.
+    #[error("the outcome is unknown: {0}")]
+    Ambiguous(FabricError),
+    /// The fabric refused or failed.
+    #[error(transparent)]
+    Fabric(FabricError),
+}
+
+impl From<FabricError> for EngineError {
+    fn from(error: FabricError) -> Self {
+        match error {
+            FabricError::OutcomeUnknown { .. } => Self::Ambiguous(error),
+            FabricError::ReadOnly { .. } => Self::ReadOnly,
+            error => Self::Fabric(error),
+        }
+    }
+}

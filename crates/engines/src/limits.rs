@@ -1,0 +1,52 @@
+//! Every bound of the engines, in one place.
+
+/// Bytes of the longest key.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of the longest value a table can be declared for.
+pub const VALUE_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes of the longest value a table takes unless it is declared otherwise.
+pub const VALUE_BYTES_DEFAULT: u64 = 64 << 20;
+
+/// Bytes of one node's data table: 30 bits of index at 16 bytes.
+pub const DATA_TABLE_BYTES_MAX: u64 = 16 << 30;
+
+/// Entries start at multiples of this.
+pub const GRAIN_BYTES: u64 = 16;
+
+/// Bytes of a chunk, the unit in which clients lease memory.
+pub const CHUNK_BYTES: u64 = 64 << 10;
+
+/// Candidate slots a key can have: ways times slots of a bucket.
+pub const CANDIDATES_MAX: usize = 16;
+
+/// Moves that make room for one insert, one after the other (nessie §4.2.3).
+pub const MOVE_DEPTH_MAX: usize = 5;
+
+/// Slots looked at in search of a chain of moves.
+pub const MOVE_SEARCH_SLOTS_MAX: usize = 512;
+
+/// Entries longer than this are read in two READs, header and key first (nessie §4.3.2, "multiple
+/// reads"): for shorter ones a second round trip costs more than the bytes it saves.
+pub const SINGLE_READ_BYTES_MAX: usize = 4096;
+
+/// Nodes of a cluster: the data table identifier of an index entry has eight bits.
+pub const NODES_MAX: usize = 256;
+
+/// Bytes of a table's name.
+pub const TABLE_NAME_BYTES_MAX: usize = 48;
+
+/// Tables of a region.
+pub const TABLES_MAX: usize = 16;
+
+/// Slabs swept for retired entries before new memory is leased.
+pub const SWEEP_SLABS: usize = 4;
+
+/// How long an insert waits for another client's tentative entry before it removes it. Liveness
+/// only: removing it early costs the other client a retry, never a result.
+pub const PATIENCE_US: u64 = 500;
+
+/// Freed entries rest in a queue of this length before they are used again, so that readers that
+/// are on their way to one rarely have to start over.
+pub const QUARANTINE_ENTRIES: usize = 512;

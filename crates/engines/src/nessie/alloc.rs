@@ -1,0 +1,314 @@
+//! Allocation: a client's free entries, without asking anybody (nessie §4.2.5).
+//!
+//! A client takes entries from slabs it leased, and finds the ones that others retired by sweeping
+//! the notes of its slabs. The free lists here are only hints in private memory: what makes an entry
+//! free is its note (see [`super::slab`]), so a client that dies loses none of them.
+//!
+//! # Invariants
+//! 1. An entry is taken only inside an epoch, after its slab's descriptor was seen to be leased by
+//!    this session, and only if its note is its generation. So a slab that was seized is not
+//!    allocated from once a grace period has passed, and a place that is listed twice is taken once.
+//! 2. A taken entry has a new generation before any other byte of it changes.
+//! 3. An entry whose short generation would start over rests for two grace periods first: then no
+//!    operation and no cache holds a word with the generation it repeats.
+
+use std::collections::{HashMap, VecDeque};
+
+use loch_fabric::{Fabric, FabricError, RemoteAddr};
+
+use super::dte::{next_generation, note_of};
+use super::hash::TableMap;
+use super::ite::Place;
+use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, Slab};
+use crate::limits::{GRAIN_BYTES, QUARANTINE_ENTRIES};
+
+/// An entry this client owns: taken, and not in the index (or not yet known to be).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub place: Place,
+    pub at: RemoteAddr,
+    pub class: Class,
+    pub generation: u64,
+}
+
+/// The free entries a client knows of, by class.
+#[derive(Debug, Default)]
+pub(super) struct Allocator {
+    lists: HashMap<(u8, u32), List>,
+}
+
+/// One class's slabs and free entries.
+#[derive(Debug)]
+pub(super) struct List {
+    pub class: Class,
+    /// Slabs this session leased.
+    pub slabs: Vec<Slab>,
+    /// The next slab to be swept.
+    pub sweep_at: usize,
+    /// Entries of a slab that were never used, from the next one on.
+    fresh: Vec<Fresh>,
+    /// Found free by a sweep, or out of quarantine.
+    free: Vec<Place>,
+    /// Freed a moment ago: readers may be on their way to them.
+    recent: VecDeque<Place>,
+    /// Waiting for a grace period to begin: invariant 3.
+    pub parked: Vec<Parked>,
+    /// Waited long enough.
+    rested: Vec<Place>,
+}
+
+/// A free entry that rests, and its generation: should that change, somebody else has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parked {
+    place: Place,
+    generation: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    slab: Slab,
+    next: u32,
+    floor: u64,
+}
+
+/// What taking an entry needs to know of its client.
+pub(super) struct Owner<'a, F> {
+    pub fabric: &'a F,
+    pub map: &'a TableMap,
+    /// Low half of the session's incarnation.
+    pub id: u32,
+}
+
+impl<F> Clone for Owner<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Owner<'_, F> {}
+
+impl<F: Fabric> Owner<'_, F> {
+    fn leases(&self, class: Class, slab: Slab) -> Result<bool, FabricError> {
+        let mine = Chunk::Leased {
+            class: class.id,
+            chunks: class.chunks,
+            owner: self.id,
+        };
+        let word = self
+            .fabric
+            .load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
+        Ok(word == mine.to_word())
+    }
+
+    fn note_addr(&self, class: Class, entry: Entry) -> RemoteAddr {
+        self.map
+            .slab_addr(entry.slab)
+            .add(class.note_at(entry.number))
+    }
+
+    fn note(&self, class: Class, entry: Entry) -> Result<u32, FabricError> {
+        let at = self.note_addr(class, entry);
+        let word = self
+            .fabric
+            .load(RemoteAddr::new(at.region(), at.offset() & !7))?;
+        Ok((word >> ((at.offset() & 4) * 8)) as u32)
+    }
+
+    fn at(&self, place: Place) -> RemoteAddr {
+        self.map
+            .data_base(place.dti)
+            .expect("own places are in tables of the map")
+            .add(place.idx as u64 * GRAIN_BYTES)
+    }
+
+    /// Makes a free entry an owned one: clears its note, changes its generation (invariant 2).
+    fn claim(&self, class: Class, entry: Entry, generation: u64) -> Result<Own, FabricError> {
+        let place = class.place(entry);
+        let at = self.at(place);
+        self.fabric
+            .store(self.note_addr(class, entry), &[&[0; 4]])?;
+        self.fabric.store_before(at, generation)?;
+        Ok(Own {
+            place,
+            at,
+            class,
+            generation,
+        })
+    }
+}
+
+impl Allocator {
+    pub fn list(&mut self, class: Class) -> &mut List {
+        self.lists
+            .entry((class.id, class.chunks))
+            .or_insert_with(|| List {
+                class,
+                slabs: Vec::new(),
+                sweep_at: 0,
+                fresh: Vec::new(),
+                free: Vec::new(),
+                recent: VecDeque::new(),
+                parked: Vec::new(),
+                rested: Vec::new(),
+            })
+    }
+
+    pub fn lists(&mut self) -> impl Iterator<Item = &mut List> {
+        self.lists.values_mut()
+    }
+
+    /// Takes a free entry of the class, if one is known. The caller is inside an epoch.
+    pub fn take<F: Fabric>(
+        &mut self,
+        owner: Owner<'_, F>,
+        class: Class,
+    ) -> Result<Option<Own>, FabricError> {
+        self.list(class).take(owner)
+    }
+}
+
+impl List {
+    fn take<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
+        while let Some(place) = self.rested.pop() {
+            if let Some((entry, generation)) = self.check(owner, place)? {
+                return owner
+                    .claim(self.class, entry, next_generation(generation))
+                    .map(Some);
+            }
+        }
+        loop {
+            let place = match self.free.pop() {
+                Some(place) => place,
+                None if self.recent.len() > QUARANTINE_ENTRIES => self.pop_recent(),
+                None => match self.take_fresh(owner)? {
+                    Some(own) => return Ok(Some(own)),
+                    None if self.recent.is_empty() => return Ok(None),
+                    None => self.pop_recent(),
+                },
+            };
+            let Some((entry, generation)) = self.check(owner, place)? else {
+                continue;
+            };
+            let next = next_generation(generation);
+            let mask = owner.map.codec.gen_mask();
+            if next & mask < generation & mask {
+                // Off the lists and out of the notes until it has rested (invariant 3).
+                owner
+                    .fabric
+                    .store(owner.note_addr(self.class, entry), &[&[0; 4]])?;
+                self.parked.push(Parked { place, generation });
+                continue;
+            }
+            return owner.claim(self.class, entry, next).map(Some);
+        }
+    }
+
+    fn pop_recent(&mut self) -> Place {
+        self.recent
+            .pop_front()
+            .expect("its length was just looked at")
+    }
+
+    /// The entry at a listed place and its generation, if it is free and ours (invariant 1).
+    fn check<F: Fabric>(
+        &self,
+        owner: Owner<'_, F>,
+        place: Place,
+    ) -> Result<Option<(Entry, u64)>, FabricError> {
+        let entry = self
+            .class
+            .entry(place)
+            .expect("listed places are entries of the class");
+        if !owner.leases(self.class, entry.slab)? {
+            return Ok(None);
+        }
+        let generation = owner.fabric.load(owner.at(place))?;
+        let free = owner.note(self.class, entry)? == note_of(generation);
+        Ok(free.then_some((entry, generation)))
+    }
+
+    fn take_fresh<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
+        while let Some(fresh) = self.fresh.last_mut() {
+            if fresh.next == self.class.entries || !owner.leases(self.class, fresh.slab)? {
+                self.fresh.pop();
+                continue;
+            }
+            let entry = Entry {
+                slab: fresh.slab,
+                number: fresh.next,
+            };
+            let own = owner.claim(self.class, entry, next_generation(fresh.floor))?;
+            fresh.next += 1;
+            // Only now does it count as used: if this client dies before, it is still fresh.
+            let formatted = owner.map.slab_addr(entry.slab).add(FORMATTED_OFFSET);
+            owner
+                .fabric
+                .store(formatted, &[&(fresh.next as u64).to_le_bytes()])?;
+            return Ok(Some(own));
+        }
+        Ok(None)
+    }
+
+    /// Adds a slab that this session has just leased.
+    pub fn add_slab(&mut self, slab: Slab, formatted: u32, floor: u64) {
+        self.slabs.push(slab);
+        if formatted < self.class.entries {
+            self.fresh.push(Fresh {
+                slab,
+                next: formatted,
+                floor,
+            });
+        }
+    }
+
+    /// Lists entry `number` of a slab, whose note is set.
+    pub fn add_free(&mut self, slab: Slab, number: u32) {
+        self.free.push(self.class.place(Entry { slab, number }));
+    }
+
+    /// Lists an entry that was freed a moment ago.
+    pub fn add_recent(&mut self, place: Place) {
+        self.recent.push_back(place);
+    }
+
+    /// Lists entries that have rested, with their notes set again. The scrubber may have set them
+    /// first: then, and whenever the generation says that the entry was used since, it is left alone.
+    pub fn add_rested<F: Fabric>(
+        &mut self,
+        owner: Owner<'_, F>,
+        parked: &[Parked],
+    ) -> Result<(), FabricError> {
+        for Parked { place, generation } in parked {
+            let entry = self
+                .class
+                .entry(*place)
+                .expect("parked places are entries of the class");
+            let unused = owner.fabric.load(owner.at(*place))? == *generation;
+            if unused && owner.leases(self.class, entry.slab)? {
+                let note = note_of(*generation).to_le_bytes();
+                owner
+                    .fabric
+                    .store(owner.note_addr(self.class, entry), &[&note])?;
+                self.rested.push(*place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries of each slab that are known to be free.
+    pub fn free_counts(&self) -> HashMap<Slab, u32> {
+        let mut counts: HashMap<Slab, u32> = self.slabs.iter().map(|s| (*s, 0)).collect();
+        for place in self.free.iter().chain(&self.recent).chain(&self.rested) {
+            let slab = self
+                .class
+                .entry(*place)
+                .expect("listed places are entries")
+                .slab;
+            *counts.entry(slab).or_default() += 1;
+        }
+        for fresh in &self.fresh {
+            *counts.entry(fresh.slab).or_default() += self.class.entries - fresh.next;
+        }
+        counts
+    }
+}

@@ -1,0 +1,225 @@
+//! The local cache of remote entries (nessie §4.1.3), keyed by the index word.
+//!
+//! A line remembers in which slot a key was found, the word it had, and the entry's bytes up to the
+//! key or, if it is short, with its value. A line never answers by itself: the slot is READ, and if
+//! it still holds the word then the entry is still the key's value, because words are unique in
+//! their slots and entries do not change. So a warm GET is one round trip, and so is a warm update,
+//! whose CAS is the check.
+//!
+//! Generations in words start over some day; a line that was not confirmed for two epochs is
+//! therefore not used (see [`crate::epoch`], invariant 3).
+
+use loch_fabric::{Buf, Fabric};
+
+use super::client::Client;
+use super::dte::Header;
+use super::get::Found;
+use super::hash::Candidates;
+use super::ite::Ite;
+use crate::error::EngineError;
+use crate::limits::GRAIN_BYTES;
+
+/// How much a cache may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Lines; rounded up to a power of two.
+    pub lines: usize,
+    /// Entries up to this length are kept whole, of longer ones only where they are.
+    pub entry_bytes_max: usize,
+}
+
+impl Default for CacheLimits {
+    fn default() -> Self {
+        Self {
+            lines: 1 << 14,
+            entry_bytes_max: 1024,
+        }
+    }
+}
+
+/// Lines of a set.
+const WAYS: usize = 4;
+
+/// A set-associative cache; in a set the line that was used longest ago gives way.
+#[derive(Debug)]
+pub(super) struct Cache {
+    sets: Vec<[Option<Line>; WAYS]>,
+    entry_bytes_max: usize,
+    clock: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    hash: u64,
+    pub slot: usize,
+    pub word: Ite,
+    /// The entry up to its key, or whole.
+    bytes: Vec<u8>,
+    /// The epoch in which the word was last seen in its slot.
+    epoch: u64,
+    used: u64,
+}
+
+impl Line {
+    pub fn header(&self) -> Header {
+        Header::read(&self.bytes).expect("a line has a header")
+    }
+
+    fn has_value(&self) -> bool {
+        self.bytes.len() >= self.header().entry_len()
+    }
+}
+
+impl Cache {
+    pub fn new(limits: CacheLimits) -> Self {
+        let sets = (limits.lines / WAYS).next_power_of_two().max(1);
+        Self {
+            sets: vec![Default::default(); sets],
+            entry_bytes_max: limits.entry_bytes_max,
+            clock: 0,
+        }
+    }
+
+    fn set(&mut self, hash: u64) -> &mut [Option<Line>; WAYS] {
+        let at = hash as usize & (self.sets.len() - 1);
+        &mut self.sets[at]
+    }
+
+    pub fn line(&mut self, hash: u64, key: &[u8], epoch: u64) -> Option<Line> {
+        self.clock += 1;
+        let clock = self.clock;
+        let line = self
+            .set(hash)
+            .iter_mut()
+            .flatten()
+            .find(|l| l.hash == hash)?;
+        let header = line.header();
+        if line.epoch + 1 < epoch || &line.bytes[header.key_at()..header.value_at()] != key {
+            return None;
+        }
+        line.used = clock;
+        Some(line.clone())
+    }
+
+    pub fn forget(&mut self, hash: u64) {
+        for line in self.set(hash) {
+            if line.as_ref().is_some_and(|l| l.hash == hash) {
+                *line = None;
+            }
+        }
+    }
+
+    fn confirm(&mut self, hash: u64, epoch: u64) {
+        for line in self.set(hash).iter_mut().flatten() {
+            if line.hash == hash {
+                line.epoch = epoch;
+            }
+        }
+    }
+
+    fn keep(&mut self, hash: u64, slot: usize, word: Ite, entry: &[u8], epoch: u64) {
+        let header = Header::read(entry).expect("a validated entry has a header");
+        let len = header.entry_len();
+        let kept = if len <= self.entry_bytes_max && len <= entry.len() {
+            len
+        } else {
+            header.value_at()
+        };
+        self.clock += 1;
+        let line = Line {
+            hash,
+            slot,
+            word,
+            bytes: entry[..kept].to_vec(),
+            epoch,
+            used: self.clock,
+        };
+        let set = self.set(hash);
+        let same = set
+            .iter()
+            .position(|l| l.as_ref().is_some_and(|l| l.hash == hash));
+        let oldest = || (0..WAYS).min_by_key(|w| set[*w].as_ref().map_or(0, |l| l.used));
+        let way = same.or_else(oldest).expect("a set has lines");
+        set[way] = Some(line);
+    }
+}
+
+impl<F: Fabric> Client<F> {
+    /// A GET by a remembered word: one round trip. Gives the buffer back if that did not do.
+    pub(super) async fn get_cached(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        mut buf: Buf,
+    ) -> Result<Result<Found, Buf>, EngineError> {
+        let Some(line) = self.cached(candidates, key) else {
+            return Ok(Err(buf));
+        };
+        let (slot, header) = (candidates.slot(line.slot), line.header());
+        if line.has_value() {
+            if self.read_word(slot).await? == line.word.0 {
+                self.confirm(candidates);
+                buf.clear();
+                buf.extend_from_slice(&line.bytes);
+                return Ok(Ok(Found::new(buf, header)));
+            }
+        } else {
+            // The slot and the entry in one doorbell. Which is read first is not known, so the
+            // entry's own generation must agree too: then it was in place when it was read, and it
+            // is what the word names.
+            let place = self.map.codec.place(line.word);
+            let base = self
+                .map
+                .data_base(place.dti)
+                .expect("a remembered place is in the map");
+            let at = base.add(place.idx as u64 * GRAIN_BYTES);
+            buf.clear();
+            let (filled, word) = self
+                .fabric
+                .read_word_and_bytes(slot, at, header.entry_len(), buf)
+                .await;
+            buf = filled;
+            let same = word? == line.word.0 && Header::read(&buf).is_some_and(|h| h == header);
+            if same && self.is_valid(&header, place, at, &buf, true)? {
+                self.confirm(candidates);
+                return Ok(Ok(Found::new(buf, header)));
+            }
+        }
+        self.forget(candidates);
+        Ok(Err(buf))
+    }
+
+    pub(super) fn cached(&self, candidates: &Candidates, key: &[u8]) -> Option<Line> {
+        let cache = self.cache.as_ref()?;
+        cache
+            .borrow_mut()
+            .line(candidates.hash, key, self.session.epoch())
+    }
+
+    fn confirm(&self, candidates: &Candidates) {
+        if let Some(cache) = &self.cache {
+            cache
+                .borrow_mut()
+                .confirm(candidates.hash, self.session.epoch());
+        }
+    }
+
+    pub(super) fn forget(&self, candidates: &Candidates) {
+        if let Some(cache) = &self.cache {
+            cache.borrow_mut().forget(candidates.hash);
+        }
+    }
+
+    /// Remembers an entry that was just read from, or just put into, a slot. `entry` holds at least
+    /// its header and key.
+    #[inline]
+    pub(super) fn remember(&self, candidates: &Candidates, slot: usize, word: Ite, entry: &[u8]) {
+        if let Some(cache) = &self.cache
+            && !self.session.is_observer()
+        {
+            cache
+                .borrow_mut()
+                .keep(candidates.hash, slot, word, entry, self.session.epoch());
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Walks a whole table and verifies its invariants: `loch check`.
+
+use loch_fabric::{Buf, Fabric, RemoteAddr};
+
+use super::client::Client;
+use super::dte::{Header, note_of};
+use super::hash::Candidates;
+use super::ite::{Ite, State};
+use super::scrub::{Scrubbed, slab_of};
+use super::slab::Chunk;
+use crate::error::EngineError;
+use crate::limits::CHUNK_BYTES;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Index slots looked at.
+    pub slots: u64,
+    /// Slots that show a value.
+    pub values: u64,
+    /// Slots with a tentative insert: of operations under way, or of dead clients.
+    pub tentative: u64,
+    /// Slots in the middle of a move.
+    pub moving: u64,
+    /// Entries in use that no slot shows: of operations under way, or leaked.
+    pub unshown: u64,
+    /// Bytes of those.
+    pub unshown_bytes: u64,
+    /// Broken invariants, in words. Empty is good.
+    pub broken: Vec<String>,
+}
+
+/// How a node's data table is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Bytes of the data table.
+    pub data_bytes: u64,
+    /// Bytes of chunks in slabs.
+    pub slab_bytes: u64,
+    /// Bytes of entries in use, by their classes.
+    pub entry_bytes: u64,
+    /// Entries in use.
+    pub entries: u64,
+    /// Slabs leased by clients.
+    pub leased_slabs: u64,
+    /// Slabs without owner.
+    pub abandoned_slabs: u64,
+}
+
+/// A report stops listing here; the count of what is broken goes no further.
+const BROKEN_MAX: usize = 100;
+/// Slots read at a time.
+const BLOCK_SLOTS: usize = 4096;
+/// Looks at something that seems broken, before it is reported: others may be at work on it.
+const LOOKS: usize = 5;
+/// Pause between those.
+const LOOK_AGAIN_US: u64 = 200;
+
+impl<F: Fabric> Client<F> {
+    /// Verifies I1 and I2 for every slot, and every chunk descriptor and entry. May run beside other
+    /// clients: what looks broken is looked at again before it is called so.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn check(&self) -> Result<CheckReport, EngineError> {
+        let mut report = CheckReport::default();
+        let slots = (self.map.shape.geometry.shard_bytes() / 8) as usize;
+        for shard in self.map.shards().to_vec() {
+            for from in (0..slots).step_by(BLOCK_SLOTS) {
+                let at = shard.add(from as u64 * 8);
+                let bytes = BLOCK_SLOTS.min(slots - from) * 8;
+                let (block, done) = self.fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
+                done?;
+                for (i, word) in block.chunks_exact(8).enumerate() {
+                    let word = Ite(u64::from_le_bytes(word.try_into().expect("eight bytes")));
+                    self.check_slot(at.add(i as u64 * 8), word, &mut report)
+                        .await?;
+                }
+            }
+        }
+        for dti in 0..self.map.data_tables() as u8 {
+            self.check_chunks(dti, &mut report).await?;
+            let mut scrubbed = Scrubbed::default();
+            for suspect in self.suspects(dti, &mut scrubbed).await? {
+                report.unshown += 1;
+                report.unshown_bytes += suspect.class.entry_bytes;
+            }
+        }
+        Ok(report)
+    }
+
+    async fn check_slot(
+        &self,
+        at: RemoteAddr,
+        word: Ite,
+        report: &mut CheckReport,
+    ) -> Result<(), EngineError> {
+        report.slots += 1;
+        if self.map.codec.is_empty(word) {
+            return Ok(());
+        }
+        let mut word = word;
+        let mut wrong = None;
+        for _ in 0..LOOKS {
+            let _epoch = self.session.pin(&self.fabric)?;
+            wrong = self.wrong_with(at, word).await?;
+            if wrong.is_none() {
+                break;
+            }
+            self.fabric.pause(LOOK_AGAIN_US).await;
+            word = Ite(self.read_word(at).await?);
+            if self.map.codec.is_empty(word) {
+                return Ok(());
+            }
+        }
+        match self.map.codec.state(word) {
+            State::Tentative => report.tentative += 1,
+            State::Visible { .. } => report.values += 1,
+            State::Frozen { .. } | State::Copy { .. } => report.moving += 1,
+            State::Empty => (),
+        }
+        if let Some(wrong) = wrong
+            && report.broken.len() < BROKEN_MAX
+        {
+            report
+                .broken
+                .push(format!("slot at {at} holds {:#018x}: {wrong}", word.0));
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a slot that holds a word, if anything is.
+    async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError> {
+        let codec = &self.map.codec;
+        if codec.try_state(word).is_none() {
+            return Ok(Some("bits that no client writes".into()));
+        }
+        let place = codec.place(word);
+        if self.place_addr(place).is_none() {
+            return Ok(Some(format!(
+                "it names data table {}, which there is not",
+                place.dti
+            )));
+        }
+        let Some((header, key)) = self.read_key(word).await? else {
+            return Ok(Some("I2: the entry it names has another generation".into()));
+        };
+        let candidates = Candidates::of(&self.map, &key);
+        let Some(mine) = candidates.index_of(at) else {
+            return Ok(Some("it is no candidate of its entry's key".into()));
+        };
+        if !codec.has_filter(word, candidates.filter) {
+            return Ok(Some("its filter bits are not its key's".into()));
+        }
+        if let Some(wrong) = self.wrong_with_entry(place, &header).await? {
+            return Ok(Some(wrong));
+        }
+        if codec.is_visible(word) {
+            return self.wrong_with_company(&candidates, mine, word, &key).await;
+        }
+        Ok(None)
+    }
+
+    /// I2: the entry is one of its class, in a slab, and not free.
+    async fn wrong_with_entry(
+        &self,
+        place: super::ite::Place,
+        header: &Header,
+    ) -> Result<Option<String>, EngineError> {
+        let class = self.map.classes.of(header.entry_len());
+        let Some(entry) = class.entry(place) else {
+            return Ok(Some(format!(
+                "no entry of {} bytes starts where it points",
+                class.entry_bytes
+            )));
+        };
+        let word = self
+            .read_word(self.map.chunk_addr(entry.slab.dti, entry.slab.chunk as u64))
+            .await?;
+        if slab_of(Chunk::from_word(word)) != Some((class.id, class.chunks)) {
+            return Ok(Some(format!(
+                "its slab is none of {} bytes an entry",
+                class.entry_bytes
+            )));
+        }
+        let note_at = self
+            .map
+            .slab_addr(entry.slab)
+            .add(class.note_at(entry.number));
+        let word = self
+            .read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7))
+            .await?;
+        let note = (word >> ((note_at.offset() & 4) * 8)) as u32;
+        Ok((note == note_of(header.generation)).then(|| "I2: the entry it names is free".into()))
+    }
+
+    /// I1: no other slot shows the key, but for the other half of a move.
+    async fn wrong_with_company(
+        &self,
+        candidates: &Candidates,
+        mine: usize,
+        word: Ite,
+        key: &[u8],
+    ) -> Result<Option<String>, EngineError> {
+        let codec = &self.map.codec;
+        let words = self.collect(candidates).await?;
+        for (slot, other) in words[..candidates.len()].iter().enumerate() {
+            if slot == mine
+                || !codec.is_visible(*other)
+                || !codec.has_filter(*other, candidates.filter)
+            {
+                continue;
+            }
+            let same_key = self.read_key(*other).await?.is_some_and(|(_, k)| k == key);
+            let moving = codec.same_entry(word, *other)
+                && matches!(
+                    (codec.state(word), codec.state(*other)),
+                    (State::Frozen { .. }, State::Copy { .. })
+                        | (State::Copy { .. }, State::Frozen { .. })
+                );
+            if same_key && !moving {
+                return Ok(Some(format!(
+                    "I1: candidate {slot} of its key shows a value too"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn check_chunks(&self, dti: u8, report: &mut CheckReport) -> Result<(), EngineError> {
+        let mut wrong = self.wrong_chunks(dti).await?;
+        for _ in 1..LOOKS {
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            self.fabric.pause(LOOK_AGAIN_US).await;
+            let now = self.wrong_chunks(dti).await?;
+            wrong.retain(|w| now.contains(w));
+        }
+        wrong.truncate(BROKEN_MAX.saturating_sub(report.broken.len()));
+        report.broken.extend(wrong);
+        Ok(())
+    }
+
+    async fn wrong_chunks(&self, dti: u8) -> Result<Vec<String>, EngineError> {
+        let words = self.read_chunk_table(dti).await?;
+        let mut wrong = Vec::new();
+        let mut owned_until = 0;
+        for (at, word) in words.iter().enumerate() {
+            let chunk = Chunk::from_word(*word);
+            let head = slab_of(chunk);
+            match chunk {
+                None => wrong.push(format!(
+                    "chunk {at} of data table {dti}: descriptor {word:#x} means nothing"
+                )),
+                Some(Chunk::Tail { back }) if at >= owned_until => {
+                    wrong.push(format!(
+                        "chunk {at} of data table {dti} is {back} into a run that there is not"
+                    ));
+                }
+                Some(Chunk::Free) if at < owned_until => {
+                    wrong.push(format!(
+                        "chunk {at} of data table {dti} is free inside a slab"
+                    ));
+                }
+                _ => (),
+            }
+            if let Some((id, chunks)) = head {
+                if self.map.classes.by_id(id, chunks).is_none()
+                    || at + chunks as usize > words.len()
+                {
+                    wrong.push(format!(
+                        "chunk {at} of data table {dti}: no class {id} of {chunks} chunks"
+                    ));
+                } else {
+                    owned_until = at + chunks as usize;
+                }
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// How data table `dti` is used. Reads every slab's notes, and the generations of its entries.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn usage(&self, dti: u8) -> Result<Usage, EngineError> {
+        let geometry = self.map.shape.geometry;
+        let mut usage = Usage {
+            index_bytes: geometry.index_bytes(),
+            data_bytes: geometry.data_bytes(),
+            ..Usage::default()
+        };
+        for (at, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {
+            let chunk = Chunk::from_word(word);
+            let Some((id, chunks)) = slab_of(chunk) else {
+                continue;
+            };
+            let Some(class) = self.map.classes.by_id(id, chunks) else {
+                continue;
+            };
+            let slab = super::slab::Slab {
+                dti,
+                chunk: at as u32,
+            };
+            let used = self.used_entries(slab, class).await?.len() as u64;
+            usage.slab_bytes += chunks as u64 * CHUNK_BYTES;
+            usage.entries += used;
+            usage.entry_bytes += used * class.entry_bytes;
+            match chunk {
+                Some(Chunk::Abandoned { .. }) => usage.abandoned_slabs += 1,
+                _ => usage.leased_slabs += 1,
+            }
+        }
+        Ok(usage)
+    }
+}

@@ -1,0 +1,241 @@
+//! One client of one table: what its operations share.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use loch_fabric::{Fabric, RoundTrip};
+
+use super::alloc::{Allocator, Owner};
+use super::cache::{Cache, CacheLimits};
+use super::hash::{Candidates, TableMap};
+use super::ite::Ite;
+use super::lease::Wait;
+use crate::epoch::Session;
+use crate::error::EngineError;
+use crate::limits::{KEY_BYTES_MAX, NODES_MAX};
+
+/// A client of a table: one thread's session, endpoint, free entries and cache.
+///
+/// Its operations are `async` and take `&self`, so any number of them can be under way in the lanes
+/// of its thread.
+pub struct Client<F: Fabric> {
+    pub(super) fabric: F,
+    pub(super) map: Arc<TableMap>,
+    pub(super) session: Session,
+    /// Data tables this client allocates from, its own node's first.
+    pub(super) tables: Vec<u8>,
+    pub(super) alloc: RefCell<Allocator>,
+    pub(super) waits: RefCell<Vec<Wait>>,
+    pub(super) cache: Option<RefCell<Cache>>,
+    /// Whether a GET reads all its candidates at once.
+    pub(super) batched_reads: bool,
+    /// Bytes to read of an entry of unknown length: as many as the last one had.
+    pub(super) read_hint: Cell<usize>,
+    pub(super) counts: Counts,
+    timeout_us: u64,
+    stamps: Cell<Stamps>,
+}
+
+/// What a client counts besides verbs.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Times an operation started over because another changed what it looked at.
+    pub retries: Cell<u64>,
+    /// Moves made to free a slot.
+    pub moves: Cell<u64>,
+    /// Unfinished moves of others that were completed or undone.
+    pub helped: Cell<u64>,
+}
+
+/// Stamps this client may still use: unique numbers, leased in blocks from its node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stamps {
+    next: u64,
+    end: u64,
+    block: u64,
+}
+
+/// Blocks start small, for clients that write once, and double up to this.
+const STAMP_BLOCK_MAX: u64 = 1 << 16;
+const STAMP_BLOCK_MIN: u64 = 16;
+/// Bits of a stamp below the node's number. Node and stamp together fit an EMPTY word's tag.
+const STAMP_BITS: u32 = 50;
+
+const _: () = assert!(
+    NODES_MAX << (58 - STAMP_BITS) <= 1 << 16,
+    "a tag has 58 bits or more"
+);
+
+impl<F: Fabric> Client<F> {
+    /// A client over `fabric`, to which all regions of `map` are attached.
+    ///
+    /// `timeout_us` bounds the time an operation goes on after it first had to start over.
+    pub fn new(
+        fabric: F,
+        map: Arc<TableMap>,
+        session: Session,
+        cache: CacheLimits,
+        timeout_us: u64,
+    ) -> Self {
+        let dear = fabric.caps().round_trip == RoundTrip::Dear;
+        let options = map.shape.options;
+        let home = map
+            .dti_of(session.home())
+            .expect("the home node is in the map");
+        let all = 0..map.data_tables() as u8;
+        let mut tables: Vec<u8> = all
+            .filter(|t| fabric.is_mapped(map.region_of(*t)))
+            .collect();
+        // Home first, then the others in turn, so that overflowing clients do not all meet.
+        tables
+            .sort_by_key(|t| (*t as usize + map.data_tables() - home as usize) % map.data_tables());
+        let cached = options.cache.unwrap_or(dear);
+        Self {
+            tables,
+            cache: cached.then(|| RefCell::new(Cache::new(cache))),
+            batched_reads: options.batched_reads.unwrap_or(dear),
+            read_hint: Cell::new(0),
+            alloc: RefCell::default(),
+            waits: RefCell::default(),
+            counts: Counts::default(),
+            timeout_us,
+            stamps: Cell::default(),
+            fabric,
+            map,
+            session,
+        }
+    }
+
+    /// The fabric, for its counters.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The table's map.
+    pub fn map(&self) -> &Arc<TableMap> {
+        &self.map
+    }
+
+    /// What was counted besides verbs.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub(super) fn owner(&self) -> Owner<'_, F> {
+        Owner {
+            fabric: &self.fabric,
+            map: &self.map,
+            id: self.session.incarnation() as u32,
+        }
+    }
+
+    /// The candidates of a key, if it is a key.
+    #[inline]
+    pub(super) fn candidates(&self, key: &[u8]) -> Result<Candidates, EngineError> {
+        if key.is_empty() {
+            return Err(EngineError::KeyEmpty);
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(EngineError::KeyTooLong { len: key.len() });
+        }
+        Ok(Candidates::of(&self.map, key))
+    }
+
+    /// A number that no client of any node ever used before.
+    #[inline]
+    pub(super) async fn stamp(&self) -> Result<u64, EngineError> {
+        let mut stamps = self.stamps.get();
+        if stamps.next == stamps.end {
+            let block = (stamps.block * 2).clamp(STAMP_BLOCK_MIN, STAMP_BLOCK_MAX);
+            let home = self.session.home();
+            let first = self
+                .fabric
+                .fetch_add(TableMap::stamp_addr(home), block)
+                .await?;
+            // The first is skipped: the tag of a slot that was never written is zero.
+            stamps = Stamps {
+                next: first + 1,
+                end: first + block,
+                block,
+            };
+        }
+        self.stamps.set(Stamps {
+            next: stamps.next + 1,
+            ..stamps
+        });
+        let node = self.tables.first().copied().unwrap_or(0) as u64;
+        assert!(
+            stamps.next >> STAMP_BITS == 0,
+            "a node has 2^{STAMP_BITS} stamps"
+        );
+        Ok(node << STAMP_BITS | stamps.next)
+    }
+
+    /// An EMPTY word that was never in any slot.
+    #[inline]
+    pub(super) async fn fresh_empty(&self) -> Result<Ite, EngineError> {
+        Ok(self.map.codec.empty(self.stamp().await?))
+    }
+
+    /// CASes a slot; `Ok(Ok(()))` if it held `from`, else what it holds.
+    #[inline]
+    pub(super) async fn cas(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        from: Ite,
+        to: Ite,
+    ) -> Result<Result<(), Ite>, EngineError> {
+        let seen = Ite(self
+            .fabric
+            .compare_swap(candidates.slot(slot), from.0, to.0)
+            .await?);
+        Ok(if seen == from { Ok(()) } else { Err(seen) })
+    }
+
+    /// CASes a slot to a fresh EMPTY; whether it held `from`.
+    pub(super) async fn clear(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        from: Ite,
+    ) -> Result<bool, EngineError> {
+        let empty = self.fresh_empty().await?;
+        Ok(self.cas(candidates, slot, from, empty).await?.is_ok())
+    }
+}
+
+/// The attempts of one operation: counts them, backs off, and knows when to give up.
+///
+/// The clock is first looked at when an operation has to start over: the usual operation is over
+/// before looking would pay.
+#[derive(Default)]
+pub(super) struct Attempts {
+    began_us: Option<u64>,
+    tries: u32,
+}
+
+/// Tries without back-off: most conflicts are over by then.
+const TRIES_AT_ONCE: u32 = 3;
+/// The longest back-off is this power of two, in microseconds.
+const BACK_OFF_LOG2_MAX: u32 = 8;
+
+impl Attempts {
+    /// Before starting over.
+    pub async fn again<F: Fabric>(&mut self, client: &Client<F>) -> Result<(), EngineError> {
+        client.counts.retries.set(client.counts.retries.get() + 1);
+        let now = client.fabric.now_us();
+        let began = *self.began_us.get_or_insert(now);
+        if now - began > client.timeout_us {
+            return Err(EngineError::Timeout {
+                timeout_us: client.timeout_us,
+            });
+        }
+        self.tries += 1;
+        if self.tries > TRIES_AT_ONCE {
+            let most = 1 << (self.tries - TRIES_AT_ONCE).min(BACK_OFF_LOG2_MAX);
+            client.fabric.pause(client.fabric.random() % most).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! PUTs with a condition, and fetch_add.
+//!
+//! All are updates whose CAS expects the word that was tested. Their entries are not BLIND: a PUT
+//! that loses to one of them starts over, and they themselves are never absorbed.
+
+use std::cell::Cell;
+
+use loch_fabric::Fabric;
+
+use super::client::Client;
+use super::put::{DraftValue, Installed, PutOptions, Rule};
+use crate::error::EngineError;
+
+/// What a conditional PUT expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// No value.
+    Absent,
+    /// A value of this version, as a GET or a PUT returned it.
+    Version(u64),
+}
+
+/// What a conditional PUT came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conditional {
+    /// It was done; the version of the new value.
+    Done(u64),
+    /// It was not: the version of the value there is, if there is one.
+    Refused(Option<u64>),
+}
+
+impl<F: Fabric> Client<F> {
+    /// Gives `key` the value `value` if what it has is as expected.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, EngineError> {
+        let rule = match expect {
+            Expect::Absent => Rule::IfAbsent,
+            Expect::Version(version) => Rule::IfVersion(version),
+        };
+        let draft = self
+            .draft(key, DraftValue::Bytes(value), 0, options)
+            .await?;
+        let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        Ok(match self.install(&draft, own, epoch, rule).await? {
+            Installed::Yes(_) => Conditional::Done(draft.version),
+            Installed::No(version) => Conditional::Refused(version),
+        })
+    }
+
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
+    /// was; a key without a value counts as 0.
+    ///
+    /// # Errors
+    /// As [`Client::put`], and [`EngineError::NotACounter`].
+    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
+        let number = DraftValue::Number(Cell::new(add));
+        let draft = self.draft(key, number, 0, PutOptions::default()).await?;
+        let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        match self.install(&draft, own, epoch, Rule::Add(add)).await? {
+            Installed::Yes(before) => Ok(before),
+            Installed::No(_) => unreachable!("adding has no condition that could fail"),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! DELETE (nessie §4.2.4, repaired): one CAS, no tombstone.
+
+use loch_fabric::Fabric;
+
+use super::client::{Attempts, Client};
+use super::ite::State;
+use super::read::Lookup;
+use crate::error::EngineError;
+
+impl<F: Fabric> Client<F> {
+    /// Takes the value of `key` away; whether it had one.
+    ///
+    /// Unlike a PUT, a DELETE that loses its CAS is never taken for done: it says whether there was
+    /// a value, and what it lost to may have changed the answer.
+    ///
+    /// # Errors
+    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] nothing was deleted.
+    pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let candidates = self.candidates(key)?;
+        let _epoch = self.session.pin(&self.fabric)?;
+        if let Some(line) = self.cached(&candidates, key) {
+            self.forget(&candidates);
+            let header = line.header();
+            let plain = header.flags & super::dte::flags::EXPIRES == 0;
+            let visible = matches!(self.map.codec.state(line.word), State::Visible { .. });
+            // Linearization point of a warm DELETE.
+            if plain && visible && self.clear(&candidates, line.slot, line.word).await? {
+                self.unlinked(line.word, &header)?;
+                return Ok(true);
+            }
+        }
+        let mut attempts = Attempts::default();
+        loop {
+            let words = self.collect(&candidates).await?;
+            match self.find(&candidates, &words, key).await? {
+                Lookup::Changed => (),
+                Lookup::Absent => {
+                    // Linearization point: any moment between the two equal looks.
+                    if self.collect(&candidates).await? == words {
+                        return Ok(false);
+                    }
+                }
+                Lookup::Found(found, entry) => {
+                    if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
+                        self.help(&candidates, key, found.slot, found.word).await?;
+                    } else if self.clear(&candidates, found.slot, found.word).await? {
+                        // Linearization point of a DELETE that found a value.
+                        self.unlinked(found.word, &found.header)?;
+                        return Ok(!self.is_expired(&found.header, &entry));
+                    }
+                }
+            }
+            attempts.again(self).await?;
+        }
+    }
+}

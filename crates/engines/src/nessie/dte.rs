@@ -1,0 +1,208 @@
+//! The data table entry: header, extras, key, value (nessie §4.1.2).
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | generation; its low bits stand in the index entry. Written first on reuse |
+//! | 8 | 8 | version: unique among all versions of the table, what users compare |
+//! | 16 | 4 | bytes of the value |
+//! | 20 | 2 | bytes of the key, less one |
+//! | 22 | 2 | flags |
+//! | 24 | 4 | checksum of header, place, expiry and key, or zero |
+//! | 28 | 4 | checksum of generation and value, or zero |
+//! | 32 | 8 | expiry in milliseconds since the Unix epoch, if the flag says so |
+//!
+//! Between its installation in the index and its reuse an entry is never changed.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::ite::Place;
+use crate::limits::KEY_BYTES_MAX;
+
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 32;
+/// Bytes of the expiry that may follow it.
+pub const EXPIRY_BYTES: usize = 8;
+
+/// The flags of an entry.
+pub mod flags {
+    /// Written by an unconditional PUT: a PUT that lost to it may count as done just before it.
+    pub const BLIND: u16 = 1;
+    /// The entry expires.
+    pub const EXPIRES: u16 = 2;
+    /// All that are known.
+    pub const ALL: u16 = BLIND | EXPIRES;
+}
+
+/// The header of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Header {
+    /// Counts the uses of this memory; never repeats.
+    pub generation: u64,
+    /// The version that users see.
+    pub version: u64,
+    value_len: u32,
+    key_len_less_one: u16,
+    /// See [`flags`].
+    pub flags: u16,
+    /// See [`Header::checksum_of`]; zero in tables without checksums.
+    pub checksum: u64,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+const _: () = assert!(KEY_BYTES_MAX == 1 << 16);
+
+impl Header {
+    /// A header without checksum.
+    ///
+    /// # Panics
+    /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the value more than `u32::MAX`.
+    pub fn new(
+        generation: u64,
+        version: u64,
+        key_len: usize,
+        value_len: usize,
+        flags: u16,
+    ) -> Self {
+        assert!(
+            (1..=KEY_BYTES_MAX).contains(&key_len),
+            "keys are checked on entry"
+        );
+        let value_len = u32::try_from(value_len).expect("values are checked on entry");
+        Self {
+            generation,
+            version,
+            value_len,
+            key_len_less_one: (key_len - 1) as u16,
+            flags,
+            checksum: 0,
+        }
+    }
+
+    /// Reads a header from the first bytes of an entry; `None` if there are too few.
+    #[inline]
+    pub fn read(entry: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(entry).ok().map(|(header, _)| header)
+    }
+
+    /// Bytes of the key.
+    #[inline]
+    pub fn key_len(&self) -> usize {
+        self.key_len_less_one as usize + 1
+    }
+
+    /// Bytes of the value.
+    #[inline]
+    pub fn value_len(&self) -> usize {
+        self.value_len as usize
+    }
+
+    /// Where the key starts.
+    #[inline]
+    pub fn key_at(&self) -> usize {
+        HEADER_BYTES
+            + if self.flags & flags::EXPIRES != 0 {
+                EXPIRY_BYTES
+            } else {
+                0
+            }
+    }
+
+    /// Where the value starts.
+    #[inline]
+    pub fn value_at(&self) -> usize {
+        self.key_at() + self.key_len()
+    }
+
+    /// Bytes of the whole entry.
+    #[inline]
+    pub fn entry_len(&self) -> usize {
+        self.value_at() + self.value_len()
+    }
+
+    /// The expiry, if the entry has one and `entry` holds it.
+    pub fn expires_at_ms(&self, entry: &[u8]) -> Option<u64> {
+        (self.flags & flags::EXPIRES != 0).then_some(())?;
+        let bytes = entry.get(HEADER_BYTES..HEADER_BYTES + EXPIRY_BYTES)?;
+        Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+    }
+
+    /// The two sums of an entry at `place`, as they stand in the header: the low half covers header,
+    /// place, expiry and key, the high half generation and value, so that a reader who wants only
+    /// the key can check it. The place is part of it: an entry read from a wrong address is noticed.
+    pub fn checksum_of(&self, place: Place, expiry_and_key: &[u8], value: &[u8]) -> u64 {
+        self.key_sum(place, expiry_and_key) | self.value_sum(value)
+    }
+
+    /// The half of [`Header::checksum_of`] that covers all but the value.
+    pub fn key_sum(&self, place: Place, expiry_and_key: &[u8]) -> u64 {
+        let mut digest = crc_fast::Digest::new(CRC);
+        digest.update(&self.as_bytes()[..24]);
+        digest.update(&[place.dti]);
+        digest.update(&place.idx.to_le_bytes());
+        digest.update(expiry_and_key);
+        digest.finalize() & LOW_HALF
+    }
+
+    /// The half of [`Header::checksum_of`] that covers the value.
+    pub fn value_sum(&self, value: &[u8]) -> u64 {
+        let mut digest = crc_fast::Digest::new(CRC);
+        digest.update(&self.generation.to_le_bytes());
+        digest.update(value);
+        digest.finalize() << 32
+    }
+}
+
+const CRC: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc64Nvme;
+
+/// The half of the checksum that covers all but the value.
+pub const LOW_HALF: u64 = u32::MAX as u64;
+
+/// The note that says which incarnation of an entry was unlinked: never zero, which says that the
+/// entry is in use.
+#[inline]
+pub fn note_of(generation: u64) -> u32 {
+    generation as u32
+}
+
+/// The generation after `generation`: one whose note is not zero.
+#[inline]
+pub fn next_generation(generation: u64) -> u64 {
+    let next = generation + 1;
+    if note_of(next) == 0 { next + 1 } else { next }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn lengths_survive_the_trip(key in 1usize..=KEY_BYTES_MAX, value in 0usize..1 << 30, expires: bool) {
+            let h = Header::new(7, 8, key, value, if expires { flags::EXPIRES } else { 0 });
+            let back = Header::read(h.as_bytes()).unwrap();
+            prop_assert_eq!(back, h);
+            prop_assert_eq!((back.key_len(), back.value_len()), (key, value));
+            prop_assert_eq!(back.entry_len(), 32 + if expires { 8 } else { 0 } + key + value);
+        }
+
+        #[test]
+        fn the_checksum_notices_any_changed_byte(at in 0usize..40, flip in 1u8..) {
+            let (place, key, value) = (Place { dti: 1, idx: 9 }, [5u8; 6], [6u8; 10]);
+            let h = Header::new(7, 8, 6, 10, 0);
+            let good = h.checksum_of(place, &key, &value);
+            let mut bytes = [&h.as_bytes()[..24], &key, &value].concat();
+            bytes[at] ^= flip;
+            let changed = Header::read(&[&bytes[..24], &[0; 8]].concat()).unwrap();
+            prop_assert_ne!(changed.checksum_of(place, &bytes[24..30], &bytes[30..]), good);
+            prop_assert_ne!(h.checksum_of(Place { dti: 2, idx: 9 }, &key, &value), good);
+        }
+    }
+
+    #[test]
+    fn notes_are_never_zero() {
+        assert_eq!(next_generation(u32::MAX as u64), (1 << 32) + 1);
+        assert_eq!(next_generation(0), 1);
+    }
+}

@@ -1,0 +1,379 @@
+//! A table's shape: how many candidates a key has, how index and data lie in a node's memory, and
+//! how the 64 bits of an index entry are divided.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::limits::{
+    CANDIDATES_MAX, CHUNK_BYTES, DATA_TABLE_BYTES_MAX, GRAIN_BYTES, NODES_MAX, VALUE_BYTES_MAX,
+};
+use crate::region::{LayoutError, TABLE_ALIGN_BYTES};
+
+/// Bits of the data table identifier: 256 data tables, so that a cluster can grow.
+pub const DTI_BITS: u32 = 8;
+/// Filter bits of an index entry (nessie §6: seven).
+pub const FILTER_BITS: u32 = 7;
+/// The fewest generation bits a shape may leave.
+pub const GEN_BITS_MIN: u32 = 14;
+
+/// The shape of a table, fixed when it is created and the same on every node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Geometry {
+    /// Hash functions of the cuckoo index: 2 to 4 (nessie §4.1.1).
+    pub ways: u8,
+    /// Slots of a bucket: 1 (the paper's index), 2 or 4. A bucket is read with one READ.
+    pub bucket_slots: u8,
+    /// Nodes, each with one data table.
+    pub nodes: u16,
+    /// [`Options`] that every client of the table follows.
+    pub options: u32,
+    /// Index shards of one node.
+    pub shards_per_node: u32,
+    /// Buckets that one hash function addresses in one shard.
+    pub buckets_per_way: u32,
+    /// Chunks of one node's data table, of [`CHUNK_BYTES`] each.
+    pub chunks: u64,
+    /// Bytes of the longest value.
+    pub value_bytes_max: u64,
+    /// Seed of the key hash.
+    pub seed: u64,
+}
+
+/// Switches of a table, bits of [`Geometry::options`]; each is one of the optimisations of nessie
+/// §4.3.2, so that its effect can be measured (Figure 13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Index entries carry bits of the key's hash.
+    pub filter_bits: bool,
+    /// Clients remember index words and remote entries. `None`: where a round trip is dear.
+    pub cache: Option<bool>,
+    /// Long entries are read header first, the value only if it is wanted.
+    pub multi_read: bool,
+    /// A GET reads all candidates in its first doorbell. `None`: where a round trip is dear.
+    pub batched_reads: Option<bool>,
+    /// Entries carry a checksum; needed by readers for whom a second look is dear.
+    pub checksums: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            filter_bits: true,
+            cache: None,
+            multi_read: true,
+            batched_reads: None,
+            checksums: false,
+        }
+    }
+}
+
+impl Options {
+    /// The options as bits.
+    pub fn to_bits(self) -> u32 {
+        let tri = |o: Option<bool>| o.map_or(0, |on| 1 + on as u32);
+        self.filter_bits as u32
+            | (self.multi_read as u32) << 1
+            | (self.checksums as u32) << 2
+            | tri(self.cache) << 3
+            | tri(self.batched_reads) << 5
+    }
+
+    /// The options that `bits` stand for; `None` if no options do.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        let tri = |b: u32| match b & 3 {
+            0 => Some(None),
+            1 => Some(Some(false)),
+            2 => Some(Some(true)),
+            _ => None,
+        };
+        (bits >> 7 == 0).then_some(())?;
+        Some(Self {
+            filter_bits: bits & 1 != 0,
+            multi_read: bits & 2 != 0,
+            checksums: bits & 4 != 0,
+            cache: tri(bits >> 3)?,
+            batched_reads: tri(bits >> 5)?,
+        })
+    }
+}
+
+/// A [`Geometry`] whose every field was checked, with what follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What was checked.
+    pub geometry: Geometry,
+    /// Its options.
+    pub options: Options,
+    /// How index entries are divided.
+    pub bits: Bits,
+}
+
+/// How the 64 bits of an index entry are divided, from the low end: state, filter, generation, data
+/// table, index of the entry in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits {
+    /// Candidate slots of a key.
+    pub candidates: u32,
+    /// Values of the hop count: an entry can be moved this many times less one until its next PUT.
+    pub hops: u32,
+    /// First bit of the filter.
+    pub filter_at: u32,
+    /// First bit of the generation.
+    pub gen_at: u32,
+    /// Bits of the generation.
+    pub gen_bits: u32,
+    /// First bit of the data table identifier.
+    pub dti_at: u32,
+    /// First bit of the index.
+    pub idx_at: u32,
+}
+
+impl Bits {
+    fn new(candidates: u32, data_bytes: u64) -> Self {
+        // State counts kinds with their hop and candidate index (see `ite`): 2 + H for EMPTY, T and
+        // V, and H-1 times the candidates for each of F and C. One hop at least; more if they cost
+        // no bit.
+        let states = |hops: u32| 2 + hops + 2 * (hops - 1) * candidates;
+        let state_bits = states(2).next_power_of_two().ilog2().max(5);
+        let hops = (2..=4)
+            .rev()
+            .find(|h| states(*h) <= 1 << state_bits)
+            .expect("two hops fit");
+        let idx_bits = (data_bytes / GRAIN_BYTES).next_power_of_two().ilog2();
+        let idx_at = 64 - idx_bits;
+        let gen_at = state_bits + FILTER_BITS;
+        let dti_at = idx_at - DTI_BITS;
+        Self {
+            candidates,
+            hops,
+            filter_at: state_bits,
+            gen_at,
+            gen_bits: dti_at.saturating_sub(gen_at),
+            dti_at,
+            idx_at,
+        }
+    }
+}
+
+impl Geometry {
+    /// The geometry of a table of `table_bytes` per node whose index has at least `index_slots`
+    /// slots over all nodes.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] if that does not fit, saying what would.
+    pub fn plan(
+        nodes: u16,
+        table_bytes: u64,
+        index_slots: u64,
+        ways: u8,
+        bucket_slots: u8,
+        value_bytes_max: u64,
+        options: Options,
+    ) -> Result<Self, LayoutError> {
+        // Shards are of equal size and as small as is useful: they are what moves when a cluster
+        // grows. Sixteen a node for small tables, more for large ones.
+        let per_node = index_slots.div_ceil(nodes.max(1) as u64);
+        let shards_per_node = (per_node / (1 << 20)).next_power_of_two().clamp(16, 4096) as u32;
+        let slots_per_bucket_row = (ways.max(1) as u64 * bucket_slots.max(1) as u64).max(1);
+        let buckets = per_node
+            .div_ceil(shards_per_node as u64 * slots_per_bucket_row)
+            .max(1);
+        let mut geometry = Self {
+            ways,
+            bucket_slots,
+            nodes,
+            options: options.to_bits(),
+            shards_per_node,
+            buckets_per_way: u32::try_from(buckets).unwrap_or(u32::MAX),
+            chunks: 1,
+            value_bytes_max,
+            seed: 0x4c6f_6368_4b65_7973,
+        };
+        let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
+        // Every chunk needs itself and a word in the chunk table.
+        let room = table_bytes
+            .saturating_sub(overhead)
+            .saturating_sub(TABLE_ALIGN_BYTES);
+        geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
+        geometry.validate().map(|shape| shape.geometry).map_err(|error| {
+            LayoutError::Geometry(format!(
+                "a table of {table_bytes} bytes a node with {index_slots} index slots and values of \
+                 up to {value_bytes_max} bytes cannot be laid out: {error}"
+            ))
+        })
+    }
+
+    /// Checks every field and derives the rest.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] that names the field and what it may be.
+    pub fn validate(&self) -> Result<Shape, LayoutError> {
+        let wrong = |text: String| Err(LayoutError::Geometry(text));
+        if !(2..=4).contains(&self.ways) {
+            return wrong(format!("ways is {}, it may be 2 to 4", self.ways));
+        }
+        if ![1, 2, 4].contains(&self.bucket_slots) {
+            return wrong(format!(
+                "bucket_slots is {}, it may be 1, 2 or 4",
+                self.bucket_slots
+            ));
+        }
+        if self.nodes == 0 || self.nodes as usize > NODES_MAX {
+            return wrong(format!(
+                "nodes is {}, it may be 1 to {NODES_MAX}",
+                self.nodes
+            ));
+        }
+        if self.shards_per_node == 0 || self.shards_per_node > 1 << 16 || self.buckets_per_way == 0
+        {
+            return wrong("the index has no shards or no buckets".into());
+        }
+        if self.value_bytes_max > VALUE_BYTES_MAX {
+            return wrong(format!(
+                "value_max is {}, it may be up to {VALUE_BYTES_MAX}",
+                self.value_bytes_max
+            ));
+        }
+        let most = DATA_TABLE_BYTES_MAX / CHUNK_BYTES;
+        if self.chunks < MIN_CHUNKS || self.chunks > most {
+            return wrong(format!(
+                "its data table has {} bytes a node, it may have {} to {DATA_TABLE_BYTES_MAX}: give \
+                 it more memory or fewer index_slots",
+                self.chunks.saturating_mul(CHUNK_BYTES),
+                MIN_CHUNKS * CHUNK_BYTES
+            ));
+        }
+        let Some(options) = Options::from_bits(self.options) else {
+            return wrong(format!("options {:#x} are unknown", self.options));
+        };
+        let candidates = self.ways as u32 * self.bucket_slots as u32;
+        let bits = Bits::new(candidates, self.data_bytes());
+        if bits.gen_bits < GEN_BITS_MIN {
+            return wrong(format!(
+                "{} generation bits are left of an index entry, {GEN_BITS_MIN} are needed",
+                bits.gen_bits
+            ));
+        }
+        Ok(Shape {
+            geometry: *self,
+            options,
+            bits,
+        })
+    }
+
+    /// Bytes of one node's index.
+    pub fn index_bytes(&self) -> u64 {
+        self.shards_per_node as u64 * self.shard_bytes()
+    }
+
+    /// Bytes of one index shard.
+    pub fn shard_bytes(&self) -> u64 {
+        // A shard starts on a cache line, so that a bucket never straddles one.
+        (self.buckets_per_way as u64 * self.ways as u64 * self.bucket_slots as u64 * 8)
+            .next_multiple_of(64)
+    }
+
+    /// Slots of the whole index, over all nodes.
+    pub fn index_slots(&self) -> u64 {
+        self.nodes as u64
+            * self.shards_per_node as u64
+            * self.buckets_per_way as u64
+            * self.ways as u64
+            * self.bucket_slots as u64
+    }
+
+    /// Bytes of one node's data table.
+    pub fn data_bytes(&self) -> u64 {
+        self.chunks.saturating_mul(CHUNK_BYTES)
+    }
+}
+
+/// The fewest chunks of a data table: below, no client could lease a slab of each common size.
+const MIN_CHUNKS: u64 = 16;
+
+impl Shape {
+    /// Where the chunk table starts, from the table's first byte.
+    pub fn chunk_table_offset(&self) -> u64 {
+        self.geometry
+            .index_bytes()
+            .next_multiple_of(TABLE_ALIGN_BYTES)
+    }
+
+    /// Where the data table starts, from the table's first byte.
+    pub fn data_offset(&self) -> u64 {
+        (self.chunk_table_offset() + self.geometry.chunks * 8).next_multiple_of(TABLE_ALIGN_BYTES)
+    }
+
+    /// Bytes of the table on one node.
+    pub fn bytes(&self) -> u64 {
+        self.data_offset() + self.geometry.data_bytes()
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Geometry>() == 40);
+    assert!(CANDIDATES_MAX == 4 * 4);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(bytes: u64, slots: u64, ways: u8, bucket: u8) -> Shape {
+        let g = Geometry::plan(1, bytes, slots, ways, bucket, 1 << 20, Options::default()).unwrap();
+        g.validate().unwrap()
+    }
+
+    #[test]
+    fn the_default_shape_reaches_256_tables_of_16_gib() {
+        let shape = plan(20 << 30, 1 << 20, 3, 4);
+        assert_eq!(shape.geometry.data_bytes(), DATA_TABLE_BYTES_MAX);
+        let b = shape.bits;
+        assert_eq!(
+            (b.filter_at, b.gen_at, b.gen_bits, b.dti_at, b.idx_at),
+            (5, 12, 14, 26, 34)
+        );
+    }
+
+    #[test]
+    fn a_small_table_has_longer_generations() {
+        assert!(plan(64 << 20, 1 << 14, 3, 4).bits.gen_bits >= 22);
+    }
+
+    #[test]
+    fn every_way_and_bucket_has_a_hop_to_spare() {
+        for ways in 2..=4 {
+            for bucket in [1, 2, 4] {
+                let shape = plan(64 << 20, 1 << 14, ways, bucket);
+                assert!(shape.bits.hops >= 2, "{ways} {bucket}");
+            }
+        }
+        assert_eq!(plan(64 << 20, 1 << 14, 3, 1).bits.hops, 4);
+    }
+
+    #[test]
+    fn the_plan_uses_the_memory_it_was_given() {
+        for bytes in [8u64 << 20, 100 << 20, 3 << 30] {
+            let shape = plan(bytes, bytes / 1024, 3, 4);
+            assert!(
+                shape.bytes() <= bytes && shape.bytes() + 3 * CHUNK_BYTES >= bytes,
+                "{bytes}"
+            );
+        }
+    }
+
+    #[test]
+    fn too_little_memory_is_named() {
+        let error = Geometry::plan(1, 1 << 20, 1 << 20, 3, 4, 64, Options::default()).unwrap_err();
+        assert!(error.to_string().contains("index_slots"), "{error}");
+    }
+
+    #[test]
+    fn options_survive_the_trip() {
+        for bits in 0..1u32 << 8 {
+            if let Some(options) = Options::from_bits(bits) {
+                assert_eq!(options.to_bits(), bits);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! GET (nessie §4.2.1): the client reads the slots, and then the entry they name.
+//!
+//! A GET never helps, never waits for anybody and never writes (but for an expired entry, which it
+//! removes before it says that it is absent). It starts over only when another operation changed a
+//! slot it looked at.
+
+use std::ops::Deref;
+
+use loch_fabric::{Buf, Fabric};
+
+use super::client::{Attempts, Client};
+use super::dte::{Header, flags};
+use super::hash::Candidates;
+use super::ite::{Ite, State};
+use super::read::{Seen, Want, Words};
+use crate::error::EngineError;
+
+/// A value that was found: owns the bytes of the whole entry and shows those of the value.
+///
+/// ```no_run
+/// # fn show(found: loch_engines::nessie::Found) {
+/// println!("{} bytes, version {}", found.len(), found.version());
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Found {
+    buf: Buf,
+    header: Header,
+}
+
+impl Found {
+    pub(super) fn new(buf: Buf, header: Header) -> Self {
+        Self { buf, header }
+    }
+
+    /// The version of the value: unique among all values the table ever held.
+    pub fn version(&self) -> u64 {
+        self.header.version
+    }
+
+    /// When the value expires, in milliseconds since the Unix epoch.
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        self.header.expires_at_ms(&self.buf)
+    }
+
+    /// The buffer, for the next GET.
+    pub fn into_buf(self) -> Buf {
+        self.buf
+    }
+}
+
+impl Deref for Found {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.buf[self.header.value_at()..self.header.entry_len()]
+    }
+}
+
+/// What one pass over the candidates came to.
+enum Pass {
+    Found(usize, Ite, Header),
+    Absent,
+    Changed,
+}
+
+impl<F: Fabric> Client<F> {
+    /// The value of `key`, if it has one. `buf` is filled with the entry.
+    ///
+    /// # Errors
+    /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing the key's slots.
+    pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Found>, EngineError> {
+        let candidates = self.candidates(key)?;
+        let _epoch = self.session.pin(&self.fabric)?;
+        if self.cache.is_some() {
+            match self.get_cached(&candidates, key, buf).await? {
+                Ok(found) if !self.is_expired(&found.header, &found.buf) => return Ok(Some(found)),
+                Ok(found) => buf = found.into_buf(),
+                Err(unused) => buf = unused,
+            }
+        }
+        self.look_up(&candidates, key, Want::Value, buf).await
+    }
+
+    #[inline]
+    async fn look_up(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        want: Want,
+        mut buf: Buf,
+    ) -> Result<Option<Found>, EngineError> {
+        let mut attempts = Attempts::default();
+        loop {
+            let (filled, pass) = self.get_pass(candidates, key, want, buf).await;
+            buf = filled;
+            match pass? {
+                Pass::Found(slot, word, header) => {
+                    if header.flags & flags::EXPIRES != 0 && self.is_expired(&header, &buf) {
+                        if self.expire(candidates, key, slot, word, &header).await? {
+                            return Ok(None);
+                        }
+                    } else {
+                        self.remember(candidates, slot, word, &buf);
+                        return Ok(Some(Found::new(buf, header)));
+                    }
+                }
+                Pass::Absent => return Ok(None),
+                Pass::Changed => (),
+            }
+            attempts.again(self).await?;
+        }
+    }
+
+    /// Whether `key` has a value. Reads no value.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let candidates = self.candidates(key)?;
+        let _epoch = self.session.pin(&self.fabric)?;
+        Ok(self
+            .look_up(&candidates, key, Want::Key, Buf::new())
+            .await?
+            .is_some())
+    }
+
+    #[inline]
+    async fn get_pass(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        want: Want,
+        mut buf: Buf,
+    ) -> (Buf, Result<Pass, EngineError>) {
+        let ways = candidates.buckets().len();
+        let first = if self.batched_reads { ways } else { 1 };
+        let each = candidates.bucket_slots();
+        let mut words: Words = Default::default();
+        for range in [0..first, first..ways] {
+            if range.is_empty() {
+                continue;
+            }
+            let slots = range.start * each..range.end * each;
+            match self.collect_buckets(candidates, range).await {
+                Ok(more) => words[slots.clone()].copy_from_slice(&more[slots.clone()]),
+                Err(error) => return (buf, Err(error)),
+            }
+            for slot in slots {
+                let word = words[slot];
+                let codec = &self.map.codec;
+                if !codec.is_visible(word) || !codec.has_filter(word, candidates.filter) {
+                    continue;
+                }
+                let (filled, seen) = self.read_entry(word, key, want, buf).await;
+                buf = filled;
+                match seen {
+                    // Linearization point of a hit: the READ of this slot. The entry was the key's
+                    // value at that moment, by I1 and I2, and entries do not change.
+                    Ok(Seen::Match(header)) => {
+                        let observed = self.observe(candidates, slot, word).await;
+                        return (
+                            buf,
+                            observed.map(|same| {
+                                if same {
+                                    Pass::Found(slot, word, header)
+                                } else {
+                                    Pass::Changed
+                                }
+                            }),
+                        );
+                    }
+                    Ok(Seen::Other) => (),
+                    Ok(Seen::Changed) => return (buf, Ok(Pass::Changed)),
+                    Err(error) => return (buf, Err(error)),
+                }
+            }
+        }
+        // A second look, posted after the first completed: had the value moved from a slot that was
+        // not yet looked at into one that was, a word would be another (every word is unique).
+        // Linearization point of a miss: any moment between the two looks.
+        let pass = match self.collect(candidates).await {
+            Ok(again) if again[..candidates.len()] == words[..candidates.len()] => Ok(Pass::Absent),
+            Ok(_) => Ok(Pass::Changed),
+            Err(error) => Err(error),
+        };
+        (buf, pass)
+    }
+
+    /// For a client that no grace period waits for: whether the slot still holds the word after the
+    /// entry was read, so that the entry was not reused in between.
+    #[inline]
+    async fn observe(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        word: Ite,
+    ) -> Result<bool, EngineError> {
+        if !self.session.is_observer() {
+            return Ok(true);
+        }
+        Ok(self.read_word(candidates.slot(slot)).await? == word.0)
+    }
+
+    #[inline]
+    pub(super) fn is_expired(&self, header: &Header, entry: &[u8]) -> bool {
+        header
+            .expires_at_ms(entry)
+            .is_some_and(|at| at <= self.fabric.wall_ms())
+    }
+
+    /// Removes an expired entry; whether it is gone by our hand. The removal, not the clock, is the
+    /// event that all clients agree on, so it comes before anybody is told.
+    pub(super) async fn expire(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        slot: usize,
+        word: Ite,
+        header: &Header,
+    ) -> Result<bool, EngineError> {
+        if self.session.is_observer() {
+            // May not remove it; whoever may will come to the same conclusion.
+            return Ok(true);
+        }
+        if !matches!(self.map.codec.state(word), State::Visible { .. }) {
+            self.help(candidates, key, slot, word).await?;
+            return Ok(false);
+        }
+        if !self.clear(candidates, slot, word).await? {
+            return Ok(false);
+        }
+        self.unlinked(word, header)?;
+        Ok(true)
+    }
+
+    /// Retires the entry that the word named, after our CAS took the word out of the index.
+    #[inline]
+    pub(super) fn unlinked(&self, word: Ite, header: &Header) -> Result<(), EngineError> {
+        let class = self.map.classes.of(header.entry_len());
+        self.retire(self.map.codec.place(word), class, header.generation)
+    }
+}

@@ -1,0 +1,242 @@
+//! From a key to its candidate slots: N-way cuckoo hashing over all shards (nessie §4.1.1).
+
+use loch_fabric::{RegionId, RemoteAddr};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use super::geometry::Shape;
+use super::ite::Codec;
+use super::slab::{Classes, Slab};
+use crate::region::{EPOCH_OFFSET, STAMP_OFFSET};
+
+/// Where everything of one table is: the cluster map as the data path needs it.
+#[derive(Clone, Debug)]
+pub struct TableMap {
+    /// The table's shape.
+    pub shape: Shape,
+    /// Reads and writes its index entries.
+    pub codec: Codec,
+    /// Its size classes.
+    pub classes: Classes,
+    /// First byte of each index shard, by shard number. A shard moves by changing its line here.
+    shards: Vec<RemoteAddr>,
+    /// First byte of the table on each node, by data table identifier.
+    tables: Vec<RemoteAddr>,
+    /// Session slots of each node.
+    sessions: Vec<(RegionId, u32)>,
+}
+
+impl TableMap {
+    /// The map of a table that starts at `nodes[i].0` on node `i`, which has `nodes[i].1` session
+    /// slots. Shards are dealt out to the nodes in turn.
+    ///
+    /// # Panics
+    /// If `nodes` are not as many as the geometry says.
+    pub fn new(shape: Shape, nodes: &[(RemoteAddr, u32)]) -> Self {
+        let geometry = &shape.geometry;
+        assert_eq!(
+            nodes.len(),
+            geometry.nodes as usize,
+            "one table on each node"
+        );
+        let shards = (0..geometry.shards_per_node as u64 * nodes.len() as u64)
+            .map(|s| {
+                let node = nodes[s as usize % nodes.len()].0;
+                node.add(s / nodes.len() as u64 * geometry.shard_bytes())
+            })
+            .collect();
+        Self {
+            codec: Codec::new(shape.bits, shape.options.filter_bits),
+            classes: Classes::new(geometry.data_bytes()),
+            shards,
+            tables: nodes.iter().map(|n| n.0).collect(),
+            sessions: nodes.iter().map(|n| (n.0.region(), n.1)).collect(),
+            shape,
+        }
+    }
+
+    /// Nodes, with their session slots.
+    pub fn sessions(&self) -> &[(RegionId, u32)] {
+        &self.sessions
+    }
+
+    /// Data tables.
+    pub fn data_tables(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// The region of data table `dti`.
+    pub fn region_of(&self, dti: u8) -> RegionId {
+        self.tables[dti as usize].region()
+    }
+
+    /// The data table in `region`.
+    pub fn dti_of(&self, region: RegionId) -> Option<u8> {
+        self.tables
+            .iter()
+            .position(|t| t.region() == region)
+            .map(|i| i as u8)
+    }
+
+    /// Index shards, in order.
+    pub fn shards(&self) -> &[RemoteAddr] {
+        &self.shards
+    }
+
+    /// The first byte of data table `dti`; `None` if there is no such table.
+    #[inline]
+    pub fn data_base(&self, dti: u8) -> Option<RemoteAddr> {
+        Some(self.tables.get(dti as usize)?.add(self.shape.data_offset()))
+    }
+
+    /// The descriptor word of a chunk.
+    #[inline]
+    pub fn chunk_addr(&self, dti: u8, chunk: u64) -> RemoteAddr {
+        self.tables[dti as usize].add(self.shape.chunk_table_offset() + chunk * 8)
+    }
+
+    /// The first byte of a slab.
+    #[inline]
+    pub fn slab_addr(&self, slab: Slab) -> RemoteAddr {
+        let base = self.tables[slab.dti as usize].add(self.shape.data_offset());
+        base.add(slab.chunk as u64 * crate::limits::CHUNK_BYTES)
+    }
+
+    /// The word from which stamps of `region` are leased.
+    pub fn stamp_addr(region: RegionId) -> RemoteAddr {
+        RemoteAddr::new(region, STAMP_OFFSET)
+    }
+
+    /// The epoch word of `region`.
+    pub fn epoch_addr(region: RegionId) -> RemoteAddr {
+        RemoteAddr::new(region, EPOCH_OFFSET)
+    }
+}
+
+/// A key's candidate slots.
+///
+/// Candidates are numbered bucket by bucket. In the first bucket the numbering starts at the key's
+/// *home* slot, so that candidate 0 is home; the order is the same for every client.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates {
+    /// The key's hash; names the key in caches.
+    pub hash: u64,
+    /// The filter bits as they stand in an index entry.
+    pub filter: u64,
+    /// First byte of each bucket.
+    buckets: [RemoteAddr; 4],
+    ways: u8,
+    bucket_slots: u8,
+    home: u8,
+}
+
+impl Candidates {
+    /// The candidates of `key`.
+    #[inline]
+    pub fn of(map: &TableMap, key: &[u8]) -> Self {
+        let geometry = &map.shape.geometry;
+        let hash = xxh3_128_with_seed(key, geometry.seed);
+        let (low, high) = (hash as u64, (hash >> 64) as u64);
+        let mut buckets = [RemoteAddr::new(RegionId(0), 0); 4];
+        for way in 0..geometry.ways as u64 {
+            // Double hashing gives each way a hash of its own; the ways of a shard are separate
+            // arrays, so two candidates are never the same slot.
+            let h = if way == 0 {
+                low
+            } else {
+                mix(low.wrapping_add(way.wrapping_mul(high | 1)))
+            };
+            let shard = (h >> 32) * map.shards.len() as u64 >> 32;
+            let bucket = (h & u32::MAX as u64) * geometry.buckets_per_way as u64 >> 32;
+            let row = way * geometry.buckets_per_way as u64 + bucket;
+            buckets[way as usize] =
+                map.shards[shard as usize].add(row * geometry.bucket_slots as u64 * 8);
+        }
+        Self {
+            hash: low ^ high.rotate_left(32),
+            filter: map.codec.filter(high >> 40),
+            buckets,
+            ways: geometry.ways,
+            bucket_slots: geometry.bucket_slots,
+            home: (high >> 60) as u8 & (geometry.bucket_slots - 1),
+        }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ways as usize * self.bucket_slots as usize
+    }
+
+    /// Slots of a bucket.
+    #[inline]
+    pub fn bucket_slots(&self) -> usize {
+        self.bucket_slots as usize
+    }
+
+    /// The buckets, in order.
+    #[inline]
+    pub fn buckets(&self) -> &[RemoteAddr] {
+        &self.buckets[..self.ways as usize]
+    }
+
+    /// The address of candidate `c`.
+    #[inline]
+    pub fn slot(&self, c: usize) -> RemoteAddr {
+        let c = self.position(c);
+        self.buckets[c / self.bucket_slots as usize]
+            .add((c % self.bucket_slots as usize) as u64 * 8)
+    }
+
+    /// Where candidate `c` stands among the words of all buckets as they lie in memory, and the
+    /// other way round: in the first bucket positions are exchanged so that home comes first.
+    #[inline]
+    pub fn position(&self, c: usize) -> usize {
+        if c < self.bucket_slots as usize {
+            c ^ self.home as usize
+        } else {
+            c
+        }
+    }
+
+    /// Which candidate a slot is.
+    pub fn index_of(&self, slot: RemoteAddr) -> Option<usize> {
+        (0..self.len()).find(|c| self.slot(*c) == slot)
+    }
+}
+
+#[inline]
+fn mix(mut h: u64) -> u64 {
+    h = (h ^ h >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    h = (h ^ h >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    h ^ h >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::geometry::{Geometry, Options};
+    use super::*;
+
+    #[test]
+    fn candidates_are_distinct_and_home_is_the_first() {
+        for (ways, bucket) in [(2, 1), (3, 1), (4, 4), (3, 2)] {
+            let g = Geometry::plan(3, 16 << 20, 64, ways, bucket, 64, Options::default()).unwrap();
+            let nodes: Vec<_> = (0..3)
+                .map(|n| (RemoteAddr::new(RegionId(n), 1 << 16), 8))
+                .collect();
+            let map = TableMap::new(g.validate().unwrap(), &nodes);
+            let mut homes = std::collections::HashSet::new();
+            for key in 0..2000u32 {
+                let c = Candidates::of(&map, &key.to_le_bytes());
+                let slots: std::collections::HashSet<_> = (0..c.len()).map(|i| c.slot(i)).collect();
+                assert_eq!(slots.len(), (ways * bucket) as usize);
+                assert!((0..c.len()).all(|i| c.index_of(c.slot(i)) == Some(i)));
+                assert!((0..c.len()).all(|i| c.position(c.position(i)) == i));
+                homes.insert(c.slot(0));
+            }
+            assert!(
+                homes.len() > 40,
+                "homes are spread over slots, shards and nodes"
+            );
+        }
+    }
+}

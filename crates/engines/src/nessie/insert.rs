@@ -1,0 +1,227 @@
+//! Inserting a key that has no value (nessie §4.2.2, repaired).
+//!
+//! Two clients that insert the same key may choose different slots. So an insert is **tentative**
+//! until it has looked at all other slots *after* its own word was in place: of two, the later one
+//! to look sees the other. The one in the higher slot gives way; a tentative word is invisible and
+//! may be removed by anybody at any time, and only its owner commits it, with one CAS.
+//!
+//! **Home.** If the key's home slot is free, the value goes there with a single CAS, after a second
+//! look at the other slots. For that to be sound everybody else must respect a free home: a
+//! tentative insert elsewhere gives way when it sees one, and a move changes its tag.
+
+use loch_fabric::Fabric;
+
+use super::alloc::Own;
+use super::client::Client;
+use super::hash::Candidates;
+use super::ite::{Ite, State};
+use super::put::{Attempt, Draft, Installed, Rule};
+use super::read::{Seen, Want, Words};
+use crate::error::EngineError;
+use crate::limits::{MOVE_DEPTH_MAX, PATIENCE_US};
+use loch_fabric::Buf;
+
+/// Another client's tentative insert in a lower slot, for which ours gave way.
+#[derive(Default)]
+pub(super) struct Rival(Option<(usize, Ite, u64)>);
+
+impl Rival {
+    /// Whether the word has stood in the slot for longer than anybody is waited for.
+    fn outlasted(&mut self, slot: usize, word: Ite, now_us: u64) -> bool {
+        match self.0 {
+            Some((s, w, since)) if (s, w) == (slot, word) => now_us - since > PATIENCE_US,
+            _ => {
+                self.0 = Some((slot, word, now_us));
+                false
+            }
+        }
+    }
+}
+
+/// What a slot means to an insert of a key.
+enum Other {
+    /// Nothing: free, or another key's.
+    Unrelated,
+    /// It shows a value of the key.
+    Visible,
+    /// A tentative insert of the key.
+    Tentative,
+    /// It changed while it was looked at.
+    Changed,
+}
+
+impl<F: Fabric> Client<F> {
+    /// Inserts; `words` show no value of the key.
+    pub(super) async fn insert(
+        &self,
+        candidates: &Candidates,
+        words: &Words,
+        draft: &Draft<'_>,
+        own: Own,
+        rule: Rule,
+        rival: &mut Rival,
+    ) -> Result<Attempt, EngineError> {
+        if let Rule::Add(add) = rule {
+            self.write_number(draft, own, add).await?;
+        }
+        let codec = &self.map.codec;
+        if codec.is_empty(words[0]) {
+            return self.insert_at_home(candidates, words[0], draft, own).await;
+        }
+        if let Some(free) = (1..candidates.len()).find(|c| codec.is_empty(words[*c])) {
+            return self
+                .insert_tentatively(candidates, free, words[free], draft, own, rival)
+                .await;
+        }
+        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+            if matches!(
+                self.other(candidates, *word, draft.key).await?,
+                Other::Tentative
+            ) {
+                self.clear(candidates, slot, *word).await?;
+                return Ok(Attempt::Again);
+            }
+        }
+        if self.make_slot(candidates, words).await? {
+            return Ok(Attempt::Again);
+        }
+        Err(EngineError::IndexFull {
+            slots: self.map.shape.geometry.index_slots(),
+            moves: MOVE_DEPTH_MAX,
+        })
+    }
+
+    async fn insert_at_home(
+        &self,
+        candidates: &Candidates,
+        home: Ite,
+        draft: &Draft<'_>,
+        own: Own,
+    ) -> Result<Attempt, EngineError> {
+        // Posted after the home word arrived: a rival that was committed since has changed it.
+        let words = self.collect(candidates).await?;
+        for slot in 1..candidates.len() {
+            match self.other(candidates, words[slot], draft.key).await? {
+                Other::Unrelated => (),
+                Other::Visible | Other::Changed => return Ok(Attempt::Again),
+                Other::Tentative => {
+                    if !self.clear(candidates, slot, words[slot]).await? {
+                        return Ok(Attempt::Again);
+                    }
+                }
+            }
+        }
+        let new = self.visible(candidates, own);
+        match self.cas(candidates, 0, home, new).await? {
+            // Linearization point of an insert at home.
+            Ok(()) => {
+                self.installed(candidates, 0, new, draft, own);
+                Ok(Attempt::Done(Installed::Yes(0)))
+            }
+            Err(_) => Ok(Attempt::Again),
+        }
+    }
+
+    async fn insert_tentatively(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        free: Ite,
+        draft: &Draft<'_>,
+        own: Own,
+        rival: &mut Rival,
+    ) -> Result<Attempt, EngineError> {
+        let new = self.visible(candidates, own);
+        let tentative = self.map.codec.with_state(new, State::Tentative);
+        if self.cas(candidates, slot, free, tentative).await?.is_err() {
+            return Ok(Attempt::Again);
+        }
+        if !self.verify(candidates, slot, draft.key, rival).await? {
+            // Whether we remove it or somebody has: the word was in the index.
+            self.clear(candidates, slot, tentative).await?;
+            return Ok(Attempt::Renew);
+        }
+        match self.cas(candidates, slot, tentative, new).await? {
+            // Linearization point of an insert elsewhere.
+            Ok(()) => {
+                self.installed(candidates, slot, new, draft, own);
+                Ok(Attempt::Done(Installed::Yes(0)))
+            }
+            // Removed by somebody: it certainly had no effect.
+            Err(_) => Ok(Attempt::Renew),
+        }
+    }
+
+    /// Looks at all other slots, after the tentative word in `mine` is in place; whether it may be
+    /// committed.
+    async fn verify(
+        &self,
+        candidates: &Candidates,
+        mine: usize,
+        key: &[u8],
+        rival: &mut Rival,
+    ) -> Result<bool, EngineError> {
+        let words = self.collect(candidates).await?;
+        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+            if slot == mine {
+                continue;
+            }
+            let mut word = *word;
+            loop {
+                if slot == 0 && self.map.codec.is_empty(word) {
+                    // Home must be used while it is free.
+                    return Ok(false);
+                }
+                match self.other(candidates, word, key).await? {
+                    Other::Unrelated => break,
+                    Other::Visible => return Ok(false),
+                    Other::Changed => (),
+                    Other::Tentative => {
+                        let lower = slot < mine;
+                        if lower && !rival.outlasted(slot, word, self.fabric.now_us()) {
+                            return Ok(false);
+                        }
+                        if self.clear(candidates, slot, word).await? {
+                            break;
+                        }
+                    }
+                }
+                word = Ite(self.read_word(candidates.slot(slot)).await?);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn other(
+        &self,
+        candidates: &Candidates,
+        word: Ite,
+        key: &[u8],
+    ) -> Result<Other, EngineError> {
+        let codec = &self.map.codec;
+        if codec.is_empty(word) || !codec.has_filter(word, candidates.filter) {
+            return Ok(Other::Unrelated);
+        }
+        let (_, seen) = self.read_entry(word, key, Want::Key, Buf::new()).await;
+        Ok(match seen? {
+            Seen::Match(_) if codec.is_visible(word) => Other::Visible,
+            Seen::Match(_) => Other::Tentative,
+            Seen::Other => Other::Unrelated,
+            Seen::Changed => Other::Changed,
+        })
+    }
+
+    /// Whether a word is a tentative insert of the key; `None` if it changed meanwhile.
+    pub(super) async fn is_tentative_of(
+        &self,
+        candidates: &Candidates,
+        word: Ite,
+        key: &[u8],
+    ) -> Result<Option<bool>, EngineError> {
+        Ok(match self.other(candidates, word, key).await? {
+            Other::Tentative => Some(true),
+            Other::Changed => None,
+            Other::Unrelated | Other::Visible => Some(false),
+        })
+    }
+}

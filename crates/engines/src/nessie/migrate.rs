@@ -1,0 +1,328 @@
+//! MOVE (nessie §4.2.3, repaired): making room by moving an entry to another of its candidates.
+//!
+//! Only the index word moves; the data stays. The source is **frozen** (F, which names the
+//! destination), the destination gets a **copy** (C, which names the source), and then, strictly in
+//! this order, the source is dropped and the copy becomes visible for good. F and C are both
+//! readable and of one entry, so readers notice nothing. A mover may stop anywhere: any writer of
+//! the key who meets F or C completes the move, or undoes it if the copy was never made.
+//!
+//! Between copy and drop the mover looks at all other candidates of the key it moves: a tentative
+//! insert of that key may have looked at both slots at moments when it saw the value in neither, so
+//! it is removed; and a free home gets a new tag, for the same reason.
+
+use loch_fabric::{Buf, Fabric, RemoteAddr};
+
+use super::client::Client;
+use super::dte::{EXPIRY_BYTES, HEADER_BYTES, Header};
+use super::hash::Candidates;
+use super::ite::{Ite, State};
+use super::read::Words;
+use crate::error::EngineError;
+use crate::limits::{GRAIN_BYTES, MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
+
+/// Bytes of a key that are read with the header of an entry whose key is not known.
+const KEY_GUESS_BYTES: usize = 64;
+
+/// An entry that may be moved to make room.
+struct Victim {
+    at: RemoteAddr,
+    word: Ite,
+    /// The victim for whose sake this one would move, by its place in the search.
+    for_the_sake_of: Option<usize>,
+    depth: usize,
+    /// Its key and candidates, once they were read.
+    key: Option<(Vec<u8>, Candidates)>,
+}
+
+impl<F: Fabric> Client<F> {
+    /// Frees one of a key's slots, all of which are taken, by moving others. Breadth first, so that
+    /// the shortest chain of moves is made, from its end: no entry is ever in no slot. `false` if
+    /// there is no chain; `true` is no promise that a slot is still free.
+    pub(super) async fn make_slot(
+        &self,
+        candidates: &Candidates,
+        words: &Words,
+    ) -> Result<bool, EngineError> {
+        let mut search = Vec::new();
+        let mut unsettled = false;
+        for slot in 0..candidates.len() {
+            match self.victim(candidates.slot(slot), words[slot], None, 0) {
+                Some(victim) => search.push(victim),
+                None => unsettled |= self.is_unsettled(words[slot]),
+            }
+        }
+        let mut next = 0;
+        while next < search.len() {
+            let Some((key, theirs)) = self.occupant(search[next].word).await? else {
+                // The slot changed meanwhile: perhaps it is free now.
+                return Ok(true);
+            };
+            search[next].key = Some((key, theirs));
+            let others = self.collect(&theirs).await?;
+            for slot in 0..theirs.len() {
+                if self.map.codec.is_empty(others[slot]) {
+                    self.move_chain(&search, next, slot).await?;
+                    return Ok(true);
+                }
+                let (at, depth) = (theirs.slot(slot), search[next].depth + 1);
+                let known = search.iter().any(|v| v.at == at);
+                if known || depth >= MOVE_DEPTH_MAX || search.len() >= MOVE_SEARCH_SLOTS_MAX {
+                    continue;
+                }
+                match self.victim(at, others[slot], Some(next), depth) {
+                    Some(victim) => search.push(victim),
+                    None => unsettled |= self.is_unsettled(others[slot]),
+                }
+            }
+            next += 1;
+        }
+        Ok(unsettled)
+    }
+
+    fn victim(
+        &self,
+        at: RemoteAddr,
+        word: Ite,
+        for_the_sake_of: Option<usize>,
+        depth: usize,
+    ) -> Option<Victim> {
+        let movable = matches!(self.map.codec.state(word), State::Visible { hop } if hop < self.map.codec.hops_max());
+        movable.then_some(Victim {
+            at,
+            word,
+            for_the_sake_of,
+            depth,
+            key: None,
+        })
+    }
+
+    /// Whether a word is about to change by itself, so that it pays to look again.
+    fn is_unsettled(&self, word: Ite) -> bool {
+        !matches!(self.map.codec.state(word), State::Visible { .. })
+    }
+
+    /// Moves victim `last` to its candidate `to`, then the one for whose sake it moved to where it
+    /// was, and so on.
+    async fn move_chain(
+        &self,
+        search: &[Victim],
+        last: usize,
+        to: usize,
+    ) -> Result<(), EngineError> {
+        let (mut at, mut to) = (last, to);
+        loop {
+            let victim = &search[at];
+            let (key, theirs) = victim.key.as_ref().expect("a victim on the way was read");
+            let Some(from) = theirs.index_of(victim.at) else {
+                return Ok(());
+            };
+            if !self.migrate(theirs, key, from, victim.word, to).await? {
+                return Ok(());
+            }
+            let Some(parent) = victim.for_the_sake_of else {
+                return Ok(());
+            };
+            let (_, parents) = search[parent]
+                .key
+                .as_ref()
+                .expect("a parent was read first");
+            let Some(freed) = parents.index_of(victim.at) else {
+                return Ok(());
+            };
+            (at, to) = (parent, freed);
+        }
+    }
+
+    /// The key of the entry that a word names, and its candidates; `None` if the slot has changed.
+    pub(super) async fn occupant(
+        &self,
+        word: Ite,
+    ) -> Result<Option<(Vec<u8>, Candidates)>, EngineError> {
+        let Some((_, key)) = self.read_key(word).await? else {
+            return Ok(None);
+        };
+        let candidates = Candidates::of(&self.map, &key);
+        Ok(Some((key, candidates)))
+    }
+
+    /// Header and key of the entry that a word names; `None` if the slot has changed.
+    pub(super) async fn read_key(
+        &self,
+        word: Ite,
+    ) -> Result<Option<(Header, Vec<u8>)>, EngineError> {
+        let place = self.map.codec.place(word);
+        let Some(base) = self.map.data_base(place.dti) else {
+            return Ok(None);
+        };
+        let at = base.add(place.idx as u64 * GRAIN_BYTES);
+        let end = base.offset() + self.map.shape.geometry.data_bytes();
+        let room = end.saturating_sub(at.offset()) as usize;
+        let first = (HEADER_BYTES + EXPIRY_BYTES + KEY_GUESS_BYTES).min(room);
+        let (mut buf, done) = self.fabric.read(at, first, Buf::new()).await;
+        done?;
+        let Some(header) = Header::read(&buf) else {
+            return Ok(None);
+        };
+        let generation = header.generation & self.map.codec.gen_mask();
+        if generation != self.map.codec.generation(word) || header.value_at() > room {
+            return Ok(None);
+        }
+        if header.value_at() > buf.len() {
+            let have = buf.len();
+            let (more, done) = self
+                .fabric
+                .read(at.add(have as u64), header.value_at() - have, buf)
+                .await;
+            done?;
+            buf = more;
+        }
+        if !self.is_valid(&header, place, at, &buf, false)? {
+            return Ok(None);
+        }
+        Ok(Some((
+            header,
+            buf[header.key_at()..header.value_at()].to_vec(),
+        )))
+    }
+
+    /// Moves an entry from candidate `from`, where `word` shows it, to candidate `to` of its key;
+    /// whether it did. No linearization point: nothing that can be seen changes.
+    pub(super) async fn migrate(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        from: usize,
+        word: Ite,
+        to: usize,
+    ) -> Result<bool, EngineError> {
+        let codec = &self.map.codec;
+        let State::Visible { hop } = codec.state(word) else {
+            return Ok(false);
+        };
+        if hop >= codec.hops_max() || Ite(self.read_word(candidates.slot(from)).await?) != word {
+            return Ok(false);
+        }
+        // The destination is read before the source is frozen: had it been free only after, a PUT
+        // of the key that came and went in between would go unnoticed.
+        let free = Ite(self.read_word(candidates.slot(to)).await?);
+        if !codec.is_empty(free) {
+            return Ok(false);
+        }
+        let hop = hop + 1;
+        let frozen = codec.with_state(word, State::Frozen { hop, to: to as u32 });
+        let copy = codec.with_state(
+            word,
+            State::Copy {
+                hop,
+                from: from as u32,
+            },
+        );
+        if self.cas(candidates, from, word, frozen).await?.is_err() {
+            return Ok(false);
+        }
+        if self.cas(candidates, to, free, copy).await?.is_err() {
+            let back = codec.with_state(word, State::Visible { hop });
+            let _ = self.cas(candidates, from, frozen, back).await?;
+            return Ok(false);
+        }
+        self.finish_move(candidates, key, (from, frozen), (to, copy))
+            .await?;
+        self.counts.moves.set(self.counts.moves.get() + 1);
+        Ok(true)
+    }
+
+    /// Completes a move whose copy is in place: looks around, drops the source, shows the copy.
+    /// Anybody may do it, and several may do it at once.
+    async fn finish_move(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        source: (usize, Ite),
+        copy: (usize, Ite),
+    ) -> Result<(), EngineError> {
+        let codec = &self.map.codec;
+        for slot in 0..candidates.len() {
+            if slot == source.0 || slot == copy.0 {
+                continue;
+            }
+            loop {
+                let word = Ite(self.read_word(candidates.slot(slot)).await?);
+                let must_go = if codec.is_empty(word) {
+                    // A free home: whoever is about to insert there expects its old tag.
+                    slot == 0
+                } else if codec.is_visible(word) {
+                    false
+                } else {
+                    match self.is_tentative_of(candidates, word, key).await? {
+                        Some(tentative) => tentative,
+                        None => continue,
+                    }
+                };
+                if !must_go || self.clear(candidates, slot, word).await? {
+                    break;
+                }
+            }
+        }
+        // In this order: between the two, the copy alone shows the value.
+        self.clear(candidates, source.0, source.1).await?;
+        let State::Copy { hop, .. } = codec.state(copy.1) else {
+            return Ok(());
+        };
+        let shown = codec.with_state(copy.1, State::Visible { hop });
+        let _ = self.cas(candidates, copy.0, copy.1, shown).await?;
+        Ok(())
+    }
+
+    /// Completes or undoes the move that left the F or C `word` in `slot`.
+    pub(super) async fn help(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        slot: usize,
+        word: Ite,
+    ) -> Result<(), EngineError> {
+        let codec = &self.map.codec;
+        self.counts.helped.set(self.counts.helped.get() + 1);
+        match codec.state(word) {
+            State::Frozen { hop, to } => {
+                let (to, from) = (to as usize, slot as u32);
+                let copy = codec.with_state(word, State::Copy { hop, from });
+                loop {
+                    let there = Ite(self.read_word(candidates.slot(to)).await?);
+                    if there == copy {
+                        return self
+                            .finish_move(candidates, key, (slot, word), (to, copy))
+                            .await;
+                    }
+                    // A free destination gets a new tag first, so that the mover, if it is only
+                    // slow, can no longer make its copy.
+                    if !codec.is_empty(there) || self.clear(candidates, to, there).await? {
+                        break;
+                    }
+                }
+                let back = codec.with_state(word, State::Visible { hop });
+                let _ = self.cas(candidates, slot, word, back).await?;
+            }
+            State::Copy { hop, from } => {
+                let from = from as usize;
+                let frozen = codec.with_state(
+                    word,
+                    State::Frozen {
+                        hop,
+                        to: slot as u32,
+                    },
+                );
+                let there = Ite(self.read_word(candidates.slot(from)).await?);
+                if there == frozen {
+                    return self
+                        .finish_move(candidates, key, (from, frozen), (slot, word))
+                        .await;
+                }
+                let shown = codec.with_state(word, State::Visible { hop });
+                let _ = self.cas(candidates, slot, word, shown).await?;
+            }
+            State::Empty | State::Tentative | State::Visible { .. } => (),
+        }
+        Ok(())
+    }
+}

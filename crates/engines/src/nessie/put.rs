@@ -1,0 +1,501 @@
+//! PUT (nessie §4.2.2, repaired): write the entry, then publish it with one CAS.
+//!
+//! The entry is written into the client's own memory before anything else, so a PUT that was taken
+//! over by nobody is one CAS on a slot. If the key has a value the CAS replaces it; if it has none,
+//! see `insert.rs`.
+//!
+//! **Absorbing.** An unconditional PUT that loses its CAS to another unconditional PUT of the same
+//! key is done: it took effect just before the winner and was overwritten at once. That is sound
+//! only between unconditional PUTs (flag BLIND), and only if the losing CAS expected a word that was
+//! read by this operation: had it been remembered from before, the winner might have come before
+//! this operation began.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use loch_fabric::{Buf, Fabric};
+use zerocopy::IntoBytes;
+
+use super::alloc::Own;
+use super::client::{Attempts, Client};
+use super::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, flags};
+use super::hash::Candidates;
+use super::insert::Rival;
+use super::ite::{Ite, State};
+use super::read::{Lookup, Match, Seen, Want};
+use crate::epoch::Pin;
+use crate::error::EngineError;
+
+/// How a PUT differs from a plain one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// When the value expires, in milliseconds since the Unix epoch.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// On what condition an entry is installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// On none.
+    Always,
+    /// If the key has no value.
+    IfAbsent,
+    /// If the key's value has this version.
+    IfVersion(u64),
+    /// Whatever there is, with this added to it.
+    Add(u64),
+}
+
+/// What became of an entry that was to be installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Installed {
+    /// It is the key's value, or was for a moment. With [`Rule::Add`]: what the number was.
+    Yes(u64),
+    /// The condition did not hold: the version the key's value has, if it has one.
+    No(Option<u64>),
+}
+
+/// An entry to be: everything but its place.
+pub(super) struct Draft<'a> {
+    pub key: &'a [u8],
+    pub value: DraftValue<'a>,
+    pub flags: u16,
+    pub expires_at_ms: u64,
+    pub version: u64,
+}
+
+/// Where the value of a draft comes from.
+pub(super) enum DraftValue<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// A number, which depends on what there is.
+    Number(Cell<u64>),
+    /// So many bytes that are in the entry already.
+    InPlace(usize),
+}
+
+/// How one attempt to install ended.
+pub(super) enum Attempt {
+    /// For good.
+    Done(Installed),
+    /// A slot changed; the entry's word was never in the index.
+    Again,
+    /// A slot changed, and the entry's tentative word was in the index: it needs a new generation.
+    Renew,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(
+        key: &'a [u8],
+        value: DraftValue<'a>,
+        flags: u16,
+        options: PutOptions,
+        version: u64,
+    ) -> Self {
+        let expires = if options.expires_at_ms.is_some() {
+            flags::EXPIRES
+        } else {
+            0
+        };
+        let expires_at_ms = options.expires_at_ms.unwrap_or(0);
+        Self {
+            key,
+            value,
+            flags: flags | expires,
+            expires_at_ms,
+            version,
+        }
+    }
+
+    pub fn value_len(&self) -> usize {
+        match &self.value {
+            DraftValue::Bytes(bytes) => bytes.len(),
+            DraftValue::Number(_) => 8,
+            DraftValue::InPlace(len) => *len,
+        }
+    }
+
+    pub fn header(&self, generation: u64) -> Header {
+        Header::new(
+            generation,
+            self.version,
+            self.key.len(),
+            self.value_len(),
+            self.flags,
+        )
+    }
+
+    pub fn entry_len(&self) -> usize {
+        self.header(0).entry_len()
+    }
+}
+
+impl<F: Fabric> Client<F> {
+    /// Gives `key` the value `value`. Returns the value's version.
+    ///
+    /// # Errors
+    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    pub async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<u64, EngineError> {
+        let draft = self
+            .draft(key, DraftValue::Bytes(value), flags::BLIND, options)
+            .await?;
+        let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        self.install(&draft, own, epoch, Rule::Always).await?;
+        Ok(draft.version)
+    }
+
+    pub(super) async fn draft<'a>(
+        &self,
+        key: &'a [u8],
+        value: DraftValue<'a>,
+        flags: u16,
+        options: PutOptions,
+    ) -> Result<Draft<'a>, EngineError> {
+        self.candidates(key)?;
+        let draft = Draft::new(key, value, flags, options, 0);
+        let (len, max) = (
+            draft.value_len() as u64,
+            self.map.shape.geometry.value_bytes_max,
+        );
+        if len > max {
+            return Err(EngineError::ValueTooLong { len, max });
+        }
+        Ok(Draft {
+            version: self.stamp().await?,
+            ..draft
+        })
+    }
+
+    /// Writes a draft into an owned entry; its generation is there already.
+    pub(super) async fn write(&self, draft: &Draft<'_>, own: Own) -> Result<(), EngineError> {
+        let mut header = draft.header(own.generation);
+        let expiry = draft.expires_at_ms.to_le_bytes();
+        let expiry = if header.flags & flags::EXPIRES != 0 {
+            &expiry[..]
+        } else {
+            &[]
+        };
+        let number;
+        let value: Cow<'_, [u8]> = match &draft.value {
+            DraftValue::Bytes(bytes) => Cow::Borrowed(bytes),
+            DraftValue::Number(n) => {
+                number = n.get().to_le_bytes();
+                Cow::Borrowed(&number)
+            }
+            DraftValue::InPlace(len) if self.map.shape.options.checksums => {
+                let at = own.at.add(header.value_at() as u64);
+                let (buf, done) = self.fabric.read(at, *len, Buf::with_capacity(*len)).await;
+                done?;
+                Cow::Owned(buf.into_vec())
+            }
+            DraftValue::InPlace(_) => Cow::Borrowed(&[]),
+        };
+        if self.map.shape.options.checksums {
+            let rest = [expiry, draft.key].concat();
+            header.checksum = header.checksum_of(own.place, &rest, &value);
+        }
+        let value = if matches!(draft.value, DraftValue::InPlace(_)) {
+            &[][..]
+        } else {
+            &value
+        };
+        self.fabric.store(
+            own.at.add(8),
+            &[&header.as_bytes()[8..], expiry, draft.key, value],
+        )?;
+        Ok(())
+    }
+
+    /// Publishes a draft under a rule. Takes the owned entry in every case: it ends up in the index
+    /// or is released.
+    pub(super) async fn install<'a>(
+        &'a self,
+        draft: &Draft<'_>,
+        mut own: Own,
+        mut epoch: Pin<'a, F>,
+        rule: Rule,
+    ) -> Result<Installed, EngineError> {
+        let candidates = self.candidates(draft.key)?;
+        self.write(draft, own).await?;
+        if let Some(installed) = self.install_cached(&candidates, draft, own, rule).await? {
+            return Ok(installed);
+        }
+        let mut attempts = Attempts::default();
+        let mut rival = Rival::default();
+        loop {
+            let attempt = self
+                .attempt(&candidates, draft, own, rule, &mut rival)
+                .await;
+            match attempt {
+                Ok(Attempt::Done(installed)) => return Ok(installed),
+                Ok(Attempt::Again) => (),
+                Ok(Attempt::Renew) => (own, epoch) = self.renew(draft, own, epoch).await?,
+                Err(error) => {
+                    // After a fabric error nothing is known of the entry; the scrubber knows.
+                    if !matches!(error, EngineError::Ambiguous(_) | EngineError::Fabric(_)) {
+                        self.release(own)?;
+                    }
+                    return Err(error);
+                }
+            }
+            if let Err(error) = attempts.again(self).await {
+                self.release(own)?;
+                return Err(error);
+            }
+        }
+    }
+
+    /// An update by a remembered word: one round trip. Only the CAS knows whether the word is still
+    /// true, and a failure says nothing about when it ceased to be: nothing is absorbed.
+    async fn install_cached(
+        &self,
+        candidates: &Candidates,
+        draft: &Draft<'_>,
+        own: Own,
+        rule: Rule,
+    ) -> Result<Option<Installed>, EngineError> {
+        let Some(line) = self.cached(candidates, draft.key) else {
+            return Ok(None);
+        };
+        let header = line.header();
+        let allowed = match rule {
+            Rule::Always => true,
+            Rule::IfVersion(version) => {
+                header.version == version && header.flags & flags::EXPIRES == 0
+            }
+            Rule::IfAbsent | Rule::Add(_) => false,
+        };
+        let visible = matches!(self.map.codec.state(line.word), State::Visible { .. });
+        if !allowed || !visible {
+            return Ok(None);
+        }
+        let new = self.visible(candidates, own);
+        match self.cas(candidates, line.slot, line.word, new).await? {
+            // Linearization point of a warm update.
+            Ok(()) => {
+                self.unlinked(line.word, &header)?;
+                self.installed(candidates, line.slot, new, draft, own);
+                Ok(Some(Installed::Yes(0)))
+            }
+            Err(_) => {
+                self.forget(candidates);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        candidates: &Candidates,
+        draft: &Draft<'_>,
+        own: Own,
+        rule: Rule,
+        rival: &mut Rival,
+    ) -> Result<Attempt, EngineError> {
+        let words = self.collect(candidates).await?;
+        match self.find(candidates, &words, draft.key).await? {
+            Lookup::Changed => Ok(Attempt::Again),
+            Lookup::Absent => match rule {
+                // The version is gone; a second look makes sure that it did not just move.
+                Rule::IfVersion(_) => self.confirm_absent(candidates, &words, own).await,
+                _ => {
+                    self.insert(candidates, &words, draft, own, rule, rival)
+                        .await
+                }
+            },
+            Lookup::Found(found, entry) => {
+                if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
+                    self.help(candidates, draft.key, found.slot, found.word)
+                        .await?;
+                    return Ok(Attempt::Again);
+                }
+                if rule != Rule::Always && self.is_expired(&found.header, &entry) {
+                    let Match { slot, word, header } = found;
+                    self.expire(candidates, draft.key, slot, word, &header)
+                        .await?;
+                    return Ok(Attempt::Again);
+                }
+                self.update(candidates, draft, own, rule, found).await
+            }
+        }
+    }
+
+    async fn confirm_absent(
+        &self,
+        candidates: &Candidates,
+        words: &super::read::Words,
+        own: Own,
+    ) -> Result<Attempt, EngineError> {
+        if self.collect(candidates).await? != *words {
+            return Ok(Attempt::Again);
+        }
+        self.release(own)?;
+        Ok(Attempt::Done(Installed::No(None)))
+    }
+
+    /// Replaces the value in a slot: `V(x) -> V(d)`.
+    async fn update(
+        &self,
+        candidates: &Candidates,
+        draft: &Draft<'_>,
+        own: Own,
+        rule: Rule,
+        found: Match,
+    ) -> Result<Attempt, EngineError> {
+        let mut before = 0;
+        let refused = match rule {
+            Rule::Always => false,
+            Rule::IfAbsent => true,
+            Rule::IfVersion(version) => found.header.version != version,
+            Rule::Add(add) => match self.read_number(draft.key, found.word).await? {
+                None => return Ok(Attempt::Again),
+                Some(number) => {
+                    before = number;
+                    self.write_number(draft, own, number.wrapping_add(add))
+                        .await?;
+                    false
+                }
+            },
+        };
+        if refused {
+            // Linearization point of a condition that failed: the READ of the slot.
+            self.release(own)?;
+            return Ok(Attempt::Done(Installed::No(Some(found.header.version))));
+        }
+        let new = self.visible(candidates, own);
+        match self.cas(candidates, found.slot, found.word, new).await? {
+            // Linearization point of an update.
+            Ok(()) => {
+                self.unlinked(found.word, &found.header)?;
+                self.installed(candidates, found.slot, new, draft, own);
+                Ok(Attempt::Done(Installed::Yes(before)))
+            }
+            Err(now) => {
+                if rule == Rule::Always
+                    && self.absorbs(candidates, draft.key, found.word, now).await?
+                {
+                    // Linearization point: just before the CAS that we lost to.
+                    self.release(own)?;
+                    return Ok(Attempt::Done(Installed::Yes(0)));
+                }
+                Ok(Attempt::Again)
+            }
+        }
+    }
+
+    /// Whether `now`, which a slot holds instead of `was`, was put there by an unconditional PUT of
+    /// the same key.
+    async fn absorbs(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        was: Ite,
+        now: Ite,
+    ) -> Result<bool, EngineError> {
+        let codec = &self.map.codec;
+        let rival = codec.is_visible(now)
+            && codec.has_filter(now, candidates.filter)
+            && !codec.same_entry(was, now);
+        if !rival {
+            return Ok(false);
+        }
+        let (_, seen) = self.read_entry(now, key, Want::Key, Buf::new()).await;
+        Ok(matches!(seen?, Seen::Match(header) if header.flags & flags::BLIND != 0))
+    }
+
+    /// The word that shows an owned entry.
+    pub(super) fn visible(&self, candidates: &Candidates, own: Own) -> Ite {
+        let state = State::Visible { hop: 0 };
+        self.map
+            .codec
+            .entry(state, candidates.filter, own.place, own.generation)
+    }
+
+    /// Remembers what was just installed.
+    pub(super) fn installed(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        word: Ite,
+        draft: &Draft<'_>,
+        own: Own,
+    ) {
+        if self.cache.is_none() {
+            return;
+        }
+        let header = draft.header(own.generation);
+        let mut entry = Vec::with_capacity(HEADER_BYTES + EXPIRY_BYTES + draft.key.len());
+        entry.extend_from_slice(header.as_bytes());
+        if header.flags & flags::EXPIRES != 0 {
+            entry.extend_from_slice(&draft.expires_at_ms.to_le_bytes());
+        }
+        entry.extend_from_slice(draft.key);
+        if let DraftValue::Bytes(value) = draft.value {
+            entry.extend_from_slice(value);
+        }
+        self.remember(candidates, slot, word, &entry);
+    }
+
+    pub(super) async fn write_number(
+        &self,
+        draft: &Draft<'_>,
+        own: Own,
+        number: u64,
+    ) -> Result<(), EngineError> {
+        if let DraftValue::Number(cell) = &draft.value {
+            cell.set(number);
+        }
+        self.write(draft, own).await
+    }
+
+    async fn read_number(&self, key: &[u8], word: Ite) -> Result<Option<u64>, EngineError> {
+        let (buf, seen) = self.read_entry(word, key, Want::Value, Buf::new()).await;
+        let Seen::Match(header) = seen? else {
+            return Ok(None);
+        };
+        let value = &buf[header.value_at()..header.entry_len()];
+        let bytes = value.try_into().map_err(|_| EngineError::NotACounter {
+            len: value.len() as u64,
+        })?;
+        Ok(Some(u64::from_le_bytes(bytes)))
+    }
+
+    /// Gives an owned entry, whose tentative word was in the index, a new generation, so that the
+    /// word is never used again (rule U).
+    async fn renew<'a>(
+        &'a self,
+        draft: &Draft<'_>,
+        own: Own,
+        epoch: Pin<'a, F>,
+    ) -> Result<(Own, Pin<'a, F>), EngineError> {
+        let generation = super::dte::next_generation(own.generation);
+        let mask = self.map.codec.gen_mask();
+        if generation & mask >= own.generation & mask {
+            let own = Own { generation, ..own };
+            self.fabric.store_before(own.at, generation)?;
+            self.write(draft, own).await?;
+            return Ok((own, epoch));
+        }
+        // Its short generation would start over: let it rest, and go on with another entry. Our
+        // epoch is held meanwhile: it is what keeps the entry ours.
+        let (fresh, fresh_epoch) = self.allocate(own.class.entry_bytes as usize).await?;
+        if let DraftValue::InPlace(len) = draft.value {
+            let at = draft.header(0).value_at() as u64;
+            let (value, done) = self
+                .fabric
+                .read(own.at.add(at), len, Buf::with_capacity(len))
+                .await;
+            done?;
+            self.fabric.store(fresh.at.add(at), &[&value])?;
+        }
+        self.write(draft, fresh).await?;
+        self.release(own)?;
+        drop(epoch);
+        Ok((fresh, fresh_epoch))
+    }
+}

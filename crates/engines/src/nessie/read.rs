@@ -1,0 +1,223 @@
+//! Looking at a key's candidates and reading the entries they name.
+
+use loch_fabric::{Buf, Fabric, RemoteAddr, Validation};
+
+use super::client::Client;
+use super::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, LOW_HALF};
+use super::hash::Candidates;
+use super::ite::{Ite, Place};
+use crate::error::EngineError;
+use crate::limits::{CANDIDATES_MAX, GRAIN_BYTES, SINGLE_READ_BYTES_MAX};
+
+/// The words of a key's candidates, by candidate number.
+pub(super) type Words = [Ite; CANDIDATES_MAX];
+
+/// How much of an entry is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    /// Header, expiry and key.
+    Key,
+    /// Everything, if the key is the one that is looked for.
+    Value,
+}
+
+/// A validated look at an entry.
+pub(super) enum Seen {
+    /// The entry has the key.
+    Match(Header),
+    /// The entry has another key; so has the slot for as long as it holds this word.
+    Other,
+    /// The entry is no longer what the word names: the slot has changed.
+    Changed,
+}
+
+/// A slot that shows a value of the key.
+pub(super) struct Match {
+    pub slot: usize,
+    pub word: Ite,
+    pub header: Header,
+}
+
+impl<F: Fabric> Client<F> {
+    /// READs all candidates, one READ a bucket, in one doorbell.
+    #[inline]
+    pub(super) async fn collect(&self, candidates: &Candidates) -> Result<Words, EngineError> {
+        self.collect_buckets(candidates, 0..candidates.buckets().len())
+            .await
+    }
+
+    /// READs some buckets; the words of the others are zero.
+    #[inline]
+    pub(super) async fn collect_buckets(
+        &self,
+        candidates: &Candidates,
+        buckets: std::ops::Range<usize>,
+    ) -> Result<Words, EngineError> {
+        let each = candidates.bucket_slots();
+        let (from, to) = (buckets.start * each, buckets.end * each);
+        let mut words = [0; CANDIDATES_MAX];
+        self.fabric
+            .read_words(&candidates.buckets()[buckets], &mut words[from..to])
+            .await?;
+        Ok(std::array::from_fn(|c| {
+            Ite(words[candidates.position(c) % CANDIDATES_MAX])
+        }))
+    }
+
+    /// READs an entry and validates it against the word that names it.
+    ///
+    /// The bytes may be torn, or of another entry altogether; they count only if the generation is
+    /// the word's, and it still is when the copy is done (or the checksum is right).
+    #[inline]
+    pub(super) async fn read_entry(
+        &self,
+        word: Ite,
+        key: &[u8],
+        want: Want,
+        mut buf: Buf,
+    ) -> (Buf, Result<Seen, EngineError>) {
+        let place = self.map.codec.place(word);
+        let Some(base) = self.map.data_base(place.dti) else {
+            return (buf, Ok(Seen::Changed));
+        };
+        let at = base.add(place.idx as u64 * GRAIN_BYTES);
+        let end = base.offset() + self.map.shape.geometry.data_bytes();
+        let room = end.saturating_sub(at.offset()) as usize;
+
+        buf.clear();
+        let first = self.first_read_len(key.len(), want).min(room);
+        let (mut buf, done) = self.fabric.read(at, first, buf).await;
+        if let Err(error) = done {
+            return (buf, Err(error.into()));
+        }
+        let Some(header) = Header::read(&buf) else {
+            return (buf, Ok(Seen::Changed));
+        };
+        if header.generation & self.map.codec.gen_mask() != self.map.codec.generation(word) {
+            return (buf, Ok(Seen::Changed));
+        }
+        let key_end = header.value_at();
+        let same_key =
+            header.key_len() == key.len() && buf.get(header.key_at()..key_end) == Some(key);
+        let wanted = match want {
+            // The sum of the key covers the key, so it must be here even if it is another one.
+            _ if !same_key => key_end,
+            Want::Key => key_end,
+            Want::Value => header.entry_len(),
+        };
+        if wanted > room {
+            return (buf, Ok(Seen::Changed));
+        }
+        if wanted > buf.len() && (same_key || self.validates_by_checksum()) {
+            let have = buf.len();
+            let (more, done) = self
+                .fabric
+                .read(at.add(have as u64), wanted - have, buf)
+                .await;
+            buf = more;
+            if let Err(error) = done {
+                return (buf, Err(error.into()));
+            }
+        }
+        let with_value = same_key && want == Want::Value;
+        let seen = match self.is_valid(&header, place, at, &buf, with_value) {
+            Err(error) => return (buf, Err(error)),
+            Ok(false) => Seen::Changed,
+            Ok(true) if same_key => {
+                if want == Want::Value {
+                    self.read_hint
+                        .set(wanted.next_multiple_of(GRAIN_BYTES as usize));
+                }
+                Seen::Match(header)
+            }
+            Ok(true) => Seen::Other,
+        };
+        (buf, Ok(seen))
+    }
+
+    /// Whether a copy of an entry, made just now, is of one incarnation of it.
+    #[inline]
+    pub(super) fn is_valid(
+        &self,
+        header: &Header,
+        place: Place,
+        at: RemoteAddr,
+        buf: &[u8],
+        with_value: bool,
+    ) -> Result<bool, EngineError> {
+        if self.validates_by_checksum() {
+            return Ok(has_sums(header, place, buf, with_value));
+        }
+        Ok(self.fabric.reload(at)? == header.generation)
+    }
+
+    #[inline]
+    fn validates_by_checksum(&self) -> bool {
+        self.fabric.caps().validation == Validation::Checksum
+    }
+
+    /// Bytes to ask for before the entry's length is known: as many as the last entry had, if that
+    /// is little; of long ones only what tells whether the rest is wanted (nessie §4.3.2).
+    #[inline]
+    pub(super) fn first_read_len(&self, key_len: usize, want: Want) -> usize {
+        let key_end = HEADER_BYTES + EXPIRY_BYTES + key_len;
+        let hint = self.read_hint.get();
+        let split = self.map.shape.options.multi_read && hint > SINGLE_READ_BYTES_MAX;
+        match want {
+            Want::Value if !split => hint.max(key_end),
+            _ => key_end,
+        }
+    }
+
+    /// The visible slot that has the key; `None` if the words show none.
+    pub(super) async fn find(
+        &self,
+        candidates: &Candidates,
+        words: &Words,
+        key: &[u8],
+    ) -> Result<Lookup, EngineError> {
+        let codec = &self.map.codec;
+        let mut buf = Buf::new();
+        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+            if !codec.is_visible(*word) || !codec.has_filter(*word, candidates.filter) {
+                continue;
+            }
+            let (returned, seen) = self.read_entry(*word, key, Want::Key, buf).await;
+            buf = returned;
+            match seen? {
+                Seen::Match(header) => {
+                    let found = Match {
+                        slot,
+                        word: *word,
+                        header,
+                    };
+                    return Ok(Lookup::Found(found, buf));
+                }
+                Seen::Other => (),
+                Seen::Changed => return Ok(Lookup::Changed),
+            }
+        }
+        Ok(Lookup::Absent)
+    }
+}
+
+/// What a look at all candidates showed.
+pub(super) enum Lookup {
+    /// The key is in this slot. The buffer holds the entry up to its key.
+    Found(Match, Buf),
+    /// No visible slot has the key.
+    Absent,
+    /// A slot changed meanwhile: start over.
+    Changed,
+}
+
+fn has_sums(header: &Header, place: Place, buf: &[u8], with_value: bool) -> bool {
+    let Some(expiry_and_key) = buf.get(HEADER_BYTES..header.value_at()) else {
+        return false;
+    };
+    if header.checksum & LOW_HALF != header.key_sum(place, expiry_and_key) {
+        return false;
+    }
+    let value = || buf.get(header.value_at()..header.entry_len());
+    !with_value || value().is_some_and(|v| header.checksum & !LOW_HALF == header.value_sum(v))
+}

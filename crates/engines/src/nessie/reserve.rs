@@ -1,0 +1,121 @@
+//! Large values written in place: reserve, fill, commit. Nothing is copied.
+
+use loch_fabric::Fabric;
+
+use super::alloc::Own;
+use super::client::Client;
+use super::dte::flags;
+use super::put::{Draft, DraftValue, PutOptions, Rule};
+use crate::epoch::Pin;
+use crate::error::EngineError;
+
+/// An entry whose value is being written into its place. It becomes the key's value with
+/// [`Reservation::commit`]; dropped before, it leaves nothing behind.
+///
+/// While it lives its client's epoch stands still: memory that others wait to reuse waits with it.
+pub struct Reservation<'a, F: Fabric> {
+    client: &'a Client<F>,
+    key: Vec<u8>,
+    len: usize,
+    options: PutOptions,
+    version: u64,
+    /// `None` once committed.
+    held: Option<(Own, Pin<'a, F>)>,
+}
+
+impl<F: Fabric> Client<F> {
+    /// Reserves memory for a value of `len` bytes under `key`.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn reserve(
+        &self,
+        key: &[u8],
+        len: usize,
+        options: PutOptions,
+    ) -> Result<Reservation<'_, F>, EngineError> {
+        let draft = self
+            .draft(key, DraftValue::InPlace(len), flags::BLIND, options)
+            .await?;
+        let held = self.allocate(draft.entry_len()).await?;
+        Ok(Reservation {
+            client: self,
+            key: key.to_vec(),
+            len,
+            options,
+            version: draft.version,
+            held: Some(held),
+        })
+    }
+}
+
+impl<F: Fabric> Reservation<'_, F> {
+    fn draft(&self) -> Draft<'_> {
+        Draft::new(
+            &self.key,
+            DraftValue::InPlace(self.len),
+            flags::BLIND,
+            self.options,
+            self.version,
+        )
+    }
+
+    fn value_addr(&self) -> loch_fabric::RemoteAddr {
+        let (own, _) = self.held.as_ref().expect("held until it is committed");
+        own.at.add(self.draft().header(0).value_at() as u64)
+    }
+
+    /// Bytes of the value.
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "an empty value is as good as any"
+    )]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Writes `bytes` at `offset` of the value.
+    ///
+    /// # Panics
+    /// If they do not lie inside the value.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError> {
+        let end = offset.checked_add(bytes.len());
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "{} bytes at {offset} of {}",
+            bytes.len(),
+            self.len
+        );
+        Ok(self
+            .client
+            .fabric
+            .store(self.value_addr().add(offset as u64), &[bytes])?)
+    }
+
+    /// The place of the value, for code that fills it without a detour (a system call, a device).
+    /// The bytes are shared memory: write through the pointer, form no reference.
+    pub fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError> {
+        Ok(self.client.fabric.raw(self.value_addr(), self.len)?)
+    }
+
+    /// Makes it the key's value. Returns the version.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn commit(mut self) -> Result<u64, EngineError> {
+        let (own, epoch) = self.held.take().expect("committed once");
+        self.client
+            .install(&self.draft(), own, epoch, Rule::Always)
+            .await?;
+        Ok(self.version)
+    }
+}
+
+impl<F: Fabric> Drop for Reservation<'_, F> {
+    fn drop(&mut self) {
+        if let Some((own, _epoch)) = self.held.take() {
+            // If the note cannot be written the entry leaks until it is scrubbed.
+            let _ = self.client.release(own);
+        }
+    }
+}

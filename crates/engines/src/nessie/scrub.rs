@@ -1,0 +1,430 @@
+//! The scrubber: frees what dead clients left (the published design leaks it).
+//!
+//! A client that dies may leave a tentative word, an unfinished move, an entry that it had not yet
+//! installed, or one that it had replaced and not yet noted. The first two are dealt with by any
+//! writer that meets them; the scrubber finds the rest, and whatever nobody met:
+//!
+//! 1. It looks at every entry that is in use by its note and generation, and lists those that no
+//!    slot of their key shows.
+//! 2. It waits for a grace period: every operation that was under way has ended, so an entry that
+//!    was about to be installed has been, or its client is dead.
+//! 3. It looks at the listed entries again. One that is still the same incarnation and still not
+//!    shown, in two equal looks at all its candidates, is leaked. Its note is written, which is what
+//!    its client should have done.
+
+use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
+
+use super::client::Client;
+use super::dte::{Header, note_of};
+use super::hash::{Candidates, TableMap};
+use super::ite::{Ite, State};
+use super::slab::{Chunk, Class, Entry, SLAB_HEADER_BYTES, Slab};
+use crate::epoch::Grace;
+use crate::error::EngineError;
+use crate::limits::GRAIN_BYTES;
+
+/// What a scrub found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Entries in use.
+    pub entries: u64,
+    /// Entries that no slot showed at first.
+    pub suspects: u64,
+    /// Entries that were freed.
+    pub freed: u64,
+    /// Bytes of those.
+    pub freed_bytes: u64,
+    /// Tentative words of dead clients that were removed.
+    pub tentative: u64,
+    /// Unfinished moves that were completed or undone.
+    pub moves: u64,
+}
+
+/// An entry that seems leaked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspect {
+    pub class: Class,
+    pub entry: Entry,
+    pub generation: u64,
+}
+
+/// What the index says of an entry.
+enum Standing {
+    /// A slot shows it for good.
+    Shown,
+    /// A slot holds it, tentatively or while it is moved.
+    Undecided(usize, Ite),
+    /// No slot names it, in two equal looks.
+    Unnamed,
+    /// The slots changed between the looks.
+    Unclear,
+}
+
+/// Entries looked at side by side.
+const LANES: usize = 16;
+/// Pause between two looks at the grace period.
+const GRACE_POLL_US: u64 = 1000;
+
+impl<F: Fabric> Client<F> {
+    /// Scrubs data table `dti`. Waits for clients that are in the middle of an operation, but not
+    /// beyond `wait_us`: then nothing is freed, and the next scrub may be luckier.
+    ///
+    /// # Errors
+    /// [`EngineError::Timeout`] if the grace period did not pass, or the fabric's errors.
+    pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
+        let mut report = Scrubbed::default();
+        let suspects = self.suspects(dti, &mut report).await?;
+        let stuck = self.unowned(dti).await?;
+        if suspects.is_empty() && stuck.is_empty() {
+            return Ok(report);
+        }
+        let mut grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
+        let until = self.fabric.now_us() + wait_us;
+        while !grace.has_passed(&self.fabric).await? {
+            if self.fabric.now_us() > until {
+                return Err(EngineError::Timeout {
+                    timeout_us: wait_us,
+                });
+            }
+            self.fabric.pause(GRACE_POLL_US).await;
+        }
+        for suspect in suspects {
+            self.resolve(suspect, &mut report).await?;
+        }
+        for (slab, class, word) in stuck {
+            let to = Chunk::Abandoned {
+                class: class.id,
+                chunks: class.chunks,
+                free_hint: class.entries,
+            };
+            let at = self.map.chunk_addr(slab.dti, slab.chunk as u64);
+            self.fabric.compare_swap(at, word, to.to_word()).await?;
+        }
+        Ok(report)
+    }
+
+    /// The entries of a data table that are in use but that no slot shows.
+    pub(super) async fn suspects(
+        &self,
+        dti: u8,
+        report: &mut Scrubbed,
+    ) -> Result<Vec<Suspect>, EngineError> {
+        let mut suspects = Vec::new();
+        for (chunk, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {
+            let Some((id, chunks)) = slab_of(Chunk::from_word(word)) else {
+                continue;
+            };
+            let Some(class) = self.map.classes.by_id(id, chunks) else {
+                continue;
+            };
+            let slab = Slab {
+                dti,
+                chunk: chunk as u32,
+            };
+            let used = self.used_entries(slab, class).await?;
+            report.entries += used.len() as u64;
+            let looks = used.into_iter().map(|suspect| async move {
+                self.standing(suspect)
+                    .await
+                    .map(|standing| (suspect, standing))
+            });
+            let mut failed = None;
+            lanes::run(LANES, looks, |look| match look {
+                Ok((_, Some(Standing::Shown))) => (),
+                Ok((suspect, _)) => suspects.push(suspect),
+                Err(error) => failed = Some(error),
+            })
+            .await;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        report.suspects = suspects.len() as u64;
+        Ok(suspects)
+    }
+
+    /// The entries of a slab that are in use, by their notes and generations.
+    pub(super) async fn used_entries(
+        &self,
+        slab: Slab,
+        class: Class,
+    ) -> Result<Vec<Suspect>, EngineError> {
+        let base = self.map.slab_addr(slab);
+        let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
+        let (head, done) = self.fabric.read(base, len, Buf::with_capacity(len)).await;
+        done?;
+        let formatted = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
+        let formatted = formatted.min(class.entries as u64) as usize;
+        let mut used = Vec::new();
+        for (number, note) in head[SLAB_HEADER_BYTES as usize..]
+            .chunks_exact(4)
+            .take(formatted)
+            .enumerate()
+        {
+            let note = u32::from_le_bytes(note.try_into().expect("four bytes"));
+            let number = number as u32;
+            let generation = self.read_word(base.add(class.entry_at(number))).await?;
+            if note != note_of(generation) {
+                used.push(Suspect {
+                    class,
+                    entry: Entry { slab, number },
+                    generation,
+                });
+            }
+        }
+        Ok(used)
+    }
+
+    fn at(&self, suspect: &Suspect) -> RemoteAddr {
+        self.map
+            .slab_addr(suspect.entry.slab)
+            .add(suspect.class.entry_at(suspect.entry.number))
+    }
+
+    /// What the index says of an entry; `None` if it is another incarnation by now.
+    async fn standing(&self, suspect: Suspect) -> Result<Option<Standing>, EngineError> {
+        let Some(key) = self.key_of(suspect).await? else {
+            return Ok(None);
+        };
+        let candidates = Candidates::of(&self.map, &key);
+        let place = suspect.class.place(suspect.entry);
+        let codec = &self.map.codec;
+        let words = self.collect(&candidates).await?;
+        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+            let names = !codec.is_empty(*word)
+                && codec.place(*word) == place
+                && codec.generation(*word) == suspect.generation & codec.gen_mask();
+            if names {
+                let shown = matches!(codec.state(*word), State::Visible { .. });
+                return Ok(Some(if shown {
+                    Standing::Shown
+                } else {
+                    Standing::Undecided(slot, *word)
+                }));
+            }
+        }
+        let again = self.collect(&candidates).await?;
+        Ok(Some(if again == words {
+            Standing::Unnamed
+        } else {
+            Standing::Unclear
+        }))
+    }
+
+    /// The key of an entry, which may be half-written; `None` if it cannot be a key, or the entry
+    /// is another incarnation.
+    async fn key_of(&self, suspect: Suspect) -> Result<Option<Vec<u8>>, EngineError> {
+        let at = self.at(&suspect);
+        let len = suspect
+            .class
+            .entry_bytes
+            .min(crate::limits::KEY_BYTES_MAX as u64 + 64) as usize;
+        let (buf, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
+        done?;
+        let Some(header) = Header::read(&buf) else {
+            return Ok(None);
+        };
+        if header.generation != suspect.generation {
+            return Ok(None);
+        }
+        // Never finished: it has no key that anybody could look for, and any will do.
+        Ok(Some(
+            buf.get(header.key_at()..header.value_at())
+                .unwrap_or(&[0])
+                .to_vec(),
+        ))
+    }
+
+    /// After the grace period: frees what is leaked.
+    async fn resolve(&self, suspect: Suspect, report: &mut Scrubbed) -> Result<(), EngineError> {
+        for _ in 0..3 {
+            let note_at = self
+                .map
+                .slab_addr(suspect.entry.slab)
+                .add(suspect.class.note_at(suspect.entry.number));
+            let word = self
+                .read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7))
+                .await?;
+            let note = (word >> ((note_at.offset() & 4) * 8)) as u32;
+            if note == note_of(suspect.generation) {
+                return Ok(());
+            }
+            let Some(standing) = self.standing(suspect).await? else {
+                return Ok(());
+            };
+            match standing {
+                Standing::Shown => return Ok(()),
+                Standing::Unclear => (),
+                Standing::Undecided(slot, word) => {
+                    let Some(key) = self.key_of(suspect).await? else {
+                        return Ok(());
+                    };
+                    let candidates = Candidates::of(&self.map, &key);
+                    if self.map.codec.is_visible(word) {
+                        self.help(&candidates, &key, slot, word).await?;
+                        report.moves += 1;
+                        return Ok(());
+                    }
+                    // A T from before the grace period: its owner is dead.
+                    report.tentative += self.clear(&candidates, slot, word).await? as u64;
+                }
+                Standing::Unnamed => {
+                    self.fabric
+                        .write_unsignaled(note_at, &note_of(suspect.generation).to_le_bytes())?;
+                    report.freed += 1;
+                    report.freed_bytes += suspect.class.entry_bytes;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Slabs that were being seized by a session that is no more.
+    async fn unowned(&self, dti: u8) -> Result<Vec<(Slab, Class, u64)>, EngineError> {
+        let live = self.live_sessions().await?;
+        let mut stuck = Vec::new();
+        for (chunk, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {
+            if let Some(Chunk::Seized {
+                class,
+                chunks,
+                owner,
+            }) = Chunk::from_word(word)
+                && !live.contains(&owner)
+                && let Some(class) = self.map.classes.by_id(class, chunks)
+            {
+                stuck.push((
+                    Slab {
+                        dti,
+                        chunk: chunk as u32,
+                    },
+                    class,
+                    word,
+                ));
+            }
+        }
+        Ok(stuck)
+    }
+
+    /// The low halves of the incarnations of all sessions of all nodes.
+    async fn live_sessions(&self) -> Result<Vec<u32>, EngineError> {
+        use crate::region::{SESSION_BYTES, SESSIONS_OFFSET};
+        let mut live = Vec::new();
+        for (region, slots) in self.map.sessions() {
+            let bytes = (*slots as u64 * SESSION_BYTES) as usize;
+            let at = RemoteAddr::new(*region, SESSIONS_OFFSET);
+            let (buf, done) = self.fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
+            done?;
+            let incarnation =
+                |slot: &[u8]| u64::from_le_bytes(slot[..8].try_into().expect("eight bytes"));
+            live.extend(
+                buf.chunks_exact(SESSION_BYTES as usize)
+                    .map(incarnation)
+                    .filter(|i| *i != 0)
+                    .map(|i| i as u32),
+            );
+        }
+        Ok(live)
+    }
+
+    /// The address of an entry's place; for reports.
+    pub(super) fn place_addr(&self, place: super::ite::Place) -> Option<RemoteAddr> {
+        Some(
+            self.map
+                .data_base(place.dti)?
+                .add(place.idx as u64 * GRAIN_BYTES),
+        )
+    }
+}
+
+/// Class and run of a descriptor that heads a slab with entries.
+pub(super) fn slab_of(chunk: Option<Chunk>) -> Option<(u8, u32)> {
+    match chunk? {
+        Chunk::Leased { class, chunks, .. }
+        | Chunk::Abandoned { class, chunks, .. }
+        | Chunk::Seized { class, chunks, .. }
+        | Chunk::Closing { class, chunks, .. } => Some((class, chunks)),
+        Chunk::Free | Chunk::Forming { .. } | Chunk::Tail { .. } => None,
+    }
+}
+
+/// Puts the chunk descriptors in order that a session left: leased slabs become abandoned, runs that
+/// were being put together or taken apart become whole or free. Returns the slabs touched. Slabs
+/// that it was seizing wait for the scrubber's grace period.
+///
+/// Called by the node, for a session that has certainly ended.
+///
+/// # Errors
+/// The fabric's.
+pub async fn release_dead<F: Fabric>(
+    fabric: &F,
+    map: &TableMap,
+    dti: u8,
+    owner: u32,
+) -> Result<u64, EngineError> {
+    let bytes = map.shape.geometry.chunks as usize * 8;
+    let (buf, done) = fabric
+        .read(map.chunk_addr(dti, 0), bytes, Buf::with_capacity(bytes))
+        .await;
+    done?;
+    let words: Vec<u64> = buf
+        .chunks_exact(8)
+        .map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes")))
+        .collect();
+    let chunk_at = |at: usize| words.get(at).and_then(|w| Chunk::from_word(*w));
+    let mut released = 0;
+    for at in 0..words.len() {
+        let (class, chunks, dead, contents) = match chunk_at(at) {
+            Some(Chunk::Leased {
+                class,
+                chunks,
+                owner,
+            }) => (class, chunks, owner, true),
+            Some(Chunk::Closing {
+                class,
+                chunks,
+                owner,
+            }) => (class, chunks, owner, true),
+            Some(Chunk::Forming {
+                class,
+                chunks,
+                owner,
+            }) => (class, chunks, owner, false),
+            _ => continue,
+        };
+        if dead != owner {
+            continue;
+        }
+        released += 1;
+        let is_tail =
+            |back: &u32| chunk_at(at + *back as usize) == Some(Chunk::Tail { back: *back });
+        let tails: Vec<u32> = (1..chunks).filter(is_tail).collect();
+        let whole = tails.len() + 1 == chunks as usize;
+        let entries = map.classes.by_id(class, chunks).map_or(0, |c| c.entries);
+        let to = if whole && contents {
+            Chunk::Abandoned {
+                class,
+                chunks,
+                free_hint: entries,
+            }
+        } else {
+            // It held no entry, and if it ever did, two grace periods have passed since: that is
+            // when taking it apart begins.
+            for back in tails {
+                let tail = Chunk::Tail { back }.to_word();
+                fabric
+                    .compare_swap(
+                        map.chunk_addr(dti, at as u64 + back as u64),
+                        tail,
+                        Chunk::Free.to_word(),
+                    )
+                    .await?;
+            }
+            Chunk::Free
+        };
+        fabric
+            .compare_swap(map.chunk_addr(dti, at as u64), words[at], to.to_word())
+            .await?;
+    }
+    Ok(released)
+}

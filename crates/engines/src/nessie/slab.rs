@@ -1,0 +1,407 @@
+//! Size classes, slabs and the chunk table: how a data table is cut into entries.
+//!
+//! A data table is an array of chunks, each with a descriptor word in the chunk table. A client
+//! leases a run of chunks by CAS and cuts it into entries of one size: a **slab**. Long entries have
+//! a run of their own, a slab of one entry.
+//!
+//! | slab offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | generation floor: entries never used have this generation |
+//! | 8 | 8 | formatted: entries that were ever used; the others are free |
+//! | 64 | 4 × entries | notes |
+//! | data_at | class bytes × entries | entries |
+//!
+//! **Notes.** Whoever unlinks an entry from the index WRITEs the low half of its generation into its
+//! note; whoever reuses the entry clears the note and then changes the generation. So an entry is
+//! free if, and only if, its note is its generation; a note that comes late is of an older
+//! generation and says nothing.
+
+use super::ite::Place;
+use crate::limits::{CHUNK_BYTES, GRAIN_BYTES};
+
+/// Bytes of a slab's header.
+pub const SLAB_HEADER_BYTES: u64 = 64;
+/// Offset of the count of entries ever used.
+pub const FORMATTED_OFFSET: u64 = 8;
+/// The class number of slabs with one long entry.
+pub const LARGE: u8 = u8::MAX;
+
+const CLASS_BYTES_MIN: u64 = 64;
+const CLASS_BYTES_MAX: u64 = 256 << 10;
+const SLAB_BYTES_WANTED: u64 = 1 << 20;
+const SLAB_ENTRIES_WANTED: u64 = 8;
+
+/// How entries of a size lie in their slabs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Class {
+    /// Its number; [`LARGE`] for long entries, which also differ in `chunks`.
+    pub id: u8,
+    /// Chunks of a slab; a power of two unless the class is [`LARGE`].
+    pub chunks: u32,
+    /// Entries of a slab.
+    pub entries: u32,
+    /// Bytes of an entry.
+    pub entry_bytes: u64,
+    /// Where the first entry starts in the slab.
+    pub data_at: u64,
+}
+
+/// A run of chunks: the data table and the first chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slab {
+    /// The data table.
+    pub dti: u8,
+    /// The first chunk.
+    pub chunk: u32,
+}
+
+/// An entry of a slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The slab.
+    pub slab: Slab,
+    /// Its number in the slab.
+    pub number: u32,
+}
+
+impl Class {
+    fn new(id: u8, entry_bytes: u64, chunks: u32) -> Self {
+        let bytes = chunks as u64 * CHUNK_BYTES;
+        // Notes and entries share what the header leaves; the entries start on a cache line.
+        let mut entries = (bytes - SLAB_HEADER_BYTES) / (entry_bytes + 4);
+        while entries > 0 && data_at(entries) + entries * entry_bytes > bytes {
+            entries -= 1;
+        }
+        Self {
+            id,
+            chunks,
+            entries: entries as u32,
+            entry_bytes,
+            data_at: data_at(entries),
+        }
+    }
+
+    fn large(entry_len: u64) -> Self {
+        let chunks = (data_at(1) + entry_len).div_ceil(CHUNK_BYTES);
+        let entry_bytes = chunks * CHUNK_BYTES - data_at(1);
+        Self {
+            id: LARGE,
+            chunks: chunks as u32,
+            entries: 1,
+            entry_bytes,
+            data_at: data_at(1),
+        }
+    }
+
+    /// Where entry `number` starts in its slab.
+    #[inline]
+    pub fn entry_at(&self, number: u32) -> u64 {
+        self.data_at + number as u64 * self.entry_bytes
+    }
+
+    /// Where the note of entry `number` is in its slab.
+    #[inline]
+    pub fn note_at(&self, number: u32) -> u64 {
+        SLAB_HEADER_BYTES + number as u64 * 4
+    }
+
+    /// The place of an entry, as an index entry names it.
+    #[inline]
+    pub fn place(&self, entry: Entry) -> Place {
+        let at = entry.slab.chunk as u64 * CHUNK_BYTES + self.entry_at(entry.number);
+        Place {
+            dti: entry.slab.dti,
+            idx: (at / GRAIN_BYTES) as u32,
+        }
+    }
+
+    /// The entry at a place, if one of this class can start there.
+    #[inline]
+    pub fn entry(&self, place: Place) -> Option<Entry> {
+        let at = place.idx as u64 * GRAIN_BYTES;
+        let mut chunk = at / CHUNK_BYTES;
+        if self.id != LARGE {
+            // Slabs lie at multiples of their size.
+            chunk &= !(self.chunks as u64 - 1);
+        }
+        let offset = (at - chunk * CHUNK_BYTES).checked_sub(self.data_at)?;
+        let number = offset / self.entry_bytes;
+        let slab = Slab {
+            dti: place.dti,
+            chunk: chunk as u32,
+        };
+        (offset % self.entry_bytes == 0 && number < self.entries as u64).then_some(Entry {
+            slab,
+            number: number as u32,
+        })
+    }
+}
+
+fn data_at(entries: u64) -> u64 {
+    (SLAB_HEADER_BYTES + entries * 4).next_multiple_of(64)
+}
+
+/// The size classes of a table: eight to a doubling, multiples of 16.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    classes: Vec<Class>,
+}
+
+impl Classes {
+    /// The classes of a table whose data tables have `data_bytes`: the smaller it is, the smaller
+    /// are its slabs, so that many clients can have their own.
+    pub fn new(data_bytes: u64) -> Self {
+        let wanted = SLAB_BYTES_WANTED.min(data_bytes / 64).max(CHUNK_BYTES);
+        let most = (data_bytes / 16).max(CHUNK_BYTES);
+        let mut classes = Vec::new();
+        let mut bytes = CLASS_BYTES_MIN;
+        while bytes <= CLASS_BYTES_MAX {
+            let id = classes.len() as u8;
+            let mut class = Class::new(id, bytes, 1);
+            let enough = |c: &Class| {
+                c.chunks as u64 * CHUNK_BYTES >= wanted && c.entries as u64 >= SLAB_ENTRIES_WANTED
+            };
+            while !enough(&class) && class.chunks as u64 * CHUNK_BYTES * 2 <= most {
+                class = Class::new(id, bytes, class.chunks * 2);
+            }
+            if class.entries < 2 {
+                break;
+            }
+            classes.push(class);
+            let step = (bytes.next_power_of_two() / if bytes.is_power_of_two() { 8 } else { 16 })
+                .max(GRAIN_BYTES);
+            bytes += step;
+        }
+        assert!(classes.len() < LARGE as usize);
+        Self { classes }
+    }
+
+    /// The class for an entry of `len` bytes.
+    #[inline]
+    pub fn of(&self, len: usize) -> Class {
+        let len = len as u64;
+        let at = self.classes.partition_point(|c| c.entry_bytes < len);
+        self.classes
+            .get(at)
+            .copied()
+            .unwrap_or_else(|| Class::large(len))
+    }
+
+    /// The class that a chunk descriptor names.
+    pub fn by_id(&self, id: u8, chunks: u32) -> Option<Class> {
+        if id == LARGE {
+            return (chunks > 0).then(|| Class::large(chunks as u64 * CHUNK_BYTES - data_at(1)));
+        }
+        self.classes
+            .get(id as usize)
+            .copied()
+            .filter(|c| c.chunks == chunks)
+    }
+
+    /// All classes but the large ones.
+    pub fn all(&self) -> &[Class] {
+        &self.classes
+    }
+}
+
+/// What a chunk is used for: the meaning of its descriptor word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunk {
+    /// Not used.
+    Free,
+    /// First of a run that `owner` is putting together; its bytes mean nothing yet.
+    Forming {
+        /// Class number.
+        class: u8,
+        /// Chunks of the run.
+        chunks: u32,
+        /// Incarnation of the session, its low half.
+        owner: u32,
+    },
+    /// First of a slab that `owner` allocates from.
+    Leased {
+        /// Class number.
+        class: u8,
+        /// Chunks of the run.
+        chunks: u32,
+        /// Incarnation of the session, its low half.
+        owner: u32,
+    },
+    /// First of a slab that `owner` takes over from somebody who does not use it; a grace period
+    /// before it may allocate from it.
+    Seized {
+        /// Class number.
+        class: u8,
+        /// Chunks of the run.
+        chunks: u32,
+        /// Incarnation of the session, its low half.
+        owner: u32,
+    },
+    /// First of a slab without owner.
+    Abandoned {
+        /// Class number.
+        class: u8,
+        /// Chunks of the run.
+        chunks: u32,
+        /// Free entries that its last owner knew of; a hint.
+        free_hint: u32,
+    },
+    /// First of a slab without an entry in use, which `owner` will take apart after grace periods.
+    Closing {
+        /// Class number.
+        class: u8,
+        /// Chunks of the run.
+        chunks: u32,
+        /// Incarnation of the session, its low half.
+        owner: u32,
+    },
+    /// Belongs to the run that starts `back` chunks before.
+    Tail {
+        /// Chunks back to the first of the run.
+        back: u32,
+    },
+}
+
+const RUN_BITS: u32 = 21;
+
+impl Chunk {
+    /// The descriptor word.
+    pub fn to_word(self) -> u64 {
+        let word = |kind: u64, class: u8, run: u32, owner: u32| {
+            debug_assert!(run >> RUN_BITS == 0);
+            kind | (class as u64) << 3 | (run as u64) << 11 | (owner as u64) << 32
+        };
+        match self {
+            Self::Free => 0,
+            Self::Forming {
+                class,
+                chunks,
+                owner,
+            } => word(1, class, chunks, owner),
+            Self::Leased {
+                class,
+                chunks,
+                owner,
+            } => word(2, class, chunks, owner),
+            Self::Abandoned {
+                class,
+                chunks,
+                free_hint,
+            } => word(3, class, chunks, free_hint),
+            Self::Tail { back } => word(4, 0, back, 0),
+            Self::Seized {
+                class,
+                chunks,
+                owner,
+            } => word(5, class, chunks, owner),
+            Self::Closing {
+                class,
+                chunks,
+                owner,
+            } => word(6, class, chunks, owner),
+        }
+    }
+
+    /// What a descriptor word means; `None` for words that nobody writes.
+    pub fn from_word(word: u64) -> Option<Self> {
+        let class = (word >> 3) as u8;
+        let chunks = (word >> 11) as u32 & ((1 << RUN_BITS) - 1);
+        let owner = (word >> 32) as u32;
+        Some(match word & 7 {
+            0 if word == 0 => Self::Free,
+            1 => Self::Forming {
+                class,
+                chunks,
+                owner,
+            },
+            2 => Self::Leased {
+                class,
+                chunks,
+                owner,
+            },
+            3 => Self::Abandoned {
+                class,
+                chunks,
+                free_hint: owner,
+            },
+            4 => Self::Tail { back: chunks },
+            5 => Self::Seized {
+                class,
+                chunks,
+                owner,
+            },
+            6 => Self::Closing {
+                class,
+                chunks,
+                owner,
+            },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn classes_grow_by_an_eighth_and_waste_little() {
+        let classes = Classes::new(4 << 30);
+        for pair in classes.all().windows(2) {
+            let (a, b) = (pair[0].entry_bytes, pair[1].entry_bytes);
+            assert!(
+                b > a && (b - a <= a / 4 || b - a == 16) && b % 16 == 0,
+                "{a} {b}"
+            );
+        }
+        for class in classes.all() {
+            let bytes = class.chunks as u64 * CHUNK_BYTES;
+            let used = class.entries as u64 * (class.entry_bytes + 4) + SLAB_HEADER_BYTES;
+            assert!(
+                used <= bytes && used * 8 >= bytes * 7,
+                "{class:?} uses {used} of {bytes}"
+            );
+        }
+        assert_eq!(classes.of(112).entry_bytes, 112);
+        assert_eq!(classes.of(1).entry_bytes, 64);
+        assert_eq!(classes.of((128 << 10) + 48).entry_bytes, 144 << 10);
+        assert_eq!(classes.of((1 << 20) + 48).chunks, 17);
+    }
+
+    proptest! {
+        #[test]
+        fn every_length_has_a_class_that_holds_it(len in 1usize..3 << 20, data in 20u32..34) {
+            let classes = Classes::new(1 << data);
+            let class = classes.of(len);
+            prop_assert!(class.entry_bytes >= len as u64);
+            prop_assert!(class.data_at + class.entries as u64 * class.entry_bytes <= class.chunks as u64 * CHUNK_BYTES);
+            prop_assert!(class.note_at(class.entries) <= class.data_at);
+            prop_assert_eq!(classes.by_id(class.id, class.chunks), Some(class));
+        }
+
+        #[test]
+        fn places_and_entries_are_two_names_of_one_thing(len in 1usize..1 << 20, n: prop::sample::Index, run in 0u32..100) {
+            let class = Classes::new(1 << 32).of(len);
+            let chunk = run * if class.id == LARGE { 1 } else { class.chunks };
+            let entry = Entry { slab: Slab { dti: 3, chunk }, number: n.index(class.entries as usize) as u32 };
+            let place = class.place(entry);
+            prop_assert_eq!(class.entry(place), Some(entry));
+            prop_assert_eq!(class.entry(Place { idx: place.idx + 1, ..place }), None);
+        }
+
+        #[test]
+        fn descriptors_survive_the_trip(kind in 0usize..7, class: u8, run in 0u32..1 << 21, owner: u32) {
+            let chunk = [
+                Chunk::Free,
+                Chunk::Forming { class, chunks: run, owner },
+                Chunk::Leased { class, chunks: run, owner },
+                Chunk::Abandoned { class, chunks: run, free_hint: owner },
+                Chunk::Seized { class, chunks: run, owner },
+                Chunk::Closing { class, chunks: run, owner },
+                Chunk::Tail { back: run },
+            ][kind];
+            prop_assert_eq!(Chunk::from_word(chunk.to_word()), Some(chunk));
+        }
+    }
+}

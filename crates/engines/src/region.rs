@@ -1,0 +1,310 @@
+//! The layout of a node's memory: header page, table directory, session slots, tables.
+//!
+//! `docs/memory-layout.md` draws it; the assertions here hold the drawing true. All words are
+//! little-endian. The header and the directory are written once, when the region is made, and are
+//! covered by checksums; the words on lines of their own change while the region lives.
+
+use loch_fabric::{RegionId, RemoteAddr};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::limits::{NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX};
+use crate::nessie::geometry::Geometry;
+
+/// First word of every region.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHMEM\0");
+
+/// Version of everything in this file and of the engines' layouts. Another version is another
+/// region: there is no migration in place.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Offset of the word that counts requests for a grace period; see [`crate::epoch`].
+pub const EPOCH_OFFSET: u64 = 1024;
+/// Offset of the word from which writers lease stamps.
+pub const STAMP_OFFSET: u64 = 1088;
+/// Offset of the word from which session incarnations are taken.
+pub const INCARNATION_OFFSET: u64 = 1152;
+/// Offset of the table directory.
+pub const DIRECTORY_OFFSET: u64 = 4096;
+/// Offset of the session slots.
+pub const SESSIONS_OFFSET: u64 = 8192;
+/// Bytes of a session slot: a cache line.
+pub const SESSION_BYTES: u64 = 64;
+/// Tables start at multiples of this.
+pub const TABLE_ALIGN_BYTES: u64 = 64 << 10;
+
+/// The header of a region: its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`LAYOUT_VERSION`].
+    pub version: u32,
+    /// This node's number in its cluster.
+    pub node: u16,
+    /// Nodes of the cluster.
+    pub nodes: u16,
+    /// Bytes of the region.
+    pub region_bytes: u64,
+    /// Session slots.
+    pub sessions: u32,
+    /// Tables in the directory.
+    pub tables: u32,
+    /// Identifies the memory: random, chosen when the region was made.
+    pub identity: u64,
+    /// [`checksum`] of the bytes before this field.
+    pub checksum: u64,
+}
+
+/// One table of the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct TableEntry {
+    /// The name, padded with zeros.
+    pub name: [u8; TABLE_NAME_BYTES_MAX],
+    /// The engine, an [`EngineId`].
+    pub engine: u32,
+    /// Reserved, zero.
+    pub reserved: u32,
+    /// First byte of the table in the region.
+    pub offset: u64,
+    /// The table's shape, the same on every node.
+    pub geometry: Geometry,
+    /// [`checksum`] of the bytes before this field.
+    pub checksum: u64,
+}
+
+/// The engines by their number in the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EngineId {
+    /// [`crate::nessie`].
+    Nessie = 1,
+}
+
+/// One session slot: a client's presence in a node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct SessionSlot {
+    /// Which session holds the slot; 0: none.
+    pub incarnation: u64,
+    /// Twice the epoch the session has seen, plus one while an operation is under way.
+    pub announced: u64,
+    /// Process that holds the session, as the node sees it.
+    pub pid: u64,
+    /// Start time of that process, so that a recycled pid is not taken for it.
+    pub started: u64,
+    /// Reserved, zero.
+    pub reserved: [u64; 4],
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == 48);
+    assert!(size_of::<Header>() as u64 <= EPOCH_OFFSET);
+    assert!(size_of::<SessionSlot>() as u64 == SESSION_BYTES);
+    assert!(DIRECTORY_OFFSET + (TABLES_MAX * size_of::<TableEntry>()) as u64 <= SESSIONS_OFFSET);
+};
+
+/// Why a region cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Not a region at all.
+    #[error("it is not a Loch region (its first word is {found:#018x})")]
+    NotARegion {
+        /// The first word.
+        found: u64,
+    },
+    /// Made by another version.
+    #[error("its layout is version {found}, this program reads version {LAYOUT_VERSION}")]
+    Version {
+        /// The region's version.
+        found: u32,
+    },
+    /// The header or directory was damaged.
+    #[error("its {what} is damaged")]
+    Damaged {
+        /// Which part.
+        what: String,
+    },
+    /// A declared table cannot be laid out.
+    #[error("{0}")]
+    Geometry(String),
+}
+
+/// The CRC-64 (NVME) that guards headers, directories and, where a table asks for it, entries.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+impl Header {
+    /// The header with its checksum.
+    pub fn sealed(mut self) -> Self {
+        self.checksum = checksum(&self.as_bytes()[..size_of::<Self>() - 8]);
+        self
+    }
+
+    /// Reads a header from the first bytes of a region of `region_bytes` bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError`] if the bytes are not a valid header of this version.
+    pub fn parse(bytes: &[u8], region_bytes: u64) -> Result<Self, LayoutError> {
+        let damaged = |what: &str| LayoutError::Damaged { what: what.into() };
+        let (header, _) = Self::read_from_prefix(bytes).map_err(|_| damaged("header"))?;
+        if header.magic != MAGIC {
+            return Err(LayoutError::NotARegion {
+                found: header.magic,
+            });
+        }
+        if header.version != LAYOUT_VERSION {
+            return Err(LayoutError::Version {
+                found: header.version,
+            });
+        }
+        if header != header.sealed() || header.region_bytes != region_bytes {
+            return Err(damaged("header"));
+        }
+        let sane = header.nodes as usize <= NODES_MAX
+            && header.node < header.nodes
+            && header.tables as usize <= TABLES_MAX
+            && SESSIONS_OFFSET + header.sessions as u64 * SESSION_BYTES <= region_bytes;
+        if sane {
+            Ok(header)
+        } else {
+            Err(damaged("header"))
+        }
+    }
+
+    /// First byte after the session slots where a table may start.
+    pub fn tables_offset(&self) -> u64 {
+        (SESSIONS_OFFSET + self.sessions as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES)
+    }
+}
+
+impl TableEntry {
+    /// An entry with its checksum.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] if the name is empty or too long.
+    pub fn new(
+        name: &str,
+        engine: EngineId,
+        offset: u64,
+        geometry: Geometry,
+    ) -> Result<Self, LayoutError> {
+        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
+            return Err(LayoutError::Geometry(format!(
+                "the table name {name:?} has {} bytes: a name has 1 to {TABLE_NAME_BYTES_MAX}",
+                name.len()
+            )));
+        }
+        let mut padded = [0; TABLE_NAME_BYTES_MAX];
+        padded[..name.len()].copy_from_slice(name.as_bytes());
+        let mut entry = Self {
+            name: padded,
+            engine: engine as u32,
+            reserved: 0,
+            offset,
+            geometry,
+            checksum: 0,
+        };
+        entry.checksum = entry.computed_checksum();
+        Ok(entry)
+    }
+
+    fn computed_checksum(&self) -> u64 {
+        checksum(&self.as_bytes()[..size_of::<Self>() - 8])
+    }
+
+    /// Reads entry `index` from the directory's bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError::Damaged`] if it is not a valid entry inside the region.
+    pub fn parse(directory: &[u8], index: usize, header: &Header) -> Result<Self, LayoutError> {
+        let damaged = || LayoutError::Damaged {
+            what: format!("table directory (entry {index})"),
+        };
+        let at = index * size_of::<Self>();
+        let bytes = directory
+            .get(at..at + size_of::<Self>())
+            .ok_or_else(damaged)?;
+        let entry = Self::read_from_bytes(bytes).map_err(|_| damaged())?;
+        let end = entry
+            .offset
+            .checked_add(entry.geometry.validate().map_err(|_| damaged())?.bytes());
+        let inside = entry.offset.is_multiple_of(TABLE_ALIGN_BYTES)
+            && entry.offset >= header.tables_offset()
+            && end.is_some_and(|end| end <= header.region_bytes);
+        let valid = entry.checksum == entry.computed_checksum()
+            && entry.engine == EngineId::Nessie as u32
+            && entry.geometry.nodes == header.nodes
+            && entry.name().is_some();
+        if inside && valid {
+            Ok(entry)
+        } else {
+            Err(damaged())
+        }
+    }
+
+    /// The name, if it is one.
+    pub fn name(&self) -> Option<&str> {
+        let len = self
+            .name
+            .iter()
+            .position(|b| *b == 0)
+            .unwrap_or(self.name.len());
+        std::str::from_utf8(&self.name[..len])
+            .ok()
+            .filter(|n| !n.is_empty())
+    }
+}
+
+/// The address of session slot `slot` of a node.
+pub fn session_addr(node: RegionId, slot: u32) -> RemoteAddr {
+    RemoteAddr::new(node, SESSIONS_OFFSET + slot as u64 * SESSION_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            magic: MAGIC,
+            version: LAYOUT_VERSION,
+            node: 1,
+            nodes: 3,
+            region_bytes: 1 << 30,
+            sessions: 128,
+            tables: 1,
+            identity: 9,
+            checksum: 0,
+        }
+        .sealed()
+    }
+
+    #[test]
+    fn a_header_survives_the_trip_and_every_flipped_bit_is_noticed() {
+        let good = header();
+        let bytes = good.as_bytes().to_vec();
+        assert_eq!(Header::parse(&bytes, 1 << 30), Ok(good));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::parse(&bad, 1 << 30).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let newer = Header {
+            version: 9,
+            ..header()
+        }
+        .sealed();
+        let error = Header::parse(newer.as_bytes(), 1 << 30).unwrap_err();
+        assert_eq!(error, LayoutError::Version { found: 9 });
+        assert!(Header::parse(&[0; 48], 1 << 30).is_err());
+        assert!(Header::parse(&[1; 7], 1 << 30).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! A cluster of regions in one process, without nodes: what engine tests run on.
+
+use std::sync::Arc;
+
+use loch_engines::epoch::Session;
+use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::{CacheLimits, Client};
+use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_fabric::shm::{Region, ShmEndpoint};
+use loch_fabric::{RegionId, RemoteAddr};
+
+pub const SESSIONS: u32 = 64;
+
+pub struct TestCluster {
+    regions: Vec<Arc<Region>>,
+    pub map: Arc<TableMap>,
+    next: std::sync::atomic::AtomicU64,
+}
+
+pub struct Plan {
+    pub nodes: u16,
+    pub table_bytes: u64,
+    pub index_slots: u64,
+    pub ways: u8,
+    pub bucket_slots: u8,
+    pub options: Options,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            table_bytes: 16 << 20,
+            index_slots: 1 << 14,
+            ways: 3,
+            bucket_slots: 4,
+            options: Options::default(),
+        }
+    }
+}
+
+impl TestCluster {
+    pub fn new(plan: Plan) -> Self {
+        let Plan {
+            nodes,
+            table_bytes,
+            index_slots,
+            ways,
+            bucket_slots,
+            options,
+        } = plan;
+        let geometry = Geometry::plan(
+            nodes,
+            table_bytes,
+            index_slots,
+            ways,
+            bucket_slots,
+            64 << 20,
+            options,
+        )
+        .unwrap();
+        let shape = geometry.validate().unwrap();
+        let table =
+            (SESSIONS_OFFSET + SESSIONS as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
+        let dir = tempfile::tempdir().unwrap();
+        let region = |n| {
+            let path = dir.path().join(format!("{n}"));
+            Arc::new(Region::create(&path, table + shape.bytes()).unwrap())
+        };
+        let regions: Vec<_> = (0..nodes).map(region).collect();
+        let at = |n| (RemoteAddr::new(RegionId(n as u8), table), SESSIONS);
+        let map = Arc::new(TableMap::new(
+            shape,
+            &(0..nodes).map(at).collect::<Vec<_>>(),
+        ));
+        Self {
+            regions,
+            map,
+            next: 1.into(),
+        }
+    }
+
+    /// A client whose home is `node`.
+    pub fn client(&self, node: u8) -> Client<ShmEndpoint> {
+        let incarnation = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let slot = incarnation as u32 % SESSIONS;
+        let home = RegionId(node);
+        let mut fabric = ShmEndpoint::new(home);
+        for (n, region) in self.regions.iter().enumerate() {
+            fabric.attach(RegionId(n as u8), region.clone());
+        }
+        let at = SESSIONS_OFFSET + slot as u64 * SESSION_BYTES;
+        let region = &self.regions[node as usize];
+        region.copy_in(at, &[incarnation.to_le_bytes(), [0; 8]].concat());
+        let session = Session::new(home, slot, incarnation);
+        Client::new(
+            fabric,
+            self.map.clone(),
+            session,
+            CacheLimits::default(),
+            1_000_000,
+        )
+    }
+
+    /// Ends a session as its node would.
+    #[allow(dead_code, reason = "not every test kills clients")]
+    pub fn kill(&self, incarnation: u64) {
+        let slot = incarnation as u32 % SESSIONS;
+        for region in &self.regions {
+            let at = SESSIONS_OFFSET + slot as u64 * SESSION_BYTES;
+            let mut word = [0; 8];
+            region.copy_out(at, &mut word);
+            if u64::from_le_bytes(word) == incarnation {
+                region.copy_in(at, &[0; 16]);
+            }
+        }
+    }
+}

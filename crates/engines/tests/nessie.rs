@@ -1,0 +1,439 @@
+//! The nessie engine over shm, one process: what each operation does, alone and in company.
+
+mod cluster;
+
+use std::collections::HashMap;
+
+use cluster::{Plan, TestCluster};
+use loch_engines::EngineError;
+use loch_engines::nessie::geometry::Options;
+use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
+use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{Buf, Fabric, lanes::block_on};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+fn get(client: &Client<ShmEndpoint>, key: &[u8]) -> Option<Vec<u8>> {
+    block_on(client.get(key, Buf::new()))
+        .unwrap()
+        .map(|v| v.to_vec())
+}
+
+fn put(client: &Client<ShmEndpoint>, key: &[u8], value: &[u8]) -> u64 {
+    block_on(client.put(key, value, PutOptions::default())).unwrap()
+}
+
+fn delete(client: &Client<ShmEndpoint>, key: &[u8]) -> bool {
+    block_on(client.delete(key)).unwrap()
+}
+
+fn assert_sound(client: &Client<ShmEndpoint>) {
+    let report = block_on(client.check()).unwrap();
+    assert_eq!(report.broken, Vec::<String>::new());
+    assert_eq!(
+        (report.unshown, report.tentative, report.moving),
+        (0, 0, 0),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn a_value_comes_back_until_it_is_deleted() {
+    let cluster = TestCluster::new(Plan::default());
+    let client = cluster.client(0);
+    assert_eq!(get(&client, b"loch"), None);
+    put(&client, b"loch", b"deep");
+    assert_eq!(get(&client, b"loch").as_deref(), Some(&b"deep"[..]));
+    put(&client, b"loch", b"");
+    assert_eq!(get(&client, b"loch").as_deref(), Some(&b""[..]));
+    assert!(block_on(client.contains(b"loch")).unwrap());
+    assert!(delete(&client, b"loch"));
+    assert!(!delete(&client, b"loch"));
+    assert_eq!(get(&client, b"loch"), None);
+    assert!(!block_on(client.contains(b"loch")).unwrap());
+    assert_sound(&client);
+}
+
+/// Every combination of options, sizes from nothing to many chunks, against a map.
+#[test]
+fn a_random_workload_agrees_with_a_map() {
+    for bits in 0..64u32 {
+        let tri = |on: u32, auto: u32| if auto == 1 { None } else { Some(on == 1) };
+        let options = Options {
+            filter_bits: bits & 1 != 0,
+            cache: tri(bits >> 1 & 1, 0),
+            multi_read: bits & 4 != 0,
+            batched_reads: tri(bits >> 3 & 1, 0),
+            checksums: bits & 16 != 0,
+        };
+        let (ways, bucket_slots) = [(3, 4), (2, 2), (4, 4), (3, 1)][bits as usize / 16];
+        let plan = Plan {
+            ways,
+            bucket_slots,
+            options,
+            nodes: 1 + (bits % 3) as u16,
+            ..Plan::default()
+        };
+        let cluster = TestCluster::new(plan);
+        let clients = [cluster.client(0), cluster.client(0)];
+        let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+        let mut rng = ChaCha8Rng::seed_from_u64(bits as u64);
+        for _ in 0..1500 {
+            let client = &clients[rng.random_range(0..2)];
+            let key = match rng.random_range(0..200u32) {
+                0 => vec![7; 5000],
+                n => format!("key {n}").into_bytes(),
+            };
+            match rng.random_range(0..10) {
+                0..5 => assert_eq!(get(client, &key), model.get(&key).cloned()),
+                5..8 => {
+                    let len = match rng.random_range(0..50) {
+                        0 => rng.random_range(0..300_000),
+                        1..10 => rng.random_range(0..5000),
+                        _ => rng.random_range(0..100),
+                    };
+                    let mut value = vec![0; len];
+                    rng.fill_bytes(&mut value);
+                    put(client, &key, &value);
+                    model.insert(key, value);
+                }
+                8 => assert_eq!(delete(client, &key), model.remove(&key).is_some()),
+                _ => {
+                    let add = rng.random_range(0..1000);
+                    match block_on(client.fetch_add(&key, add)) {
+                        Ok(before) => {
+                            let number =
+                                |v: &Vec<u8>| u64::from_le_bytes(v[..].try_into().unwrap());
+                            assert_eq!(before, model.get(&key).map_or(0, number));
+                            model.insert(key, (before.wrapping_add(add)).to_le_bytes().to_vec());
+                        }
+                        Err(EngineError::NotACounter { len }) => {
+                            assert_eq!(Some(len as usize), model.get(&key).map(Vec::len));
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        }
+        for (key, value) in &model {
+            assert_eq!(get(&clients[0], key).as_ref(), Some(value));
+        }
+        assert_sound(&clients[0]);
+    }
+}
+
+#[test]
+fn conditions_hold_or_refuse() {
+    let cluster = TestCluster::new(Plan::default());
+    let client = cluster.client(0);
+    let put_if = |value: &[u8], expect| {
+        block_on(client.put_if(b"k", value, expect, PutOptions::default())).unwrap()
+    };
+    assert_eq!(put_if(b"0", Expect::Version(9)), Conditional::Refused(None));
+    let Conditional::Done(first) = put_if(b"1", Expect::Absent) else {
+        panic!("it was absent")
+    };
+    assert_eq!(
+        put_if(b"2", Expect::Absent),
+        Conditional::Refused(Some(first))
+    );
+    let Conditional::Done(second) = put_if(b"2", Expect::Version(first)) else {
+        panic!("it was first")
+    };
+    assert_eq!(
+        put_if(b"3", Expect::Version(first)),
+        Conditional::Refused(Some(second))
+    );
+    assert_eq!(get(&client, b"k").as_deref(), Some(&b"2"[..]));
+    assert_sound(&client);
+}
+
+#[test]
+fn an_expired_value_is_absent_and_its_memory_comes_back() {
+    let cluster = TestCluster::new(Plan::default());
+    let client = cluster.client(0);
+    let now = client.fabric().wall_ms();
+    let at = |ms| PutOptions {
+        expires_at_ms: Some(ms),
+    };
+    block_on(client.put(b"old", b"1", at(now - 1))).unwrap();
+    block_on(client.put(b"new", b"2", at(now + 3_600_000))).unwrap();
+    assert_eq!(get(&client, b"old"), None);
+    let found = block_on(client.get(b"new", Buf::new())).unwrap().unwrap();
+    assert_eq!(
+        (&found[..], found.expires_at_ms()),
+        (&b"2"[..], Some(now + 3_600_000))
+    );
+    block_on(client.put(b"old", b"3", at(now - 1))).unwrap();
+    assert_eq!(
+        block_on(client.fetch_add(b"old", 5)).unwrap(),
+        0,
+        "an expired number is no number"
+    );
+    assert_sound(&client);
+}
+
+#[test]
+fn a_reservation_is_written_in_place_or_leaves_nothing() {
+    let cluster = TestCluster::new(Plan {
+        options: Options {
+            checksums: true,
+            ..Options::default()
+        },
+        ..Plan::default()
+    });
+    let client = cluster.client(0);
+    let mut reserved = block_on(client.reserve(b"big", 1 << 20, PutOptions::default())).unwrap();
+    reserved.write_at(0, &vec![1; 1 << 19]).unwrap();
+    reserved.write_at(1 << 19, &vec![2; 1 << 19]).unwrap();
+    assert_eq!(get(&client, b"big"), None);
+    block_on(reserved.commit()).unwrap();
+    let value = get(&client, b"big").unwrap();
+    assert!(value[..1 << 19].iter().all(|b| *b == 1) && value[1 << 19..].iter().all(|b| *b == 2));
+    drop(block_on(client.reserve(b"big", 1 << 20, PutOptions::default())).unwrap());
+    assert_eq!(get(&client, b"big").unwrap().len(), 1 << 20);
+    assert_sound(&client);
+}
+
+#[test]
+fn bad_input_is_named() {
+    let cluster = TestCluster::new(Plan::default());
+    let client = cluster.client(0);
+    let put = |key: &[u8], value: &[u8]| block_on(client.put(key, value, PutOptions::default()));
+    assert_eq!(put(b"", b"v"), Err(EngineError::KeyEmpty));
+    assert_eq!(
+        put(&vec![1; 65537], b"v"),
+        Err(EngineError::KeyTooLong { len: 65537 })
+    );
+    put(&vec![1; 65536], b"v").unwrap();
+    assert_eq!(get(&client, &vec![1; 65536]).as_deref(), Some(&b"v"[..]));
+    let huge = vec![0; (64 << 20) + 1];
+    assert!(matches!(
+        put(b"k", &huge),
+        Err(EngineError::ValueTooLong { .. })
+    ));
+    assert!(matches!(
+        put(b"k", &huge[..20 << 20]),
+        Err(EngineError::OutOfMemory { .. })
+    ));
+    assert_sound(&client);
+}
+
+/// The index fills up by way of moves; then inserts are refused, updates are not, and deleting
+/// makes room.
+#[test]
+fn a_full_index_is_an_error_and_nothing_is_lost() {
+    for (ways, bucket_slots) in [(3, 4), (3, 1), (2, 4)] {
+        let cluster = TestCluster::new(Plan {
+            ways,
+            bucket_slots,
+            index_slots: 2000,
+            ..Plan::default()
+        });
+        let client = cluster.client(0);
+        let slots = cluster.map.shape.geometry.index_slots();
+        let mut keys = 0u64;
+        let error = loop {
+            match block_on(client.put(
+                &keys.to_le_bytes(),
+                &keys.to_le_bytes(),
+                PutOptions::default(),
+            )) {
+                Ok(_) => keys += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, EngineError::IndexFull { .. }), "{error}");
+        println!(
+            "{ways} ways of {bucket_slots}: {keys} of {slots}, {} moves",
+            client.counts().moves.get()
+        );
+        assert!(
+            client.counts().moves.get() > 0 && keys * 100 > slots * 60,
+            "{keys} of {slots}"
+        );
+        for key in 0..keys {
+            assert_eq!(
+                get(&client, &key.to_le_bytes()),
+                Some(key.to_le_bytes().to_vec())
+            );
+            put(&client, &key.to_le_bytes(), b"again");
+        }
+        assert!(delete(&client, &0u64.to_le_bytes()));
+        put(&client, &0u64.to_le_bytes(), b"back");
+        assert_sound(&client);
+    }
+}
+
+/// Memory that one client filled and deleted serves others, in other sizes.
+#[test]
+fn memory_goes_from_size_to_size_and_from_client_to_client() {
+    let cluster = TestCluster::new(Plan::default());
+    let (a, b) = (cluster.client(0), cluster.client(0));
+    for (round, len) in [100, 3000, 40_000, 500_000, 100].into_iter().enumerate() {
+        let client = if round % 2 == 0 { &a } else { &b };
+        let mut keys = 0u32;
+        while block_on(client.put(&keys.to_le_bytes(), &vec![9; len], PutOptions::default()))
+            .is_ok()
+        {
+            keys += 1;
+            if keys as u64 * len as u64 > 8 << 20 || keys > 8000 {
+                break;
+            }
+        }
+        assert!(
+            keys as usize * len > 5 << 20 || keys > 8000,
+            "round {round}: {keys} values of {len}"
+        );
+        for key in 0..keys {
+            assert_eq!(get(&a, &key.to_le_bytes()).unwrap().len(), len);
+            assert!(delete(client, &key.to_le_bytes()));
+        }
+        assert_sound(&a);
+    }
+}
+
+/// Short generations start over thousands of times; entries rest in between.
+#[test]
+fn generations_wrap_safely() {
+    let cluster = TestCluster::new(Plan {
+        table_bytes: 2 << 20,
+        index_slots: 64,
+        ..Plan::default()
+    });
+    let (a, b) = (cluster.client(0), cluster.client(0));
+    for i in 0..200_000u64 {
+        let client = if i % 3 == 0 { &a } else { &b };
+        put(client, b"k", &i.to_le_bytes());
+        assert_eq!(get(&a, b"k"), Some(i.to_le_bytes().to_vec()));
+    }
+    assert_sound(&a);
+}
+
+/// What `round_trips_per_*` must be: PROTOCOL's Nessie+ columns, cold and warm.
+#[test]
+fn operations_take_the_documented_round_trips() {
+    let cost = |client: &Client<ShmEndpoint>, op: &dyn Fn()| {
+        let before = client.fabric().counters().snapshot();
+        op();
+        (client.fabric().counters().snapshot() - before).round_trips
+    };
+    for warm in [false, true] {
+        let options = Options {
+            cache: Some(warm),
+            batched_reads: Some(true),
+            ..Options::default()
+        };
+        let cluster = TestCluster::new(Plan {
+            options,
+            ..Plan::default()
+        });
+        let client = cluster.client(0);
+        // Leases, stamps and the read hint are out of the way.
+        put(&client, b"other", b"value");
+        get(&client, b"other");
+        // A key whose home is free: an insert is a collect, a second look and one CAS.
+        assert_eq!(cost(&client, &|| drop(put(&client, b"key", b"value"))), 3);
+        let by = |cold, hot| if warm { hot } else { cold };
+        assert_eq!(cost(&client, &|| drop(get(&client, b"key"))), by(2, 1));
+        assert_eq!(
+            cost(&client, &|| drop(put(&client, b"key", b"value"))),
+            by(3, 1)
+        );
+        assert_eq!(
+            cost(&client, &|| assert!(get(&client, b"none").is_none())),
+            2
+        );
+        assert_eq!(
+            cost(&client, &|| assert!(delete(&client, b"key"))),
+            by(3, 1)
+        );
+        assert_eq!(cost(&client, &|| assert!(!delete(&client, b"key"))), 2);
+    }
+}
+
+#[test]
+fn lanes_and_threads_agree_on_counters() {
+    let cluster = TestCluster::new(Plan {
+        nodes: 2,
+        ..Plan::default()
+    });
+    const THREADS: u64 = 3;
+    const ADDS: u64 = 4000;
+    std::thread::scope(|scope| {
+        for t in 0..THREADS {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let client = cluster.client((t % 2) as u8);
+                let work = (0..ADDS).map(|i| {
+                    let client = &client;
+                    async move { client.fetch_add(&[(i % 5) as u8], 1).await.unwrap() }
+                });
+                block_on(loch_fabric::lanes::run(4, work, |_| {}));
+                block_on(client.detach()).unwrap();
+            });
+        }
+    });
+    let client = cluster.client(0);
+    let sum: u64 = (0..5)
+        .map(|k| block_on(client.fetch_add(&[k], 0)).unwrap())
+        .sum();
+    assert_eq!(sum, THREADS * ADDS);
+    assert_sound(&client);
+}
+
+/// Threads put, delete and read a few keys in a tiny, crowded table; every value read is whole and
+/// was put under that key.
+#[test]
+fn crowded_threads_read_only_what_was_written() {
+    for (ways, bucket_slots) in [(3, 4), (3, 1)] {
+        let plan = Plan {
+            ways,
+            bucket_slots,
+            index_slots: 64,
+            table_bytes: 4 << 20,
+            ..Plan::default()
+        };
+        let cluster = TestCluster::new(plan);
+        let value = |key: u8, n: u32| {
+            let len = (n % 7) as usize * 300 + 8;
+            [&[key; 4][..], &n.to_le_bytes()]
+                .concat()
+                .into_iter()
+                .cycle()
+                .take(len)
+                .collect::<Vec<u8>>()
+        };
+        std::thread::scope(|scope| {
+            for t in 0..4u64 {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    let client = cluster.client(0);
+                    let client = &client;
+                    let work = (0..20_000u32).map(|i| async move {
+                        let mut rng = ChaCha8Rng::seed_from_u64(t << 32 | i as u64);
+                        let key: u8 = rng.random_range(0..200);
+                        match rng.random_range(0..10) {
+                            0..4 => match client
+                                .put(&[key], &value(key, i), PutOptions::default())
+                                .await
+                            {
+                                Ok(_) | Err(EngineError::IndexFull { .. }) => (),
+                                Err(error) => panic!("{error}"),
+                            },
+                            4..7 => drop(client.delete(&[key]).await.unwrap()),
+                            _ => {
+                                if let Some(v) = client.get(&[key], Buf::new()).await.unwrap() {
+                                    let n = u32::from_le_bytes(v[4..8].try_into().unwrap());
+                                    assert_eq!(&v[..], value(key, n), "key {key}");
+                                }
+                            }
+                        }
+                    });
+                    block_on(loch_fabric::lanes::run(4, work, |_| {}));
+                });
+            }
+        });
+        assert_sound(&cluster.client(0));
+    }
+}

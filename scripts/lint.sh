@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Everything that can be said about the sources without running them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+run() {
+  printf '+ %s\n' "$*"
+  "$@"
+}
+
+scripts/deps.sh build deny
+run cargo fmt --all --check
+run cargo clippy --workspace --all-targets --locked -- -D warnings
+run cargo run --quiet --locked -p xtask -- tidy
+run cargo deny --locked check licenses bans sources

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Every check that a change has to pass, cheapest first. Fails as well when the tests leave a
+# process or a file in shared memory behind.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Inherited by all that the tests start, so that what is left of them can be told from the rest.
+export LOCH_TEST_RUN="$$-$EPOCHSECONDS"
+target=${CARGO_TARGET_DIR:-target}
+
+run() {
+  printf '+ %s\n' "$*"
+  "$@"
+}
+
+shared_memory() { find /dev/shm -mindepth 1 -user "$(id -u)" 2>/dev/null | sort; }
+
+# The processes of this run that still live, one a line.
+left_processes() {
+  local environ
+  grep -lzxsF "LOCH_TEST_RUN=$LOCH_TEST_RUN" /proc/[0-9]*/environ |
+    while read -r environ; do
+      printf '%s ' "${environ//[!0-9]/}"
+      tr '\0' ' ' <"${environ%environ}cmdline" && echo
+    done 2>/dev/null | grep -v sccache || true # The compiler's cache may stay.
+}
+
+nothing_left() {
+  local processes files
+  export -n LOCH_TEST_RUN
+  for _ in $(seq 50); do
+    processes=$(left_processes)
+    [ -n "$processes" ] || break
+    sleep 0.1
+  done
+  files=$(comm -13 <(echo "$before") <(shared_memory))
+  [ -z "$processes" ] || printf 'left running:\n%s\n' "$processes"
+  [ -z "$files" ] || printf 'left in shared memory:\n%s\n' "$files"
+  [ -z "$processes$files" ]
+}
+
+before=$(shared_memory)
+scripts/lint.sh
+run cargo test --workspace --locked
+run env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
+  cargo test -p loch-fabric --locked --release --lib loom
+run nothing_left

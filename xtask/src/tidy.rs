@@ -1,0 +1,124 @@
+//! The house rules that a program can check, run by `make test`.
+//!
+//! A rule is a function from the [`Tree`] to what it found. It knows no other rule, and its tests
+//! show a good and a bad sample. Text is looked at, not syntax trees: rustfmt has run before, so
+//! that is enough, and the rules stay as short as what they demand.
+
+mod arrows;
+mod imports;
+mod links;
+mod names;
+mod size;
+mod unsafety;
+mod words;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::tree::{File, Tree};
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+const RULES: [Rule; 12] = [
+    imports::engines_call_no_system,
+    imports::engines_name_no_backend,
+    unsafety::crates_forbid_unsafe,
+    unsafety::unsafe_is_argued,
+    size::files_are_short,
+    size::functions_are_short,
+    names::modules_say_what_they_hold,
+    words::no_loose_ends,
+    words::no_private_words,
+    words::no_unwrap,
+    links::links_resolve,
+    arrows::arrows_point_down,
+];
+
+/// Runs every rule and prints what was found; fails on any finding that is not a warning.
+pub fn run(tree: &Tree) -> ExitCode {
+    let mut found: Vec<Finding> = RULES.iter().flat_map(|rule| rule(tree)).collect();
+    found.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    for finding in &found {
+        println!("{finding}");
+    }
+    let errors = found.iter().filter(|finding| !finding.warning).count();
+    let warnings = found.len() - errors;
+    println!(
+        "tidy: {} files, {errors} errors, {warnings} warnings",
+        tree.files.len()
+    );
+    if errors == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// A place that breaks a rule.
+#[derive(Debug)]
+pub struct Finding {
+    path: String,
+    /// Counted from 1.
+    line: usize,
+    rule: &'static str,
+    message: String,
+    fix: &'static str,
+    warning: bool,
+}
+
+impl Finding {
+    /// `line` is an index, from 0.
+    fn new(
+        file: &File,
+        line: usize,
+        rule: &'static str,
+        message: impl Into<String>,
+        fix: &'static str,
+    ) -> Self {
+        let message = message.into();
+        Self {
+            path: file.path.clone(),
+            line: line + 1,
+            rule,
+            message,
+            fix,
+            warning: false,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            path,
+            line,
+            rule,
+            message,
+            fix,
+            warning,
+        } = self;
+        let level = if *warning { "warning: " } else { "" };
+        write!(f, "{path}:{line}: {rule}: {level}{message} ({fix})")
+    }
+}
+
+/// Where `rule` finds something in one file of that text, as lines from 1.
+#[cfg(test)]
+fn lines_found(rule: Rule, path: &str, text: &str) -> Vec<usize> {
+    rule(&Tree::of(&[(path, text)]))
+        .iter()
+        .map(|finding| finding.line)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_reads_as_a_compiler_error() {
+        let tree = Tree::of(&[("a/b.rs", "")]);
+        let finding = Finding::new(&tree.files[0], 6, "rule", "what", "how to fix");
+        assert_eq!(finding.to_string(), "a/b.rs:7: rule: what (how to fix)");
+    }
+}

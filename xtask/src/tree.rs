@@ -1,0 +1,189 @@
+//! The files the rules look at.
+//!
+//! Owns reading: rules see paths and text, so that their tests need no file system.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::rust_source::RustSource;
+
+/// What is tracked, or would be after `git add --all`.
+pub struct Tree {
+    pub files: Vec<File>,
+    /// Words of this checkout that must not be published, one a line in `.git/info/tidy-words`.
+    pub private_words: Vec<String>,
+}
+
+/// A text file.
+pub struct File {
+    /// Relative to the root of the checkout, with `/`.
+    pub path: String,
+    pub text: String,
+    /// There for `.rs` files.
+    pub rust: Option<RustSource>,
+}
+
+impl Tree {
+    /// Reads the checkout that the program is run in. (Not the one it was built in: checkouts may
+    /// share a target folder.)
+    pub fn of_checkout() -> Result<Self> {
+        let root = git(Path::new("."), &["rev-parse", "--show-toplevel"])?;
+        let root = PathBuf::from(root.trim_end());
+        let listed = git(
+            &root,
+            &[
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ],
+        )?;
+        let mut sources = Vec::new();
+        for path in listed.split('\0').filter(|path| !path.is_empty()) {
+            // A file that is tracked and deleted, a submodule or a symlink to a folder has no text.
+            let on_disk = root.join(path);
+            if !on_disk.is_file() {
+                continue;
+            }
+            let bytes = fs::read(&on_disk).with_context(|| format!("reading {path}"))?;
+            // Binary files stay in the tree with no text: links point at pictures.
+            let text = String::from_utf8(bytes)
+                .ok()
+                .filter(|text| !text.contains('\0'));
+            sources.push((path.to_owned(), text.unwrap_or_default()));
+        }
+        let mut tree = Self::new(sources);
+        let words =
+            PathBuf::from(git(&root, &["rev-parse", "--git-path", "info/tidy-words"])?.trim());
+        if let Ok(words) = fs::read_to_string(root.join(words)) {
+            tree.private_words = words
+                .lines()
+                .filter(|w| !w.is_empty())
+                .map(Into::into)
+                .collect();
+        }
+        Ok(tree)
+    }
+
+    fn new(sources: Vec<(String, String)>) -> Self {
+        let parse = |(path, text): (String, String)| {
+            let rust = path.ends_with(".rs").then(|| RustSource::parse(&text));
+            File { path, text, rust }
+        };
+        let mut files: Vec<File> = sources.into_iter().map(parse).collect();
+        let tests: Vec<String> = files.iter().flat_map(File::test_modules).collect();
+        for file in &mut files {
+            if let Some(rust) = &mut file.rust
+                && (is_test_path(&file.path) || tests.iter().any(|t| is_module(&file.path, t)))
+            {
+                rust.mark_all_test();
+            }
+        }
+        Self {
+            files,
+            private_words: Vec::new(),
+        }
+    }
+
+    /// The files of `(path, text)`, for the tests of rules.
+    #[cfg(test)]
+    pub fn of(files: &[(&str, &str)]) -> Self {
+        Self::new(
+            files
+                .iter()
+                .map(|&(path, text)| (path.into(), text.into()))
+                .collect(),
+        )
+    }
+
+    /// The Rust files below `folder`, which ends in `/` or is empty for all.
+    pub fn rust<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a File, &'a RustSource)> {
+        let below = self
+            .files
+            .iter()
+            .filter(move |file| file.path.starts_with(folder));
+        below.filter_map(|file| Some((file, file.rust.as_ref()?)))
+    }
+}
+
+impl File {
+    /// The modules that this file declares for tests only, as paths without `.rs`.
+    fn test_modules(&self) -> Vec<String> {
+        let Some(rust) = &self.rust else {
+            return Vec::new();
+        };
+        let (folder, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
+        let folder = match name {
+            "lib.rs" | "main.rs" | "mod.rs" => folder,
+            _ => self.path.trim_end_matches(".rs"),
+        };
+        rust.test_modules()
+            .into_iter()
+            .map(|module| format!("{folder}/{module}"))
+            .collect()
+    }
+}
+
+/// Whether cargo builds the file for tests or benches only.
+fn is_test_path(path: &str) -> bool {
+    let mut folders: Vec<&str> = path.split('/').collect();
+    let name = folders.pop();
+    name == Some("tests.rs") || folders.iter().any(|&f| f == "tests" || f == "benches")
+}
+
+/// Whether `path` is the module `module`, a path without `.rs`, or below it.
+fn is_module(path: &str, module: &str) -> bool {
+    path.strip_prefix(module)
+        .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+fn git(root: &Path, args: &[&str]) -> Result<String> {
+    let out = Command::new("git")
+        .current_dir(root)
+        .args(args)
+        .output()
+        .context("running git")?;
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    ensure!(
+        out.status.success(),
+        "git {}: {}",
+        args.join(" "),
+        stderr.trim()
+    );
+    String::from_utf8(out.stdout).context("git printed a name that is not UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_code_is_known_by_its_place_and_its_declaration() {
+        let tree = Tree::of(&[
+            (
+                "crates/a/src/lib.rs",
+                "#[cfg(test)]\nmod model;\nmod get;\n",
+            ),
+            ("crates/a/src/model.rs", "fn f() {}\n"),
+            ("crates/a/src/model/deep.rs", "fn f() {}\n"),
+            ("crates/a/src/get.rs", "#[cfg(test)]\nmod oracle;\n"),
+            ("crates/a/src/get/oracle.rs", "fn f() {}\n"),
+            ("crates/a/tests/whole.rs", "fn f() {}\n"),
+            ("crates/a/src/modeller.rs", "fn f() {}\n"),
+        ]);
+        let test = |path: &str| {
+            let (_, rust) = tree.rust("").find(|(f, _)| f.path == path).expect(path);
+            rust.lines.last().expect("a line").test
+        };
+        assert!(test("crates/a/src/model.rs"));
+        assert!(test("crates/a/src/model/deep.rs"));
+        assert!(test("crates/a/src/get/oracle.rs"));
+        assert!(test("crates/a/tests/whole.rs"));
+        assert!(!test("crates/a/src/lib.rs"));
+        assert!(!test("crates/a/src/modeller.rs"));
+    }
+}
