@@ -152,9 +152,6 @@ fn tune(
     let cores = Cores::of_this_thread().map_err(BenchError::os("find the cores"))?;
     let mut best = (0.0, Tuning::Free);
     for tuning in service.tunings() {
-        if std::env::var("T").is_ok_and(|v| v != format!("{tuning:?}")) {
-            continue;
-        }
         let ops_per_s = try_out(fleet, service, &cores, spec, *tuning)?;
         if ops_per_s > best.0 {
             best = (ops_per_s, *tuning);

@@ -105,8 +105,8 @@ impl Object {
             round_trips_per_put: per_op(put, put.round_trips),
             bytes_per_get: per_op(get, get.bytes),
             bytes_per_put: per_op(put, put.bytes),
-            server_cpu_s: measured.server_cpu_s.map(|cpu_s| rounded(cpu_s, 3)),
-            client_cpu_s: rounded(measured.client_cpu_s, 3),
+            server_cpu_s: measured.server_cpu_s.map(|cpu_s| rounded(cpu_s, 6)),
+            client_cpu_s: rounded(measured.client_cpu_s, 6),
             limit_ops_per_s: measured.limit_ops_per_s.map(|limit| rounded(limit, 1)),
             tuning: measured.tuning,
         }

@@ -29,8 +29,8 @@ pub struct Geometry {
     pub options: u32,
     /// Index shards of one node.
     pub shards_per_node: u32,
-    /// Buckets that one hash function addresses in one shard.
-    pub buckets_per_way: u32,
+    /// Buckets of one shard; every hash function addresses all of them.
+    pub buckets_per_shard: u32,
     /// Chunks of one node's data table, of [`CHUNK_BYTES`] each.
     pub chunks: u64,
     /// Bytes of the longest value.
@@ -174,17 +174,15 @@ impl Geometry {
         // grows. Sixteen a node for small tables, more for large ones.
         let per_node = index_slots.div_ceil(nodes.max(1) as u64);
         let shards_per_node = (per_node / (1 << 20)).next_power_of_two().clamp(16, 4096) as u32;
-        let slots_per_bucket_row = (ways.max(1) as u64 * bucket_slots.max(1) as u64).max(1);
-        let buckets = per_node
-            .div_ceil(shards_per_node as u64 * slots_per_bucket_row)
-            .max(1);
+        let slots_of_buckets = shards_per_node as u64 * bucket_slots.max(1) as u64;
+        let buckets = per_node.div_ceil(slots_of_buckets).max(BUCKETS_PER_SHARD_MIN);
         let mut geometry = Self {
             ways,
             bucket_slots,
             nodes,
             options: options.to_bits(),
             shards_per_node,
-            buckets_per_way: u32::try_from(buckets).unwrap_or(u32::MAX),
+            buckets_per_shard: u32::try_from(buckets).unwrap_or(u32::MAX),
             chunks: 1,
             value_bytes_max,
             seed: 0x4c6f_6368_4b65_7973,
@@ -224,9 +222,9 @@ impl Geometry {
                 self.nodes
             ));
         }
-        if self.shards_per_node == 0 || self.shards_per_node > 1 << 16 || self.buckets_per_way == 0
-        {
-            return wrong("the index has no shards or no buckets".into());
+        let few = (self.buckets_per_shard as u64) < BUCKETS_PER_SHARD_MIN;
+        if self.shards_per_node == 0 || self.shards_per_node > 1 << 16 || few {
+            return wrong("the index has no shards, too many, or too few buckets in them".into());
         }
         if self.value_bytes_max > VALUE_BYTES_MAX {
             return wrong(format!(
@@ -269,7 +267,7 @@ impl Geometry {
     /// Bytes of one index shard.
     pub fn shard_bytes(&self) -> u64 {
         // A shard starts on a cache line, so that a bucket never straddles one.
-        (self.buckets_per_way as u64 * self.ways as u64 * self.bucket_slots as u64 * 8)
+        (self.buckets_per_shard as u64 * self.bucket_slots as u64 * 8)
             .next_multiple_of(64)
     }
 
@@ -277,8 +275,7 @@ impl Geometry {
     pub fn index_slots(&self) -> u64 {
         self.nodes as u64
             * self.shards_per_node as u64
-            * self.buckets_per_way as u64
-            * self.ways as u64
+            * self.buckets_per_shard as u64
             * self.bucket_slots as u64
     }
 
@@ -288,6 +285,9 @@ impl Geometry {
     }
 }
 
+/// The fewest buckets of a shard: as many as a key has candidates in it at most, so that they can be
+/// told apart.
+const BUCKETS_PER_SHARD_MIN: u64 = 4;
 /// The fewest chunks of a data table: below, no client could lease a slab of each common size.
 const MIN_CHUNKS: u64 = 16;
 

@@ -137,19 +137,19 @@ impl Candidates {
         let hash = xxh3_128_with_seed(key, geometry.seed);
         let (low, high) = (hash as u64, (hash >> 64) as u64);
         let mut buckets = [RemoteAddr::new(RegionId(0), 0); 4];
-        for way in 0..geometry.ways as u64 {
-            // Double hashing gives each way a hash of its own; the ways of a shard are separate
-            // arrays, so two candidates are never the same slot.
-            let h = if way == 0 {
-                low
-            } else {
-                mix(low.wrapping_add(way.wrapping_mul(high | 1)))
-            };
-            let shard = (h >> 32) * map.shards.len() as u64 >> 32;
-            let bucket = (h & u32::MAX as u64) * geometry.buckets_per_way as u64 >> 32;
-            let row = way * geometry.buckets_per_way as u64 + bucket;
-            buckets[way as usize] =
-                map.shards[shard as usize].add(row * geometry.bucket_slots as u64 * 8);
+        let bucket_bytes = geometry.bucket_slots as u64 * 8;
+        for way in 0..geometry.ways as usize {
+            // Double hashing gives each way a hash of its own, over all buckets of all shards: so
+            // most keys are in the bucket of the first.
+            let h = if way == 0 { low } else { mix(low.wrapping_add((way as u64).wrapping_mul(high | 1))) };
+            let shard = map.shards[((h >> 32) * map.shards.len() as u64 >> 32) as usize];
+            let mut bucket = (h & u32::MAX as u64) * geometry.buckets_per_shard as u64 >> 32;
+            buckets[way] = shard.add(bucket * bucket_bytes);
+            // Two candidates are never the same slot. A shard has more buckets than a key has ways.
+            while buckets[..way].contains(&buckets[way]) {
+                bucket = (bucket + 1) % geometry.buckets_per_shard as u64;
+                buckets[way] = shard.add(bucket * bucket_bytes);
+            }
         }
         Self {
             hash: low ^ high.rotate_left(32),

@@ -66,7 +66,11 @@ impl TestCluster {
         let dir = tempfile::tempdir().unwrap();
         let region = |n| {
             let path = dir.path().join(format!("{n}"));
-            Arc::new(Region::create(&path, table + shape.bytes()).unwrap())
+            let region = Region::create(&path, table + shape.bytes()).unwrap();
+            if shape.bytes() > 1 << 28 {
+                region.populate();
+            }
+            Arc::new(region)
         };
         let regions: Vec<_> = (0..nodes).map(region).collect();
         let at = |n| (RemoteAddr::new(RegionId(n as u8), table), SESSIONS);
