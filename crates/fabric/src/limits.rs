@@ -3,6 +3,9 @@
 /// READs that one doorbell may carry: the most candidate buckets a key has.
 pub const DOORBELL_READS_MAX: usize = 4;
 
+/// Words of one READ of a bucket.
+pub const BUCKET_WORDS_MAX: usize = 4;
+
 /// Words of one READ whose result is returned by value: a cache line.
 pub const READ_WORDS_MAX: usize = 8;
 

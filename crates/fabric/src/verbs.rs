@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use crate::limits::BUCKET_WORDS_MAX;
 use crate::{Buf, Counters, FabricError, RegionId, RemoteAddr};
 
 /// What remote atomics are atomic with.
@@ -81,6 +82,20 @@ pub trait Fabric {
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
     ) -> impl Future<Output = Result<(), FabricError>> + 'a;
+
+    /// READs the first `words` words of a bucket; the rest of the result is zero. One READ of
+    /// [`Fabric::read_words`], for the path that every operation takes.
+    ///
+    /// # Errors
+    /// As [`Fabric::read_words`].
+    ///
+    /// # Panics
+    /// If `words` exceeds [`limits::BUCKET_WORDS_MAX`](crate::limits).
+    fn read_bucket(
+        &self,
+        at: RemoteAddr,
+        words: usize,
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_;
 
     /// READs `len` bytes and appends them to `buf`.
     fn read(

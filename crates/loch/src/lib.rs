@@ -1,1 +1,63 @@
-//! Loch.
+//! Loch: an RDMA-native in-memory key-value store.
+//!
+//! A **node** ([`Node`], the process `loch serve`) owns memory and lends it out. A **client** attaches
+//! to that memory ([`Cluster`]) and does every operation on a **table** ([`Table`]) by itself, with
+//! one-sided verbs: no server takes part, and a node's process may be down while its clients work.
+//!
+//! ```
+//! use loch::{Cluster, EmbeddedConfig};
+//!
+//! // Nodes in this process, for tests and for programs that want no daemon. With a node running,
+//! // it is `Cluster::connect(socket)`; all else is the same.
+//! let cluster = Cluster::embedded(EmbeddedConfig::default())?;
+//! let table = cluster.table("default")?;
+//!
+//! let version = table.put(b"colour", b"green")?;
+//! assert_eq!(&table.get(b"colour")?.expect("it was just put")[..], b"green");
+//!
+//! table.put_if_version(b"colour", b"blue", version)?;
+//! assert_eq!(table.fetch_add(b"visits", 1)?, 0);
+//! assert!(table.delete(b"colour")?);
+//! # Ok::<(), loch::Error>(())
+//! ```
+//!
+//! Many operations at a time, in the lanes of one thread, so that the waiting of one is the work of
+//! another:
+//!
+//! ```
+//! # use loch::{Cluster, EmbeddedConfig};
+//! use loch::lanes::{block_on, run};
+//! # let table = Cluster::embedded(EmbeddedConfig::default())?.table("default")?;
+//! table.put_many(&[("a", "1"), ("b", "2"), ("c", "3")])?;
+//! let lanes = table.asynch();
+//! let mut found = 0;
+//! let work = ["a", "b", "x"].into_iter().map(|key| lanes.get(key.as_bytes()));
+//! block_on(run(16, work, |value| found += matches!(value, Ok(Some(_))) as usize));
+//! assert_eq!(found, 2);
+//! # Ok::<(), loch::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod asynch;
+mod cluster;
+mod config;
+mod error;
+pub mod limits;
+mod node;
+mod reservation;
+mod size;
+mod table;
+mod value;
+
+pub use asynch::AsyncTable;
+pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
+pub use config::{EmbeddedConfig, FabricKind, NodeConfig, TableConfig, default_socket};
+pub use error::Error;
+pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
+pub use loch_fabric::{VerbCount, lanes};
+pub use node::Node;
+pub use reservation::Reservation;
+pub use size::{ByteSize, ParseSizeError};
+pub use table::{Conditional, Counters, Expect, PutOptions, Table};
+pub use value::{Value, Version};

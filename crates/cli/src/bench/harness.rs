@@ -23,6 +23,9 @@ use super::wire::{ClientReport, FromClient, Open, ToClient};
 const GRACE: Duration = Duration::from_secs(60);
 /// How long clients may take to connect.
 const OPEN_LIMIT: Duration = Duration::from_secs(60);
+/// How often each way to share cores is tried, in turns; the median counts, so
+/// that a neighbour's burst does not decide.
+const TRIALS: usize = 3;
 
 /// What one system did under the workload; all clients together.
 #[derive(Debug)]
@@ -151,10 +154,17 @@ fn tune(
     progress.phase("tuning", None);
     let cores = Cores::of_this_thread().map_err(BenchError::os("find the cores"))?;
     let mut best = (0.0, Tuning::Free);
-    for tuning in service.tunings() {
-        let ops_per_s = try_out(fleet, service, &cores, spec, *tuning)?;
-        if ops_per_s > best.0 {
-            best = (ops_per_s, *tuning);
+    let mut tried = vec![[0.0; TRIALS]; service.tunings().len()];
+    for trial in 0..TRIALS {
+        for (tuning, ops_per_s) in service.tunings().iter().zip(&mut tried) {
+            ops_per_s[trial] = try_out(fleet, service, &cores, spec, *tuning)?;
+        }
+    }
+    for (tuning, ops_per_s) in service.tunings().iter().zip(&mut tried) {
+        ops_per_s.sort_by(f64::total_cmp);
+        let median = ops_per_s[TRIALS / 2];
+        if median > best.0 {
+            best = (median, *tuning);
         }
     }
     try_out(fleet, service, &cores, spec, best.1)?;

@@ -6,8 +6,7 @@
 //! processes, each of which is a [`worker`] that speaks [`wire`] with the
 //! bench; a worker draws a [`trace`] of operations on the keys and values of
 //! a [`workload`], executes it against a [`target`], and [`measure`]s it into
-//! a [`tally`];
-//! [`report`] prints what came out.
+//! a [`tally`]; [`report`] prints what came out.
 //!
 //! The bench leaves nothing behind: processes end with their owner or at the
 //! latest with the bench's own process ([`process`]), files live in private

@@ -23,7 +23,7 @@ const WARM_UP_SHARE: f64 = 0.1;
 const WARM_UP_NS_MAX: f64 = 0.5e9;
 const WARM_UP_OPS_MAX: u64 = 100_000;
 /// How long a way to share cores is tried.
-const TRIAL_NS: u64 = 150_000_000;
+const TRIAL_NS: u64 = 100_000_000;
 
 /// Serves the bench on stdin and stdout.
 pub fn serve() -> io::Result<()> {

@@ -19,7 +19,7 @@ use loch_fabric::{Fabric, FabricError, RemoteAddr};
 use super::dte::{next_generation, note_of};
 use super::hash::TableMap;
 use super::ite::Place;
-use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, Slab};
+use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
 use crate::limits::{GRAIN_BYTES, QUARANTINE_ENTRIES};
 
 /// An entry this client owns: taken, and not in the index (or not yet known to be).
@@ -34,7 +34,10 @@ pub(super) struct Own {
 /// The free entries a client knows of, by class.
 #[derive(Debug, Default)]
 pub(super) struct Allocator {
-    lists: HashMap<(u8, u32), List>,
+    /// By class number.
+    classes: Vec<Option<List>>,
+    /// Long entries, by the chunks of their runs.
+    large: HashMap<u32, List>,
 }
 
 /// One class's slabs and free entries.
@@ -139,22 +142,24 @@ impl<F: Fabric> Owner<'_, F> {
 
 impl Allocator {
     pub fn list(&mut self, class: Class) -> &mut List {
-        self.lists
-            .entry((class.id, class.chunks))
-            .or_insert_with(|| List {
-                class,
-                slabs: Vec::new(),
-                sweep_at: 0,
-                fresh: Vec::new(),
-                free: Vec::new(),
-                recent: VecDeque::new(),
-                parked: Vec::new(),
-                rested: Vec::new(),
-            })
+        if class.id == LARGE {
+            return self
+                .large
+                .entry(class.chunks)
+                .or_insert_with(|| List::new(class));
+        }
+        let at = class.id as usize;
+        if at >= self.classes.len() {
+            self.classes.resize_with(at + 1, || None);
+        }
+        self.classes[at].get_or_insert_with(|| List::new(class))
     }
 
     pub fn lists(&mut self) -> impl Iterator<Item = &mut List> {
-        self.lists.values_mut()
+        self.classes
+            .iter_mut()
+            .flatten()
+            .chain(self.large.values_mut())
     }
 
     /// Takes a free entry of the class, if one is known. The caller is inside an epoch.
@@ -168,6 +173,19 @@ impl Allocator {
 }
 
 impl List {
+    fn new(class: Class) -> Self {
+        Self {
+            class,
+            slabs: Vec::new(),
+            sweep_at: 0,
+            fresh: Vec::new(),
+            free: Vec::new(),
+            recent: VecDeque::new(),
+            parked: Vec::new(),
+            rested: Vec::new(),
+        }
+    }
+
     fn take<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
         while let Some(place) = self.rested.pop() {
             if let Some((entry, generation)) = self.check(owner, place)? {

@@ -193,20 +193,20 @@ impl<F: Fabric> Client<F> {
         let cache = self.cache.as_ref()?;
         cache
             .borrow_mut()
-            .line(candidates.hash, key, self.session.epoch())
+            .line(candidates.hash.name(), key, self.session.epoch())
     }
 
     fn confirm(&self, candidates: &Candidates) {
         if let Some(cache) = &self.cache {
             cache
                 .borrow_mut()
-                .confirm(candidates.hash, self.session.epoch());
+                .confirm(candidates.hash.name(), self.session.epoch());
         }
     }
 
     pub(super) fn forget(&self, candidates: &Candidates) {
         if let Some(cache) = &self.cache {
-            cache.borrow_mut().forget(candidates.hash);
+            cache.borrow_mut().forget(candidates.hash.name());
         }
     }
 
@@ -217,9 +217,13 @@ impl<F: Fabric> Client<F> {
         if let Some(cache) = &self.cache
             && !self.session.is_observer()
         {
-            cache
-                .borrow_mut()
-                .keep(candidates.hash, slot, word, entry, self.session.epoch());
+            cache.borrow_mut().keep(
+                candidates.hash.name(),
+                slot,
+                word,
+                entry,
+                self.session.epoch(),
+            );
         }
     }
 }

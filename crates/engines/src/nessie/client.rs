@@ -7,7 +7,7 @@ use loch_fabric::{Fabric, RoundTrip};
 
 use super::alloc::{Allocator, Owner};
 use super::cache::{Cache, CacheLimits};
-use super::hash::{Candidates, TableMap};
+use super::hash::{Candidates, KeyHash, TableMap};
 use super::ite::Ite;
 use super::lease::Wait;
 use crate::epoch::Session;
@@ -129,16 +129,22 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The candidates of a key, if it is a key.
-    #[inline]
-    pub(super) fn candidates(&self, key: &[u8]) -> Result<Candidates, EngineError> {
+    /// The hash of a key, if it is a key.
+    #[inline(always)]
+    pub(super) fn hash(&self, key: &[u8]) -> Result<KeyHash, EngineError> {
         if key.is_empty() {
             return Err(EngineError::KeyEmpty);
         }
         if key.len() > KEY_BYTES_MAX {
             return Err(EngineError::KeyTooLong { len: key.len() });
         }
-        Ok(Candidates::of(&self.map, key))
+        Ok(KeyHash::of(&self.map, key))
+    }
+
+    /// The candidates of a key, if it is a key.
+    #[inline]
+    pub(super) fn candidates(&self, key: &[u8]) -> Result<Candidates, EngineError> {
+        Ok(Candidates::from_hash(&self.map, self.hash(key)?))
     }
 
     /// A number that no client of any node ever used before.

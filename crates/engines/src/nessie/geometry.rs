@@ -175,7 +175,9 @@ impl Geometry {
         let per_node = index_slots.div_ceil(nodes.max(1) as u64);
         let shards_per_node = (per_node / (1 << 20)).next_power_of_two().clamp(16, 4096) as u32;
         let slots_of_buckets = shards_per_node as u64 * bucket_slots.max(1) as u64;
-        let buckets = per_node.div_ceil(slots_of_buckets).max(BUCKETS_PER_SHARD_MIN);
+        let buckets = per_node
+            .div_ceil(slots_of_buckets)
+            .max(BUCKETS_PER_SHARD_MIN);
         let mut geometry = Self {
             ways,
             bucket_slots,
@@ -267,8 +269,7 @@ impl Geometry {
     /// Bytes of one index shard.
     pub fn shard_bytes(&self) -> u64 {
         // A shard starts on a cache line, so that a bucket never straddles one.
-        (self.buckets_per_shard as u64 * self.bucket_slots as u64 * 8)
-            .next_multiple_of(64)
+        (self.buckets_per_shard as u64 * self.bucket_slots as u64 * 8).next_multiple_of(64)
     }
 
     /// Slots of the whole index, over all nodes.

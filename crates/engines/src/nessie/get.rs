@@ -6,11 +6,12 @@
 
 use std::ops::Deref;
 
+use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Buf, Fabric};
 
 use super::client::{Attempts, Client};
 use super::dte::{Header, flags};
-use super::hash::Candidates;
+use super::hash::{Candidates, KeyHash};
 use super::ite::{Ite, State};
 use super::read::{Seen, Want, Words};
 use crate::error::EngineError;
@@ -70,38 +71,56 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing the key's slots.
     pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Found>, EngineError> {
-        let candidates = self.candidates(key)?;
+        let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
         if self.cache.is_some() {
+            let candidates = Candidates::from_hash(&self.map, hash);
             match self.get_cached(&candidates, key, buf).await? {
                 Ok(found) if !self.is_expired(&found.header, &found.buf) => return Ok(Some(found)),
                 Ok(found) => buf = found.into_buf(),
                 Err(unused) => buf = unused,
             }
         }
-        self.look_up(&candidates, key, Want::Value, buf).await
+        self.look_up(hash, key, Want::Value, buf).await
+    }
+
+    /// Whether `key` has a value. Reads no value.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let hash = self.hash(key)?;
+        let _epoch = self.session.pin(&self.fabric)?;
+        Ok(self
+            .look_up(hash, key, Want::Key, Buf::new())
+            .await?
+            .is_some())
     }
 
     #[inline]
     async fn look_up(
         &self,
-        candidates: &Candidates,
+        hash: KeyHash,
         key: &[u8],
         want: Want,
         mut buf: Buf,
     ) -> Result<Option<Found>, EngineError> {
         let mut attempts = Attempts::default();
         loop {
-            let (filled, pass) = self.get_pass(candidates, key, want, buf).await;
+            let (filled, pass) = self.get_pass(hash, key, want, buf).await;
             buf = filled;
             match pass? {
                 Pass::Found(slot, word, header) => {
                     if header.flags & flags::EXPIRES != 0 && self.is_expired(&header, &buf) {
-                        if self.expire(candidates, key, slot, word, &header).await? {
+                        let candidates = Candidates::from_hash(&self.map, hash);
+                        if self.expire(&candidates, key, slot, word, &header).await? {
                             return Ok(None);
                         }
                     } else {
-                        self.remember(candidates, slot, word, &buf);
+                        if self.cache.is_some() {
+                            let candidates = Candidates::from_hash(&self.map, hash);
+                            self.remember(&candidates, slot, word, &buf);
+                        }
                         return Ok(Some(Found::new(buf, header)));
                     }
                 }
@@ -112,94 +131,127 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Whether `key` has a value. Reads no value.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
-    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        let candidates = self.candidates(key)?;
-        let _epoch = self.session.pin(&self.fabric)?;
-        Ok(self
-            .look_up(&candidates, key, Want::Key, Buf::new())
-            .await?
-            .is_some())
-    }
-
+    /// One pass: the first bucket, where most keys are, and only then the others, unless a round
+    /// trip is dearer than reading them all.
     #[inline]
     async fn get_pass(
         &self,
-        candidates: &Candidates,
+        hash: KeyHash,
         key: &[u8],
         want: Want,
         mut buf: Buf,
     ) -> (Buf, Result<Pass, EngineError>) {
-        let ways = candidates.buckets().len();
-        let first = if self.batched_reads { ways } else { 1 };
-        let each = candidates.bucket_slots();
-        let mut words: Words = Default::default();
-        for range in [0..first, first..ways] {
-            if range.is_empty() {
+        if self.batched_reads {
+            return self.get_all(hash, key, want, buf, None).await;
+        }
+        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let bucket = match self
+            .fabric
+            .read_bucket(hash.first_bucket(&self.map), slots)
+            .await
+        {
+            Ok(bucket) => bucket,
+            Err(error) => return (buf, Err(error.into())),
+        };
+        let filter = hash.filter(&self.map);
+        for (position, word) in bucket.into_iter().enumerate().take(slots) {
+            let word = Ite(word);
+            if !self.map.codec.is_visible(word) || !self.map.codec.has_filter(word, filter) {
                 continue;
             }
-            let slots = range.start * each..range.end * each;
-            match self.collect_buckets(candidates, range).await {
-                Ok(more) => words[slots.clone()].copy_from_slice(&more[slots.clone()]),
+            let (filled, seen) = self.read_entry(word, key, want, buf).await;
+            buf = filled;
+            match seen {
+                Ok(Seen::Other) => (),
+                // Linearization point of a hit: the READ of this slot. The entry was the key's
+                // value at that moment, by I1 and I2, and entries do not change.
+                Ok(Seen::Match(header)) if !self.session.is_observer() => {
+                    let slot = hash.candidate_in_first_bucket(&self.map, position);
+                    return (buf, Ok(Pass::Found(slot, word, header)));
+                }
+                Ok(Seen::Match(header)) => {
+                    let slot = hash.candidate_in_first_bucket(&self.map, position);
+                    let candidates = Candidates::from_hash(&self.map, hash);
+                    return (buf, self.observe(&candidates, slot, word, header).await);
+                }
+                Ok(Seen::Changed) => return (buf, Ok(Pass::Changed)),
                 Err(error) => return (buf, Err(error)),
             }
-            for slot in slots {
-                let word = words[slot];
-                let codec = &self.map.codec;
-                if !codec.is_visible(word) || !codec.has_filter(word, candidates.filter) {
-                    continue;
+        }
+        self.get_all(hash, key, want, buf, Some(bucket)).await
+    }
+
+    /// A pass over all candidates; the words of the first bucket may be known, and not to be hits.
+    async fn get_all(
+        &self,
+        hash: KeyHash,
+        key: &[u8],
+        want: Want,
+        mut buf: Buf,
+        first: Option<[u64; BUCKET_WORDS_MAX]>,
+    ) -> (Buf, Result<Pass, EngineError>) {
+        let candidates = Candidates::from_hash(&self.map, hash);
+        let known = if first.is_some() { 1 } else { 0 };
+        let words = self
+            .collect_buckets(&candidates, known..candidates.buckets().len())
+            .await;
+        let mut words: Words = match words {
+            Ok(words) => words,
+            Err(error) => return (buf, Err(error)),
+        };
+        let each = candidates.bucket_slots();
+        for (position, word) in first.into_iter().flatten().enumerate().take(each) {
+            words[candidates.position(position)] = Ite(word);
+        }
+        for (slot, word) in words
+            .into_iter()
+            .enumerate()
+            .take(candidates.len())
+            .skip(known * each)
+        {
+            let codec = &self.map.codec;
+            if !codec.is_visible(word) || !codec.has_filter(word, candidates.filter) {
+                continue;
+            }
+            let (filled, seen) = self.read_entry(word, key, want, buf).await;
+            buf = filled;
+            match seen {
+                // Linearization point of a hit, as above.
+                Ok(Seen::Match(header)) => {
+                    return (buf, self.observe(&candidates, slot, word, header).await);
                 }
-                let (filled, seen) = self.read_entry(word, key, want, buf).await;
-                buf = filled;
-                match seen {
-                    // Linearization point of a hit: the READ of this slot. The entry was the key's
-                    // value at that moment, by I1 and I2, and entries do not change.
-                    Ok(Seen::Match(header)) => {
-                        let observed = self.observe(candidates, slot, word).await;
-                        return (
-                            buf,
-                            observed.map(|same| {
-                                if same {
-                                    Pass::Found(slot, word, header)
-                                } else {
-                                    Pass::Changed
-                                }
-                            }),
-                        );
-                    }
-                    Ok(Seen::Other) => (),
-                    Ok(Seen::Changed) => return (buf, Ok(Pass::Changed)),
-                    Err(error) => return (buf, Err(error)),
-                }
+                Ok(Seen::Other) => (),
+                Ok(Seen::Changed) => return (buf, Ok(Pass::Changed)),
+                Err(error) => return (buf, Err(error)),
             }
         }
         // A second look, posted after the first completed: had the value moved from a slot that was
         // not yet looked at into one that was, a word would be another (every word is unique).
         // Linearization point of a miss: any moment between the two looks.
-        let pass = match self.collect(candidates).await {
-            Ok(again) if again[..candidates.len()] == words[..candidates.len()] => Ok(Pass::Absent),
+        let pass = match self.collect(&candidates).await {
+            Ok(again) if again == words => Ok(Pass::Absent),
             Ok(_) => Ok(Pass::Changed),
             Err(error) => Err(error),
         };
         (buf, pass)
     }
 
-    /// For a client that no grace period waits for: whether the slot still holds the word after the
-    /// entry was read, so that the entry was not reused in between.
-    #[inline]
+    /// A hit, unless this is a client that no grace period waits for: then the slot must still hold
+    /// the word after the entry was read, so that the entry was not reused in between.
     async fn observe(
         &self,
         candidates: &Candidates,
         slot: usize,
         word: Ite,
-    ) -> Result<bool, EngineError> {
-        if !self.session.is_observer() {
-            return Ok(true);
-        }
-        Ok(self.read_word(candidates.slot(slot)).await? == word.0)
+        header: Header,
+    ) -> Result<Pass, EngineError> {
+        let same =
+            !self.session.is_observer() || self.read_word(candidates.slot(slot)).await? == word.0;
+        Ok(if same {
+            Pass::Found(slot, word, header)
+        } else {
+            Pass::Changed
+        })
     }
 
     #[inline]

@@ -101,6 +101,14 @@ impl TableMap {
         base.add(slab.chunk as u64 * crate::limits::CHUNK_BYTES)
     }
 
+    /// Shard and bucket that a hash value stands for.
+    #[inline(always)]
+    fn bucket(&self, h: u64) -> (RemoteAddr, u64) {
+        let shard = (h >> 32) * self.shards.len() as u64 >> 32;
+        let bucket = (h & u32::MAX as u64) * self.shape.geometry.buckets_per_shard as u64 >> 32;
+        (self.shards[shard as usize], bucket)
+    }
+
     /// The word from which stamps of `region` are leased.
     pub fn stamp_addr(region: RegionId) -> RemoteAddr {
         RemoteAddr::new(region, STAMP_OFFSET)
@@ -112,14 +120,64 @@ impl TableMap {
     }
 }
 
+/// The hash of a key: everything that candidates are derived from.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyHash {
+    low: u64,
+    high: u64,
+}
+
+impl KeyHash {
+    /// The hash of `key` in a table.
+    #[inline(always)]
+    pub fn of(map: &TableMap, key: &[u8]) -> Self {
+        let hash = xxh3_128_with_seed(key, map.shape.geometry.seed);
+        Self {
+            low: hash as u64,
+            high: (hash >> 64) as u64,
+        }
+    }
+
+    /// Names the key in caches.
+    #[inline]
+    pub fn name(&self) -> u64 {
+        self.low ^ self.high.rotate_left(32)
+    }
+
+    /// The filter bits as they stand in an index entry.
+    #[inline(always)]
+    pub fn filter(&self, map: &TableMap) -> u64 {
+        map.codec.filter(self.high >> 40)
+    }
+
+    /// Where home is in the first bucket.
+    #[inline]
+    fn home(&self, map: &TableMap) -> u8 {
+        (self.high >> 60) as u8 & (map.shape.geometry.bucket_slots - 1)
+    }
+
+    /// The bucket of the first hash function, where most keys are.
+    #[inline(always)]
+    pub fn first_bucket(&self, map: &TableMap) -> RemoteAddr {
+        let (shard, bucket) = map.bucket(self.low);
+        shard.add(bucket * map.shape.geometry.bucket_slots as u64 * 8)
+    }
+
+    /// Which candidate the slot at `position` of the first bucket is.
+    #[inline]
+    pub fn candidate_in_first_bucket(&self, map: &TableMap, position: usize) -> usize {
+        position ^ self.home(map) as usize
+    }
+}
+
 /// A key's candidate slots.
 ///
 /// Candidates are numbered bucket by bucket. In the first bucket the numbering starts at the key's
 /// *home* slot, so that candidate 0 is home; the order is the same for every client.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates {
-    /// The key's hash; names the key in caches.
-    pub hash: u64,
+    /// The key's hash.
+    pub hash: KeyHash,
     /// The filter bits as they stand in an index entry.
     pub filter: u64,
     /// First byte of each bucket.
@@ -133,17 +191,18 @@ impl Candidates {
     /// The candidates of `key`.
     #[inline]
     pub fn of(map: &TableMap, key: &[u8]) -> Self {
+        Self::from_hash(map, KeyHash::of(map, key))
+    }
+
+    /// The candidates of the key with this hash.
+    pub fn from_hash(map: &TableMap, hash: KeyHash) -> Self {
         let geometry = &map.shape.geometry;
-        let hash = xxh3_128_with_seed(key, geometry.seed);
-        let (low, high) = (hash as u64, (hash >> 64) as u64);
-        let mut buckets = [RemoteAddr::new(RegionId(0), 0); 4];
         let bucket_bytes = geometry.bucket_slots as u64 * 8;
-        for way in 0..geometry.ways as usize {
-            // Double hashing gives each way a hash of its own, over all buckets of all shards: so
-            // most keys are in the bucket of the first.
-            let h = if way == 0 { low } else { mix(low.wrapping_add((way as u64).wrapping_mul(high | 1))) };
-            let shard = map.shards[((h >> 32) * map.shards.len() as u64 >> 32) as usize];
-            let mut bucket = (h & u32::MAX as u64) * geometry.buckets_per_shard as u64 >> 32;
+        let mut buckets = [hash.first_bucket(map); 4];
+        for way in 1..geometry.ways as usize {
+            // Double hashing gives each way a hash of its own, over all buckets of all shards.
+            let step = (way as u64).wrapping_mul(hash.high | 1);
+            let (shard, mut bucket) = map.bucket(mix(hash.low.wrapping_add(step)));
             buckets[way] = shard.add(bucket * bucket_bytes);
             // Two candidates are never the same slot. A shard has more buckets than a key has ways.
             while buckets[..way].contains(&buckets[way]) {
@@ -152,12 +211,12 @@ impl Candidates {
             }
         }
         Self {
-            hash: low ^ high.rotate_left(32),
-            filter: map.codec.filter(high >> 40),
+            hash,
+            filter: hash.filter(map),
             buckets,
             ways: geometry.ways,
             bucket_slots: geometry.bucket_slots,
-            home: (high >> 60) as u8 & (geometry.bucket_slots - 1),
+            home: hash.home(map),
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Codec {
     bits: Bits,
     state_mask: u64,
     filter_mask: u64,
+    /// The mask in its place.
+    filter_field: u64,
 }
 
 const EMPTY: u64 = 0;
@@ -79,6 +81,7 @@ impl Codec {
             bits,
             state_mask: (1 << bits.filter_at) - 1,
             filter_mask,
+            filter_field: filter_mask << bits.filter_at,
         }
     }
 
@@ -170,13 +173,13 @@ impl Codec {
     /// Whether the word has these filter bits.
     #[inline(always)]
     pub fn has_filter(&self, word: Ite, filter: u64) -> bool {
-        word.0 & self.filter_mask << self.bits.filter_at == filter
+        word.0 & self.filter_field == filter
     }
 
     /// The filter bits, as they stand in the word.
     #[inline]
     pub fn filter_of(&self, word: Ite) -> u64 {
-        word.0 & self.filter_mask << self.bits.filter_at
+        word.0 & self.filter_field
     }
 
     /// The entry it names.

@@ -11,8 +11,8 @@ use rand::{Rng, SeedableRng};
 
 use crate::counters::Verb;
 use crate::limits::{
-    CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX, READ_WORDS_MAX, REGIONS_MAX,
-    TRANSFER_BYTES_MAX,
+    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX, READ_WORDS_MAX,
+    REGIONS_MAX, TRANSFER_BYTES_MAX,
 };
 use crate::sync::AtomicU64;
 use crate::{
@@ -147,12 +147,7 @@ impl ShmEndpoint {
     fn word(&self, at: RemoteAddr, write: bool) -> Result<&AtomicU64, FabricError> {
         let place = self.locate(at, 8, write)?;
         if !at.offset().is_multiple_of(8) {
-            let region_bytes = self.slots[at.region().0 as usize].len;
-            return Err(FabricError::OutOfBounds {
-                at,
-                len: 8,
-                region_bytes,
-            });
+            return Err(self.misaligned(at, 8));
         }
         // SAFETY: located and aligned above (mappings are page-aligned); the mapping lives as long
         // as `self`; every process reaches these bytes as atomics or in the copy engine only.
@@ -165,29 +160,52 @@ impl ShmEndpoint {
             .count(verb, at.region() != self.home, bytes as u64);
     }
 
-    /// Posts a READ: counts it and asks for its lines. An address that completion will refuse is
-    /// not prefetched.
+    /// Posts a READ: counts it, asks for its lines, and says where it will find them. The place
+    /// stays mapped for as long as the endpoint is borrowed.
     #[inline(always)]
-    fn post_read(&self, at: RemoteAddr, len: usize) {
+    fn post_read(&self, at: RemoteAddr, len: usize) -> Result<*const u8, FabricError> {
         self.count(Verb::Read, at, len);
-        let Ok(place) = self.locate(at, len, false) else {
-            return;
-        };
+        let place = self.locate(at, len, false)?.cast_const();
         let first = place as usize & !(CACHE_LINE_BYTES - 1);
-        let lines = (place as usize + len - first).div_ceil(CACHE_LINE_BYTES);
-        for line in 0..lines.min(PREFETCH_LINES_MAX) {
-            copy::prefetch((first + line * CACHE_LINE_BYTES) as *const u8);
+        let end = (place as usize + len).min(first + PREFETCH_LINES_MAX * CACHE_LINE_BYTES);
+        let mut line = first;
+        while line < end {
+            copy::prefetch(line as *const u8);
+            line += CACHE_LINE_BYTES;
+        }
+        Ok(place)
+    }
+
+    /// Posts a READ of `words` words.
+    #[inline(always)]
+    fn post_words(&self, at: RemoteAddr, words: usize) -> Result<*const u8, FabricError> {
+        let place = self.post_read(at, words * 8)?;
+        if !at.offset().is_multiple_of(8) {
+            return Err(self.misaligned(at, words * 8));
+        }
+        Ok(place)
+    }
+
+    #[cold]
+    fn misaligned(&self, at: RemoteAddr, len: usize) -> FabricError {
+        let region_bytes = self.slots[at.region().0 as usize].len;
+        FabricError::OutOfBounds {
+            at,
+            len: len as u64,
+            region_bytes,
         }
     }
 
     /// Completes a READ: appends its bytes to `buf`.
+    ///
+    /// # Safety
+    /// `place` must come from [`Self::post_read`] with the same `len`, and `self` must have been
+    /// borrowed since.
     #[inline(always)]
-    fn complete_read(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
-        let place = self.locate(at, len, false)?;
-        // SAFETY: `place` has `len` mapped bytes; `append_with` gives room for `len` private ones,
-        // and `copy` initialises all of them.
+    unsafe fn complete_read(&self, place: *const u8, len: usize, buf: &mut Buf) {
+        // SAFETY: by this function's contract `place` has `len` mapped bytes; `append_with` gives
+        // room for `len` private ones, and `copy` initialises all of them.
         unsafe { buf.append_with(len, |room| copy::copy(place, room, len)) };
-        Ok(())
     }
 
     pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64, FabricError> {
@@ -207,6 +225,17 @@ impl ShmEndpoint {
         }
         Ok(sum)
     }
+}
+
+/// Loads word `i` from a place.
+///
+/// # Safety
+/// `place` must be 8-aligned and mapped for `i + 1` words.
+#[inline(always)]
+unsafe fn load_word(place: *const u8, i: usize) -> u64 {
+    // SAFETY: by this function's contract; every process reaches these bytes as atomics or in the
+    // copy engine only.
+    words::load(unsafe { &*place.cast::<AtomicU64>().add(i) })
 }
 
 /// Pending once, so that the other lanes have their turn while the lines arrive.
@@ -258,18 +287,42 @@ impl Fabric for ShmEndpoint {
             each <= READ_WORDS_MAX && each * at.len() == out.len(),
             "words of a READ"
         );
-        for at in at {
-            self.post_read(*at, each * 8);
+        let mut places = [Err(FabricError::Unattached { region: self.home }); DOORBELL_READS_MAX];
+        for (place, at) in places.iter_mut().zip(at) {
+            *place = self.post_words(*at, each);
         }
         self.counters.count_round_trip();
         async move {
             Turn::default().await;
-            for (at, out) in at.iter().zip(out.chunks_exact_mut(each)) {
+            for (place, out) in places.into_iter().zip(out.chunks_exact_mut(each)) {
+                let place = place?;
                 for (i, out) in out.iter_mut().enumerate() {
-                    *out = words::load(self.word(at.add(i as u64 * 8), false)?);
+                    // SAFETY: `post_words` checked `each` words at `place`.
+                    *out = unsafe { load_word(place, i) };
                 }
             }
             Ok(())
+        }
+    }
+
+    #[inline(always)]
+    fn read_bucket(
+        &self,
+        at: RemoteAddr,
+        words: usize,
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+        assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
+        let place = self.post_words(at, words);
+        self.counters.count_round_trip();
+        async move {
+            Turn::default().await;
+            let place = place?;
+            let mut bucket = [0; BUCKET_WORDS_MAX];
+            for (i, out) in bucket.iter_mut().enumerate().take(words) {
+                // SAFETY: `post_words` checked `words` words at `place`.
+                *out = unsafe { load_word(place, i) };
+            }
+            Ok(bucket)
         }
     }
 
@@ -280,11 +333,12 @@ impl Fabric for ShmEndpoint {
         len: usize,
         mut buf: Buf,
     ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
-        self.post_read(at, len);
+        let place = self.post_read(at, len);
         self.counters.count_round_trip();
         async move {
             Turn::default().await;
-            let done = self.complete_read(at, len, &mut buf);
+            // SAFETY: posted above with this length, and `self` is borrowed by this future.
+            let done = place.map(|place| unsafe { self.complete_read(place, len, &mut buf) });
             (buf, done)
         }
     }
@@ -297,14 +351,16 @@ impl Fabric for ShmEndpoint {
         len: usize,
         mut buf: Buf,
     ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
-        self.post_read(word, 8);
-        self.post_read(at, len);
+        let word = self.post_words(word, 1);
+        let place = self.post_read(at, len);
         self.counters.count_round_trip();
         async move {
             Turn::default().await;
-            let value = self.word(word, false).map(words::load);
-            let done = self.complete_read(at, len, &mut buf);
-            (buf, done.and(value))
+            // SAFETY: `post_words` checked a word at the place.
+            let word = word.map(|place| unsafe { load_word(place, 0) });
+            // SAFETY: posted above with this length, and `self` is borrowed by this future.
+            let done = place.map(|place| unsafe { self.complete_read(place, len, &mut buf) });
+            (buf, done.and(word))
         }
     }
 

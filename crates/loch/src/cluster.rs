@@ -1,0 +1,153 @@
+//! A cluster as a client sees it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{CacheLimits, EmbeddedConfig, Error, Table};
+
+/// A cluster this process is attached to. Cheap to clone; clones share one attachment.
+#[derive(Clone)]
+pub struct Cluster {}
+
+/// How to attach to a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Attach for reading only: memory is mapped read-only, and no session slot is taken. Every
+    /// mutation answers [`Error::ReadOnly`]. Default no.
+    pub read_only: bool,
+    /// How long connecting waits for nodes that are not up yet. Default 5 s.
+    pub connect_timeout: Duration,
+    /// How long an operation goes on after it first had to start over. Default 1 s.
+    pub operation_timeout: Duration,
+    /// Enter all memory into this process's page tables at once (and ask for huge pages), so that
+    /// first accesses do not fault one by one. Costs milliseconds for each GiB. Default no.
+    pub populate: bool,
+    /// How much each table caches, where it caches at all.
+    pub cache: CacheLimits,
+}
+
+/// What [`Cluster::info`] tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterInfo {
+    /// The number of the home node: where this client writes.
+    pub home: usize,
+    /// The nodes, in order.
+    pub nodes: Vec<NodeInfo>,
+    /// The tables, in order.
+    pub tables: Vec<TableInfo>,
+}
+
+/// A node of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its socket; empty for a node inside this process.
+    pub socket: PathBuf,
+    /// Bytes of its region.
+    pub region_bytes: u64,
+    /// Identifies its memory: another number is other memory.
+    pub identity: u64,
+    /// Its session slots.
+    pub sessions: u32,
+    /// Session slots that are taken.
+    pub sessions_taken: u32,
+    /// Whether its process is up. Its memory can be used all the same.
+    pub up: bool,
+}
+
+/// A table of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// Its engine.
+    pub engine: String,
+    /// Slots of its index, over all nodes.
+    pub index_slots: u64,
+    /// Bytes of its index, over all nodes.
+    pub index_bytes: u64,
+    /// Bytes of its data tables, over all nodes.
+    pub data_bytes: u64,
+    /// Bytes of the longest value.
+    pub value_bytes_max: u64,
+    /// Hash functions of its index.
+    pub ways: u8,
+    /// Slots of a bucket.
+    pub bucket_slots: u8,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            connect_timeout: crate::limits::CONNECT_TIMEOUT,
+            operation_timeout: crate::limits::OPERATION_TIMEOUT,
+            populate: false,
+            cache: CacheLimits::default(),
+        }
+    }
+}
+
+impl Cluster {
+    /// Attaches to the cluster of the node at `socket`, which becomes this client's home.
+    ///
+    /// # Errors
+    /// As [`Cluster::connect_with`].
+    pub fn connect(socket: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::connect_with(socket, ConnectOptions::default())
+    }
+
+    /// Attaches to the cluster of the node at `socket`.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`] names the node that did not answer in time;
+    /// [`Error::ClusterMismatch`], [`Error::ProtocolVersion`], [`Error::ForeignUser`],
+    /// [`Error::RegionDamaged`].
+    pub fn connect_with(
+        socket: impl AsRef<Path>,
+        options: ConnectOptions,
+    ) -> Result<Self, Error> {
+        let _ = (socket, options);
+        todo!()
+    }
+
+    /// Starts nodes inside this process: anonymous memory, no socket, no file. They end with the
+    /// last clone of the cluster and the last of its tables.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the configuration cannot be laid out, [`Error::NoSpace`].
+    pub fn embedded(config: EmbeddedConfig) -> Result<Self, Error> {
+        let _ = config;
+        todo!()
+    }
+
+    /// The same cluster with another home: the node where this client's tables write first.
+    ///
+    /// # Errors
+    /// [`Error::ClusterMismatch`] if there is no such node, else as [`Cluster::connect`].
+    pub fn with_home(&self, node: usize) -> Result<Self, Error> {
+        let _ = node;
+        todo!()
+    }
+
+    /// Opens a table, for one thread. Attaches again if the home node's process was away.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::SessionsExhausted`], [`Error::NodeUnreachable`] if the home
+    /// node's process is down, and as [`Cluster::connect`].
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        let _ = name;
+        todo!()
+    }
+
+    /// The names of the tables, in order.
+    pub fn tables(&self) -> Vec<String> {
+        todo!()
+    }
+
+    /// Nodes and tables.
+    pub fn info(&self) -> ClusterInfo {
+        todo!()
+    }
+}

@@ -1,0 +1,261 @@
+//! What a node is told: its configuration file, and the same for nodes inside this process.
+//!
+//! A configuration is plain data; it is checked as a whole, when a node starts (see `plan.rs`).
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT};
+use crate::{ByteSize, Error};
+
+/// The configuration of a node, as TOML or in a program.
+///
+/// ```
+/// use loch::NodeConfig;
+/// let config = NodeConfig::from_toml(
+///     r#"
+///     name = "a"
+///     socket = "/run/user/1000/loch-a.sock"
+///     memory = "4GiB"
+///     cluster = ["/run/user/1000/loch-a.sock", "/run/user/1000/loch-b.sock"]
+///
+///     [[table]]
+///     name = "sessions"
+///     memory = "1GiB"
+///     value_max = "64KiB"
+///
+///     [[table]]
+///     name = "objects"          # gets the rest
+///     "#,
+/// )?;
+/// assert_eq!(config.tables.len(), 2);
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Names the node in logs and its region file: 1 to 48 of `A-Z a-z 0-9 . _ -`. Default `node`.
+    pub name: String,
+    /// The unix socket at which clients attach. Default: [`default_socket`].
+    pub socket: PathBuf,
+    /// Bytes of the region: everything the node lends. Default 256 MiB.
+    pub memory: ByteSize,
+    /// What carries the verbs.
+    pub fabric: FabricKind,
+    /// The sockets of all nodes of the cluster, in the same order on every node, this one's among
+    /// them. Default: this node alone.
+    pub cluster: Vec<PathBuf>,
+    /// Session slots: how many tables clients can have open for writing at a time. Default 1024.
+    pub sessions: u32,
+    /// Whether the region file is removed at an orderly stop. Default no: the next start keeps all
+    /// data.
+    pub ephemeral: bool,
+    /// The region file. Default: `/dev/shm/loch-<uid>-<name>.region`.
+    pub region: Option<PathBuf>,
+    /// The tables, `[[table]]` in TOML. Default: one, named `default`.
+    #[serde(rename = "table")]
+    pub tables: Vec<TableConfig>,
+}
+
+/// What carries the verbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FabricKind {
+    /// Shared memory, for clients on the node's host.
+    #[default]
+    Shm,
+    /// RDMA verbs. This build has no such backend yet: starting a node with it is refused.
+    Verbs,
+}
+
+/// The declaration of a table. The same on every node of a cluster, and fixed once the region is
+/// made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TableConfig {
+    /// Its name: 1 to 48 bytes.
+    pub name: String,
+    /// Its data path. `nessie` is the only engine of this build.
+    pub engine: String,
+    /// Its share of the node's memory, in bytes. Tables without one divide the rest equally.
+    pub memory: Option<ByteSize>,
+    /// Slots of its index on each node: the most keys it can hold there, less some 5 %. Default:
+    /// one for every 112 bytes of the table's memory.
+    pub index_slots: Option<u64>,
+    /// Bytes of the longest value. Default 64 MiB, or a quarter of the table's data on a node if
+    /// that is less.
+    pub value_max: Option<ByteSize>,
+    /// Hash functions of the index, 2 to 4. Default 3.
+    pub ways: u8,
+    /// Slots that each hash function gives a key: 1, 2 or 4. Default 4.
+    pub bucket_slots: u8,
+    /// Whether index entries carry bits of the key's hash. Default yes.
+    pub filter_bits: bool,
+    /// Whether clients cache remote entries. Default: where a round trip is dear.
+    pub cache: Option<bool>,
+    /// Whether of long entries the header is read first. Default yes.
+    pub multi_read: bool,
+    /// Whether a GET reads all candidates at once. Default: where a round trip is dear.
+    pub batched_reads: Option<bool>,
+    /// Whether entries carry checksums. Default no: clients on the node's host do not need them.
+    pub checksums: bool,
+}
+
+/// Nodes inside this process: see [`Cluster::embedded`](crate::Cluster::embedded).
+///
+/// ```
+/// use loch::{ByteSize, Cluster, EmbeddedConfig};
+/// let config = EmbeddedConfig { memory: ByteSize::new(16 << 20), ..EmbeddedConfig::default() };
+/// assert!(Cluster::embedded(config)?.table("default")?.get(b"key")?.is_none());
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddedConfig {
+    /// How many nodes. Default 1.
+    pub nodes: u16,
+    /// Bytes of each node's region. Default 64 MiB.
+    pub memory: ByteSize,
+    /// Session slots of each node: tables open at a time. Default 1024.
+    pub sessions: u32,
+    /// The tables. Default: one, named `default`.
+    pub tables: Vec<TableConfig>,
+    /// As [`ConnectOptions::operation_timeout`](crate::ConnectOptions::operation_timeout).
+    pub operation_timeout: std::time::Duration,
+    /// As [`ConnectOptions::cache`](crate::ConnectOptions::cache).
+    pub cache: crate::CacheLimits,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            name: "node".into(),
+            socket: default_socket(),
+            memory: ByteSize::new(NODE_BYTES_DEFAULT),
+            fabric: FabricKind::default(),
+            cluster: Vec::new(),
+            sessions: SESSIONS_DEFAULT,
+            ephemeral: false,
+            region: None,
+            tables: Vec::new(),
+        }
+    }
+}
+
+impl Default for TableConfig {
+    fn default() -> Self {
+        Self {
+            name: "default".into(),
+            engine: "nessie".into(),
+            memory: None,
+            index_slots: None,
+            value_max: None,
+            ways: 3,
+            bucket_slots: 4,
+            filter_bits: true,
+            cache: None,
+            multi_read: true,
+            batched_reads: None,
+            checksums: false,
+        }
+    }
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            memory: ByteSize::new(64 << 20),
+            sessions: SESSIONS_DEFAULT,
+            tables: Vec::new(),
+            operation_timeout: crate::limits::OPERATION_TIMEOUT,
+            cache: crate::CacheLimits::default(),
+        }
+    }
+}
+
+impl NodeConfig {
+    /// Reads a configuration. What is not written has its default.
+    ///
+    /// # Errors
+    /// [`Error::Config`] that names line and field.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        toml::from_str(text).map_err(|error| Error::config("TOML", error.to_string()))
+    }
+
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if it cannot be read, else as [`NodeConfig::from_toml`].
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::os("read", path))?;
+        toml::from_str(&text)
+            .map_err(|error| Error::config(path.display().to_string(), error.to_string()))
+    }
+
+    /// The region file: the configured one, or the default of this user and name.
+    pub fn region_path(&self) -> PathBuf {
+        let uid = rustix::process::getuid().as_raw();
+        let default = || format!("/dev/shm/loch-{uid}-{}.region", self.name).into();
+        self.region.clone().unwrap_or_else(default)
+    }
+}
+
+/// Where a node listens and a client connects that is not told otherwise: `$LOCH_SOCKET`, else
+/// `loch.sock` in `$XDG_RUNTIME_DIR`, else `/tmp/loch-<uid>.sock`.
+pub fn default_socket() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(socket) = set("LOCH_SOCKET") {
+        return socket.into();
+    }
+    if let Some(dir) = set("XDG_RUNTIME_DIR") {
+        return Path::new(&dir).join("loch.sock");
+    }
+    format!("/tmp/loch-{}.sock", rustix::process::getuid().as_raw()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_written_has_its_default() {
+        assert_eq!(NodeConfig::from_toml("").unwrap(), NodeConfig::default());
+        let config = NodeConfig::from_toml("memory = 65536\n[[table]]\nname = \"t\"").unwrap();
+        assert_eq!(config.memory, ByteSize::new(65536));
+        let table = TableConfig {
+            name: "t".into(),
+            ..TableConfig::default()
+        };
+        assert_eq!(config.tables, [table]);
+    }
+
+    #[test]
+    fn a_configuration_survives_the_trip() {
+        let config = NodeConfig {
+            region: Some("/somewhere".into()),
+            tables: vec![TableConfig {
+                cache: Some(true),
+                memory: Some(ByteSize::new(1 << 30)),
+                ..TableConfig::default()
+            }],
+            ..NodeConfig::default()
+        };
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(NodeConfig::from_toml(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (text, word) in [
+            ("memry = 1", "memry"),
+            ("memory = \"1GB\"", "1GB"),
+            ("memory = -1", "-1"),
+            ("fabric = \"ib\"", "ib"),
+            ("[[table]]\nnme = \"x\"", "line 2"),
+        ] {
+            let error = NodeConfig::from_toml(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The one error of this crate.
+//!
+//! Variants are split by what the caller must do: correct the call, make room, try again, find out
+//! what happened ([`Error::Ambiguous`]), or have the operator put something right.
+
+use std::path::PathBuf;
+
+use loch_engines::EngineError;
+use loch_engines::limits::KEY_BYTES_MAX;
+use loch_fabric::FabricError;
+
+use crate::ByteSize;
+
+/// Why something was not done. Unless a variant says otherwise, nothing was changed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // Correct the call.
+    /// A key has at least one byte.
+    #[error("the key is empty: a key has 1 to {KEY_BYTES_MAX} bytes")]
+    KeyEmpty,
+    /// The key is longer than keys can be.
+    #[error("the key has {len} bytes: a key has 1 to {KEY_BYTES_MAX} bytes")]
+    KeyTooLong {
+        /// Its bytes.
+        len: usize,
+    },
+    /// The value is longer than the table takes.
+    #[error(
+        "the value has {len} bytes, table {table:?} takes up to {max}: declare the table with a \
+         larger value_max"
+    )]
+    ValueTooLong {
+        /// The table.
+        table: String,
+        /// Bytes of the value.
+        len: u64,
+        /// The table's limit.
+        max: u64,
+    },
+    /// What was to be written does not lie inside the reserved value.
+    #[error("the write ends at byte {end} of a value for which {len} bytes were reserved")]
+    OutsideReservation {
+        /// Where the write would end.
+        end: u64,
+        /// Bytes reserved.
+        len: u64,
+    },
+    /// The value under the key is not a counter of 8 bytes.
+    #[error("the value has {len} bytes: fetch_add needs a value of 8 bytes")]
+    NotACounter {
+        /// Bytes of the value.
+        len: u64,
+    },
+    /// The cluster was attached for reading only.
+    #[error("the cluster was attached read-only: connect without `read_only` to change values")]
+    ReadOnly,
+    /// The cluster has no table of that name.
+    #[error("there is no table {name:?}: the cluster has {}", .have.join(", "))]
+    NoSuchTable {
+        /// The name that was asked for.
+        name: String,
+        /// The tables there are.
+        have: Vec<String>,
+    },
+    /// No engine of that name exists in this build.
+    #[error("table {table:?}: there is no engine {engine:?}, this build has {}", .have.join(", "))]
+    NoSuchEngine {
+        /// The table that was declared with it.
+        table: String,
+        /// The name that was written.
+        engine: String,
+        /// The engines there are.
+        have: Vec<String>,
+    },
+    /// The configuration cannot be used.
+    #[error("configuration: {field}: {problem}")]
+    Config {
+        /// The field, as it is written.
+        field: String,
+        /// What is wrong with it and what would be right.
+        problem: String,
+    },
+
+    // Make room.
+    /// No free slot for the key, and none could be made by moving others.
+    #[error(
+        "the index of table {table:?} is full: no slot of {slots} for this key after moving up to \
+         {moves} entries; delete keys or declare the table with more index_slots"
+    )]
+    IndexFull {
+        /// The table.
+        table: String,
+        /// Slots of the whole index.
+        slots: u64,
+        /// Moves that were allowed.
+        moves: usize,
+    },
+    /// No memory for an entry of this size.
+    #[error(
+        "table {table:?} has no memory for an entry of {bytes} bytes: its data tables have \
+         {capacity} bytes in all; delete keys or start the nodes with more memory"
+    )]
+    OutOfMemory {
+        /// The table.
+        table: String,
+        /// Bytes of the entry.
+        bytes: u64,
+        /// Bytes of all data tables of the table.
+        capacity: u64,
+    },
+    /// The file system, or the memory of this host, has no room for a node's region.
+    #[error(
+        "no room for a region of {size} in {path}: give the node less memory, or make the file \
+         system larger (for /dev/shm: mount -o remount,size=... /dev/shm)",
+        path = .path.display()
+    )]
+    NoSpace {
+        /// The region file.
+        path: PathBuf,
+        /// The size asked for.
+        size: ByteSize,
+    },
+    /// All session slots of the node are taken.
+    #[error(
+        "all {sessions} session slots of the node at {socket} are taken: drop tables that are not \
+         used, or start the node with more sessions",
+        socket = .socket.display()
+    )]
+    SessionsExhausted {
+        /// The node.
+        socket: PathBuf,
+        /// Its session slots.
+        sessions: u32,
+    },
+
+    // Try again.
+    /// Others changed the key's entries again and again until the time was over.
+    #[error(
+        "table {table:?}: not done within {timeout_us} us: other clients kept changing the same \
+         entries"
+    )]
+    Timeout {
+        /// The table.
+        table: String,
+        /// The operation's time.
+        timeout_us: u64,
+    },
+    /// No node answers at the socket.
+    #[error("no node answers at {socket}: {remedy}", socket = .socket.display())]
+    NodeUnreachable {
+        /// The socket.
+        socket: PathBuf,
+        /// What was seen, and what to do.
+        remedy: String,
+    },
+
+    // Find out.
+    /// A mutation may or may not have happened. Read the key to learn which: repeating the call may
+    /// do it twice.
+    #[error("table {table:?}: the outcome is unknown, read the key to learn it: {cause}")]
+    Ambiguous {
+        /// The table.
+        table: String,
+        /// What was lost.
+        cause: FabricError,
+    },
+
+    // Put something right.
+    /// The node speaks another version of the handshake.
+    #[error(
+        "the node at {socket} speaks protocol version {theirs}, this program {ours}: use the same \
+         release on both sides",
+        socket = .socket.display()
+    )]
+    ProtocolVersion {
+        /// The node.
+        socket: PathBuf,
+        /// The version of this program.
+        ours: u32,
+        /// The version of the node.
+        theirs: u32,
+    },
+    /// What the nodes say of their cluster does not fit together.
+    #[error("the nodes do not form one cluster: {problem}")]
+    ClusterMismatch {
+        /// Which node says what.
+        problem: String,
+    },
+    /// A live node serves this socket.
+    #[error(
+        "a node is running at {socket}: stop it, or choose another socket",
+        socket = .socket.display()
+    )]
+    SocketInUse {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// A live node owns this region file.
+    #[error(
+        "{path} belongs to a running node: stop it, or choose another name or region",
+        path = .path.display()
+    )]
+    RegionInUse {
+        /// The region file.
+        path: PathBuf,
+    },
+    /// The region file was made with another configuration.
+    #[error(
+        "the region {path} has {field} {have}, the configuration says {want}: start the node with \
+         the configuration that made it, or remove the file and lose its data",
+        path = .path.display()
+    )]
+    RegionMismatch {
+        /// The region file.
+        path: PathBuf,
+        /// What differs.
+        field: String,
+        /// What the file has.
+        have: String,
+        /// What was configured.
+        want: String,
+    },
+    /// The file is not a region, or a damaged one. It was left as it is.
+    #[error(
+        "the region {path} cannot be used: {what}; restore it, or remove the file and lose its data",
+        path = .path.display()
+    )]
+    RegionDamaged {
+        /// The region file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// The other side of the socket is another user's.
+    #[error(
+        "{socket} is served by user {theirs}, this process is user {ours}: a node serves its own \
+         user and root",
+        socket = .socket.display()
+    )]
+    ForeignUser {
+        /// The socket.
+        socket: PathBuf,
+        /// The user id of this process.
+        ours: u32,
+        /// The user id of the other side.
+        theirs: u32,
+    },
+    /// The node refused for a reason of its own.
+    #[error("the node at {socket} refused: {reason}", socket = .socket.display())]
+    Refused {
+        /// The node.
+        socket: PathBuf,
+        /// Its words.
+        reason: String,
+    },
+    /// An entry contradicts the index in a way no race explains.
+    #[error("table {table:?} is damaged: {what}; run `loch check`")]
+    Damaged {
+        /// The table.
+        table: String,
+        /// What was found.
+        what: String,
+    },
+    /// The fabric failed in a way that should not happen; the message says where.
+    #[error("the fabric failed: {0}")]
+    Fabric(FabricError),
+    /// The operating system refused.
+    #[error("cannot {action} {path}: {cause}", path = .path.display())]
+    Os {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or socket.
+        path: PathBuf,
+        /// The answer.
+        cause: String,
+    },
+}
+
+impl Error {
+    /// The error of an operation on a table.
+    #[cold]
+    pub(crate) fn of_table(table: &str, error: EngineError) -> Self {
+        let table = || table.to_owned();
+        match error {
+            EngineError::KeyEmpty => Self::KeyEmpty,
+            EngineError::KeyTooLong { len } => Self::KeyTooLong { len },
+            EngineError::ValueTooLong { len, max } => Self::ValueTooLong {
+                table: table(),
+                len,
+                max,
+            },
+            EngineError::IndexFull { slots, moves } => Self::IndexFull {
+                table: table(),
+                slots,
+                moves,
+            },
+            EngineError::OutOfMemory { bytes, capacity } => Self::OutOfMemory {
+                table: table(),
+                bytes,
+                capacity,
+            },
+            EngineError::Timeout { timeout_us } => Self::Timeout {
+                table: table(),
+                timeout_us,
+            },
+            EngineError::NotACounter { len } => Self::NotACounter { len },
+            EngineError::ReadOnly => Self::ReadOnly,
+            EngineError::Damaged { what } => Self::Damaged {
+                table: table(),
+                what,
+            },
+            EngineError::Ambiguous(cause) => Self::Ambiguous {
+                table: table(),
+                cause,
+            },
+            EngineError::Fabric(error) => Self::Fabric(error),
+            other => Self::Damaged {
+                table: table(),
+                what: other.to_string(),
+            },
+        }
+    }
+
+    pub(crate) fn config(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Config {
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// The operating system's answer to `action` on `path`.
+    pub(crate) fn os<E: std::fmt::Display>(
+        action: &'static str,
+        path: &std::path::Path,
+    ) -> impl FnOnce(E) -> Self {
+        move |cause| Self::Os {
+            action,
+            path: path.into(),
+            cause: cause.to_string(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Every bound of this crate, in one place.
+
+use std::time::Duration;
+
+pub use loch_engines::limits::{
+    DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX,
+    VALUE_BYTES_DEFAULT, VALUE_BYTES_MAX,
+};
+
+/// Bytes of a node's name.
+pub const NODE_NAME_BYTES_MAX: usize = 48;
+
+/// Bytes of a socket's path: what the operating system's address holds, less the final zero.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Session slots of a node: an incarnation has 24 bits of counter, and a slot 64 bytes.
+pub const SESSIONS_MAX: u32 = 1 << 16;
+
+/// Bytes of one message of the handshake. The longest is the welcome to a cluster of
+/// [`NODES_MAX`] nodes.
+pub const FRAME_BYTES_MAX: usize = 64 << 10;
+
+/// Connections a node holds open; whoever comes after that waits in the listener's queue.
+pub const CONNECTIONS_MAX: usize = 16 << 10;
+
+/// Connections that wait to be accepted.
+pub const BACKLOG: i32 = 1024;
+
+/// Bytes read from a connection at a time.
+pub const READ_BYTES: usize = 4 << 10;
+
+/// Memory of a node that is not told otherwise.
+pub const NODE_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// Session slots of a node that is not told otherwise.
+pub const SESSIONS_DEFAULT: u32 = 1024;
+
+/// Bytes of a table for each slot of its index, unless the index is given a size: 7.1 % of the
+/// memory, so that entries of 16 + 64 bytes and the index run full at about the same time.
+pub const TABLE_BYTES_PER_INDEX_SLOT: u64 = 112;
+
+/// How many values of the longest kind a table holds at least, if that length was not chosen.
+pub const LONGEST_VALUES_MIN: u64 = 4;
+
+/// Operations that `get_many` and `put_many` overlap, unless the table is told otherwise.
+pub const LANES_DEFAULT: usize = 16;
+
+/// Operations that a table can be told to overlap.
+pub const LANES_MAX: usize = 4096;
+
+/// A buffer longer than this is not kept for the next `get_into`.
+pub const KEPT_BUF_BYTES_MAX: usize = 1 << 20;
+
+/// How long connecting waits for nodes that are not up yet.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an operation goes on after it first had to start over.
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a table that is dropped waits for its node to take note.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Pause before a node that was not there is tried again; doubles up to [`RETRY_PAUSE_MAX`].
+pub const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// The longest pause between two tries.
+pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// How long a node waits for another that is starting on the same socket at this moment.
+pub const SOCKET_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The shortest time between two scrubs.
+pub const SCRUB_INTERVAL: Duration = Duration::from_secs(2);
+/// A scrub whose grace period did not pass is repeated after a time that doubles up to this.
+pub const SCRUB_RETRY_MAX: Duration = Duration::from_secs(60);
+/// How long a scrub waits for clients that are in the middle of an operation, in microseconds, for
+/// each data table.
+pub const SCRUB_WAIT_US: u64 = 100_000;

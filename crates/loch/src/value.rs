@@ -1,0 +1,104 @@
+//! What a GET returns.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use loch_engines::nessie::Found;
+
+/// Names one value: no other value that the table ever held has the same.
+///
+/// Versions are for comparing, not for ordering: a later value's may be smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// The version that [`Version::as_u64`] gave.
+    pub const fn from_u64(version: u64) -> Self {
+        Self(version)
+    }
+
+    /// The version as a number, to be kept or sent.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A value: its bytes, and its version.
+///
+/// ```
+/// use loch::{Cluster, EmbeddedConfig};
+/// let table = Cluster::embedded(EmbeddedConfig::default())?.table("default")?;
+/// let version = table.put(b"key", b"value")?;
+/// let value = table.get(b"key")?.expect("it was just put");
+/// assert_eq!((&value[..], value.version()), (&b"value"[..], version));
+/// assert_eq!(value.into_vec(), b"value");
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Value {
+    found: Found,
+}
+
+impl Value {
+    #[inline]
+    pub(crate) fn new(found: Found) -> Self {
+        Self { found }
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Version {
+        Version(self.found.version())
+    }
+
+    /// When it expires, if it was put with a time to live.
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        let at = self.found.expires_at_ms()?;
+        UNIX_EPOCH.checked_add(Duration::from_millis(at))
+    }
+
+    /// The bytes alone. Moves them inside their allocation, and makes no other.
+    pub fn into_vec(self) -> Vec<u8> {
+        let (first, len) = (self.found.as_ptr() as usize, self.found.len());
+        let mut bytes = self.found.into_buf().into_vec();
+        let at = first - bytes.as_ptr() as usize;
+        bytes.truncate(at + len);
+        bytes.drain(..at);
+        bytes
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.found
+    }
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq<[u8]> for Value {
+    fn eq(&self, bytes: &[u8]) -> bool {
+        **self == *bytes
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Value")
+            .field("bytes", &self.len())
+            .field("version", &self.version())
+            .finish()
+    }
+}
