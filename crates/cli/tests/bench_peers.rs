@@ -166,7 +166,7 @@ fn people_get_a_table() {
     let output = bench("--engine none --peer lmdb --records 100 --ops 1000");
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        stdout.contains("ops/s") && stdout.contains("lmdb"),
+        stdout.contains("operations/s") && stdout.contains("lmdb"),
         "{stdout}"
     );
     assert_eq!(

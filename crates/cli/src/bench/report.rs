@@ -3,7 +3,7 @@
 //! Names and order of the JSON fields are a contract (DESIGN.md section 6).
 //! A field that does not apply to a system is null.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
@@ -138,7 +138,7 @@ pub fn print_json(object: &Object) -> io::Result<()> {
 pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
     let mut text = heading(spec);
     text.push('\n');
-    text.push_str(&table(objects, io::stdout().is_terminal()).to_string());
+    text.push_str(&table(objects).to_string());
     text.push('\n');
     objects
         .iter()
@@ -158,8 +158,8 @@ fn put_out(bytes: &[u8]) -> io::Result<()> {
 
 fn heading(spec: &Spec) -> String {
     format!(
-        "{} records of {} B keys and {} B values, {} % GETs, {}; closed loop, {} client{} of {} \
-         lane{}{}",
+        "{} records of {} B keys and {} B values, {} % GETs, {};\n\
+         closed loop, {} client{} of {} lane{}{}",
         grouped(spec.records as f64),
         spec.key_size,
         spec.value_size,
@@ -185,89 +185,84 @@ fn tuning_note(object: &Object) -> Option<String> {
     ))
 }
 
-fn table(objects: &[Object], is_terminal: bool) -> Table {
+/// One column a system, so that it fits a terminal; rows that nobody has are left out.
+fn table(objects: &[Object]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    if is_terminal {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-    } else {
-        table.force_no_tty();
-    }
+    table.set_content_arrangement(ContentArrangement::Disabled);
     let Some(first) = objects.first() else {
         return table;
     };
-    table.set_header([
-        "engine".into(),
-        "ops/s".into(),
-        format!("of {}", first.engine),
-        "GET p50 µs".into(),
-        format!("of {}", first.engine),
-        "p99".into(),
-        "p99.9".into(),
-        "PUT p50 µs".into(),
-        "p99".into(),
-        "hits %".into(),
-        "errors".into(),
-        "server CPU s".into(),
-        "client CPU s".into(),
-        "verbs/GET".into(),
-        "limit %".into(),
-    ]);
-    for object in objects {
-        table.add_row(
-            row(object, first)
-                .into_iter()
-                .enumerate()
-                .map(|(column, text)| {
-                    let side = if column == 0 {
-                        CellAlignment::Left
-                    } else {
-                        CellAlignment::Right
-                    };
-                    Cell::new(text).set_alignment(side)
-                }),
-        );
+    let names = objects.iter().map(|object| object.engine.to_string());
+    table.set_header(cells(String::new(), names));
+    for (name, show) in ROWS {
+        let values: Vec<_> = objects.iter().map(|object| show(object, first)).collect();
+        if values.iter().any(Option::is_some) {
+            let name = name.replace('_', first.engine);
+            let shown = values.into_iter().map(|v| v.unwrap_or_else(|| "–".into()));
+            table.add_row(cells(name, shown));
+        }
     }
     table
 }
 
-fn row(object: &Object, first: &Object) -> [String; 15] {
-    let us = |value: Option<f64>| shown(value, |us| format!("{us:.2}"));
-    let ratio = |value: Option<f64>, of: Option<f64>| {
-        shown(value.zip(of).filter(|(_, of)| *of > 0.0), |(value, of)| {
-            let ratio = value / of;
-            if ratio < 0.1 {
-                format!("{ratio:.4} ×")
-            } else {
-                format!("{ratio:.2} ×")
-            }
-        })
-    };
-    let hits = (object.gets > 0).then(|| 100.0 * object.get_hits as f64 / object.gets as f64);
-    let of_limit = object
-        .limit_ops_per_s
-        .map(|limit| 100.0 * object.ops_per_s / limit);
-    [
-        object.engine.to_string(),
-        grouped(object.ops_per_s),
-        ratio(Some(object.ops_per_s), Some(first.ops_per_s)),
-        us(object.get_us.p50),
-        ratio(object.get_us.p50, first.get_us.p50),
-        us(object.get_us.p99),
-        us(object.get_us.p999),
-        us(object.put_us.p50),
-        us(object.put_us.p99),
-        shown(hits, |hits| format!("{hits:.1}")),
-        object.errors.to_string(),
-        shown(object.server_cpu_s, |cpu_s| format!("{cpu_s:.2}")),
-        format!("{:.2}", object.client_cpu_s),
-        shown(object.verbs_per_get, |verbs| format!("{verbs:.2}")),
-        shown(of_limit, |percent| format!("{percent:.0}")),
-    ]
+fn cells(name: String, values: impl Iterator<Item = String>) -> Vec<Cell> {
+    let values = values.map(|value| Cell::new(value).set_alignment(CellAlignment::Right));
+    std::iter::once(Cell::new(name)).chain(values).collect()
 }
 
-fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "–".into(), show)
+/// Shows a value of a system, which may be compared with the first one's.
+type Show = fn(&Object, &Object) -> Option<String>;
+
+/// `_` stands for the name of the first system.
+const ROWS: &[(&str, Show)] = &[
+    ("operations/s", |o, _| Some(grouped(o.ops_per_s))),
+    ("  _ does × as many", |o, first| {
+        ratio(Some(first.ops_per_s), Some(o.ops_per_s))
+    }),
+    ("goodput MB/s", |o, _| {
+        Some(grouped(o.goodput_bytes_per_s / 1e6))
+    }),
+    ("GET µs, median", |o, _| two_digits(o.get_us.p50)),
+    ("  × of _", |o, first| {
+        ratio(o.get_us.p50, first.get_us.p50)
+    }),
+    ("GET µs, 99 %", |o, _| two_digits(o.get_us.p99)),
+    ("GET µs, 99.9 %", |o, _| two_digits(o.get_us.p999)),
+    ("PUT µs, median", |o, _| two_digits(o.put_us.p50)),
+    ("PUT µs, 99 %", |o, _| two_digits(o.put_us.p99)),
+    ("GETs that hit", |o, _| {
+        let share = 100.0 * o.get_hits as f64 / o.gets as f64;
+        (o.gets > 0).then(|| format!("{share:.1} %"))
+    }),
+    ("errors", |o, _| Some(grouped(o.errors as f64))),
+    ("retries", |o, _| {
+        o.retries.map(|retries| grouped(retries as f64))
+    }),
+    ("verbs/GET", |o, _| two_digits(o.verbs_per_get)),
+    ("round trips/GET", |o, _| two_digits(o.round_trips_per_get)),
+    ("verbs/PUT", |o, _| two_digits(o.verbs_per_put)),
+    ("round trips/PUT", |o, _| two_digits(o.round_trips_per_put)),
+    ("server CPU s", |o, _| two_digits(o.server_cpu_s)),
+    ("client CPU s", |o, _| two_digits(Some(o.client_cpu_s))),
+    ("of the bare loop", |o, _| {
+        o.limit_ops_per_s
+            .map(|limit| format!("{:.0} %", 100.0 * o.ops_per_s / limit))
+    }),
+];
+
+fn two_digits(value: Option<f64>) -> Option<String> {
+    value.map(|value| format!("{value:.2}"))
+}
+
+fn ratio(value: Option<f64>, of: Option<f64>) -> Option<String> {
+    let (value, of) = value.zip(of).filter(|(_, of)| *of > 0.0)?;
+    let ratio = value / of;
+    Some(if ratio < 0.1 {
+        format!("{ratio:.4} ×")
+    } else {
+        format!("{ratio:.2} ×")
+    })
 }
 
 fn per_op(traffic: OpTraffic, total: u64) -> Option<f64> {
@@ -381,9 +376,9 @@ mod tests {
         ];
         let mut objects = systems.map(|system| Object::new(&spec, &measured(system)));
         objects[1].ops_per_s = 10.0;
-        let text = table(&objects, false).to_string();
+        let text = table(&objects).to_string();
         assert!(
-            text.contains("of nessie") && text.contains("0.0500 ×"),
+            text.contains("nessie does × as many") && text.contains("20.00 ×"),
             "{text}"
         );
     }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use loch_fabric::{Fabric, RoundTrip};
+use loch_fabric::{Fabric, RoundTrip, Validation};
 
 use super::alloc::{Allocator, Owner};
 use super::cache::{Cache, CacheLimits};
@@ -29,6 +29,9 @@ pub struct Client<F: Fabric> {
     pub(super) cache: Option<RefCell<Cache>>,
     /// Whether a GET reads all its candidates at once.
     pub(super) batched_reads: bool,
+    /// Whether a GET needs none of cache, checksum, observing and batching: what it usually is where
+    /// a round trip is cheap.
+    pub(super) plain_get: bool,
     /// Bytes to read of an entry of unknown length: as many as the last one had.
     pub(super) read_hint: Cell<usize>,
     pub(super) counts: Counts,
@@ -93,6 +96,10 @@ impl<F: Fabric> Client<F> {
         Self {
             tables,
             cache: cached.then(|| RefCell::new(Cache::new(cache))),
+            plain_get: !(cached
+                || options.batched_reads.unwrap_or(dear)
+                || session.is_observer()
+                || fabric.caps().validation == Validation::Checksum),
             batched_reads: options.batched_reads.unwrap_or(dear),
             read_hint: Cell::new(0),
             alloc: RefCell::default(),

@@ -7,10 +7,10 @@
 use std::ops::Deref;
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Buf, Fabric};
+use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use super::client::{Attempts, Client};
-use super::dte::{Header, flags};
+use super::dte::{HEADER_BYTES, Header, flags};
 use super::hash::{Candidates, KeyHash};
 use super::ite::{Ite, State};
 use super::read::{Seen, Want, Words};
@@ -73,6 +73,74 @@ impl<F: Fabric> Client<F> {
     pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Found>, EngineError> {
         let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
+        if !self.plain_get {
+            return self.get_with_options(hash, key, buf).await;
+        }
+        // The usual case, straight down: the first bucket shows the key, and the entry is as long
+        // as the last one was. Whatever else there is, is for the general path.
+        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let bucket = self
+            .fabric
+            .read_bucket(hash.first_bucket(&self.map), slots)
+            .await?;
+        let Some(word) = self.first_match(&bucket[..slots], hash.filter(&self.map)) else {
+            return self
+                .look_up(hash, key, Want::Value, buf, Some(bucket))
+                .await;
+        };
+        if let Some((at, room)) = self.entry_at(word) {
+            buf.clear();
+            let first = self.first_read_len(key.len(), Want::Value).min(room);
+            let (filled, done) = self.fabric.read(at, first, buf).await;
+            (buf, _) = (filled, done?);
+            if let Some(header) = self.sound_entry(word, at, key, &buf)? {
+                // Linearization point of a hit: the READ of the bucket. The entry was the key's
+                // value at that moment, by I1 and I2, and entries do not change.
+                return Ok(Some(Found::new(buf, header)));
+            }
+        }
+        self.look_up(hash, key, Want::Value, buf, None).await
+    }
+
+    /// The first slot of a bucket that may show the key.
+    #[inline(always)]
+    fn first_match(&self, bucket: &[u64], filter: u64) -> Option<Ite> {
+        let codec = &self.map.codec;
+        let may = |w: &Ite| codec.is_visible(*w) && codec.has_filter(*w, filter);
+        bucket.iter().map(|w| Ite(*w)).find(may)
+    }
+
+    /// The header of a whole entry of the key that was just read from `at`, if that is what `buf`
+    /// holds; expired and torn ones are not.
+    #[inline(always)]
+    fn sound_entry(
+        &self,
+        word: Ite,
+        at: RemoteAddr,
+        key: &[u8],
+        buf: &[u8],
+    ) -> Result<Option<Header>, EngineError> {
+        let Some(header) = Header::read(buf) else {
+            return Ok(None);
+        };
+        let current =
+            header.generation & self.map.codec.gen_mask() == self.map.codec.generation(word);
+        let plain = header.flags & flags::EXPIRES == 0 && header.entry_len() <= buf.len();
+        let ours = current && plain && &buf[HEADER_BYTES..header.value_at()] == key;
+        let sound = ours && self.fabric.reload(at)? == header.generation;
+        if ours {
+            self.hint_read(&header);
+        }
+        Ok(sound.then_some(header))
+    }
+
+    #[cold]
+    async fn get_with_options(
+        &self,
+        hash: KeyHash,
+        key: &[u8],
+        mut buf: Buf,
+    ) -> Result<Option<Found>, EngineError> {
         if self.cache.is_some() {
             let candidates = Candidates::from_hash(&self.map, hash);
             match self.get_cached(&candidates, key, buf).await? {
@@ -81,7 +149,7 @@ impl<F: Fabric> Client<F> {
                 Err(unused) => buf = unused,
             }
         }
-        self.look_up(hash, key, Want::Value, buf).await
+        self.look_up(hash, key, Want::Value, buf, None).await
     }
 
     /// Whether `key` has a value. Reads no value.
@@ -92,22 +160,22 @@ impl<F: Fabric> Client<F> {
         let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
         Ok(self
-            .look_up(hash, key, Want::Key, Buf::new())
+            .look_up(hash, key, Want::Key, Buf::new(), None)
             .await?
             .is_some())
     }
 
-    #[inline]
     async fn look_up(
         &self,
         hash: KeyHash,
         key: &[u8],
         want: Want,
         mut buf: Buf,
+        mut first: Option<[u64; BUCKET_WORDS_MAX]>,
     ) -> Result<Option<Found>, EngineError> {
         let mut attempts = Attempts::default();
         loop {
-            let (filled, pass) = self.get_pass(hash, key, want, buf).await;
+            let (filled, pass) = self.get_pass(hash, key, want, buf, first.take()).await;
             buf = filled;
             match pass? {
                 Pass::Found(slot, word, header) => {
@@ -132,17 +200,18 @@ impl<F: Fabric> Client<F> {
     }
 
     /// One pass: the first bucket, where most keys are, and only then the others, unless a round
-    /// trip is dearer than reading them all.
-    #[inline]
+    /// trip is dearer than reading them all. `first` is the first bucket, if it is known already and
+    /// known not to show the key.
     async fn get_pass(
         &self,
         hash: KeyHash,
         key: &[u8],
         want: Want,
         mut buf: Buf,
+        first: Option<[u64; BUCKET_WORDS_MAX]>,
     ) -> (Buf, Result<Pass, EngineError>) {
-        if self.batched_reads {
-            return self.get_all(hash, key, want, buf, None).await;
+        if self.batched_reads || first.is_some() {
+            return self.get_all(hash, key, want, buf, first).await;
         }
         let slots = self.map.shape.geometry.bucket_slots as usize;
         let bucket = match self

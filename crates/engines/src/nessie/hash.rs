@@ -21,6 +21,8 @@ pub struct TableMap {
     shards: Vec<RemoteAddr>,
     /// First byte of the table on each node, by data table identifier.
     tables: Vec<RemoteAddr>,
+    /// First byte of each data table.
+    data: Vec<RemoteAddr>,
     /// Session slots of each node.
     sessions: Vec<(RegionId, u32)>,
 }
@@ -49,6 +51,7 @@ impl TableMap {
             classes: Classes::new(geometry.data_bytes()),
             shards,
             tables: nodes.iter().map(|n| n.0).collect(),
+            data: nodes.iter().map(|n| n.0.add(shape.data_offset())).collect(),
             sessions: nodes.iter().map(|n| (n.0.region(), n.1)).collect(),
             shape,
         }
@@ -83,9 +86,9 @@ impl TableMap {
     }
 
     /// The first byte of data table `dti`; `None` if there is no such table.
-    #[inline]
+    #[inline(always)]
     pub fn data_base(&self, dti: u8) -> Option<RemoteAddr> {
-        Some(self.tables.get(dti as usize)?.add(self.shape.data_offset()))
+        self.data.get(dti as usize).copied()
     }
 
     /// The descriptor word of a chunk.
@@ -97,7 +100,7 @@ impl TableMap {
     /// The first byte of a slab.
     #[inline]
     pub fn slab_addr(&self, slab: Slab) -> RemoteAddr {
-        let base = self.tables[slab.dti as usize].add(self.shape.data_offset());
+        let base = self.data[slab.dti as usize];
         base.add(slab.chunk as u64 * crate::limits::CHUNK_BYTES)
     }
 

@@ -18,7 +18,7 @@ use super::hash::Candidates;
 use super::ite::{Ite, State};
 use super::read::Words;
 use crate::error::EngineError;
-use crate::limits::{GRAIN_BYTES, MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
+use crate::limits::{MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
 
 /// Bytes of a key that are read with the header of an entry whose key is not known.
 const KEY_GUESS_BYTES: usize = 64;
@@ -151,12 +151,9 @@ impl<F: Fabric> Client<F> {
         word: Ite,
     ) -> Result<Option<(Header, Vec<u8>)>, EngineError> {
         let place = self.map.codec.place(word);
-        let Some(base) = self.map.data_base(place.dti) else {
+        let Some((at, room)) = self.entry_at(word) else {
             return Ok(None);
         };
-        let at = base.add(place.idx as u64 * GRAIN_BYTES);
-        let end = base.offset() + self.map.shape.geometry.data_bytes();
-        let room = end.saturating_sub(at.offset()) as usize;
         let first = (HEADER_BYTES + EXPIRY_BYTES + KEY_GUESS_BYTES).min(room);
         let (mut buf, done) = self.fabric.read(at, first, Buf::new()).await;
         done?;

@@ -77,13 +77,9 @@ impl<F: Fabric> Client<F> {
         mut buf: Buf,
     ) -> (Buf, Result<Seen, EngineError>) {
         let place = self.map.codec.place(word);
-        let Some(base) = self.map.data_base(place.dti) else {
+        let Some((at, room)) = self.entry_at(word) else {
             return (buf, Ok(Seen::Changed));
         };
-        let at = base.add(place.idx as u64 * GRAIN_BYTES);
-        let end = base.offset() + self.map.shape.geometry.data_bytes();
-        let room = end.saturating_sub(at.offset()) as usize;
-
         buf.clear();
         let first = self.first_read_len(key.len(), want).min(room);
         let (mut buf, done) = self.fabric.read(at, first, buf).await;
@@ -125,8 +121,7 @@ impl<F: Fabric> Client<F> {
             Ok(false) => Seen::Changed,
             Ok(true) if same_key => {
                 if want == Want::Value {
-                    self.read_hint
-                        .set(wanted.next_multiple_of(GRAIN_BYTES as usize));
+                    self.hint_read(&header);
                 }
                 Seen::Match(header)
             }
@@ -154,6 +149,24 @@ impl<F: Fabric> Client<F> {
     #[inline]
     fn validates_by_checksum(&self) -> bool {
         self.fabric.caps().validation == Validation::Checksum
+    }
+
+    /// Remembers how long entries are.
+    #[inline(always)]
+    pub(super) fn hint_read(&self, header: &Header) {
+        self.read_hint
+            .set(header.entry_len().next_multiple_of(GRAIN_BYTES as usize));
+    }
+
+    /// Where the entry that a word names starts, and how many bytes of its data table follow;
+    /// `None` if the word names no data table.
+    #[inline(always)]
+    pub(super) fn entry_at(&self, word: Ite) -> Option<(RemoteAddr, usize)> {
+        let place = self.map.codec.place(word);
+        let base = self.map.data_base(place.dti)?;
+        let at = place.idx as u64 * GRAIN_BYTES;
+        let room = self.map.shape.geometry.data_bytes().saturating_sub(at);
+        Some((base.add(at), room as usize))
     }
 
     /// Bytes to ask for before the entry's length is known: as many as the last entry had, if that

@@ -57,6 +57,10 @@ struct Slot {
     region: Option<Arc<Region>>,
 }
 
+// SAFETY: `base` points into the mapping that `region` holds; a mapping belongs to the process, not
+// to a thread, and `Region` is `Send` and `Sync` itself.
+unsafe impl Send for Slot {}
+
 impl ShmEndpoint {
     /// An endpoint without regions; verbs to `home` count as local.
     pub fn new(home: RegionId) -> Self {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -123,6 +123,39 @@ impl Region {
             let _ = rustix::fs::unlink(path);
         }
         region
+    }
+
+    /// Makes a region without a file, for nodes inside this process: all its memory is reserved,
+    /// zeroed, and ends with the last mapping.
+    ///
+    /// ```
+    /// let region = loch_fabric::shm::Region::anonymous(1 << 20)?;
+    /// assert!(region.is_writable());
+    /// # Ok::<(), loch_fabric::shm::RegionError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::NoSpace`] or [`RegionError::Os`].
+    pub fn anonymous(len: u64) -> Result<Self, RegionError> {
+        let path = Path::new("(anonymous memory)");
+        let os = |action| {
+            move |source| RegionError::Os {
+                action,
+                path: path.into(),
+                source,
+            }
+        };
+        let fd = rustix::fs::memfd_create("loch-region", MemfdFlags::CLOEXEC)
+            .map_err(os("create"))?;
+        let reserved = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
+        reserved.map_err(|e| match e {
+            Errno::NOSPC | Errno::FBIG | Errno::NOMEM => RegionError::NoSpace {
+                path: path.into(),
+                bytes: len,
+            },
+            e => os("reserve")(e),
+        })?;
+        Self::map(fd, true, path)
     }
 
     /// Maps an existing file.
