@@ -20,11 +20,12 @@ use super::dte::{next_generation, note_of};
 use super::hash::TableMap;
 use super::ite::Place;
 use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
-use crate::limits::{GRAIN_BYTES, QUARANTINE_ENTRIES};
+use crate::limits::QUARANTINE_ENTRIES;
 
 /// An entry this client owns: taken, and not in the index (or not yet known to be).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
+    pub entry: Entry,
     pub place: Place,
     pub at: RemoteAddr,
     pub class: Class,
@@ -51,19 +52,19 @@ pub(super) struct List {
     /// Entries of a slab that were never used, from the next one on.
     fresh: Vec<Fresh>,
     /// Found free by a sweep, or out of quarantine.
-    free: Vec<Place>,
+    free: Vec<Entry>,
     /// Freed a moment ago: readers may be on their way to them.
-    recent: VecDeque<Place>,
+    recent: VecDeque<Entry>,
     /// Waiting for a grace period to begin: invariant 3.
     pub parked: Vec<Parked>,
     /// Waited long enough.
-    rested: Vec<Place>,
+    rested: Vec<Entry>,
 }
 
 /// A free entry that rests, and its generation: should that change, somebody else has it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parked {
-    place: Place,
+    entry: Entry,
     generation: u64,
 }
 
@@ -117,22 +118,21 @@ impl<F: Fabric> Owner<'_, F> {
         Ok((word >> ((at.offset() & 4) * 8)) as u32)
     }
 
-    fn at(&self, place: Place) -> RemoteAddr {
+    fn at(&self, class: Class, entry: Entry) -> RemoteAddr {
         self.map
-            .data_base(place.dti)
-            .expect("own places are in tables of the map")
-            .add(place.idx as u64 * GRAIN_BYTES)
+            .slab_addr(entry.slab)
+            .add(class.entry_at(entry.number))
     }
 
     /// Makes a free entry an owned one: clears its note, changes its generation (invariant 2).
     fn claim(&self, class: Class, entry: Entry, generation: u64) -> Result<Own, FabricError> {
-        let place = class.place(entry);
-        let at = self.at(place);
+        let at = self.at(class, entry);
         self.fabric
             .store(self.note_addr(class, entry), &[&[0; 4]])?;
         self.fabric.store_before(at, generation)?;
         Ok(Own {
-            place,
+            entry,
+            place: class.place(entry),
             at,
             class,
             generation,
@@ -187,16 +187,16 @@ impl List {
     }
 
     fn take<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
-        while let Some(place) = self.rested.pop() {
-            if let Some((entry, generation)) = self.check(owner, place)? {
+        while let Some(entry) = self.rested.pop() {
+            if let Some(generation) = self.check(owner, entry)? {
                 return owner
                     .claim(self.class, entry, next_generation(generation))
                     .map(Some);
             }
         }
         loop {
-            let place = match self.free.pop() {
-                Some(place) => place,
+            let entry = match self.free.pop() {
+                Some(entry) => entry,
                 None if self.recent.len() > QUARANTINE_ENTRIES => self.pop_recent(),
                 None => match self.take_fresh(owner)? {
                     Some(own) => return Ok(Some(own)),
@@ -204,7 +204,7 @@ impl List {
                     None => self.pop_recent(),
                 },
             };
-            let Some((entry, generation)) = self.check(owner, place)? else {
+            let Some(generation) = self.check(owner, entry)? else {
                 continue;
             };
             let next = next_generation(generation);
@@ -214,35 +214,31 @@ impl List {
                 owner
                     .fabric
                     .store(owner.note_addr(self.class, entry), &[&[0; 4]])?;
-                self.parked.push(Parked { place, generation });
+                self.parked.push(Parked { entry, generation });
                 continue;
             }
             return owner.claim(self.class, entry, next).map(Some);
         }
     }
 
-    fn pop_recent(&mut self) -> Place {
+    fn pop_recent(&mut self) -> Entry {
         self.recent
             .pop_front()
             .expect("its length was just looked at")
     }
 
-    /// The entry at a listed place and its generation, if it is free and ours (invariant 1).
+    /// The generation of a listed entry, if it is free and ours (invariant 1).
     fn check<F: Fabric>(
         &self,
         owner: Owner<'_, F>,
-        place: Place,
-    ) -> Result<Option<(Entry, u64)>, FabricError> {
-        let entry = self
-            .class
-            .entry(place)
-            .expect("listed places are entries of the class");
+        entry: Entry,
+    ) -> Result<Option<u64>, FabricError> {
         if !owner.leases(self.class, entry.slab)? {
             return Ok(None);
         }
-        let generation = owner.fabric.load(owner.at(place))?;
+        let generation = owner.fabric.load(owner.at(self.class, entry))?;
         let free = owner.note(self.class, entry)? == note_of(generation);
-        Ok(free.then_some((entry, generation)))
+        Ok(free.then_some(generation))
     }
 
     fn take_fresh<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
@@ -279,14 +275,14 @@ impl List {
         }
     }
 
-    /// Lists entry `number` of a slab, whose note is set.
-    pub fn add_free(&mut self, slab: Slab, number: u32) {
-        self.free.push(self.class.place(Entry { slab, number }));
+    /// Lists an entry whose note is set.
+    pub fn add_free(&mut self, entry: Entry) {
+        self.free.push(entry);
     }
 
     /// Lists an entry that was freed a moment ago.
-    pub fn add_recent(&mut self, place: Place) {
-        self.recent.push_back(place);
+    pub fn add_recent(&mut self, entry: Entry) {
+        self.recent.push_back(entry);
     }
 
     /// Lists entries that have rested, with their notes set again. The scrubber may have set them
@@ -296,18 +292,14 @@ impl List {
         owner: Owner<'_, F>,
         parked: &[Parked],
     ) -> Result<(), FabricError> {
-        for Parked { place, generation } in parked {
-            let entry = self
-                .class
-                .entry(*place)
-                .expect("parked places are entries of the class");
-            let unused = owner.fabric.load(owner.at(*place))? == *generation;
+        for Parked { entry, generation } in parked {
+            let unused = owner.fabric.load(owner.at(self.class, *entry))? == *generation;
             if unused && owner.leases(self.class, entry.slab)? {
                 let note = note_of(*generation).to_le_bytes();
                 owner
                     .fabric
-                    .store(owner.note_addr(self.class, entry), &[&note])?;
-                self.rested.push(*place);
+                    .store(owner.note_addr(self.class, *entry), &[&note])?;
+                self.rested.push(*entry);
             }
         }
         Ok(())
@@ -316,13 +308,8 @@ impl List {
     /// Entries of each slab that are known to be free.
     pub fn free_counts(&self) -> HashMap<Slab, u32> {
         let mut counts: HashMap<Slab, u32> = self.slabs.iter().map(|s| (*s, 0)).collect();
-        for place in self.free.iter().chain(&self.recent).chain(&self.rested) {
-            let slab = self
-                .class
-                .entry(*place)
-                .expect("listed places are entries")
-                .slab;
-            *counts.entry(slab).or_default() += 1;
+        for entry in self.free.iter().chain(&self.recent).chain(&self.rested) {
+            *counts.entry(entry.slab).or_default() += 1;
         }
         for fresh in &self.fresh {
             *counts.entry(fresh.slab).or_default() += self.class.entries - fresh.next;

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use loch_fabric::{Fabric, RoundTrip, Validation};
+use loch_fabric::{Buf, Fabric, RoundTrip, Validation};
 
 use super::alloc::{Allocator, Owner};
 use super::cache::{Cache, CacheLimits};
@@ -34,6 +34,8 @@ pub struct Client<F: Fabric> {
     pub(super) plain_get: bool,
     /// Bytes to read of an entry of unknown length: as many as the last one had.
     pub(super) read_hint: Cell<usize>,
+    /// Buffers for keys, used again and again.
+    scratch: RefCell<Vec<Buf>>,
     pub(super) counts: Counts,
     timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -104,6 +106,7 @@ impl<F: Fabric> Client<F> {
             read_hint: Cell::new(0),
             alloc: RefCell::default(),
             waits: RefCell::default(),
+            scratch: RefCell::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),
@@ -136,6 +139,19 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// An empty buffer.
+    #[inline]
+    pub(super) fn scratch(&self) -> Buf {
+        self.scratch.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a buffer back for the next [`Client::scratch`].
+    #[inline]
+    pub(super) fn give_back(&self, mut buf: Buf) {
+        buf.clear();
+        self.scratch.borrow_mut().push(buf);
+    }
+
     /// The hash of a key, if it is a key.
     #[inline(always)]
     pub(super) fn hash(&self, key: &[u8]) -> Result<KeyHash, EngineError> {
@@ -155,7 +171,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A number that no client of any node ever used before.
-    #[inline]
+    #[inline(always)]
     pub(super) async fn stamp(&self) -> Result<u64, EngineError> {
         let mut stamps = self.stamps.get();
         if stamps.next == stamps.end {

@@ -49,6 +49,7 @@ impl<F: Fabric> Client<F> {
             .draft(key, DraftValue::Bytes(value), 0, options)
             .await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        self.write(&draft, own).await?;
         Ok(match self.install(&draft, own, epoch, rule).await? {
             Installed::Yes(_) => Conditional::Done(draft.version),
             Installed::No(version) => Conditional::Refused(version),
@@ -64,6 +65,7 @@ impl<F: Fabric> Client<F> {
         let number = DraftValue::Number(Cell::new(add));
         let draft = self.draft(key, number, 0, PutOptions::default()).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        self.write(&draft, own).await?;
         match self.install(&draft, own, epoch, Rule::Add(add)).await? {
             Installed::Yes(before) => Ok(before),
             Installed::No(_) => unreachable!("adding has no condition that could fail"),

@@ -10,7 +10,7 @@ use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use super::client::{Attempts, Client};
-use super::dte::{HEADER_BYTES, Header, flags};
+use super::dte::{Header, flags};
 use super::hash::{Candidates, KeyHash};
 use super::ite::{Ite, State};
 use super::read::{Seen, Want, Words};
@@ -104,7 +104,7 @@ impl<F: Fabric> Client<F> {
 
     /// The first slot of a bucket that may show the key.
     #[inline(always)]
-    fn first_match(&self, bucket: &[u64], filter: u64) -> Option<Ite> {
+    pub(super) fn first_match(&self, bucket: &[u64], filter: u64) -> Option<Ite> {
         let codec = &self.map.codec;
         let may = |w: &Ite| codec.is_visible(*w) && codec.has_filter(*w, filter);
         bucket.iter().map(|w| Ite(*w)).find(may)
@@ -120,17 +120,31 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         buf: &[u8],
     ) -> Result<Option<Header>, EngineError> {
+        let Some(header) = self.sound_key(word, at, key, buf)? else {
+            return Ok(None);
+        };
+        self.hint_read(&header);
+        let whole = header.flags & flags::EXPIRES == 0 && header.entry_len() <= buf.len();
+        Ok(whole.then_some(header))
+    }
+
+    /// The header of an entry of the key that was just read from `at`, if `buf` holds it up to its
+    /// key at least.
+    #[inline(always)]
+    pub(super) fn sound_key(
+        &self,
+        word: Ite,
+        at: RemoteAddr,
+        key: &[u8],
+        buf: &[u8],
+    ) -> Result<Option<Header>, EngineError> {
         let Some(header) = Header::read(buf) else {
             return Ok(None);
         };
         let current =
             header.generation & self.map.codec.gen_mask() == self.map.codec.generation(word);
-        let plain = header.flags & flags::EXPIRES == 0 && header.entry_len() <= buf.len();
-        let ours = current && plain && &buf[HEADER_BYTES..header.value_at()] == key;
+        let ours = current && buf.get(header.key_at()..header.value_at()) == Some(key);
         let sound = ours && self.fabric.reload(at)? == header.generation;
-        if ours {
-            self.hint_read(&header);
-        }
         Ok(sound.then_some(header))
     }
 
@@ -359,6 +373,10 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub(super) fn unlinked(&self, word: Ite, header: &Header) -> Result<(), EngineError> {
         let class = self.map.classes.of(header.entry_len());
-        self.retire(self.map.codec.place(word), class, header.generation)
+        let place = self.map.codec.place(word);
+        let entry = class.entry(place).ok_or_else(|| EngineError::Damaged {
+            what: format!("{place:?} is no entry of {} bytes", class.entry_bytes),
+        })?;
+        self.retire(entry, class, header.generation)
     }
 }

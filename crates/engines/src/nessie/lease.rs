@@ -19,8 +19,7 @@ use loch_fabric::{Buf, Fabric, RemoteAddr};
 use super::alloc::{Own, Parked};
 use super::client::Client;
 use super::dte::note_of;
-use super::ite::Place;
-use super::slab::{Chunk, Class, SLAB_HEADER_BYTES, Slab};
+use super::slab::{Chunk, Class, Entry, SLAB_HEADER_BYTES, Slab};
 use crate::epoch::{Grace, Pin};
 use crate::error::EngineError;
 use crate::limits::SWEEP_SLABS;
@@ -73,20 +72,17 @@ impl<F: Fabric> Client<F> {
 
     /// Gives back an entry that was never in the index, or whose tentative word was removed.
     pub(super) fn release(&self, own: Own) -> Result<(), EngineError> {
-        self.retire(own.place, own.class, own.generation)
+        self.retire(own.entry, own.class, own.generation)
     }
 
     /// Notes that an entry is out of the index; the caller is who took it out, by CAS. One small
     /// WRITE that nobody waits for.
     pub(super) fn retire(
         &self,
-        place: Place,
+        entry: Entry,
         class: Class,
         generation: u64,
     ) -> Result<(), EngineError> {
-        let entry = class.entry(place).ok_or_else(|| EngineError::Damaged {
-            what: format!("{place:?} is no entry of {} bytes", class.entry_bytes),
-        })?;
         let note = self
             .map
             .slab_addr(entry.slab)
@@ -94,13 +90,13 @@ impl<F: Fabric> Client<F> {
         self.fabric
             .write_unsignaled(note, &note_of(generation).to_le_bytes())?;
         if self.is_mine(class, entry.slab)? {
-            self.alloc.borrow_mut().list(class).add_recent(place);
+            self.alloc.borrow_mut().list(class).add_recent(entry);
         }
         Ok(())
     }
 
     fn is_mine(&self, class: Class, slab: Slab) -> Result<bool, EngineError> {
-        if !self.tables.contains(&slab.dti) {
+        if !self.fabric.is_mapped(self.map.region_of(slab.dti)) {
             return Ok(false);
         }
         let at = self.map.chunk_addr(slab.dti, slab.chunk as u64);
@@ -231,7 +227,10 @@ impl<F: Fabric> Client<F> {
         let mut found = 0;
         for (number, note) in notes.chunks_exact(4).enumerate() {
             if note != [0; 4] {
-                list.add_free(slab, number as u32);
+                list.add_free(Entry {
+                    slab,
+                    number: number as u32,
+                });
                 found += 1;
             }
         }

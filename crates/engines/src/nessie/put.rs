@@ -10,7 +10,6 @@
 //! read by this operation: had it been remembered from before, the winner might have come before
 //! this operation began.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 
 use loch_fabric::{Buf, Fabric};
@@ -19,7 +18,7 @@ use zerocopy::IntoBytes;
 use super::alloc::Own;
 use super::client::{Attempts, Client};
 use super::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, flags};
-use super::hash::Candidates;
+use super::hash::{Candidates, KeyHash};
 use super::insert::Rival;
 use super::ite::{Ite, State};
 use super::read::{Lookup, Match, Seen, Want};
@@ -57,6 +56,7 @@ pub(super) enum Installed {
 
 /// An entry to be: everything but its place.
 pub(super) struct Draft<'a> {
+    pub hash: KeyHash,
     pub key: &'a [u8],
     pub value: DraftValue<'a>,
     pub flags: u16,
@@ -84,29 +84,7 @@ pub(super) enum Attempt {
     Renew,
 }
 
-impl<'a> Draft<'a> {
-    pub fn new(
-        key: &'a [u8],
-        value: DraftValue<'a>,
-        flags: u16,
-        options: PutOptions,
-        version: u64,
-    ) -> Self {
-        let expires = if options.expires_at_ms.is_some() {
-            flags::EXPIRES
-        } else {
-            0
-        };
-        let expires_at_ms = options.expires_at_ms.unwrap_or(0);
-        Self {
-            key,
-            value,
-            flags: flags | expires,
-            expires_at_ms,
-            version,
-        }
-    }
-
+impl Draft<'_> {
     pub fn value_len(&self) -> usize {
         match &self.value {
             DraftValue::Bytes(bytes) => bytes.len(),
@@ -115,6 +93,7 @@ impl<'a> Draft<'a> {
         }
     }
 
+    #[inline]
     pub fn header(&self, generation: u64) -> Header {
         Header::new(
             generation,
@@ -127,6 +106,16 @@ impl<'a> Draft<'a> {
 
     pub fn entry_len(&self) -> usize {
         self.header(0).entry_len()
+    }
+
+    fn expiry_and_key(&self) -> Vec<u8> {
+        let expiry = self.expires_at_ms.to_le_bytes();
+        let expiry = if self.flags & flags::EXPIRES != 0 {
+            &expiry[..]
+        } else {
+            &[]
+        };
+        [expiry, self.key].concat()
     }
 }
 
@@ -145,8 +134,60 @@ impl<F: Fabric> Client<F> {
             .draft(key, DraftValue::Bytes(value), flags::BLIND, options)
             .await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        if !self.plain_get {
+            self.write(&draft, own).await?;
+        } else if self.update_in_first_bucket(&draft, own).await? {
+            return Ok(draft.version);
+        }
         self.install(&draft, own, epoch, Rule::Always).await?;
         Ok(draft.version)
+    }
+
+    /// The usual case, straight down: the first bucket shows the key's value, and nobody else wants
+    /// to change it. Writes the entry in any case; whether it was installed.
+    async fn update_in_first_bucket(
+        &self,
+        draft: &Draft<'_>,
+        own: Own,
+    ) -> Result<bool, EngineError> {
+        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let bucket_at = draft.hash.first_bucket(&self.map);
+        let bucket = self.fabric.read_bucket(bucket_at, slots);
+        // The entry is written while the bucket is on its way.
+        self.write(draft, own).await?;
+        let bucket = bucket.await?;
+        let filter = draft.hash.filter(&self.map);
+        let Some(word) = self.first_match(&bucket[..slots], filter) else {
+            return Ok(false);
+        };
+        let Some((at, room)) = self.entry_at(word) else {
+            return Ok(false);
+        };
+        let first = self.first_read_len(draft.key.len(), Want::Key).min(room);
+        let (buf, done) = self.fabric.read(at, first, self.scratch()).await;
+        done?;
+        let header = self.sound_key(word, at, draft.key, &buf)?;
+        self.give_back(buf);
+        let visible = matches!(self.map.codec.state(word), State::Visible { .. });
+        let Some(header) = header.filter(|_| visible) else {
+            return Ok(false);
+        };
+        let position = bucket
+            .iter()
+            .position(|w| *w == word.0)
+            .expect("it was found there");
+        let state = State::Visible { hop: 0 };
+        let new = self
+            .map
+            .codec
+            .entry(state, filter, own.place, own.generation);
+        // Linearization point of an update.
+        let slot = bucket_at.add(position as u64 * 8);
+        if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
+            return Ok(false);
+        }
+        self.unlinked(word, &header)?;
+        Ok(true)
     }
 
     pub(super) async fn draft<'a>(
@@ -156,8 +197,21 @@ impl<F: Fabric> Client<F> {
         flags: u16,
         options: PutOptions,
     ) -> Result<Draft<'a>, EngineError> {
-        self.candidates(key)?;
-        let draft = Draft::new(key, value, flags, options, 0);
+        let hash = self.hash(key)?;
+        let expires = if options.expires_at_ms.is_some() {
+            flags::EXPIRES
+        } else {
+            0
+        };
+        let expires_at_ms = options.expires_at_ms.unwrap_or(0);
+        let mut draft = Draft {
+            hash,
+            key,
+            value,
+            flags: flags | expires,
+            expires_at_ms,
+            version: 0,
+        };
         let (len, max) = (
             draft.value_len() as u64,
             self.map.shape.geometry.value_bytes_max,
@@ -165,44 +219,42 @@ impl<F: Fabric> Client<F> {
         if len > max {
             return Err(EngineError::ValueTooLong { len, max });
         }
-        Ok(Draft {
-            version: self.stamp().await?,
-            ..draft
-        })
+        draft.version = self.stamp().await?;
+        Ok(draft)
     }
 
     /// Writes a draft into an owned entry; its generation is there already.
+    #[inline]
     pub(super) async fn write(&self, draft: &Draft<'_>, own: Own) -> Result<(), EngineError> {
+        let number;
+        let value = match &draft.value {
+            DraftValue::Bytes(bytes) => *bytes,
+            DraftValue::Number(n) => {
+                number = n.get().to_le_bytes();
+                &number
+            }
+            DraftValue::InPlace(len) => return self.write_around(draft, own, *len).await,
+        };
         let mut header = draft.header(own.generation);
+        if self.map.shape.options.checksums {
+            header.checksum = header.checksum_of(own.place, &draft.expiry_and_key(), value);
+        }
+        self.write_parts(draft, own, header, value)
+    }
+
+    #[inline(always)]
+    fn write_parts(
+        &self,
+        draft: &Draft<'_>,
+        own: Own,
+        header: Header,
+        value: &[u8],
+    ) -> Result<(), EngineError> {
         let expiry = draft.expires_at_ms.to_le_bytes();
         let expiry = if header.flags & flags::EXPIRES != 0 {
             &expiry[..]
         } else {
             &[]
-        };
-        let number;
-        let value: Cow<'_, [u8]> = match &draft.value {
-            DraftValue::Bytes(bytes) => Cow::Borrowed(bytes),
-            DraftValue::Number(n) => {
-                number = n.get().to_le_bytes();
-                Cow::Borrowed(&number)
-            }
-            DraftValue::InPlace(len) if self.map.shape.options.checksums => {
-                let at = own.at.add(header.value_at() as u64);
-                let (buf, done) = self.fabric.read(at, *len, Buf::with_capacity(*len)).await;
-                done?;
-                Cow::Owned(buf.into_vec())
-            }
-            DraftValue::InPlace(_) => Cow::Borrowed(&[]),
-        };
-        if self.map.shape.options.checksums {
-            let rest = [expiry, draft.key].concat();
-            header.checksum = header.checksum_of(own.place, &rest, &value);
-        }
-        let value = if matches!(draft.value, DraftValue::InPlace(_)) {
-            &[][..]
-        } else {
-            &value
         };
         self.fabric.store(
             own.at.add(8),
@@ -211,8 +263,25 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Publishes a draft under a rule. Takes the owned entry in every case: it ends up in the index
-    /// or is released.
+    /// Writes all but the value, which is in its place already.
+    async fn write_around(
+        &self,
+        draft: &Draft<'_>,
+        own: Own,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        let mut header = draft.header(own.generation);
+        if self.map.shape.options.checksums {
+            let at = own.at.add(header.value_at() as u64);
+            let (value, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
+            done?;
+            header.checksum = header.checksum_of(own.place, &draft.expiry_and_key(), &value);
+        }
+        self.write_parts(draft, own, header, &[])
+    }
+
+    /// Publishes a draft, written into an owned entry, under a rule. Takes the entry in every case:
+    /// it ends up in the index or is released.
     pub(super) async fn install<'a>(
         &'a self,
         draft: &Draft<'_>,
@@ -220,18 +289,17 @@ impl<F: Fabric> Client<F> {
         mut epoch: Pin<'a, F>,
         rule: Rule,
     ) -> Result<Installed, EngineError> {
-        let candidates = self.candidates(draft.key)?;
-        self.write(draft, own).await?;
+        let candidates = Candidates::from_hash(&self.map, draft.hash);
         if let Some(installed) = self.install_cached(&candidates, draft, own, rule).await? {
             return Ok(installed);
         }
         let mut attempts = Attempts::default();
         let mut rival = Rival::default();
         loop {
-            let attempt = self
+            match self
                 .attempt(&candidates, draft, own, rule, &mut rival)
-                .await;
-            match attempt {
+                .await
+            {
                 Ok(Attempt::Done(installed)) => return Ok(installed),
                 Ok(Attempt::Again) => (),
                 Ok(Attempt::Renew) => (own, epoch) = self.renew(draft, own, epoch).await?,

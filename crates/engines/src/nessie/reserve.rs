@@ -1,6 +1,6 @@
 //! Large values written in place: reserve, fill, commit. Nothing is copied.
 
-use loch_fabric::Fabric;
+use loch_fabric::{Fabric, RemoteAddr};
 
 use super::alloc::Own;
 use super::client::Client;
@@ -16,9 +16,8 @@ use crate::error::EngineError;
 pub struct Reservation<'a, F: Fabric> {
     client: &'a Client<F>,
     key: Vec<u8>,
-    len: usize,
-    options: PutOptions,
-    version: u64,
+    /// The draft, but for its key.
+    draft: Draft<'static>,
     /// `None` once committed.
     held: Option<(Own, Pin<'a, F>)>,
 }
@@ -38,12 +37,15 @@ impl<F: Fabric> Client<F> {
             .draft(key, DraftValue::InPlace(len), flags::BLIND, options)
             .await?;
         let held = self.allocate(draft.entry_len()).await?;
+        let draft = Draft {
+            key: &[],
+            value: DraftValue::InPlace(len),
+            ..draft
+        };
         Ok(Reservation {
             client: self,
             key: key.to_vec(),
-            len,
-            options,
-            version: draft.version,
+            draft,
             held: Some(held),
         })
     }
@@ -51,18 +53,17 @@ impl<F: Fabric> Client<F> {
 
 impl<F: Fabric> Reservation<'_, F> {
     fn draft(&self) -> Draft<'_> {
-        Draft::new(
-            &self.key,
-            DraftValue::InPlace(self.len),
-            flags::BLIND,
-            self.options,
-            self.version,
-        )
+        Draft {
+            key: &self.key,
+            value: DraftValue::InPlace(self.len()),
+            ..self.draft
+        }
     }
 
-    fn value_addr(&self) -> loch_fabric::RemoteAddr {
+    fn value_addr(&self) -> RemoteAddr {
         let (own, _) = self.held.as_ref().expect("held until it is committed");
-        own.at.add(self.draft().header(0).value_at() as u64)
+        own.at
+            .add(self.draft().header(own.generation).value_at() as u64)
     }
 
     /// Bytes of the value.
@@ -71,20 +72,24 @@ impl<F: Fabric> Reservation<'_, F> {
         reason = "an empty value is as good as any"
     )]
     pub fn len(&self) -> usize {
-        self.len
+        self.draft.value_len()
     }
 
     /// Writes `bytes` at `offset` of the value.
+    ///
+    /// # Errors
+    /// The fabric's.
     ///
     /// # Panics
     /// If they do not lie inside the value.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError> {
         let end = offset.checked_add(bytes.len());
+        let inside = end.is_some_and(|end| end <= self.len());
         assert!(
-            end.is_some_and(|end| end <= self.len),
-            "{} bytes at {offset} of {}",
+            inside,
+            "{} bytes at {offset} of a value of {}",
             bytes.len(),
-            self.len
+            self.len()
         );
         Ok(self
             .client
@@ -94,8 +99,11 @@ impl<F: Fabric> Reservation<'_, F> {
 
     /// The place of the value, for code that fills it without a detour (a system call, a device).
     /// The bytes are shared memory: write through the pointer, form no reference.
+    ///
+    /// # Errors
+    /// The fabric's.
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError> {
-        Ok(self.client.fabric.raw(self.value_addr(), self.len)?)
+        Ok(self.client.fabric.raw(self.value_addr(), self.len())?)
     }
 
     /// Makes it the key's value. Returns the version.
@@ -104,10 +112,11 @@ impl<F: Fabric> Reservation<'_, F> {
     /// As [`Client::put`].
     pub async fn commit(mut self) -> Result<u64, EngineError> {
         let (own, epoch) = self.held.take().expect("committed once");
+        self.client.write(&self.draft(), own).await?;
         self.client
             .install(&self.draft(), own, epoch, Rule::Always)
             .await?;
-        Ok(self.version)
+        Ok(self.draft.version)
     }
 }
 

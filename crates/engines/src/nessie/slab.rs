@@ -125,15 +125,14 @@ impl Class {
             chunk &= !(self.chunks as u64 - 1);
         }
         let offset = (at - chunk * CHUNK_BYTES).checked_sub(self.data_at)?;
-        let number = offset / self.entry_bytes;
+        // Thirty-two bits divide faster, and no run is longer.
+        let (offset, entry_bytes) = (u32::try_from(offset).ok()?, self.entry_bytes as u32);
+        let number = offset / entry_bytes;
         let slab = Slab {
             dti: place.dti,
             chunk: chunk as u32,
         };
-        (offset % self.entry_bytes == 0 && number < self.entries as u64).then_some(Entry {
-            slab,
-            number: number as u32,
-        })
+        (offset % entry_bytes == 0 && number < self.entries).then_some(Entry { slab, number })
     }
 }
 
