@@ -10,7 +10,7 @@ use super::cache::{Cache, CacheLimits};
 use super::hash::{Candidates, KeyHash, TableMap};
 use super::ite::Ite;
 use super::lease::Wait;
-use crate::epoch::Session;
+use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, NODES_MAX};
 
@@ -129,6 +129,15 @@ impl<F: Fabric> Client<F> {
     /// What was counted besides verbs.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Holds this client's epoch, as an operation under way does, until the result is dropped:
+    /// for callers that look at the table's memory by themselves.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn hold(&self) -> Result<Pin<'_, F>, EngineError> {
+        Ok(self.session.pin(&self.fabric)?)
     }
 
     pub(super) fn owner(&self) -> Owner<'_, F> {

@@ -107,6 +107,16 @@ impl TestCluster {
         )
     }
 
+    /// Leaves `left` stamps until a multiple of 2^`bits`: generations of new slabs start at a stamp,
+    /// so short generations are about to start over.
+    #[allow(dead_code, reason = "not every test is about generations")]
+    pub fn set_stamps(&self, bits: u32, left: u64) {
+        let stamp = (1u64 << bits) - left;
+        for region in &self.regions {
+            region.copy_in(loch_engines::region::STAMP_OFFSET, &stamp.to_le_bytes());
+        }
+    }
+
     /// Ends a session as its node would.
     #[allow(dead_code, reason = "not every test kills clients")]
     pub fn kill(&self, incarnation: u64) {
