@@ -18,7 +18,9 @@ fn operations(c: &mut Criterion) {
     let (key, value) = (b"a key of 16 byte", [7; 64]);
     let put = || block_on(client.put(key, &value, PutOptions::default())).expect("it fits");
     put();
-    c.bench_function("candidates of a key", |b| b.iter(|| Candidates::of(&cluster.map, black_box(key))));
+    c.bench_function("candidates of a key", |b| {
+        b.iter(|| Candidates::of(&cluster.map, black_box(key)))
+    });
     c.bench_function("get", |b| {
         let mut buf = Some(Buf::with_capacity(256));
         b.iter(|| {
@@ -26,7 +28,9 @@ fn operations(c: &mut Criterion) {
             buf = found.expect("shm does not fail").map(|f| f.into_buf());
         });
     });
-    c.bench_function("get, absent", |b| b.iter(|| block_on(client.get(black_box(b"absent"), Buf::new()))));
+    c.bench_function("get, absent", |b| {
+        b.iter(|| block_on(client.get(black_box(b"absent"), Buf::new())))
+    });
     c.bench_function("put, update", |b| b.iter(put));
     c.bench_function("delete and put, insert", |b| {
         b.iter(|| {
@@ -34,7 +38,9 @@ fn operations(c: &mut Criterion) {
             put()
         });
     });
-    c.bench_function("fetch_add", |b| b.iter(|| block_on(client.fetch_add(b"counter", 1))));
+    c.bench_function("fetch_add", |b| {
+        b.iter(|| block_on(client.fetch_add(b"counter", 1)))
+    });
 }
 
 criterion_group!(benches, operations);

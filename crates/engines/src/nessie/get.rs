@@ -88,18 +88,31 @@ impl<F: Fabric> Client<F> {
                 .look_up(hash, key, Want::Value, buf, Some(bucket))
                 .await;
         };
-        if let Some((at, room)) = self.entry_at(word) {
-            buf.clear();
-            let first = self.first_read_len(key.len(), Want::Value).min(room);
-            let (filled, done) = self.fabric.read(at, first, buf).await;
+        let Some((at, room)) = self.entry_at(word) else {
+            return self.look_up(hash, key, Want::Value, buf, None).await;
+        };
+        buf.clear();
+        let first = self.first_read_len(key.len(), Want::Value).min(room);
+        let (filled, done) = self.fabric.read(at, first, buf).await;
+        (buf, _) = (filled, done?);
+        let header = self.sound_key(word, at, key, &buf)?;
+        let plain = |h: &Header| h.flags & flags::EXPIRES == 0 && h.entry_len() <= room;
+        let Some(header) = header.filter(plain) else {
+            return self.look_up(hash, key, Want::Value, buf, None).await;
+        };
+        self.hint_read(&header);
+        let missing = header.entry_len().saturating_sub(buf.len());
+        if missing > 0 {
+            let rest = at.add(buf.len() as u64);
+            let (filled, done) = self.fabric.read(rest, missing, buf).await;
             (buf, _) = (filled, done?);
-            if let Some(header) = self.sound_entry(word, at, key, &buf)? {
-                // Linearization point of a hit: the READ of the bucket. The entry was the key's
-                // value at that moment, by I1 and I2, and entries do not change.
-                return Ok(Some(Found::new(buf, header)));
+            if self.fabric.reload(at)? != header.generation {
+                return self.look_up(hash, key, Want::Value, buf, None).await;
             }
         }
-        self.look_up(hash, key, Want::Value, buf, None).await
+        // Linearization point of a hit: the READ of the bucket. The entry was the key's value at
+        // that moment, by I1 and I2, and entries do not change.
+        Ok(Some(Found::new(buf, header)))
     }
 
     /// The first slot of a bucket that may show the key.
@@ -108,24 +121,6 @@ impl<F: Fabric> Client<F> {
         let codec = &self.map.codec;
         let may = |w: &Ite| codec.is_visible(*w) && codec.has_filter(*w, filter);
         bucket.iter().map(|w| Ite(*w)).find(may)
-    }
-
-    /// The header of a whole entry of the key that was just read from `at`, if that is what `buf`
-    /// holds; expired and torn ones are not.
-    #[inline(always)]
-    fn sound_entry(
-        &self,
-        word: Ite,
-        at: RemoteAddr,
-        key: &[u8],
-        buf: &[u8],
-    ) -> Result<Option<Header>, EngineError> {
-        let Some(header) = self.sound_key(word, at, key, buf)? else {
-            return Ok(None);
-        };
-        self.hint_read(&header);
-        let whole = header.flags & flags::EXPIRES == 0 && header.entry_len() <= buf.len();
-        Ok(whole.then_some(header))
     }
 
     /// The header of an entry of the key that was just read from `at`, if `buf` holds it up to its

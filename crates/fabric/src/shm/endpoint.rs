@@ -216,16 +216,18 @@ impl ShmEndpoint {
         Ok(words::load(self.word(at, false)?))
     }
 
+    /// Loads a word of every cache line of `len` bytes; `at` and `len` are multiples of 8.
     #[inline(always)]
-    pub(super) fn sum_words(&self, at: RemoteAddr, len: usize) -> Result<u64, FabricError> {
-        let place = self.locate(at, len, false)?.cast_const().cast::<u64>();
+    pub(super) fn touch(&self, at: RemoteAddr, len: usize) -> Result<u64, FabricError> {
+        let place = self.locate(at, len, false)? as usize;
+        let (mut next, end) = (place & !7, place + len.saturating_sub(7));
         let mut sum = 0u64;
-        for i in 0..len / 8 {
-            // SAFETY: `locate` checked `len` bytes, and `i < len / 8`; entries are 16-aligned. The
-            // bytes may race, so they are loaded as an atomic.
-            sum = sum.wrapping_add(unsafe {
-                (*place.add(i).cast::<AtomicU64>()).load(crate::sync::Ordering::Relaxed)
-            });
+        while next < end {
+            // SAFETY: `next` is 8-aligned, and the eight bytes from it on are inside the `len` that
+            // `locate` checked, as `next < place + len - 7`. They may race, so they are an atomic.
+            let word = unsafe { &*(next as *const AtomicU64) };
+            sum = sum.wrapping_add(word.load(crate::sync::Ordering::Relaxed));
+            next = (next & !(CACHE_LINE_BYTES - 1)) + CACHE_LINE_BYTES;
         }
         Ok(sum)
     }

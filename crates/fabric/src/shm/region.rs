@@ -145,8 +145,8 @@ impl Region {
                 source,
             }
         };
-        let fd = rustix::fs::memfd_create("loch-region", MemfdFlags::CLOEXEC)
-            .map_err(os("create"))?;
+        let fd =
+            rustix::fs::memfd_create("loch-region", MemfdFlags::CLOEXEC).map_err(os("create"))?;
         let reserved = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
         reserved.map_err(|e| match e {
             Errno::NOSPC | Errno::FBIG | Errno::NOMEM => RegionError::NoSpace {
