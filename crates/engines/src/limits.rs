@@ -18,6 +18,9 @@ pub const GRAIN_BYTES: u64 = 16;
 /// Bytes of a chunk, the unit in which clients lease memory.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
+/// Hash functions a table can have.
+pub const WAYS_MAX: usize = 4;
+
 /// Candidate slots a key can have: ways times slots of a bucket.
 pub const CANDIDATES_MAX: usize = 16;
 

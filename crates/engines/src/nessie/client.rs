@@ -27,11 +27,9 @@ pub struct Client<F: Fabric> {
     pub(super) alloc: RefCell<Allocator>,
     pub(super) waits: RefCell<Vec<Wait>>,
     pub(super) cache: Option<RefCell<Cache>>,
-    /// Whether a GET reads all its candidates at once.
-    pub(super) batched_reads: bool,
-    /// Whether a GET needs none of cache, checksum, observing and batching: what it usually is where
-    /// a round trip is cheap.
-    pub(super) plain_get: bool,
+    /// Whether buckets are read one after the other, with nothing to check but generations: where a
+    /// round trip is cheap. Otherwise all are read in one doorbell.
+    pub(super) one_by_one: bool,
     /// Bytes to read of an entry of unknown length: as many as the last one had.
     pub(super) read_hint: Cell<usize>,
     /// Buffers for keys, used again and again.
@@ -98,11 +96,9 @@ impl<F: Fabric> Client<F> {
         Self {
             tables,
             cache: cached.then(|| RefCell::new(Cache::new(cache))),
-            plain_get: !(cached
-                || options.batched_reads.unwrap_or(dear)
+            one_by_one: !(options.batched_reads.unwrap_or(dear)
                 || session.is_observer()
                 || fabric.caps().validation == Validation::Checksum),
-            batched_reads: options.batched_reads.unwrap_or(dear),
             read_hint: Cell::new(0),
             alloc: RefCell::default(),
             waits: RefCell::default(),

@@ -6,15 +6,15 @@
 
 use std::ops::Deref;
 
-use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use super::client::{Attempts, Client};
 use super::dte::{Header, flags};
 use super::hash::{Candidates, KeyHash};
 use super::ite::{Ite, State};
-use super::read::{Seen, Want, Words};
+use super::read::{Seen, Want};
 use crate::error::EngineError;
+use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
 
 /// A value that was found: owns the bytes of the whole entry and shows those of the value.
 ///
@@ -73,54 +73,74 @@ impl<F: Fabric> Client<F> {
     pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Found>, EngineError> {
         let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
-        if !self.plain_get {
-            return self.get_with_options(hash, key, buf).await;
-        }
-        // The usual case, straight down: the first bucket shows the key, and the entry is as long
-        // as the last one was. Whatever else there is, is for the general path.
-        let slots = self.map.shape.geometry.bucket_slots as usize;
-        let bucket = self
-            .fabric
-            .read_bucket(hash.first_bucket(&self.map), slots)
-            .await?;
-        let Some(word) = self.first_match(&bucket[..slots], hash.filter(&self.map)) else {
-            return self
-                .look_up(hash, key, Want::Value, buf, Some(bucket))
-                .await;
-        };
-        let Some((at, room)) = self.entry_at(word) else {
-            return self.look_up(hash, key, Want::Value, buf, None).await;
-        };
-        buf.clear();
-        let first = self.first_read_len(key.len(), Want::Value).min(room);
-        let (filled, done) = self.fabric.read(at, first, buf).await;
-        (buf, _) = (filled, done?);
-        let header = self.sound_key(word, at, key, &buf)?;
-        let plain = |h: &Header| h.flags & flags::EXPIRES == 0 && h.entry_len() <= room;
-        let Some(header) = header.filter(plain) else {
-            return self.look_up(hash, key, Want::Value, buf, None).await;
-        };
-        self.hint_read(&header);
-        let missing = header.entry_len().saturating_sub(buf.len());
-        if missing > 0 {
-            let rest = at.add(buf.len() as u64);
-            let (filled, done) = self.fabric.read(rest, missing, buf).await;
-            (buf, _) = (filled, done?);
-            if self.fabric.reload(at)? != header.generation {
-                return self.look_up(hash, key, Want::Value, buf, None).await;
+        if self.cache.is_some() {
+            match self.get_remembered(hash, key, buf).await? {
+                Ok(found) => return Ok(Some(found)),
+                Err(unused) => buf = unused,
             }
         }
-        // Linearization point of a hit: the READ of the bucket. The entry was the key's value at
-        // that moment, by I1 and I2, and entries do not change.
-        Ok(Some(Found::new(buf, header)))
+        if !self.one_by_one {
+            return self.look_up(hash, key, Want::Value, buf, None).await;
+        }
+        // The usual case, straight down: one bucket after the other, and most keys are in the first;
+        // the first entry whose filter bits agree is the key's, and as long as the last one was.
+        // Whatever else there is, is for the general path.
+        let geometry = &self.map.shape.geometry;
+        let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
+        let filter = hash.filter(&self.map);
+        let mut buckets = [RemoteAddr::new(self.session.home(), 0); WAYS_MAX];
+        let mut words = [0; CANDIDATES_MAX];
+        for way in 0..ways {
+            buckets[way] = hash.bucket(&self.map, &buckets[..way]);
+            let bucket = self.fabric.read_bucket(buckets[way], slots).await?;
+            let bucket = &bucket[..slots];
+            let Some((position, word)) = self.first_match(bucket, filter) else {
+                words[way * slots..(way + 1) * slots].copy_from_slice(bucket);
+                continue;
+            };
+            let Some((at, room)) = self.entry_at(word) else {
+                break;
+            };
+            buf.clear();
+            let first = self.first_read_len(key.len(), Want::Value).min(room);
+            let (filled, done) = self.fabric.read(at, first, buf).await;
+            (buf, _) = (filled, done?);
+            let plain = |h: &Header| h.flags & flags::EXPIRES == 0 && h.entry_len() <= room;
+            let Some(header) = self.sound_key(word, at, key, &buf)?.filter(plain) else {
+                return self.look_up(hash, key, Want::Value, buf, None).await;
+            };
+            self.hint_read(&header);
+            let missing = header.entry_len().saturating_sub(buf.len());
+            if missing > 0 {
+                let rest = at.add(buf.len() as u64);
+                let (filled, done) = self.fabric.read(rest, missing, buf).await;
+                (buf, _) = (filled, done?);
+                if self.fabric.reload(at)? != header.generation {
+                    return self.look_up(hash, key, Want::Value, buf, None).await;
+                }
+            }
+            if self.cache.is_some() {
+                let candidates = Candidates::from_hash(&self.map, hash);
+                let slot = candidates.position(way * slots + position);
+                self.remember(&candidates, slot, word, &buf);
+            }
+            // Linearization point of a hit: the READ of the bucket. The entry was the key's value
+            // at that moment, by I1 and I2, and entries do not change.
+            return Ok(Some(Found::new(buf, header)));
+        }
+        self.look_up(hash, key, Want::Value, buf, Some(words)).await
     }
 
-    /// The first slot of a bucket that may show the key.
+    /// The first slot of a bucket that may show the key, and its word.
     #[inline(always)]
-    pub(super) fn first_match(&self, bucket: &[u64], filter: u64) -> Option<Ite> {
+    pub(super) fn first_match(&self, bucket: &[u64], filter: u64) -> Option<(usize, Ite)> {
         let codec = &self.map.codec;
-        let may = |w: &Ite| codec.is_visible(*w) && codec.has_filter(*w, filter);
-        bucket.iter().map(|w| Ite(*w)).find(may)
+        let may = |w: Ite| codec.is_visible(w) && codec.has_filter(w, filter);
+        bucket
+            .iter()
+            .map(|w| Ite(*w))
+            .enumerate()
+            .find(|(_, w)| may(*w))
     }
 
     /// The header of an entry of the key that was just read from `at`, if `buf` holds it up to its
@@ -144,21 +164,17 @@ impl<F: Fabric> Client<F> {
     }
 
     #[cold]
-    async fn get_with_options(
+    async fn get_remembered(
         &self,
         hash: KeyHash,
         key: &[u8],
-        mut buf: Buf,
-    ) -> Result<Option<Found>, EngineError> {
-        if self.cache.is_some() {
-            let candidates = Candidates::from_hash(&self.map, hash);
-            match self.get_cached(&candidates, key, buf).await? {
-                Ok(found) if !self.is_expired(&found.header, &found.buf) => return Ok(Some(found)),
-                Ok(found) => buf = found.into_buf(),
-                Err(unused) => buf = unused,
-            }
-        }
-        self.look_up(hash, key, Want::Value, buf, None).await
+        buf: Buf,
+    ) -> Result<Result<Found, Buf>, EngineError> {
+        let candidates = Candidates::from_hash(&self.map, hash);
+        Ok(match self.get_cached(&candidates, key, buf).await? {
+            Ok(found) if self.is_expired(&found.header, &found.buf) => Err(found.into_buf()),
+            other => other,
+        })
     }
 
     /// Whether `key` has a value. Reads no value.
@@ -174,32 +190,32 @@ impl<F: Fabric> Client<F> {
             .is_some())
     }
 
+    /// The general path. `misses` are the words of all buckets, as they lie in memory, if they have
+    /// been read and none of them is the key's.
     async fn look_up(
         &self,
         hash: KeyHash,
         key: &[u8],
         want: Want,
         mut buf: Buf,
-        mut first: Option<[u64; BUCKET_WORDS_MAX]>,
+        mut misses: Option<[u64; CANDIDATES_MAX]>,
     ) -> Result<Option<Found>, EngineError> {
+        let candidates = Candidates::from_hash(&self.map, hash);
         let mut attempts = Attempts::default();
         loop {
-            let (filled, pass) = self.get_pass(hash, key, want, buf, first.take()).await;
+            let (filled, pass) = self
+                .get_pass(&candidates, key, want, buf, misses.take())
+                .await;
             buf = filled;
             match pass? {
-                Pass::Found(slot, word, header) => {
-                    if header.flags & flags::EXPIRES != 0 && self.is_expired(&header, &buf) {
-                        let candidates = Candidates::from_hash(&self.map, hash);
-                        if self.expire(&candidates, key, slot, word, &header).await? {
-                            return Ok(None);
-                        }
-                    } else {
-                        if self.cache.is_some() {
-                            let candidates = Candidates::from_hash(&self.map, hash);
-                            self.remember(&candidates, slot, word, &buf);
-                        }
-                        return Ok(Some(Found::new(buf, header)));
+                Pass::Found(slot, word, header) if self.is_expired(&header, &buf) => {
+                    if self.expire(&candidates, key, slot, word, &header).await? {
+                        return Ok(None);
                     }
+                }
+                Pass::Found(slot, word, header) => {
+                    self.remember(&candidates, slot, word, &buf);
+                    return Ok(Some(Found::new(buf, header)));
                 }
                 Pass::Absent => return Ok(None),
                 Pass::Changed => (),
@@ -208,84 +224,33 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// One pass: the first bucket, where most keys are, and only then the others, unless a round
-    /// trip is dearer than reading them all. `first` is the first bucket, if it is known already and
-    /// known not to show the key.
+    /// A pass over all candidates, read in one doorbell.
     async fn get_pass(
         &self,
-        hash: KeyHash,
+        candidates: &Candidates,
         key: &[u8],
         want: Want,
         mut buf: Buf,
-        first: Option<[u64; BUCKET_WORDS_MAX]>,
+        misses: Option<[u64; CANDIDATES_MAX]>,
     ) -> (Buf, Result<Pass, EngineError>) {
-        if self.batched_reads || first.is_some() {
-            return self.get_all(hash, key, want, buf, first).await;
-        }
-        let slots = self.map.shape.geometry.bucket_slots as usize;
-        let bucket = match self
-            .fabric
-            .read_bucket(hash.first_bucket(&self.map), slots)
-            .await
-        {
-            Ok(bucket) => bucket,
-            Err(error) => return (buf, Err(error.into())),
+        let words = match misses {
+            Some(words) => Ok(candidates.arrange(&words)),
+            None => self.collect(candidates).await,
         };
-        let filter = hash.filter(&self.map);
-        for (position, word) in bucket.into_iter().enumerate().take(slots) {
-            let word = Ite(word);
-            if !self.map.codec.is_visible(word) || !self.map.codec.has_filter(word, filter) {
-                continue;
-            }
-            let (filled, seen) = self.read_entry(word, key, want, buf).await;
-            buf = filled;
-            match seen {
-                Ok(Seen::Other) => (),
-                // Linearization point of a hit: the READ of this slot. The entry was the key's
-                // value at that moment, by I1 and I2, and entries do not change.
-                Ok(Seen::Match(header)) if !self.session.is_observer() => {
-                    let slot = hash.candidate_in_first_bucket(&self.map, position);
-                    return (buf, Ok(Pass::Found(slot, word, header)));
-                }
-                Ok(Seen::Match(header)) => {
-                    let slot = hash.candidate_in_first_bucket(&self.map, position);
-                    let candidates = Candidates::from_hash(&self.map, hash);
-                    return (buf, self.observe(&candidates, slot, word, header).await);
-                }
-                Ok(Seen::Changed) => return (buf, Ok(Pass::Changed)),
-                Err(error) => return (buf, Err(error)),
-            }
-        }
-        self.get_all(hash, key, want, buf, Some(bucket)).await
-    }
-
-    /// A pass over all candidates; the words of the first bucket may be known, and not to be hits.
-    async fn get_all(
-        &self,
-        hash: KeyHash,
-        key: &[u8],
-        want: Want,
-        mut buf: Buf,
-        first: Option<[u64; BUCKET_WORDS_MAX]>,
-    ) -> (Buf, Result<Pass, EngineError>) {
-        let candidates = Candidates::from_hash(&self.map, hash);
-        let known = if first.is_some() { 1 } else { 0 };
-        let words = self
-            .collect_buckets(&candidates, known..candidates.buckets().len())
-            .await;
-        let mut words: Words = match words {
+        let words = match words {
             Ok(words) => words,
             Err(error) => return (buf, Err(error)),
         };
-        let each = candidates.bucket_slots();
-        for (position, word) in first.into_iter().flatten().enumerate().take(each) {
-            words[candidates.position(position)] = Ite(word);
-        }
+        let looked_at = if misses.is_some() {
+            candidates.len()
+        } else {
+            0
+        };
         for (slot, word) in words
             .into_iter()
             .enumerate()
             .take(candidates.len())
-            .skip(known * each)
+            .skip(looked_at)
         {
             let codec = &self.map.codec;
             if !codec.is_visible(word) || !codec.has_filter(word, candidates.filter) {
@@ -296,7 +261,7 @@ impl<F: Fabric> Client<F> {
             match seen {
                 // Linearization point of a hit, as above.
                 Ok(Seen::Match(header)) => {
-                    return (buf, self.observe(&candidates, slot, word, header).await);
+                    return (buf, self.observe(candidates, slot, word, header).await);
                 }
                 Ok(Seen::Other) => (),
                 Ok(Seen::Changed) => return (buf, Ok(Pass::Changed)),
@@ -306,7 +271,7 @@ impl<F: Fabric> Client<F> {
         // A second look, posted after the first completed: had the value moved from a slot that was
         // not yet looked at into one that was, a word would be another (every word is unique).
         // Linearization point of a miss: any moment between the two looks.
-        let pass = match self.collect(&candidates).await {
+        let pass = match self.collect(candidates).await {
             Ok(again) if again == words => Ok(Pass::Absent),
             Ok(_) => Ok(Pass::Changed),
             Err(error) => Err(error),

@@ -4,8 +4,9 @@ use loch_fabric::{RegionId, RemoteAddr};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::geometry::Shape;
-use super::ite::Codec;
+use super::ite::{Codec, Ite};
 use super::slab::{Classes, Slab};
+use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
 use crate::region::{EPOCH_OFFSET, STAMP_OFFSET};
 
 /// Where everything of one table is: the cluster map as the data path needs it.
@@ -162,14 +163,27 @@ impl KeyHash {
     /// The bucket of the first hash function, where most keys are.
     #[inline(always)]
     pub fn first_bucket(&self, map: &TableMap) -> RemoteAddr {
-        let (shard, bucket) = map.bucket(self.low);
-        shard.add(bucket * map.shape.geometry.bucket_slots as u64 * 8)
+        self.bucket(map, &[])
     }
 
-    /// Which candidate the slot at `position` of the first bucket is.
-    #[inline]
-    pub fn candidate_in_first_bucket(&self, map: &TableMap, position: usize) -> usize {
-        position ^ self.home(map) as usize
+    /// The bucket of the hash function that comes after those whose buckets are `earlier`.
+    #[inline(always)]
+    pub fn bucket(&self, map: &TableMap, earlier: &[RemoteAddr]) -> RemoteAddr {
+        let geometry = &map.shape.geometry;
+        let bucket_bytes = geometry.bucket_slots as u64 * 8;
+        // Double hashing gives each way a hash of its own, over all buckets of all shards.
+        let h = match earlier.len() as u64 {
+            0 => self.low,
+            way => mix(self.low.wrapping_add(way.wrapping_mul(self.high | 1))),
+        };
+        let (shard, mut bucket) = map.bucket(h);
+        let mut at = shard.add(bucket * bucket_bytes);
+        // Two candidates are never the same slot. A shard has more buckets than a key has ways.
+        while earlier.contains(&at) {
+            bucket = (bucket + 1) % geometry.buckets_per_shard as u64;
+            at = shard.add(bucket * bucket_bytes);
+        }
+        at
     }
 }
 
@@ -184,7 +198,7 @@ pub struct Candidates {
     /// The filter bits as they stand in an index entry.
     pub filter: u64,
     /// First byte of each bucket.
-    buckets: [RemoteAddr; 4],
+    buckets: [RemoteAddr; WAYS_MAX],
     ways: u8,
     bucket_slots: u8,
     home: u8,
@@ -200,18 +214,9 @@ impl Candidates {
     /// The candidates of the key with this hash.
     pub fn from_hash(map: &TableMap, hash: KeyHash) -> Self {
         let geometry = &map.shape.geometry;
-        let bucket_bytes = geometry.bucket_slots as u64 * 8;
-        let mut buckets = [hash.first_bucket(map); 4];
+        let mut buckets = [hash.first_bucket(map); WAYS_MAX];
         for way in 1..geometry.ways as usize {
-            // Double hashing gives each way a hash of its own, over all buckets of all shards.
-            let step = (way as u64).wrapping_mul(hash.high | 1);
-            let (shard, mut bucket) = map.bucket(mix(hash.low.wrapping_add(step)));
-            buckets[way] = shard.add(bucket * bucket_bytes);
-            // Two candidates are never the same slot. A shard has more buckets than a key has ways.
-            while buckets[..way].contains(&buckets[way]) {
-                bucket = (bucket + 1) % geometry.buckets_per_shard as u64;
-                buckets[way] = shard.add(bucket * bucket_bytes);
-            }
+            buckets[way] = hash.bucket(map, &buckets[..way]);
         }
         Self {
             hash,
@@ -258,6 +263,16 @@ impl Candidates {
         } else {
             c
         }
+    }
+
+    /// Words of all buckets, as they lie in memory, by candidate number.
+    #[inline]
+    pub fn arrange(&self, words: &[u64; CANDIDATES_MAX]) -> [Ite; CANDIDATES_MAX] {
+        let mut arranged = words.map(Ite);
+        for c in 0..self.bucket_slots as usize {
+            arranged[c] = Ite(words[self.position(c)]);
+        }
+        arranged
     }
 
     /// Which candidate a slot is.

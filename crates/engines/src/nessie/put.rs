@@ -134,7 +134,7 @@ impl<F: Fabric> Client<F> {
             .draft(key, DraftValue::Bytes(value), flags::BLIND, options)
             .await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
-        if !self.plain_get {
+        if !self.one_by_one || self.cache.is_some() {
             self.write(&draft, own).await?;
         } else if self.update_in_first_bucket(&draft, own).await? {
             return Ok(draft.version);
@@ -157,7 +157,7 @@ impl<F: Fabric> Client<F> {
         self.write(draft, own).await?;
         let bucket = bucket.await?;
         let filter = draft.hash.filter(&self.map);
-        let Some(word) = self.first_match(&bucket[..slots], filter) else {
+        let Some((position, word)) = self.first_match(&bucket[..slots], filter) else {
             return Ok(false);
         };
         let Some((at, room)) = self.entry_at(word) else {
@@ -172,10 +172,6 @@ impl<F: Fabric> Client<F> {
         let Some(header) = header.filter(|_| visible) else {
             return Ok(false);
         };
-        let position = bucket
-            .iter()
-            .position(|w| *w == word.0)
-            .expect("it was found there");
         let state = State::Visible { hop: 0 };
         let new = self
             .map

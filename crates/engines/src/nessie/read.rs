@@ -42,26 +42,11 @@ impl<F: Fabric> Client<F> {
     /// READs all candidates, one READ a bucket, in one doorbell.
     #[inline]
     pub(super) async fn collect(&self, candidates: &Candidates) -> Result<Words, EngineError> {
-        self.collect_buckets(candidates, 0..candidates.buckets().len())
-            .await
-    }
-
-    /// READs some buckets; the words of the others are zero.
-    #[inline]
-    pub(super) async fn collect_buckets(
-        &self,
-        candidates: &Candidates,
-        buckets: std::ops::Range<usize>,
-    ) -> Result<Words, EngineError> {
-        let each = candidates.bucket_slots();
-        let (from, to) = (buckets.start * each, buckets.end * each);
         let mut words = [0; CANDIDATES_MAX];
         self.fabric
-            .read_words(&candidates.buckets()[buckets], &mut words[from..to])
+            .read_words(candidates.buckets(), &mut words[..candidates.len()])
             .await?;
-        Ok(std::array::from_fn(|c| {
-            Ite(words[candidates.position(c) % CANDIDATES_MAX])
-        }))
+        Ok(candidates.arrange(&words))
     }
 
     /// READs an entry and validates it against the word that names it.
