@@ -38,9 +38,7 @@ fn operations(c: &mut Criterion) {
             put()
         });
     });
-    c.bench_function("fetch_add", |b| {
-        b.iter(|| block_on(client.fetch_add(b"counter", 1)))
-    });
+    c.bench_function("fetch_add", |b| b.iter(|| block_on(client.fetch_add(b"counter", 1))));
 }
 
 criterion_group!(benches, operations);

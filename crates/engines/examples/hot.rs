@@ -21,25 +21,17 @@ impl loch_fabric::shm::Chase for To<'_> {
     #[inline(always)]
     fn entry(&self, word: u64) -> (RemoteAddr, usize) {
         let p = self.0.codec.place(Ite(word));
-        (
-            self.0.data_base(p.dti).unwrap().add(p.idx as u64 * 16),
-            self.1,
-        )
+        (self.0.data_base(p.dti).unwrap().add(p.idx as u64 * 16), self.1)
     }
 }
 fn main() {
-    let n: u64 = std::env::args()
-        .nth(1)
-        .map_or(10_000_000, |a| a.parse().unwrap());
+    let n: u64 = std::env::args().nth(1).map_or(10_000_000, |a| a.parse().unwrap());
     let lanes: usize = std::env::args().nth(2).map_or(16, |a| a.parse().unwrap());
     let vs: usize = std::env::args().nth(3).map_or(64, |a| a.parse().unwrap());
     let skew = std::env::args().nth(4).is_some();
     let bytes = n * (vs as u64 + 48 + 64) * 5 / 4 + (n * 8 * 4 / 3) + (64 << 20);
-    let cluster = TestCluster::new(Plan {
-        table_bytes: bytes,
-        index_slots: n * 4 / 3,
-        ..Plan::default()
-    });
+    let cluster =
+        TestCluster::new(Plan { table_bytes: bytes, index_slots: n * 4 / 3, ..Plan::default() });
     let client = cluster.client(0);
     let c = &client;
     let key = |i: u64| {
@@ -57,26 +49,16 @@ fn main() {
         }),
         |_| (),
     ));
-    println!(
-        "load {:.2} Mops moves {}",
-        n as f64 / (cpu() - t) / 1e6,
-        c.counts().moves.get()
-    );
+    println!("load {:.2} Mops moves {}", n as f64 / (cpu() - t) / 1e6, c.counts().moves.get());
     if std::env::var("NOPUT").is_ok() && n <= 20000 {
         println!("small");
     }
-    let ops = 4_000_000u64
-        .min(n * 100)
-        .min((40u64 << 30) / (vs as u64 + 100));
+    let ops = 4_000_000u64.min(n * 100).min((40u64 << 30) / (vs as u64 + 100));
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
     let trace: Vec<u64> = (0..ops)
         .map(|_| {
             let r = rng.random_range(0..n);
-            if skew {
-                (r as f64 / n as f64).powi(6).mul_add(n as f64, 0.0) as u64
-            } else {
-                r
-            }
+            if skew { (r as f64 / n as f64).powi(6).mul_add(n as f64, 0.0) as u64 } else { r }
         })
         .collect();
     let slots: Vec<RemoteAddr> = trace

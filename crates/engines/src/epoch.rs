@@ -63,13 +63,7 @@ impl Session {
     /// The session that holds `slot` at `home`.
     pub fn new(home: RegionId, slot: u32, incarnation: u64) -> Self {
         let none = || Cell::new((0, 0));
-        Self {
-            home,
-            slot,
-            incarnation,
-            current: none(),
-            draining: none(),
-        }
+        Self { home, slot, incarnation, current: none(), draining: none() }
     }
 
     /// The node whose memory is this client's own.
@@ -97,11 +91,7 @@ impl Session {
     #[inline]
     pub fn pin<'a, F: Fabric>(&'a self, fabric: &'a F) -> Result<Pin<'a, F>, FabricError> {
         if self.is_observer() {
-            return Ok(Pin {
-                session: self,
-                fabric,
-                epoch: 0,
-            });
+            return Ok(Pin { session: self, fabric, epoch: 0 });
         }
         let word = RemoteAddr::new(self.home, EPOCH_OFFSET);
         let (mut epoch, under_way) = self.current.get();
@@ -126,11 +116,7 @@ impl Session {
                 self.current.set((epoch, under_way + 1));
             }
         }
-        Ok(Pin {
-            session: self,
-            fabric,
-            epoch,
-        })
+        Ok(Pin { session: self, fabric, epoch })
     }
 
     #[inline]
@@ -191,9 +177,7 @@ impl Grace {
     ) -> Result<Self, FabricError> {
         let mut awaited = Vec::with_capacity(nodes.len());
         for (node, sessions) in nodes {
-            let old = fabric
-                .fetch_add(RemoteAddr::new(*node, EPOCH_OFFSET), 1)
-                .await?;
+            let old = fabric.fetch_add(RemoteAddr::new(*node, EPOCH_OFFSET), 1).await?;
             awaited.push((*node, *sessions, old + 1));
         }
         Ok(Self { awaited })

@@ -7,16 +7,10 @@ use loch_fabric::FabricError;
 #[non_exhaustive]
 pub enum EngineError {
     /// A key has at least one byte.
-    #[error(
-        "the key is empty: a key has 1 to {} bytes",
-        crate::limits::KEY_BYTES_MAX
-    )]
+    #[error("the key is empty: a key has 1 to {} bytes", crate::limits::KEY_BYTES_MAX)]
     KeyEmpty,
     /// The key is longer than keys can be.
-    #[error(
-        "the key has {len} bytes: a key has 1 to {} bytes",
-        crate::limits::KEY_BYTES_MAX
-    )]
+    #[error("the key has {len} bytes: a key has 1 to {} bytes", crate::limits::KEY_BYTES_MAX)]
     KeyTooLong {
         /// Its bytes.
         len: usize,

@@ -152,14 +152,10 @@ impl Header {
         let damaged = |what: &str| LayoutError::Damaged { what: what.into() };
         let (header, _) = Self::read_from_prefix(bytes).map_err(|_| damaged("header"))?;
         if header.magic != MAGIC {
-            return Err(LayoutError::NotARegion {
-                found: header.magic,
-            });
+            return Err(LayoutError::NotARegion { found: header.magic });
         }
         if header.version != LAYOUT_VERSION {
-            return Err(LayoutError::Version {
-                found: header.version,
-            });
+            return Err(LayoutError::Version { found: header.version });
         }
         if header != header.sealed() || header.region_bytes != region_bytes {
             return Err(damaged("header"));
@@ -168,11 +164,7 @@ impl Header {
             && header.node < header.nodes
             && header.tables as usize <= TABLES_MAX
             && SESSIONS_OFFSET + header.sessions as u64 * SESSION_BYTES <= region_bytes;
-        if sane {
-            Ok(header)
-        } else {
-            Err(damaged("header"))
-        }
+        if sane { Ok(header) } else { Err(damaged("header")) }
     }
 
     /// First byte after the session slots where a table may start.
@@ -221,17 +213,12 @@ impl TableEntry {
     /// # Errors
     /// [`LayoutError::Damaged`] if it is not a valid entry inside the region.
     pub fn parse(directory: &[u8], index: usize, header: &Header) -> Result<Self, LayoutError> {
-        let damaged = || LayoutError::Damaged {
-            what: format!("table directory (entry {index})"),
-        };
+        let damaged = || LayoutError::Damaged { what: format!("table directory (entry {index})") };
         let at = index * size_of::<Self>();
-        let bytes = directory
-            .get(at..at + size_of::<Self>())
-            .ok_or_else(damaged)?;
+        let bytes = directory.get(at..at + size_of::<Self>()).ok_or_else(damaged)?;
         let entry = Self::read_from_bytes(bytes).map_err(|_| damaged())?;
-        let end = entry
-            .offset
-            .checked_add(entry.geometry.validate().map_err(|_| damaged())?.bytes());
+        let end =
+            entry.offset.checked_add(entry.geometry.validate().map_err(|_| damaged())?.bytes());
         let inside = entry.offset.is_multiple_of(TABLE_ALIGN_BYTES)
             && entry.offset >= header.tables_offset()
             && end.is_some_and(|end| end <= header.region_bytes);
@@ -239,23 +226,13 @@ impl TableEntry {
             && entry.engine == EngineId::Nessie as u32
             && entry.geometry.nodes == header.nodes
             && entry.name().is_some();
-        if inside && valid {
-            Ok(entry)
-        } else {
-            Err(damaged())
-        }
+        if inside && valid { Ok(entry) } else { Err(damaged()) }
     }
 
     /// The name, if it is one.
     pub fn name(&self) -> Option<&str> {
-        let len = self
-            .name
-            .iter()
-            .position(|b| *b == 0)
-            .unwrap_or(self.name.len());
-        std::str::from_utf8(&self.name[..len])
-            .ok()
-            .filter(|n| !n.is_empty())
+        let len = self.name.iter().position(|b| *b == 0).unwrap_or(self.name.len());
+        std::str::from_utf8(&self.name[..len]).ok().filter(|n| !n.is_empty())
     }
 }
 
@@ -297,11 +274,7 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        let newer = Header {
-            version: 9,
-            ..header()
-        }
-        .sealed();
+        let newer = Header { version: 9, ..header() }.sealed();
         let error = Header::parse(newer.as_bytes(), 1 << 30).unwrap_err();
         assert_eq!(error, LayoutError::Version { found: 9 });
         assert!(Header::parse(&[0; 48], 1 << 30).is_err());

@@ -16,9 +16,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 fn get(client: &Client<ShmEndpoint>, key: &[u8]) -> Option<Vec<u8>> {
-    block_on(client.get(key, Buf::new()))
-        .unwrap()
-        .map(|v| v.to_vec())
+    block_on(client.get(key, Buf::new())).unwrap().map(|v| v.to_vec())
 }
 
 fn put(client: &Client<ShmEndpoint>, key: &[u8], value: &[u8]) -> u64 {
@@ -32,11 +30,7 @@ fn delete(client: &Client<ShmEndpoint>, key: &[u8]) -> bool {
 fn assert_sound(client: &Client<ShmEndpoint>) {
     let report = block_on(client.check()).unwrap();
     assert_eq!(report.broken, Vec::<String>::new());
-    assert_eq!(
-        (report.unshown, report.tentative, report.moving),
-        (0, 0, 0),
-        "{report:?}"
-    );
+    assert_eq!((report.unshown, report.tentative, report.moving), (0, 0, 0), "{report:?}");
 }
 
 #[test]
@@ -69,13 +63,8 @@ fn a_random_workload_agrees_with_a_map() {
             checksums: bits & 16 != 0,
         };
         let (ways, bucket_slots) = [(3, 4), (2, 2), (4, 4), (3, 1)][bits as usize / 16];
-        let plan = Plan {
-            ways,
-            bucket_slots,
-            options,
-            nodes: 1 + (bits % 3) as u16,
-            ..Plan::default()
-        };
+        let plan =
+            Plan { ways, bucket_slots, options, nodes: 1 + (bits % 3) as u16, ..Plan::default() };
         let cluster = TestCluster::new(plan);
         let clients = [cluster.client(0), cluster.client(0)];
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
@@ -132,20 +121,12 @@ fn conditions_hold_or_refuse() {
         block_on(client.put_if(b"k", value, expect, PutOptions::default())).unwrap()
     };
     assert_eq!(put_if(b"0", Expect::Version(9)), Conditional::Refused(None));
-    let Conditional::Done(first) = put_if(b"1", Expect::Absent) else {
-        panic!("it was absent")
-    };
-    assert_eq!(
-        put_if(b"2", Expect::Absent),
-        Conditional::Refused(Some(first))
-    );
+    let Conditional::Done(first) = put_if(b"1", Expect::Absent) else { panic!("it was absent") };
+    assert_eq!(put_if(b"2", Expect::Absent), Conditional::Refused(Some(first)));
     let Conditional::Done(second) = put_if(b"2", Expect::Version(first)) else {
         panic!("it was first")
     };
-    assert_eq!(
-        put_if(b"3", Expect::Version(first)),
-        Conditional::Refused(Some(second))
-    );
+    assert_eq!(put_if(b"3", Expect::Version(first)), Conditional::Refused(Some(second)));
     assert_eq!(get(&client, b"k").as_deref(), Some(&b"2"[..]));
     assert_sound(&client);
 }
@@ -155,33 +136,21 @@ fn an_expired_value_is_absent_and_its_memory_comes_back() {
     let cluster = TestCluster::new(Plan::default());
     let client = cluster.client(0);
     let now = client.fabric().wall_ms();
-    let at = |ms| PutOptions {
-        expires_at_ms: Some(ms),
-    };
+    let at = |ms| PutOptions { expires_at_ms: Some(ms) };
     block_on(client.put(b"old", b"1", at(now - 1))).unwrap();
     block_on(client.put(b"new", b"2", at(now + 3_600_000))).unwrap();
     assert_eq!(get(&client, b"old"), None);
     let found = block_on(client.get(b"new", Buf::new())).unwrap().unwrap();
-    assert_eq!(
-        (&found[..], found.expires_at_ms()),
-        (&b"2"[..], Some(now + 3_600_000))
-    );
+    assert_eq!((&found[..], found.expires_at_ms()), (&b"2"[..], Some(now + 3_600_000)));
     block_on(client.put(b"old", b"3", at(now - 1))).unwrap();
-    assert_eq!(
-        block_on(client.fetch_add(b"old", 5)).unwrap(),
-        0,
-        "an expired number is no number"
-    );
+    assert_eq!(block_on(client.fetch_add(b"old", 5)).unwrap(), 0, "an expired number is no number");
     assert_sound(&client);
 }
 
 #[test]
 fn a_reservation_is_written_in_place_or_leaves_nothing() {
     let cluster = TestCluster::new(Plan {
-        options: Options {
-            checksums: true,
-            ..Options::default()
-        },
+        options: Options { checksums: true, ..Options::default() },
         ..Plan::default()
     });
     let client = cluster.client(0);
@@ -203,21 +172,12 @@ fn bad_input_is_named() {
     let client = cluster.client(0);
     let put = |key: &[u8], value: &[u8]| block_on(client.put(key, value, PutOptions::default()));
     assert_eq!(put(b"", b"v"), Err(EngineError::KeyEmpty));
-    assert_eq!(
-        put(&vec![1; 65537], b"v"),
-        Err(EngineError::KeyTooLong { len: 65537 })
-    );
+    assert_eq!(put(&vec![1; 65537], b"v"), Err(EngineError::KeyTooLong { len: 65537 }));
     put(&vec![1; 65536], b"v").unwrap();
     assert_eq!(get(&client, &vec![1; 65536]).as_deref(), Some(&b"v"[..]));
     let huge = vec![0; (64 << 20) + 1];
-    assert!(matches!(
-        put(b"k", &huge),
-        Err(EngineError::ValueTooLong { .. })
-    ));
-    assert!(matches!(
-        put(b"k", &huge[..20 << 20]),
-        Err(EngineError::OutOfMemory { .. })
-    ));
+    assert!(matches!(put(b"k", &huge), Err(EngineError::ValueTooLong { .. })));
+    assert!(matches!(put(b"k", &huge[..20 << 20]), Err(EngineError::OutOfMemory { .. })));
     assert_sound(&client);
 }
 
@@ -226,12 +186,8 @@ fn bad_input_is_named() {
 #[test]
 fn a_full_index_is_an_error_and_nothing_is_lost() {
     for (ways, bucket_slots) in [(3, 4), (3, 1), (2, 4)] {
-        let cluster = TestCluster::new(Plan {
-            ways,
-            bucket_slots,
-            index_slots: 2000,
-            ..Plan::default()
-        });
+        let cluster =
+            TestCluster::new(Plan { ways, bucket_slots, index_slots: 2000, ..Plan::default() });
         let client = cluster.client(0);
         let slots = cluster.map.shape.geometry.index_slots();
         let mut keys = 0u64;
@@ -250,15 +206,9 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
             "{ways} ways of {bucket_slots}: {keys} of {slots}, {} moves",
             client.counts().moves.get()
         );
-        assert!(
-            client.counts().moves.get() > 0 && keys * 100 > slots * 60,
-            "{keys} of {slots}"
-        );
+        assert!(client.counts().moves.get() > 0 && keys * 100 > slots * 60, "{keys} of {slots}");
         for key in 0..keys {
-            assert_eq!(
-                get(&client, &key.to_le_bytes()),
-                Some(key.to_le_bytes().to_vec())
-            );
+            assert_eq!(get(&client, &key.to_le_bytes()), Some(key.to_le_bytes().to_vec()));
             put(&client, &key.to_le_bytes(), b"again");
         }
         assert!(delete(&client, &0u64.to_le_bytes()));
@@ -298,25 +248,16 @@ fn memory_goes_from_size_to_size_and_from_client_to_client() {
 /// Short generations start over; entries rest in between, as long as anybody is in an operation.
 #[test]
 fn an_entry_rests_before_its_generation_starts_over() {
-    let cluster = TestCluster::new(Plan {
-        table_bytes: 2 << 20,
-        index_slots: 64,
-        ..Plan::default()
-    });
+    let cluster =
+        TestCluster::new(Plan { table_bytes: 2 << 20, index_slots: 64, ..Plan::default() });
     let bits = cluster.map.shape.bits.gen_bits;
     cluster.set_stamps(bits, 400);
     let (a, b) = (cluster.client(0), cluster.client(0));
     let shown = || {
         let candidates = Candidates::of(&cluster.map, b"k");
         let words = (0..candidates.len()).map(|c| a.fabric().load(candidates.slot(c)).unwrap());
-        let word = words
-            .map(Ite)
-            .find(|w| cluster.map.codec.is_visible(*w))
-            .unwrap();
-        (
-            cluster.map.codec.place(word),
-            cluster.map.codec.generation(word),
-        )
+        let word = words.map(Ite).find(|w| cluster.map.codec.is_visible(*w)).unwrap();
+        (cluster.map.codec.place(word), cluster.map.codec.generation(word))
     };
     // All memory is leased while stamps, and so the generations of new slabs, are near the end.
     let long = vec![1; 60_000];
@@ -329,30 +270,23 @@ fn an_entry_rests_before_its_generation_starts_over() {
     // An operation of b is under way: no grace period passes, so no generation starts over.
     let held = b.hold().unwrap();
     let mut last = HashMap::new();
-    let refused = (0..100_000).any(
-        |_| match block_on(a.put(b"k", &long, PutOptions::default())) {
-            Ok(_) => {
-                let (place, generation) = shown();
-                let before = last.insert(place, generation);
-                assert!(
-                    before.is_none_or(|b| b < generation),
-                    "it started over beside an operation"
-                );
-                false
-            }
-            Err(EngineError::OutOfMemory { .. }) => true,
-            Err(error) => panic!("{error}"),
-        },
-    );
+    let refused = (0..100_000).any(|_| match block_on(a.put(b"k", &long, PutOptions::default())) {
+        Ok(_) => {
+            let (place, generation) = shown();
+            let before = last.insert(place, generation);
+            assert!(before.is_none_or(|b| b < generation), "it started over beside an operation");
+            false
+        }
+        Err(EngineError::OutOfMemory { .. }) => true,
+        Err(error) => panic!("{error}"),
+    });
     assert!(refused, "all entries rest");
     drop(held);
     let mut over = 0;
     for _ in 0..1000 {
         put(&a, b"k", &long);
         let (place, generation) = shown();
-        over += last
-            .insert(place, generation)
-            .is_some_and(|b| b > generation) as u32;
+        over += last.insert(place, generation).is_some_and(|b| b > generation) as u32;
         assert_eq!(get(&b, b"k").as_ref(), Some(&long));
     }
     assert!(over > 0, "now they do start over");
@@ -376,33 +310,18 @@ fn what_a_dead_client_leaves_is_scrubbed() {
     }
     std::mem::forget(dead);
     assert!(
-        matches!(
-            block_on(live.scrub(0, 1000)),
-            Err(EngineError::Timeout { .. })
-        ),
+        matches!(block_on(live.scrub(0, 1000)), Err(EngineError::Timeout { .. })),
         "it may yet come back"
     );
     cluster.kill(2);
     assert_eq!(
-        block_on(loch_engines::nessie::release_dead(
-            live.fabric(),
-            &cluster.map,
-            0,
-            2
-        )),
+        block_on(loch_engines::nessie::release_dead(live.fabric(), &cluster.map, 0, 2)),
         Ok(1)
     );
     let scrubbed = block_on(live.scrub(0, 1_000_000)).unwrap();
-    assert_eq!(
-        (scrubbed.freed, scrubbed.entries),
-        (50, 1050),
-        "{scrubbed:?}"
-    );
+    assert_eq!((scrubbed.freed, scrubbed.entries), (50, 1050), "{scrubbed:?}");
     for i in 0..1000u64 {
-        assert_eq!(
-            get(&live, &i.to_le_bytes()).as_deref(),
-            Some(&b"installed"[..])
-        );
+        assert_eq!(get(&live, &i.to_le_bytes()).as_deref(), Some(&b"installed"[..]));
     }
     assert_sound(&live);
 }
@@ -416,15 +335,9 @@ fn operations_take_the_documented_round_trips() {
         (client.fabric().counters().snapshot() - before).round_trips
     };
     for warm in [false, true] {
-        let options = Options {
-            cache: Some(warm),
-            batched_reads: Some(true),
-            ..Options::default()
-        };
-        let cluster = TestCluster::new(Plan {
-            options,
-            ..Plan::default()
-        });
+        let options =
+            Options { cache: Some(warm), batched_reads: Some(true), ..Options::default() };
+        let cluster = TestCluster::new(Plan { options, ..Plan::default() });
         let client = cluster.client(0);
         // Leases, stamps and the read hint are out of the way.
         put(&client, b"other", b"value");
@@ -433,28 +346,16 @@ fn operations_take_the_documented_round_trips() {
         assert_eq!(cost(&client, &|| _ = put(&client, b"key", b"value")), 3);
         let by = |cold, hot| if warm { hot } else { cold };
         assert_eq!(cost(&client, &|| _ = get(&client, b"key")), by(2, 1));
-        assert_eq!(
-            cost(&client, &|| _ = put(&client, b"key", b"value")),
-            by(3, 1)
-        );
-        assert_eq!(
-            cost(&client, &|| assert!(get(&client, b"none").is_none())),
-            2
-        );
-        assert_eq!(
-            cost(&client, &|| assert!(delete(&client, b"key"))),
-            by(3, 1)
-        );
+        assert_eq!(cost(&client, &|| _ = put(&client, b"key", b"value")), by(3, 1));
+        assert_eq!(cost(&client, &|| assert!(get(&client, b"none").is_none())), 2);
+        assert_eq!(cost(&client, &|| assert!(delete(&client, b"key"))), by(3, 1));
         assert_eq!(cost(&client, &|| assert!(!delete(&client, b"key"))), 2);
     }
 }
 
 #[test]
 fn lanes_and_threads_agree_on_counters() {
-    let cluster = TestCluster::new(Plan {
-        nodes: 2,
-        ..Plan::default()
-    });
+    let cluster = TestCluster::new(Plan { nodes: 2, ..Plan::default() });
     const THREADS: u64 = 3;
     const ADDS: u64 = 4000;
     std::thread::scope(|scope| {
@@ -472,9 +373,7 @@ fn lanes_and_threads_agree_on_counters() {
         }
     });
     let client = cluster.client(0);
-    let sum: u64 = (0..5)
-        .map(|k| block_on(client.fetch_add(&[k], 0)).unwrap())
-        .sum();
+    let sum: u64 = (0..5).map(|k| block_on(client.fetch_add(&[k], 0)).unwrap()).sum();
     assert_eq!(sum, THREADS * ADDS);
     assert_sound(&client);
 }
@@ -484,13 +383,8 @@ fn lanes_and_threads_agree_on_counters() {
 #[test]
 fn crowded_threads_read_only_what_was_written() {
     for (ways, bucket_slots) in [(3, 4), (3, 1)] {
-        let plan = Plan {
-            ways,
-            bucket_slots,
-            index_slots: 64,
-            table_bytes: 4 << 20,
-            ..Plan::default()
-        };
+        let plan =
+            Plan { ways, bucket_slots, index_slots: 64, table_bytes: 4 << 20, ..Plan::default() };
         let cluster = TestCluster::new(plan);
         let value = |key: u8, n: u32| {
             let len = (n % 7) as usize * 300 + 8;

@@ -44,15 +44,9 @@ impl RemoteAddr {
 
     /// The address `bytes` further on in the same region.
     #[inline(always)]
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "addresses are not a ring; `+` would mislead"
-    )]
+    #[allow(clippy::should_implement_trait, reason = "addresses are not a ring; `+` would mislead")]
     pub const fn add(self, bytes: u64) -> Self {
-        debug_assert!(
-            (self.offset() + bytes) >> OFFSET_BITS == 0,
-            "a region offset has 56 bits"
-        );
+        debug_assert!((self.offset() + bytes) >> OFFSET_BITS == 0, "a region offset has 56 bits");
         Self(self.0 + bytes)
     }
 }

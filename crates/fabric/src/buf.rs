@@ -28,9 +28,7 @@ impl Buf {
 
     /// An empty buffer that can take `bytes` bytes without growing.
     pub fn with_capacity(bytes: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(bytes),
-        }
+        Self { bytes: Vec::with_capacity(bytes) }
     }
 
     /// Forgets the contents and keeps the memory.

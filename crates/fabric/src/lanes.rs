@@ -44,14 +44,7 @@ where
     D: FnMut(F::Output),
 {
     assert!(width > 0, "work needs at least one lane");
-    Lanes {
-        lanes: Vec::new(),
-        width,
-        work: work.into_iter(),
-        done,
-        live: 0,
-        exhausted: false,
-    }
+    Lanes { lanes: Vec::new(), width, work: work.into_iter(), done, live: 0, exhausted: false }
 }
 
 /// The future of [`run`].
@@ -97,11 +90,7 @@ where
                 lane.as_mut().set(next);
             }
         }
-        if self.live == 0 {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
+        if self.live == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -162,8 +151,6 @@ mod tests {
 
     #[test]
     fn no_work_is_ready_at_once() {
-        block_on(run(3, std::iter::empty::<std::future::Ready<()>>(), |()| {
-            ()
-        }));
+        block_on(run(3, std::iter::empty::<std::future::Ready<()>>(), |()| ()));
     }
 }

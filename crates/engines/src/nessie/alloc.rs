@@ -93,60 +93,38 @@ impl<F> Copy for Owner<'_, F> {}
 
 impl<F: Fabric> Owner<'_, F> {
     fn leases(&self, class: Class, slab: Slab) -> Result<bool, FabricError> {
-        let mine = Chunk::Leased {
-            class: class.id,
-            chunks: class.chunks,
-            owner: self.id,
-        };
-        let word = self
-            .fabric
-            .load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
+        let mine = Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.id };
+        let word = self.fabric.load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
         Ok(word == mine.to_word())
     }
 
     fn note_addr(&self, class: Class, entry: Entry) -> RemoteAddr {
-        self.map
-            .slab_addr(entry.slab)
-            .add(class.note_at(entry.number))
+        self.map.slab_addr(entry.slab).add(class.note_at(entry.number))
     }
 
     fn note(&self, class: Class, entry: Entry) -> Result<u32, FabricError> {
         let at = self.note_addr(class, entry);
-        let word = self
-            .fabric
-            .load(RemoteAddr::new(at.region(), at.offset() & !7))?;
+        let word = self.fabric.load(RemoteAddr::new(at.region(), at.offset() & !7))?;
         Ok((word >> ((at.offset() & 4) * 8)) as u32)
     }
 
     fn at(&self, class: Class, entry: Entry) -> RemoteAddr {
-        self.map
-            .slab_addr(entry.slab)
-            .add(class.entry_at(entry.number))
+        self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
     }
 
     /// Makes a free entry an owned one: clears its note, changes its generation (invariant 2).
     fn claim(&self, class: Class, entry: Entry, generation: u64) -> Result<Own, FabricError> {
         let at = self.at(class, entry);
-        self.fabric
-            .store(self.note_addr(class, entry), &[&[0; 4]])?;
+        self.fabric.store(self.note_addr(class, entry), &[&[0; 4]])?;
         self.fabric.store_before(at, generation)?;
-        Ok(Own {
-            entry,
-            place: class.place(entry),
-            at,
-            class,
-            generation,
-        })
+        Ok(Own { entry, place: class.place(entry), at, class, generation })
     }
 }
 
 impl Allocator {
     pub fn list(&mut self, class: Class) -> &mut List {
         if class.id == LARGE {
-            return self
-                .large
-                .entry(class.chunks)
-                .or_insert_with(|| List::new(class));
+            return self.large.entry(class.chunks).or_insert_with(|| List::new(class));
         }
         let at = class.id as usize;
         if at >= self.classes.len() {
@@ -156,10 +134,7 @@ impl Allocator {
     }
 
     pub fn lists(&mut self) -> impl Iterator<Item = &mut List> {
-        self.classes
-            .iter_mut()
-            .flatten()
-            .chain(self.large.values_mut())
+        self.classes.iter_mut().flatten().chain(self.large.values_mut())
     }
 
     /// Takes a free entry of the class, if one is known. The caller is inside an epoch.
@@ -189,9 +164,7 @@ impl List {
     fn take<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
         while let Some(entry) = self.rested.pop() {
             if let Some(generation) = self.check(owner, entry)? {
-                return owner
-                    .claim(self.class, entry, next_generation(generation))
-                    .map(Some);
+                return owner.claim(self.class, entry, next_generation(generation)).map(Some);
             }
         }
         loop {
@@ -211,9 +184,7 @@ impl List {
             let mask = owner.map.codec.gen_mask();
             if next & mask < generation & mask {
                 // Off the lists and out of the notes until it has rested (invariant 3).
-                owner
-                    .fabric
-                    .store(owner.note_addr(self.class, entry), &[&[0; 4]])?;
+                owner.fabric.store(owner.note_addr(self.class, entry), &[&[0; 4]])?;
                 self.parked.push(Parked { entry, generation });
                 continue;
             }
@@ -222,9 +193,7 @@ impl List {
     }
 
     fn pop_recent(&mut self) -> Entry {
-        self.recent
-            .pop_front()
-            .expect("its length was just looked at")
+        self.recent.pop_front().expect("its length was just looked at")
     }
 
     /// The generation of a listed entry, if it is free and ours (invariant 1).
@@ -247,17 +216,12 @@ impl List {
                 self.fresh.pop();
                 continue;
             }
-            let entry = Entry {
-                slab: fresh.slab,
-                number: fresh.next,
-            };
+            let entry = Entry { slab: fresh.slab, number: fresh.next };
             let own = owner.claim(self.class, entry, next_generation(fresh.floor))?;
             fresh.next += 1;
             // Only now does it count as used: if this client dies before, it is still fresh.
             let formatted = owner.map.slab_addr(entry.slab).add(FORMATTED_OFFSET);
-            owner
-                .fabric
-                .store(formatted, &[&(fresh.next as u64).to_le_bytes()])?;
+            owner.fabric.store(formatted, &[&(fresh.next as u64).to_le_bytes()])?;
             return Ok(Some(own));
         }
         Ok(None)
@@ -267,11 +231,7 @@ impl List {
     pub fn add_slab(&mut self, slab: Slab, formatted: u32, floor: u64) {
         self.slabs.push(slab);
         if formatted < self.class.entries {
-            self.fresh.push(Fresh {
-                slab,
-                next: formatted,
-                floor,
-            });
+            self.fresh.push(Fresh { slab, next: formatted, floor });
         }
     }
 
@@ -296,9 +256,7 @@ impl List {
             let unused = owner.fabric.load(owner.at(self.class, *entry))? == *generation;
             if unused && owner.leases(self.class, entry.slab)? {
                 let note = note_of(*generation).to_le_bytes();
-                owner
-                    .fabric
-                    .store(owner.note_addr(self.class, *entry), &[&note])?;
+                owner.fabric.store(owner.note_addr(self.class, *entry), &[&note])?;
                 self.rested.push(*entry);
             }
         }

@@ -30,10 +30,7 @@ pub struct CacheLimits {
 
 impl Default for CacheLimits {
     fn default() -> Self {
-        Self {
-            lines: 1 << 14,
-            entry_bytes_max: 1024,
-        }
+        Self { lines: 1 << 14, entry_bytes_max: 1024 }
     }
 }
 
@@ -88,11 +85,7 @@ impl Cache {
     pub fn line(&mut self, hash: u64, key: &[u8], epoch: u64) -> Option<Line> {
         self.clock += 1;
         let clock = self.clock;
-        let line = self
-            .set(hash)
-            .iter_mut()
-            .flatten()
-            .find(|l| l.hash == hash)?;
+        let line = self.set(hash).iter_mut().flatten().find(|l| l.hash == hash)?;
         let header = line.header();
         if line.epoch + 1 < epoch || &line.bytes[header.key_at()..header.value_at()] != key {
             return None;
@@ -120,24 +113,13 @@ impl Cache {
     fn keep(&mut self, hash: u64, slot: usize, word: Ite, entry: &[u8], epoch: u64) {
         let header = Header::read(entry).expect("a validated entry has a header");
         let len = header.entry_len();
-        let kept = if len <= self.entry_bytes_max && len <= entry.len() {
-            len
-        } else {
-            header.value_at()
-        };
+        let kept =
+            if len <= self.entry_bytes_max && len <= entry.len() { len } else { header.value_at() };
         self.clock += 1;
-        let line = Line {
-            hash,
-            slot,
-            word,
-            bytes: entry[..kept].to_vec(),
-            epoch,
-            used: self.clock,
-        };
+        let line =
+            Line { hash, slot, word, bytes: entry[..kept].to_vec(), epoch, used: self.clock };
         let set = self.set(hash);
-        let same = set
-            .iter()
-            .position(|l| l.as_ref().is_some_and(|l| l.hash == hash));
+        let same = set.iter().position(|l| l.as_ref().is_some_and(|l| l.hash == hash));
         let oldest = || (0..WAYS).min_by_key(|w| set[*w].as_ref().map_or(0, |l| l.used));
         let way = same.or_else(oldest).expect("a set has lines");
         set[way] = Some(line);
@@ -168,16 +150,11 @@ impl<F: Fabric> Client<F> {
             // entry's own generation must agree too: then it was in place when it was read, and it
             // is what the word names.
             let place = self.map.codec.place(line.word);
-            let base = self
-                .map
-                .data_base(place.dti)
-                .expect("a remembered place is in the map");
+            let base = self.map.data_base(place.dti).expect("a remembered place is in the map");
             let at = base.add(place.idx as u64 * GRAIN_BYTES);
             buf.clear();
-            let (filled, word) = self
-                .fabric
-                .read_word_and_bytes(slot, at, header.entry_len(), buf)
-                .await;
+            let (filled, word) =
+                self.fabric.read_word_and_bytes(slot, at, header.entry_len(), buf).await;
             buf = filled;
             let same = word? == line.word.0 && Header::read(&buf).is_some_and(|h| h == header);
             if same && self.is_valid(&header, place, at, &buf, true)? {
@@ -191,16 +168,12 @@ impl<F: Fabric> Client<F> {
 
     pub(super) fn cached(&self, candidates: &Candidates, key: &[u8]) -> Option<Line> {
         let cache = self.cache.as_ref()?;
-        cache
-            .borrow_mut()
-            .line(candidates.hash.name(), key, self.session.epoch())
+        cache.borrow_mut().line(candidates.hash.name(), key, self.session.epoch())
     }
 
     fn confirm(&self, candidates: &Candidates) {
         if let Some(cache) = &self.cache {
-            cache
-                .borrow_mut()
-                .confirm(candidates.hash.name(), self.session.epoch());
+            cache.borrow_mut().confirm(candidates.hash.name(), self.session.epoch());
         }
     }
 

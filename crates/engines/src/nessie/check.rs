@@ -75,8 +75,7 @@ impl<F: Fabric> Client<F> {
                 done?;
                 for (i, word) in block.chunks_exact(8).enumerate() {
                     let word = Ite(u64::from_le_bytes(word.try_into().expect("eight bytes")));
-                    self.check_slot(at.add(i as u64 * 8), word, &mut report)
-                        .await?;
+                    self.check_slot(at.add(i as u64 * 8), word, &mut report).await?;
                 }
             }
         }
@@ -124,9 +123,7 @@ impl<F: Fabric> Client<F> {
         if let Some(wrong) = wrong
             && report.broken.len() < BROKEN_MAX
         {
-            report
-                .broken
-                .push(format!("slot at {at} holds {:#018x}: {wrong}", word.0));
+            report.broken.push(format!("slot at {at} holds {:#018x}: {wrong}", word.0));
         }
         Ok(())
     }
@@ -139,10 +136,7 @@ impl<F: Fabric> Client<F> {
         }
         let place = codec.place(word);
         if self.place_addr(place).is_none() {
-            return Ok(Some(format!(
-                "it names data table {}, which there is not",
-                place.dti
-            )));
+            return Ok(Some(format!("it names data table {}, which there is not", place.dti)));
         }
         let Some((header, key)) = self.read_key(word).await? else {
             return Ok(Some("I2: the entry it names has another generation".into()));
@@ -176,22 +170,13 @@ impl<F: Fabric> Client<F> {
                 class.entry_bytes
             )));
         };
-        let word = self
-            .read_word(self.map.chunk_addr(entry.slab.dti, entry.slab.chunk as u64))
-            .await?;
+        let word =
+            self.read_word(self.map.chunk_addr(entry.slab.dti, entry.slab.chunk as u64)).await?;
         if slab_of(Chunk::from_word(word)) != Some((class.id, class.chunks)) {
-            return Ok(Some(format!(
-                "its slab is none of {} bytes an entry",
-                class.entry_bytes
-            )));
+            return Ok(Some(format!("its slab is none of {} bytes an entry", class.entry_bytes)));
         }
-        let note_at = self
-            .map
-            .slab_addr(entry.slab)
-            .add(class.note_at(entry.number));
-        let word = self
-            .read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7))
-            .await?;
+        let note_at = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
+        let word = self.read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7)).await?;
         let note = (word >> ((note_at.offset() & 4) * 8)) as u32;
         Ok((note == note_of(header.generation)).then(|| "I2: the entry it names is free".into()))
     }
@@ -221,9 +206,7 @@ impl<F: Fabric> Client<F> {
                         | (State::Copy { .. }, State::Frozen { .. })
                 );
             if same_key && !moving {
-                return Ok(Some(format!(
-                    "I1: candidate {slot} of its key shows a value too"
-                )));
+                return Ok(Some(format!("I1: candidate {slot} of its key shows a value too")));
             }
         }
         Ok(None)
@@ -261,9 +244,7 @@ impl<F: Fabric> Client<F> {
                     ));
                 }
                 Some(Chunk::Free) if at < owned_until => {
-                    wrong.push(format!(
-                        "chunk {at} of data table {dti} is free inside a slab"
-                    ));
+                    wrong.push(format!("chunk {at} of data table {dti} is free inside a slab"));
                 }
                 _ => (),
             }
@@ -301,10 +282,7 @@ impl<F: Fabric> Client<F> {
             let Some(class) = self.map.classes.by_id(id, chunks) else {
                 continue;
             };
-            let slab = super::slab::Slab {
-                dti,
-                chunk: at as u32,
-            };
+            let slab = super::slab::Slab { dti, chunk: at as u32 };
             let used = self.used_entries(slab, class).await?.len() as u64;
             usage.slab_bytes += chunks as u64 * CHUNK_BYTES;
             usage.entries += used;

@@ -64,10 +64,7 @@ const STAMP_BLOCK_MIN: u64 = 16;
 /// Bits of a stamp below the node's number. Node and stamp together fit an EMPTY word's tag.
 const STAMP_BITS: u32 = 50;
 
-const _: () = assert!(
-    NODES_MAX << (58 - STAMP_BITS) <= 1 << 16,
-    "a tag has 58 bits or more"
-);
+const _: () = assert!(NODES_MAX << (58 - STAMP_BITS) <= 1 << 16, "a tag has 58 bits or more");
 
 impl<F: Fabric> Client<F> {
     /// A client over `fabric`, to which all regions of `map` are attached.
@@ -82,13 +79,9 @@ impl<F: Fabric> Client<F> {
     ) -> Self {
         let dear = fabric.caps().round_trip == RoundTrip::Dear;
         let options = map.shape.options;
-        let home = map
-            .dti_of(session.home())
-            .expect("the home node is in the map");
+        let home = map.dti_of(session.home()).expect("the home node is in the map");
         let all = 0..map.data_tables() as u8;
-        let mut tables: Vec<u8> = all
-            .filter(|t| fabric.is_mapped(map.region_of(*t)))
-            .collect();
+        let mut tables: Vec<u8> = all.filter(|t| fabric.is_mapped(map.region_of(*t))).collect();
         // Home first, then the others in turn, so that overflowing clients do not all meet.
         tables
             .sort_by_key(|t| (*t as usize + map.data_tables() - home as usize) % map.data_tables());
@@ -137,11 +130,7 @@ impl<F: Fabric> Client<F> {
     }
 
     pub(super) fn owner(&self) -> Owner<'_, F> {
-        Owner {
-            fabric: &self.fabric,
-            map: &self.map,
-            id: self.session.incarnation() as u32,
-        }
+        Owner { fabric: &self.fabric, map: &self.map, id: self.session.incarnation() as u32 }
     }
 
     /// An empty buffer.
@@ -182,26 +171,13 @@ impl<F: Fabric> Client<F> {
         if stamps.next == stamps.end {
             let block = (stamps.block * 2).clamp(STAMP_BLOCK_MIN, STAMP_BLOCK_MAX);
             let home = self.session.home();
-            let first = self
-                .fabric
-                .fetch_add(TableMap::stamp_addr(home), block)
-                .await?;
+            let first = self.fabric.fetch_add(TableMap::stamp_addr(home), block).await?;
             // The first is skipped: the tag of a slot that was never written is zero.
-            stamps = Stamps {
-                next: first + 1,
-                end: first + block,
-                block,
-            };
+            stamps = Stamps { next: first + 1, end: first + block, block };
         }
-        self.stamps.set(Stamps {
-            next: stamps.next + 1,
-            ..stamps
-        });
+        self.stamps.set(Stamps { next: stamps.next + 1, ..stamps });
         let node = self.tables.first().copied().unwrap_or(0) as u64;
-        assert!(
-            stamps.next >> STAMP_BITS == 0,
-            "a node has 2^{STAMP_BITS} stamps"
-        );
+        assert!(stamps.next >> STAMP_BITS == 0, "a node has 2^{STAMP_BITS} stamps");
         Ok(node << STAMP_BITS | stamps.next)
     }
 
@@ -220,10 +196,7 @@ impl<F: Fabric> Client<F> {
         from: Ite,
         to: Ite,
     ) -> Result<Result<(), Ite>, EngineError> {
-        let seen = Ite(self
-            .fabric
-            .compare_swap(candidates.slot(slot), from.0, to.0)
-            .await?);
+        let seen = Ite(self.fabric.compare_swap(candidates.slot(slot), from.0, to.0).await?);
         Ok(if seen == from { Ok(()) } else { Err(seen) })
     }
 
@@ -261,9 +234,7 @@ impl Attempts {
         let now = client.fabric.now_us();
         let began = *self.began_us.get_or_insert(now);
         if now - began > client.timeout_us {
-            return Err(EngineError::Timeout {
-                timeout_us: client.timeout_us,
-            });
+            return Err(EngineError::Timeout { timeout_us: client.timeout_us });
         }
         self.tries += 1;
         if self.tries > TRIES_AT_ONCE {

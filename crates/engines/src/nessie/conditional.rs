@@ -45,9 +45,7 @@ impl<F: Fabric> Client<F> {
             Expect::Absent => Rule::IfAbsent,
             Expect::Version(version) => Rule::IfVersion(version),
         };
-        let draft = self
-            .draft(key, DraftValue::Bytes(value), 0, options)
-            .await?;
+        let draft = self.draft(key, DraftValue::Bytes(value), 0, options).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         self.write(&draft, own).await?;
         Ok(match self.install(&draft, own, epoch, rule).await? {

@@ -64,10 +64,7 @@ impl Header {
         value_len: usize,
         flags: u16,
     ) -> Self {
-        assert!(
-            (1..=KEY_BYTES_MAX).contains(&key_len),
-            "keys are checked on entry"
-        );
+        assert!((1..=KEY_BYTES_MAX).contains(&key_len), "keys are checked on entry");
         let value_len = u32::try_from(value_len).expect("values are checked on entry");
         Self {
             generation,
@@ -100,12 +97,7 @@ impl Header {
     /// Where the key starts.
     #[inline]
     pub fn key_at(&self) -> usize {
-        HEADER_BYTES
-            + if self.flags & flags::EXPIRES != 0 {
-                EXPIRY_BYTES
-            } else {
-                0
-            }
+        HEADER_BYTES + if self.flags & flags::EXPIRES != 0 { EXPIRY_BYTES } else { 0 }
     }
 
     /// Where the value starts.

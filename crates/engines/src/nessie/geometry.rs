@@ -135,10 +135,7 @@ impl Bits {
         // no bit.
         let states = |hops: u32| 2 + hops + 2 * (hops - 1) * candidates;
         let state_bits = states(2).next_power_of_two().ilog2().max(5);
-        let hops = (2..=4)
-            .rev()
-            .find(|h| states(*h) <= 1 << state_bits)
-            .expect("two hops fit");
+        let hops = (2..=4).rev().find(|h| states(*h) <= 1 << state_bits).expect("two hops fit");
         let idx_bits = (data_bytes / GRAIN_BYTES).next_power_of_two().ilog2();
         let idx_at = 64 - idx_bits;
         let gen_at = state_bits + FILTER_BITS;
@@ -175,9 +172,7 @@ impl Geometry {
         let per_node = index_slots.div_ceil(nodes.max(1) as u64);
         let shards_per_node = (per_node / (1 << 20)).next_power_of_two().clamp(16, 4096) as u32;
         let slots_of_buckets = shards_per_node as u64 * bucket_slots.max(1) as u64;
-        let buckets = per_node
-            .div_ceil(slots_of_buckets)
-            .max(BUCKETS_PER_SHARD_MIN);
+        let buckets = per_node.div_ceil(slots_of_buckets).max(BUCKETS_PER_SHARD_MIN);
         let mut geometry = Self {
             ways,
             bucket_slots,
@@ -191,9 +186,7 @@ impl Geometry {
         };
         let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
         // Every chunk needs itself and a word in the chunk table.
-        let room = table_bytes
-            .saturating_sub(overhead)
-            .saturating_sub(TABLE_ALIGN_BYTES);
+        let room = table_bytes.saturating_sub(overhead).saturating_sub(TABLE_ALIGN_BYTES);
         geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
         geometry.validate().map(|shape| shape.geometry).map_err(|error| {
             LayoutError::Geometry(format!(
@@ -213,16 +206,10 @@ impl Geometry {
             return wrong(format!("ways is {}, it may be 2 to 4", self.ways));
         }
         if ![1, 2, 4].contains(&self.bucket_slots) {
-            return wrong(format!(
-                "bucket_slots is {}, it may be 1, 2 or 4",
-                self.bucket_slots
-            ));
+            return wrong(format!("bucket_slots is {}, it may be 1, 2 or 4", self.bucket_slots));
         }
         if self.nodes == 0 || self.nodes as usize > NODES_MAX {
-            return wrong(format!(
-                "nodes is {}, it may be 1 to {NODES_MAX}",
-                self.nodes
-            ));
+            return wrong(format!("nodes is {}, it may be 1 to {NODES_MAX}", self.nodes));
         }
         let few = (self.buckets_per_shard as u64) < BUCKETS_PER_SHARD_MIN;
         if self.shards_per_node == 0 || self.shards_per_node > 1 << 16 || few {
@@ -254,11 +241,7 @@ impl Geometry {
                 bits.gen_bits
             ));
         }
-        Ok(Shape {
-            geometry: *self,
-            options,
-            bits,
-        })
+        Ok(Shape { geometry: *self, options, bits })
     }
 
     /// Bytes of one node's index.
@@ -295,9 +278,7 @@ const MIN_CHUNKS: u64 = 16;
 impl Shape {
     /// Where the chunk table starts, from the table's first byte.
     pub fn chunk_table_offset(&self) -> u64 {
-        self.geometry
-            .index_bytes()
-            .next_multiple_of(TABLE_ALIGN_BYTES)
+        self.geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
     /// Where the data table starts, from the table's first byte.
@@ -330,10 +311,7 @@ mod tests {
         let shape = plan(20 << 30, 1 << 20, 3, 4);
         assert_eq!(shape.geometry.data_bytes(), DATA_TABLE_BYTES_MAX);
         let b = shape.bits;
-        assert_eq!(
-            (b.filter_at, b.gen_at, b.gen_bits, b.dti_at, b.idx_at),
-            (5, 12, 14, 26, 34)
-        );
+        assert_eq!((b.filter_at, b.gen_at, b.gen_bits, b.dti_at, b.idx_at), (5, 12, 14, 26, 34));
     }
 
     #[test]
@@ -356,10 +334,7 @@ mod tests {
     fn the_plan_uses_the_memory_it_was_given() {
         for bytes in [8u64 << 20, 100 << 20, 3 << 30] {
             let shape = plan(bytes, bytes / 1024, 3, 4);
-            assert!(
-                shape.bytes() <= bytes && shape.bytes() + 3 * CHUNK_BYTES >= bytes,
-                "{bytes}"
-            );
+            assert!(shape.bytes() <= bytes && shape.bytes() + 3 * CHUNK_BYTES >= bytes, "{bytes}");
         }
     }
 

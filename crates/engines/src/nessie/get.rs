@@ -136,11 +136,7 @@ impl<F: Fabric> Client<F> {
     pub(super) fn first_match(&self, bucket: &[u64], filter: u64) -> Option<(usize, Ite)> {
         let codec = &self.map.codec;
         let may = |w: Ite| codec.is_visible(w) && codec.has_filter(w, filter);
-        bucket
-            .iter()
-            .map(|w| Ite(*w))
-            .enumerate()
-            .find(|(_, w)| may(*w))
+        bucket.iter().map(|w| Ite(*w)).enumerate().find(|(_, w)| may(*w))
     }
 
     /// The header of an entry of the key that was just read from `at`, if `buf` holds it up to its
@@ -184,10 +180,7 @@ impl<F: Fabric> Client<F> {
     pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
         let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
-        Ok(self
-            .look_up(hash, key, Want::Key, Buf::new(), None)
-            .await?
-            .is_some())
+        Ok(self.look_up(hash, key, Want::Key, Buf::new(), None).await?.is_some())
     }
 
     /// The general path. `misses` are the words of all buckets, as they lie in memory, if they have
@@ -203,9 +196,7 @@ impl<F: Fabric> Client<F> {
         let candidates = Candidates::from_hash(&self.map, hash);
         let mut attempts = Attempts::default();
         loop {
-            let (filled, pass) = self
-                .get_pass(&candidates, key, want, buf, misses.take())
-                .await;
+            let (filled, pass) = self.get_pass(&candidates, key, want, buf, misses.take()).await;
             buf = filled;
             match pass? {
                 Pass::Found(slot, word, header) if self.is_expired(&header, &buf) => {
@@ -241,17 +232,8 @@ impl<F: Fabric> Client<F> {
             Ok(words) => words,
             Err(error) => return (buf, Err(error)),
         };
-        let looked_at = if misses.is_some() {
-            candidates.len()
-        } else {
-            0
-        };
-        for (slot, word) in words
-            .into_iter()
-            .enumerate()
-            .take(candidates.len())
-            .skip(looked_at)
-        {
+        let looked_at = if misses.is_some() { candidates.len() } else { 0 };
+        for (slot, word) in words.into_iter().enumerate().take(candidates.len()).skip(looked_at) {
             let codec = &self.map.codec;
             if !codec.is_visible(word) || !codec.has_filter(word, candidates.filter) {
                 continue;
@@ -290,18 +272,12 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Pass, EngineError> {
         let same =
             !self.session.is_observer() || self.read_word(candidates.slot(slot)).await? == word.0;
-        Ok(if same {
-            Pass::Found(slot, word, header)
-        } else {
-            Pass::Changed
-        })
+        Ok(if same { Pass::Found(slot, word, header) } else { Pass::Changed })
     }
 
     #[inline]
     pub(super) fn is_expired(&self, header: &Header, entry: &[u8]) -> bool {
-        header
-            .expires_at_ms(entry)
-            .is_some_and(|at| at <= self.fabric.wall_ms())
+        header.expires_at_ms(entry).is_some_and(|at| at <= self.fabric.wall_ms())
     }
 
     /// Removes an expired entry; whether it is gone by our hand. The removal, not the clock, is the

@@ -36,11 +36,7 @@ impl TableMap {
     /// If `nodes` are not as many as the geometry says.
     pub fn new(shape: Shape, nodes: &[(RemoteAddr, u32)]) -> Self {
         let geometry = &shape.geometry;
-        assert_eq!(
-            nodes.len(),
-            geometry.nodes as usize,
-            "one table on each node"
-        );
+        assert_eq!(nodes.len(), geometry.nodes as usize, "one table on each node");
         let shards = (0..geometry.shards_per_node as u64 * nodes.len() as u64)
             .map(|s| {
                 let node = nodes[s as usize % nodes.len()].0;
@@ -75,10 +71,7 @@ impl TableMap {
 
     /// The data table in `region`.
     pub fn dti_of(&self, region: RegionId) -> Option<u8> {
-        self.tables
-            .iter()
-            .position(|t| t.region() == region)
-            .map(|i| i as u8)
+        self.tables.iter().position(|t| t.region() == region).map(|i| i as u8)
     }
 
     /// Index shards, in order.
@@ -136,10 +129,7 @@ impl KeyHash {
     #[inline(always)]
     pub fn of(map: &TableMap, key: &[u8]) -> Self {
         let hash = xxh3_128_with_seed(key, map.shape.geometry.seed);
-        Self {
-            low: hash as u64,
-            high: (hash >> 64) as u64,
-        }
+        Self { low: hash as u64, high: (hash >> 64) as u64 }
     }
 
     /// Names the key in caches.
@@ -258,11 +248,7 @@ impl Candidates {
     /// other way round: in the first bucket positions are exchanged so that home comes first.
     #[inline]
     pub fn position(&self, c: usize) -> usize {
-        if c < self.bucket_slots as usize {
-            c ^ self.home as usize
-        } else {
-            c
-        }
+        if c < self.bucket_slots as usize { c ^ self.home as usize } else { c }
     }
 
     /// Words of all buckets, as they lie in memory, by candidate number.
@@ -297,9 +283,8 @@ mod tests {
     fn candidates_are_distinct_and_home_is_the_first() {
         for (ways, bucket) in [(2, 1), (3, 1), (4, 4), (3, 2)] {
             let g = Geometry::plan(3, 16 << 20, 64, ways, bucket, 64, Options::default()).unwrap();
-            let nodes: Vec<_> = (0..3)
-                .map(|n| (RemoteAddr::new(RegionId(n), 1 << 16), 8))
-                .collect();
+            let nodes: Vec<_> =
+                (0..3).map(|n| (RemoteAddr::new(RegionId(n), 1 << 16), 8)).collect();
             let map = TableMap::new(g.validate().unwrap(), &nodes);
             let mut homes = std::collections::HashSet::new();
             for key in 0..2000u32 {
@@ -310,10 +295,7 @@ mod tests {
                 assert!((0..c.len()).all(|i| c.position(c.position(i)) == i));
                 homes.insert(c.slot(0));
             }
-            assert!(
-                homes.len() > 40,
-                "homes are spread over slots, shards and nodes"
-            );
+            assert!(homes.len() > 40, "homes are spread over slots, shards and nodes");
         }
     }
 }

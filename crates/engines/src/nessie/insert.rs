@@ -69,15 +69,10 @@ impl<F: Fabric> Client<F> {
             return self.insert_at_home(candidates, words[0], draft, own).await;
         }
         if let Some(free) = (1..candidates.len()).find(|c| codec.is_empty(words[*c])) {
-            return self
-                .insert_tentatively(candidates, free, words[free], draft, own, rival)
-                .await;
+            return self.insert_tentatively(candidates, free, words[free], draft, own, rival).await;
         }
         for (slot, word) in words[..candidates.len()].iter().enumerate() {
-            if matches!(
-                self.other(candidates, *word, draft.key).await?,
-                Other::Tentative
-            ) {
+            if matches!(self.other(candidates, *word, draft.key).await?, Other::Tentative) {
                 self.clear(candidates, slot, *word).await?;
                 return Ok(Attempt::Again);
             }

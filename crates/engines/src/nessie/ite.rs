@@ -72,11 +72,7 @@ const VISIBLE: u64 = 2;
 impl Codec {
     /// The codec of a shape; with `filter` off the filter bits are all zero.
     pub fn new(bits: Bits, filter: bool) -> Self {
-        let filter_mask = if filter {
-            (1 << (bits.gen_at - bits.filter_at)) - 1
-        } else {
-            0
-        };
+        let filter_mask = if filter { (1 << (bits.gen_at - bits.filter_at)) - 1 } else { 0 };
         Self {
             bits,
             state_mask: (1 << bits.filter_at) - 1,
@@ -136,9 +132,7 @@ impl Codec {
         Some(match word.0 & self.state_mask {
             EMPTY => State::Empty,
             TENTATIVE => State::Tentative,
-            s if s < VISIBLE + hops => State::Visible {
-                hop: (s - VISIBLE) as u32,
-            },
+            s if s < VISIBLE + hops => State::Visible { hop: (s - VISIBLE) as u32 },
             s if s < VISIBLE + hops + moving => {
                 let (hop, to) = split(s - VISIBLE - hops);
                 State::Frozen { hop, to }
@@ -185,10 +179,7 @@ impl Codec {
     /// The entry it names.
     #[inline(always)]
     pub fn place(&self, word: Ite) -> Place {
-        Place {
-            dti: (word.0 >> self.bits.dti_at) as u8,
-            idx: (word.0 >> self.bits.idx_at) as u32,
-        }
+        Place { dti: (word.0 >> self.bits.dti_at) as u8, idx: (word.0 >> self.bits.idx_at) as u32 }
     }
 
     /// The low bits of the entry's generation.

@@ -83,12 +83,8 @@ impl<F: Fabric> Client<F> {
         class: Class,
         generation: u64,
     ) -> Result<(), EngineError> {
-        let note = self
-            .map
-            .slab_addr(entry.slab)
-            .add(class.note_at(entry.number));
-        self.fabric
-            .write_unsignaled(note, &note_of(generation).to_le_bytes())?;
+        let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
+        self.fabric.write_unsignaled(note, &note_of(generation).to_le_bytes())?;
         if self.is_mine(class, entry.slab)? {
             self.alloc.borrow_mut().list(class).add_recent(entry);
         }
@@ -104,27 +100,15 @@ impl<F: Fabric> Client<F> {
     }
 
     fn leased(&self, class: Class) -> Chunk {
-        Chunk::Leased {
-            class: class.id,
-            chunks: class.chunks,
-            owner: self.owner().id,
-        }
+        Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
     fn forming(&self, class: Class) -> Chunk {
-        Chunk::Forming {
-            class: class.id,
-            chunks: class.chunks,
-            owner: self.owner().id,
-        }
+        Chunk::Forming { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
     fn closing(&self, class: Class) -> Chunk {
-        Chunk::Closing {
-            class: class.id,
-            chunks: class.chunks,
-            owner: self.owner().id,
-        }
+        Chunk::Closing { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
     /// Finds room for entries of a class, or says that there is none.
@@ -198,11 +182,7 @@ impl<F: Fabric> Client<F> {
                 list.slabs[at]
             };
             if !self.is_mine(class, slab)? {
-                self.alloc
-                    .borrow_mut()
-                    .list(class)
-                    .slabs
-                    .retain(|s| *s != slab);
+                self.alloc.borrow_mut().list(class).slabs.retain(|s| *s != slab);
                 continue;
             }
             found += self.sweep(class, slab).await?;
@@ -217,20 +197,14 @@ impl<F: Fabric> Client<F> {
     /// are taken.
     async fn sweep(&self, class: Class, slab: Slab) -> Result<u32, EngineError> {
         let at = self.map.slab_addr(slab).add(SLAB_HEADER_BYTES);
-        let (notes, done) = self
-            .fabric
-            .read(at, class.entries as usize * 4, Buf::new())
-            .await;
+        let (notes, done) = self.fabric.read(at, class.entries as usize * 4, Buf::new()).await;
         done?;
         let mut alloc = self.alloc.borrow_mut();
         let list = alloc.list(class);
         let mut found = 0;
         for (number, note) in notes.chunks_exact(4).enumerate() {
             if note != [0; 4] {
-                list.add_free(Entry {
-                    slab,
-                    number: number as u32,
-                });
+                list.add_free(Entry { slab, number: number as u32 });
                 found += 1;
             }
         }
@@ -257,14 +231,8 @@ impl<F: Fabric> Client<F> {
 
     pub(super) async fn read_chunk_table(&self, dti: u8) -> Result<Vec<u64>, EngineError> {
         let bytes = self.map.shape.geometry.chunks as usize * 8;
-        let (buf, done) = self
-            .fabric
-            .read(
-                self.map.chunk_addr(dti, 0),
-                bytes,
-                Buf::with_capacity(bytes),
-            )
-            .await;
+        let (buf, done) =
+            self.fabric.read(self.map.chunk_addr(dti, 0), bytes, Buf::with_capacity(bytes)).await;
         done?;
         let word = |w: &[u8]| u64::from_le_bytes(w.try_into().expect("eight bytes"));
         Ok(buf.chunks_exact(8).map(word).collect())
@@ -288,10 +256,7 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         }
         for back in 1..class.chunks {
-            if !self
-                .cas_chunk(slab, back, free, Chunk::Tail { back })
-                .await?
-            {
+            if !self.cas_chunk(slab, back, free, Chunk::Tail { back }).await? {
                 self.free_run(slab, back).await?;
                 return Ok(false);
             }
@@ -303,10 +268,7 @@ impl<F: Fabric> Client<F> {
         let mut header = vec![0; (SLAB_HEADER_BYTES + class.entries as u64 * 4) as usize];
         header[..8].copy_from_slice(&floor.to_le_bytes());
         self.fabric.store(at, &[&header])?;
-        if !self
-            .cas_chunk(slab, 0, forming.to_word(), self.leased(class))
-            .await?
-        {
+        if !self.cas_chunk(slab, 0, forming.to_word(), self.leased(class)).await? {
             return Ok(false);
         }
         self.alloc.borrow_mut().list(class).add_slab(slab, 0, floor);
@@ -316,12 +278,9 @@ impl<F: Fabric> Client<F> {
     /// Gives the first `chunks` of a run back, the first one last: until then the run is ours.
     async fn free_run(&self, slab: Slab, chunks: u32) -> Result<(), EngineError> {
         for back in (1..chunks).rev() {
-            self.cas_chunk(slab, back, Chunk::Tail { back }.to_word(), Chunk::Free)
-                .await?;
+            self.cas_chunk(slab, back, Chunk::Tail { back }.to_word(), Chunk::Free).await?;
         }
-        let head = self
-            .fabric
-            .load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
+        let head = self.fabric.load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
         self.cas_chunk(slab, 0, head, Chunk::Free).await?;
         Ok(())
     }
@@ -336,15 +295,10 @@ impl<F: Fabric> Client<F> {
 
     async fn add_slab(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let mut header = [0; 2];
-        self.fabric
-            .read_words(&[self.map.slab_addr(slab)], &mut header)
-            .await?;
+        self.fabric.read_words(&[self.map.slab_addr(slab)], &mut header).await?;
         let [floor, formatted] = header;
         let formatted = formatted.min(class.entries as u64) as u32;
-        self.alloc
-            .borrow_mut()
-            .list(class)
-            .add_slab(slab, formatted, floor);
+        self.alloc.borrow_mut().list(class).add_slab(slab, formatted, floor);
         Ok(self.sweep(class, slab).await? > 0 || formatted < class.entries)
     }
 
@@ -353,11 +307,7 @@ impl<F: Fabric> Client<F> {
         let parked = {
             let mut alloc = self.alloc.borrow_mut();
             let list = alloc.list(class);
-            if list.parked.len() < least {
-                Vec::new()
-            } else {
-                std::mem::take(&mut list.parked)
-            }
+            if list.parked.len() < least { Vec::new() } else { std::mem::take(&mut list.parked) }
         };
         if !parked.is_empty() {
             self.wait_then(1, Then::Rested(class, parked)).await?;
@@ -376,29 +326,17 @@ impl<F: Fabric> Client<F> {
         let words = self.read_chunk_table(dti).await?;
         let mut seized = Vec::new();
         for (chunk, word) in words.into_iter().enumerate() {
-            let Some(Chunk::Leased {
-                class: id,
-                chunks,
-                owner,
-            }) = Chunk::from_word(word)
-            else {
+            let Some(Chunk::Leased { class: id, chunks, owner }) = Chunk::from_word(word) else {
                 continue;
             };
             if (id, chunks) != (class.id, class.chunks) || owner == self.owner().id {
                 continue;
             }
-            let slab = Slab {
-                dti,
-                chunk: chunk as u32,
-            };
+            let slab = Slab { dti, chunk: chunk as u32 };
             if !self.is_roomy(slab, class).await? {
                 continue;
             }
-            let to = Chunk::Seized {
-                class: class.id,
-                chunks,
-                owner: self.owner().id,
-            };
+            let to = Chunk::Seized { class: class.id, chunks, owner: self.owner().id };
             if self.cas_chunk(slab, 0, word, to).await? {
                 seized.push(slab);
             }
@@ -414,10 +352,7 @@ impl<F: Fabric> Client<F> {
 
     async fn is_roomy(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
-        let (slab_head, done) = self
-            .fabric
-            .read(self.map.slab_addr(slab), len, Buf::new())
-            .await;
+        let (slab_head, done) = self.fabric.read(self.map.slab_addr(slab), len, Buf::new()).await;
         done?;
         let notes = slab_head[SLAB_HEADER_BYTES as usize..].chunks_exact(4);
         let noted = notes.filter(|n| **n != [0; 4]).count() as u32;
@@ -432,21 +367,16 @@ impl<F: Fabric> Client<F> {
         let mut empty = Vec::new();
         for (chunk, word) in words.into_iter().enumerate() {
             let (id, chunks) = match Chunk::from_word(word) {
-                Some(Chunk::Leased {
-                    class,
-                    chunks,
-                    owner,
-                }) if owner == self.owner().id => (class, chunks),
+                Some(Chunk::Leased { class, chunks, owner }) if owner == self.owner().id => {
+                    (class, chunks)
+                }
                 Some(Chunk::Abandoned { class, chunks, .. }) => (class, chunks),
                 _ => continue,
             };
             let Some(class) = self.map.classes.by_id(id, chunks) else {
                 continue;
             };
-            let slab = Slab {
-                dti,
-                chunk: chunk as u32,
-            };
+            let slab = Slab { dti, chunk: chunk as u32 };
             if !self.is_roomy(slab, class).await? {
                 continue;
             }
@@ -508,10 +438,7 @@ impl<F: Fabric> Client<F> {
     async fn after_grace(&self, then: Then) -> Result<bool, EngineError> {
         match then {
             Then::Rested(class, places) => {
-                self.alloc
-                    .borrow_mut()
-                    .list(class)
-                    .add_rested(self.owner(), &places)?;
+                self.alloc.borrow_mut().list(class).add_rested(self.owner(), &places)?;
                 Ok(true)
             }
             Then::Seize(class, slabs) => {
@@ -522,10 +449,7 @@ impl<F: Fabric> Client<F> {
                         chunks: class.chunks,
                         owner: self.owner().id,
                     };
-                    if self
-                        .cas_chunk(slab, 0, seized.to_word(), self.leased(class))
-                        .await?
-                    {
+                    if self.cas_chunk(slab, 0, seized.to_word(), self.leased(class)).await? {
                         room |= self.add_slab(slab, class).await?;
                     }
                 }
@@ -553,8 +477,7 @@ impl<F: Fabric> Client<F> {
                 Then::Seize(..) => (),
                 Then::TakeApart(slabs) => {
                     for (slab, class) in slabs {
-                        self.abandon(slab, class, self.closing(class), class.entries)
-                            .await?;
+                        self.abandon(slab, class, self.closing(class), class.entries).await?;
                     }
                 }
             }
@@ -562,9 +485,7 @@ impl<F: Fabric> Client<F> {
         let leased: Vec<(Class, Slab, u32)> = {
             let mut alloc = self.alloc.borrow_mut();
             let lists = alloc.lists();
-            lists
-                .flat_map(|l| l.free_counts().into_iter().map(|(s, n)| (l.class, s, n)))
-                .collect()
+            lists.flat_map(|l| l.free_counts().into_iter().map(|(s, n)| (l.class, s, n))).collect()
         };
         for (class, slab, free) in leased {
             self.abandon(slab, class, self.leased(class), free).await?;
@@ -579,11 +500,7 @@ impl<F: Fabric> Client<F> {
         from: Chunk,
         free_hint: u32,
     ) -> Result<(), EngineError> {
-        let to = Chunk::Abandoned {
-            class: class.id,
-            chunks: class.chunks,
-            free_hint,
-        };
+        let to = Chunk::Abandoned { class: class.id, chunks: class.chunks, free_hint };
         self.cas_chunk(slab, 0, from.to_word(), to).await?;
         Ok(())
     }
@@ -610,40 +527,26 @@ impl Kind {
     fn find(self, class: Class, words: &[u64]) -> Option<u32> {
         let run = class.chunks as usize;
         if self != Self::Free {
-            let least = if self == Self::Roomy {
-                (class.entries / 16).max(1)
-            } else {
-                0
-            };
+            let least = if self == Self::Roomy { (class.entries / 16).max(1) } else { 0 };
             let fits = |word: &u64| {
                 matches!(Chunk::from_word(*word), Some(Chunk::Abandoned { class: id, chunks, free_hint })
                     if (id, chunks) == (class.id, class.chunks) && free_hint >= least)
             };
             return words.iter().position(fits).map(|c| c as u32);
         }
-        let is_free = |at: usize| {
-            words[at..at + run]
-                .iter()
-                .all(|w| *w == Chunk::Free.to_word())
-        };
+        let is_free = |at: usize| words[at..at + run].iter().all(|w| *w == Chunk::Free.to_word());
         let last = words.len().checked_sub(run)?;
         if class.id == super::slab::LARGE {
             // Long runs from the far end, so that slabs do not break up the room they need.
             let mut at = last;
             loop {
-                match words[at..at + run]
-                    .iter()
-                    .position(|w| *w != Chunk::Free.to_word())
-                {
+                match words[at..at + run].iter().position(|w| *w != Chunk::Free.to_word()) {
                     None => return Some(at as u32),
                     // No run can start at or before the chunk in the way.
                     Some(taken) => at = (at + taken).checked_sub(run)?,
                 }
             }
         }
-        (0..=last)
-            .step_by(run)
-            .find(|at| is_free(*at))
-            .map(|c| c as u32)
+        (0..=last).step_by(run).find(|at| is_free(*at)).map(|c| c as u32)
     }
 }

@@ -87,13 +87,7 @@ impl<F: Fabric> Client<F> {
         depth: usize,
     ) -> Option<Victim> {
         let movable = matches!(self.map.codec.state(word), State::Visible { hop } if hop < self.map.codec.hops_max());
-        movable.then_some(Victim {
-            at,
-            word,
-            for_the_sake_of,
-            depth,
-            key: None,
-        })
+        movable.then_some(Victim { at, word, for_the_sake_of, depth, key: None })
     }
 
     /// Whether a word is about to change by itself, so that it pays to look again.
@@ -122,10 +116,7 @@ impl<F: Fabric> Client<F> {
             let Some(parent) = victim.for_the_sake_of else {
                 return Ok(());
             };
-            let (_, parents) = search[parent]
-                .key
-                .as_ref()
-                .expect("a parent was read first");
+            let (_, parents) = search[parent].key.as_ref().expect("a parent was read first");
             let Some(freed) = parents.index_of(victim.at) else {
                 return Ok(());
             };
@@ -166,20 +157,15 @@ impl<F: Fabric> Client<F> {
         }
         if header.value_at() > buf.len() {
             let have = buf.len();
-            let (more, done) = self
-                .fabric
-                .read(at.add(have as u64), header.value_at() - have, buf)
-                .await;
+            let (more, done) =
+                self.fabric.read(at.add(have as u64), header.value_at() - have, buf).await;
             done?;
             buf = more;
         }
         if !self.is_valid(&header, place, at, &buf, false)? {
             return Ok(None);
         }
-        Ok(Some((
-            header,
-            buf[header.key_at()..header.value_at()].to_vec(),
-        )))
+        Ok(Some((header, buf[header.key_at()..header.value_at()].to_vec())))
     }
 
     /// Moves an entry from candidate `from`, where `word` shows it, to candidate `to` of its key;
@@ -207,13 +193,7 @@ impl<F: Fabric> Client<F> {
         }
         let hop = hop + 1;
         let frozen = codec.with_state(word, State::Frozen { hop, to: to as u32 });
-        let copy = codec.with_state(
-            word,
-            State::Copy {
-                hop,
-                from: from as u32,
-            },
-        );
+        let copy = codec.with_state(word, State::Copy { hop, from: from as u32 });
         if self.cas(candidates, from, word, frozen).await?.is_err() {
             return Ok(false);
         }
@@ -222,8 +202,7 @@ impl<F: Fabric> Client<F> {
             let _ = self.cas(candidates, from, frozen, back).await?;
             return Ok(false);
         }
-        self.finish_move(candidates, key, (from, frozen), (to, copy))
-            .await?;
+        self.finish_move(candidates, key, (from, frozen), (to, copy)).await?;
         self.counts.moves.set(self.counts.moves.get() + 1);
         Ok(true)
     }
@@ -287,9 +266,7 @@ impl<F: Fabric> Client<F> {
                 loop {
                     let there = Ite(self.read_word(candidates.slot(to)).await?);
                     if there == copy {
-                        return self
-                            .finish_move(candidates, key, (slot, word), (to, copy))
-                            .await;
+                        return self.finish_move(candidates, key, (slot, word), (to, copy)).await;
                     }
                     // A free destination gets a new tag first, so that the mover, if it is only
                     // slow, can no longer make its copy.
@@ -302,18 +279,10 @@ impl<F: Fabric> Client<F> {
             }
             State::Copy { hop, from } => {
                 let from = from as usize;
-                let frozen = codec.with_state(
-                    word,
-                    State::Frozen {
-                        hop,
-                        to: slot as u32,
-                    },
-                );
+                let frozen = codec.with_state(word, State::Frozen { hop, to: slot as u32 });
                 let there = Ite(self.read_word(candidates.slot(from)).await?);
                 if there == frozen {
-                    return self
-                        .finish_move(candidates, key, (from, frozen), (slot, word))
-                        .await;
+                    return self.finish_move(candidates, key, (from, frozen), (slot, word)).await;
                 }
                 let shown = codec.with_state(word, State::Visible { hop });
                 let _ = self.cas(candidates, slot, word, shown).await?;

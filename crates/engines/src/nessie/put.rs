@@ -24,6 +24,7 @@ use super::ite::{Ite, State};
 use super::read::{Lookup, Match, Seen, Want};
 use crate::epoch::Pin;
 use crate::error::EngineError;
+use crate::limits::WAYS_MAX;
 
 /// How a PUT differs from a plain one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,13 +96,7 @@ impl Draft<'_> {
 
     #[inline]
     pub fn header(&self, generation: u64) -> Header {
-        Header::new(
-            generation,
-            self.version,
-            self.key.len(),
-            self.value_len(),
-            self.flags,
-        )
+        Header::new(generation, self.version, self.key.len(), self.value_len(), self.flags)
     }
 
     pub fn entry_len(&self) -> usize {
@@ -110,11 +105,7 @@ impl Draft<'_> {
 
     fn expiry_and_key(&self) -> Vec<u8> {
         let expiry = self.expires_at_ms.to_le_bytes();
-        let expiry = if self.flags & flags::EXPIRES != 0 {
-            &expiry[..]
-        } else {
-            &[]
-        };
+        let expiry = if self.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
         [expiry, self.key].concat()
     }
 }
@@ -130,55 +121,51 @@ impl<F: Fabric> Client<F> {
         value: &[u8],
         options: PutOptions,
     ) -> Result<u64, EngineError> {
-        let draft = self
-            .draft(key, DraftValue::Bytes(value), flags::BLIND, options)
-            .await?;
+        let draft = self.draft(key, DraftValue::Bytes(value), flags::BLIND, options).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         if !self.one_by_one || self.cache.is_some() {
             self.write(&draft, own).await?;
-        } else if self.update_in_first_bucket(&draft, own).await? {
+        } else if self.update_in_place(&draft, own).await? {
             return Ok(draft.version);
         }
         self.install(&draft, own, epoch, Rule::Always).await?;
         Ok(draft.version)
     }
 
-    /// The usual case, straight down: the first bucket shows the key's value, and nobody else wants
-    /// to change it. Writes the entry in any case; whether it was installed.
-    async fn update_in_first_bucket(
-        &self,
-        draft: &Draft<'_>,
-        own: Own,
-    ) -> Result<bool, EngineError> {
-        let slots = self.map.shape.geometry.bucket_slots as usize;
-        let bucket_at = draft.hash.first_bucket(&self.map);
-        let bucket = self.fabric.read_bucket(bucket_at, slots);
+    /// The usual case, straight down: one bucket after the other until one shows the key's value,
+    /// and nobody else wants to change it. Writes the entry in any case; whether it was installed.
+    async fn update_in_place(&self, draft: &Draft<'_>, own: Own) -> Result<bool, EngineError> {
+        let geometry = &self.map.shape.geometry;
+        let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
+        let filter = draft.hash.filter(&self.map);
+        let mut buckets = [draft.hash.first_bucket(&self.map); WAYS_MAX];
+        let first = self.fabric.read_bucket(buckets[0], slots);
         // The entry is written while the bucket is on its way.
         self.write(draft, own).await?;
-        let bucket = bucket.await?;
-        let filter = draft.hash.filter(&self.map);
-        let Some((position, word)) = self.first_match(&bucket[..slots], filter) else {
-            return Ok(false);
+        let mut bucket = first.await?;
+        let mut way = 0;
+        let (slot, word) = loop {
+            if let Some((position, word)) = self.first_match(&bucket[..slots], filter) {
+                break (buckets[way].add(position as u64 * 8), word);
+            }
+            way += 1;
+            if way == ways {
+                return Ok(false);
+            }
+            buckets[way] = draft.hash.bucket(&self.map, &buckets[..way]);
+            bucket = self.fabric.read_bucket(buckets[way], slots).await?;
         };
-        let Some((at, room)) = self.entry_at(word) else {
-            return Ok(false);
-        };
+        let Some((at, room)) = self.entry_at(word) else { return Ok(false) };
         let first = self.first_read_len(draft.key.len(), Want::Key).min(room);
         let (buf, done) = self.fabric.read(at, first, self.scratch()).await;
         done?;
         let header = self.sound_key(word, at, draft.key, &buf)?;
         self.give_back(buf);
         let visible = matches!(self.map.codec.state(word), State::Visible { .. });
-        let Some(header) = header.filter(|_| visible) else {
-            return Ok(false);
-        };
+        let Some(header) = header.filter(|_| visible) else { return Ok(false) };
         let state = State::Visible { hop: 0 };
-        let new = self
-            .map
-            .codec
-            .entry(state, filter, own.place, own.generation);
+        let new = self.map.codec.entry(state, filter, own.place, own.generation);
         // Linearization point of an update.
-        let slot = bucket_at.add(position as u64 * 8);
         if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
             return Ok(false);
         }
@@ -194,24 +181,11 @@ impl<F: Fabric> Client<F> {
         options: PutOptions,
     ) -> Result<Draft<'a>, EngineError> {
         let hash = self.hash(key)?;
-        let expires = if options.expires_at_ms.is_some() {
-            flags::EXPIRES
-        } else {
-            0
-        };
+        let expires = if options.expires_at_ms.is_some() { flags::EXPIRES } else { 0 };
         let expires_at_ms = options.expires_at_ms.unwrap_or(0);
-        let mut draft = Draft {
-            hash,
-            key,
-            value,
-            flags: flags | expires,
-            expires_at_ms,
-            version: 0,
-        };
-        let (len, max) = (
-            draft.value_len() as u64,
-            self.map.shape.geometry.value_bytes_max,
-        );
+        let mut draft =
+            Draft { hash, key, value, flags: flags | expires, expires_at_ms, version: 0 };
+        let (len, max) = (draft.value_len() as u64, self.map.shape.geometry.value_bytes_max);
         if len > max {
             return Err(EngineError::ValueTooLong { len, max });
         }
@@ -247,15 +221,8 @@ impl<F: Fabric> Client<F> {
         value: &[u8],
     ) -> Result<(), EngineError> {
         let expiry = draft.expires_at_ms.to_le_bytes();
-        let expiry = if header.flags & flags::EXPIRES != 0 {
-            &expiry[..]
-        } else {
-            &[]
-        };
-        self.fabric.store(
-            own.at.add(8),
-            &[&header.as_bytes()[8..], expiry, draft.key, value],
-        )?;
+        let expiry = if header.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
+        self.fabric.store(own.at.add(8), &[&header.as_bytes()[8..], expiry, draft.key, value])?;
         Ok(())
     }
 
@@ -292,10 +259,7 @@ impl<F: Fabric> Client<F> {
         let mut attempts = Attempts::default();
         let mut rival = Rival::default();
         loop {
-            match self
-                .attempt(&candidates, draft, own, rule, &mut rival)
-                .await
-            {
+            match self.attempt(&candidates, draft, own, rule, &mut rival).await {
                 Ok(Attempt::Done(installed)) => return Ok(installed),
                 Ok(Attempt::Again) => (),
                 Ok(Attempt::Renew) => (own, epoch) = self.renew(draft, own, epoch).await?,
@@ -367,21 +331,16 @@ impl<F: Fabric> Client<F> {
             Lookup::Absent => match rule {
                 // The version is gone; a second look makes sure that it did not just move.
                 Rule::IfVersion(_) => self.confirm_absent(candidates, &words, own).await,
-                _ => {
-                    self.insert(candidates, &words, draft, own, rule, rival)
-                        .await
-                }
+                _ => self.insert(candidates, &words, draft, own, rule, rival).await,
             },
             Lookup::Found(found, entry) => {
                 if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
-                    self.help(candidates, draft.key, found.slot, found.word)
-                        .await?;
+                    self.help(candidates, draft.key, found.slot, found.word).await?;
                     return Ok(Attempt::Again);
                 }
                 if rule != Rule::Always && self.is_expired(&found.header, &entry) {
                     let Match { slot, word, header } = found;
-                    self.expire(candidates, draft.key, slot, word, &header)
-                        .await?;
+                    self.expire(candidates, draft.key, slot, word, &header).await?;
                     return Ok(Attempt::Again);
                 }
                 self.update(candidates, draft, own, rule, found).await
@@ -420,8 +379,7 @@ impl<F: Fabric> Client<F> {
                 None => return Ok(Attempt::Again),
                 Some(number) => {
                     before = number;
-                    self.write_number(draft, own, number.wrapping_add(add))
-                        .await?;
+                    self.write_number(draft, own, number.wrapping_add(add)).await?;
                     false
                 }
             },
@@ -475,9 +433,7 @@ impl<F: Fabric> Client<F> {
     /// The word that shows an owned entry.
     pub(super) fn visible(&self, candidates: &Candidates, own: Own) -> Ite {
         let state = State::Visible { hop: 0 };
-        self.map
-            .codec
-            .entry(state, candidates.filter, own.place, own.generation)
+        self.map.codec.entry(state, candidates.filter, own.place, own.generation)
     }
 
     /// Remembers what was just installed.
@@ -523,9 +479,8 @@ impl<F: Fabric> Client<F> {
             return Ok(None);
         };
         let value = &buf[header.value_at()..header.entry_len()];
-        let bytes = value.try_into().map_err(|_| EngineError::NotACounter {
-            len: value.len() as u64,
-        })?;
+        let bytes =
+            value.try_into().map_err(|_| EngineError::NotACounter { len: value.len() as u64 })?;
         Ok(Some(u64::from_le_bytes(bytes)))
     }
 
@@ -550,10 +505,8 @@ impl<F: Fabric> Client<F> {
         let (fresh, fresh_epoch) = self.allocate(own.class.entry_bytes as usize).await?;
         if let DraftValue::InPlace(len) = draft.value {
             let at = draft.header(0).value_at() as u64;
-            let (value, done) = self
-                .fabric
-                .read(own.at.add(at), len, Buf::with_capacity(len))
-                .await;
+            let (value, done) =
+                self.fabric.read(own.at.add(at), len, Buf::with_capacity(len)).await;
             done?;
             self.fabric.store(fresh.at.add(at), &[&value])?;
         }

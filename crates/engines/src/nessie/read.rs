@@ -43,9 +43,7 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub(super) async fn collect(&self, candidates: &Candidates) -> Result<Words, EngineError> {
         let mut words = [0; CANDIDATES_MAX];
-        self.fabric
-            .read_words(candidates.buckets(), &mut words[..candidates.len()])
-            .await?;
+        self.fabric.read_words(candidates.buckets(), &mut words[..candidates.len()]).await?;
         Ok(candidates.arrange(&words))
     }
 
@@ -91,10 +89,7 @@ impl<F: Fabric> Client<F> {
         }
         if wanted > buf.len() && (same_key || self.validates_by_checksum()) {
             let have = buf.len();
-            let (more, done) = self
-                .fabric
-                .read(at.add(have as u64), wanted - have, buf)
-                .await;
+            let (more, done) = self.fabric.read(at.add(have as u64), wanted - have, buf).await;
             buf = more;
             if let Err(error) = done {
                 return (buf, Err(error.into()));
@@ -139,8 +134,7 @@ impl<F: Fabric> Client<F> {
     /// Remembers how long entries are.
     #[inline(always)]
     pub(super) fn hint_read(&self, header: &Header) {
-        self.read_hint
-            .set(header.entry_len().next_multiple_of(GRAIN_BYTES as usize));
+        self.read_hint.set(header.entry_len().next_multiple_of(GRAIN_BYTES as usize));
     }
 
     /// Where the entry that a word names starts, and how many bytes of its data table follow;
@@ -184,11 +178,7 @@ impl<F: Fabric> Client<F> {
             buf = returned;
             match seen? {
                 Seen::Match(header) => {
-                    let found = Match {
-                        slot,
-                        word: *word,
-                        header,
-                    };
+                    let found = Match { slot, word: *word, header };
                     return Ok(Lookup::Found(found, buf));
                 }
                 Seen::Other => (),

@@ -33,44 +33,25 @@ impl<F: Fabric> Client<F> {
         len: usize,
         options: PutOptions,
     ) -> Result<Reservation<'_, F>, EngineError> {
-        let draft = self
-            .draft(key, DraftValue::InPlace(len), flags::BLIND, options)
-            .await?;
+        let draft = self.draft(key, DraftValue::InPlace(len), flags::BLIND, options).await?;
         let held = self.allocate(draft.entry_len()).await?;
-        let draft = Draft {
-            key: &[],
-            value: DraftValue::InPlace(len),
-            ..draft
-        };
-        Ok(Reservation {
-            client: self,
-            key: key.to_vec(),
-            draft,
-            held: Some(held),
-        })
+        let draft = Draft { key: &[], value: DraftValue::InPlace(len), ..draft };
+        Ok(Reservation { client: self, key: key.to_vec(), draft, held: Some(held) })
     }
 }
 
 impl<F: Fabric> Reservation<'_, F> {
     fn draft(&self) -> Draft<'_> {
-        Draft {
-            key: &self.key,
-            value: DraftValue::InPlace(self.len()),
-            ..self.draft
-        }
+        Draft { key: &self.key, value: DraftValue::InPlace(self.len()), ..self.draft }
     }
 
     fn value_addr(&self) -> RemoteAddr {
         let (own, _) = self.held.as_ref().expect("held until it is committed");
-        own.at
-            .add(self.draft().header(own.generation).value_at() as u64)
+        own.at.add(self.draft().header(own.generation).value_at() as u64)
     }
 
     /// Bytes of the value.
-    #[allow(
-        clippy::len_without_is_empty,
-        reason = "an empty value is as good as any"
-    )]
+    #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
     pub fn len(&self) -> usize {
         self.draft.value_len()
     }
@@ -85,16 +66,8 @@ impl<F: Fabric> Reservation<'_, F> {
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError> {
         let end = offset.checked_add(bytes.len());
         let inside = end.is_some_and(|end| end <= self.len());
-        assert!(
-            inside,
-            "{} bytes at {offset} of a value of {}",
-            bytes.len(),
-            self.len()
-        );
-        Ok(self
-            .client
-            .fabric
-            .store(self.value_addr().add(offset as u64), &[bytes])?)
+        assert!(inside, "{} bytes at {offset} of a value of {}", bytes.len(), self.len());
+        Ok(self.client.fabric.store(self.value_addr().add(offset as u64), &[bytes])?)
     }
 
     /// The place of the value, for code that fills it without a detour (a system call, a device).
@@ -113,9 +86,7 @@ impl<F: Fabric> Reservation<'_, F> {
     pub async fn commit(mut self) -> Result<u64, EngineError> {
         let (own, epoch) = self.held.take().expect("committed once");
         self.client.write(&self.draft(), own).await?;
-        self.client
-            .install(&self.draft(), own, epoch, Rule::Always)
-            .await?;
+        self.client.install(&self.draft(), own, epoch, Rule::Always).await?;
         Ok(self.draft.version)
     }
 }

@@ -82,9 +82,7 @@ impl<F: Fabric> Client<F> {
         let until = self.fabric.now_us() + wait_us;
         while !grace.has_passed(&self.fabric).await? {
             if self.fabric.now_us() > until {
-                return Err(EngineError::Timeout {
-                    timeout_us: wait_us,
-                });
+                return Err(EngineError::Timeout { timeout_us: wait_us });
             }
             self.fabric.pause(GRACE_POLL_US).await;
         }
@@ -117,16 +115,11 @@ impl<F: Fabric> Client<F> {
             let Some(class) = self.map.classes.by_id(id, chunks) else {
                 continue;
             };
-            let slab = Slab {
-                dti,
-                chunk: chunk as u32,
-            };
+            let slab = Slab { dti, chunk: chunk as u32 };
             let used = self.used_entries(slab, class).await?;
             report.entries += used.len() as u64;
             let looks = used.into_iter().map(|suspect| async move {
-                self.standing(suspect)
-                    .await
-                    .map(|standing| (suspect, standing))
+                self.standing(suspect).await.map(|standing| (suspect, standing))
             });
             let mut failed = None;
             lanes::run(LANES, looks, |look| match look {
@@ -156,29 +149,21 @@ impl<F: Fabric> Client<F> {
         let formatted = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
         let formatted = formatted.min(class.entries as u64) as usize;
         let mut used = Vec::new();
-        for (number, note) in head[SLAB_HEADER_BYTES as usize..]
-            .chunks_exact(4)
-            .take(formatted)
-            .enumerate()
+        for (number, note) in
+            head[SLAB_HEADER_BYTES as usize..].chunks_exact(4).take(formatted).enumerate()
         {
             let note = u32::from_le_bytes(note.try_into().expect("four bytes"));
             let number = number as u32;
             let generation = self.read_word(base.add(class.entry_at(number))).await?;
             if note != note_of(generation) {
-                used.push(Suspect {
-                    class,
-                    entry: Entry { slab, number },
-                    generation,
-                });
+                used.push(Suspect { class, entry: Entry { slab, number }, generation });
             }
         }
         Ok(used)
     }
 
     fn at(&self, suspect: &Suspect) -> RemoteAddr {
-        self.map
-            .slab_addr(suspect.entry.slab)
-            .add(suspect.class.entry_at(suspect.entry.number))
+        self.map.slab_addr(suspect.entry.slab).add(suspect.class.entry_at(suspect.entry.number))
     }
 
     /// What the index says of an entry; `None` if it is another incarnation by now.
@@ -204,21 +189,14 @@ impl<F: Fabric> Client<F> {
             }
         }
         let again = self.collect(&candidates).await?;
-        Ok(Some(if again == words {
-            Standing::Unnamed
-        } else {
-            Standing::Unclear
-        }))
+        Ok(Some(if again == words { Standing::Unnamed } else { Standing::Unclear }))
     }
 
     /// The key of an entry, which may be half-written; `None` if it cannot be a key, or the entry
     /// is another incarnation.
     async fn key_of(&self, suspect: Suspect) -> Result<Option<Vec<u8>>, EngineError> {
         let at = self.at(&suspect);
-        let len = suspect
-            .class
-            .entry_bytes
-            .min(crate::limits::KEY_BYTES_MAX as u64 + 64) as usize;
+        let len = suspect.class.entry_bytes.min(crate::limits::KEY_BYTES_MAX as u64 + 64) as usize;
         let (buf, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
         done?;
         let Some(header) = Header::read(&buf) else {
@@ -228,11 +206,7 @@ impl<F: Fabric> Client<F> {
             return Ok(None);
         }
         // Never finished: it has no key that anybody could look for, and any will do.
-        Ok(Some(
-            buf.get(header.key_at()..header.value_at())
-                .unwrap_or(&[0])
-                .to_vec(),
-        ))
+        Ok(Some(buf.get(header.key_at()..header.value_at()).unwrap_or(&[0]).to_vec()))
     }
 
     /// After the grace period: frees what is leaked.
@@ -242,9 +216,8 @@ impl<F: Fabric> Client<F> {
                 .map
                 .slab_addr(suspect.entry.slab)
                 .add(suspect.class.note_at(suspect.entry.number));
-            let word = self
-                .read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7))
-                .await?;
+            let word =
+                self.read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7)).await?;
             let note = (word >> ((note_at.offset() & 4) * 8)) as u32;
             if note == note_of(suspect.generation) {
                 return Ok(());
@@ -285,22 +258,11 @@ impl<F: Fabric> Client<F> {
         let live = self.live_sessions().await?;
         let mut stuck = Vec::new();
         for (chunk, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {
-            if let Some(Chunk::Seized {
-                class,
-                chunks,
-                owner,
-            }) = Chunk::from_word(word)
+            if let Some(Chunk::Seized { class, chunks, owner }) = Chunk::from_word(word)
                 && !live.contains(&owner)
                 && let Some(class) = self.map.classes.by_id(class, chunks)
             {
-                stuck.push((
-                    Slab {
-                        dti,
-                        chunk: chunk as u32,
-                    },
-                    class,
-                    word,
-                ));
+                stuck.push((Slab { dti, chunk: chunk as u32 }, class, word));
             }
         }
         Ok(stuck)
@@ -329,11 +291,7 @@ impl<F: Fabric> Client<F> {
 
     /// The address of an entry's place; for reports.
     pub(super) fn place_addr(&self, place: super::ite::Place) -> Option<RemoteAddr> {
-        Some(
-            self.map
-                .data_base(place.dti)?
-                .add(place.idx as u64 * GRAIN_BYTES),
-        )
+        Some(self.map.data_base(place.dti)?.add(place.idx as u64 * GRAIN_BYTES))
     }
 }
 
@@ -363,9 +321,7 @@ pub async fn release_dead<F: Fabric>(
     owner: u32,
 ) -> Result<u64, EngineError> {
     let bytes = map.shape.geometry.chunks as usize * 8;
-    let (buf, done) = fabric
-        .read(map.chunk_addr(dti, 0), bytes, Buf::with_capacity(bytes))
-        .await;
+    let (buf, done) = fabric.read(map.chunk_addr(dti, 0), bytes, Buf::with_capacity(bytes)).await;
     done?;
     let words: Vec<u64> = buf
         .chunks_exact(8)
@@ -375,21 +331,9 @@ pub async fn release_dead<F: Fabric>(
     let mut released = 0;
     for at in 0..words.len() {
         let (class, chunks, dead, contents) = match chunk_at(at) {
-            Some(Chunk::Leased {
-                class,
-                chunks,
-                owner,
-            }) => (class, chunks, owner, true),
-            Some(Chunk::Closing {
-                class,
-                chunks,
-                owner,
-            }) => (class, chunks, owner, true),
-            Some(Chunk::Forming {
-                class,
-                chunks,
-                owner,
-            }) => (class, chunks, owner, false),
+            Some(Chunk::Leased { class, chunks, owner }) => (class, chunks, owner, true),
+            Some(Chunk::Closing { class, chunks, owner }) => (class, chunks, owner, true),
+            Some(Chunk::Forming { class, chunks, owner }) => (class, chunks, owner, false),
             _ => continue,
         };
         if dead != owner {
@@ -402,11 +346,7 @@ pub async fn release_dead<F: Fabric>(
         let whole = tails.len() + 1 == chunks as usize;
         let entries = map.classes.by_id(class, chunks).map_or(0, |c| c.entries);
         let to = if whole && contents {
-            Chunk::Abandoned {
-                class,
-                chunks,
-                free_hint: entries,
-            }
+            Chunk::Abandoned { class, chunks, free_hint: entries }
         } else {
             // It held no entry, and if it ever did, two grace periods have passed since: that is
             // when taking it apart begins.
@@ -422,9 +362,7 @@ pub async fn release_dead<F: Fabric>(
             }
             Chunk::Free
         };
-        fabric
-            .compare_swap(map.chunk_addr(dti, at as u64), words[at], to.to_word())
-            .await?;
+        fabric.compare_swap(map.chunk_addr(dti, at as u64), words[at], to.to_word()).await?;
     }
     Ok(released)
 }

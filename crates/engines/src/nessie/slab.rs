@@ -72,25 +72,13 @@ impl Class {
         while entries > 0 && data_at(entries) + entries * entry_bytes > bytes {
             entries -= 1;
         }
-        Self {
-            id,
-            chunks,
-            entries: entries as u32,
-            entry_bytes,
-            data_at: data_at(entries),
-        }
+        Self { id, chunks, entries: entries as u32, entry_bytes, data_at: data_at(entries) }
     }
 
     fn large(entry_len: u64) -> Self {
         let chunks = (data_at(1) + entry_len).div_ceil(CHUNK_BYTES);
         let entry_bytes = chunks * CHUNK_BYTES - data_at(1);
-        Self {
-            id: LARGE,
-            chunks: chunks as u32,
-            entries: 1,
-            entry_bytes,
-            data_at: data_at(1),
-        }
+        Self { id: LARGE, chunks: chunks as u32, entries: 1, entry_bytes, data_at: data_at(1) }
     }
 
     /// Where entry `number` starts in its slab.
@@ -109,10 +97,7 @@ impl Class {
     #[inline]
     pub fn place(&self, entry: Entry) -> Place {
         let at = entry.slab.chunk as u64 * CHUNK_BYTES + self.entry_at(entry.number);
-        Place {
-            dti: entry.slab.dti,
-            idx: (at / GRAIN_BYTES) as u32,
-        }
+        Place { dti: entry.slab.dti, idx: (at / GRAIN_BYTES) as u32 }
     }
 
     /// The entry at a place, if one of this class can start there.
@@ -128,10 +113,7 @@ impl Class {
         // Thirty-two bits divide faster, and no run is longer.
         let (offset, entry_bytes) = (u32::try_from(offset).ok()?, self.entry_bytes as u32);
         let number = offset / entry_bytes;
-        let slab = Slab {
-            dti: place.dti,
-            chunk: chunk as u32,
-        };
+        let slab = Slab { dti: place.dti, chunk: chunk as u32 };
         (offset % entry_bytes == 0 && number < self.entries).then_some(Entry { slab, number })
     }
 }
@@ -180,10 +162,7 @@ impl Classes {
     pub fn of(&self, len: usize) -> Class {
         let len = len as u64;
         let at = self.classes.partition_point(|c| c.entry_bytes < len);
-        self.classes
-            .get(at)
-            .copied()
-            .unwrap_or_else(|| Class::large(len))
+        self.classes.get(at).copied().unwrap_or_else(|| Class::large(len))
     }
 
     /// The class that a chunk descriptor names.
@@ -191,10 +170,7 @@ impl Classes {
         if id == LARGE {
             return (chunks > 0).then(|| Class::large(chunks as u64 * CHUNK_BYTES - data_at(1)));
         }
-        self.classes
-            .get(id as usize)
-            .copied()
-            .filter(|c| c.chunks == chunks)
+        self.classes.get(id as usize).copied().filter(|c| c.chunks == chunks)
     }
 
     /// All classes but the large ones.
@@ -272,32 +248,12 @@ impl Chunk {
         };
         match self {
             Self::Free => 0,
-            Self::Forming {
-                class,
-                chunks,
-                owner,
-            } => word(1, class, chunks, owner),
-            Self::Leased {
-                class,
-                chunks,
-                owner,
-            } => word(2, class, chunks, owner),
-            Self::Abandoned {
-                class,
-                chunks,
-                free_hint,
-            } => word(3, class, chunks, free_hint),
+            Self::Forming { class, chunks, owner } => word(1, class, chunks, owner),
+            Self::Leased { class, chunks, owner } => word(2, class, chunks, owner),
+            Self::Abandoned { class, chunks, free_hint } => word(3, class, chunks, free_hint),
             Self::Tail { back } => word(4, 0, back, 0),
-            Self::Seized {
-                class,
-                chunks,
-                owner,
-            } => word(5, class, chunks, owner),
-            Self::Closing {
-                class,
-                chunks,
-                owner,
-            } => word(6, class, chunks, owner),
+            Self::Seized { class, chunks, owner } => word(5, class, chunks, owner),
+            Self::Closing { class, chunks, owner } => word(6, class, chunks, owner),
         }
     }
 
@@ -308,32 +264,12 @@ impl Chunk {
         let owner = (word >> 32) as u32;
         Some(match word & 7 {
             0 if word == 0 => Self::Free,
-            1 => Self::Forming {
-                class,
-                chunks,
-                owner,
-            },
-            2 => Self::Leased {
-                class,
-                chunks,
-                owner,
-            },
-            3 => Self::Abandoned {
-                class,
-                chunks,
-                free_hint: owner,
-            },
+            1 => Self::Forming { class, chunks, owner },
+            2 => Self::Leased { class, chunks, owner },
+            3 => Self::Abandoned { class, chunks, free_hint: owner },
             4 => Self::Tail { back: chunks },
-            5 => Self::Seized {
-                class,
-                chunks,
-                owner,
-            },
-            6 => Self::Closing {
-                class,
-                chunks,
-                owner,
-            },
+            5 => Self::Seized { class, chunks, owner },
+            6 => Self::Closing { class, chunks, owner },
             _ => return None,
         })
     }
@@ -349,18 +285,12 @@ mod tests {
         let classes = Classes::new(4 << 30);
         for pair in classes.all().windows(2) {
             let (a, b) = (pair[0].entry_bytes, pair[1].entry_bytes);
-            assert!(
-                b > a && (b - a <= a / 4 || b - a == 16) && b % 16 == 0,
-                "{a} {b}"
-            );
+            assert!(b > a && (b - a <= a / 4 || b - a == 16) && b % 16 == 0, "{a} {b}");
         }
         for class in classes.all() {
             let bytes = class.chunks as u64 * CHUNK_BYTES;
             let used = class.entries as u64 * (class.entry_bytes + 4) + SLAB_HEADER_BYTES;
-            assert!(
-                used <= bytes && used * 8 >= bytes * 7,
-                "{class:?} uses {used} of {bytes}"
-            );
+            assert!(used <= bytes && used * 8 >= bytes * 7, "{class:?} uses {used} of {bytes}");
         }
         assert_eq!(classes.of(112).entry_bytes, 112);
         assert_eq!(classes.of(1).entry_bytes, 64);

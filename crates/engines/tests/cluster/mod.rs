@@ -42,24 +42,10 @@ impl Default for Plan {
 
 impl TestCluster {
     pub fn new(plan: Plan) -> Self {
-        let Plan {
-            nodes,
-            table_bytes,
-            index_slots,
-            ways,
-            bucket_slots,
-            options,
-        } = plan;
-        let geometry = Geometry::plan(
-            nodes,
-            table_bytes,
-            index_slots,
-            ways,
-            bucket_slots,
-            64 << 20,
-            options,
-        )
-        .unwrap();
+        let Plan { nodes, table_bytes, index_slots, ways, bucket_slots, options } = plan;
+        let geometry =
+            Geometry::plan(nodes, table_bytes, index_slots, ways, bucket_slots, 64 << 20, options)
+                .unwrap();
         let shape = geometry.validate().unwrap();
         let table =
             (SESSIONS_OFFSET + SESSIONS as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
@@ -74,15 +60,8 @@ impl TestCluster {
         };
         let regions: Vec<_> = (0..nodes).map(region).collect();
         let at = |n| (RemoteAddr::new(RegionId(n as u8), table), SESSIONS);
-        let map = Arc::new(TableMap::new(
-            shape,
-            &(0..nodes).map(at).collect::<Vec<_>>(),
-        ));
-        Self {
-            regions,
-            map,
-            next: 1.into(),
-        }
+        let map = Arc::new(TableMap::new(shape, &(0..nodes).map(at).collect::<Vec<_>>()));
+        Self { regions, map, next: 1.into() }
     }
 
     /// A client whose home is `node`.
@@ -98,13 +77,7 @@ impl TestCluster {
         let region = &self.regions[node as usize];
         region.copy_in(at, &[incarnation.to_le_bytes(), [0; 8]].concat());
         let session = Session::new(home, slot, incarnation);
-        Client::new(
-            fabric,
-            self.map.clone(),
-            session,
-            CacheLimits::default(),
-            1_000_000,
-        )
+        Client::new(fabric, self.map.clone(), session, CacheLimits::default(), 1_000_000)
     }
 
     /// Leaves `left` stamps until a multiple of 2^`bits`: generations of new slabs start at a stamp,

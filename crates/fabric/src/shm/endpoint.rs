@@ -82,12 +82,7 @@ impl ShmEndpoint {
         assert!(index < REGIONS_MAX, "region ids are dense");
         while self.slots.len() <= index {
             let base = std::ptr::null_mut();
-            self.slots.push(Slot {
-                base,
-                len: 0,
-                writable: false,
-                region: None,
-            });
+            self.slots.push(Slot { base, len: 0, writable: false, region: None });
         }
         let slot = &mut self.slots[index];
         assert!(slot.region.is_none(), "region {index} is attached already");
@@ -108,9 +103,7 @@ impl ShmEndpoint {
     #[inline(always)]
     fn locate(&self, at: RemoteAddr, len: usize, write: bool) -> Result<*mut u8, FabricError> {
         let Some(slot) = self.slots.get(at.region().0 as usize) else {
-            return Err(FabricError::Unattached {
-                region: at.region(),
-            });
+            return Err(FabricError::Unattached { region: at.region() });
         };
         // Neither side can overflow: an offset has 56 bits and a transfer 31.
         if len > TRANSFER_BYTES_MAX
@@ -127,20 +120,11 @@ impl ShmEndpoint {
     #[cold]
     fn refusal(&self, at: RemoteAddr, len: usize, slot: &Slot) -> FabricError {
         if slot.region.is_none() {
-            FabricError::Unattached {
-                region: at.region(),
-            }
+            FabricError::Unattached { region: at.region() }
         } else if len > TRANSFER_BYTES_MAX {
-            FabricError::TooLong {
-                len: len as u64,
-                max: TRANSFER_BYTES_MAX as u64,
-            }
+            FabricError::TooLong { len: len as u64, max: TRANSFER_BYTES_MAX as u64 }
         } else if at.offset() + len as u64 > slot.len {
-            FabricError::OutOfBounds {
-                at,
-                len: len as u64,
-                region_bytes: slot.len,
-            }
+            FabricError::OutOfBounds { at, len: len as u64, region_bytes: slot.len }
         } else {
             FabricError::ReadOnly { at }
         }
@@ -160,8 +144,7 @@ impl ShmEndpoint {
 
     #[inline(always)]
     fn count(&self, verb: Verb, at: RemoteAddr, bytes: usize) {
-        self.counters
-            .count(verb, at.region() != self.home, bytes as u64);
+        self.counters.count(verb, at.region() != self.home, bytes as u64);
     }
 
     /// Posts a READ: counts it, asks for its lines, and says where it will find them. The place
@@ -193,11 +176,7 @@ impl ShmEndpoint {
     #[cold]
     fn misaligned(&self, at: RemoteAddr, len: usize) -> FabricError {
         let region_bytes = self.slots[at.region().0 as usize].len;
-        FabricError::OutOfBounds {
-            at,
-            len: len as u64,
-            region_bytes,
-        }
+        FabricError::OutOfBounds { at, len: len as u64, region_bytes }
     }
 
     /// Completes a READ: appends its bytes to `buf`.
@@ -284,15 +263,9 @@ impl Fabric for ShmEndpoint {
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
     ) -> impl Future<Output = Result<(), FabricError>> + 'a {
-        assert!(
-            !at.is_empty() && at.len() <= DOORBELL_READS_MAX,
-            "READs in a doorbell"
-        );
+        assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
         let each = out.len() / at.len();
-        assert!(
-            each <= READ_WORDS_MAX && each * at.len() == out.len(),
-            "words of a READ"
-        );
+        assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
         let mut places = [Err(FabricError::Unattached { region: self.home }); DOORBELL_READS_MAX];
         for (place, at) in places.iter_mut().zip(at) {
             *place = self.post_words(*at, each);
@@ -380,10 +353,7 @@ impl Fabric for ShmEndpoint {
         // Executed when it is posted: the word was read just before, so its line is near.
         self.count(Verb::CompareSwap, at, 8);
         self.counters.count_round_trip();
-        std::future::ready(
-            self.word(at, true)
-                .map(|w| words::compare_swap(w, expect, new)),
-        )
+        std::future::ready(self.word(at, true).map(|w| words::compare_swap(w, expect, new)))
     }
 
     #[inline(always)]

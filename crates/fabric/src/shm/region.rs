@@ -96,13 +96,7 @@ impl Region {
     /// [`RegionError::Exists`], [`RegionError::NoSpace`] (then no file is left), or
     /// [`RegionError::Os`].
     pub fn create(path: &Path, len: u64) -> Result<Self, RegionError> {
-        let os = |action| {
-            move |source| RegionError::Os {
-                action,
-                path: path.into(),
-                source,
-            }
-        };
+        let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
             Errno::EXIST => RegionError::Exists { path: path.into() },
@@ -111,10 +105,9 @@ impl Region {
         let reserved = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
         let region = reserved
             .map_err(|e| match e {
-                Errno::NOSPC | Errno::FBIG => RegionError::NoSpace {
-                    path: path.into(),
-                    bytes: len,
-                },
+                Errno::NOSPC | Errno::FBIG => {
+                    RegionError::NoSpace { path: path.into(), bytes: len }
+                }
                 e => os("reserve")(e),
             })
             .and_then(|()| Self::map(fd, true, path));
@@ -138,21 +131,14 @@ impl Region {
     /// [`RegionError::NoSpace`] or [`RegionError::Os`].
     pub fn anonymous(len: u64) -> Result<Self, RegionError> {
         let path = Path::new("(anonymous memory)");
-        let os = |action| {
-            move |source| RegionError::Os {
-                action,
-                path: path.into(),
-                source,
-            }
-        };
+        let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
         let fd =
             rustix::fs::memfd_create("loch-region", MemfdFlags::CLOEXEC).map_err(os("create"))?;
         let reserved = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
         reserved.map_err(|e| match e {
-            Errno::NOSPC | Errno::FBIG | Errno::NOMEM => RegionError::NoSpace {
-                path: path.into(),
-                bytes: len,
-            },
+            Errno::NOSPC | Errno::FBIG | Errno::NOMEM => {
+                RegionError::NoSpace { path: path.into(), bytes: len }
+            }
             e => os("reserve")(e),
         })?;
         Self::map(fd, true, path)
@@ -163,19 +149,9 @@ impl Region {
     /// # Errors
     /// [`RegionError::Os`].
     pub fn open(path: &Path, writable: bool) -> Result<Self, RegionError> {
-        let access = if writable {
-            OFlags::RDWR
-        } else {
-            OFlags::RDONLY
-        };
-        let fd =
-            rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).map_err(|source| {
-                RegionError::Os {
-                    action: "open",
-                    path: path.into(),
-                    source,
-                }
-            })?;
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let fd = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|source| RegionError::Os { action: "open", path: path.into(), source })?;
         Self::map(fd, writable, path)
     }
 
@@ -186,32 +162,19 @@ impl Region {
     pub fn from_fd(fd: OwnedFd, len: u64, writable: bool) -> Result<Self, RegionError> {
         let region = Self::map(fd, writable, Path::new("(passed by the node)"))?;
         if region.len != len {
-            return Err(RegionError::Truncated {
-                have: region.len,
-                want: len,
-            });
+            return Err(RegionError::Truncated { have: region.len, want: len });
         }
         Ok(region)
     }
 
     fn map(fd: OwnedFd, writable: bool, path: &Path) -> Result<Self, RegionError> {
-        let os = |action| {
-            move |source| RegionError::Os {
-                action,
-                path: path.into(),
-                source,
-            }
-        };
+        let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
         let len = rustix::fs::fstat(&fd).map_err(os("stat"))?.st_size as u64;
         if len == 0 {
             return Err(RegionError::Truncated { have: 0, want: 1 });
         }
         let reserved = len as usize + ALIGN_BYTES;
-        let prot = if writable {
-            ProtFlags::READ | ProtFlags::WRITE
-        } else {
-            ProtFlags::READ
-        };
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh private reservation at an address the kernel chooses touches no memory of
         // this process; it is unmapped once, in Drop.
         let start = unsafe {
@@ -223,22 +186,12 @@ impl Region {
             )
         }
         .map_err(os("reserve addresses for"))?;
-        let reservation = (
-            NonNull::new(start).expect("mmap never returns null"),
-            reserved,
-        );
+        let reservation = (NonNull::new(start).expect("mmap never returns null"), reserved);
         let base = (start as usize).next_multiple_of(ALIGN_BYTES) as *mut c_void;
         // SAFETY: `base .. base + len` lies inside the reservation just made, which nothing else
         // uses, so mapping over it with FIXED replaces only our own placeholder.
         let mapped = unsafe {
-            rustix::mm::mmap(
-                base,
-                len as usize,
-                prot,
-                MapFlags::SHARED | MapFlags::FIXED,
-                &fd,
-                0,
-            )
+            rustix::mm::mmap(base, len as usize, prot, MapFlags::SHARED | MapFlags::FIXED, &fd, 0)
         };
         if let Err(e) = mapped {
             // SAFETY: the reservation was made above and is not used again.
@@ -246,13 +199,7 @@ impl Region {
             return Err(os("map")(e));
         }
         let base = NonNull::new(base.cast()).expect("inside a reservation that is not at null");
-        Ok(Self {
-            base,
-            len,
-            writable,
-            reservation,
-            fd,
-        })
+        Ok(Self { base, len, writable, reservation, fd })
     }
 
     /// Asks the kernel to back the region with huge pages and to enter all pages into this
@@ -262,11 +209,8 @@ impl Region {
         // SAFETY: the range is our own mapping, and the advice changes no contents: it only asks for
         // larger pages. rustix does not know this advice.
         let huge = unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) } == 0;
-        let populate = if self.writable {
-            Advice::LinuxPopulateWrite
-        } else {
-            Advice::LinuxPopulateRead
-        };
+        let populate =
+            if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
         // SAFETY: the range is our own mapping, and populating changes no contents.
         if let Err(error) = unsafe { rustix::mm::madvise(start, len, populate) } {
             tracing::debug!(%error, "page tables are filled on first access");
@@ -275,10 +219,7 @@ impl Region {
     }
 
     /// Bytes mapped.
-    #[allow(
-        clippy::len_without_is_empty,
-        reason = "an empty region cannot be mapped"
-    )]
+    #[allow(clippy::len_without_is_empty, reason = "an empty region cannot be mapped")]
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -304,10 +245,7 @@ impl Region {
     /// If it is not 8-aligned inside the region.
     #[inline]
     pub fn word(&self, offset: u64) -> &std::sync::atomic::AtomicU64 {
-        assert!(
-            offset.is_multiple_of(8) && offset + 8 <= self.len,
-            "word {offset:#x} is outside"
-        );
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word {offset:#x} is outside");
         // SAFETY: in bounds and aligned by the assertion (the base is page-aligned), mapped for the
         // life of `self`, and others access it as an atomic or in the copy engine only. A store to a
         // read-only mapping faults instead of corrupting; callers check `is_writable`.
@@ -321,11 +259,7 @@ impl Region {
     /// # Panics
     /// If they are not all inside the region.
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) {
-        assert!(
-            offset
-                .checked_add(into.len() as u64)
-                .is_some_and(|end| end <= self.len)
-        );
+        assert!(offset.checked_add(into.len() as u64).is_some_and(|end| end <= self.len));
         // SAFETY: in bounds by the assertion; `into` is private memory of the same length.
         unsafe {
             super::copy::copy(
@@ -342,18 +276,10 @@ impl Region {
     /// If they are not all inside the region, or it is read-only.
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) {
         assert!(self.writable, "the region is mapped read-only");
-        assert!(
-            offset
-                .checked_add(bytes.len() as u64)
-                .is_some_and(|end| end <= self.len)
-        );
+        assert!(offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.len));
         // SAFETY: in bounds and writable by the assertions; `bytes` is private memory.
         unsafe {
-            super::copy::copy(
-                bytes.as_ptr(),
-                self.base.as_ptr().add(offset as usize),
-                bytes.len(),
-            );
+            super::copy::copy(bytes.as_ptr(), self.base.as_ptr().add(offset as usize), bytes.len());
         }
     }
 }
@@ -379,20 +305,14 @@ mod tests {
         a.copy_in(5000, b"shared");
         let mut seen = [0; 6];
         b.copy_out(5000, &mut seen);
-        assert_eq!(
-            (&seen, b.len(), b.is_writable()),
-            (b"shared", 3 << 20, false)
-        );
+        assert_eq!((&seen, b.len(), b.is_writable()), (b"shared", 3 << 20, false));
     }
 
     #[test]
     fn a_region_that_does_not_fit_is_an_error_and_leaves_no_file() {
         let path = Path::new("/dev/shm").join(format!("loch-test-{}", std::process::id()));
         let error = Region::create(&path, 1 << 50).unwrap_err();
-        assert!(
-            matches!(error, RegionError::NoSpace { bytes, .. } if bytes == 1 << 50),
-            "{error}"
-        );
+        assert!(matches!(error, RegionError::NoSpace { bytes, .. } if bytes == 1 << 50), "{error}");
         assert!(!path.exists());
     }
 
@@ -401,9 +321,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r");
         drop(Region::create(&path, 4096).unwrap());
-        assert!(matches!(
-            Region::create(&path, 4096),
-            Err(RegionError::Exists { .. })
-        ));
+        assert!(matches!(Region::create(&path, 4096), Err(RegionError::Exists { .. })));
     }
 }
