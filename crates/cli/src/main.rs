@@ -3,16 +3,40 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod commands;
+mod demo;
+mod duration;
+mod outcome;
+mod output;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
+
+use commands::{check, completions, delete, get, put, serve, stats};
+use outcome::Answer;
+
+const EXAMPLES: &str = "\
+Examples:
+  loch serve &                       a node: lends memory to clients
+  loch put colour green
+  loch get colour                    green
+  loch stats                         who is there, and what memory holds
+  loch demo                          three nodes, two clients, and how fast they are
+
+Exit codes: 0 done, 1 the answer is no, 2 usage, 3 the cluster failed. `loch COMMAND --help` shows
+examples of every command.";
 
 #[derive(Debug, Parser)]
 #[command(
     name = "loch",
     version,
-    about = "An RDMA-native in-memory key-value store"
+    about = "An RDMA-native in-memory key-value store",
+    after_help = EXAMPLES
 )]
 struct Cli {
     #[command(subcommand)]
@@ -21,26 +45,108 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::ServeArgs),
+    Put(put::PutArgs),
+    Get(get::GetArgs),
+    Delete(delete::DeleteArgs),
+    Stats(stats::StatsArgs),
+    Check(check::CheckArgs),
+    /// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
+    Demo(demo::DemoArgs),
     /// Measure engines, and the stores they are compared with, under one workload
     Bench(bench::BenchArgs),
+    Completions(completions::CompletionsArgs),
     #[command(flatten)]
     BenchHelper(bench::Helper),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Bench(args) => bench::run(args),
-        Command::BenchHelper(helper) => bench::run_helper(helper),
+    outcome::end_on_panic();
+    let command = Cli::parse().command;
+    log_to_stderr(&command);
+    let name = command.name();
+    command.run().map_or_else(
+        |error| {
+            outcome::tell(name, &outcome::one_line(&error));
+            ExitCode::from(outcome::exit_code(&error))
+        },
+        ExitCode::from,
+    )
+}
+
+impl Command {
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Serve(_) => "serve",
+            Command::Put(_) => "put",
+            Command::Get(_) => "get",
+            Command::Delete(_) => "delete",
+            Command::Stats(_) => "stats",
+            Command::Check(_) => "check",
+            Command::Demo(_) => "demo",
+            Command::Bench(_) | Command::BenchHelper(_) => "bench",
+            Command::Completions(_) => "completions",
+        }
+    }
+
+    fn run(self) -> Result<Answer> {
+        match self {
+            Command::Serve(args) => serve::run(args),
+            Command::Put(args) => put::run(args),
+            Command::Get(args) => get::run(&args),
+            Command::Delete(args) => delete::run(&args),
+            Command::Stats(args) => stats::run(&args),
+            Command::Check(args) => check::run(&args),
+            Command::Demo(args) => done(demo::run(args)),
+            Command::Bench(args) => done(bench::run(args)),
+            Command::BenchHelper(helper) => done(bench::run_helper(helper)),
+            Command::Completions(args) => completions::run(&args, Cli::command()),
+        }
+    }
+}
+
+fn done<E: Into<anyhow::Error>>(result: Result<(), E>) -> Result<Answer> {
+    result.map(|()| Answer::Done).map_err(Into::into)
+}
+
+/// A node says what happens; the other commands speak up when something is wrong. `RUST_LOG` has the
+/// last word.
+fn log_to_stderr(command: &Command) {
+    let level = match command {
+        Command::Serve(_) => LevelFilter::INFO,
+        _ => LevelFilter::WARN,
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Standard error may be closed; there is nobody left to tell then.
-            let _ = std::io::Write::write_fmt(
-                &mut std::io::stderr(),
-                format_args!("loch bench: {error}\n"),
-            );
-            ExitCode::from(error.exit_code())
+    let filter = EnvFilter::builder()
+        .with_default_directive(level.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        // Where standard error is closed, complaining there would be a panic.
+        .log_internal_errors(false)
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches_by_example() {
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            if command.is_hide_set() || ["bench", "demo"].contains(&name) {
+                continue;
+            }
+            let help = command.get_after_help().map(ToString::to_string);
+            assert!(help.is_some_and(|h| h.contains("  loch ")), "{name}");
+            assert!(command.get_about().is_some(), "{name}");
         }
     }
 }

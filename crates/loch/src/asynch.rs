@@ -1,32 +1,67 @@
-//! A table's operations as futures.
+//! A table's operations as futures. The blocking ones are these, run to their end.
+
+use std::cell::{Cell, RefCell};
+
+use loch_engines::nessie;
+use loch_fabric::{Buf, lanes};
 
 use crate::{Conditional, Error, Expect, PutOptions, Reservation, Table, Value, Version};
 
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`](crate::lanes))
 /// or any executor that stays on one thread. Each operation is what it is on the table; dropping
 /// its future is like dying in the middle of it: it may or may not have happened.
+///
+/// ```
+/// use loch::{Cluster, EmbeddedConfig, lanes};
+/// let table = Cluster::embedded(EmbeddedConfig::default())?.table("default")?;
+/// let table = table.asynch();
+/// let adds = (0..100).map(|i| table.fetch_add(if i % 2 == 0 { b"even" } else { b"odd" }, i));
+/// lanes::block_on(lanes::run(8, adds, |before| assert!(before.is_ok())));
+/// let even: u64 = (0..100).step_by(2).sum();
+/// assert_eq!(lanes::block_on(table.fetch_add(b"even", 0))?, even);
+/// # Ok::<(), loch::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct AsyncTable<'a> {
-    _table: &'a Table,
+    table: &'a Table,
 }
 
 impl<'a> AsyncTable<'a> {
+    #[inline]
+    pub(crate) fn new(table: &'a Table) -> Self {
+        Self { table }
+    }
+
     /// As [`Table::get`].
     ///
     /// # Errors
     /// As [`Table::get`].
+    #[inline]
     pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
-        let _ = key;
-        todo!()
+        match self.table.client().get(key, Buf::new()).await {
+            Ok(found) => Ok(found.map(Value::new)),
+            Err(error) => Err(self.table.error(error)),
+        }
     }
 
     /// As [`Table::get_into`].
     ///
     /// # Errors
     /// As [`Table::get_into`].
+    #[inline]
     pub async fn get_into(self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
-        let _ = (key, into);
-        todo!()
+        into.clear();
+        let found = match self.table.client().get(key, self.table.take_spare()).await {
+            Ok(found) => found,
+            Err(error) => return Err(self.table.error(error)),
+        };
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        into.extend_from_slice(&found);
+        let version = Version::from_u64(found.version());
+        self.table.keep_spare(found.into_buf());
+        Ok(Some(version))
     }
 
     /// As [`Table::contains`].
@@ -34,14 +69,15 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::contains`].
     pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
-        let _ = key;
-        todo!()
+        let found = self.table.client().contains(key).await;
+        found.map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::put`].
     ///
     /// # Errors
     /// As [`Table::put`].
+    #[inline]
     pub async fn put(self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
         self.put_with(key, value, PutOptions::default()).await
     }
@@ -50,14 +86,19 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::put_with`].
+    #[inline]
     pub async fn put_with(
         self,
         key: &[u8],
         value: &[u8],
         options: PutOptions,
     ) -> Result<Version, Error> {
-        let _ = (key, value, options);
-        todo!()
+        self.table.writable()?;
+        let options = self.table.engine_options(options);
+        match self.table.client().put(key, value, options).await {
+            Ok(version) => Ok(Version::from_u64(version)),
+            Err(error) => Err(self.table.error(error)),
+        }
     }
 
     /// As [`Table::put_if`].
@@ -71,8 +112,19 @@ impl<'a> AsyncTable<'a> {
         expect: Expect,
         options: PutOptions,
     ) -> Result<Conditional, Error> {
-        let _ = (key, value, expect, options);
-        todo!()
+        self.table.writable()?;
+        let options = self.table.engine_options(options);
+        let expect = match expect {
+            Expect::Absent => nessie::Expect::Absent,
+            Expect::Version(version) => nessie::Expect::Version(version.as_u64()),
+        };
+        let done = self.table.client().put_if(key, value, expect, options).await;
+        match done.map_err(|e| self.table.error(e))? {
+            nessie::Conditional::Done(version) => Ok(Conditional::Done(Version::from_u64(version))),
+            nessie::Conditional::Refused(version) => {
+                Ok(Conditional::Refused(version.map(Version::from_u64)))
+            }
+        }
     }
 
     /// As [`Table::fetch_add`].
@@ -80,8 +132,9 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::fetch_add`].
     pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64, Error> {
-        let _ = (key, add);
-        todo!()
+        self.table.writable()?;
+        let before = self.table.client().fetch_add(key, add).await;
+        before.map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::delete`].
@@ -89,8 +142,9 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::delete`].
     pub async fn delete(self, key: &[u8]) -> Result<bool, Error> {
-        let _ = key;
-        todo!()
+        self.table.writable()?;
+        let deleted = self.table.client().delete(key).await;
+        deleted.map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::get_many`].
@@ -98,8 +152,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::get_many`].
     pub async fn get_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
-        let _ = keys;
-        todo!()
+        self.many(keys, move |key| self.get(key.as_ref()), || None).await
     }
 
     /// As [`Table::put_many`].
@@ -110,8 +163,12 @@ impl<'a> AsyncTable<'a> {
         self,
         pairs: &[(K, V)],
     ) -> Result<Vec<Version>, Error> {
-        let _ = pairs;
-        todo!()
+        self.many(
+            pairs,
+            move |(key, value)| self.put(key.as_ref(), value.as_ref()),
+            || Version::from_u64(0),
+        )
+        .await
     }
 
     /// As [`Table::reserve`].
@@ -119,7 +176,53 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::reserve`].
     pub async fn reserve(self, key: &[u8], len: usize) -> Result<Reservation<'a>, Error> {
-        let _ = (key, len);
-        todo!()
+        self.reserve_with(key, len, PutOptions::default()).await
+    }
+
+    /// As [`Table::reserve_with`].
+    ///
+    /// # Errors
+    /// As [`Table::reserve_with`].
+    pub async fn reserve_with(
+        self,
+        key: &[u8],
+        len: usize,
+        options: PutOptions,
+    ) -> Result<Reservation<'a>, Error> {
+        self.table.writable()?;
+        let options = self.table.engine_options(options);
+        let reserved = self.table.client().reserve(key, len, options).await;
+        match reserved {
+            Ok(reservation) => Ok(Reservation::new(self.table, reservation)),
+            Err(error) => Err(self.table.error(error)),
+        }
+    }
+
+    /// Runs one operation for each item, in the table's lanes; the outputs in the items' order.
+    /// After an error no more are begun.
+    async fn many<'i, I, T, F>(
+        self,
+        items: &'i [I],
+        operation: impl Fn(&'i I) -> F,
+        empty: impl Fn() -> T,
+    ) -> Result<Vec<T>, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let outputs: RefCell<Vec<T>> = RefCell::new(items.iter().map(|_| empty()).collect());
+        let failed = Cell::new(None::<Error>);
+        let has_failed = Cell::new(false);
+        let work = items.iter().enumerate().take_while(|_| !has_failed.get());
+        let work = work.map(|(at, item)| {
+            let operation = operation(item);
+            async move { (at, operation.await) }
+        });
+        let done = |(at, output): (usize, Result<T, Error>)| match output {
+            Ok(output) => outputs.borrow_mut()[at] = output,
+            Err(error) if !has_failed.replace(true) => failed.set(Some(error)),
+            Err(_) => (),
+        };
+        lanes::run(self.table.lanes(), work, done).await;
+        failed.take().map_or(Ok(outputs.into_inner()), Err)
     }
 }

@@ -1,13 +1,33 @@
 //! A cluster as a client sees it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attachment::Attachment;
+use crate::embedded::Embedded;
+use crate::lease::Lease;
+use crate::memory::{Mapped, Memory};
 use crate::{CacheLimits, EmbeddedConfig, Error, Table};
 
 /// A cluster this process is attached to. Cheap to clone; clones share one attachment.
+///
+/// A process that was forked from this one must attach anew.
 #[derive(Clone)]
-pub struct Cluster {}
+pub struct Cluster {
+    home: usize,
+    options: ConnectOptions,
+    nodes: Nodes,
+}
+
+/// Where the nodes are.
+#[derive(Clone)]
+enum Nodes {
+    /// In processes of their own.
+    Attached(Arc<Attachment>),
+    /// In this process.
+    Embedded(Arc<Embedded>),
+}
 
 /// How to attach to a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +124,9 @@ impl Cluster {
     /// [`Error::NodeUnreachable`] names the node that did not answer in time;
     /// [`Error::ClusterMismatch`], [`Error::ProtocolVersion`], [`Error::ForeignUser`],
     /// [`Error::RegionDamaged`].
-    pub fn connect_with(
-        socket: impl AsRef<Path>,
-        options: ConnectOptions,
-    ) -> Result<Self, Error> {
-        let _ = (socket, options);
-        todo!()
+    pub fn connect_with(socket: impl AsRef<Path>, options: ConnectOptions) -> Result<Self, Error> {
+        let attachment = Attachment::new(socket.as_ref(), options.clone())?;
+        Ok(Self { home: attachment.home(), options, nodes: Nodes::Attached(Arc::new(attachment)) })
     }
 
     /// Starts nodes inside this process: anonymous memory, no socket, no file. They end with the
@@ -118,17 +135,42 @@ impl Cluster {
     /// # Errors
     /// [`Error::Config`] if the configuration cannot be laid out, [`Error::NoSpace`].
     pub fn embedded(config: EmbeddedConfig) -> Result<Self, Error> {
-        let _ = config;
-        todo!()
+        Ok(Self {
+            home: 0,
+            options: ConnectOptions {
+                operation_timeout: config.operation_timeout,
+                cache: config.cache,
+                ..ConnectOptions::default()
+            },
+            nodes: Nodes::Embedded(Arc::new(Embedded::start(&config)?)),
+        })
     }
 
     /// The same cluster with another home: the node where this client's tables write first.
     ///
+    /// ```
+    /// use loch::{Cluster, EmbeddedConfig};
+    /// let config = EmbeddedConfig { nodes: 2, ..EmbeddedConfig::default() };
+    /// let first = Cluster::embedded(config)?;
+    /// first.table("default")?.put(b"key", b"value")?;
+    /// let second = first.with_home(1)?;
+    /// assert!(second.table("default")?.contains(b"key")?);
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::ClusterMismatch`] if there is no such node, else as [`Cluster::connect`].
     pub fn with_home(&self, node: usize) -> Result<Self, Error> {
-        let _ = node;
-        todo!()
+        let memory = self.memory();
+        let Some(mapped) = memory.nodes.get(node).and_then(Option::as_ref) else {
+            return Err(Error::ClusterMismatch {
+                problem: format!("there is no node {node}: there are {}", memory.nodes.len()),
+            });
+        };
+        match &self.nodes {
+            Nodes::Attached(_) => Self::connect_with(&mapped.socket, self.options.clone()),
+            Nodes::Embedded(_) => Ok(Self { home: node, ..self.clone() }),
+        }
     }
 
     /// Opens a table, for one thread. Attaches again if the home node's process was away.
@@ -137,17 +179,53 @@ impl Cluster {
     /// [`Error::NoSuchTable`], [`Error::SessionsExhausted`], [`Error::NodeUnreachable`] if the home
     /// node's process is down, and as [`Cluster::connect`].
     pub fn table(&self, name: &str) -> Result<Table, Error> {
-        let _ = name;
-        todo!()
+        // A name that is wrong costs no session.
+        self.memory().table(name)?;
+        let (memory, lease) = match &self.nodes {
+            Nodes::Attached(attachment) => attachment.lease()?,
+            Nodes::Embedded(embedded) => {
+                let opened = embedded.open_session(self.home)?;
+                let lease = Lease::of_embedded(self.home, embedded.clone(), opened);
+                (embedded.memory().clone(), lease)
+            }
+        };
+        let view = memory.table(name)?;
+        Ok(Table::new(view, memory.endpoint(self.home), lease, &self.options))
     }
 
     /// The names of the tables, in order.
     pub fn tables(&self) -> Vec<String> {
-        todo!()
+        self.memory().tables.iter().map(|t| t.name.clone()).collect()
     }
 
     /// Nodes and tables.
     pub fn info(&self) -> ClusterInfo {
-        todo!()
+        let memory = self.memory();
+        let up = |number: usize| match &self.nodes {
+            Nodes::Attached(attachment) => attachment.is_up(number),
+            Nodes::Embedded(_) => true,
+        };
+        let info = |(number, node): (usize, &Mapped)| NodeInfo {
+            name: node.name.clone(),
+            socket: node.socket.clone(),
+            region_bytes: node.header.region_bytes,
+            identity: node.header.identity,
+            sessions: node.client_sessions(),
+            sessions_taken: node.client_sessions_taken(),
+            up: up(number),
+        };
+        let nodes = memory.nodes.iter().flatten().enumerate();
+        ClusterInfo {
+            home: self.home,
+            nodes: nodes.map(info).collect(),
+            tables: memory.table_infos(),
+        }
+    }
+
+    fn memory(&self) -> Arc<Memory> {
+        match &self.nodes {
+            Nodes::Attached(attachment) => attachment.memory(),
+            Nodes::Embedded(embedded) => embedded.memory().clone(),
+        }
     }
 }

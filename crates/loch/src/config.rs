@@ -223,10 +223,7 @@ mod tests {
         assert_eq!(NodeConfig::from_toml("").unwrap(), NodeConfig::default());
         let config = NodeConfig::from_toml("memory = 65536\n[[table]]\nname = \"t\"").unwrap();
         assert_eq!(config.memory, ByteSize::new(65536));
-        let table = TableConfig {
-            name: "t".into(),
-            ..TableConfig::default()
-        };
+        let table = TableConfig { name: "t".into(), ..TableConfig::default() };
         assert_eq!(config.tables, [table]);
     }
 

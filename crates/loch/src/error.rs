@@ -285,48 +285,27 @@ impl Error {
         match error {
             EngineError::KeyEmpty => Self::KeyEmpty,
             EngineError::KeyTooLong { len } => Self::KeyTooLong { len },
-            EngineError::ValueTooLong { len, max } => Self::ValueTooLong {
-                table: table(),
-                len,
-                max,
-            },
-            EngineError::IndexFull { slots, moves } => Self::IndexFull {
-                table: table(),
-                slots,
-                moves,
-            },
-            EngineError::OutOfMemory { bytes, capacity } => Self::OutOfMemory {
-                table: table(),
-                bytes,
-                capacity,
-            },
-            EngineError::Timeout { timeout_us } => Self::Timeout {
-                table: table(),
-                timeout_us,
-            },
+            EngineError::ValueTooLong { len, max } => {
+                Self::ValueTooLong { table: table(), len, max }
+            }
+            EngineError::IndexFull { slots, moves } => {
+                Self::IndexFull { table: table(), slots, moves }
+            }
+            EngineError::OutOfMemory { bytes, capacity } => {
+                Self::OutOfMemory { table: table(), bytes, capacity }
+            }
+            EngineError::Timeout { timeout_us } => Self::Timeout { table: table(), timeout_us },
             EngineError::NotACounter { len } => Self::NotACounter { len },
             EngineError::ReadOnly => Self::ReadOnly,
-            EngineError::Damaged { what } => Self::Damaged {
-                table: table(),
-                what,
-            },
-            EngineError::Ambiguous(cause) => Self::Ambiguous {
-                table: table(),
-                cause,
-            },
+            EngineError::Damaged { what } => Self::Damaged { table: table(), what },
+            EngineError::Ambiguous(cause) => Self::Ambiguous { table: table(), cause },
             EngineError::Fabric(error) => Self::Fabric(error),
-            other => Self::Damaged {
-                table: table(),
-                what: other.to_string(),
-            },
+            other => Self::Damaged { table: table(), what: other.to_string() },
         }
     }
 
     pub(crate) fn config(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self::Config {
-            field: field.into(),
-            problem: problem.into(),
-        }
+        Self::Config { field: field.into(), problem: problem.into() }
     }
 
     /// The operating system's answer to `action` on `path`.
@@ -334,10 +313,6 @@ impl Error {
         action: &'static str,
         path: &std::path::Path,
     ) -> impl FnOnce(E) -> Self {
-        move |cause| Self::Os {
-            action,
-            path: path.into(),
-            cause: cause.to_string(),
-        }
+        move |cause| Self::Os { action, path: path.into(), cause: cause.to_string() }
     }
 }

@@ -40,15 +40,22 @@
 #![forbid(unsafe_code)]
 
 mod asynch;
+mod attachment;
 mod cluster;
 mod config;
+mod connection;
+mod embedded;
 mod error;
+mod lease;
 pub mod limits;
+mod memory;
 mod node;
+mod plan;
 mod reservation;
 mod size;
 mod table;
 mod value;
+mod wire;
 
 pub use asynch::AsyncTable;
 pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};

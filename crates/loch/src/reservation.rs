@@ -2,22 +2,45 @@
 
 use std::io;
 
-use crate::{Error, Version};
+use loch_engines::nessie;
+use loch_fabric::lanes::block_on;
+use loch_fabric::shm::ShmEndpoint;
+
+use crate::{Error, Table, Version};
 
 /// Memory for a value that is being written in place. It becomes the key's value with
 /// [`Reservation::commit`]; dropped before, it leaves nothing behind.
 ///
 /// While it lives, memory that others wait to reuse waits with it: fill it and commit it.
 /// [`io::Write`] writes from the start to the end.
+///
+/// ```
+/// use std::io::Write;
+/// use loch::{Cluster, EmbeddedConfig};
+/// let table = Cluster::embedded(EmbeddedConfig::default())?.table("default")?;
+/// let mut value = table.reserve(b"key", 1 << 20)?;
+/// value.write_all(&[1; 1 << 19])?;
+/// value.write_at(1 << 19, &[2; 1 << 19])?;
+/// value.commit()?;
+/// assert_eq!(table.get(b"key")?.map(|value| value[1 << 19]), Some(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Reservation<'a> {
-    _table: &'a (),
+    table: &'a Table,
+    inner: nessie::Reservation<'a, ShmEndpoint>,
+    /// Where [`io::Write`] goes on.
+    written: usize,
 }
 
-impl Reservation<'_> {
+impl<'a> Reservation<'a> {
+    pub(crate) fn new(table: &'a Table, inner: nessie::Reservation<'a, ShmEndpoint>) -> Self {
+        Self { table, inner, written: 0 }
+    }
+
     /// Bytes of the value.
     #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
     pub fn len(&self) -> usize {
-        todo!()
+        self.inner.len()
     }
 
     /// Writes `bytes` at `offset` of the value.
@@ -25,8 +48,11 @@ impl Reservation<'_> {
     /// # Errors
     /// [`Error::OutsideReservation`] if they do not lie inside the value.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let _ = (offset, bytes);
-        todo!()
+        let end = offset.saturating_add(bytes.len());
+        if end > self.len() {
+            return Err(Error::OutsideReservation { end: end as u64, len: self.len() as u64 });
+        }
+        self.inner.write_at(offset, bytes).map_err(|e| self.table.error(e))
     }
 
     /// The place of the value, for code that fills it without a detour (a system call, a device).
@@ -36,30 +62,34 @@ impl Reservation<'_> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
-        todo!()
+        self.inner.as_mut_ptr().map_err(|e| self.table.error(e))
     }
 
     /// Makes it the key's value. Returns the version.
     ///
     /// # Errors
-    /// As [`Table::put`](crate::Table::put).
+    /// As [`Table::put`].
     pub fn commit(self) -> Result<Version, Error> {
-        todo!()
+        block_on(self.commit_async())
     }
 
     /// As [`Reservation::commit`], for the lanes of the table's thread.
     ///
     /// # Errors
-    /// As [`Table::put`](crate::Table::put).
+    /// As [`Table::put`].
     pub async fn commit_async(self) -> Result<Version, Error> {
-        todo!()
+        let version = self.inner.commit().await;
+        version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }
 }
 
 impl io::Write for Reservation<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = bytes;
-        todo!()
+        let fits = bytes.len().min(self.len() - self.written);
+        let at = self.written;
+        self.write_at(at, &bytes[..fits]).map_err(io::Error::other)?;
+        self.written += fits;
+        Ok(fits)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -53,19 +53,11 @@ impl FromStr for ByteSize {
     type Err = ParseSizeError;
     fn from_str(text: &str) -> Result<Self, ParseSizeError> {
         let wrong = || ParseSizeError { text: text.into() };
-        let end = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
         let shift = match unit {
             "" | "B" => 0,
-            unit => {
-                UNITS
-                    .iter()
-                    .find(|(name, _)| *name == unit)
-                    .ok_or_else(wrong)?
-                    .1
-            }
+            unit => UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1,
         };
         let number: u64 = number.parse().map_err(|_| wrong())?;
         number.checked_mul(1 << shift).map(Self).ok_or_else(wrong)
@@ -101,9 +93,7 @@ impl<'de> Deserialize<'de> for ByteSize {
             }
             fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
                 let unexpected = de::Unexpected::Signed(bytes);
-                u64::try_from(bytes)
-                    .map(ByteSize)
-                    .map_err(|_| E::invalid_value(unexpected, &self))
+                u64::try_from(bytes).map(ByteSize).map_err(|_| E::invalid_value(unexpected, &self))
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
                 text.parse().map_err(E::custom)
@@ -120,25 +110,12 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in [
-            ("64", 64),
-            ("64B", 64),
-            ("16KiB", 16 << 10),
-            ("1GiB", 1 << 30),
-            ("0", 0),
-        ] {
+        for (text, bytes) in
+            [("64", 64), ("64B", 64), ("16KiB", 16 << 10), ("1GiB", 1 << 30), ("0", 0)]
+        {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
-        for bad in [
-            "",
-            "KiB",
-            "16kb",
-            "1.5GiB",
-            "-1",
-            "+1",
-            "99999999TiB",
-            "16 KiB",
-        ] {
+        for bad in ["", "KiB", "16kb", "1.5GiB", "-1", "+1", "99999999TiB", "16 KiB"] {
             assert!(bad.parse::<ByteSize>().is_err(), "{bad:?}");
         }
     }

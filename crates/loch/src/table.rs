@@ -1,17 +1,50 @@
 //! A table, for one thread: blocking calls.
 
+use std::cell::Cell;
 use std::time::Duration;
 
-use loch_engines::nessie::Client;
-use loch_fabric::VerbCount;
+use loch_engines::nessie::{self, Client};
+use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{Buf, Fabric, VerbCount};
 
-use crate::{AsyncTable, CheckReport, Error, Reservation, Usage, Value, Version};
+use crate::lease::Lease;
+use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
+use crate::memory::TableView;
+use crate::{AsyncTable, CheckReport, ConnectOptions, Error, Reservation, Usage, Value, Version};
 
 /// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
 /// opens its own.
+///
+/// A table holds one of its home node's session slots until it is dropped, but not the node's
+/// process: that may go away and come back.
+///
+/// ```
+/// use loch::{Cluster, Conditional, EmbeddedConfig};
+/// let cluster = Cluster::embedded(EmbeddedConfig::default())?;
+/// let table = cluster.table("default")?;
+///
+/// let first = table.put(b"key", b"one")?;
+/// assert!(matches!(table.put_if_version(b"key", b"two", first)?, Conditional::Done(_)));
+/// let Conditional::Refused(Some(now)) = table.put_if_version(b"key", b"three", first)? else {
+///     panic!("the version is not the first any more");
+/// };
+/// assert_eq!(table.get(b"key")?.map(|value| value.version()), Some(now));
+///
+/// // Every thread has its own table.
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| cluster.table("default")?.put(b"key", b"from another thread"));
+/// });
+/// # Ok::<(), loch::Error>(())
+/// ```
 pub struct Table {
-    _not_sync: std::cell::Cell<()>,
+    client: Client<ShmEndpoint>,
+    name: String,
+    lanes: usize,
+    /// Filled by `get_into` again and again.
+    spare: Cell<Buf>,
+    /// Ends after the client has left its slabs behind.
+    lease: Lease,
 }
 
 /// How a PUT differs from a plain one.
@@ -55,20 +88,20 @@ pub struct Counters {
 impl Table {
     /// Its name.
     pub fn name(&self) -> &str {
-        todo!()
+        &self.name
     }
 
     /// The same operations as futures, for the lanes of this thread.
     pub fn asynch(&self) -> AsyncTable<'_> {
-        todo!()
+        AsyncTable::new(self)
     }
 
     /// Overlaps up to `lanes` operations in `get_many` and `put_many`; 1 to 4096, default 16.
     /// Other numbers are taken for the nearest.
     #[must_use]
-    pub fn with_lanes(self, lanes: usize) -> Self {
-        let _ = lanes;
-        todo!()
+    pub fn with_lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes.clamp(1, LANES_MAX);
+        self
     }
 
     /// The value of `key`, if it has one.
@@ -77,8 +110,7 @@ impl Table {
     /// [`Error::KeyEmpty`], [`Error::KeyTooLong`]; [`Error::Timeout`] if others kept changing the
     /// key's slots.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, Error> {
-        let _ = key;
-        todo!()
+        block_on(self.asynch().get(key))
     }
 
     /// Replaces the contents of `into` by the value of `key`, if it has one; returns the value's
@@ -87,8 +119,7 @@ impl Table {
     /// # Errors
     /// As [`Table::get`]; then `into` is empty.
     pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
-        let _ = (key, into);
-        todo!()
+        block_on(self.asynch().get_into(key, into))
     }
 
     /// Gives `key` the value `value`. Returns the value's version.
@@ -111,8 +142,7 @@ impl Table {
         value: &[u8],
         options: PutOptions,
     ) -> Result<Version, Error> {
-        let _ = (key, value, options);
-        todo!()
+        block_on(self.asynch().put_with(key, value, options))
     }
 
     /// Takes the value of `key` away; whether it had one.
@@ -120,8 +150,7 @@ impl Table {
     /// # Errors
     /// As [`Table::get`], and [`Error::ReadOnly`].
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        let _ = key;
-        todo!()
+        block_on(self.asynch().delete(key))
     }
 
     /// Whether `key` has a value. Reads no value.
@@ -129,8 +158,7 @@ impl Table {
     /// # Errors
     /// As [`Table::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
-        let _ = key;
-        todo!()
+        block_on(self.asynch().contains(key))
     }
 
     /// The values of many keys, in their order, with several GETs under way at a time.
@@ -138,8 +166,7 @@ impl Table {
     /// # Errors
     /// As [`Table::get`]: the first one met, and then no further GETs are begun.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
-        let _ = keys;
-        todo!()
+        block_on(self.asynch().get_many(keys))
     }
 
     /// Puts many pairs, with several PUTs under way at a time; returns the versions in their order.
@@ -152,8 +179,7 @@ impl Table {
         &self,
         pairs: &[(K, V)],
     ) -> Result<Vec<Version>, Error> {
-        let _ = pairs;
-        todo!()
+        block_on(self.asynch().put_many(pairs))
     }
 
     /// Gives `key` the value `value` if what it has is as expected.
@@ -167,8 +193,7 @@ impl Table {
         expect: Expect,
         options: PutOptions,
     ) -> Result<Conditional, Error> {
-        let _ = (key, value, expect, options);
-        todo!()
+        block_on(self.asynch().put_if(key, value, expect, options))
     }
 
     /// Gives `key` the value `value` if the one it has is of this version.
@@ -198,8 +223,7 @@ impl Table {
     /// # Errors
     /// As [`Table::put`], and [`Error::NotACounter`].
     pub fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, Error> {
-        let _ = (key, add);
-        todo!()
+        block_on(self.asynch().fetch_add(key, add))
     }
 
     /// Reserves memory for a value of `len` bytes, to be written in place and then committed:
@@ -221,8 +245,7 @@ impl Table {
         len: usize,
         options: PutOptions,
     ) -> Result<Reservation<'_>, Error> {
-        let _ = (key, len, options);
-        todo!()
+        block_on(self.asynch().reserve_with(key, len, options))
     }
 
     /// Walks the whole table and verifies its invariants, beside other clients at work.
@@ -230,7 +253,7 @@ impl Table {
     /// # Errors
     /// [`Error::Fabric`]. Broken invariants are no error but listed in the report.
     pub fn check(&self) -> Result<CheckReport, Error> {
-        todo!()
+        block_on(self.client.check()).map_err(|e| self.error(e))
     }
 
     /// How the table's memory is used, node by node. Reads every entry's generation.
@@ -238,17 +261,103 @@ impl Table {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
-        todo!()
+        let tables = 0..self.client.map().data_tables() as u8;
+        tables.map(|dti| block_on(self.client.usage(dti)).map_err(|e| self.error(e))).collect()
     }
 
     /// What this table's operations cost so far; the difference of two is what happened between.
     pub fn counters(&self) -> Counters {
-        todo!()
+        let counts = self.client.counts();
+        Counters {
+            verbs: self.client.fabric().counters().snapshot(),
+            retries: counts.retries.get(),
+            moves: counts.moves.get(),
+            helped: counts.helped.get(),
+        }
     }
 
     /// The engine below, for measurements.
     #[doc(hidden)]
     pub fn engine(&self) -> &Client<ShmEndpoint> {
-        todo!()
+        &self.client
+    }
+
+    pub(crate) fn new(
+        view: &TableView,
+        endpoint: ShmEndpoint,
+        lease: Lease,
+        options: &ConnectOptions,
+    ) -> Self {
+        let timeout_us = options.operation_timeout.as_micros() as u64;
+        Self {
+            client: Client::new(
+                endpoint,
+                view.map.clone(),
+                lease.session(),
+                options.cache,
+                timeout_us,
+            ),
+            name: view.name.clone(),
+            lanes: LANES_DEFAULT,
+            spare: Cell::default(),
+            lease,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn client(&self) -> &Client<ShmEndpoint> {
+        &self.client
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    #[cold]
+    pub(crate) fn error(&self, error: loch_engines::EngineError) -> Error {
+        Error::of_table(&self.name, error)
+    }
+
+    /// Refuses a mutation of a table that is attached for reading, before anything is looked at.
+    #[inline]
+    pub(crate) fn writable(&self) -> Result<(), Error> {
+        if self.lease.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// The options as the engine has them.
+    pub(crate) fn engine_options(&self, options: PutOptions) -> nessie::PutOptions {
+        let now = || self.client.fabric().wall_ms();
+        let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        nessie::PutOptions {
+            expires_at_ms: options.ttl.map(|ttl| now().saturating_add(millis(ttl))),
+        }
+    }
+
+    /// The buffer that is kept for `get_into`.
+    #[inline]
+    pub(crate) fn take_spare(&self) -> Buf {
+        self.spare.take()
+    }
+
+    #[inline]
+    pub(crate) fn keep_spare(&self, buf: Buf) {
+        if buf.len() <= KEPT_BUF_BYTES_MAX {
+            self.spare.set(buf);
+        }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if self.lease.is_read_only() || self.lease.is_inherited() {
+            return;
+        }
+        if let Err(error) = block_on(self.client.detach()) {
+            // The node finds what is left when the session has ended.
+            tracing::warn!(table = self.name, %error, "the table's memory was not left in order");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Runs one system through its phases and merges what its clients measured.
 //!
 //! Owns the order of phases: connect, load, prepare (trace and warm-up), tune,
-//! measure, bare loop. The background hogs run from "prepare" to "measure";
-//! only the CPU time of "measure" is counted.
+//! measure, count, bare loop. The background hogs run from "prepare" to
+//! "measure"; only the CPU time of "measure" is counted.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct Measured {
     pub puts: Latencies,
     /// What went over the fabric; only Loch has one.
     pub traffic: Option<Traffic>,
+    /// Why operations were refused, if some were.
+    pub refusal: Option<String>,
     /// CPU seconds of all servers; `None` where there is none.
     pub server_cpu_s: Option<f64>,
     /// CPU seconds of all clients.
@@ -76,9 +78,11 @@ pub fn measure(
     let server_cpu_after = service.cpu_seconds();
     drop(hogs);
 
+    let traffic = count(&mut fleet, spec, progress)?;
     let limit_ops_per_s = limit(&mut fleet, progress)?;
     fleet.finish();
     let mut measured = merge(system, &reports);
+    measured.traffic = traffic;
     measured.server_cpu_s = server_cpu_after
         .zip(server_cpu_before)
         .map(|(end, begin)| end - begin);
@@ -226,6 +230,26 @@ fn run(
     Ok(reports)
 }
 
+/// What the operations of all clients send, where there is a fabric.
+fn count(
+    fleet: &mut Fleet<'_>,
+    spec: &Spec,
+    progress: &Progress,
+) -> Result<Option<Traffic>, BenchError> {
+    progress.phase("counting", None);
+    fleet.tell_all(&ToClient::Count)?;
+    let mut sum: Option<Traffic> = None;
+    fleet.gather(&phase("counting", spec), |_, answer| match answer {
+        FromClient::Counted(None) => Step::Finished,
+        FromClient::Counted(Some(traffic)) => {
+            sum.get_or_insert_default().add(traffic);
+            Step::Finished
+        }
+        _ => Step::Unexpected,
+    })?;
+    Ok(sum)
+}
+
 /// The first client's word stands for all: the loop is single-threaded.
 fn limit(fleet: &mut Fleet<'_>, progress: &Progress) -> Result<Option<f64>, BenchError> {
     progress.phase("measuring the bare loop", None);
@@ -277,6 +301,7 @@ fn merge(system: System, reports: &[ClientReport]) -> Measured {
         gets: latencies(),
         puts: latencies(),
         traffic: None,
+        refusal: None,
         server_cpu_s: None,
         client_cpu_s: 0.0,
         limit_ops_per_s: None,
@@ -288,11 +313,7 @@ fn merge(system: System, reports: &[ClientReport]) -> Measured {
         measured.tally += report.tally;
         unpack_into(&mut measured.gets, &report.get_ns);
         unpack_into(&mut measured.puts, &report.put_ns);
-        if let Some(traffic) = report.traffic {
-            let sum = measured.traffic.get_or_insert_default();
-            sum.get.add(traffic.get);
-            sum.put.add(traffic.put);
-        }
+        measured.refusal = measured.refusal.or_else(|| report.refusal.clone());
     }
     measured
 }
@@ -301,7 +322,6 @@ fn merge(system: System, reports: &[ClientReport]) -> Measured {
 mod tests {
     use super::*;
     use crate::bench::system::Peer;
-    use crate::bench::target::OpTraffic;
 
     #[test]
     fn every_record_is_loaded_once() {
@@ -331,15 +351,7 @@ mod tests {
             },
             get_ns: vec![(1000, gets)],
             put_ns: Vec::new(),
-            traffic: Some(Traffic {
-                get: OpTraffic {
-                    ops: gets,
-                    verbs: 2 * gets,
-                    round_trips: gets,
-                    bytes: 64 * gets,
-                },
-                put: OpTraffic::default(),
-            }),
+            refusal: (gets == 20).then(|| "full".into()),
         };
         let measured = merge(
             System::Peer(Peer::Lmdb),
@@ -354,6 +366,6 @@ mod tests {
             ),
             (30, 30, 0)
         );
-        assert_eq!(measured.traffic.map(|traffic| traffic.get.verbs), Some(60));
+        assert_eq!(measured.refusal.as_deref(), Some("full"));
     }
 }

@@ -200,11 +200,6 @@ impl<'a> Run<'a> {
     }
 
     /// Counts attempts that were repeated inside an operation.
-    #[allow(
-        dead_code,
-        reason = "peers do not retry; the Loch target reports its retries here"
-    )]
-    #[inline]
     pub fn retried(&self, attempts: u64) {
         let mut tally = self.tally.get();
         tally.retries += attempts;

@@ -17,12 +17,14 @@ mod fleet;
 mod harness;
 mod hogs;
 mod measure;
+mod options;
 mod process;
 mod progress;
 mod report;
 mod size;
 mod spec;
 mod system;
+mod tables;
 mod tally;
 mod target;
 mod trace;
@@ -37,13 +39,14 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use error::BenchError;
+pub use error::BenchError;
 pub use process::{Helper, run_helper};
-use progress::{Progress, note};
-use report::Object;
-pub use spec::BenchArgs;
-use spec::Spec;
+pub use progress::note;
+use progress::Progress;
+pub use report::Object;
+pub use spec::{BenchArgs, Spec};
 use system::System;
+pub use target::loch::engine_names;
 
 /// Runs `loch bench`.
 pub fn run(args: BenchArgs) -> Result<(), BenchError> {
@@ -54,7 +57,7 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     let result = measure_all(&spec, &interrupted, &mut objects);
     if !spec.json && !objects.is_empty() {
         // What was measured is shown, whatever happened to the rest.
-        report::print_table(&spec, &objects).map_err(BenchError::os("write the table"))?;
+        print_table(&spec, &objects)?;
     }
     result?;
     if objects.is_empty() {
@@ -63,7 +66,14 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure_all(
+/// Writes a table of what was measured.
+pub fn print_table(spec: &Spec, objects: &[Object]) -> Result<(), BenchError> {
+    report::print_table(spec, objects).map_err(BenchError::os("write the table"))
+}
+
+/// Measures every system of `spec`, one after the other; what is measured when
+/// an error ends it is in `objects`.
+pub fn measure_all(
     spec: &Spec,
     interrupted: &AtomicBool,
     objects: &mut Vec<Object>,
@@ -81,6 +91,10 @@ fn measure_all(
             }
             result => result?,
         };
+        if let Some(refusal) = &measured.refusal {
+            let (name, errors) = (system.name(), measured.tally.errors);
+            note(&format!("{name} refused {errors} operations, one of them because: {refusal}"));
+        }
         let object = Object::new(spec, &measured);
         if spec.json {
             report::print_json(&object).map_err(BenchError::os("write the result"))?;
@@ -91,7 +105,7 @@ fn measure_all(
 }
 
 /// The first signal asks the run to end in good order; a second one ends it at once.
-fn watch_signals() -> Result<Arc<AtomicBool>, BenchError> {
+pub fn watch_signals() -> Result<Arc<AtomicBool>, BenchError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupted))
@@ -121,6 +135,7 @@ fn check_memory(spec: &Spec) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Memory that processes could get; `None` where the host does not say.
 fn available_memory_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo

@@ -1,24 +1,27 @@
 //! Processes that the bench starts: none outlives it.
 //!
 //! Two ropes: dropping [`Owned`] kills and reaps, which covers every orderly
-//! end; and every child asks the kernel to be killed when its parent dies,
-//! which covers `kill -9`. The second has to be asked by the child itself, so
-//! foreign programs are started through this binary (`bench-exec`), which asks
+//! end; and every child asks the kernel to be killed (or asked to end, where it
+//! has files to remove) when its parent dies, which covers `kill -9`. The
+//! second has to be asked by the child itself, so foreign programs are started through this binary (`bench-exec`), which asks
 //! and then becomes the program, under the same pid.
 
 use std::fs;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use clap::Subcommand;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, getppid, kill_process, set_parent_process_death_signal,
+};
 
-use super::{hogs, worker};
+use super::{hogs, tables, worker};
 use crate::bench::error::BenchError;
 
-/// Hidden subcommands: what the bench starts of its own binary.
+/// Hidden subcommands: what the bench starts of its own binary, and what its
+/// scripts do.
 #[derive(Debug, Subcommand)]
 pub enum Helper {
     /// One client of a bench run; speaks with it over stdin and stdout
@@ -41,23 +44,42 @@ pub enum Helper {
         /// Its bench's process
         #[arg(long)]
         parent: u32,
+        /// Ask it to end, rather than kill it
+        #[arg(long)]
+        gently: bool,
         /// The program and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
+    },
+    /// Shows a file of results as Markdown tables
+    #[command(name = "bench-table", hide = true)]
+    Table {
+        /// One JSON object a line
+        file: PathBuf,
     },
 }
 
 /// Runs a hidden subcommand.
 pub fn run_helper(helper: Helper) -> Result<(), BenchError> {
-    let (Helper::Worker { parent } | Helper::Hog { parent } | Helper::Exec { parent, .. }) = helper;
-    tie_to_parent(parent).map_err(BenchError::os("be tied to the bench"))?;
     match helper {
-        Helper::Worker { .. } => worker::serve().map_err(BenchError::os("reach the bench")),
-        Helper::Hog { .. } => hogs::spin(),
-        Helper::Exec { command, .. } => {
+        Helper::Worker { parent } => {
+            tie_to_parent(parent, Signal::KILL)?;
+            worker::serve().map_err(BenchError::os("reach the bench"))
+        }
+        Helper::Hog { parent } => {
+            tie_to_parent(parent, Signal::KILL)?;
+            hogs::spin()
+        }
+        Helper::Exec {
+            parent,
+            gently,
+            command,
+        } => {
+            tie_to_parent(parent, if gently { Signal::TERM } else { Signal::KILL })?;
             let error = Command::new(&command[0]).args(&command[1..]).exec();
             Err(BenchError::os("start the program")(error))
         }
+        Helper::Table { file } => tables::print(&file),
     }
 }
 
@@ -75,6 +97,17 @@ pub fn helper_command(subcommand: &str) -> io::Result<Command> {
 pub fn tied_command(program: &Path) -> io::Result<Command> {
     let mut command = helper_command("bench-exec")?;
     command.arg("--").arg(program);
+    Ok(command)
+}
+
+/// A command that runs a subcommand of this binary that is for users too, so
+/// that it is asked to end when this process does.
+pub fn own_command(subcommand: &str) -> io::Result<Command> {
+    let mut command = helper_command("bench-exec")?;
+    command
+        .args(["--gently", "--"])
+        .arg(std::env::current_exe()?)
+        .arg(subcommand);
     Ok(command)
 }
 
@@ -99,6 +132,17 @@ impl Owned {
             Ok(None) => None,
             Ok(Some(status)) => Some(status_in_words(status)),
             Err(error) => Some(error.to_string()),
+        }
+    }
+
+    /// Asks it to end in good order.
+    pub fn ask_to_end(&mut self) {
+        // Not if it was reaped: its number may be another's by now.
+        if self.ended().is_none()
+            && let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw)
+        {
+            // Fails only for a process that is gone.
+            let _ = kill_process(pid, Signal::TERM);
         }
     }
 
@@ -135,12 +179,15 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-fn tie_to_parent(parent: u32) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+fn tie_to_parent(parent: u32, signal: Signal) -> Result<(), BenchError> {
+    let failed = BenchError::os("be tied to the bench");
+    if let Err(error) = set_parent_process_death_signal(Some(signal)) {
+        return Err(failed(error.into()));
+    }
     // It may have died before the line above.
     let expected = i32::try_from(parent).ok().and_then(Pid::from_raw);
     if getppid() != expected {
-        return Err(io::Error::other("its process has ended"));
+        return Err(failed(io::Error::other("its process has ended")));
     }
     Ok(())
 }

@@ -148,7 +148,7 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
 }
 
 /// A reader that has seen enough is no error.
-fn put_out(bytes: &[u8]) -> io::Result<()> {
+pub fn put_out(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -275,7 +275,7 @@ fn rounded(value: f64, digits: i32) -> f64 {
 }
 
 /// A whole number with its thousands apart.
-fn grouped(value: f64) -> String {
+pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (position, digit) in digits.chars().enumerate() {
@@ -323,6 +323,7 @@ mod tests {
                 get: per_get,
                 put: OpTraffic::default(),
             }),
+            refusal: None,
             server_cpu_s: Some(0.0),
             client_cpu_s: 0.5,
             limit_ops_per_s: system.is_loch().then_some(400.0),

@@ -11,6 +11,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
+use super::options::TableOptions;
 use super::size::parse_size;
 use super::system::{Engine, EngineChoice, Fabric, Peer};
 
@@ -109,6 +110,8 @@ pub struct BenchArgs {
     /// Compare the bytes of every value read with what was written
     #[arg(long, hide = true)]
     pub verify: bool,
+    #[command(flatten)]
+    pub table: TableOptions,
 }
 
 /// A validated run of `loch bench`.
@@ -146,6 +149,8 @@ pub struct Spec {
     pub json: bool,
     /// Check the contents of every value read.
     pub verify: bool,
+    /// Switches of Loch's table.
+    pub table: TableOptions,
 }
 
 impl BenchArgs {
@@ -173,6 +178,7 @@ impl BenchArgs {
             background_hogs: self.background_hogs,
             json: self.json,
             verify: self.verify || cfg!(debug_assertions),
+            table: self.table,
         };
         within("--nodes", spec.nodes.into(), 1, PROCESSES_MAX.into())?;
         within("--clients", spec.clients.into(), 1, PROCESSES_MAX.into())?;

@@ -2,8 +2,8 @@
 //! the bench's on a client's stdin, the client's on its stdout.
 //!
 //! ```text
-//! bench   Open        Load        Prepare      Try…        Go          Limit
-//! client      Opened   Loading… Loaded   Ready       Tried      Done       Limit
+//! bench   Open        Load        Prepare      Try…      Go        Count        Limit
+//! client      Opened   Loading… Loaded   Ready      Tried    Done      Counted      Limit
 //! ```
 //! A client can answer anything with `Failed`, and then ends.
 
@@ -32,6 +32,8 @@ pub enum ToClient {
     Try(Tuning),
     /// Run the measured phase.
     Go,
+    /// Count what operations send.
+    Count,
     /// Measure the bare loop over the store's memory.
     Limit,
 }
@@ -65,6 +67,8 @@ pub enum FromClient {
     Tried(f64),
     /// The measured phase is over.
     Done(Box<ClientReport>),
+    /// What operations send over the fabric, where there is one.
+    Counted(Option<Traffic>),
     /// Operations a second of the bare loop, where there is one.
     Limit(Option<f64>),
     /// It cannot go on.
@@ -84,8 +88,8 @@ pub struct ClientReport {
     pub get_ns: Vec<(u64, u64)>,
     /// Packed latencies of PUTs.
     pub put_ns: Vec<(u64, u64)>,
-    /// What went over the fabric.
-    pub traffic: Option<Traffic>,
+    /// Why the store refused operations, if it did.
+    pub refusal: Option<String>,
 }
 
 /// Writes one message.

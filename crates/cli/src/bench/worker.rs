@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::measure::{Budget, Run};
 use super::spec::{Spec, Stop};
 use super::tally::pack;
-use super::target::{self, Target};
+use super::target::{self, Target, Traffic};
 use super::trace::Trace;
 use super::tuning::{Cores, Tuning};
 use super::wire::{ClientReport, FromClient, Open, ToClient, say};
@@ -24,6 +24,10 @@ const WARM_UP_NS_MAX: f64 = 0.5e9;
 const WARM_UP_OPS_MAX: u64 = 100_000;
 /// How long a way to share cores is tried.
 const TRIAL_NS: u64 = 100_000_000;
+/// How many operations are counted: enough that PUTs of a twentieth show to
+/// two digits; and how long that may take.
+const COUNT_OPS_MAX: u64 = 200_000;
+const COUNT_NS_MAX: u64 = 500_000_000;
 
 /// Serves the bench on stdin and stdout.
 pub fn serve() -> io::Result<()> {
@@ -86,9 +90,10 @@ fn answer(
         ToClient::Go => client
             .run(client.budget())
             .map(|report| FromClient::Done(report.into())),
+        ToClient::Count => client.count().map(FromClient::Counted),
         ToClient::Limit => client
             .target
-            .limit_ops_per_s(&client.workload)
+            .limit_ops_per_s(&client.workload, &client.trace)
             .map(FromClient::Limit)
             .map_err(|error| error.to_string()),
     }
@@ -137,6 +142,22 @@ impl Client {
         Ok((report.tally.gets + report.tally.puts) as f64 / report.seconds)
     }
 
+    fn count(&mut self) -> Result<Option<Traffic>, String> {
+        let budget = Budget {
+            ops: self.budget().ops.min(COUNT_OPS_MAX),
+            ns: COUNT_NS_MAX,
+        };
+        let run = Run::begin(
+            &self.workload,
+            &self.trace,
+            &self.clock,
+            self.number,
+            budget,
+            COUNT_OPS_MAX as u32,
+        );
+        self.target.traffic(&run).map_err(|error| error.to_string())
+    }
+
     fn run(&mut self, budget: Budget) -> Result<ClientReport, String> {
         let cpu_s = cpu_seconds();
         let every = self.target.time_every();
@@ -162,7 +183,7 @@ impl Client {
             tally,
             get_ns: pack(&gets),
             put_ns: pack(&puts),
-            traffic: self.target.traffic(),
+            refusal: self.target.refusal(),
         })
     }
 }

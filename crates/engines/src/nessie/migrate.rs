@@ -217,25 +217,25 @@ impl<F: Fabric> Client<F> {
         copy: (usize, Ite),
     ) -> Result<(), EngineError> {
         let codec = &self.map.codec;
-        for slot in 0..candidates.len() {
+        let words = self.collect(candidates).await?;
+        for (slot, word) in words.into_iter().enumerate().take(candidates.len()) {
             if slot == source.0 || slot == copy.0 {
                 continue;
             }
+            let mut word = word;
             loop {
-                let word = Ite(self.read_word(candidates.slot(slot)).await?);
                 let must_go = if codec.is_empty(word) {
                     // A free home: whoever is about to insert there expects its old tag.
-                    slot == 0
+                    Some(slot == 0)
                 } else if codec.is_visible(word) {
-                    false
+                    Some(false)
                 } else {
-                    match self.is_tentative_of(candidates, word, key).await? {
-                        Some(tentative) => tentative,
-                        None => continue,
-                    }
+                    self.is_tentative_of(candidates, word, key).await?
                 };
-                if !must_go || self.clear(candidates, slot, word).await? {
-                    break;
+                match must_go {
+                    Some(false) => break,
+                    Some(true) if self.clear(candidates, slot, word).await? => break,
+                    _ => word = Ite(self.read_word(candidates.slot(slot)).await?),
                 }
             }
         }
