@@ -428,3 +428,65 @@ fn crowded_threads_read_only_what_was_written() {
         assert_sound(&cluster.client(0));
     }
 }
+
+/// While others fill the index to the brim, so that entries move all the time, a key that has a
+/// value never seems to have none, and never goes back to an older one.
+#[test]
+fn a_value_is_neither_missed_nor_seen_to_go_back_while_entries_move() {
+    for (ways, bucket_slots) in [(3, 1), (2, 2), (3, 4)] {
+        let plan =
+            Plan { ways, bucket_slots, index_slots: 96, table_bytes: 4 << 20, ..Plan::default() };
+        let cluster = TestCluster::new(plan);
+        let slots = cluster.map.shape.geometry.index_slots();
+        const STEADY: u8 = 16;
+        const ROUNDS: u64 = 3000;
+        let writer = cluster.client(0);
+        for key in 0..STEADY {
+            put(&writer, &[key], &0u64.to_le_bytes());
+        }
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let moves = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let (done, moves, cluster) = (&done, &moves, &cluster);
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    let client = cluster.client(0);
+                    let mut seen = [0u64; STEADY as usize];
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        for key in 0..STEADY {
+                            let value =
+                                get(&client, &[key]).expect("it has had a value from the start");
+                            let now = u64::from_le_bytes(value.try_into().unwrap());
+                            assert!(now >= seen[key as usize], "key {key} went back to {now}");
+                            seen[key as usize] = now;
+                        }
+                    }
+                });
+            }
+            scope.spawn(move || {
+                let client = cluster.client(0);
+                let mut rng = ChaCha8Rng::seed_from_u64(7);
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let key = rng.random_range(0..slots).to_be_bytes();
+                    match block_on(client.put(&key, b"in the way", PutOptions::default())) {
+                        Ok(_) => (),
+                        Err(EngineError::IndexFull { .. }) => drop(delete(&client, &key)),
+                        Err(error) => panic!("{error}"),
+                    }
+                    if rng.random_range(0..3) == 0 {
+                        delete(&client, &rng.random_range(0..slots).to_be_bytes());
+                    }
+                }
+                moves.store(client.counts().moves.get(), std::sync::atomic::Ordering::Relaxed);
+            });
+            for round in 1..=ROUNDS {
+                for key in 0..STEADY {
+                    put(&writer, &[key], &round.to_le_bytes());
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(moves.into_inner() > 10, "entries moved");
+        assert_sound(&cluster.client(0));
+    }
+}
