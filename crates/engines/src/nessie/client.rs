@@ -120,6 +120,11 @@ impl<F: Fabric> Client<F> {
         &self.counts
     }
 
+    /// The incarnation of this client's session.
+    pub fn incarnation(&self) -> u64 {
+        self.session.incarnation()
+    }
+
     /// Holds this client's epoch, as an operation under way does, until the result is dropped:
     /// for callers that look at the table's memory by themselves.
     ///

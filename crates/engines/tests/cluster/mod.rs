@@ -8,7 +8,7 @@ use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{CacheLimits, Client};
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 use loch_fabric::shm::{Region, ShmEndpoint};
-use loch_fabric::{RegionId, RemoteAddr};
+use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
 pub const SESSIONS: u32 = 64;
 
@@ -65,19 +65,29 @@ impl TestCluster {
     }
 
     /// A client whose home is `node`.
+    #[allow(dead_code, reason = "not every test is over plain shm")]
     pub fn client(&self, node: u8) -> Client<ShmEndpoint> {
+        self.client_over(node, |shm| shm)
+    }
+
+    /// A client over a fabric made of the shm endpoint.
+    pub fn client_over<F: Fabric>(
+        &self,
+        node: u8,
+        fabric: impl FnOnce(ShmEndpoint) -> F,
+    ) -> Client<F> {
         let incarnation = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let slot = incarnation as u32 % SESSIONS;
         let home = RegionId(node);
-        let mut fabric = ShmEndpoint::new(home);
+        let mut shm = ShmEndpoint::new(home);
         for (n, region) in self.regions.iter().enumerate() {
-            fabric.attach(RegionId(n as u8), region.clone());
+            shm.attach(RegionId(n as u8), region.clone());
         }
         let at = SESSIONS_OFFSET + slot as u64 * SESSION_BYTES;
         let region = &self.regions[node as usize];
         region.copy_in(at, &[incarnation.to_le_bytes(), [0; 8]].concat());
         let session = Session::new(home, slot, incarnation);
-        Client::new(fabric, self.map.clone(), session, CacheLimits::default(), 1_000_000)
+        Client::new(fabric(shm), self.map.clone(), session, CacheLimits::default(), 1_000_000)
     }
 
     /// Leaves `left` stamps until a multiple of 2^`bits`: generations of new slabs start at a stamp,

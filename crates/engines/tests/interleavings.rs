@@ -1,0 +1,209 @@
+//! The protocol under every kind of interleaving, verb by verb, with clients that die: random
+//! schedules, each from a seed, each history checked for linearizability.
+//!
+//! The index is so small and full that entries move all the time, and memory is so scarce that
+//! entries are reused at once.
+
+mod cluster;
+mod history;
+mod stepped;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use cluster::{Plan, TestCluster};
+use history::{Answer, Ask, Operation, is_linearizable};
+use loch_engines::EngineError;
+use loch_engines::nessie::geometry::Options;
+use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
+use loch_fabric::lanes::block_on;
+use loch_fabric::{Buf, Fabric};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use stepped::{Run, Stepped};
+
+const KEYS: u8 = 3;
+const CLIENTS: usize = 4;
+const OPERATIONS: usize = 7;
+/// A schedule that takes longer than this is stuck.
+const STEPS_MAX: u64 = 200_000;
+
+/// Keys that are only in the way, so that the index is crowded.
+fn crowd(key: u8) -> [u8; 2] {
+    [b'x', key]
+}
+
+fn ask(random: &mut ChaCha8Rng, value: u64) -> Ask {
+    match random.random_range(0..14) {
+        0..5 => Ask::Get,
+        5..8 => Ask::Put(value),
+        8 => Ask::PutIfAbsent(value),
+        9 => Ask::PutRefused(value),
+        10..12 => Ask::Delete,
+        _ => Ask::Add(value),
+    }
+}
+
+async fn answer<F: Fabric>(client: &Client<F>, key: &[u8], ask: Ask) -> Answer {
+    let plain = PutOptions::default();
+    let number = |v: &[u8]| u64::from_le_bytes(v.try_into().expect("all values are numbers"));
+    let done = match ask {
+        Ask::Get => client.get(key, Buf::new()).await.map(|v| Answer::Value(v.map(|v| number(&v)))),
+        Ask::Put(v) => client.put(key, &v.to_le_bytes(), plain).await.map(|_| Answer::Done),
+        Ask::PutIfAbsent(v) => {
+            let done = client.put_if(key, &v.to_le_bytes(), Expect::Absent, plain).await;
+            done.map(|c| Answer::Was(matches!(c, Conditional::Done(_))))
+        }
+        Ask::PutRefused(v) => {
+            let done = client.put_if(key, &v.to_le_bytes(), Expect::Version(1 << 63), plain).await;
+            done.map(|c| Answer::Was(matches!(c, Conditional::Done(_))))
+        }
+        Ask::Delete => client.delete(key).await.map(Answer::Was),
+        Ask::Add(n) => client.fetch_add(key, n).await.map(Answer::Before),
+    };
+    match done {
+        Ok(answer) => answer,
+        Err(
+            EngineError::IndexFull { .. }
+            | EngineError::OutOfMemory { .. }
+            | EngineError::Timeout { .. },
+        ) => Answer::Nothing,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+struct Shape {
+    ways: u8,
+    bucket_slots: u8,
+    cache: bool,
+    batched: bool,
+    crash: bool,
+}
+
+/// Runs one schedule. Panics with the history if it is not linearizable.
+fn run(seed: u64, shape: &Shape) -> usize {
+    let options = Options {
+        cache: Some(shape.cache),
+        batched_reads: Some(shape.batched),
+        ..Options::default()
+    };
+    let (ways, bucket_slots) = (shape.ways, shape.bucket_slots);
+    let plan = Plan {
+        ways,
+        bucket_slots,
+        options,
+        index_slots: 1,
+        table_bytes: 1536 << 10,
+        ..Plan::default()
+    };
+    let cluster = TestCluster::new(plan);
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let run = Rc::new(Run { steps: Cell::new(0), random: ChaCha8Rng::seed_from_u64(!seed).into() });
+    let setup = cluster.client(0);
+    // Crowd the buckets: most slots are taken by keys that nobody asks for.
+    let slots = cluster.map.shape.geometry.index_slots();
+    for key in 0..(slots * 7 / 10).min(250) as u8 {
+        let _ = block_on(setup.put(&crowd(key), &[0; 8], PutOptions::default()));
+    }
+    block_on(setup.detach()).unwrap();
+
+    let history = RefCell::new(Vec::<(u8, Operation)>::new());
+    let clients: Vec<Client<Stepped>> = (0..CLIENTS)
+        .map(|_| cluster.client_over(0, |shm| Stepped::new(shm, run.clone())))
+        .collect();
+    let mut value = 1000;
+    let mut works: Vec<Option<Pin<Box<dyn Future<Output = ()> + '_>>>> = Vec::new();
+    for (number, client) in clients.iter().enumerate() {
+        let work: Vec<(u8, Ask)> = (0..OPERATIONS)
+            .map(|_| {
+                value += 1;
+                (random.random_range(0..KEYS), ask(&mut random, value))
+            })
+            .collect();
+        let (run, history) = (&run, &history);
+        works.push(Some(Box::pin(async move {
+            for (key, ask) in work {
+                let called = run.steps.get();
+                let at = history.borrow().len();
+                history
+                    .borrow_mut()
+                    .push((key, Operation { client: number, ask, called, returned: None }));
+                let answer = answer(client, &[key], ask).await;
+                history.borrow_mut()[at].1.returned = Some((run.steps.get(), answer));
+            }
+        })));
+    }
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut alive: Vec<usize> = (0..CLIENTS).collect();
+    while !alive.is_empty() {
+        let pick = random.random_range(0..alive.len());
+        let client = alive[pick];
+        run.steps.set(run.steps.get() + 1);
+        assert!(run.steps.get() < STEPS_MAX, "seed {seed}: stuck");
+        let work = works[client].as_mut().expect("only the living are polled");
+        let ended = work.as_mut().poll(&mut cx).is_ready();
+        let dies = shape.crash && client > 1 && random.random_range(0..150) == 0;
+        if ended || dies {
+            alive.swap_remove(pick);
+        }
+        if dies && !ended {
+            // As a killed process: nothing of it runs any more, not even a destructor.
+            std::mem::forget(works[client].take());
+            cluster.kill(clients[client].incarnation());
+        }
+    }
+    let history = history.borrow();
+    for key in 0..KEYS {
+        let of_key: Vec<Operation> =
+            history.iter().filter(|(k, _)| *k == key).map(|(_, o)| *o).collect();
+        assert!(
+            is_linearizable(&of_key, None),
+            "seed {seed}, key {key}: not linearizable:\n{of_key:#?}"
+        );
+    }
+    let report = block_on(setup.check()).unwrap();
+    assert_eq!(report.broken, Vec::<String>::new(), "seed {seed}");
+    history.len()
+}
+
+fn seeds() -> u64 {
+    std::env::var("LOCH_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(400)
+}
+
+/// Runs many schedules of a shape; `LOCH_SEED=n` runs only that one.
+fn explore(shape: &Shape) {
+    if let Ok(seed) = std::env::var("LOCH_SEED") {
+        run(seed.parse().expect("a seed is a number"), shape);
+        return;
+    }
+    let operations: usize = (0..seeds()).map(|seed| run(seed, shape)).sum();
+    println!("{} schedules, {operations} operations", seeds());
+}
+
+#[test]
+fn plain_cuckoo_one_by_one() {
+    explore(&Shape { ways: 3, bucket_slots: 1, cache: false, batched: false, crash: false });
+}
+
+#[test]
+fn plain_cuckoo_together_with_cache() {
+    explore(&Shape { ways: 3, bucket_slots: 1, cache: true, batched: true, crash: false });
+}
+
+#[test]
+fn buckets_of_two_with_deaths() {
+    explore(&Shape { ways: 2, bucket_slots: 2, cache: false, batched: false, crash: true });
+}
+
+#[test]
+fn plain_cuckoo_with_cache_and_deaths() {
+    explore(&Shape { ways: 3, bucket_slots: 1, cache: true, batched: true, crash: true });
+}
+
+#[test]
+fn the_default_shape_with_deaths() {
+    explore(&Shape { ways: 3, bucket_slots: 4, cache: false, batched: false, crash: true });
+}
