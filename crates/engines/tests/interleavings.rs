@@ -31,8 +31,8 @@ const OPERATIONS: usize = 7;
 /// A schedule that takes longer than this is stuck.
 const STEPS_MAX: u64 = 200_000;
 
-/// Keys that are only in the way, so that the index is crowded.
-fn crowd(key: u8) -> [u8; 2] {
+/// Keys that nobody asks for. The first client puts and deletes them, so that others have to move.
+fn in_the_way(key: u8) -> [u8; 2] {
     [b'x', key]
 }
 
@@ -103,10 +103,10 @@ fn run(seed: u64, shape: &Shape) -> usize {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let run = Rc::new(Run { steps: Cell::new(0), random: ChaCha8Rng::seed_from_u64(!seed).into() });
     let setup = cluster.client(0);
-    // Crowd the buckets: most slots are taken by keys that nobody asks for.
     let slots = cluster.map.shape.geometry.index_slots();
-    for key in 0..(slots * 7 / 10).min(250) as u8 {
-        let _ = block_on(setup.put(&crowd(key), &[0; 8], PutOptions::default()));
+    let crowd = slots as u8 - 1;
+    for key in KEYS..crowd {
+        let _ = block_on(setup.put(&in_the_way(key), &[0; 8], PutOptions::default()));
     }
     block_on(setup.detach()).unwrap();
 
@@ -124,6 +124,18 @@ fn run(seed: u64, shape: &Shape) -> usize {
             })
             .collect();
         let (run, history) = (&run, &history);
+        client.set_quarantine(0);
+        if number == 0 {
+            let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed ^ 0xc70d));
+            works.push(Some(Box::pin(async move {
+                for _ in 0..2 * OPERATIONS {
+                    let key = in_the_way(random.borrow_mut().random_range(0..crowd));
+                    let ask = if random.borrow_mut().random() { Ask::Put(0) } else { Ask::Delete };
+                    answer(client, &key, ask).await;
+                }
+            })));
+            continue;
+        }
         works.push(Some(Box::pin(async move {
             for (key, ask) in work {
                 let called = run.steps.get();

@@ -33,8 +33,10 @@ pub(super) struct Own {
 }
 
 /// The free entries a client knows of, by class.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Allocator {
+    /// Freed entries that rest before one of them is used again.
+    pub quarantine: usize,
     /// By class number.
     classes: Vec<Option<List>>,
     /// Long entries, by the chunks of their runs.
@@ -121,6 +123,12 @@ impl<F: Fabric> Owner<'_, F> {
     }
 }
 
+impl Default for Allocator {
+    fn default() -> Self {
+        Self { quarantine: QUARANTINE_ENTRIES, classes: Vec::new(), large: HashMap::new() }
+    }
+}
+
 impl Allocator {
     pub fn list(&mut self, class: Class) -> &mut List {
         if class.id == LARGE {
@@ -143,7 +151,8 @@ impl Allocator {
         owner: Owner<'_, F>,
         class: Class,
     ) -> Result<Option<Own>, FabricError> {
-        self.list(class).take(owner)
+        let quarantine = self.quarantine;
+        self.list(class).take(owner, quarantine)
     }
 }
 
@@ -161,7 +170,11 @@ impl List {
         }
     }
 
-    fn take<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
+    fn take<F: Fabric>(
+        &mut self,
+        owner: Owner<'_, F>,
+        quarantine: usize,
+    ) -> Result<Option<Own>, FabricError> {
         while let Some(entry) = self.rested.pop() {
             if let Some(generation) = self.check(owner, entry)? {
                 return owner.claim(self.class, entry, next_generation(generation)).map(Some);
@@ -170,7 +183,7 @@ impl List {
         loop {
             let entry = match self.free.pop() {
                 Some(entry) => entry,
-                None if self.recent.len() > QUARANTINE_ENTRIES => self.pop_recent(),
+                None if self.recent.len() > quarantine => self.pop_recent(),
                 None => match self.take_fresh(owner)? {
                     Some(own) => return Ok(Some(own)),
                     None if self.recent.is_empty() => return Ok(None),

@@ -120,6 +120,12 @@ impl<F: Fabric> Client<F> {
         &self.counts
     }
 
+    /// How many freed entries rest before one of them is used again, if there are others. Zero
+    /// reuses at once, which is as correct but makes readers start over more often.
+    pub fn set_quarantine(&self, entries: usize) {
+        self.alloc.borrow_mut().quarantine = entries;
+    }
+
     /// The incarnation of this client's session.
     pub fn incarnation(&self) -> u64 {
         self.session.incarnation()

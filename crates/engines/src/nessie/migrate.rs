@@ -44,11 +44,12 @@ impl<F: Fabric> Client<F> {
         words: &Words,
     ) -> Result<bool, EngineError> {
         let mut search = Vec::new();
-        let mut unsettled = false;
+        let mut unsettled = Vec::new();
         for slot in 0..candidates.len() {
             match self.victim(candidates.slot(slot), words[slot], None, 0) {
                 Some(victim) => search.push(victim),
-                None => unsettled |= self.is_unsettled(words[slot]),
+                None if self.is_unsettled(words[slot]) => unsettled.push(words[slot]),
+                None => (),
             }
         }
         let mut next = 0;
@@ -71,12 +72,30 @@ impl<F: Fabric> Client<F> {
                 }
                 match self.victim(at, others[slot], Some(next), depth) {
                     Some(victim) => search.push(victim),
-                    None => unsettled |= self.is_unsettled(others[slot]),
+                    None if self.is_unsettled(others[slot]) => unsettled.push(others[slot]),
+                    None => (),
                 }
             }
             next += 1;
         }
-        Ok(unsettled)
+        for word in &unsettled {
+            self.settle(*word).await?;
+        }
+        Ok(!unsettled.is_empty())
+    }
+
+    /// Decides what somebody, who may be dead, left undecided in a slot that is needed: removes a
+    /// tentative word, completes or undoes a move. Both are safe at any time, for anybody.
+    async fn settle(&self, word: Ite) -> Result<(), EngineError> {
+        let Some((key, theirs)) = self.occupant(word).await? else { return Ok(()) };
+        let words = self.collect(&theirs).await?;
+        let Some(slot) = (0..theirs.len()).find(|c| words[*c] == word) else { return Ok(()) };
+        if self.map.codec.state(word) == State::Tentative {
+            self.clear(&theirs, slot, word).await?;
+        } else {
+            self.help(&theirs, &key, slot, word).await?;
+        }
+        Ok(())
     }
 
     fn victim(

@@ -25,6 +25,8 @@ pub struct Plan {
     pub ways: u8,
     pub bucket_slots: u8,
     pub options: Options,
+    /// An index of one shard with this many buckets, however few.
+    pub tiny_index: Option<u32>,
 }
 
 impl Default for Plan {
@@ -36,16 +38,21 @@ impl Default for Plan {
             ways: 3,
             bucket_slots: 4,
             options: Options::default(),
+            tiny_index: None,
         }
     }
 }
 
 impl TestCluster {
     pub fn new(plan: Plan) -> Self {
-        let Plan { nodes, table_bytes, index_slots, ways, bucket_slots, options } = plan;
-        let geometry =
-            Geometry::plan(nodes, table_bytes, index_slots, ways, bucket_slots, 64 << 20, options)
-                .unwrap();
+        let Plan { nodes, table_bytes, index_slots, ways, bucket_slots, options, tiny_index } =
+            plan;
+        let planned =
+            Geometry::plan(nodes, table_bytes, index_slots, ways, bucket_slots, 64 << 20, options);
+        let mut geometry = planned.unwrap();
+        if let Some(buckets) = tiny_index {
+            (geometry.shards_per_node, geometry.buckets_per_shard) = (1, buckets);
+        }
         let shape = geometry.validate().unwrap();
         let table =
             (SESSIONS_OFFSET + SESSIONS as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
