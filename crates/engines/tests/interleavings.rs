@@ -84,7 +84,7 @@ struct Shape {
 }
 
 /// Runs one schedule. Panics with the history if it is not linearizable.
-fn run(seed: u64, shape: &Shape) -> usize {
+fn run(seed: u64, shape: &Shape) -> (u64, u64) {
     let options = Options {
         cache: Some(shape.cache),
         batched_reads: Some(shape.batched),
@@ -150,8 +150,14 @@ fn run(seed: u64, shape: &Shape) -> usize {
     }
     let mut cx = Context::from_waker(Waker::noop());
     let mut alive: Vec<usize> = (0..CLIENTS).collect();
+    let (mut pick, mut turn) = (0, 0u32);
     while !alive.is_empty() {
-        let pick = random.random_range(0..alive.len());
+        // Turns of one step, and long ones: somebody else does much between two steps of a client.
+        if turn == 0 || pick >= alive.len() {
+            pick = random.random_range(0..alive.len());
+            turn = if random.random() { 1 } else { random.random_range(2..40) };
+        }
+        turn -= 1;
         let client = alive[pick];
         run.steps.set(run.steps.get() + 1);
         assert!(run.steps.get() < STEPS_MAX, "seed {seed}: stuck");
@@ -167,6 +173,7 @@ fn run(seed: u64, shape: &Shape) -> usize {
             cluster.kill(clients[client].incarnation());
         }
     }
+    let moves: u64 = clients.iter().map(|c| c.counts().moves.get() + c.counts().helped.get()).sum();
     let history = history.borrow();
     for key in 0..KEYS {
         let of_key: Vec<Operation> =
@@ -178,7 +185,7 @@ fn run(seed: u64, shape: &Shape) -> usize {
     }
     let report = block_on(setup.check()).unwrap();
     assert_eq!(report.broken, Vec::<String>::new(), "seed {seed}");
-    history.len()
+    (history.len() as u64, moves)
 }
 
 fn seeds() -> u64 {
@@ -191,8 +198,13 @@ fn explore(shape: &Shape) {
         run(seed.parse().expect("a seed is a number"), shape);
         return;
     }
-    let operations: usize = (0..seeds()).map(|seed| run(seed, shape)).sum();
-    println!("{} schedules, {operations} operations", seeds());
+    let totals = (0..seeds()).map(|seed| run(seed, shape));
+    let (operations, moves) = totals.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    println!(
+        "{} schedules, {operations} operations, {moves} moves made, completed or undone",
+        seeds()
+    );
+    assert!(moves > seeds() / 10, "hardly anything moved");
 }
 
 #[test]
