@@ -100,7 +100,7 @@ impl Command {
             Command::Demo(args) => done(demo::run(args)),
             Command::Bench(args) => done(bench::run(args)),
             Command::BenchHelper(helper) => done(bench::run_helper(helper)),
-            Command::Completions(args) => completions::run(&args, Cli::command()),
+            Command::Completions(args) => completions::run(&args, &Cli::command()),
         }
     }
 }
@@ -116,9 +116,7 @@ fn log_to_stderr(command: &Command) {
         Command::Serve(_) => LevelFilter::INFO,
         _ => LevelFilter::WARN,
     };
-    let filter = EnvFilter::builder()
-        .with_default_directive(level.into())
-        .from_env_lossy();
+    let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

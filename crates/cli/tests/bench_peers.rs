@@ -26,16 +26,12 @@ fn objects(arguments: &str) -> Vec<serde_json::Value> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "loch bench {arguments}: {stderr}");
     let stdout = String::from_utf8(output.stdout).expect("JSON is UTF-8");
-    stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).expect(line))
-        .collect()
+    stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
 fn is_installed(program: &str) -> bool {
-    let installed = ["/usr/bin", "/usr/local/bin"]
-        .iter()
-        .any(|d| Path::new(d).join(program).exists());
+    let installed =
+        ["/usr/bin", "/usr/local/bin"].iter().any(|d| Path::new(d).join(program).exists());
     if !installed {
         println!("skipped: {program} is not installed");
     }
@@ -47,11 +43,7 @@ fn check_peer(peer: &str, lanes: u32, has_server: bool) {
     let objects = objects(&line);
     assert_eq!(objects.len(), 1);
     let object = &objects[0];
-    let count = |field: &str| {
-        object[field]
-            .as_u64()
-            .unwrap_or_else(|| panic!("{field}: {object}"))
-    };
+    let count = |field: &str| object[field].as_u64().unwrap_or_else(|| panic!("{field}: {object}"));
     assert_eq!(object["engine"], peer);
     assert!(count("gets") > 100 && count("puts") > 5, "{object}");
     assert_eq!(count("get_hits"), count("gets"), "{object}");
@@ -59,29 +51,12 @@ fn check_peer(peer: &str, lanes: u32, has_server: bool) {
     assert_eq!(count("errors"), 0, "{object}");
     for kind in ["get_us", "put_us"] {
         let at = |quantile: &str| object[kind][quantile].as_f64().expect("timed");
-        assert!(
-            0.0 < at("p50") && at("p50") <= at("p99") && at("p99") <= at("p999"),
-            "{object}"
-        );
+        assert!(0.0 < at("p50") && at("p50") <= at("p99") && at("p99") <= at("p999"), "{object}");
     }
-    assert!(
-        object["seconds"]
-            .as_f64()
-            .is_some_and(|s| (0.5..5.0).contains(&s)),
-        "{object}"
-    );
-    assert!(
-        object["client_cpu_s"].as_f64().is_some_and(|s| s > 0.0),
-        "{object}"
-    );
+    assert!(object["seconds"].as_f64().is_some_and(|s| (0.5..5.0).contains(&s)), "{object}");
+    assert!(object["client_cpu_s"].as_f64().is_some_and(|s| s > 0.0), "{object}");
     assert_eq!(object["server_cpu_s"].is_number(), has_server, "{object}");
-    for field in [
-        "fabric",
-        "nodes",
-        "retries",
-        "verbs_per_get",
-        "limit_ops_per_s",
-    ] {
+    for field in ["fabric", "nodes", "retries", "verbs_per_get", "limit_ops_per_s"] {
         assert!(object[field].is_null(), "{field}: {object}");
     }
 }
@@ -126,17 +101,12 @@ fn fields_stand_in_the_contracts_order() {
     let line = String::from_utf8(output.stdout).expect("JSON is UTF-8");
     let mut rest = line.as_str();
     for field in FIELDS.split_whitespace() {
-        let at = rest
-            .find(&format!("\"{field}\":"))
-            .unwrap_or_else(|| panic!("{field}: {line}"));
+        let at = rest.find(&format!("\"{field}\":")).unwrap_or_else(|| panic!("{field}: {line}"));
         rest = &rest[at..];
     }
     assert_eq!(line.lines().count(), 1);
     let object: serde_json::Value = serde_json::from_str(&line).expect("one object");
-    assert_eq!(
-        object.as_object().map(|o| o.len()),
-        Some(FIELDS.split_whitespace().count())
-    );
+    assert_eq!(object.as_object().map(|o| o.len()), Some(FIELDS.split_whitespace().count()));
 }
 
 #[test]
@@ -154,9 +124,7 @@ fn counts_are_a_function_of_the_seed() {
 fn hogs_end_with_the_run() {
     let objects = objects("--peer lmdb --records 100 --seconds 0.2 --background-hogs 2");
     assert_eq!(objects.len(), 1);
-    let hogs = Command::new("pgrep")
-        .args(["-f", "loch bench-hog"])
-        .output();
+    let hogs = Command::new("pgrep").args(["-f", "loch bench-hog"]).output();
     let left = hogs.map(|hogs| String::from_utf8_lossy(&hogs.stdout).into_owned());
     assert_eq!(left.unwrap_or_default(), "");
 }
@@ -165,30 +133,15 @@ fn hogs_end_with_the_run() {
 fn people_get_a_table() {
     let output = bench("--engine none --peer lmdb --records 100 --ops 1000");
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        stdout.contains("operations/s") && stdout.contains("lmdb"),
-        "{stdout}"
-    );
-    assert_eq!(
-        String::from_utf8_lossy(&output.stderr),
-        "",
-        "no progress into a pipe"
-    );
+    assert!(stdout.contains("operations/s") && stdout.contains("lmdb"), "{stdout}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "no progress into a pipe");
 }
 
 #[test]
 fn usage_errors_exit_with_2_and_nothing_on_stdout() {
-    for line in [
-        "--engine none",
-        "--key-size 4 --peer lmdb",
-        "--dist zipf:2",
-        "--nonsense",
-    ] {
+    for line in ["--engine none", "--key-size 4 --peer lmdb", "--dist zipf:2", "--nonsense"] {
         let output = bench(line);
         assert_eq!(output.status.code(), Some(2), "{line}");
-        assert!(
-            output.stdout.is_empty() && !output.stderr.is_empty(),
-            "{line}"
-        );
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{line}");
     }
 }

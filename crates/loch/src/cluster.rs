@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::attachment::Attachment;
 use crate::embedded::Embedded;
 use crate::lease::Lease;
+use crate::limits::TIMEOUT_MAX;
 use crate::memory::{Mapped, Memory};
 use crate::{CacheLimits, EmbeddedConfig, Error, Table};
 
@@ -37,7 +38,7 @@ pub struct ConnectOptions {
     pub read_only: bool,
     /// How long connecting waits for nodes that are not up yet. Default 5 s.
     pub connect_timeout: Duration,
-    /// How long an operation goes on after it first had to start over. Default 1 s.
+    /// How long an operation goes on after it first had to start over. Default 5 s.
     pub operation_timeout: Duration,
     /// Enter all memory into this process's page tables at once (and ask for huge pages), so that
     /// first accesses do not fault one by one. Costs milliseconds for each GiB. Default no.
@@ -125,6 +126,8 @@ impl Cluster {
     /// [`Error::ClusterMismatch`], [`Error::ProtocolVersion`], [`Error::ForeignUser`],
     /// [`Error::RegionDamaged`].
     pub fn connect_with(socket: impl AsRef<Path>, options: ConnectOptions) -> Result<Self, Error> {
+        let connect_timeout = options.connect_timeout.min(TIMEOUT_MAX);
+        let options = ConnectOptions { connect_timeout, ..options };
         let attachment = Attachment::new(socket.as_ref(), options.clone())?;
         Ok(Self { home: attachment.home(), options, nodes: Nodes::Attached(Arc::new(attachment)) })
     }

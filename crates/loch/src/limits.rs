@@ -55,7 +55,10 @@ pub const KEPT_BUF_BYTES_MAX: usize = 1 << 20;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an operation goes on after it first had to start over.
-pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whoever asks to wait longer waits this long.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How long a table that is dropped waits for its node to take note.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -67,6 +70,9 @@ pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// How long a node waits for another that is starting on the same socket at this moment.
 pub const SOCKET_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a node waits for its region's last owner, who may be about to be gone.
+pub const REGION_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The shortest time between two scrubs.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(2);

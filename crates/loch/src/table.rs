@@ -9,7 +9,7 @@ use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::lease::Lease;
-use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
+use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX, TIMEOUT_MAX};
 use crate::memory::TableView;
 use crate::{AsyncTable, CheckReport, ConnectOptions, Error, Reservation, Usage, Value, Version};
 
@@ -288,7 +288,7 @@ impl Table {
         lease: Lease,
         options: &ConnectOptions,
     ) -> Self {
-        let timeout_us = options.operation_timeout.as_micros() as u64;
+        let timeout_us = options.operation_timeout.min(TIMEOUT_MAX).as_micros() as u64;
         Self {
             client: Client::new(
                 endpoint,

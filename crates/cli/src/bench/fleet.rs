@@ -76,12 +76,7 @@ impl<'a> Fleet<'a> {
             .map(|number| Client::start(number, sender.clone()))
             .collect::<std::io::Result<_>>()
             .map_err(BenchError::os("start a client"))?;
-        Ok(Fleet {
-            system,
-            clients,
-            events,
-            interrupted,
-        })
+        Ok(Fleet { system, clients, events, interrupted })
     }
 
     /// Sends one client a message.
@@ -146,10 +141,7 @@ impl<'a> Fleet<'a> {
         let deadline = Instant::now() + LEAVE_LIMIT;
         let mut left = self.clients.len();
         while left > 0 {
-            match self
-                .events
-                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            {
+            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Event::Ended(_)) => left -= 1,
                 Ok(Event::Said(..)) => {}
                 Err(_) => return,
@@ -165,11 +157,7 @@ impl<'a> Fleet<'a> {
     }
 
     fn failed(&self, client: usize, message: String) -> BenchError {
-        BenchError::Client {
-            system: self.system,
-            client,
-            message,
-        }
+        BenchError::Client { system: self.system, client, message }
     }
 
     fn died(&mut self, client: usize) -> BenchError {
@@ -179,21 +167,14 @@ impl<'a> Fleet<'a> {
         if status == INTERRUPTED_STATUS || self.check_interrupted().is_err() {
             return BenchError::Interrupted;
         }
-        BenchError::ClientDied {
-            system: self.system,
-            client,
-            pid,
-            status,
-        }
+        BenchError::ClientDied { system: self.system, client, pid, status }
     }
 }
 
 impl Client {
     fn start(number: usize, events: Sender<Event>) -> std::io::Result<Self> {
-        let mut child = helper_command("bench-worker")?
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child =
+            helper_command("bench-worker")?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let process = Owned::new(child);
         if let Some(stdout) = stdout {

@@ -4,7 +4,7 @@
 //! measure, count, bare loop. The background hogs run from "prepare" to
 //! "measure"; only the CPU time of "measure" is counted.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::error::BenchError;
@@ -65,7 +65,10 @@ pub fn measure(
         return Ok(loch::simulate(engine, spec, interrupted)?);
     }
     progress.phase("starting", None);
-    let service = target::start(system, spec, interrupted)?;
+    let service = target::start(system, spec, interrupted).map_err(|error| {
+        // Whatever a server that did not come up says then, this is why.
+        if interrupted.load(Ordering::Relaxed) { BenchError::Interrupted } else { error.into() }
+    })?;
     let mut fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
     open(&mut fleet, system, spec, &service.endpoint())?;
     load(&mut fleet, spec, progress)?;
@@ -83,9 +86,7 @@ pub fn measure(
     fleet.finish();
     let mut measured = merge(system, &reports);
     measured.traffic = traffic;
-    measured.server_cpu_s = server_cpu_after
-        .zip(server_cpu_before)
-        .map(|(end, begin)| end - begin);
+    measured.server_cpu_s = server_cpu_after.zip(server_cpu_before).map(|(end, begin)| end - begin);
     measured.limit_ops_per_s = limit_ops_per_s;
     measured.tuning = tuning;
     Ok(measured)
@@ -98,21 +99,12 @@ fn open(
     endpoint: &Endpoint,
 ) -> Result<(), BenchError> {
     for client in 0..spec.clients {
-        let open = Open {
-            system,
-            spec: spec.clone(),
-            endpoint: endpoint.clone(),
-            client,
-        };
+        let open = Open { system, spec: spec.clone(), endpoint: endpoint.clone(), client };
         fleet.tell(client as usize, &ToClient::Open(Box::new(open)))?;
     }
-    fleet.gather(
-        &Phase {
-            limit: Some(OPEN_LIMIT),
-            ..phase("connecting", spec)
-        },
-        |_, answer| finished_if(matches!(answer, FromClient::Opened)),
-    )
+    fleet.gather(&Phase { limit: Some(OPEN_LIMIT), ..phase("connecting", spec) }, |_, answer| {
+        finished_if(matches!(answer, FromClient::Opened))
+    })
 }
 
 /// Every client stores an equal part of the records.
@@ -120,10 +112,7 @@ fn load(fleet: &mut Fleet<'_>, spec: &Spec, progress: &Progress) -> Result<(), B
     progress.phase("loading", Some(spec.records));
     for client in 0..spec.clients {
         let begin = |client| part(spec.records, client, spec.clients);
-        fleet.tell(
-            client as usize,
-            &ToClient::Load(begin(client)..begin(client + 1)),
-        )?;
+        fleet.tell(client as usize, &ToClient::Load(begin(client)..begin(client + 1)))?;
     }
     let mut stored = vec![0; spec.clients as usize];
     fleet.gather(&phase("loading", spec), |client, answer| match answer {
@@ -183,9 +172,7 @@ fn try_out(
     spec: &Spec,
     tuning: Tuning,
 ) -> Result<f64, BenchError> {
-    service
-        .place(cores, tuning)
-        .map_err(BenchError::os("place the server"))?;
+    service.place(cores, tuning).map_err(BenchError::os("place the server"))?;
     fleet.tell_all(&ToClient::Try(tuning))?;
     let mut sum = 0.0;
     fleet.gather(&phase("tuning", spec), |_, answer| match answer {
@@ -255,12 +242,7 @@ fn limit(fleet: &mut Fleet<'_>, progress: &Progress) -> Result<Option<f64>, Benc
     progress.phase("measuring the bare loop", None);
     fleet.tell(0, &ToClient::Limit)?;
     let mut limit = None;
-    let alone = Phase {
-        name: "measuring the bare loop",
-        clients: 1,
-        limit: None,
-        tick: &|_| (),
-    };
+    let alone = Phase { name: "measuring the bare loop", clients: 1, limit: None, tick: &|_| () };
     fleet.gather(&alone, |_, answer| match answer {
         FromClient::Limit(ops_per_s) => {
             limit = ops_per_s;
@@ -272,20 +254,11 @@ fn limit(fleet: &mut Fleet<'_>, progress: &Progress) -> Result<Option<f64>, Benc
 }
 
 fn phase(name: &'static str, spec: &Spec) -> Phase<'static> {
-    Phase {
-        name,
-        clients: spec.clients as usize,
-        limit: None,
-        tick: &|_| (),
-    }
+    Phase { name, clients: spec.clients as usize, limit: None, tick: &|_| () }
 }
 
 fn finished_if(expected: bool) -> Step {
-    if expected {
-        Step::Finished
-    } else {
-        Step::Unexpected
-    }
+    if expected { Step::Finished } else { Step::Unexpected }
 }
 
 /// Where the part of `client` begins when `records` are split into `clients` parts.
@@ -328,10 +301,8 @@ mod tests {
         for (records, clients) in [(1, 1), (1, 3), (10, 3), (1_000_003, 7), (u64::MAX, 5)] {
             let mut next = 0;
             for client in 0..clients {
-                let (begin, end) = (
-                    part(records, client, clients),
-                    part(records, client + 1, clients),
-                );
+                let (begin, end) =
+                    (part(records, client, clients), part(records, client + 1, clients));
                 assert_eq!(begin, next);
                 next = end;
             }
@@ -344,28 +315,14 @@ mod tests {
         let report = |seconds, gets| ClientReport {
             seconds,
             cpu_s: 0.5,
-            tally: Tally {
-                gets,
-                get_hits: gets,
-                ..Tally::default()
-            },
+            tally: Tally { gets, get_hits: gets, ..Tally::default() },
             get_ns: vec![(1000, gets)],
             put_ns: Vec::new(),
             refusal: (gets == 20).then(|| "full".into()),
         };
-        let measured = merge(
-            System::Peer(Peer::Lmdb),
-            &[report(1.0, 10), report(1.5, 20)],
-        );
+        let measured = merge(System::Peer(Peer::Lmdb), &[report(1.0, 10), report(1.5, 20)]);
         assert_eq!((measured.seconds, measured.client_cpu_s), (1.5, 1.0));
-        assert_eq!(
-            (
-                measured.tally.gets,
-                measured.gets.len(),
-                measured.puts.len()
-            ),
-            (30, 30, 0)
-        );
+        assert_eq!((measured.tally.gets, measured.gets.len(), measured.puts.len()), (30, 30, 0));
         assert_eq!(measured.refusal.as_deref(), Some("full"));
     }
 }

@@ -24,25 +24,19 @@ impl Hogs {
                 let output = child.stdout.take();
                 let process = Owned::new(child);
                 let mut line = String::new();
-                output
-                    .map(|output| BufReader::new(output).read_line(&mut line))
-                    .transpose()?;
+                output.map(|output| BufReader::new(output).read_line(&mut line)).transpose()?;
                 Ok(process)
             })
             .collect::<std::io::Result<_>>()
             .map_err(BenchError::os("start a background hog"))?;
-        Ok(Hogs {
-            _processes: processes,
-        })
+        Ok(Hogs { _processes: processes })
     }
 }
 
 /// The hidden subcommand: says so and spins until it is killed.
 pub fn spin() -> ! {
     let mut output = std::io::stdout();
-    let _ = output
-        .write_all(b"spinning\n")
-        .and_then(|()| output.flush());
+    let _ = output.write_all(b"spinning\n").and_then(|()| output.flush());
     let mut turns = 0u64;
     loop {
         turns = std::hint::black_box(turns.wrapping_add(1));

@@ -95,12 +95,7 @@ pub struct Run<'a> {
 impl Op {
     /// A PUT of the value that records are loaded with.
     pub fn load(record: u64) -> Self {
-        Op {
-            record,
-            kind: Kind::Put,
-            version: 0,
-            started: 0,
-        }
+        Op { record, kind: Kind::Put, version: 0, started: 0 }
     }
 }
 
@@ -128,11 +123,7 @@ impl<'a> Run<'a> {
             ops_left: Cell::new(budget.ops),
             // Clients write different values, as different writers do.
             version: Cell::new(client << 24 | 1),
-            time_every: if budget.ops <= OPS_ALL_TIMED_MAX {
-                1
-            } else {
-                time_every
-            },
+            time_every: if budget.ops <= OPS_ALL_TIMED_MAX { 1 } else { time_every },
             until_timed: Cell::new(1),
             tally: Cell::default(),
             gets,
@@ -209,19 +200,13 @@ impl<'a> Run<'a> {
     /// Ends the run: its length in seconds, the counts, the latencies of GETs and PUTs.
     pub fn end(self) -> (f64, Tally, Latencies, Latencies) {
         let ns = self.clock.delta_as_nanos(self.began, self.clock.raw());
-        (
-            ns as f64 / 1e9,
-            self.tally.get(),
-            self.gets.into_inner(),
-            self.puts.into_inner(),
-        )
+        (ns as f64 / 1e9, self.tally.get(), self.gets.into_inner(), self.puts.into_inner())
     }
 
     #[inline]
     fn is_timed(&self) -> bool {
         let left = self.until_timed.get() - 1;
-        self.until_timed
-            .set(if left == 0 { self.time_every } else { left });
+        self.until_timed.set(if left == 0 { self.time_every } else { left });
         left == 0
     }
 
@@ -230,23 +215,14 @@ impl<'a> Run<'a> {
         self.fuse.set(self.fuse.get() - 1);
         let position = self.position.get();
         let entry = self.trace.at(position);
-        self.position.set(if position + 1 == self.trace.len() {
-            0
-        } else {
-            position + 1
-        });
+        self.position.set(if position + 1 == self.trace.len() { 0 } else { position + 1 });
         let kind = if entry.is_put {
             self.version.set(self.version.get().wrapping_add(1));
             Kind::Put
         } else {
             Kind::Get
         };
-        Op {
-            record: entry.record,
-            kind,
-            version: self.version.get(),
-            started,
-        }
+        Op { record: entry.record, kind, version: self.version.get(), started }
     }
 
     /// Checks deadline and budget; allows as many operations as should pass
@@ -287,10 +263,7 @@ pub mod tests {
     use super::*;
     use crate::bench::spec::tests::spec;
 
-    const ENDLESS: Budget = Budget {
-        ops: u64::MAX,
-        ns: u64::MAX,
-    };
+    const ENDLESS: Budget = Budget { ops: u64::MAX, ns: u64::MAX };
 
     /// What a run over the trace of a command line counts, also for the tests of targets.
     pub fn with_run(
@@ -316,11 +289,7 @@ pub mod tests {
                 while let Some(op) = run.next() {
                     run.finish(
                         &op,
-                        if op.kind == Kind::Get {
-                            Outcome::Missing
-                        } else {
-                            Outcome::Stored
-                        },
+                        if op.kind == Kind::Get { Outcome::Missing } else { Outcome::Stored },
                     );
                 }
             });
@@ -330,10 +299,7 @@ pub mod tests {
 
     #[test]
     fn ends_at_the_deadline() {
-        let budget = Budget {
-            ns: 2_000_000,
-            ..ENDLESS
-        };
+        let budget = Budget { ns: 2_000_000, ..ENDLESS };
         with_run("--ops 300", budget, 1, |run| {
             while run.next().is_some() {}
             let ns = run.clock.delta_as_nanos(run.began, run.now());
@@ -352,24 +318,13 @@ pub mod tests {
             })
         };
         assert_eq!(all_gets(ENDLESS).1.len(), 100);
-        assert_eq!(
-            all_gets(Budget {
-                ops: 1000,
-                ..ENDLESS
-            })
-            .1
-            .len(),
-            1000
-        );
+        assert_eq!(all_gets(Budget { ops: 1000, ..ENDLESS }).1.len(), 1000);
     }
 
     #[test]
     fn wrong_values_and_refusals_are_counted_apart() {
-        let (tally, gets) = with_run(
-            "--ops 3 --reads 1 --value-size 64 --verify",
-            ENDLESS,
-            1,
-            |run| {
+        let (tally, gets) =
+            with_run("--ops 3 --reads 1 --value-size 64 --verify", ENDLESS, 1, |run| {
                 let mut value = [0; 64];
                 let op = run.next().unwrap();
                 run.workload().write_value(op.record, 7, &mut value);
@@ -377,16 +332,9 @@ pub mod tests {
                 run.finish(&run.next().unwrap(), Outcome::Found(&value[1..]));
                 run.finish(&run.next().unwrap(), Outcome::Failed);
                 run.retried(2);
-            },
-        );
-        let expected = Tally {
-            gets: 2,
-            get_hits: 2,
-            puts: 0,
-            retries: 2,
-            errors: 1,
-            wrong_values: 1,
-        };
+            });
+        let expected =
+            Tally { gets: 2, get_hits: 2, puts: 0, retries: 2, errors: 1, wrong_values: 1 };
         assert_eq!((tally, gets.len()), (expected, 2));
     }
 }

@@ -41,8 +41,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub use error::BenchError;
 pub use process::{Helper, run_helper};
-pub use progress::note;
 use progress::Progress;
+pub use progress::note;
 pub use report::Object;
 pub use spec::{BenchArgs, Spec};
 use system::System;
@@ -79,9 +79,8 @@ pub fn measure_all(
     objects: &mut Vec<Object>,
 ) -> Result<(), BenchError> {
     let engines = spec.engines.iter().copied().map(System::Engine);
-    let systems: Vec<System> = engines
-        .chain(spec.peers.iter().copied().map(System::Peer))
-        .collect();
+    let systems: Vec<System> =
+        engines.chain(spec.peers.iter().copied().map(System::Peer)).collect();
     for (number, system) in systems.iter().enumerate() {
         let place = format!("{}/{} {}", number + 1, systems.len(), system.name());
         let measured = match harness::measure(*system, spec, &Progress::new(place), interrupted) {
@@ -138,9 +137,7 @@ fn check_memory(spec: &Spec) -> Result<(), BenchError> {
 /// Memory that processes could get; `None` where the host does not say.
 fn available_memory_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
 }

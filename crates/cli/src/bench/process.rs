@@ -13,9 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use clap::Subcommand;
-use rustix::process::{
-    Pid, Signal, getppid, kill_process, set_parent_process_death_signal,
-};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 
 use super::{hogs, tables, worker};
 use crate::bench::error::BenchError;
@@ -70,11 +68,7 @@ pub fn run_helper(helper: Helper) -> Result<(), BenchError> {
             tie_to_parent(parent, Signal::KILL)?;
             hogs::spin()
         }
-        Helper::Exec {
-            parent,
-            gently,
-            command,
-        } => {
+        Helper::Exec { parent, gently, command } => {
             tie_to_parent(parent, if gently { Signal::TERM } else { Signal::KILL })?;
             let error = Command::new(&command[0]).args(&command[1..]).exec();
             Err(BenchError::os("start the program")(error))
@@ -86,10 +80,7 @@ pub fn run_helper(helper: Helper) -> Result<(), BenchError> {
 /// A command that runs a hidden subcommand of this binary.
 pub fn helper_command(subcommand: &str) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command
-        .arg(subcommand)
-        .arg("--parent")
-        .arg(std::process::id().to_string());
+    command.arg(subcommand).arg("--parent").arg(std::process::id().to_string());
     Ok(command)
 }
 
@@ -104,10 +95,7 @@ pub fn tied_command(program: &Path) -> io::Result<Command> {
 /// that it is asked to end when this process does.
 pub fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = helper_command("bench-exec")?;
-    command
-        .args(["--gently", "--"])
-        .arg(std::env::current_exe()?)
-        .arg(subcommand);
+    command.args(["--gently", "--"]).arg(std::env::current_exe()?).arg(subcommand);
     Ok(command)
 }
 

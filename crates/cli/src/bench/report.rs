@@ -140,10 +140,7 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
     text.push('\n');
     text.push_str(&table(objects).to_string());
     text.push('\n');
-    objects
-        .iter()
-        .filter_map(tuning_note)
-        .for_each(|note| text.push_str(&note));
+    objects.iter().filter_map(tuning_note).for_each(|note| text.push_str(&note));
     put_out(text.as_bytes())
 }
 
@@ -179,10 +176,7 @@ fn heading(spec: &Spec) -> String {
 fn tuning_note(object: &Object) -> Option<String> {
     let way = object.tuning?.in_words();
     let ways = Tuning::OF_SOCKETS.len();
-    Some(format!(
-        "{}: {way}, the fastest of {ways} ways tried\n",
-        object.engine
-    ))
+    Some(format!("{}: {way}, the fastest of {ways} ways tried\n", object.engine))
 }
 
 /// One column a system, so that it fits a terminal; rows that nobody has are left out.
@@ -217,16 +211,10 @@ type Show = fn(&Object, &Object) -> Option<String>;
 /// `_` stands for the name of the first system.
 const ROWS: &[(&str, Show)] = &[
     ("operations/s", |o, _| Some(grouped(o.ops_per_s))),
-    ("  _ does × as many", |o, first| {
-        ratio(Some(first.ops_per_s), Some(o.ops_per_s))
-    }),
-    ("goodput MB/s", |o, _| {
-        Some(grouped(o.goodput_bytes_per_s / 1e6))
-    }),
+    ("  _ does × as many", |o, first| ratio(Some(first.ops_per_s), Some(o.ops_per_s))),
+    ("goodput MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
     ("GET µs, median", |o, _| two_digits(o.get_us.p50)),
-    ("  × of _", |o, first| {
-        ratio(o.get_us.p50, first.get_us.p50)
-    }),
+    ("  × of _", |o, first| ratio(o.get_us.p50, first.get_us.p50)),
     ("GET µs, 99 %", |o, _| two_digits(o.get_us.p99)),
     ("GET µs, 99.9 %", |o, _| two_digits(o.get_us.p999)),
     ("PUT µs, median", |o, _| two_digits(o.put_us.p50)),
@@ -236,18 +224,15 @@ const ROWS: &[(&str, Show)] = &[
         (o.gets > 0).then(|| format!("{share:.1} %"))
     }),
     ("errors", |o, _| Some(grouped(o.errors as f64))),
-    ("retries", |o, _| {
-        o.retries.map(|retries| grouped(retries as f64))
-    }),
+    ("retries", |o, _| o.retries.map(|retries| grouped(retries as f64))),
     ("verbs/GET", |o, _| two_digits(o.verbs_per_get)),
     ("round trips/GET", |o, _| two_digits(o.round_trips_per_get)),
     ("verbs/PUT", |o, _| two_digits(o.verbs_per_put)),
     ("round trips/PUT", |o, _| two_digits(o.round_trips_per_put)),
     ("server CPU s", |o, _| two_digits(o.server_cpu_s)),
     ("client CPU s", |o, _| two_digits(Some(o.client_cpu_s))),
-    ("of the bare loop", |o, _| {
-        o.limit_ops_per_s
-            .map(|limit| format!("{:.0} %", 100.0 * o.ops_per_s / limit))
+    ("of a thread's bare loop", |o, _| {
+        o.limit_ops_per_s.map(|limit| format!("{:.0} %", 100.0 * o.ops_per_s / limit))
     }),
 ];
 
@@ -258,11 +243,7 @@ fn two_digits(value: Option<f64>) -> Option<String> {
 fn ratio(value: Option<f64>, of: Option<f64>) -> Option<String> {
     let (value, of) = value.zip(of).filter(|(_, of)| *of > 0.0)?;
     let ratio = value / of;
-    Some(if ratio < 0.1 {
-        format!("{ratio:.4} ×")
-    } else {
-        format!("{ratio:.2} ×")
-    })
+    Some(if ratio < 0.1 { format!("{ratio:.4} ×") } else { format!("{ratio:.2} ×") })
 }
 
 fn per_op(traffic: OpTraffic, total: u64) -> Option<f64> {
@@ -303,26 +284,16 @@ mod tests {
     fn measured(system: System) -> Measured {
         let mut gets = latencies();
         gets.record_n(1500, 100).unwrap();
-        let per_get = OpTraffic {
-            ops: 100,
-            verbs: 250,
-            round_trips: 200,
-            bytes: 9600,
-        };
+        let per_get = OpTraffic { ops: 100, verbs: 250, round_trips: 200, bytes: 9600 };
         Measured {
             system,
             seconds: 0.5,
-            tally: Tally {
-                gets: 100,
-                get_hits: 100,
-                ..Tally::default()
-            },
+            tally: Tally { gets: 100, get_hits: 100, ..Tally::default() },
             gets,
             puts: latencies(),
-            traffic: system.is_loch().then_some(Traffic {
-                get: per_get,
-                put: OpTraffic::default(),
-            }),
+            traffic: system
+                .is_loch()
+                .then_some(Traffic { get: per_get, put: OpTraffic::default() }),
             refusal: None,
             server_cpu_s: Some(0.0),
             client_cpu_s: 0.5,
@@ -356,13 +327,7 @@ mod tests {
     fn what_does_not_apply_to_a_peer_is_null() {
         let object = Object::new(&spec("").unwrap(), &measured(System::Peer(Peer::Redis)));
         let json = serde_json::to_value(&object).unwrap();
-        for field in [
-            "fabric",
-            "nodes",
-            "retries",
-            "verbs_per_get",
-            "limit_ops_per_s",
-        ] {
+        for field in ["fabric", "nodes", "retries", "verbs_per_get", "limit_ops_per_s"] {
             assert!(json[field].is_null(), "{field}");
         }
         assert_eq!(json["engine"], "redis");
@@ -371,17 +336,11 @@ mod tests {
     #[test]
     fn the_table_compares_with_the_first() {
         let spec = spec("").unwrap();
-        let systems = [
-            System::Engine(Engine::Nessie),
-            System::Peer(Peer::Memcached),
-        ];
+        let systems = [System::Engine(Engine::Nessie), System::Peer(Peer::Memcached)];
         let mut objects = systems.map(|system| Object::new(&spec, &measured(system)));
         objects[1].ops_per_s = 10.0;
         let text = table(&objects).to_string();
-        assert!(
-            text.contains("nessie does × as many") && text.contains("20.00 ×"),
-            "{text}"
-        );
+        assert!(text.contains("nessie does × as many") && text.contains("20.00 ×"), "{text}");
     }
 
     #[test]

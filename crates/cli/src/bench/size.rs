@@ -3,9 +3,7 @@
 /// Reads a size as people write it: `64`, `16KiB`, `1GiB`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     const FORM: &str = "write a size as 64, 16KiB, 4MiB or 1GiB";
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit {
         "" | "B" => 0,
@@ -16,9 +14,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(FORM.into()),
     };
     let number: u64 = number.parse().map_err(|_| FORM)?;
-    number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| "the size does not fit 64 bits".into())
+    number.checked_mul(1 << shift).ok_or_else(|| "the size does not fit 64 bits".into())
 }
 
 #[cfg(test)]

@@ -55,12 +55,7 @@ pub enum Stop {
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
     /// Engines to measure: nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none
-    #[arg(
-        long,
-        value_name = "E",
-        value_delimiter = ',',
-        default_value = "nessie"
-    )]
+    #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
     pub engine: Vec<EngineChoice>,
     /// What carries the verbs
     #[arg(long, value_enum, value_name = "FABRIC", default_value = "shm")]
@@ -165,12 +160,8 @@ impl BenchArgs {
             lanes: self.lanes,
             records: self.records,
             value_size: within("--value-size", self.value_size, 1, VALUE_SIZE_MAX as u64)? as usize,
-            key_size: within(
-                "--key-size",
-                self.key_size,
-                KEY_SIZE_MIN as u64,
-                KEY_SIZE_MAX as u64,
-            )? as usize,
+            key_size: within("--key-size", self.key_size, KEY_SIZE_MIN as u64, KEY_SIZE_MAX as u64)?
+                as usize,
             reads: self.reads,
             dist: self.dist,
             stop: stop(self.seconds, self.ops)?,
@@ -184,12 +175,7 @@ impl BenchArgs {
         within("--clients", spec.clients.into(), 1, PROCESSES_MAX.into())?;
         within("--lanes", spec.lanes as u64, 1, LANES_MAX as u64)?;
         within("--records", spec.records, 1, RECORDS_MAX)?;
-        within(
-            "--background-hogs",
-            spec.background_hogs.into(),
-            0,
-            PROCESSES_MAX.into(),
-        )?;
+        within("--background-hogs", spec.background_hogs.into(), 0, PROCESSES_MAX.into())?;
         if !(0.0..=1.0).contains(&spec.reads) {
             return Err(BenchError::usage(format!(
                 "--reads {} is not a share: give a number from 0 (only PUTs) to 1 (only GETs)",
@@ -208,8 +194,7 @@ impl BenchArgs {
 impl Spec {
     /// Bytes of keys and values, without any store's overhead.
     pub fn data_bytes(&self) -> u64 {
-        self.records
-            .saturating_mul((self.key_size + self.value_size) as u64)
+        self.records.saturating_mul((self.key_size + self.value_size) as u64)
     }
 }
 
@@ -265,18 +250,14 @@ fn engines(choices: &[EngineChoice]) -> Result<Vec<Engine>, BenchError> {
         })
         .collect();
     if !engines.is_empty() && engines.len() < choices.len() {
-        return Err(BenchError::usage(
-            "--engine none cannot stand beside engines: drop one",
-        ));
+        return Err(BenchError::usage("--engine none cannot stand beside engines: drop one"));
     }
     Ok(engines)
 }
 
 fn stop(seconds: Option<f64>, ops: Option<u64>) -> Result<Stop, BenchError> {
     match (seconds, ops) {
-        (_, Some(0)) => Err(BenchError::usage(
-            "--ops 0 measures nothing: give 1 or more",
-        )),
+        (_, Some(0)) => Err(BenchError::usage("--ops 0 measures nothing: give 1 or more")),
         (_, Some(ops)) => Ok(Stop::Ops(ops)),
         (Some(s), None) if !(s > 0.0 && s <= 86_400.0) => Err(BenchError::usage(format!(
             "--seconds {s} is no length of time: give a number above 0, at most 86400"
@@ -289,9 +270,7 @@ fn within(option: &str, value: u64, min: u64, max: u64) -> Result<u64, BenchErro
     if (min..=max).contains(&value) {
         Ok(value)
     } else {
-        Err(BenchError::usage(format!(
-            "{option} {value} is out of range: give {min} to {max}"
-        )))
+        Err(BenchError::usage(format!("{option} {value} is out of range: give {min} to {max}")))
     }
 }
 
@@ -318,19 +297,10 @@ pub mod tests {
     fn defaults_are_a_short_skewed_run_of_nessie() {
         let spec = spec("").unwrap();
         assert_eq!(spec.engines, [Engine::Nessie]);
-        assert_eq!(
-            (spec.fabric, spec.nodes, spec.clients, spec.lanes),
-            (Fabric::Shm, 1, 1, 16)
-        );
-        assert_eq!(
-            (spec.records, spec.value_size, spec.key_size),
-            (1_000_000, 64, 16)
-        );
+        assert_eq!((spec.fabric, spec.nodes, spec.clients, spec.lanes), (Fabric::Shm, 1, 1, 16));
+        assert_eq!((spec.records, spec.value_size, spec.key_size), (1_000_000, 64, 16));
         assert_eq!((spec.reads, spec.dist), (0.95, Dist::Zipf(0.99)));
-        assert_eq!(
-            (spec.stop, spec.seed, spec.background_hogs),
-            (Stop::Seconds(5.0), 1, 0)
-        );
+        assert_eq!((spec.stop, spec.seed, spec.background_hogs), (Stop::Seconds(5.0), 1, 0));
     }
 
     #[test]
@@ -362,10 +332,7 @@ pub mod tests {
             ("--seconds 1 --ops 2", "--seconds", "cannot be used with"),
         ] {
             let error = spec(line).expect_err(line);
-            assert!(
-                error.contains(option) && error.contains(way_out),
-                "{line}: {error}"
-            );
+            assert!(error.contains(option) && error.contains(way_out), "{line}: {error}");
         }
     }
 

@@ -127,12 +127,10 @@ impl FromStr for EngineChoice {
         if text == "none" {
             return Ok(EngineChoice::None);
         }
-        Engine::from_str(text, false)
-            .map(EngineChoice::Engine)
-            .map_err(|_| {
-                "engines are nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none \
+        Engine::from_str(text, false).map(EngineChoice::Engine).map_err(|_| {
+            "engines are nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none \
              to run only peers"
-                    .into()
-            })
+                .into()
+        })
     }
 }

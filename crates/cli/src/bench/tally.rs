@@ -35,10 +35,7 @@ pub fn latencies() -> Latencies {
 /// A histogram as it travels between processes: latency and count of every
 /// bucket that is not empty.
 pub fn pack(latencies: &Latencies) -> Vec<(u64, u64)> {
-    latencies
-        .iter_recorded()
-        .map(|v| (v.value_iterated_to(), v.count_at_value()))
-        .collect()
+    latencies.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
 }
 
 /// Adds a packed histogram to `latencies`.

@@ -67,17 +67,11 @@ impl Trace {
         match self {
             Trace::Narrow(entries) => {
                 let entry = entries[position];
-                Entry {
-                    record: (entry & (u32::MAX >> 1)).into(),
-                    is_put: entry >> 31 == 1,
-                }
+                Entry { record: (entry & (u32::MAX >> 1)).into(), is_put: entry >> 31 == 1 }
             }
             Trace::Wide(entries) => {
                 let entry = entries[position];
-                Entry {
-                    record: entry & (u64::MAX >> 1),
-                    is_put: entry >> 63 == 1,
-                }
+                Entry { record: entry & (u64::MAX >> 1), is_put: entry >> 63 == 1 }
             }
         }
     }
@@ -130,12 +124,7 @@ struct Scatter {
 impl Scatter {
     fn new(records: u64, key: u64) -> Self {
         let bits = records.next_power_of_two().trailing_zeros().max(1);
-        Scatter {
-            records,
-            mask: u64::MAX >> (64 - bits),
-            shift: bits.div_ceil(2),
-            key,
-        }
+        Scatter { records, mask: u64::MAX >> (64 - bits), shift: bits.div_ceil(2), key }
     }
 
     fn record(&self, rank: u64) -> u64 {
@@ -184,9 +173,8 @@ mod tests {
     /// Pinned, so that results of different builds are about the same operations.
     #[test]
     fn a_trace_stays_what_it_was() {
-        let records: Vec<u64> = entries(&trace("--ops 6 --seed 1", 0))
-            .map(|entry| entry.record)
-            .collect();
+        let records: Vec<u64> =
+            entries(&trace("--ops 6 --seed 1", 0)).map(|entry| entry.record).collect();
         assert_eq!(records, PINNED);
     }
     const PINNED: [u64; 6] = [663_834, 533_647, 820_170, 582_680, 228_912, 43_935];
@@ -207,10 +195,7 @@ mod tests {
             let trace = trace("--ops 100000 --records 10000 --dist zipf:0.99", client);
             let mut hits = vec![0u32; 10_000];
             entries(&trace).for_each(|entry| hits[entry.record as usize] += 1);
-            hits.into_iter()
-                .enumerate()
-                .max_by_key(|(_, hits)| *hits)
-                .unwrap()
+            hits.into_iter().enumerate().max_by_key(|(_, hits)| *hits).unwrap()
         };
         let ((record, hits), (other, _)) = (hottest(0), hottest(1));
         assert_eq!(record, other);
@@ -220,11 +205,7 @@ mod tests {
 
     #[test]
     fn the_mix_follows_reads() {
-        for (reads, puts) in [
-            ("1", 0..=0),
-            ("0", 100_000..=100_000),
-            ("0.95", 4_700..=5_300),
-        ] {
+        for (reads, puts) in [("1", 0..=0), ("0", 100_000..=100_000), ("0.95", 4_700..=5_300)] {
             let trace = trace(&format!("--ops 100000 --reads {reads} --dist uniform"), 0);
             let found = entries(&trace).filter(|entry| entry.is_put).count();
             assert!(puts.contains(&found), "--reads {reads}: {found} puts");
@@ -241,9 +222,6 @@ mod tests {
 
     #[test]
     fn a_timed_run_cycles_a_bounded_trace() {
-        assert_eq!(
-            trace("--records 100 --dist uniform", 0).len() as u64,
-            TRACE_OPS_MAX
-        );
+        assert_eq!(trace("--records 100 --dist uniform", 0).len() as u64, TRACE_OPS_MAX);
     }
 }

@@ -67,10 +67,7 @@ impl Cores {
     pub fn place_process(&self, pid: u32, tuning: Tuning) -> io::Result<()> {
         for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
             let name = task?.file_name();
-            let thread = name
-                .to_str()
-                .and_then(|name| name.parse().ok())
-                .and_then(Pid::from_raw);
+            let thread = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
             if let Some(thread) = thread {
                 sched_setaffinity(Some(thread), self.of(tuning))?;
             }

@@ -87,9 +87,7 @@ fn answer(
             Ok(FromClient::Ready)
         }
         ToClient::Try(tuning) => client.try_out(tuning).map(FromClient::Tried),
-        ToClient::Go => client
-            .run(client.budget())
-            .map(|report| FromClient::Done(report.into())),
+        ToClient::Go => client.run(client.budget()).map(|report| FromClient::Done(report.into())),
         ToClient::Count => client.count().map(FromClient::Counted),
         ToClient::Limit => client
             .target
@@ -117,10 +115,7 @@ impl Client {
     /// This client's part of the measured phase.
     fn budget(&self) -> Budget {
         match self.spec.stop {
-            Stop::Seconds(seconds) => Budget {
-                ops: u64::MAX,
-                ns: (seconds * 1e9) as u64,
-            },
+            Stop::Seconds(seconds) => Budget { ops: u64::MAX, ns: (seconds * 1e9) as u64 },
             Stop::Ops(ops) => {
                 let clients = u64::from(self.spec.clients);
                 let ops = ops / clients + u64::from(u64::from(self.number) < ops % clients);
@@ -131,22 +126,14 @@ impl Client {
 
     /// Runs for a moment in one way and stays in it.
     fn try_out(&mut self, tuning: Tuning) -> Result<f64, String> {
-        self.cores
-            .place_this_thread(tuning)
-            .map_err(|error| error.to_string())?;
+        self.cores.place_this_thread(tuning).map_err(|error| error.to_string())?;
         self.target.set_spinning(tuning == Tuning::Spinning);
-        let report = self.run(Budget {
-            ops: u64::MAX,
-            ns: TRIAL_NS,
-        })?;
+        let report = self.run(Budget { ops: u64::MAX, ns: TRIAL_NS })?;
         Ok((report.tally.gets + report.tally.puts) as f64 / report.seconds)
     }
 
     fn count(&mut self) -> Result<Option<Traffic>, String> {
-        let budget = Budget {
-            ops: self.budget().ops.min(COUNT_OPS_MAX),
-            ns: COUNT_NS_MAX,
-        };
+        let budget = Budget { ops: self.budget().ops.min(COUNT_OPS_MAX), ns: COUNT_NS_MAX };
         let run = Run::begin(
             &self.workload,
             &self.trace,
@@ -161,14 +148,7 @@ impl Client {
     fn run(&mut self, budget: Budget) -> Result<ClientReport, String> {
         let cpu_s = cpu_seconds();
         let every = self.target.time_every();
-        let run = Run::begin(
-            &self.workload,
-            &self.trace,
-            &self.clock,
-            self.number,
-            budget,
-            every,
-        );
+        let run = Run::begin(&self.workload, &self.trace, &self.clock, self.number, budget, every);
         self.target.run(&run).map_err(|error| error.to_string())?;
         let (seconds, tally, gets, puts) = run.end();
         if tally.wrong_values > 0 {
@@ -190,14 +170,10 @@ impl Client {
 
 fn warm_up(budget: Budget) -> Budget {
     match budget {
-        Budget { ops: u64::MAX, ns } => Budget {
-            ops: u64::MAX,
-            ns: (ns as f64 * WARM_UP_SHARE).min(WARM_UP_NS_MAX) as u64,
-        },
-        Budget { ops, ns } => Budget {
-            ops: (ops / 10).min(WARM_UP_OPS_MAX),
-            ns,
-        },
+        Budget { ops: u64::MAX, ns } => {
+            Budget { ops: u64::MAX, ns: (ns as f64 * WARM_UP_SHARE).min(WARM_UP_NS_MAX) as u64 }
+        }
+        Budget { ops, ns } => Budget { ops: (ops / 10).min(WARM_UP_OPS_MAX), ns },
     }
 }
 

@@ -39,9 +39,7 @@ impl Workload {
             key_size: spec.key_size,
             value_size: spec.value_size,
             verify: spec.verify,
-            template: (0..words)
-                .flat_map(|word| mix(word).to_le_bytes())
-                .collect(),
+            template: (0..words).flat_map(|word| mix(word).to_le_bytes()).collect(),
         }
     }
 
@@ -175,9 +173,8 @@ mod tests {
     fn spreading_bits_loses_none() {
         for bit in 0..RECORD_BITS {
             let spread = printable(1 << bit);
-            let back: u64 = (0..8)
-                .map(|i| u64::from(spread[i] - b'0') << (6 * i))
-                .fold(0, |a, b| a | b);
+            let back: u64 =
+                (0..8).map(|i| u64::from(spread[i] - b'0') << (6 * i)).fold(0, |a, b| a | b);
             assert_eq!(back, 1 << bit);
         }
     }

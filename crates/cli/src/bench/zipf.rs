@@ -23,10 +23,7 @@ impl Zipf {
     /// A distribution over `records` ranks; `theta` is the skew.
     pub fn new(records: u64, theta: f64) -> Self {
         assert!(records > 0, "a distribution needs at least one rank");
-        assert!(
-            theta > 0.0 && theta < 1.0,
-            "theta {theta} is outside (0, 1)"
-        );
+        assert!(theta > 0.0 && theta < 1.0, "theta {theta} is outside (0, 1)");
         let zeta = zeta(records, theta);
         let n = records as f64;
         Zipf {
@@ -87,10 +84,7 @@ mod tests {
         for theta in [0.2, 0.5, 0.9, 0.99, 0.999] {
             for n in [10_001, 50_000, 1_000_000] {
                 let (fast, exact) = (zeta(n, theta), zeta_exact(n, theta));
-                assert!(
-                    (fast / exact - 1.0).abs() < 1e-11,
-                    "theta {theta}, n {n}: {fast} {exact}"
-                );
+                assert!((fast / exact - 1.0).abs() < 1e-11, "theta {theta}, n {n}: {fast} {exact}");
             }
         }
     }
@@ -104,10 +98,7 @@ mod tests {
                 *count += u32::from(rank < *bound);
             }
         }
-        below
-            .into_iter()
-            .map(|count| f64::from(count) / f64::from(draws))
-            .collect()
+        below.into_iter().map(|count| f64::from(count) / f64::from(draws)).collect()
     }
 
     /// Gray's inversion is approximate from rank 2 on: the published method is

@@ -14,6 +14,7 @@ pub(crate) mod sessions;
 
 mod admission;
 mod conversation;
+mod lock;
 mod server;
 
 #[cfg(test)]
@@ -77,6 +78,8 @@ impl Node {
     /// it is).
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let plan = NodePlan::new(&config)?;
+        region::check_space(&plan.region, plan.plan.header.region_bytes)?;
+        plan.plan.check_use()?;
         // The socket comes first: should it be another node's, its region is not touched. Whoever
         // connects already waits until the region is there.
         let door = Door::open(&plan.socket)?;

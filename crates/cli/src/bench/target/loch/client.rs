@@ -1,0 +1,285 @@
+//! One client: a session at its home node, and `lanes` operations under way.
+//!
+//! Operations go to the engine that `loch::Table` stands on, in the way that a
+//! program does which re-uses its buffers: a GET allocates nothing.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::time::Duration;
+
+use loch::lanes::{self, block_on};
+use loch::{Cluster, ConnectOptions, Table};
+use loch_engines::EngineError;
+use loch_engines::nessie::{self, PutOptions};
+use loch_fabric::Buf;
+use loch_fabric::shm::ShmEndpoint;
+
+use super::{TABLE, limit, traffic};
+use crate::bench::measure::{Kind, Op, Outcome, Run};
+use crate::bench::spec::Spec;
+use crate::bench::system::Engine;
+use crate::bench::target::{Endpoint, Target, TargetError, Traffic};
+use crate::bench::trace::Trace;
+use crate::bench::workload::Workload;
+
+/// How long nodes may take to let a client in: they start together.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// Records loaded between two reports of progress.
+const LOAD_BATCH: u64 = 1 << 16;
+/// Loading overlaps at least so many operations.
+const LOAD_LANES_MIN: usize = 16;
+/// One operation in so many is timed: a GET costs little more than the clock.
+/// A prime, so that it keeps no step with the lanes.
+const TIME_EVERY: u32 = 29;
+/// Operations on values from this size on cost microseconds: all are timed.
+const TIME_ALL_VALUE_BYTES: usize = 16 << 10;
+
+/// The engine below the API.
+pub type Nessie = nessie::Client<ShmEndpoint>;
+
+/// A connected client.
+pub struct Client {
+    engine: Engine,
+    cluster: Cluster,
+    table: Table,
+    home: usize,
+    nodes: usize,
+    /// Whether this client's records go to all nodes, in equal parts.
+    spreads: bool,
+    lanes: usize,
+    time_every: u32,
+    /// Why the last operation that was refused in a run was.
+    refusal: Option<EngineError>,
+}
+
+impl Client {
+    /// Attaches to the cluster at this client's home node.
+    pub fn connect(
+        engine: Engine,
+        spec: &Spec,
+        endpoint: &Endpoint,
+        client: u32,
+    ) -> Result<Self, TargetError> {
+        let lost = |error: loch::Error| TargetError::Lost {
+            store: engine.name(),
+            action: "connect",
+            reason: error.to_string(),
+        };
+        let nodes = endpoint.paths.len();
+        let home = client as usize % nodes;
+        let options = ConnectOptions {
+            connect_timeout: CONNECT_LIMIT,
+            populate: true,
+            ..ConnectOptions::default()
+        };
+        let cluster = Cluster::connect_with(&endpoint.paths[home], options).map_err(lost)?;
+        let table = cluster.table(TABLE).map_err(lost)?;
+        Ok(Client {
+            engine,
+            cluster,
+            table,
+            home,
+            nodes,
+            spreads: !spec.clients.is_multiple_of(spec.nodes),
+            lanes: spec.lanes,
+            time_every: if spec.value_size < TIME_ALL_VALUE_BYTES { TIME_EVERY } else { 1 },
+            refusal: None,
+        })
+    }
+
+    fn lost(&self, action: &'static str, reason: impl ToString) -> TargetError {
+        TargetError::Lost { store: self.engine.name(), action, reason: reason.to_string() }
+    }
+
+    /// The parts of `records` that go to each node. Where clients are spread
+    /// evenly over the nodes, so is what each of them puts at home.
+    fn parts(&self, records: Range<u64>) -> Vec<(usize, Range<u64>)> {
+        if !self.spreads {
+            return vec![(self.home, records)];
+        }
+        let (len, nodes) = (records.end - records.start, self.nodes as u64);
+        let at = |part: u64| {
+            records.start + (u128::from(len) * u128::from(part) / u128::from(nodes)) as u64
+        };
+        (0..nodes)
+            .map(|part| ((self.home + part as usize) % self.nodes, at(part)..at(part + 1)))
+            .collect()
+    }
+}
+
+impl Target for Client {
+    fn load(
+        &mut self,
+        workload: &Workload,
+        records: Range<u64>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), TargetError> {
+        let mut done = 0;
+        for (node, part) in self.parts(records) {
+            let elsewhere = if node == self.home {
+                None
+            } else {
+                let cluster = self.cluster.with_home(node);
+                let table = cluster.and_then(|cluster| cluster.table(TABLE));
+                Some(table.map_err(|error| self.lost("open the table", error))?)
+            };
+            let engine = elsewhere.as_ref().unwrap_or(&self.table).engine();
+            let mut next = part.start;
+            while next < part.end {
+                let end = part.end.min(next + LOAD_BATCH);
+                load_batch(engine, workload, next..end, self.lanes.max(LOAD_LANES_MIN))
+                    .map_err(|error| self.lost("load a record", error))?;
+                done += end - next;
+                next = end;
+                progress(done);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
+        let engine = self.table.engine();
+        let retries = engine.counts().retries.get();
+        let mut refusal = RefCell::new(None);
+        let mut fatal = None;
+        let work = (0..self.lanes).map(|_| lane(engine, run, &refusal));
+        block_on(lanes::run(self.lanes, work, |ended| {
+            fatal = fatal.take().or(ended.err());
+        }));
+        run.retried(engine.counts().retries.get() - retries);
+        self.refusal = refusal.get_mut().take();
+        fatal.map_or(Ok(()), |error| Err(self.lost("run an operation", error)))
+    }
+
+    fn time_every(&self) -> u32 {
+        self.time_every
+    }
+
+    fn refusal(&self) -> Option<String> {
+        self.refusal.as_ref().map(ToString::to_string)
+    }
+
+    fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
+        traffic::count(self.table.engine(), run, self.lanes)
+            .map(Some)
+            .map_err(|error| self.lost("count an operation", error))
+    }
+
+    fn limit_ops_per_s(
+        &mut self,
+        workload: &Workload,
+        trace: &Trace,
+    ) -> Result<Option<f64>, TargetError> {
+        limit::ops_per_s(self.table.engine(), workload, trace)
+            .map_err(|error| self.lost("measure the bare loop", error))
+    }
+}
+
+fn load_batch(
+    engine: &Nessie,
+    workload: &Workload,
+    records: Range<u64>,
+    lanes: usize,
+) -> Result<(), EngineError> {
+    let next = Cell::new(records.start);
+    let lane = |_| async {
+        let mut lane = Lane::new(workload);
+        while next.get() < records.end {
+            let record = next.replace(next.get() + 1);
+            let (key, value) = lane.pair(workload, &Op::load(record));
+            engine.put(key, value, PutOptions::default()).await?;
+        }
+        Ok(())
+    };
+    let mut result = Ok(());
+    block_on(lanes::run(lanes, (0..lanes).map(lane), |ended: Result<(), EngineError>| {
+        if let Err(error) = ended {
+            // The other lanes have nothing more to do either.
+            next.set(records.end);
+            result = Err(error);
+        }
+    }));
+    result
+}
+
+/// One lane of a run: does one operation after the other until there are no more.
+async fn lane(
+    engine: &Nessie,
+    run: &Run<'_>,
+    refusal: &RefCell<Option<EngineError>>,
+) -> Result<(), EngineError> {
+    let workload = run.workload();
+    let mut lane = Lane::new(workload);
+    while let Some(op) = run.next() {
+        let result = match op.kind {
+            Kind::Get => {
+                workload.write_key(op.record, &mut lane.key);
+                let buf = std::mem::take(&mut lane.buf);
+                engine.get(&lane.key, buf).await.map(|found| match found {
+                    Some(found) => {
+                        run.finish(&op, Outcome::Found(&found));
+                        lane.buf = found.into_buf();
+                    }
+                    None => run.finish(&op, Outcome::Missing),
+                })
+            }
+            Kind::Put => {
+                let (key, value) = lane.pair(workload, &op);
+                let stored = engine.put(key, value, PutOptions::default()).await;
+                stored.map(|_| run.finish(&op, Outcome::Stored))
+            }
+        };
+        if let Err(error) = result {
+            refuse(run, &op, error, refusal)?;
+        }
+    }
+    Ok(())
+}
+
+/// Counts a refusal; an error after which nothing works is passed on.
+#[cold]
+pub fn refuse(
+    run: &Run<'_>,
+    op: &Op,
+    error: EngineError,
+    refusal: &RefCell<Option<EngineError>>,
+) -> Result<(), EngineError> {
+    run.finish(op, Outcome::Failed);
+    match error {
+        EngineError::Timeout { .. }
+        | EngineError::OutOfMemory { .. }
+        | EngineError::IndexFull { .. } => {
+            *refusal.borrow_mut() = Some(error);
+            Ok(())
+        }
+        error => Err(error),
+    }
+}
+
+/// What a lane uses again and again.
+pub struct Lane {
+    /// The key of its operation.
+    pub key: Vec<u8>,
+    value: Vec<u8>,
+    /// Where a GET puts the entry.
+    pub buf: Buf,
+}
+
+impl Lane {
+    /// With room for the workload's keys and values.
+    pub fn new(workload: &Workload) -> Self {
+        Lane {
+            key: vec![0; workload.key_size()],
+            value: vec![0; workload.value_size()],
+            buf: Buf::new(),
+        }
+    }
+
+    /// Key and value of a PUT.
+    #[inline]
+    pub fn pair(&mut self, workload: &Workload, op: &Op) -> (&[u8], &[u8]) {
+        workload.write_key(op.record, &mut self.key);
+        workload.write_value(op.record, op.version, &mut self.value);
+        (&self.key, &self.value)
+    }
+}

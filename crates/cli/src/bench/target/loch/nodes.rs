@@ -1,0 +1,135 @@
+//! The nodes of a run: `loch serve` of this very binary, one process each.
+//!
+//! Everything they have lies in one private directory in shared memory:
+//! configurations, sockets, logs and the regions themselves. It is removed
+//! when they have ended. A bench that is killed takes its nodes along, which
+//! then remove their regions themselves.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use loch::NodeConfig;
+use tempfile::TempDir;
+
+use super::plan;
+use crate::bench::process::{Owned, cpu_seconds, own_command};
+use crate::bench::spec::Spec;
+use crate::bench::system::Engine;
+use crate::bench::target::server::Starting;
+use crate::bench::target::{Endpoint, Service, TargetError};
+
+/// Where regions live in memory.
+const MEMORY_DIR: &str = "/dev/shm";
+/// How long a node may take until its socket answers, and for each GiB that
+/// it has to allocate besides.
+const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT_A_GIB: Duration = Duration::from_secs(4);
+/// How long nodes may take to end in good order.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Between two looks whether they have.
+const STOP_POLL: Duration = Duration::from_millis(2);
+
+/// Running nodes. Fields are dropped in order: the processes before their files.
+#[derive(Debug)]
+pub struct Nodes {
+    processes: Vec<Owned>,
+    sockets: Vec<PathBuf>,
+    _dir: TempDir,
+}
+
+impl Nodes {
+    /// Starts the nodes of `spec` and waits until all of them answer.
+    pub fn start(
+        engine: Engine,
+        spec: &Spec,
+        interrupted: &AtomicBool,
+    ) -> Result<Self, TargetError> {
+        let failed = |error: io::Error| TargetError::NotStarted {
+            server: "loch serve",
+            reason: error.to_string(),
+        };
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("loch-bench-{}-", std::process::id()))
+            .tempdir_in(MEMORY_DIR)
+            .map_err(failed)?;
+        let configs = plan::node_configs(engine, spec, dir.path())?;
+        check_memory(&configs)?;
+        let sockets = configs.iter().map(|config| config.socket.clone());
+        let mut nodes = Nodes { processes: Vec::new(), sockets: sockets.collect(), _dir: dir };
+        for config in &configs {
+            nodes.processes.push(start(config).map_err(failed)?);
+        }
+        let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
+        for (process, config) in nodes.processes.iter_mut().zip(&configs) {
+            let starting = Starting {
+                server: "loch serve",
+                socket: &config.socket,
+                log: &log_of(&config.socket),
+                limit: START_LIMIT + START_LIMIT_A_GIB.mul_f64(bytes as f64 / f64::from(1 << 30)),
+            };
+            starting.wait(process, interrupted)?;
+        }
+        Ok(nodes)
+    }
+}
+
+impl Service for Nodes {
+    fn endpoint(&self) -> Endpoint {
+        Endpoint { paths: self.sockets.clone() }
+    }
+
+    fn cpu_seconds(&self) -> Option<f64> {
+        let of_each = self.processes.iter().map(|process| cpu_seconds(process.pid()));
+        of_each.sum()
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.processes.iter_mut().for_each(Owned::ask_to_end);
+        let deadline = Instant::now() + STOP_LIMIT;
+        let runs = |process: &mut Owned| process.ended().is_none();
+        while self.processes.iter_mut().any(runs) && Instant::now() < deadline {
+            thread::sleep(STOP_POLL);
+        }
+    }
+}
+
+fn start(config: &NodeConfig) -> io::Result<Owned> {
+    let file = config.socket.with_extension("toml");
+    fs::write(&file, toml::to_string(config).map_err(io::Error::other)?)?;
+    let log = fs::File::create(log_of(&config.socket))?;
+    let child = own_command("serve")?
+        .arg("--config")
+        .arg(file)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()?;
+    Ok(Owned::new(child))
+}
+
+fn log_of(socket: &Path) -> PathBuf {
+    socket.with_extension("log")
+}
+
+/// Regions are allocated at once, so what does not fit is better refused now.
+fn check_memory(configs: &[NodeConfig]) -> Result<(), TargetError> {
+    let needed: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
+    match crate::bench::available_memory_bytes() {
+        Some(available) if needed > available => Err(TargetError::Impossible(format!(
+            "{} node(s) with these records take {} MiB of memory, of which {} MiB are available: \
+             lower --records or --value-size",
+            configs.len(),
+            needed >> 20,
+            available >> 20
+        ))),
+        _ => Ok(()),
+    }
+}

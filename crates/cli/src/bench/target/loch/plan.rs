@@ -1,0 +1,177 @@
+//! How much memory the nodes get: what the records take, and head-room for
+//! what clients hold besides.
+//!
+//! Every client loads its part of the records, dealt out to all nodes in equal
+//! shares (see `client.rs`). An update puts the new entry into the client's
+//! home node, wherever the old one was, so nodes with busier clients fill up;
+//! beyond the head-room clients go on in the other nodes' memory.
+
+use std::path::Path;
+
+use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
+use loch::{ByteSize, NodeConfig, TableConfig};
+use loch_engines::limits::CHUNK_BYTES;
+use loch_engines::nessie::dte::HEADER_BYTES;
+use loch_engines::nessie::slab::Classes;
+use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+
+use super::TABLE;
+use crate::bench::spec::Spec;
+use crate::bench::system::Engine;
+use crate::bench::target::TargetError;
+
+/// Percent of the data, on top of it: for one client, which finds all that it
+/// retires, and for several, which retire entries in each other's slabs.
+const HEADROOM_PERCENT: u64 = 10;
+const HEADROOM_OF_MANY_PERCENT: u64 = 25;
+/// And so much again, for small tables.
+const HEADROOM_BYTES: u64 = 64 << 20;
+/// Slabs of its own that a client has begun and not filled.
+const OPEN_SLABS: u64 = 2;
+
+/// The configurations of all nodes, whose files lie in `dir`.
+pub fn node_configs(
+    engine: Engine,
+    spec: &Spec,
+    dir: &Path,
+) -> Result<Vec<NodeConfig>, TargetError> {
+    if spec.nodes as usize > NODES_MAX {
+        return Err(TargetError::Impossible(format!(
+            "--nodes {}: a cluster has up to {NODES_MAX}",
+            spec.nodes
+        )));
+    }
+    let sockets: Vec<_> = (0..spec.nodes).map(|node| dir.join(format!("{node}.sock"))).collect();
+    let sessions = sessions(spec);
+    let data_bytes = data_bytes_a_node(spec);
+    if data_bytes > DATA_TABLE_BYTES_MAX {
+        return Err(TargetError::Impossible(format!(
+            "{} records need {} a node, and a node's table holds up to {}: raise --nodes above {} \
+             or lower --records or --value-size",
+            spec.records,
+            mib(data_bytes),
+            ByteSize::new(DATA_TABLE_BYTES_MAX),
+            spec.nodes
+        )));
+    }
+    let index_slots = index_slots_a_node(spec);
+    let table_bytes = index_slots * 8 * 17 / 16 + data_bytes + data_bytes / CHUNK_BYTES * 8;
+    let memory = SESSIONS_OFFSET
+        + u64::from(sessions + 1) * SESSION_BYTES
+        + table_bytes
+        + 16 * TABLE_ALIGN_BYTES;
+    let table = TableConfig {
+        name: TABLE.into(),
+        engine: engine.name().into(),
+        memory: None,
+        index_slots: Some(index_slots),
+        value_max: Some(ByteSize::new(spec.value_size as u64)),
+        ways: spec.table.ways,
+        bucket_slots: spec.table.bucket_slots,
+        filter_bits: spec.table.filter_bits.into(),
+        cache: spec.table.cache.into(),
+        multi_read: spec.table.multi_read.into(),
+        batched_reads: spec.table.batched_reads.into(),
+        checksums: spec.table.checksums.into(),
+    };
+    let config = |node: usize| NodeConfig {
+        name: format!("bench-{node}"),
+        socket: sockets[node].clone(),
+        memory: ByteSize::new(memory.next_multiple_of(1 << 20)),
+        cluster: sockets.clone(),
+        sessions,
+        ephemeral: true,
+        region: Some(dir.join(format!("{node}.region"))),
+        tables: vec![table.clone()],
+        ..NodeConfig::default()
+    };
+    Ok((0..sockets.len()).map(config).collect())
+}
+
+/// Every client has a session at home, and while it loads one at another node.
+fn sessions(spec: &Spec) -> u32 {
+    spec.clients.saturating_mul(2).clamp(SESSIONS_DEFAULT, SESSIONS_MAX)
+}
+
+fn index_slots_a_node(spec: &Spec) -> u64 {
+    let slots = (u128::from(spec.records) * 100).div_ceil(spec.table.index_fill.into());
+    u64::try_from(slots).unwrap_or(u64::MAX).div_ceil(spec.nodes.into())
+}
+
+/// Bytes of a node's data table. Its size decides how it is cut into slabs, and
+/// that its size: two rounds settle it.
+fn data_bytes_a_node(spec: &Spec) -> u64 {
+    let entry_bytes = HEADER_BYTES + spec.key_size + spec.value_size;
+    let records = spec.records.div_ceil(spec.nodes.into());
+    let mut bytes = records.saturating_mul(entry_bytes as u64);
+    let headroom = if spec.clients > 1 { HEADROOM_OF_MANY_PERCENT } else { HEADROOM_PERCENT };
+    for _ in 0..2 {
+        let class = Classes::new(bytes.min(DATA_TABLE_BYTES_MAX)).of(entry_bytes);
+        let slab_bytes = u64::from(class.chunks) * CHUNK_BYTES;
+        let slabs = records.div_ceil(class.entries.into());
+        let clients = u64::from(spec.clients);
+        let in_flight = clients * (spec.lanes as u64).div_ceil(class.entries.into());
+        let open = (clients * OPEN_SLABS).saturating_add(in_flight);
+        let filled = slabs.saturating_mul(slab_bytes);
+        bytes = filled
+            .saturating_add(filled / 100 * headroom)
+            .saturating_add(HEADROOM_BYTES)
+            .saturating_add(open.saturating_mul(slab_bytes));
+    }
+    bytes
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::spec::tests::spec;
+
+    fn plan(line: &str) -> Result<Vec<NodeConfig>, TargetError> {
+        node_configs(Engine::Nessie, &spec(line).unwrap(), Path::new("/dir"))
+    }
+
+    #[test]
+    fn ten_million_small_records_take_little_more_than_their_bytes() {
+        let configs = plan("--records 10000000 --value-size 64 --key-size 16").unwrap();
+        let bytes = configs[0].memory.bytes() as f64;
+        // 112 B an entry, 4 B a note, 10.7 B of index, a tenth of head-room.
+        assert!((1.3e9..1.6e9).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn all_nodes_share_one_declaration() {
+        let configs = plan("--nodes 3 --clients 5 --records 1000").unwrap();
+        assert_eq!(configs.len(), 3);
+        for (node, config) in configs.iter().enumerate() {
+            assert_eq!(config.socket, config.cluster[node]);
+            assert_eq!(config.tables, configs[0].tables);
+            assert_eq!(config.memory, configs[0].memory);
+            assert!(config.ephemeral && config.region.is_some());
+        }
+    }
+
+    #[test]
+    fn a_configuration_can_be_written_down() {
+        for config in plan("--nodes 2 --cache on --value-size 1MiB --records 100").unwrap() {
+            let text = toml::to_string(&config).unwrap();
+            assert_eq!(NodeConfig::from_toml(&text).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn long_values_have_room_for_those_under_way() {
+        let configs = plan("--records 4 --value-size 64MiB --lanes 8").unwrap();
+        assert!(configs[0].memory.bytes() >= (4 + 8) * (64 << 20));
+    }
+
+    #[test]
+    fn more_than_nodes_can_hold_names_the_way_out() {
+        let error = plan("--records 1000000000").unwrap_err().to_string();
+        assert!(error.contains("--nodes"), "{error}");
+        assert!(plan("--nodes 300").unwrap_err().to_string().contains("256"));
+    }
+}

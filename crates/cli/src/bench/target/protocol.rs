@@ -1,0 +1,125 @@
+//! What a socket peer's wire format is to the pipeline.
+
+/// Status lines are short; without an end after so many bytes it is none.
+const LINE_BYTES_MAX: usize = 4096;
+
+/// A peer's wire format.
+pub trait Protocol {
+    /// The peer's name in errors.
+    const NAME: &'static str;
+
+    /// Appends a request for the value of `key`.
+    fn get(&self, key: &[u8], out: &mut Vec<u8>);
+
+    /// Appends what goes before the value of a request that stores it.
+    fn put_head(&self, key: &[u8], out: &mut Vec<u8>);
+
+    /// What goes behind the value.
+    fn put_tail(&self) -> &'static [u8] {
+        b"\r\n"
+    }
+
+    /// Parses the reply at the front of `bytes`.
+    fn parse<'a>(&self, bytes: &'a [u8]) -> Parsed<'a>;
+}
+
+/// What stands at the front of the bytes received.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// Not a whole reply; at least this many bytes are needed in all.
+    Partial(usize),
+    /// A reply of this many bytes.
+    Whole(usize, Reply<'a>),
+    /// Not a reply of this protocol.
+    Garbage,
+}
+
+/// A reply.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// The value asked for.
+    Value(&'a [u8]),
+    /// No such key.
+    Missing,
+    /// Stored.
+    Stored,
+    /// Refused, in the server's words.
+    Refused(&'a [u8]),
+}
+
+/// A decimal number; `None` if it is anything else or does not fit.
+pub fn decimal(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 18 {
+        return None;
+    }
+    digits.iter().try_fold(0usize, |number, digit| {
+        digit.is_ascii_digit().then(|| number * 10 + usize::from(digit - b'0'))
+    })
+}
+
+/// The line at the front of `bytes`, without its CRLF; else what to answer.
+#[inline]
+pub fn line(bytes: &[u8]) -> Result<&[u8], Parsed<'static>> {
+    match bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n') {
+        Some(end) => bytes[..end].strip_suffix(b"\r").ok_or(Parsed::Garbage),
+        None if bytes.len() >= LINE_BYTES_MAX => Err(Parsed::Garbage),
+        None => Err(Parsed::Partial(bytes.len() + 1)),
+    }
+}
+
+/// The reply whose status line is followed by `len` bytes of value and CRLF,
+/// `head` bytes being the status line with its CRLF.
+#[inline]
+pub fn value(bytes: &[u8], head: usize, len: usize) -> Parsed<'_> {
+    let whole = head + len + 2;
+    if bytes.len() < whole {
+        return Parsed::Partial(whole);
+    }
+    if &bytes[whole - 2..whole] != b"\r\n" {
+        return Parsed::Garbage;
+    }
+    Parsed::Whole(whole, Reply::Value(&bytes[head..head + len]))
+}
+
+/// Checks for every protocol's tests.
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A reply cut anywhere is `Partial`, asking for no more than there is; a
+    /// whole one is the same whatever follows it.
+    pub fn holds_when_split(protocol: &impl Protocol, whole: &[u8], expected: Reply<'_>) {
+        for cut in 0..whole.len() {
+            match protocol.parse(&whole[..cut]) {
+                Parsed::Partial(needed) => {
+                    assert!(cut < needed && needed <= whole.len(), "cut at {cut}: {needed}");
+                }
+                parsed => panic!("cut at {cut}: {parsed:?}"),
+            }
+        }
+        for next in [&b""[..], b"\r", b"VA 3\r\n", b"$5\r\nab"] {
+            let bytes = [whole, next].concat();
+            match protocol.parse(&bytes) {
+                Parsed::Whole(len, reply) => assert_eq!((len, &reply), (whole.len(), &expected)),
+                parsed => panic!("followed by {next:?}: {parsed:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal_and_bounded() {
+        assert_eq!(decimal(b"0"), Some(0));
+        assert_eq!(decimal(b"268435456"), Some(1 << 28));
+        for bad in [&b""[..], b"-1", b"1 ", b"9999999999999999999"] {
+            assert_eq!(decimal(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_line_that_does_not_end_is_none() {
+        assert_eq!(line(&[b'x'; LINE_BYTES_MAX]), Err(Parsed::Garbage));
+        assert_eq!(line(b"OK\n"), Err(Parsed::Garbage));
+        assert_eq!(line(b"OK"), Err(Parsed::Partial(3)));
+        assert_eq!(line(b"OK\r\nmore"), Ok(&b"OK"[..]));
+    }
+}

@@ -1,0 +1,162 @@
+//! `loch check`.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use loch::CheckReport;
+use serde::Serialize;
+
+use super::target::{Access, ClusterArgs};
+use crate::outcome::{Answer, tell};
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  loch check                     every table; may run beside clients at work
+  loch check --leaks             memory that no key owns counts as well
+  loch check --json | jq .ok
+
+Entries that no slot shows belong to operations under way, or were left by clients that died; the
+node frees the latter within seconds. Exit code 1: something is broken, and standard output lists it.";
+
+/// Walk every table and verify its invariants
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Only this table
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// Entries that no slot shows are a reason for exit code 1 too
+    #[arg(long)]
+    leaks: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found, as JSON has it.
+#[derive(Debug, Serialize)]
+struct Checked {
+    /// Whether the exit code is 0.
+    ok: bool,
+    tables: Vec<TableChecked>,
+}
+
+#[derive(Debug, Serialize)]
+struct TableChecked {
+    table: String,
+    slots: u64,
+    values: u64,
+    tentative: u64,
+    moving: u64,
+    unshown: u64,
+    unshown_bytes: u64,
+    broken: Vec<String>,
+}
+
+/// Runs `loch check`.
+pub fn run(args: &CheckArgs) -> Result<Answer> {
+    // For writing, though nothing is written: only a session keeps memory from being reused under
+    // the eyes of the check.
+    let cluster = args.cluster.connect(Access::Write)?;
+    let names = match &args.table {
+        Some(name) => vec![name.clone()],
+        None => cluster.tables(),
+    };
+    let mut tables = Vec::new();
+    for name in names {
+        let checking = || format!("cannot check table {name:?}");
+        let table = cluster.table(&name).with_context(checking)?;
+        let report = table.check().with_context(checking)?;
+        tables.push(TableChecked::new(name, report));
+    }
+    let ok = tables.iter().all(|t| t.is_good(args.leaks));
+    let checked = Checked { ok, tables };
+    if args.json {
+        output::json(&checked)?;
+    } else {
+        output::line(&checked.in_words())?;
+    }
+    if ok {
+        return Ok(Answer::Done);
+    }
+    tell("check", &checked.verdict());
+    Ok(Answer::No)
+}
+
+impl TableChecked {
+    fn new(table: String, report: CheckReport) -> Self {
+        Self {
+            table,
+            slots: report.slots,
+            values: report.values,
+            tentative: report.tentative,
+            moving: report.moving,
+            unshown: report.unshown,
+            unshown_bytes: report.unshown_bytes,
+            broken: report.broken,
+        }
+    }
+
+    fn is_good(&self, leaks_count: bool) -> bool {
+        self.broken.is_empty() && !(leaks_count && self.unshown > 0)
+    }
+
+    fn in_words(&self) -> String {
+        let mut text = format!(
+            "table {:?}: {} slots, {} values, {} tentative, {} moving, {} unshown entries ({} bytes), \
+             {} broken",
+            self.table,
+            self.slots,
+            self.values,
+            self.tentative,
+            self.moving,
+            self.unshown,
+            self.unshown_bytes,
+            self.broken.len()
+        );
+        for broken in &self.broken {
+            text.push_str("\n  ");
+            text.push_str(broken);
+        }
+        text
+    }
+}
+
+impl Checked {
+    fn in_words(&self) -> String {
+        let tables: Vec<String> = self.tables.iter().map(TableChecked::in_words).collect();
+        tables.join("\n")
+    }
+
+    fn verdict(&self) -> String {
+        let broken: usize = self.tables.iter().map(|t| t.broken.len()).sum();
+        let unshown: u64 = self.tables.iter().map(|t| t.unshown).sum();
+        format!("{broken} broken invariants, {unshown} entries that no slot shows")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaks_count_when_they_are_asked_for_and_broken_invariants_always() {
+        let table = |unshown, broken: &[&str]| {
+            TableChecked::new(
+                "t".into(),
+                CheckReport {
+                    unshown,
+                    broken: broken.iter().map(ToString::to_string).collect(),
+                    ..CheckReport::default()
+                },
+            )
+        };
+        assert!(table(0, &[]).is_good(true));
+        assert!(table(3, &[]).is_good(false));
+        assert!(!table(3, &[]).is_good(true));
+        assert!(!table(0, &["I1"]).is_good(false));
+        assert!(table(0, &["I1: two slots"]).in_words().ends_with("\n  I1: two slots"));
+    }
+}

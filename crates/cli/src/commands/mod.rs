@@ -1,0 +1,12 @@
+//! The commands, one file each: its arguments, its examples, and what it does.
+
+pub mod check;
+pub mod completions;
+pub mod delete;
+pub mod get;
+pub mod put;
+pub mod serve;
+pub mod stats;
+
+mod key;
+mod target;

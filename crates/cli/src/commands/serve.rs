@@ -1,0 +1,239 @@
+//! `loch serve`.
+
+use std::ffi::c_int;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use loch::{ByteSize, FabricKind, Node, NodeConfig, TableConfig};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::outcome::{Answer, FAILED, Usage};
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  loch serve                                  one node, 256MiB, at the default socket
+  loch serve --name a --memory 4GiB --table sessions --table objects
+  loch serve --config /etc/loch/a.toml        what a file says; flags override it
+  loch serve --name a --socket /run/loch/a --cluster /run/loch/a,/run/loch/b
+                                              one of two nodes; start the other with its own
+                                              --name and --socket and the same --cluster
+
+The memory outlives the process: started again with the same configuration, a node has all its data.
+It stops with SIGTERM or SIGINT (exit code 0) and logs to standard error; RUST_LOG=debug logs more.
+
+A configuration file has the same names:
+  name = \"a\"
+  memory = \"4GiB\"
+  [[table]]
+  name = \"sessions\"
+  memory = \"1GiB\"
+  value_max = \"64KiB\"
+  [[table]]
+  name = \"objects\"                            # gets the rest";
+
+/// Run a node: lend memory to clients, until a signal ends it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Configuration file, in TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Names the node in logs and its region file [default: node]
+    #[arg(long)]
+    name: Option<String>,
+    /// Socket at which clients attach [default: $LOCH_SOCKET, else loch.sock in $XDG_RUNTIME_DIR,
+    /// else /tmp/loch-<UID>.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Memory to lend: 64MiB, 4GiB [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<ByteSize>,
+    /// What carries the verbs: shared memory, or RDMA [default: shm]
+    #[arg(long)]
+    fabric: Option<Fabric>,
+    /// Data path of the tables [default: nessie]
+    #[arg(long)]
+    engine: Option<String>,
+    /// Sockets of all nodes, this one's among them, in the same order on every node [default: this
+    /// node alone]
+    #[arg(long, value_name = "PATH,PATH…", value_delimiter = ',')]
+    cluster: Option<Vec<PathBuf>>,
+    /// A table; may be given more than once [default: one, named "default"]
+    #[arg(long = "table", value_name = "NAME")]
+    tables: Vec<String>,
+    /// Longest value of the tables: 64KiB, 1GiB [default: 64MiB, or what memory allows]
+    #[arg(long, value_name = "SIZE")]
+    value_max: Option<ByteSize>,
+    /// Index slots of each table on this node [default: one for every 112 bytes of its memory]
+    #[arg(long, value_name = "COUNT")]
+    index_slots: Option<u64>,
+    /// How many tables clients can have open for writing at a time [default: 1024]
+    #[arg(long, value_name = "COUNT")]
+    sessions: Option<u32>,
+    /// Region file [default: /dev/shm/loch-<UID>-<NAME>.region]
+    #[arg(long, value_name = "PATH")]
+    region: Option<PathBuf>,
+    /// Remove the region file, and all data, at an orderly stop
+    #[arg(long)]
+    ephemeral: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Fabric {
+    Shm,
+    Verbs,
+}
+
+/// Runs `loch serve`.
+pub fn run(args: ServeArgs) -> Result<Answer> {
+    let config = args.config()?;
+    // Before the node starts: a signal that comes meanwhile stops it as soon as it is up, and a
+    // second one does not wait for that.
+    let signals = [SIGTERM, SIGINT, SIGHUP];
+    let mut stop = stop_signals(&signals).context("cannot watch for signals")?;
+    let ready = ready_line(&config);
+    let node = Node::start(config).context("cannot start the node")?;
+    output::line(&ready)?;
+    let signal = stop.forever().next();
+    tracing::info!(signal = signal.and_then(signal_hook::low_level::signal_name), "stopping");
+    node.stop();
+    Ok(Answer::Done)
+}
+
+impl ServeArgs {
+    /// What the file says, with the flags in place of it.
+    fn config(self) -> Result<NodeConfig> {
+        let mut config = match &self.config {
+            None => NodeConfig::default(),
+            // Whatever is wrong with the file, it is the call that named it.
+            Some(path) => NodeConfig::load(path)
+                .map_err(|error| Usage(format!("--config {}: {error}", path.display())))?,
+        };
+        set(&mut config.name, self.name);
+        set(&mut config.socket, self.socket);
+        set(&mut config.memory, self.memory);
+        set(&mut config.fabric, self.fabric.map(FabricKind::from));
+        set(&mut config.cluster, self.cluster);
+        set(&mut config.sessions, self.sessions);
+        config.region = self.region.or(config.region);
+        config.ephemeral |= self.ephemeral;
+        config.tables = chosen_tables(config.tables, self.tables);
+        for table in &mut config.tables {
+            set(&mut table.engine, self.engine.clone());
+            table.value_max = self.value_max.or(table.value_max);
+            table.index_slots = self.index_slots.or(table.index_slots);
+        }
+        Ok(config)
+    }
+}
+
+fn set<T>(field: &mut T, flag: Option<T>) {
+    if let Some(value) = flag {
+        *field = value;
+    }
+}
+
+/// The tables of that names, as the file declares them if it does; without names all that the file
+/// declares, or the default one.
+fn chosen_tables(declared: Vec<TableConfig>, names: Vec<String>) -> Vec<TableConfig> {
+    let table = |name: String| {
+        let of_file = declared.iter().find(|table| table.name == name);
+        of_file.cloned().unwrap_or_else(|| TableConfig { name, ..TableConfig::default() })
+    };
+    match (names.is_empty(), declared.is_empty()) {
+        (false, _) => names.into_iter().map(table).collect(),
+        (true, false) => declared,
+        (true, true) => vec![TableConfig::default()],
+    }
+}
+
+fn stop_signals(signals: &[c_int]) -> std::io::Result<Signals> {
+    let again = Arc::new(AtomicBool::new(false));
+    for signal in signals {
+        signal_hook::flag::register_conditional_shutdown(
+            *signal,
+            FAILED.into(),
+            Arc::clone(&again),
+        )?;
+        signal_hook::flag::register(*signal, Arc::clone(&again))?;
+    }
+    Signals::new(signals)
+}
+
+/// What a ready node says, in one line.
+fn ready_line(config: &NodeConfig) -> String {
+    let tables: Vec<&str> = config.tables.iter().map(|table| table.name.as_str()).collect();
+    format!(
+        "node {:?} is ready at {}: memory {} in {}, tables {}",
+        config.name,
+        config.socket.display(),
+        config.memory,
+        config.region_path().display(),
+        tables.join(", ")
+    )
+}
+
+impl From<Fabric> for FabricKind {
+    fn from(fabric: Fabric) -> Self {
+        match fabric {
+            Fabric::Shm => FabricKind::Shm,
+            Fabric::Verbs => FabricKind::Verbs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    fn config(line: &str) -> Result<NodeConfig> {
+        let words = ["serve"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words)?.args.config()
+    }
+
+    #[test]
+    fn flags_override_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.toml");
+        let text = "name = \"a\"\nmemory = \"1GiB\"\nsessions = 7\n\
+                    [[table]]\nname = \"t\"\nways = 2\n[[table]]\nname = \"u\"\n";
+        std::fs::write(&file, text).unwrap();
+        let line = format!("--config {} --memory 2GiB --table t --table v", file.display());
+        let config = config(&line).unwrap();
+        assert_eq!(config.name, "a");
+        assert_eq!(config.memory, ByteSize::new(2 << 30));
+        assert_eq!(config.sessions, 7);
+        let tables: Vec<_> = config.tables.iter().map(|t| (t.name.as_str(), t.ways)).collect();
+        assert_eq!(tables, [("t", 2), ("v", TableConfig::default().ways)]);
+    }
+
+    #[test]
+    fn flags_about_tables_hold_for_all_of_them() {
+        let config = config("--value-max 64KiB --index-slots 4096 --engine pilaf").unwrap();
+        let [table] = &config.tables[..] else {
+            panic!("{:?}", config.tables);
+        };
+        assert_eq!(table.name, "default");
+        assert_eq!(table.engine, "pilaf");
+        assert_eq!(table.value_max, Some(ByteSize::new(64 << 10)));
+        assert_eq!(table.index_slots, Some(4096));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_the_callers_mistake() {
+        let error = config("--config /nowhere/a.toml").unwrap_err();
+        assert!(error.downcast_ref::<Usage>().is_some(), "{error:#}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Which cluster a command is about, and which of its tables.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use loch::{Cluster, ConnectOptions, Table};
+
+use crate::duration::parse_duration;
+
+/// Which cluster.
+#[derive(Debug, Args)]
+pub struct ClusterArgs {
+    /// Socket of a node of the cluster [default: $LOCH_SOCKET, else one of this user's]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How long to wait for nodes that are not up yet
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    wait: Duration,
+}
+
+/// Which table.
+#[derive(Debug, Args)]
+pub struct TableArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Table of the cluster
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    table: String,
+}
+
+/// What a command needs the cluster for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading; takes no session slot, so it works when all of them are taken.
+    Read,
+    /// Changing values too.
+    Write,
+}
+
+impl ClusterArgs {
+    /// Attaches to the cluster.
+    pub fn connect(&self, access: Access) -> Result<Cluster> {
+        let socket = self.socket.clone().unwrap_or_else(loch::default_socket);
+        let options = ConnectOptions {
+            read_only: access == Access::Read,
+            connect_timeout: self.wait,
+            ..ConnectOptions::default()
+        };
+        Ok(Cluster::connect_with(socket, options)?)
+    }
+}
+
+impl TableArgs {
+    /// Attaches to the cluster.
+    pub fn connect(&self, access: Access) -> Result<Cluster> {
+        self.cluster.connect(access)
+    }
+
+    /// Opens the table.
+    pub fn open(&self, cluster: &Cluster) -> Result<Table> {
+        Ok(cluster.table(&self.table)?)
+    }
+
+    /// Bytes of the longest value that the table takes.
+    pub fn value_bytes_max(&self, cluster: &Cluster) -> Option<u64> {
+        let tables = cluster.info().tables;
+        let table = tables.iter().find(|table| table.name == self.table);
+        table.map(|table| table.value_bytes_max)
+    }
+}

@@ -1,0 +1,148 @@
+//! `loch demo`: a small cluster on this host beside the stores people know.
+//!
+//! It is `loch bench` with the options chosen: three nodes and two clients,
+//! YCSB's workload B (95 % reads, keys by Zipf's law) on every engine of this
+//! build, then on the peers that are installed. Whatever is slow here, it ends
+//! in time and shows what it has by then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, Command, FromArgMatches};
+
+use crate::bench::{self, BenchArgs, BenchError};
+use crate::output;
+
+/// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
+///
+/// Loads a million records, runs YCSB's workload B on every engine of this build, then on
+/// memcached, Redis and LMDB where they are installed. Takes about half a minute and leaves nothing
+/// behind.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Records loaded before each measurement
+    #[arg(long, hide = true, default_value_t = 1_000_000)]
+    records: u64,
+    /// Length of each measurement
+    #[arg(long, hide = true, default_value_t = 3.0)]
+    seconds: f64,
+    /// After so many seconds what is not measured yet is left out
+    #[arg(long, hide = true, default_value_t = 50.0)]
+    within: f64,
+}
+
+/// Runs `loch demo`.
+pub fn run(args: DemoArgs) -> Result<(), BenchError> {
+    let options = options(&args);
+    let interrupted = bench::watch_signals()?;
+    let late = ring_after(args.within, &interrupted);
+    let spec = bench_args(&options)?.spec()?;
+    let mut objects = Vec::new();
+    let measured = bench::measure_all(&spec, &interrupted, &mut objects);
+    let is_late = late.load(Ordering::Relaxed);
+    let result = excuse(measured, is_late, !objects.is_empty());
+    if !objects.is_empty() {
+        bench::print_table(&spec, &objects)?;
+    }
+    result?;
+    output::line(&closing_words(&options)).map_err(|error| BenchError::Os {
+        action: "write the result",
+        source: std::io::Error::other(error),
+    })
+}
+
+/// The same as options of `loch bench`.
+fn options(args: &DemoArgs) -> String {
+    format!(
+        "--engine {} --nodes 3 --clients 2 --lanes 32 --records {} --reads 0.95 --dist zipf:0.99 \
+         --seconds {} --peer memcached,redis,lmdb",
+        bench::engine_names().replace(", ", ","),
+        args.records,
+        args.seconds
+    )
+}
+
+fn bench_args(options: &str) -> Result<BenchArgs, BenchError> {
+    let command = BenchArgs::augment_args(Command::new("bench").no_binary_name(true));
+    command
+        .try_get_matches_from(options.split_whitespace())
+        .and_then(|matches| BenchArgs::from_arg_matches(&matches))
+        .map_err(|error| BenchError::usage(error.to_string()))
+}
+
+/// Interrupts the run when its time is up, and notes that this was why.
+fn ring_after(seconds: f64, interrupted: &Arc<AtomicBool>) -> Arc<AtomicBool> {
+    let late = Arc::new(AtomicBool::new(false));
+    let (noted, interrupted) = (Arc::clone(&late), Arc::clone(interrupted));
+    let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    // Not waited for: it ends with the process at the latest.
+    thread::spawn(move || {
+        thread::sleep(length);
+        noted.store(true, Ordering::Relaxed);
+        interrupted.store(true, Ordering::Relaxed);
+    });
+    late
+}
+
+/// A run that its alarm ended has shown something, if it has measured something.
+fn excuse(
+    measured: Result<(), BenchError>,
+    is_late: bool,
+    has_results: bool,
+) -> Result<(), BenchError> {
+    match measured {
+        Err(BenchError::Interrupted) if is_late && has_results => {
+            bench::note("the time is up: what is not in the table was left out");
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn closing_words(options: &str) -> String {
+    format!(
+        "\nEvery client is a process that keeps 32 operations under way. Those of Loch read and write \
+         the memory\nof three nodes by themselves, whose processes sleep meanwhile; memcached and \
+         Redis are asked over a\nunix socket, pipelined as deep; LMDB is embedded in each client, with \
+         its file in memory.\n\n\
+         Try next:\n  \
+         loch bench {options}\n  \
+         loch bench --help          other workloads, and JSON\n  \
+         loch serve &               a node of your own; then: loch put colour green; loch get colour"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_options_are_options_of_the_bench() {
+        let args = DemoArgs { records: 10, seconds: 0.5, within: 1.0 };
+        let options = options(&args);
+        assert!(bench_args(&options).unwrap().spec().is_ok());
+        assert!(closing_words(&options).contains(&format!("loch bench {options}")));
+    }
+
+    #[test]
+    fn only_the_alarm_is_an_excuse_and_only_with_something_to_show() {
+        let interrupted = || Err(BenchError::Interrupted);
+        assert!(excuse(interrupted(), true, true).is_ok());
+        assert!(excuse(interrupted(), true, false).is_err());
+        assert!(excuse(interrupted(), false, true).is_err());
+        assert!(excuse(Err(BenchError::NothingMeasured), true, true).is_err());
+        assert!(excuse(Ok(()), false, false).is_ok());
+    }
+
+    #[test]
+    fn the_alarm_says_that_it_was_it() {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let late = ring_after(0.0, &interrupted);
+        while !interrupted.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        assert!(late.load(Ordering::Relaxed));
+    }
+}

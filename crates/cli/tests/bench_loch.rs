@@ -1,0 +1,243 @@
+//! `loch bench` and `loch demo` on Loch itself: nodes and clients are real
+//! processes, for about a second each, and nothing of them is left.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const LOCH: &str = env!("CARGO_BIN_EXE_loch");
+
+/// A command whose processes can be told from all others.
+struct Run {
+    name: String,
+    command: Command,
+    process: u32,
+}
+
+impl Run {
+    fn new(name: &str, line: &str) -> Self {
+        let mut command = Command::new(LOCH);
+        // Inherited by all that it starts.
+        let name = format!("LOCH_BENCH_TEST={name}-{}", std::process::id());
+        let (variable, value) = name.split_once('=').unwrap_or_default();
+        command.env(variable, value).args(line.split_whitespace());
+        Run { command, process: 0, name }
+    }
+
+    fn output(&mut self) -> Output {
+        let child = self
+            .command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary under test starts");
+        self.process = child.id();
+        child.wait_with_output().expect("it can be waited for")
+    }
+
+    /// Ends it by a signal once it has put its files into shared memory.
+    fn interrupted(&mut self, signal: Signal) -> Output {
+        let child = self
+            .command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary under test starts");
+        self.process = child.id();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !files(self.process).iter().any(|file| file.ends_with("0.sock")) {
+            assert!(Instant::now() < deadline, "no node came up");
+            thread::yield_now();
+        }
+        let process = i32::try_from(self.process).ok().and_then(Pid::from_raw);
+        kill_process(process.expect("a process has a number"), signal).expect("it still runs");
+        child.wait_with_output().expect("it can be waited for")
+    }
+
+    /// Asserts that all its processes have ended, and its files are gone.
+    fn nothing_is_left(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline && !self.processes().is_empty() {
+            thread::yield_now();
+        }
+        assert_eq!(self.processes(), Vec::<String>::new());
+        assert_eq!(files(self.process), BTreeSet::new());
+    }
+
+    fn processes(&self) -> Vec<String> {
+        let all = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
+        all.filter(|process| {
+            let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+            let mut variables = environment.split(|byte| *byte == 0);
+            variables.any(|variable| variable == self.name.as_bytes())
+        })
+        .map(|process| process.file_name().to_string_lossy().into_owned())
+        .collect()
+    }
+}
+
+/// What a bench has in shared memory.
+fn files(process: u32) -> BTreeSet<PathBuf> {
+    let prefix = format!("loch-bench-{process}-");
+    let all = std::fs::read_dir("/dev/shm").expect("there is shared memory").flatten();
+    all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .flat_map(|entry| {
+            let inside = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
+            inside.map(|file| file.path()).chain([entry.path()]).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The one object of a run that has to succeed and to leave nothing.
+fn object(name: &str, options: &str) -> Value {
+    let mut run = Run::new(name, &format!("bench --json --verify {options}"));
+    let output = run.output();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{options}: {stderr}");
+    assert_eq!(stderr, "", "{options}");
+    run.nothing_is_left();
+    serde_json::from_slice(&output.stdout).expect("one object")
+}
+
+fn number(object: &Value, field: &str) -> f64 {
+    object[field].as_f64().unwrap_or_else(|| panic!("{field}: {object}"))
+}
+
+#[test]
+fn nessie_on_two_nodes_with_two_clients() {
+    let object = object("two", "--engine nessie --nodes 2 --clients 2 --records 20000 --seconds 1");
+    for (field, expected) in [("engine", "nessie"), ("fabric", "shm"), ("dist", "zipf:0.99")] {
+        assert_eq!(object[field], expected, "{object}");
+    }
+    for (field, expected) in [("nodes", 2), ("clients", 2), ("lanes", 16), ("records", 20_000)] {
+        assert_eq!(object[field], expected, "{object}");
+    }
+    assert!(number(&object, "gets") > 1000.0 && number(&object, "puts") > 50.0, "{object}");
+    assert_eq!(object["gets"], object["get_hits"], "{object}");
+    assert_eq!(number(&object, "ops"), number(&object, "gets") + number(&object, "puts"));
+    assert_eq!(object["errors"], 0, "{object}");
+    assert!(object["retries"].is_u64(), "{object}");
+    assert!((1.0..10.0).contains(&number(&object, "seconds")), "{object}");
+    for kind in ["get_us", "put_us"] {
+        let at = |quantile| number(&object[kind], quantile);
+        assert!(0.0 < at("p50") && at("p50") <= at("p99") && at("p99") <= at("p999"), "{object}");
+    }
+    // A slot and an entry; now and then a second slot, or another key's entry.
+    assert!((2.0..3.0).contains(&number(&object, "round_trips_per_get")), "{object}");
+    assert!((2.0..3.0).contains(&number(&object, "verbs_per_get")), "{object}");
+    assert!((2.0..5.0).contains(&number(&object, "round_trips_per_put")), "{object}");
+    assert!((3.0..7.0).contains(&number(&object, "verbs_per_put")), "{object}");
+    // 32 B of slots and an entry of 112 B at the least.
+    assert!((144.0..250.0).contains(&number(&object, "bytes_per_get")), "{object}");
+    assert!(number(&object, "bytes_per_put") > 40.0, "{object}");
+    assert!(number(&object, "limit_ops_per_s") > 1e5, "{object}");
+    assert!(number(&object, "client_cpu_s") > 0.0, "{object}");
+    // The nodes lend memory and sleep; a scrub takes moments.
+    assert!(number(&object, "server_cpu_s") <= 0.2, "{object}");
+}
+
+#[test]
+fn one_lane_one_client_more_nodes_than_clients() {
+    let object = object(
+        "one",
+        "--nodes 3 --clients 1 --lanes 1 --records 5000 --reads 0.5 --ops 20000 --dist uniform",
+    );
+    assert_eq!((&object["ops"], &object["errors"]), (&Value::from(20_000), &Value::from(0)));
+    assert_eq!(object["gets"], object["get_hits"], "{object}");
+}
+
+#[test]
+fn long_values_and_only_updates() {
+    let object = object(
+        "long",
+        "--nodes 2 --clients 2 --lanes 4 --records 40 --value-size 1MiB --reads 0 --ops 400",
+    );
+    assert_eq!((&object["puts"], &object["errors"]), (&Value::from(400), &Value::from(0)));
+    assert!(object["verbs_per_get"].is_null() && object["limit_ops_per_s"].is_number(), "{object}");
+}
+
+#[test]
+fn switches_of_the_table_show_in_what_a_get_costs() {
+    let trips = |name: &str, switches: &str| {
+        let line = format!("--records 20000 --reads 1 --ops 100000 --dist zipf:0.99 {switches}");
+        let object = object(name, &line);
+        (number(&object, "round_trips_per_get"), number(&object, "bytes_per_get"))
+    };
+    let plain = trips("plain", "");
+    let (cached, unfiltered) = (trips("cache", "--cache on"), trips("filter", "--filter-bits off"));
+    assert!(cached.0 < plain.0 * 0.8, "a warm cache saves round trips: {cached:?} of {plain:?}");
+    assert!(unfiltered.1 > plain.1 * 1.2, "others' entries are read: {unfiltered:?} of {plain:?}");
+}
+
+#[test]
+fn what_is_not_in_this_build_ends_with_3() {
+    for (options, word) in [
+        ("--engine pilaf", "pilaf"),
+        ("--engine nessie-server", "nessie-server"),
+        ("--fabric verbs", "verbs"),
+        ("--fabric sim", "sim"),
+    ] {
+        let output = Run::new("not", &format!("bench --records 10 {options}")).output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{options}: {stderr}");
+        assert!(stderr.contains(word) && stderr.contains("not in this build"), "{stderr}");
+        assert!(output.stdout.is_empty(), "{options}");
+    }
+}
+
+#[test]
+fn more_than_nodes_can_hold_is_refused_at_once() {
+    let output = Run::new("much", "bench --records 1000000 --value-size 1MiB").output();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(2 | 3)), "{stderr}");
+    assert!(stderr.contains("--records"), "{stderr}");
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing() {
+    for (name, signal) in [("int", Signal::INT), ("term", Signal::TERM)] {
+        let mut run = Run::new(name, "bench --nodes 2 --clients 2 --seconds 60 --json");
+        let output = run.interrupted(signal);
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        run.nothing_is_left();
+    }
+}
+
+#[test]
+fn the_nodes_of_a_killed_run_end_too() {
+    let mut run = Run::new("kill", "bench --nodes 2 --clients 2 --seconds 60 --json");
+    run.interrupted(Signal::KILL);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline && !run.processes().is_empty() {
+        thread::yield_now();
+    }
+    assert_eq!(run.processes(), Vec::<String>::new());
+    let left = files(run.process);
+    let regions = left.iter().filter(|file| file.extension().is_some_and(|e| e == "region"));
+    assert_eq!(regions.count(), 0, "nodes remove their memory themselves: {left:?}");
+    for file in left.iter().rev() {
+        let removed = std::fs::remove_file(file).or_else(|_| std::fs::remove_dir(file));
+        removed.expect("what the killed bench could not remove is small and ours");
+    }
+}
+
+#[test]
+fn the_demo_shows_a_table_and_what_to_try_next() {
+    let mut run = Run::new("demo", "demo --records 2000 --seconds 0.2");
+    let began = Instant::now();
+    let output = run.output();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(began.elapsed() < Duration::from_secs(60));
+    for word in ["nessie", "lmdb", "nessie does × as many", "loch serve", "loch bench --help"] {
+        assert!(stdout.contains(word), "{word}: {stdout}");
+    }
+    run.nothing_is_left();
+}

@@ -1,0 +1,121 @@
+//! A table's session, and how it ends.
+//!
+//! # Faults
+//! The node's process may be away when a table is dropped, or have been away and come back: then the
+//! session is ended over a new connection, or, if nobody answers, by the client's own hand in the
+//! node's memory.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use loch_engines::epoch::Session;
+use loch_fabric::RegionId;
+
+use crate::connection::Connection;
+use crate::embedded::Embedded;
+use crate::limits::CLOSE_TIMEOUT;
+use crate::memory::{Mapped, Memory};
+use crate::node::sessions::{Opened, Process, free_own_slot};
+
+/// A session at the home node of a table.
+pub(crate) struct Lease {
+    home: usize,
+    memory: Arc<Memory>,
+    at: At,
+    /// A child process inherits the table but not the session: it must not end it.
+    pid: u32,
+}
+
+/// With whom the session was opened.
+enum At {
+    /// With nobody: it reads only.
+    Observer,
+    /// With a node, over this connection, which stays open for as long as the session lives.
+    Node(Arc<Connection>, Opened),
+    /// With a node inside this process.
+    Embedded(Arc<Embedded>, Opened),
+}
+
+impl Lease {
+    /// Reads only: no session is needed.
+    pub fn observer(home: usize, memory: Arc<Memory>) -> Self {
+        Self::new(home, memory, At::Observer)
+    }
+
+    /// A session that was opened over a connection.
+    pub fn of_node(
+        home: usize,
+        memory: Arc<Memory>,
+        connection: Arc<Connection>,
+        opened: Opened,
+    ) -> Self {
+        Self::new(home, memory, At::Node(connection, opened))
+    }
+
+    /// A session at a node inside this process.
+    pub fn of_embedded(home: usize, embedded: Arc<Embedded>, opened: Opened) -> Self {
+        let memory = embedded.memory().clone();
+        Self::new(home, memory, At::Embedded(embedded, opened))
+    }
+
+    fn new(home: usize, memory: Arc<Memory>, at: At) -> Self {
+        let pid = std::process::id();
+        Self { home, memory, at, pid }
+    }
+
+    /// The session as the engine needs it.
+    pub fn session(&self) -> Session {
+        let home = RegionId(self.home as u8);
+        match &self.at {
+            At::Observer => Session::observer(home),
+            At::Node(_, opened) | At::Embedded(_, opened) => {
+                Session::new(home, opened.slot, opened.incarnation)
+            }
+        }
+    }
+
+    /// Whether nothing can be written.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self.at, At::Observer)
+    }
+
+    /// Whether the session is another process's: this one was forked from it.
+    pub fn is_inherited(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    fn home(&self) -> &Mapped {
+        self.memory.nodes[self.home].as_ref().expect("the home node is mapped")
+    }
+
+    fn end_at_node(&self, connection: &Connection, opened: Opened) {
+        let Opened { slot, incarnation } = opened;
+        if connection.close_session(slot, incarnation, CLOSE_TIMEOUT).is_ok() {
+            return;
+        }
+        let home = self.home();
+        let again = Connection::open(&home.socket, false, Instant::now(), CLOSE_TIMEOUT)
+            .ok()
+            .filter(|admitted| admitted.welcome.identity == home.header.identity)
+            .map(|admitted| admitted.connection.close_session(slot, incarnation, CLOSE_TIMEOUT));
+        if !matches!(again, Some(Ok(()))) {
+            tracing::debug!(slot, "the home node is away: freeing the session's slot without it");
+            free_own_slot(&home.region, opened);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
+        match &self.at {
+            At::Observer => (),
+            At::Node(connection, opened) => self.end_at_node(connection, *opened),
+            At::Embedded(embedded, opened) => {
+                embedded.end_session(self.home, *opened, Process::own());
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The mapped memory of a cluster: the regions of its nodes, checked against each other, and where
+//! each table is in them.
+//!
+//! # Invariants
+//! 1. Node `n`'s region is attached under `RegionId(n)`, and its header says that it is node `n` of
+//!    as many nodes as there are.
+//! 2. All nodes declare the same tables with the same geometry, so every client computes the same
+//!    slots for a key.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::region::{
+    DIRECTORY_OFFSET, Header, LayoutError, SESSION_BYTES, SESSIONS_OFFSET, TableEntry,
+};
+use loch_fabric::shm::{Region, ShmEndpoint};
+use loch_fabric::{RegionId, RemoteAddr};
+
+use crate::plan::table_facts;
+use crate::{Error, TableInfo};
+
+/// One node's region, mapped and read.
+#[derive(Clone)]
+pub(crate) struct Mapped {
+    pub name: String,
+    pub socket: PathBuf,
+    pub region: Arc<Region>,
+    pub header: Header,
+    pub tables: Vec<TableEntry>,
+}
+
+impl Mapped {
+    /// Reads header and directory of a region.
+    ///
+    /// # Errors
+    /// [`LayoutError`] if they are not what this version writes.
+    pub fn read(name: String, socket: PathBuf, region: Arc<Region>) -> Result<Self, LayoutError> {
+        let (header, tables) = read_layout(&region)?;
+        Ok(Self { name, socket, region, header, tables })
+    }
+
+    /// Session slots for clients: all but the scrubber's.
+    pub fn client_sessions(&self) -> u32 {
+        self.header.sessions - 1
+    }
+
+    /// Client session slots that are taken.
+    pub fn client_sessions_taken(&self) -> u32 {
+        let taken = |slot: &u32| {
+            let at = SESSIONS_OFFSET + *slot as u64 * SESSION_BYTES;
+            let word = self.region.word(at);
+            word.load(std::sync::atomic::Ordering::Relaxed) != 0
+        };
+        (1..self.header.sessions).filter(taken).count() as u32
+    }
+}
+
+/// Reads header and directory.
+pub(crate) fn read_layout(region: &Region) -> Result<(Header, Vec<TableEntry>), LayoutError> {
+    let damaged = |what: &str| LayoutError::Damaged { what: what.into() };
+    let mut head = [0; size_of::<Header>()];
+    if region.len() < head.len() as u64 {
+        return Err(damaged("header"));
+    }
+    region.copy_out(0, &mut head);
+    let header = Header::parse(&head, region.len())?;
+    if header.sessions == 0 {
+        return Err(damaged("header"));
+    }
+    let mut directory = vec![0; header.tables as usize * size_of::<TableEntry>()];
+    if DIRECTORY_OFFSET + directory.len() as u64 > region.len() {
+        return Err(damaged("table directory"));
+    }
+    region.copy_out(DIRECTORY_OFFSET, &mut directory);
+    let parse = |at| TableEntry::parse(&directory, at, &header);
+    let tables = (0..header.tables as usize).map(parse).collect::<Result<_, _>>()?;
+    Ok((header, tables))
+}
+
+/// A table, as all nodes together have it.
+#[derive(Clone)]
+pub(crate) struct TableView {
+    pub name: String,
+    pub map: Arc<TableMap>,
+}
+
+/// The regions of a cluster. A node that cannot be reached is missing.
+pub(crate) struct Memory {
+    pub nodes: Vec<Option<Mapped>>,
+    pub tables: Vec<TableView>,
+}
+
+impl Memory {
+    /// Puts the regions of a cluster together; node `home` is there.
+    ///
+    /// # Errors
+    /// [`Error::ClusterMismatch`] names node and table.
+    pub fn join(nodes: Vec<Option<Mapped>>, home: usize) -> Result<Self, Error> {
+        let first = nodes[home].as_ref().expect("the home node is mapped");
+        for (number, node) in nodes.iter().enumerate() {
+            if let Some(node) = node {
+                check_node(first, node, number, nodes.len())?;
+            }
+        }
+        let place = |table: usize, number: usize| {
+            // Where nothing is mapped nothing is accessed: the offset does not matter.
+            let node = nodes[number].as_ref().unwrap_or(first);
+            let at = RemoteAddr::new(RegionId(number as u8), node.tables[table].offset);
+            (at, node.header.sessions)
+        };
+        let view = |(at, entry): (usize, &TableEntry)| {
+            let shape = entry.geometry.validate().expect("it was checked when it was read");
+            let places: Vec<_> = (0..nodes.len()).map(|number| place(at, number)).collect();
+            TableView {
+                name: entry.name().unwrap_or_default().to_owned(),
+                map: Arc::new(TableMap::new(shape, &places)),
+            }
+        };
+        let tables = first.tables.iter().enumerate().map(view).collect();
+        Ok(Self { nodes, tables })
+    }
+
+    /// Whether every node is mapped.
+    pub fn is_complete(&self) -> bool {
+        self.nodes.iter().all(Option::is_some)
+    }
+
+    /// An endpoint to all regions that are mapped.
+    pub fn endpoint(&self, home: usize) -> ShmEndpoint {
+        let mut endpoint = ShmEndpoint::new(RegionId(home as u8));
+        for (number, node) in self.nodes.iter().enumerate() {
+            if let Some(node) = node {
+                endpoint.attach(RegionId(number as u8), node.region.clone());
+            }
+        }
+        endpoint
+    }
+
+    /// The table of that name.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`] lists those there are.
+    pub fn table(&self, name: &str) -> Result<&TableView, Error> {
+        let found = self.tables.iter().find(|table| table.name == name);
+        found.ok_or_else(|| Error::NoSuchTable {
+            name: name.into(),
+            have: self.tables.iter().map(|t| t.name.clone()).collect(),
+        })
+    }
+
+    /// The tables, for people.
+    pub fn table_infos(&self) -> Vec<TableInfo> {
+        let info = |table: &TableView| {
+            let geometry = &table.map.shape.geometry;
+            TableInfo {
+                name: table.name.clone(),
+                engine: "nessie".into(),
+                index_slots: geometry.index_slots(),
+                index_bytes: geometry.index_bytes() * geometry.nodes as u64,
+                data_bytes: geometry.data_bytes() * geometry.nodes as u64,
+                value_bytes_max: geometry.value_bytes_max,
+                ways: geometry.ways,
+                bucket_slots: geometry.bucket_slots,
+            }
+        };
+        self.tables.iter().map(info).collect()
+    }
+}
+
+/// Whether a node is who it should be, and declares what the first one does.
+fn check_node(first: &Mapped, node: &Mapped, number: usize, nodes: usize) -> Result<(), Error> {
+    let who = |node: &Mapped| format!("node {:?} ({})", node.name, node.socket.display());
+    let mismatch = |problem: String| Err(Error::ClusterMismatch { problem });
+    let (place, of) = (node.header.node as usize, node.header.nodes as usize);
+    if (place, of) != (number, nodes) {
+        return mismatch(format!(
+            "{} is node {place} of {of}, but number {number} of {nodes} for {}: give all nodes the \
+             same `cluster` list",
+            who(node),
+            who(first)
+        ));
+    }
+    if node.tables.len() != first.tables.len() {
+        return mismatch(format!(
+            "{} has {} tables, {} has {}: declare the same tables on all nodes",
+            who(node),
+            node.tables.len(),
+            who(first),
+            first.tables.len()
+        ));
+    }
+    for (theirs, ours) in node.tables.iter().zip(&first.tables) {
+        let facts = table_facts(theirs, ours);
+        if let Some(fact) = facts.into_iter().find(|fact| fact.have != fact.want) {
+            return mismatch(format!(
+                "{}: {} on {}, {} on {}: declare the same tables on all nodes",
+                fact.field,
+                fact.have,
+                who(node),
+                fact.want,
+                who(first)
+            ));
+        }
+    }
+    Ok(())
+}

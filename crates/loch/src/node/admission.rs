@@ -1,0 +1,184 @@
+//! The node's socket: making it, taking it away, and who may come in.
+//!
+//! # Invariants
+//! 1. A socket at which a node answers is never replaced. One at which nobody does is a dead node's.
+//!    Looking and replacing are one step: the folder is locked meanwhile.
+//! 2. Nobody but the node's user can connect: the socket has its mode before it listens. Whoever
+//!    connects all the same (root) is asked for its user id.
+//! 3. A node removes only the socket that it made.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use super::lock::lock_within;
+use crate::Error;
+use crate::connection::may_attach;
+use crate::limits::{BACKLOG, SOCKET_LOCK_TIMEOUT};
+
+/// A socket that listens.
+pub(super) struct Door {
+    pub listener: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the socket file: invariant 3.
+    made: (u64, u64),
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Visitor {
+    pub pid: u32,
+    pub uid: u32,
+}
+
+/// Whether a node answers at `socket`; cheap, and no promise.
+pub(super) fn is_live(socket: &Path) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        // A full queue: somebody is to empty it.
+        Err(error) => error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()),
+    }
+}
+
+impl Door {
+    /// Makes the socket and listens.
+    ///
+    /// # Errors
+    /// [`Error::SocketInUse`], [`Error::Os`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let _alone = lock_folder(dir, path)?;
+        match std::fs::symlink_metadata(path) {
+            Ok(there) if !there.file_type().is_socket() => {
+                return Err(Error::config(
+                    "socket",
+                    format!("{} is there and is no socket", path.display()),
+                ));
+            }
+            Ok(_) if is_live(path) => {
+                return Err(Error::SocketInUse { socket: path.into() });
+            }
+            Ok(_) => {
+                tracing::info!(socket = %path.display(), "replacing the socket of a dead node");
+                std::fs::remove_file(path).map_err(Error::os("remove", path))?;
+            }
+            Err(_) => (),
+        }
+        let address = SocketAddrUnix::new(path).map_err(Error::os("name", path))?;
+        let listener = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .map_err(Error::os("open", path))?;
+        rustix::net::bind(&listener, &address).map_err(Error::os("bind", path))?;
+        // Invariant 2: nobody can connect before it listens.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+            .map_err(Error::os("set the mode of", path))?;
+        let made = std::fs::symlink_metadata(path).map_err(Error::os("stat", path))?;
+        rustix::net::listen(&listener, BACKLOG).map_err(Error::os("listen at", path))?;
+        Ok(Self { listener, path: path.into(), made: (made.dev(), made.ino()) })
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes a connection; `None` if nobody is waiting.
+    pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(&self.listener, flags) {
+            Ok(stream) => Ok(Some(stream)),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let there = std::fs::symlink_metadata(&self.path);
+        if there.is_ok_and(|there| (there.dev(), there.ino()) == self.made) {
+            // One that stays is replaced by the next start.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Who has connected, and whether he may.
+pub(super) fn identify(stream: &OwnedFd) -> Result<(Visitor, bool), Errno> {
+    let peer = sockopt::socket_peercred(stream)?;
+    let visitor = Visitor { pid: peer.pid.as_raw_nonzero().get() as u32, uid: peer.uid.as_raw() };
+    let ours = rustix::process::getuid().as_raw();
+    Ok((visitor, may_attach(visitor.uid, ours)))
+}
+
+/// Locks a folder for the moment, against other nodes that start in it.
+fn lock_folder(dir: &Path, socket: &Path) -> Result<File, Error> {
+    let file = File::open(dir).map_err(Error::os("open", dir))?;
+    if lock_within(&file, SOCKET_LOCK_TIMEOUT).map_err(Error::os("lock", dir))? {
+        return Ok(file);
+    }
+    Err(Error::Os {
+        action: "lock",
+        path: dir.into(),
+        cause: format!(
+            "another process holds it; choose a folder of your own for {}",
+            socket.display()
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_socket_is_not_replaced_and_a_stale_one_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let door = Door::open(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(matches!(Door::open(&path), Err(Error::SocketInUse { .. })));
+        // As a killed process leaves it.
+        let dead = std::mem::ManuallyDrop::new(door);
+        rustix::net::shutdown(&dead.listener, rustix::net::Shutdown::Both).unwrap();
+        let door = Door::open(&path).unwrap();
+        assert_eq!(door.path(), path);
+        drop(door);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("precious");
+        std::fs::write(&path, "data").unwrap();
+        assert!(matches!(Door::open(&path), Err(Error::Config { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"data");
+    }
+
+    #[test]
+    fn a_door_removes_only_its_own_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let first = Door::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = Door::open(&path).unwrap();
+        drop(first);
+        assert!(path.exists() && is_live(second.path()));
+    }
+
+    #[test]
+    fn a_node_serves_its_user_and_root() {
+        assert!(may_attach(1000, 1000) && may_attach(0, 1000));
+        assert!(!may_attach(1000, 1001) && !may_attach(1000, 0));
+    }
+}

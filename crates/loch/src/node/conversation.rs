@@ -1,0 +1,221 @@
+//! One client's connection: frames in, replies out.
+//!
+//! # Invariants
+//! 1. While a reply waits to be sent nothing more is read, so what is held of a connection is
+//!    bounded: a frame, a read, and the replies to what one read brought.
+//! 2. When the *client* closes, its sessions end. When the *node* closes, because of garbage, they do
+//!    not: the client's process may be using them, and they end with it.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::admission::Visitor;
+use super::sessions::{Opened, Process};
+use crate::limits::READ_BYTES;
+use crate::wire::{self, Code, Decoder, Refused, Reply, Request, Welcome};
+
+/// What a conversation asks of its node.
+pub(super) trait Desk {
+    /// What a client is told on entering.
+    fn welcome(&self) -> &Welcome;
+    /// The descriptor of the region that such a client is given.
+    fn region(&self, read_only: bool) -> BorrowedFd<'_>;
+    /// Opens a session for a process, and watches it.
+    fn open_session(&mut self, process: Process) -> Option<Opened>;
+    /// Ends a session that the client has left in order; whether it was its own.
+    fn close_session(&mut self, session: Opened, process: Process) -> bool;
+}
+
+/// A connection and what is known of its client.
+pub(super) struct Conversation {
+    stream: OwnedFd,
+    visitor: Visitor,
+    /// The client's process, once it had to do with sessions. Asked while it is there: later its
+    /// number may be another's.
+    process: Option<Process>,
+    decoder: Decoder,
+    /// Whether it said hello, and for reading only.
+    greeted: Option<bool>,
+    /// Sessions opened here that have not ended.
+    sessions: Vec<Opened>,
+    /// Replies that are not sent yet.
+    out: Vec<u8>,
+    /// Whether the region's descriptor goes with the next byte.
+    pass_region: bool,
+    /// Whether nothing comes after `out`.
+    closing: bool,
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Wait until the client says something.
+    Listen,
+    /// Wait until the client takes something.
+    Send,
+    /// The client has closed.
+    Gone,
+    /// Close it.
+    Close,
+}
+
+impl Conversation {
+    /// A conversation with somebody who may come in.
+    pub fn new(stream: OwnedFd, visitor: Visitor) -> Self {
+        Self {
+            stream,
+            visitor,
+            process: None,
+            decoder: Decoder::default(),
+            greeted: None,
+            sessions: Vec::new(),
+            out: Vec::new(),
+            pass_region: false,
+            closing: false,
+        }
+    }
+
+    /// A conversation with somebody who may not: he is told so, and that is all.
+    pub fn refusal(stream: OwnedFd, visitor: Visitor) -> Self {
+        let mut conversation = Self::new(stream, visitor);
+        let text = format!("user {} may not attach to this node", visitor.uid);
+        conversation.refuse(Refused::new(Code::ForeignUser, text));
+        conversation
+    }
+
+    /// The connection.
+    pub fn stream(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// The sessions that were opened here and have not ended, and their process.
+    pub fn sessions(&self) -> Option<(&[Opened], Process)> {
+        Some((&self.sessions, self.process?))
+    }
+
+    fn process(&mut self) -> Option<Process> {
+        self.process = self.process.or_else(|| Process::of_pid(self.visitor.pid));
+        self.process
+    }
+
+    /// Goes on for as long as there is something to do, but reads once at most, so that no client
+    /// keeps the others waiting.
+    pub fn turn(&mut self, desk: &mut impl Desk) -> Turn {
+        if let Some(turn) = self.flush(desk) {
+            return turn;
+        }
+        let mut bytes = [0; READ_BYTES];
+        match rustix::net::recv(&self.stream, &mut bytes, RecvFlags::empty()) {
+            Ok((_, 0)) => return Turn::Gone,
+            Ok((_, n)) => self.decoder.push(&bytes[..n]),
+            Err(Errno::AGAIN | Errno::INTR) => return Turn::Listen,
+            Err(_) => return Turn::Gone,
+        }
+        while !self.closing {
+            match self.decoder.next() {
+                Ok(None) => break,
+                Ok(Some(frame)) => self.answer(&frame, desk),
+                Err(error) => self.refuse((&error).into()),
+            }
+        }
+        self.flush(desk).unwrap_or(Turn::Listen)
+    }
+
+    fn answer(&mut self, frame: &[u8], desk: &mut impl Desk) {
+        let request = match wire::decode_request(frame) {
+            Ok(request) => request,
+            Err(error) => return self.refuse((&error).into()),
+        };
+        match (request, self.greeted) {
+            (Request::Hello { client, read_only, .. }, None) => {
+                tracing::debug!(client, read_only, "a client attaches");
+                self.greeted = Some(read_only);
+                self.pass_region = true;
+                self.say(&Reply::Welcome(desk.welcome().clone()));
+            }
+            (Request::Hello { .. }, Some(_)) | (_, None) => {
+                self.refuse(Refused::new(Code::Order, "hello comes first, and once"));
+            }
+            (Request::OpenSession {}, Some(true)) => {
+                let text = "a client that attached read-only has no session";
+                self.say(&Reply::Refused(Refused::new(Code::ReadOnly, text)));
+            }
+            (Request::OpenSession {}, Some(false)) => {
+                let reply = self.open_session(desk);
+                self.say(&reply);
+            }
+            (Request::CloseSession { slot, incarnation }, Some(_)) => {
+                let reply = self.close_session(Opened { slot, incarnation }, desk);
+                self.say(&reply);
+            }
+        }
+    }
+
+    fn open_session(&mut self, desk: &mut impl Desk) -> Reply {
+        let Some(process) = self.process() else {
+            let text = "the client's process cannot be seen here: is it in another container?";
+            return Reply::Refused(Refused::new(Code::Unseen, text));
+        };
+        match desk.open_session(process) {
+            None => {
+                let text = format!("all {} session slots are taken", desk.welcome().sessions);
+                Reply::Refused(Refused::new(Code::SessionsExhausted, text))
+            }
+            Some(opened) => {
+                self.sessions.push(opened);
+                Reply::Session { slot: opened.slot, incarnation: opened.incarnation }
+            }
+        }
+    }
+
+    fn close_session(&mut self, session: Opened, desk: &mut impl Desk) -> Reply {
+        if !self.process().is_some_and(|process| desk.close_session(session, process)) {
+            let text = format!("this process has no session {session:?}");
+            return Reply::Refused(Refused::new(Code::NoSuchSession, text));
+        }
+        self.sessions.retain(|s| *s != session);
+        Reply::Closed {}
+    }
+
+    fn say(&mut self, reply: &Reply) {
+        self.out.extend(wire::encode(reply));
+    }
+
+    /// Says no for the last time.
+    fn refuse(&mut self, refused: Refused) {
+        tracing::debug!(pid = self.visitor.pid, why = refused.text, "a client is refused");
+        self.say(&Reply::Refused(refused));
+        self.closing = true;
+    }
+
+    /// Sends what there is to send. `None` if all of it was, and more may be read.
+    fn flush(&mut self, desk: &impl Desk) -> Option<Turn> {
+        while !self.out.is_empty() {
+            match self.send(desk) {
+                Ok(sent) => {
+                    self.pass_region = false;
+                    self.out.drain(..sent);
+                }
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN) => return Some(Turn::Send),
+                Err(_) => return Some(Turn::Gone),
+            }
+        }
+        self.closing.then_some(Turn::Close)
+    }
+
+    fn send(&self, desk: &impl Desk) -> Result<usize, Errno> {
+        let fds = [desk.region(self.greeted == Some(true))];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if self.pass_region {
+            let pushed = control.push(SendAncillaryMessage::ScmRights(&fds));
+            assert!(pushed, "there is room for one descriptor");
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.stream, &[IoSlice::new(&self.out)], &mut control, flags)
+    }
+}

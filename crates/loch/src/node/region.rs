@@ -1,0 +1,247 @@
+//! The node's region file: made once, and taken over by every later start.
+//!
+//! # Invariants
+//! 1. A region file of the configured name is complete: it is made under another name, and gets its
+//!    own when its header is written.
+//! 2. One live node owns a region file: it holds a lock on it. The lock is on a descriptor that no
+//!    client is given, for it would last as long as any copy of the descriptor.
+//! 3. What is there and does not fit is an error. Nothing is ever wiped.
+//!
+//! # Faults
+//! A node that dies while it makes its region leaves a file `….new`, which the next start removes. A
+//! node that dies later leaves the region as it is.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use loch_engines::region::{DIRECTORY_OFFSET, Header, LAYOUT_VERSION, LayoutError};
+use loch_fabric::shm::{Region, RegionError};
+use rustix::fs::RenameFlags;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::lock::lock_within;
+use crate::limits::REGION_LOCK_TIMEOUT;
+use crate::memory::read_layout;
+use crate::plan::Plan;
+use crate::{ByteSize, Error};
+
+/// A region that this node owns.
+pub(super) struct Owned {
+    pub region: Arc<Region>,
+    pub path: PathBuf,
+    /// Whether its data was there before.
+    pub warm: bool,
+    /// What clients are given: descriptors of their own.
+    pub writable: File,
+    pub readable: File,
+    /// Invariant 2.
+    _lock: File,
+}
+
+/// Tries at a file that others make and remove at the same time.
+const TRIES: usize = 16;
+
+/// Takes over the region at `path`, or makes it.
+///
+/// # Errors
+/// [`Error::RegionInUse`], [`Error::RegionMismatch`], [`Error::RegionDamaged`], [`Error::NoSpace`].
+pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<Owned, Error> {
+    for _ in 0..TRIES {
+        let owned = match File::options().read(true).write(true).open(path) {
+            Ok(file) => take_over(path, file, plan)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => create(path, plan)?,
+            Err(error) => return Err(Error::os("open", path)(error)),
+        };
+        if let Some(owned) = owned {
+            return Ok(owned);
+        }
+    }
+    // Somebody else is at it, again and again.
+    Err(in_use(path))
+}
+
+/// Removes the file. The caller still holds the lock, so it is nobody else's.
+pub(super) fn remove(owned: &Owned) {
+    if let Err(error) = std::fs::remove_file(&owned.path) {
+        tracing::warn!(path = %owned.path.display(), %error, "the region file stays");
+    }
+}
+
+/// Locks a file that is there and checks it. `None` if it was replaced meanwhile.
+fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<Owned>, Error> {
+    if !lock(&file, path)? {
+        return Ok(None);
+    }
+    let bytes = file.metadata().map_err(Error::os("stat", path))?.len();
+    check_length(&file, bytes, path)?;
+    let region =
+        Region::from_fd(reopen(&file, path, true)?.into(), bytes, true).map_err(of_region(path))?;
+    let (header, tables) = read_layout(&region).map_err(|error| match error {
+        LayoutError::Version { found } => Error::RegionMismatch {
+            path: path.into(),
+            field: "layout version".into(),
+            have: found.to_string(),
+            want: LAYOUT_VERSION.to_string(),
+        },
+        other => Error::RegionDamaged { path: path.into(), what: other.to_string() },
+    })?;
+    if let Some(difference) = plan.difference(&header, &tables) {
+        return Err(Error::RegionMismatch {
+            path: path.into(),
+            field: difference.field,
+            have: difference.have,
+            want: difference.want,
+        });
+    }
+    own(path, file, region, true).map(Some)
+}
+
+/// A file that is shorter than its header says was truncated; mapping it would be deadly.
+fn check_length(file: &File, bytes: u64, path: &Path) -> Result<(), Error> {
+    let damaged = |what: String| Error::RegionDamaged { path: path.into(), what };
+    let mut head = [0; size_of::<Header>()];
+    if bytes < head.len() as u64 {
+        return Err(damaged(format!("it has only {bytes} bytes")));
+    }
+    file.read_exact_at(&mut head, 0).map_err(Error::os("read", path))?;
+    let header = Header::read_from_bytes(&head).expect("as many bytes as a header has");
+    let valid = Header::parse(&head, header.region_bytes).is_ok();
+    if valid && header.region_bytes != bytes {
+        return Err(damaged(format!(
+            "it has {bytes} bytes, its header says {}: it was truncated or extended",
+            header.region_bytes
+        )));
+    }
+    Ok(())
+}
+
+/// Makes the file under another name and then gives it its own. `None` if one appeared meanwhile.
+fn create(path: &Path, plan: &Plan) -> Result<Option<Owned>, Error> {
+    let new = unfinished(path);
+    let region = match Region::create(&new, plan.header.region_bytes) {
+        Err(RegionError::Exists { .. }) => {
+            remove_stale(&new)?;
+            return Ok(None);
+        }
+        made => made.map_err(of_region(path))?,
+    };
+    let opened = File::options().read(true).write(true).open(&new);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::os("open", &new)(error)),
+    };
+    // Before the lock is ours somebody may take the file for a dead node's and remove it.
+    if !lock(&file, &new)? {
+        return Ok(None);
+    }
+    format(&region, plan)?;
+    let here = rustix::fs::CWD;
+    match rustix::fs::renameat_with(here, &new, here, path, RenameFlags::NOREPLACE) {
+        Ok(()) => own(path, file, region, false).map(Some),
+        Err(rustix::io::Errno::EXIST) => {
+            std::fs::remove_file(&new).map_err(Error::os("remove", &new))?;
+            Ok(None)
+        }
+        Err(error) => {
+            // The error says what is wrong; a file that stays is removed by the next start.
+            let _ = std::fs::remove_file(&new);
+            Err(Error::os("rename", &new)(error))
+        }
+    }
+}
+
+/// Writes header and directory into a region of zeros.
+pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
+    let mut identity = [0; 8];
+    rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
+        .map_err(Error::os("draw random bytes for", Path::new("the region")))?;
+    let header = Header { identity: u64::from_le_bytes(identity) | 1, ..plan.header }.sealed();
+    region.copy_in(DIRECTORY_OFFSET, plan.tables.as_bytes());
+    region.copy_in(0, header.as_bytes());
+    Ok(())
+}
+
+/// A region whose file is locked.
+fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<Owned, Error> {
+    Ok(Owned {
+        region: Arc::new(region),
+        path: path.into(),
+        warm,
+        writable: reopen(&lock, path, true)?,
+        readable: reopen(&lock, path, false)?,
+        _lock: lock,
+    })
+}
+
+/// The name of a region that is being made.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Removes what a node left that died while it made its region.
+fn remove_stale(new: &Path) -> Result<(), Error> {
+    let Ok(file) = File::open(new) else {
+        return Ok(());
+    };
+    if lock(&file, new)? {
+        tracing::warn!(path = %new.display(), "removing what a node left that died while starting");
+        std::fs::remove_file(new).map_err(Error::os("remove", new))?;
+    }
+    Ok(())
+}
+
+/// Locks a file; whether it is still the one of that name.
+fn lock(file: &File, path: &Path) -> Result<bool, Error> {
+    if !lock_within(file, REGION_LOCK_TIMEOUT).map_err(Error::os("lock", path))? {
+        return Err(in_use(path));
+    }
+    let ours = file.metadata().map_err(Error::os("stat", path))?;
+    let there = std::fs::metadata(path);
+    Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
+}
+
+/// A descriptor of the same file that shares nothing else with `file`.
+fn reopen(file: &File, path: &Path, write: bool) -> Result<File, Error> {
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let opened = File::options().read(true).write(write).open(itself);
+    opened.map_err(Error::os("reopen", path))
+}
+
+/// Whether there is a region, or room for it: asked before tens of gigabytes are filled in vain.
+///
+/// # Errors
+/// [`Error::NoSpace`].
+pub(super) fn check_space(path: &Path, bytes: u64) -> Result<(), Error> {
+    if path.exists() {
+        return Ok(());
+    }
+    remove_stale(&unfinished(path))?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let stat = rustix::fs::statvfs(dir).map_err(Error::os("stat", dir))?;
+    if stat.f_bavail.saturating_mul(stat.f_frsize) < bytes {
+        return Err(Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) });
+    }
+    Ok(())
+}
+
+fn in_use(path: &Path) -> Error {
+    Error::RegionInUse { path: path.into() }
+}
+
+/// An error of the fabric's, with the path of the region.
+pub(crate) fn of_region(path: &Path) -> impl FnOnce(RegionError) -> Error {
+    move |error| match error {
+        RegionError::NoSpace { bytes, .. } => {
+            Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) }
+        }
+        RegionError::Os { action, source, .. } => Error::os(action, path)(source),
+        other => Error::RegionDamaged { path: path.into(), what: other.to_string() },
+    }
+}

@@ -1,0 +1,303 @@
+//! The node's other thread: puts in order what sessions of this node left behind.
+//!
+//! When a session ends, the chunks that it leased are released: whatever a chunk descriptor names as
+//! its owner, if it was a session of this node and lives no more, is dead. That is looked up afresh
+//! every time, on all nodes, so nothing is forgotten over a restart. After a *death* entries may
+//! have leaked as well, and the tables are scrubbed.
+//!
+//! # Invariants
+//! 1. The owners are read before the sessions that live: a session that is in a descriptor and not
+//!    among the living afterwards has ended.
+//! 2. With nothing to do the thread sleeps without a timeout. Scrubs are at least
+//!    [`SCRUB_INTERVAL`] apart; one that failed is repeated after ever longer pauses.
+//!
+//! # Faults
+//! A node that cannot be reached is asked again at the next event, and after a pause; the others are
+//! dealt with meanwhile, but a scrub needs all of them. Dying in the middle of anything is as good
+//! as not having begun.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::slab::Chunk;
+use loch_engines::nessie::{Client, Scrubbed, release_dead};
+use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{Buf, Fabric, RegionId};
+
+use super::sessions::{Opened, Sessions};
+use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
+use crate::memory::Memory;
+use crate::{CacheLimits, Error};
+
+/// Maps the regions of all nodes that can be reached, this one's among them.
+pub(crate) type Attach = Box<dyn FnMut() -> Result<Arc<Memory>, Error> + Send>;
+
+/// Tells the scrubber what happened.
+#[derive(Clone)]
+pub(crate) struct Bell {
+    sender: Sender<Event>,
+}
+
+/// A running scrubber. Dropping it stops it, in the middle of a scrub if need be.
+pub(crate) struct Scrubber {
+    bell: Bell,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Event {
+    Ended { died: bool },
+    Stop,
+}
+
+impl Bell {
+    /// A session of this node has ended: its slot is free. `died` if its client did not say so.
+    pub fn ended(&self, died: bool) {
+        // A scrubber that has stopped is not needed: the next start looks at everything.
+        let _ = self.sender.send(Event::Ended { died });
+    }
+}
+
+impl Scrubber {
+    /// Starts the thread of node `node`.
+    pub fn start(node: usize, sessions: Arc<Sessions>, attach: Attach) -> std::io::Result<Self> {
+        let (sender, events) = mpsc::channel();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let worker = Worker {
+            node,
+            session: sessions.open_scrubber(),
+            sessions,
+            attach,
+            stopping: stopping.clone(),
+            release: false,
+            scrub: false,
+            pause: SCRUB_INTERVAL,
+            scrubbed_at: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("loch-scrubber".into())
+            .spawn(move || worker.run(&events))?;
+        Ok(Self { bell: Bell { sender }, stopping, thread: Some(thread) })
+    }
+
+    /// What to ring when a session has ended.
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+}
+
+impl Drop for Scrubber {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        let _ = self.bell.sender.send(Event::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the scrubber had panicked");
+        }
+    }
+}
+
+struct Worker {
+    node: usize,
+    /// Its own session.
+    session: Opened,
+    sessions: Arc<Sessions>,
+    attach: Attach,
+    stopping: Arc<AtomicBool>,
+    /// Whether chunks may be leased to sessions that are no more.
+    release: bool,
+    /// Whether entries may have leaked.
+    scrub: bool,
+    /// How long to wait before what failed is tried again.
+    pause: Duration,
+    scrubbed_at: Option<Instant>,
+}
+
+/// Why a pass did not come to its end.
+enum Halt {
+    Stopped,
+    Failed(EngineError),
+}
+
+impl From<EngineError> for Halt {
+    fn from(error: EngineError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Worker {
+    fn run(mut self, events: &Receiver<Event>) {
+        let mut due = None;
+        while self.wait(events, due) {
+            due = self.work();
+        }
+        self.sessions.close_scrubber(self.session);
+    }
+
+    /// Waits for an event, or until something is due; whether to go on.
+    fn wait(&mut self, events: &Receiver<Event>, due: Option<Instant>) -> bool {
+        let first = match due {
+            None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(due) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
+        };
+        let first = match first {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        };
+        for event in first.into_iter().chain(events.try_iter()) {
+            match event {
+                Event::Stop => return false,
+                Event::Ended { died } => {
+                    self.release = true;
+                    self.scrub |= died;
+                }
+            }
+        }
+        true
+    }
+
+    /// Does what can be done now; when to look again, if something is left.
+    fn work(&mut self) -> Option<Instant> {
+        let earliest = self.scrubbed_at.map(|at| at + SCRUB_INTERVAL);
+        let early = earliest.filter(|at| Instant::now() < *at);
+        let outcome = (self.attach)().map_err(|error| error.to_string()).and_then(|memory| {
+            self.pass(&memory, early.is_none()).map_err(|halt| match halt {
+                Halt::Stopped => "the node stops".into(),
+                Halt::Failed(error) => error.to_string(),
+            })
+        });
+        match outcome {
+            Ok(()) if !self.release && !self.scrub => {
+                self.pause = SCRUB_INTERVAL;
+                None
+            }
+            Ok(()) if early.is_some() && !self.release => early,
+            Ok(()) => self.later("a node of the cluster cannot be reached"),
+            Err(why) => self.later(&why),
+        }
+    }
+
+    fn later(&mut self, why: &str) -> Option<Instant> {
+        tracing::debug!(why, again_in = ?self.pause, "scrubbing is put off");
+        let due = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(SCRUB_RETRY_MAX);
+        Some(due)
+    }
+
+    fn pass(&mut self, memory: &Memory, may_scrub: bool) -> Result<(), Halt> {
+        if self.release {
+            let endpoint = memory.endpoint(self.node);
+            for table in &memory.tables {
+                for dti in reachable(memory) {
+                    self.release_chunks(&endpoint, &table.map, dti)?;
+                }
+            }
+            self.release = !memory.is_complete();
+        }
+        if self.scrub && may_scrub && memory.is_complete() {
+            self.scrubbed_at = Some(Instant::now());
+            for table in &memory.tables {
+                let client = self.client(memory, &table.map);
+                for dti in reachable(memory) {
+                    let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
+                    report(&table.name, dti, scrubbed);
+                }
+            }
+            self.scrub = false;
+        }
+        Ok(())
+    }
+
+    fn client(&self, memory: &Memory, map: &Arc<TableMap>) -> Client<ShmEndpoint> {
+        let home = RegionId(self.node as u8);
+        let session = Session::new(home, self.session.slot, self.session.incarnation);
+        let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
+        let endpoint = memory.endpoint(self.node);
+        Client::new(endpoint, map.clone(), session, cache, SCRUB_WAIT_US)
+    }
+
+    /// Releases what dead sessions of this node leased in a data table.
+    fn release_chunks(
+        &mut self,
+        endpoint: &ShmEndpoint,
+        map: &TableMap,
+        dti: u8,
+    ) -> Result<(), Halt> {
+        // Invariant 1: in this order.
+        let owners = self.drive(owners(endpoint, map, dti))??;
+        let live = self.sessions.live();
+        let is_dead = |owner: &u32| self.sessions.is_ours(*owner) && !live.contains(owner);
+        // What was being seized waits for a grace period, which is part of a scrub.
+        self.scrub |= owners.seizing.iter().any(is_dead);
+        for dead in owners.all.into_iter().filter(is_dead) {
+            let released = self.drive(release_dead(endpoint, map, dti, dead))??;
+            tracing::debug!(dti, owner = dead, slabs = released, "released what a session left");
+        }
+        Ok(())
+    }
+
+    /// Runs a future to its end, unless the node stops.
+    fn drive<T>(&self, future: impl Future<Output = T>) -> Result<T, Halt> {
+        let mut future = pin!(future);
+        let mut cx = Context::from_waker(Waker::noop());
+        while !self.stopping.load(Ordering::Acquire) {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return Ok(output);
+            }
+        }
+        Err(Halt::Stopped)
+    }
+}
+
+/// The data tables whose nodes are mapped: table `n` is node `n`'s.
+fn reachable(memory: &Memory) -> Vec<u8> {
+    let nodes = memory.nodes.iter().enumerate();
+    nodes.filter_map(|(n, node)| node.as_ref().map(|_| n as u8)).collect()
+}
+
+/// The sessions that a data table's chunk descriptors name.
+#[derive(Default)]
+struct Owners {
+    all: BTreeSet<u32>,
+    seizing: BTreeSet<u32>,
+}
+
+async fn owners(endpoint: &ShmEndpoint, map: &TableMap, dti: u8) -> Result<Owners, EngineError> {
+    let bytes = map.shape.geometry.chunks as usize * 8;
+    let buf = Buf::with_capacity(bytes);
+    let (words, done) = endpoint.read(map.chunk_addr(dti, 0), bytes, buf).await;
+    done?;
+    let mut owners = Owners::default();
+    for word in words.chunks_exact(8) {
+        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+        match Chunk::from_word(word) {
+            Some(
+                Chunk::Leased { owner, .. }
+                | Chunk::Forming { owner, .. }
+                | Chunk::Closing { owner, .. },
+            ) => drop(owners.all.insert(owner)),
+            Some(Chunk::Seized { owner, .. }) => drop(owners.seizing.insert(owner)),
+            _ => (),
+        }
+    }
+    Ok(owners)
+}
+
+fn report(table: &str, dti: u8, scrubbed: Scrubbed) {
+    let Scrubbed { entries, freed, freed_bytes, tentative, moves, .. } = scrubbed;
+    if freed + tentative + moves > 0 {
+        tracing::info!(table, dti, entries, freed, freed_bytes, tentative, moves, "scrubbed");
+    }
+}

@@ -1,0 +1,343 @@
+//! A node's session slots: who has which.
+//!
+//! A session is a client's presence in the node's memory: grace periods wait for it, and what it
+//! leased is its own. It belongs to a process; the node frees its slot when the client says so, when
+//! the connection it was opened on is closed, or when its process is gone.
+//!
+//! # Invariants
+//! 1. The low half of an incarnation is the node's number and a counter of 24 bits, not 0, and never
+//!    that of a session that lives: chunk descriptors name their owners by it.
+//! 2. A slot shows `announced = 0` before it shows an incarnation, so a grace period never waits for
+//!    what the slot's last session announced.
+//! 3. What is held here is in the slots; what is in the slots and not here is of the dead.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use loch_engines::region::{INCARNATION_OFFSET, SESSION_BYTES, SESSIONS_OFFSET};
+use loch_fabric::shm::Region;
+
+use crate::memory::Mapped;
+
+/// The slot of the node's own scrubber.
+pub(crate) const SCRUBBER_SLOT: u32 = 0;
+
+/// Bits of the counter in an incarnation's low half; the node's number is above it.
+const COUNTER_BITS: u32 = 24;
+
+/// A process, told apart from a later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in the kernel's ticks since it booted.
+    pub started: u64,
+}
+
+/// An open session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    /// Its slot.
+    pub slot: u32,
+    /// Names it among all sessions that ever held the slot.
+    pub incarnation: u64,
+}
+
+/// The session slots of one node.
+pub(crate) struct Sessions {
+    region: Arc<Region>,
+    node: u8,
+    /// Who holds each slot.
+    slots: Mutex<Vec<Option<Held>>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    incarnation: u64,
+    process: Process,
+}
+
+impl Process {
+    /// The process of that number, if it lives.
+    pub fn of_pid(pid: u32) -> Option<Self> {
+        let stat = Path::new("/proc").join(pid.to_string()).join("stat");
+        let started = start_time(&std::fs::read_to_string(stat).ok()?)?;
+        Some(Self { pid, started })
+    }
+
+    /// This process.
+    pub fn own() -> Self {
+        let pid = std::process::id();
+        // Without /proc nobody can be told from a later process: then no session outlives its node.
+        Self::of_pid(pid).unwrap_or(Self { pid, started: 0 })
+    }
+}
+
+/// Field 22 of `/proc/<pid>/stat`. The name, field 2, is in parentheses and may hold anything. The
+/// state is not asked: threads may live on in a process whose first one is a zombie.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+impl Sessions {
+    /// The slots of a region, as they were left: sessions of processes that live are kept, the
+    /// others' slots are freed. The second is how many were.
+    pub fn restore(node: &Mapped) -> (Self, usize) {
+        let sessions = Self {
+            region: node.region.clone(),
+            node: node.header.node as u8,
+            slots: Mutex::new(vec![None; node.header.sessions as usize]),
+        };
+        let mut freed = 0;
+        for slot in 0..node.header.sessions {
+            let word = |field| sessions.word(slot, field).load(Ordering::Acquire);
+            let incarnation = word(INCARNATION);
+            if incarnation == 0 {
+                continue;
+            }
+            let process = Process { pid: word(PID) as u32, started: word(STARTED) };
+            // Whoever has the region's lock is the node: the scrubber of the last one is gone.
+            if slot != SCRUBBER_SLOT && Process::of_pid(process.pid) == Some(process) {
+                sessions.slots()[slot as usize] = Some(Held { incarnation, process });
+            } else {
+                sessions.word(slot, INCARNATION).store(0, Ordering::Release);
+                freed += 1;
+            }
+        }
+        (sessions, freed)
+    }
+
+    /// Opens a session for a client; `None` if all slots are taken.
+    pub fn open(&self, process: Process) -> Option<Opened> {
+        let mut slots = self.slots();
+        let is_free = |at: &usize| match slots[*at] {
+            None => true,
+            // Its client could not reach us, and freed the slot itself.
+            Some(held) => !self.shows(*at as u32, held.incarnation),
+        };
+        let slot = (SCRUBBER_SLOT as usize + 1..slots.len()).find(is_free)?;
+        Some(self.take(&mut slots, slot as u32, process))
+    }
+
+    /// Opens the scrubber's session.
+    pub fn open_scrubber(&self) -> Opened {
+        self.take(&mut self.slots(), SCRUBBER_SLOT, Process::own())
+    }
+
+    /// Ends the scrubber's session.
+    pub fn close_scrubber(&self, session: Opened) {
+        self.end(session, Process::own());
+    }
+
+    fn take(&self, slots: &mut [Option<Held>], slot: u32, process: Process) -> Opened {
+        let live = slots.iter().flatten().map(|held| held.incarnation as u32);
+        let live: HashSet<u32> = live.collect();
+        let incarnation = self.fresh_incarnation(&live);
+        self.word(slot, ANNOUNCED).store(0, Ordering::Release);
+        self.word(slot, PID).store(process.pid as u64, Ordering::Release);
+        self.word(slot, STARTED).store(process.started, Ordering::Release);
+        // Invariant 2: last, and before anybody is told.
+        self.word(slot, INCARNATION).store(incarnation, Ordering::SeqCst);
+        slots[slot as usize] = Some(Held { incarnation, process });
+        Opened { slot, incarnation }
+    }
+
+    fn fresh_incarnation(&self, live: &HashSet<u32>) -> u64 {
+        let word = self.region.word(INCARNATION_OFFSET);
+        loop {
+            let count = word.fetch_add(1, Ordering::SeqCst) + 1;
+            let counter = count & ((1 << COUNTER_BITS) - 1);
+            let low = (self.node as u64) << COUNTER_BITS | counter;
+            if counter != 0 && !live.contains(&(low as u32)) {
+                return count >> COUNTER_BITS << 32 | low;
+            }
+        }
+    }
+
+    /// Ends the session of a client's process; whether there was one.
+    pub fn close(&self, session: Opened, process: Process) -> bool {
+        // A client in the node's own process must not name the scrubber's.
+        session.slot != SCRUBBER_SLOT && self.end(session, process)
+    }
+
+    fn end(&self, session: Opened, process: Process) -> bool {
+        let mut slots = self.slots();
+        let Some(held) = slots.get_mut(session.slot as usize) else {
+            return false;
+        };
+        let is_it = |h: &Held| h.incarnation == session.incarnation && h.process == process;
+        if !held.as_ref().is_some_and(is_it) {
+            return false;
+        }
+        *held = None;
+        self.free(session);
+        true
+    }
+
+    /// Ends all sessions of a client's process; how many there were.
+    pub fn close_all_of(&self, process: Process) -> usize {
+        let mut slots = self.slots();
+        let mut closed = 0;
+        for (slot, held) in slots.iter_mut().enumerate().skip(SCRUBBER_SLOT as usize + 1) {
+            if let Some(h) = held.filter(|h| h.process == process) {
+                *held = None;
+                self.free(Opened { slot: slot as u32, incarnation: h.incarnation });
+                closed += 1;
+            }
+        }
+        closed
+    }
+
+    /// The processes of clients that hold a session.
+    pub fn processes(&self) -> HashSet<Process> {
+        let slots = self.slots();
+        let clients = slots.iter().skip(SCRUBBER_SLOT as usize + 1).flatten();
+        clients.map(|held| held.process).collect()
+    }
+
+    /// Whether a client of that process holds a session.
+    pub fn has_any_of(&self, process: Process) -> bool {
+        let slots = self.slots();
+        let mut clients = slots.iter().skip(SCRUBBER_SLOT as usize + 1).flatten();
+        clients.any(|held| held.process == process)
+    }
+
+    /// The low halves of the incarnations of all sessions that live.
+    pub fn live(&self) -> HashSet<u32> {
+        let slots = self.slots();
+        slots.iter().flatten().map(|h| h.incarnation as u32).collect()
+    }
+
+    /// Whether a descriptor's owner is, or was, a session of this node.
+    pub fn is_ours(&self, owner: u32) -> bool {
+        owner >> COUNTER_BITS == self.node as u32
+    }
+
+    fn free(&self, session: Opened) {
+        let word = self.word(session.slot, INCARNATION);
+        let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    fn shows(&self, slot: u32, incarnation: u64) -> bool {
+        self.word(slot, INCARNATION).load(Ordering::Acquire) == incarnation
+    }
+
+    fn word(&self, slot: u32, field: u64) -> &std::sync::atomic::AtomicU64 {
+        slot_word(&self.region, slot, field)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Option<Held>>> {
+        self.slots.lock().expect("nothing panics while it is held")
+    }
+}
+
+/// Frees the slot of a session whose node cannot be told: the client's own hand, for when its
+/// node's process is down.
+pub(crate) fn free_own_slot(region: &Region, session: Opened) {
+    let word = slot_word(region, session.slot, INCARNATION);
+    let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
+}
+
+/// Fields of a slot.
+const INCARNATION: u64 = 0;
+const ANNOUNCED: u64 = 8;
+const PID: u64 = 16;
+const STARTED: u64 = 24;
+
+fn slot_word(region: &Region, slot: u32, field: u64) -> &std::sync::atomic::AtomicU64 {
+    region.word(SESSIONS_OFFSET + slot as u64 * SESSION_BYTES + field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EmbeddedConfig;
+
+    fn node(sessions: u32) -> Mapped {
+        let config = EmbeddedConfig {
+            memory: crate::ByteSize::new(4 << 20),
+            sessions,
+            ..EmbeddedConfig::default()
+        };
+        let plan = crate::plan::of_embedded(&config).unwrap().remove(0);
+        let region = Region::anonymous(plan.header.region_bytes).unwrap();
+        super::super::region::format(&region, &plan).unwrap();
+        Mapped::read("test".into(), "".into(), Arc::new(region)).unwrap()
+    }
+
+    const GONE: Process = Process { pid: u32::MAX >> 2, started: 1 };
+
+    #[test]
+    fn slots_are_taken_and_freed_and_run_out() {
+        let node = node(2);
+        let (sessions, freed) = Sessions::restore(&node);
+        assert_eq!(freed, 0);
+        let own = Process::own();
+        let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
+        assert_eq!((a.slot, b.slot, sessions.open(own)), (1, 2, None));
+        assert_eq!(node.client_sessions_taken(), 2);
+        assert!(!sessions.close(a, GONE), "it is another's");
+        assert!(sessions.close(a, own) && !sessions.close(a, own));
+        let c = sessions.open(own).unwrap();
+        assert_eq!(c.slot, a.slot);
+        assert_ne!(c.incarnation as u32, a.incarnation as u32);
+        let scrubber = sessions.open_scrubber();
+        assert!(!sessions.close(scrubber, own), "it is no client's");
+        assert_eq!(sessions.close_all_of(own), 2);
+        sessions.close_scrubber(scrubber);
+        assert!(sessions.live().is_empty());
+    }
+
+    #[test]
+    fn an_incarnation_is_never_zero_nor_one_that_lives() {
+        let node = node(8);
+        let (sessions, _) = Sessions::restore(&node);
+        let own = Process::own();
+        let first = sessions.open(own).unwrap();
+        let counter = node.region.word(INCARNATION_OFFSET);
+        counter.store((1 << COUNTER_BITS) - 1, Ordering::Relaxed);
+        let next = sessions.open(own).unwrap();
+        // 0 is skipped because it is 0, 1 because it lives.
+        assert_eq!((first.incarnation, next.incarnation), (1, 1 << 32 | 2));
+    }
+
+    #[test]
+    fn a_restart_keeps_the_sessions_of_processes_that_live() {
+        let node = node(8);
+        let (sessions, _) = Sessions::restore(&node);
+        let kept = sessions.open(Process::own()).unwrap();
+        sessions.open(GONE).unwrap();
+        sessions.open_scrubber();
+        let (restarted, freed) = Sessions::restore(&node);
+        assert_eq!((restarted.live().len(), freed), (1, 2));
+        assert!(restarted.live().contains(&(kept.incarnation as u32)));
+        assert_eq!(restarted.processes(), HashSet::from([Process::own()]));
+        assert_eq!(node.client_sessions_taken(), 1);
+    }
+
+    #[test]
+    fn a_slot_that_its_client_freed_is_used_again() {
+        let node = node(1);
+        let (sessions, _) = Sessions::restore(&node);
+        let own = Process::own();
+        let first = sessions.open(own).unwrap();
+        free_own_slot(&node.region, first);
+        let second = sessions.open(own).unwrap();
+        assert_eq!(second.slot, first.slot);
+        assert!(!sessions.close(first, own), "it must not end the second");
+    }
+
+    #[test]
+    fn a_start_time_is_found_behind_any_name() {
+        let fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
+        for name in ["sh", "a) b (c", ") S 1 2", ""] {
+            let stat = format!("77 ({name}) {}", fields.join(" "));
+            assert_eq!(start_time(&stat), Some(22), "{name}");
+        }
+        assert_eq!(start_time("77 (sh) S 1"), None);
+        assert!(Process::own().started > 0);
+    }
+}

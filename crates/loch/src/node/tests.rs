@@ -1,0 +1,125 @@
+//! A client that dies, step by step: what it leaves, and how it is put in order.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loch_engines::epoch::Session;
+use loch_engines::nessie::Client;
+use loch_fabric::RegionId;
+use loch_fabric::lanes::block_on;
+use loch_fabric::shm::ShmEndpoint;
+
+use super::Node;
+use crate::connection::Connection;
+use crate::memory::Memory;
+use crate::{ByteSize, CacheLimits, Cluster, NodeConfig};
+
+fn config(dir: &tempfile::TempDir) -> NodeConfig {
+    NodeConfig {
+        socket: dir.path().join("s"),
+        region: Some(dir.path().join("r")),
+        memory: ByteSize::new(16 << 20),
+        sessions: 4,
+        ..NodeConfig::default()
+    }
+}
+
+/// A client without the manners of a table: it ends with its connection.
+fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>) {
+    let wait = Duration::from_secs(5);
+    let admitted = Connection::open(node.socket(), false, Instant::now(), wait).unwrap();
+    let (connection, _, mapped) = admitted.map(false).unwrap();
+    let (slot, incarnation) = connection.open_session(4, wait).unwrap();
+    let memory = Memory::join(vec![Some(mapped)], 0).unwrap();
+    let map = Arc::clone(&memory.tables[0].map);
+    let session = Session::new(RegionId(0), slot, incarnation);
+    let client = Client::new(memory.endpoint(0), map, session, CacheLimits::default(), 1_000_000);
+    (connection, client)
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "it never came about: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Puts a value, takes two entries that it never installs, and dies.
+fn die_with_entries(node: &Node) {
+    let (connection, client) = raw_client(node);
+    block_on(client.put(b"kept", b"value", Default::default())).unwrap();
+    for len in [100, 5000] {
+        let reserved = block_on(client.reserve(b"lost", len, Default::default())).unwrap();
+        std::mem::forget(reserved);
+    }
+    drop(connection);
+}
+
+#[test]
+fn what_a_dead_client_held_is_released_and_scrubbed() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(config(&dir)).unwrap();
+    let cluster = Cluster::connect(node.socket()).unwrap();
+    let table = cluster.table("default").unwrap();
+    die_with_entries(&node);
+    eventually("its slot is free", || cluster.info().nodes[0].sessions_taken == 1);
+    eventually("its slabs are abandoned", || {
+        let usage = table.usage().unwrap()[0];
+        usage.leased_slabs == 0 && usage.abandoned_slabs == 3
+    });
+    eventually("its entries are free", || table.check().unwrap().unshown == 0);
+    assert_eq!(table.usage().unwrap()[0].entries, 1);
+    assert_eq!(&table.get(b"kept").unwrap().unwrap()[..], b"value");
+    assert_eq!(table.check().unwrap().broken, Vec::<String>::new());
+}
+
+#[test]
+fn a_second_death_is_scrubbed_too_though_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(config(&dir)).unwrap();
+    let cluster = Cluster::connect(node.socket()).unwrap();
+    let table = cluster.table("default").unwrap();
+    for _ in 0..2 {
+        die_with_entries(&node);
+        eventually("its entries are free", || {
+            table.check().unwrap().unshown == 0 && table.usage().unwrap()[0].entries == 1
+        });
+    }
+}
+
+#[test]
+fn a_scrub_that_had_to_wait_is_made_up_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(config(&dir)).unwrap();
+    let cluster = Cluster::connect(node.socket()).unwrap();
+    let table = cluster.table("default").unwrap();
+    // In the middle of an operation: no grace period passes.
+    let reserved = table.reserve(b"slow", 10).unwrap();
+    die_with_entries(&node);
+    eventually("its slabs are abandoned", || table.usage().unwrap()[0].abandoned_slabs == 3);
+    assert_eq!(table.check().unwrap().unshown, 3);
+    drop(reserved);
+    eventually("its entries are free", || table.check().unwrap().unshown == 0);
+}
+
+#[test]
+fn what_died_with_its_node_is_put_in_order_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(config(&dir)).unwrap();
+    let (connection, client) = raw_client(&node);
+    std::mem::forget(block_on(client.reserve(b"lost", 100, Default::default())).unwrap());
+    node.stop();
+    // As if the process had died meanwhile: nobody holds what the slot names.
+    let opened = super::sessions::Opened { slot: 1, incarnation: 2 };
+    let region = client.fabric().region(RegionId(0)).unwrap();
+    super::sessions::free_own_slot(region, opened);
+    drop(connection);
+    let node = Node::start(config(&dir)).unwrap();
+    let cluster = Cluster::connect(node.socket()).unwrap();
+    let table = cluster.table("default").unwrap();
+    eventually("its slab is abandoned", || {
+        let usage = table.usage().unwrap()[0];
+        (usage.leased_slabs, usage.abandoned_slabs) == (0, 1)
+    });
+}

@@ -1,0 +1,506 @@
+//! From a configuration to the layout of a region, and back: what a region file must hold so that
+//! it can be taken over.
+//!
+//! Everything of a configuration is checked here and nowhere else. The plan is a pure function of
+//! it: the same configuration gives the same layout, which is what makes a warm restart possible.
+
+use std::path::{Path, PathBuf};
+
+use loch_engines::limits::CHUNK_BYTES;
+use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::region::{
+    EngineId, Header, LAYOUT_VERSION, MAGIC, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES,
+    TableEntry,
+};
+
+use crate::limits::{
+    DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, LONGEST_VALUES_MIN, NODE_NAME_BYTES_MAX, NODES_MAX,
+    SESSIONS_MAX, SOCKET_PATH_BYTES_MAX, TABLE_BYTES_PER_INDEX_SLOT, TABLE_NAME_BYTES_MAX,
+    TABLES_MAX, VALUE_BYTES_DEFAULT,
+};
+use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig};
+
+/// The engines of this build.
+const ENGINES: [&str; 1] = ["nessie"];
+
+/// Regions are whole pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// Memory that no table uses is a mistake when it is more than an eighth, and more than this.
+const UNUSED_BYTES_MAX: u64 = 16 << 20;
+
+/// How a node's region is laid out. The header has no identity yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub header: Header,
+    pub tables: Vec<TableEntry>,
+}
+
+/// A node's configuration, checked, with its paths made absolute.
+#[derive(Clone, Debug)]
+pub(crate) struct NodePlan {
+    pub socket: PathBuf,
+    /// The sockets of all nodes, in order.
+    pub cluster: Vec<PathBuf>,
+    pub region: PathBuf,
+    pub plan: Plan,
+}
+
+impl NodePlan {
+    /// Checks a configuration and lays it out.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::NoSuchEngine`].
+    pub fn new(config: &NodeConfig) -> Result<Self, Error> {
+        check_name(&config.name)?;
+        if config.fabric == FabricKind::Verbs {
+            return Err(Error::config(
+                "fabric",
+                "this build has no verbs backend yet: use \"shm\"",
+            ));
+        }
+        let socket = checked_socket("socket", &config.socket)?;
+        let cluster = match &config.cluster[..] {
+            [] => vec![socket.clone()],
+            sockets => {
+                sockets.iter().map(|s| checked_socket("cluster", s)).collect::<Result<_, _>>()?
+            }
+        };
+        let node = position(&cluster, &socket)?;
+        Ok(Self {
+            plan: Plan::new(Sizes {
+                node,
+                nodes: cluster.len(),
+                memory: config.memory,
+                sessions: config.sessions,
+                tables: &config.tables,
+            })?,
+            region: std::path::absolute(config.region_path())
+                .map_err(Error::os("resolve", &config.region_path()))?,
+            socket,
+            cluster,
+        })
+    }
+}
+
+/// The plans of all nodes inside this process.
+pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
+    let nodes = config.nodes as usize;
+    if nodes == 0 {
+        return Err(Error::config("nodes", "it is 0: at least one is needed"));
+    }
+    let plan = |node| {
+        Plan::new(Sizes {
+            node,
+            nodes,
+            memory: config.memory,
+            sessions: config.sessions,
+            tables: &config.tables,
+        })
+    };
+    let plans: Vec<Plan> = (0..nodes).map(plan).collect::<Result<_, Error>>()?;
+    plans[0].check_use()?;
+    Ok(plans)
+}
+
+/// What a plan depends on.
+struct Sizes<'a> {
+    node: usize,
+    nodes: usize,
+    memory: ByteSize,
+    sessions: u32,
+    tables: &'a [TableConfig],
+}
+
+impl Plan {
+    fn new(sizes: Sizes<'_>) -> Result<Self, Error> {
+        if sizes.nodes > NODES_MAX {
+            let problem = format!("it has {} nodes, it may have 1 to {NODES_MAX}", sizes.nodes);
+            return Err(Error::config("cluster", problem));
+        }
+        if sizes.sessions == 0 || sizes.sessions > SESSIONS_MAX {
+            let problem = format!("it is {}, it may be 1 to {SESSIONS_MAX}", sizes.sessions);
+            return Err(Error::config("sessions", problem));
+        }
+        let default = [TableConfig::default()];
+        let tables = if sizes.tables.is_empty() { &default[..] } else { sizes.tables };
+        check_tables(tables)?;
+        let header = Header {
+            magic: MAGIC,
+            version: LAYOUT_VERSION,
+            node: sizes.node as u16,
+            nodes: sizes.nodes as u16,
+            region_bytes: sizes.memory.bytes() / PAGE_BYTES * PAGE_BYTES,
+            // One more, for the node's own scrubber.
+            sessions: sizes.sessions + 1,
+            tables: tables.len() as u32,
+            identity: 0,
+            checksum: 0,
+        };
+        let mut offset = header.tables_offset();
+        let shares = shares(tables, header.region_bytes.saturating_sub(offset), sizes.memory)?;
+        let mut entries = Vec::with_capacity(tables.len());
+        for (table, share) in tables.iter().zip(shares) {
+            let geometry = geometry(table, share, header.nodes)?;
+            let shape = geometry.validate().expect("a planned geometry is valid");
+            let entry = TableEntry::new(&table.name, EngineId::Nessie, offset, geometry);
+            entries.push(entry.map_err(|e| Error::config("table", e.to_string()))?);
+            offset = (offset + shape.bytes()).next_multiple_of(TABLE_ALIGN_BYTES);
+        }
+        Ok(Self { header, tables: entries })
+    }
+
+    /// Whether the tables use the memory they are given: what they cannot use is a mistake.
+    ///
+    /// # Errors
+    /// [`Error::Config`] says how much they use.
+    pub fn check_use(&self) -> Result<(), Error> {
+        let table_end = |entry: &TableEntry| {
+            let shape = entry.geometry.validate();
+            entry.offset + shape.map_or(0, |shape| shape.bytes())
+        };
+        let memory = self.header.region_bytes;
+        let used = self.tables.iter().map(table_end).max().unwrap_or(0);
+        if memory.saturating_sub(used) <= (memory / 8).max(UNUSED_BYTES_MAX) {
+            return Ok(());
+        }
+        Err(Error::config(
+            "memory",
+            format!(
+                "it is {}, of which the tables use {used} bytes: a table holds up to {} a node \
+                 besides its index; lower `memory`, give the tables more, or declare more tables",
+                ByteSize::new(memory),
+                ByteSize::new(DATA_TABLE_BYTES_MAX)
+            ),
+        ))
+    }
+
+    /// What differs in a region that was made before: field, what it has, what it should have.
+    pub fn difference(&self, header: &Header, tables: &[TableEntry]) -> Option<Difference> {
+        let (have, want) = (header, &self.header);
+        let facts = [
+            ("the node's place in its cluster", have.node as u64, want.node as u64),
+            ("nodes in the cluster", have.nodes as u64, want.nodes as u64),
+            ("sessions", have.sessions as u64 - 1, want.sessions as u64 - 1),
+            ("tables", have.tables as u64, want.tables as u64),
+        ];
+        let mut facts: Vec<Difference> = facts.into_iter().map(Difference::of_numbers).collect();
+        let size = |bytes| ByteSize::new(bytes).to_string();
+        facts.push(Difference {
+            field: "memory".into(),
+            have: size(have.region_bytes),
+            want: size(want.region_bytes),
+        });
+        for (have, want) in tables.iter().zip(&self.tables) {
+            facts.extend(table_facts(have, want));
+        }
+        facts.into_iter().find(|fact| fact.have != fact.want)
+    }
+}
+
+/// A field in which a region and a configuration may differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub field: String,
+    pub have: String,
+    pub want: String,
+}
+
+impl Difference {
+    fn of_numbers((field, have, want): (&str, u64, u64)) -> Self {
+        Self { field: field.into(), have: have.to_string(), want: want.to_string() }
+    }
+}
+
+/// Everything in which two declarations of a table may differ.
+pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Difference> {
+    let name = want.name().unwrap_or_default();
+    let fact = |field: &str, have: String, want: String| Difference {
+        field: format!("table {name:?}: {field}"),
+        have,
+        want,
+    };
+    let names = Difference {
+        field: "table name".into(),
+        have: format!("{:?}", have.name().unwrap_or_default()),
+        want: format!("{name:?}"),
+    };
+    let (h, w) = (&have.geometry, &want.geometry);
+    let options = |g: &Geometry| format!("{:?}", Options::from_bits(g.options));
+    // As much as it was given, to within what is lost to alignment.
+    let memory = |entry: &TableEntry| {
+        let bytes = entry.geometry.validate().map_or(0, |shape| shape.bytes());
+        format!("about {} MiB", (bytes + (1 << 19)) >> 20)
+    };
+    let number = |field, have: u64, want: u64| fact(field, have.to_string(), want.to_string());
+    vec![
+        names,
+        number("engine", have.engine as u64, want.engine as u64),
+        number("ways", h.ways as u64, w.ways as u64),
+        number("bucket_slots", h.bucket_slots as u64, w.bucket_slots as u64),
+        fact("options", options(h), options(w)),
+        fact("memory", memory(have), memory(want)),
+        number("index_slots", h.index_slots(), w.index_slots()),
+        number("index shards", h.shards_per_node as u64, w.shards_per_node as u64),
+        number("data bytes a node", h.data_bytes(), w.data_bytes()),
+        number("value_max", h.value_bytes_max, w.value_bytes_max),
+        number("nodes", h.nodes as u64, w.nodes as u64),
+        number("hash seed", h.seed, w.seed),
+    ]
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > NODE_NAME_BYTES_MAX || !name.chars().all(allowed) {
+        let problem =
+            format!("{name:?} is no name: write 1 to {NODE_NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -");
+        return Err(Error::config("name", problem));
+    }
+    Ok(())
+}
+
+fn checked_socket(field: &str, path: &Path) -> Result<PathBuf, Error> {
+    let absolute = std::path::absolute(path)
+        .map_err(|e| Error::config(field, format!("{}: {e}", path.display())))?;
+    match absolute.to_str() {
+        None => Err(Error::config(field, "the path is not UTF-8")),
+        Some(text) if text.len() > SOCKET_PATH_BYTES_MAX => Err(Error::config(
+            field,
+            format!(
+                "{text} has {} bytes, the path of a socket has up to {SOCKET_PATH_BYTES_MAX}",
+                text.len()
+            ),
+        )),
+        Some(_) => Ok(absolute),
+    }
+}
+
+fn position(cluster: &[PathBuf], socket: &Path) -> Result<usize, Error> {
+    let mut at = cluster.iter().enumerate().filter(|(_, s)| *s == socket);
+    let distinct: std::collections::HashSet<_> = cluster.iter().collect();
+    match at.next() {
+        _ if distinct.len() != cluster.len() => {
+            Err(Error::config("cluster", "it names the same socket twice"))
+        }
+        Some((node, _)) => Ok(node),
+        None => Err(Error::config(
+            "cluster",
+            format!("this node's own socket {} is not in it", socket.display()),
+        )),
+    }
+}
+
+fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
+    if tables.len() > TABLES_MAX {
+        let problem = format!("{} are declared, a node has up to {TABLES_MAX}", tables.len());
+        return Err(Error::config("table", problem));
+    }
+    let mut names = std::collections::HashSet::new();
+    for table in tables {
+        let name = &table.name;
+        let printable = !name.chars().any(char::is_control);
+        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX || !printable {
+            let problem =
+                format!("{name:?} is no name: write 1 to {TABLE_NAME_BYTES_MAX} printable bytes");
+            return Err(Error::config("table: name", problem));
+        }
+        if !names.insert(name) {
+            return Err(Error::config("table: name", format!("{name:?} is declared twice")));
+        }
+        if !ENGINES.contains(&table.engine.as_str()) {
+            return Err(Error::NoSuchEngine {
+                table: name.clone(),
+                engine: table.engine.clone(),
+                have: ENGINES.map(String::from).to_vec(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of each table on one node.
+fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64>, Error> {
+    let claimed = tables.iter().filter_map(|t| t.memory).map(ByteSize::bytes);
+    let claimed = claimed.fold(0, u64::saturating_add);
+    let Some(rest) = room.checked_sub(claimed) else {
+        return Err(Error::config(
+            "memory",
+            format!("the tables claim {claimed} bytes, of {memory} there are {room} for tables"),
+        ));
+    };
+    let without = tables.iter().filter(|t| t.memory.is_none()).count() as u64;
+    let each = rest.checked_div(without).unwrap_or(0);
+    let share = |table: &TableConfig| {
+        let bytes = table.memory.map_or(each, ByteSize::bytes);
+        bytes / TABLE_ALIGN_BYTES * TABLE_ALIGN_BYTES
+    };
+    Ok(tables.iter().map(share).collect())
+}
+
+fn geometry(table: &TableConfig, share: u64, nodes: u16) -> Result<Geometry, Error> {
+    let wrong = |problem: String| Error::config(format!("table {:?}", table.name), problem);
+    let a_node = table
+        .index_slots
+        .unwrap_or(share.min(2 * DATA_TABLE_BYTES_MAX) / TABLE_BYTES_PER_INDEX_SLOT)
+        .max(1);
+    let slots = a_node
+        .checked_mul(nodes as u64)
+        .ok_or_else(|| wrong(format!("index_slots is {a_node}: that is too many")))?;
+    let value_max = table.value_max.map(ByteSize::bytes);
+    let mut geometry = Geometry::plan(
+        nodes,
+        share,
+        slots,
+        table.ways,
+        table.bucket_slots,
+        value_max.unwrap_or(VALUE_BYTES_DEFAULT),
+        Options {
+            filter_bits: table.filter_bits,
+            cache: table.cache,
+            multi_read: table.multi_read,
+            batched_reads: table.batched_reads,
+            checksums: table.checksums,
+        },
+    )
+    .map_err(|e| wrong(e.to_string()))?;
+    let data = geometry.data_bytes();
+    // What is left for the longest value beside its key, its header and its slab's.
+    let most = data.saturating_sub(KEY_BYTES_MAX as u64 + CHUNK_BYTES);
+    match value_max {
+        Some(max) if max > most => Err(wrong(format!(
+            "value_max is {max}, but its data table has {data} bytes a node, which hold a value of \
+             up to {most}: give the table more memory"
+        ))),
+        Some(_) => Ok(geometry),
+        None => {
+            let clamped = VALUE_BYTES_DEFAULT.min(data / LONGEST_VALUES_MIN);
+            geometry.value_bytes_max = clamped;
+            Ok(geometry)
+        }
+    }
+}
+
+const _: () = assert!(SESSIONS_OFFSET + (SESSIONS_MAX as u64 + 1) * SESSION_BYTES < 8 << 20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(memory: u64, tables: &[TableConfig]) -> Result<Plan, Error> {
+        let memory = ByteSize::new(memory);
+        let plan = Plan::new(Sizes { node: 0, nodes: 1, memory, sessions: 64, tables })?;
+        plan.check_use()?;
+        Ok(plan)
+    }
+
+    fn table(name: &str) -> TableConfig {
+        TableConfig { name: name.into(), ..TableConfig::default() }
+    }
+
+    #[test]
+    fn the_index_takes_about_seven_percent() {
+        for memory in [8 << 20, 256 << 20, 8 << 30] {
+            let geometry = plan(memory, &[]).unwrap().tables[0].geometry;
+            let share = geometry.index_bytes() as f64 / memory as f64;
+            assert!((0.06..0.08).contains(&share), "{memory}: {share}");
+            let used = geometry.index_bytes() + geometry.data_bytes();
+            assert!(used as f64 > memory as f64 * 0.95 - (1 << 18) as f64, "{memory}: {used}");
+        }
+    }
+
+    #[test]
+    fn tables_without_a_share_divide_the_rest() {
+        let named = TableConfig { memory: Some(ByteSize::new(16 << 20)), ..table("a") };
+        let plan = plan(64 << 20, &[named, table("b"), table("c")]).unwrap();
+        let data: Vec<u64> = plan.tables.iter().map(|t| t.geometry.data_bytes() >> 20).collect();
+        assert!((14..16).contains(&data[0]) && (21..24).contains(&data[1]), "{data:?}");
+        assert!(data[1].abs_diff(data[2]) <= 1, "{data:?}");
+    }
+
+    #[test]
+    fn the_longest_value_fits_its_table() {
+        let longest = |memory| plan(memory, &[]).unwrap().tables[0].geometry.value_bytes_max;
+        assert_eq!(longest(1 << 30), VALUE_BYTES_DEFAULT);
+        assert!(longest(16 << 20) <= 4 << 20);
+        let greedy = TableConfig { value_max: Some(ByteSize::new(16 << 20)), ..table("t") };
+        let error = plan(16 << 20, &[greedy]).unwrap_err().to_string();
+        assert!(error.contains("value_max is 16777216"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_laid_out_is_named() {
+        let with = |change: fn(&mut TableConfig)| {
+            let mut table = table("t");
+            change(&mut table);
+            plan(64 << 20, &[table]).unwrap_err().to_string()
+        };
+        for (error, word) in [
+            (plan(100 << 10, &[]).unwrap_err().to_string(), "memory"),
+            (plan(1 << 40, &[]).unwrap_err().to_string(), "16GiB"),
+            (with(|t| t.ways = 9), "ways is 9"),
+            (with(|t| t.bucket_slots = 3), "bucket_slots is 3"),
+            (with(|t| t.engine = "pilaf".into()), "nessie"),
+            (with(|t| t.name = String::new()), "name"),
+            (with(|t| t.name = "n".repeat(49)), "1 to 48"),
+            (with(|t| t.memory = Some(ByteSize::new(1 << 30))), "claim"),
+            (with(|t| t.memory = Some(ByteSize::new(1 << 20))), "more memory"),
+            (with(|t| t.index_slots = Some(u64::MAX)), "index_slots"),
+            (with(|t| t.value_max = Some(ByteSize::new(2 << 30))), "value_max"),
+        ] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        let twice = plan(64 << 20, &[table("t"), table("t")]).unwrap_err().to_string();
+        assert!(twice.contains("twice"), "{twice}");
+    }
+
+    #[test]
+    fn a_changed_configuration_is_told_apart_field_by_field() {
+        let made = plan(64 << 20, &[table("t")]).unwrap();
+        assert_eq!(made.difference(&made.header, &made.tables), None);
+        let field = |changed: Plan| {
+            let difference = changed.difference(&made.header, &made.tables).unwrap();
+            assert_ne!(difference.have, difference.want);
+            difference.field
+        };
+        let with = |change: fn(&mut TableConfig)| {
+            let mut table = table("t");
+            change(&mut table);
+            plan(64 << 20, &[table]).unwrap()
+        };
+        assert_eq!(field(plan(65 << 20, &[table("t")]).unwrap()), "memory");
+        assert_eq!(field(plan(64 << 20, &[table("u")]).unwrap()), "table name");
+        assert_eq!(
+            field(with(|t| t.memory = Some(ByteSize::new(60 << 20)))),
+            "table \"t\": memory"
+        );
+        assert_eq!(field(with(|t| t.ways = 2)), "table \"t\": ways");
+        assert_eq!(field(with(|t| t.cache = Some(true))), "table \"t\": options");
+        assert_eq!(field(with(|t| t.index_slots = Some(4096))), "table \"t\": index_slots");
+        let two = plan(64 << 20, &[table("t"), table("u")]).unwrap();
+        assert_eq!(field(two), "tables");
+    }
+
+    #[test]
+    fn a_node_knows_its_place() {
+        let node = |socket: &str, cluster: &[&str]| {
+            NodePlan::new(&NodeConfig {
+                socket: socket.into(),
+                cluster: cluster.iter().map(PathBuf::from).collect(),
+                ..NodeConfig::default()
+            })
+        };
+        let b = node("/b", &["/a", "/b", "/c"]).unwrap();
+        assert_eq!((b.plan.header.node, b.plan.header.nodes), (1, 3));
+        assert_eq!(node("/a", &[]).unwrap().cluster, [Path::new("/a")]);
+        for (socket, cluster, word) in [
+            ("/d", &["/a", "/b"][..], "own socket"),
+            ("/a", &["/a", "/a"], "twice"),
+            (&format!("/{}", "s".repeat(107)), &[], "107"),
+        ] {
+            let error = node(socket, cluster).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        let bad = NodeConfig { name: "a/b".into(), ..NodeConfig::default() };
+        assert!(matches!(NodePlan::new(&bad), Err(Error::Config { .. })));
+    }
+}

@@ -1,0 +1,471 @@
+//! The command line, as users and scripts meet it: every command, every exit code, and what a node
+//! keeps when it is stopped, killed and started again.
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rustix::process::Signal;
+use support::{Node, Process, loch, private_dir, region_of, run, socket_of, wait_for};
+
+const SMALL: &[&str] = &["--memory", "16MiB"];
+
+fn random(bytes: usize) -> Vec<u8> {
+    let mut random = vec![0; bytes];
+    ChaCha8Rng::seed_from_u64(50).fill_bytes(&mut random);
+    random
+}
+
+/// What a node that must not start says.
+fn refused(dir: &Path, flags: &[&str], code: i32, words: &[&str]) {
+    run(&mut Node::command(dir, "n", flags), b"").expect(code, words);
+}
+
+#[test]
+fn values_go_in_and_come_out() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    node.loch(&["get", "colour"]).expect(1, &["\"colour\" has no value"]);
+    let put = node.loch(&["put", "colour", "green"]);
+    assert_eq!((put.expect(0, &[]).text(), &*put.stderr), ("", ""));
+    assert_eq!(node.loch(&["get", "colour"]).expect(0, &[]).text(), "green");
+    node.loch(&["put", "colour", "blue"]).expect(0, &[]);
+    assert_eq!(node.loch(&["get", "colour"]).expect(0, &[]).text(), "blue");
+    node.loch(&["delete", "colour"]).expect(0, &[]);
+    node.loch(&["delete", "colour"]).expect(1, &["has no value"]);
+    node.loch(&["get", "colour"]).expect(1, &["has no value"]);
+
+    node.loch(&["put", "empty", ""]).expect(0, &[]);
+    assert_eq!(node.loch(&["get", "empty"]).expect(0, &[]).text(), "");
+    node.loch(&["put", "minus", "-5"]).expect(0, &[]);
+    assert_eq!(node.loch(&["get", "minus"]).expect(0, &[]).text(), "-5");
+    node.loch(&["put", "--", "--odd", "--value"]).expect(0, &[]);
+    assert_eq!(node.loch(&["get", "--", "--odd"]).expect(0, &[]).text(), "--value");
+
+    let key = std::ffi::OsStr::from_bytes(b"\xff\n\x01");
+    node.loch_with(&["put".as_ref(), key, "-".as_ref()], b"\0\xfe\n").expect(0, &[]);
+    assert_eq!(node.loch(&["get".as_ref(), key]).expect(0, &[]).stdout, b"\0\xfe\n");
+    let longest = "k".repeat(64 << 10);
+    node.loch(&["put", &longest, "v"]).expect(0, &[]);
+    assert_eq!(node.loch(&["get", &longest]).expect(0, &[]).text(), "v");
+}
+
+#[test]
+fn fifty_mebibytes_come_out_as_they_went_in() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "384MiB", "--value-max", "64MiB"]);
+    let value = random(50 << 20);
+    node.loch_with(&["put", "large", "-"], &value).expect(0, &[]);
+    // Again, so that there are two for a moment.
+    node.loch_with(&["put", "large", "-"], &value).expect(0, &[]);
+    let got = node.loch(&["get", "large"]);
+    assert!(got.expect(0, &[]).stdout == value, "{} bytes", got.stdout.len());
+    assert_eq!(node.loch(&["check", "--leaks"]).code, Some(0));
+}
+
+#[test]
+fn conditions_are_kept() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    let put = |flags: &[&str]| node.loch(&[&["put", "k", "v"], flags].concat());
+    put(&["--if-version", "1"]).expect(1, &["it has no value"]);
+    let first = put(&["--if-absent", "--show-version"]);
+    let first = first.expect(0, &[]).text().trim().to_owned();
+    put(&["--if-absent"]).expect(1, &["\"k\" was not changed", &first]);
+    let second = put(&["--if-version", &first, "--show-version"]);
+    let second = second.expect(0, &[]).text().trim().to_owned();
+    assert_ne!(first, second);
+    put(&["--if-version", &first]).expect(1, &[&second]);
+    let got = node.loch(&["get", "k", "--show-version"]);
+    assert!(got.expect(0, &[&second]).stdout == b"v");
+    put(&["--if-version", &first, "--if-absent"]).expect(2, &["cannot be used with"]);
+}
+
+#[test]
+fn a_value_with_a_lifetime_expires() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    node.loch(&["put", "long", "v", "--ttl", "7d"]).expect(0, &[]);
+    node.loch(&["put", "short", "v", "--ttl", "50ms"]).expect(0, &[]);
+    wait_for("the value to expire", || {
+        (node.loch(&["get", "short"]).code == Some(1)).then_some(())
+    });
+    assert_eq!(node.loch(&["get", "long"]).expect(0, &[]).text(), "v");
+    for bad in ["5", "0s", "x", "-1s"] {
+        node.loch(&["put", "k", "v", &format!("--ttl={bad}")]).expect(2, &["--ttl"]);
+    }
+}
+
+#[test]
+fn who_calls_wrongly_is_told_how_to_call() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "16MiB", "--value-max", "1MiB"]);
+    let expect = |arguments: &[&str], code, words: &[&str]| {
+        node.loch(arguments).expect(code, words);
+    };
+    expect(&[], 2, &["Usage: loch"]);
+    expect(&["dance"], 2, &["dance"]);
+    expect(&["get"], 2, &["<KEY>"]);
+    expect(&["put", "k"], 2, &["<VALUE>"]);
+    expect(&["get", ""], 2, &["the key is empty", "1 to 65536"]);
+    expect(&["put", "", "v"], 2, &["the key is empty"]);
+    expect(&["delete", ""], 2, &["the key is empty"]);
+    let long = "k".repeat((64 << 10) + 1);
+    for command in [&["get", &long][..], &["put", &long, "v"], &["delete", &long]] {
+        let ended = node.loch(command);
+        ended.expect(2, &["65537 bytes", "1 to 65536"]);
+        assert!(ended.stderr.len() < 500, "{}", ended.stderr);
+    }
+    for command in [
+        &["get", "k", "--table", "t"][..],
+        &["put", "k", "v", "--table", "t"],
+        &["delete", "k", "--table", "t"],
+        &["check", "--table", "t"],
+    ] {
+        expect(command, 2, &["no table \"t\"", "default"]);
+    }
+    let value = random((1 << 20) + 1);
+    node.loch_with(&["put", "k", "-"], &value[1..]).expect(0, &[]);
+    node.loch_with(&["put", "k", "-"], &value).expect(2, &["1048576", "value_max"]);
+    assert_eq!(node.loch(&["get", "k"]).stdout, &value[1..], "it has the value it had");
+}
+
+#[test]
+fn a_cluster_that_fails_says_so() {
+    let dir = private_dir();
+    let socket = socket_of(dir.path(), "n");
+    let get = |wait: &str| {
+        let mut get = loch();
+        get.args(["get", "k", "--wait", wait, "--socket"]).arg(&socket);
+        run(&mut get, b"")
+    };
+    get("0s").expect(3, &["n.sock", "loch serve"]);
+    fs::write(&socket, b"").expect("a file");
+    get("20ms").expect(3, &["n.sock"]);
+    fs::remove_file(&socket).expect("it is there");
+    // A client that comes first waits.
+    let mut early = loch();
+    early.args(["put", "k", "v", "--wait", "60s", "--socket"]).arg(&socket);
+    let mut early = Process::new(early.spawn().expect("it starts"));
+    let node = Node::start(dir.path(), "n", SMALL);
+    assert_eq!(early.ended().code(), Some(0));
+    assert_eq!(node.loch(&["get", "k"]).expect(0, &[]).text(), "v");
+}
+
+#[test]
+fn a_table_that_is_full_says_so() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "16MiB", "--value-max", "3MiB"]);
+    let value = random(3 << 20);
+    let full = (0..20).map(|n| node.loch_with(&["put", &n.to_string(), "-"], &value));
+    let full = full.into_iter().find(|put| put.code != Some(0)).expect("it fills");
+    full.expect(3, &["no memory", "delete keys", "more memory"]);
+    assert!(node.loch(&["get", "0"]).stdout == value);
+    node.loch(&["delete", "0"]).expect(0, &[]);
+    node.loch_with(&["put", "again", "-"], &value).expect(0, &[]);
+    node.loch(&["check"]).expect(0, &[]);
+}
+
+#[test]
+fn nodes_that_cannot_start_say_why() {
+    let dir = private_dir();
+    let at = dir.path();
+    refused(at, &["--memory", "1MiB"], 2, &["memory"]);
+    refused(at, &["--memory", "lots"], 2, &["--memory", "64, 16KiB"]);
+    refused(at, &["--fabric", "verbs"], 2, &["no verbs backend", "shm"]);
+    refused(at, &["--fabric", "wool"], 2, &["--fabric", "shm"]);
+    refused(at, &["--engine", "steam"], 2, &["no engine \"steam\"", "nessie"]);
+    refused(at, &["--cluster", "/other.sock"], 2, &["own socket"]);
+    refused(at, &["--table", "t", "--table", "t"], 2, &["\"t\" is declared twice"]);
+    run(loch().args(["serve", "--name", "a/b"]), b"").expect(2, &["name", "A-Z"]);
+    let beside = fs::read_dir(at).expect("a directory").count();
+    assert_eq!(beside, 0, "nothing is left");
+}
+
+#[test]
+fn a_disk_without_room_is_named() {
+    let dir = private_dir();
+    let room = rustix::fs::statvfs(dir.path()).expect("a file system");
+    if room.f_bavail * room.f_frsize > 1 << 40 {
+        println!("skipped: this machine has more than 1 TiB of room");
+        return;
+    }
+    refused(dir.path(), &["--memory", "1TiB"], 3, &["no room", "1TiB", "n.region", "less memory"]);
+    assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_configuration_file_is_read_and_its_mistakes_are_named() {
+    let dir = private_dir();
+    let at = dir.path();
+    let file = at.join("n.toml");
+    let config = file.to_str().expect("text").to_owned();
+    refused(at, &["--config", &config], 2, &["n.toml", "No such file"]);
+    for (text, words) in [
+        ("name = \"n\"\nmemry = 1", &["n.toml", "line 2", "memry"][..]),
+        ("memory = \"1GB\"", &["n.toml", "line 1", "1GB"]),
+        ("[[table]]\nname = 7", &["n.toml", "line 2"]),
+        ("name = ", &["n.toml", "line 1"]),
+    ] {
+        fs::write(&file, text).expect("written");
+        let ended = run(&mut Node::command(at, "n", &["--config", &config]), b"");
+        ended.expect(2, words);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+    let text = "memory = \"1GiB\"\n[[table]]\nname = \"a\"\nvalue_max = \"1KiB\"\n\
+                [[table]]\nname = \"b\"\n";
+    fs::write(&file, text).expect("written");
+    let node = Node::start(at, "n", &["--config", &config, "--memory", "32MiB"]);
+    node.loch(&["put", "k", "of a", "--table", "a"]).expect(0, &[]);
+    node.loch(&["put", "k", "of b", "--table", "b"]).expect(0, &[]);
+    assert_eq!(node.loch(&["get", "k", "--table", "a"]).text(), "of a");
+    node.loch(&["get", "k"]).expect(2, &["no table \"default\"", "a, b"]);
+    let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
+    assert_eq!(stats["nodes"][0]["region_bytes"], 32 << 20);
+    assert_eq!(stats["tables"][0]["value_bytes_max"], 1024);
+}
+
+#[test]
+fn a_live_node_is_left_alone_and_a_dead_ones_place_is_taken() {
+    let dir = private_dir();
+    let mut node = Node::start(dir.path(), "n", SMALL);
+    refused(dir.path(), SMALL, 3, &["a node is running at", "n.sock"]);
+    let mut beside = Node::command(dir.path(), "other", SMALL);
+    beside.arg("--region").arg(region_of(dir.path(), "n"));
+    // The last one of a flag would count, but clap takes none twice.
+    run(&mut beside, b"").expect(2, &["--region"]);
+    let mut beside = loch();
+    beside.args(["serve", "--memory", "16MiB", "--region"]);
+    beside.arg(region_of(dir.path(), "n"));
+    beside.arg("--socket").arg(socket_of(dir.path(), "other"));
+    run(&mut beside, b"").expect(3, &["n.region", "belongs to a running node"]);
+    assert!(!socket_of(dir.path(), "other").exists(), "nothing is left");
+
+    node.loch(&["put", "k", "v"]).expect(0, &[]);
+    node.process.kill();
+    assert!(node.socket.exists(), "a killed node cannot tidy up");
+    node.loch(&["get", "k", "--wait", "0s"]).expect(3, &["n.sock", "loch serve"]);
+    let node = Node::start(dir.path(), "n", SMALL);
+    assert_eq!(node.loch(&["get", "k"]).expect(0, &[]).text(), "v");
+}
+
+#[test]
+fn a_killed_node_has_everything_when_it_comes_back() {
+    let dir = private_dir();
+    let mut node = Node::start(dir.path(), "n", SMALL);
+    for n in 0..20 {
+        let (key, value) = (format!("k{n}"), random(n * 1000));
+        node.loch_with(&["put", &key, "-"], &value).expect(0, &[]);
+    }
+    node.process.kill();
+
+    // With another geometry it must not start, and must not touch anything.
+    refused(dir.path(), &["--memory", "32MiB"], 3, &["n.region", "memory 16MiB", "32MiB"]);
+    let with = |flags: &[&'static str]| [SMALL, flags].concat();
+    refused(dir.path(), &with(&["--table", "other"]), 3, &["table name", "default", "other"]);
+    refused(dir.path(), &with(&["--index-slots", "4096"]), 3, &["index_slots", "4096"]);
+    refused(dir.path(), &with(&["--value-max", "1KiB"]), 3, &["value_max", "1024"]);
+    refused(dir.path(), &with(&["--sessions", "9"]), 3, &["sessions", "9", "1024"]);
+
+    let node = Node::start(dir.path(), "n", SMALL);
+    for n in 0..20 {
+        let got = node.loch(&["get", &format!("k{n}")]);
+        assert!(got.expect(0, &[]).stdout == random(n * 1000), "k{n}");
+    }
+    node.loch(&["check"]).expect(0, &[]);
+    let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
+    assert_eq!(stats["tables"][0]["entries"], 20);
+}
+
+#[test]
+fn a_region_that_is_none_is_refused_and_kept() {
+    let dir = private_dir();
+    let region = region_of(dir.path(), "n");
+    for bytes in [&b""[..], b"my thesis", &[0; 1 << 16]] {
+        fs::write(&region, bytes).expect("written");
+        refused(dir.path(), SMALL, 3, &["n.region", "remove the file"]);
+        assert_eq!(fs::read(&region).expect("it is there"), bytes);
+    }
+}
+
+#[test]
+fn signals_stop_a_node_in_order() {
+    let dir = private_dir();
+    for signal in [Signal::TERM, Signal::INT] {
+        let node = Node::start(dir.path(), "n", SMALL);
+        let (socket, region) = (node.socket.clone(), node.region.clone());
+        node.loch(&["put", "k", "v"]).expect(0, &[]);
+        assert_eq!(node.stop(signal).code(), Some(0), "{signal:?}");
+        assert!(!socket.exists() && region.exists());
+    }
+    let node = Node::start(dir.path(), "n", SMALL);
+    assert_eq!(node.loch(&["get", "k"]).expect(0, &[]).text(), "v");
+}
+
+#[test]
+fn an_ephemeral_node_leaves_no_file() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "16MiB", "--ephemeral"]);
+    let region = node.region.clone();
+    node.loch(&["put", "k", "v"]).expect(0, &[]);
+    assert!(region.exists());
+    assert_eq!(node.stop(Signal::TERM).code(), Some(0));
+    let left: Vec<_> = fs::read_dir(dir.path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(left, ["n.log"]);
+}
+
+#[test]
+fn a_node_says_when_it_is_ready_and_logs_to_standard_error() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    for word in ["\"n\"", "n.sock", "16MiB", "pages", "default"] {
+        assert!(node.ready.contains(word), "no {word:?} in {:?}", node.ready);
+    }
+    assert!(node.log().contains("INFO"), "{}", node.log());
+    assert!(!node.log().contains('\u{1b}'), "no colours in a file");
+}
+
+#[test]
+fn stats_tell_what_there_is() {
+    let dir = private_dir();
+    let at = dir.path();
+    let sockets = [socket_of(at, "a"), socket_of(at, "b")];
+    let cluster = sockets.each_ref().map(|s| s.to_str().expect("text")).join(",");
+    let flags = ["--memory", "16MiB", "--table", "t", "--cluster", &cluster];
+    let a = Node::start(at, "a", &flags);
+    let b = Node::start(at, "b", &flags);
+    a.loch(&["put", "k", "v", "--table", "t"]).expect(0, &[]);
+    assert_eq!(b.loch(&["get", "k", "--table", "t"]).expect(0, &[]).text(), "v");
+
+    let stats = b.loch(&["stats", "--json"]).expect(0, &[]).json();
+    assert_eq!(stats["home"], "b");
+    let nodes = stats["nodes"].as_array().expect("a list");
+    assert_eq!(nodes.len(), 2);
+    for (node, name) in nodes.iter().zip(["a", "b"]) {
+        assert_eq!(node["name"], name);
+        assert_eq!(node["up"], true);
+        assert_eq!(node["region_bytes"], 16 << 20);
+        assert_eq!((&node["sessions"], &node["sessions_taken"]), (&1024.into(), &0.into()));
+    }
+    assert_ne!(nodes[0]["identity"], nodes[1]["identity"]);
+    let table = &stats["tables"][0];
+    assert_eq!((&table["name"], &table["engine"]), (&"t".into(), &"nessie".into()));
+    assert_eq!(table["entries"], 1);
+    let usage = |node: usize, field: &str| {
+        let count = table["usage"][node][field].as_u64();
+        count.unwrap_or_else(|| panic!("{field}: {stats}"))
+    };
+    assert_eq!((usage(0, "entries"), usage(1, "entries")), (1, 0), "an entry is at its writer's");
+    assert!((32..1000).contains(&usage(0, "entry_bytes")));
+    assert!(usage(0, "slab_bytes") >= usage(0, "entry_bytes"));
+    assert!(usage(0, "index_bytes") + usage(0, "data_bytes") < 16 << 20);
+    assert_eq!(usage(0, "leased_slabs") + usage(0, "abandoned_slabs"), 1);
+
+    let words = a.loch(&["stats"]);
+    for word in ["a.sock", "b.sock", "16 MiB", "\"t\"", "nessie", "0 of 1024"] {
+        assert!(words.expect(0, &[]).text().contains(word), "{word}: {}", words.text());
+    }
+}
+
+#[test]
+fn a_check_of_what_is_well_is_clean() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "32MiB", "--table=t", "--table=u"]);
+    for n in 0..30 {
+        let key = format!("k{}", n % 20);
+        node.loch(&["put", &key, &"v".repeat(n * 100), "--table=t"]).expect(0, &[]);
+    }
+    let check = node.loch(&["check", "--json", "--leaks"]).expect(0, &[]).json();
+    assert_eq!(check["ok"], true);
+    let tables = check["tables"].as_array().expect("a list");
+    assert_eq!((&tables[0]["table"], &tables[1]["table"]), (&"t".into(), &"u".into()));
+    assert_eq!((&tables[0]["values"], &tables[1]["values"]), (&20.into(), &0.into()));
+    for field in ["tentative", "moving", "unshown", "unshown_bytes"] {
+        assert_eq!(tables[0][field], 0, "{field}");
+    }
+    assert_eq!(tables[0]["broken"], serde_json::json!([]));
+    let words = node.loch(&["check", "--table=t"]);
+    assert!(words.expect(0, &[]).text().contains("20 values"), "{}", words.text());
+}
+
+#[test]
+fn a_check_finds_what_is_broken() {
+    let dir = private_dir();
+    let mut node = Node::start(dir.path(), "n", SMALL);
+    for n in 0..50 {
+        node.loch(&["put", &format!("k{n}"), "v"]).expect(0, &[]);
+    }
+    node.process.kill();
+    // One bit fell over: the entry's key is not the one that its slot is for.
+    let mut region = fs::read(&node.region).expect("a region");
+    let at = find(&region, b"k7v").expect("key and value are there");
+    region[at] ^= 1;
+    fs::write(&node.region, &region).expect("written");
+    let node = Node::start(dir.path(), "n", SMALL);
+    let check = node.loch(&["check"]);
+    assert_eq!(check.code, Some(1), "{check:?}");
+    assert!(check.text().contains("1 broken\n  slot at "), "{}", check.text());
+    assert!(check.stderr.contains("1 broken"), "{}", check.stderr);
+    let check = node.loch(&["check", "--json"]);
+    assert_eq!(check.code, Some(1));
+    assert_eq!(check.json()["ok"], false);
+    assert_eq!(check.json()["tables"][0]["broken"].as_array().map(Vec::len), Some(1));
+}
+
+fn find(bytes: &[u8], word: &[u8]) -> Option<usize> {
+    bytes.windows(word.len()).position(|window| window == word)
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_error() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    node.loch_with(&["put", "k", "-"], &random(1 << 20)).expect(0, &[]);
+    for arguments in [&["get", "k"][..], &["stats"], &["completions", "bash"], &["--help"]] {
+        let mut command = loch();
+        command.env("LOCH_SOCKET", &node.socket).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Process::new(command.spawn().expect("it starts"));
+        // It is still starting, or finds the pipe full: its reader is gone before it is done.
+        drop(process.child.stdout.take());
+        let mut stderr = String::new();
+        let pipe = process.child.stderr.take();
+        pipe.expect("piped").read_to_string(&mut stderr).expect("text");
+        assert_eq!((process.ended().code(), &*stderr), (Some(0), ""), "{arguments:?}");
+    }
+    let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut command = loch();
+    command.env("LOCH_SOCKET", &node.socket).args(["get", "k"]);
+    command.stdout(full).stderr(Stdio::piped());
+    let ended = command.output().expect("it starts");
+    assert_eq!(ended.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("standard output"));
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(loch().args(["completions", shell]), b"");
+        assert!(script.expect(0, &[]).text().contains("serve"), "{shell}");
+        assert!(!script.text().contains("bench-worker"), "{shell}");
+    }
+    run(loch().args(["completions", "tcsh"]), b"").expect(2, &["tcsh", "bash"]);
+}
+
+#[test]
+fn help_teaches_by_example() {
+    for command in ["serve", "put", "get", "delete", "stats", "check", "completions"] {
+        let help = run(loch().args([command, "--help"]), b"");
+        let example = format!("Examples:\n  loch {command}");
+        assert!(help.expect(0, &[]).text().contains(&example), "{command}");
+    }
+}
