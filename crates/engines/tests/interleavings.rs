@@ -189,7 +189,7 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
 }
 
 fn seeds() -> u64 {
-    std::env::var("LOCH_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(400)
+    std::env::var("LOCH_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1000)
 }
 
 /// Runs many schedules of a shape; `LOCH_SEED=n` runs only that one.

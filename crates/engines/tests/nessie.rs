@@ -1,5 +1,10 @@
 //! The nessie engine over shm, one process: what each operation does, alone and in company.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what threads do to each other is tested with threads"
+)]
+
 mod cluster;
 
 use std::collections::HashMap;
@@ -255,7 +260,7 @@ fn an_entry_rests_before_its_generation_starts_over() {
     let (a, b) = (cluster.client(0), cluster.client(0));
     let shown = || {
         let candidates = Candidates::of(&cluster.map, b"k");
-        let words = (0..candidates.len()).map(|c| a.fabric().load(candidates.slot(c)).unwrap());
+        let words = (0..candidates.count()).map(|c| a.fabric().load(candidates.slot(c)).unwrap());
         let word = words.map(Ite).find(|w| cluster.map.codec.is_visible(*w)).unwrap();
         (cluster.map.codec.place(word), cluster.map.codec.generation(word))
     };

@@ -191,7 +191,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Option<String>, EngineError> {
         let codec = &self.map.codec;
         let words = self.collect(candidates).await?;
-        for (slot, other) in words[..candidates.len()].iter().enumerate() {
+        for (slot, other) in words[..candidates.count()].iter().enumerate() {
             if slot == mine
                 || !codec.is_visible(*other)
                 || !codec.has_filter(*other, candidates.filter)

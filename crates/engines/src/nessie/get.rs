@@ -232,8 +232,8 @@ impl<F: Fabric> Client<F> {
             Ok(words) => words,
             Err(error) => return (buf, Err(error)),
         };
-        let looked_at = if misses.is_some() { candidates.len() } else { 0 };
-        for (slot, word) in words.into_iter().enumerate().take(candidates.len()).skip(looked_at) {
+        let looked_at = if misses.is_some() { candidates.count() } else { 0 };
+        for (slot, word) in words.into_iter().enumerate().take(candidates.count()).skip(looked_at) {
             let codec = &self.map.codec;
             if !codec.is_visible(word) || !codec.has_filter(word, candidates.filter) {
                 continue;

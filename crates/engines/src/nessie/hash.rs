@@ -101,8 +101,8 @@ impl TableMap {
     /// Shard and bucket that a hash value stands for.
     #[inline(always)]
     fn bucket(&self, h: u64) -> (RemoteAddr, u64) {
-        let shard = (h >> 32) * self.shards.len() as u64 >> 32;
-        let bucket = (h & u32::MAX as u64) * self.shape.geometry.buckets_per_shard as u64 >> 32;
+        let shard = ((h >> 32) * self.shards.len() as u64) >> 32;
+        let bucket = ((h & u32::MAX as u64) * self.shape.geometry.buckets_per_shard as u64) >> 32;
         (self.shards[shard as usize], bucket)
     }
 
@@ -220,7 +220,7 @@ impl Candidates {
 
     /// How many there are.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.ways as usize * self.bucket_slots as usize
     }
 
@@ -263,7 +263,7 @@ impl Candidates {
 
     /// Which candidate a slot is.
     pub fn index_of(&self, slot: RemoteAddr) -> Option<usize> {
-        (0..self.len()).find(|c| self.slot(*c) == slot)
+        (0..self.count()).find(|c| self.slot(*c) == slot)
     }
 }
 
@@ -289,10 +289,11 @@ mod tests {
             let mut homes = std::collections::HashSet::new();
             for key in 0..2000u32 {
                 let c = Candidates::of(&map, &key.to_le_bytes());
-                let slots: std::collections::HashSet<_> = (0..c.len()).map(|i| c.slot(i)).collect();
+                let slots: std::collections::HashSet<_> =
+                    (0..c.count()).map(|i| c.slot(i)).collect();
                 assert_eq!(slots.len(), (ways * bucket) as usize);
-                assert!((0..c.len()).all(|i| c.index_of(c.slot(i)) == Some(i)));
-                assert!((0..c.len()).all(|i| c.position(c.position(i)) == i));
+                assert!((0..c.count()).all(|i| c.index_of(c.slot(i)) == Some(i)));
+                assert!((0..c.count()).all(|i| c.position(c.position(i)) == i));
                 homes.insert(c.slot(0));
             }
             assert!(homes.len() > 40, "homes are spread over slots, shards and nodes");

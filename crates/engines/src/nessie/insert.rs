@@ -68,10 +68,10 @@ impl<F: Fabric> Client<F> {
         if codec.is_empty(words[0]) {
             return self.insert_at_home(candidates, words[0], draft, own).await;
         }
-        if let Some(free) = (1..candidates.len()).find(|c| codec.is_empty(words[*c])) {
+        if let Some(free) = (1..candidates.count()).find(|c| codec.is_empty(words[*c])) {
             return self.insert_tentatively(candidates, free, words[free], draft, own, rival).await;
         }
-        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+        for (slot, word) in words[..candidates.count()].iter().enumerate() {
             if matches!(self.other(candidates, *word, draft.key).await?, Other::Tentative) {
                 self.clear(candidates, slot, *word).await?;
                 return Ok(Attempt::Again);
@@ -95,12 +95,12 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Attempt, EngineError> {
         // Posted after the home word arrived: a rival that was committed since has changed it.
         let words = self.collect(candidates).await?;
-        for slot in 1..candidates.len() {
-            match self.other(candidates, words[slot], draft.key).await? {
+        for (slot, word) in words.into_iter().enumerate().take(candidates.count()).skip(1) {
+            match self.other(candidates, word, draft.key).await? {
                 Other::Unrelated => (),
                 Other::Visible | Other::Changed => return Ok(Attempt::Again),
                 Other::Tentative => {
-                    if !self.clear(candidates, slot, words[slot]).await? {
+                    if !self.clear(candidates, slot, word).await? {
                         return Ok(Attempt::Again);
                     }
                 }
@@ -157,7 +157,7 @@ impl<F: Fabric> Client<F> {
         rival: &mut Rival,
     ) -> Result<bool, EngineError> {
         let words = self.collect(candidates).await?;
-        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+        for (slot, word) in words[..candidates.count()].iter().enumerate() {
             if slot == mine {
                 continue;
             }

@@ -45,10 +45,10 @@ impl<F: Fabric> Client<F> {
     ) -> Result<bool, EngineError> {
         let mut search = Vec::new();
         let mut unsettled = Vec::new();
-        for slot in 0..candidates.len() {
-            match self.victim(candidates.slot(slot), words[slot], None, 0) {
+        for (slot, word) in words.iter().copied().enumerate().take(candidates.count()) {
+            match self.victim(candidates.slot(slot), word, None, 0) {
                 Some(victim) => search.push(victim),
-                None if self.is_unsettled(words[slot]) => unsettled.push(words[slot]),
+                None if self.is_unsettled(word) => unsettled.push(word),
                 None => (),
             }
         }
@@ -60,8 +60,8 @@ impl<F: Fabric> Client<F> {
             };
             search[next].key = Some((key, theirs));
             let others = self.collect(&theirs).await?;
-            for slot in 0..theirs.len() {
-                if self.map.codec.is_empty(others[slot]) {
+            for (slot, word) in others.into_iter().enumerate().take(theirs.count()) {
+                if self.map.codec.is_empty(word) {
                     self.move_chain(&search, next, slot).await?;
                     return Ok(true);
                 }
@@ -70,9 +70,9 @@ impl<F: Fabric> Client<F> {
                 if known || depth >= MOVE_DEPTH_MAX || search.len() >= MOVE_SEARCH_SLOTS_MAX {
                     continue;
                 }
-                match self.victim(at, others[slot], Some(next), depth) {
+                match self.victim(at, word, Some(next), depth) {
                     Some(victim) => search.push(victim),
-                    None if self.is_unsettled(others[slot]) => unsettled.push(others[slot]),
+                    None if self.is_unsettled(word) => unsettled.push(word),
                     None => (),
                 }
             }
@@ -89,7 +89,7 @@ impl<F: Fabric> Client<F> {
     async fn settle(&self, word: Ite) -> Result<(), EngineError> {
         let Some((key, theirs)) = self.occupant(word).await? else { return Ok(()) };
         let words = self.collect(&theirs).await?;
-        let Some(slot) = (0..theirs.len()).find(|c| words[*c] == word) else { return Ok(()) };
+        let Some(slot) = (0..theirs.count()).find(|c| words[*c] == word) else { return Ok(()) };
         if self.map.codec.state(word) == State::Tentative {
             self.clear(&theirs, slot, word).await?;
         } else {
@@ -237,7 +237,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(), EngineError> {
         let codec = &self.map.codec;
         let words = self.collect(candidates).await?;
-        for (slot, word) in words.into_iter().enumerate().take(candidates.len()) {
+        for (slot, word) in words.into_iter().enumerate().take(candidates.count()) {
             if slot == source.0 || slot == copy.0 {
                 continue;
             }

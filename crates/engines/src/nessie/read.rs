@@ -43,7 +43,7 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub(super) async fn collect(&self, candidates: &Candidates) -> Result<Words, EngineError> {
         let mut words = [0; CANDIDATES_MAX];
-        self.fabric.read_words(candidates.buckets(), &mut words[..candidates.len()]).await?;
+        self.fabric.read_words(candidates.buckets(), &mut words[..candidates.count()]).await?;
         Ok(candidates.arrange(&words))
     }
 
@@ -170,7 +170,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Lookup, EngineError> {
         let codec = &self.map.codec;
         let mut buf = Buf::new();
-        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+        for (slot, word) in words[..candidates.count()].iter().enumerate() {
             if !codec.is_visible(*word) || !codec.has_filter(*word, candidates.filter) {
                 continue;
             }

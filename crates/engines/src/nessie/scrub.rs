@@ -175,7 +175,7 @@ impl<F: Fabric> Client<F> {
         let place = suspect.class.place(suspect.entry);
         let codec = &self.map.codec;
         let words = self.collect(&candidates).await?;
-        for (slot, word) in words[..candidates.len()].iter().enumerate() {
+        for (slot, word) in words[..candidates.count()].iter().enumerate() {
             let names = !codec.is_empty(*word)
                 && codec.place(*word) == place
                 && codec.generation(*word) == suspect.generation & codec.gen_mask();
@@ -329,8 +329,8 @@ pub async fn release_dead<F: Fabric>(
         .collect();
     let chunk_at = |at: usize| words.get(at).and_then(|w| Chunk::from_word(*w));
     let mut released = 0;
-    for at in 0..words.len() {
-        let (class, chunks, dead, contents) = match chunk_at(at) {
+    for (at, word) in words.iter().copied().enumerate() {
+        let (class, chunks, dead, contents) = match Chunk::from_word(word) {
             Some(Chunk::Leased { class, chunks, owner }) => (class, chunks, owner, true),
             Some(Chunk::Closing { class, chunks, owner }) => (class, chunks, owner, true),
             Some(Chunk::Forming { class, chunks, owner }) => (class, chunks, owner, false),
@@ -362,7 +362,7 @@ pub async fn release_dead<F: Fabric>(
             }
             Chunk::Free
         };
-        fabric.compare_swap(map.chunk_addr(dti, at as u64), words[at], to.to_word()).await?;
+        fabric.compare_swap(map.chunk_addr(dti, at as u64), word, to.to_word()).await?;
     }
     Ok(released)
 }

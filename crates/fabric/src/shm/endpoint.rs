@@ -223,6 +223,9 @@ unsafe fn load_word(place: *const u8, i: usize) -> u64 {
     words::load(unsafe { &*place.cast::<AtomicU64>().add(i) })
 }
 
+/// Pauses from this length on are slept through: whoever makes them has nothing better to do.
+const SLEEP_US_MIN: u64 = 500;
+
 /// Pending once, so that the other lanes have their turn while the lines arrive.
 #[derive(Default)]
 struct Turn {
@@ -449,10 +452,14 @@ impl Fabric for ShmEndpoint {
     }
 
     async fn pause(&self, us: u64) {
+        if us >= SLEEP_US_MIN {
+            std::thread::sleep(std::time::Duration::from_micros(us));
+            return;
+        }
+        // A time slice given away here may be gone for milliseconds, for all lanes of the thread.
         let until = self.now_us() + us;
         while self.now_us() < until {
-            // Whoever is waited for may need this core.
-            std::thread::yield_now();
+            std::hint::spin_loop();
             Turn::default().await;
         }
     }
