@@ -62,6 +62,7 @@ pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
 pub use config::{EmbeddedConfig, FabricKind, NodeConfig, TableConfig, default_socket};
 pub use error::Error;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
+pub use loch_fabric::shm::Pages;
 pub use loch_fabric::{VerbCount, lanes};
 pub use node::Node;
 pub use reservation::Reservation;

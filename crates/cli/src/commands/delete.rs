@@ -26,14 +26,14 @@ pub struct DeleteArgs {
 
 /// Runs `loch delete`.
 pub fn run(args: &DeleteArgs) -> Result<Answer> {
+    let key = key::bytes(&args.key)?;
     let cluster = args.table.connect(Access::Write)?;
     let table = args.table.open(&cluster)?;
-    let key = key::shown(&args.key);
-    let had_value =
-        table.delete(key::bytes(&args.key)).with_context(|| format!("cannot delete {key}"))?;
+    let shown = key::shown(&args.key);
+    let had_value = table.delete(key).with_context(|| format!("cannot delete {shown}"))?;
     if had_value {
         return Ok(Answer::Done);
     }
-    tell("delete", &format!("{key} has no value"));
+    tell("delete", &format!("{shown} has no value"));
     Ok(Answer::No)
 }

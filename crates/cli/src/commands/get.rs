@@ -32,12 +32,13 @@ pub struct GetArgs {
 
 /// Runs `loch get`.
 pub fn run(args: &GetArgs) -> Result<Answer> {
+    let key = key::bytes(&args.key)?;
     let cluster = args.table.connect(Access::Read)?;
     let table = args.table.open(&cluster)?;
-    let key = key::shown(&args.key);
-    let value = table.get(key::bytes(&args.key)).with_context(|| format!("cannot read {key}"))?;
+    let shown = key::shown(&args.key);
+    let value = table.get(key).with_context(|| format!("cannot read {shown}"))?;
     let Some(value) = value else {
-        tell("get", &format!("{key} has no value"));
+        tell("get", &format!("{shown} has no value"));
         return Ok(Answer::No);
     };
     if args.show_version {

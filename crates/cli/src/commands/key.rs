@@ -3,12 +3,19 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use loch::Error;
+use loch::limits::KEY_BYTES_MAX;
+
 /// Characters of a key that a message shows.
 const SHOWN_CHARS: usize = 60;
 
-/// The key's bytes.
-pub fn bytes(key: &OsStr) -> &[u8] {
-    key.as_bytes()
+/// The key's bytes. What no table takes is refused here, before anybody is asked or waited for.
+pub fn bytes(key: &OsStr) -> Result<&[u8], Error> {
+    match key.as_bytes() {
+        [] => Err(Error::KeyEmpty),
+        key if key.len() > KEY_BYTES_MAX => Err(Error::KeyTooLong { len: key.len() }),
+        key => Ok(key),
+    }
 }
 
 /// The key for a message: quoted, and cut when it is long.

@@ -51,6 +51,7 @@ pub struct PutArgs {
 
 /// Runs `loch put`.
 pub fn run(args: PutArgs) -> Result<Answer> {
+    let key = key::bytes(&args.key)?;
     let cluster = args.table.connect(Access::Write)?;
     // Opened before standard input is read, which may take its time, so that a wrong name is told at
     // once; used after it, so that nobody waits for what is not read yet.
@@ -60,8 +61,8 @@ pub fn run(args: PutArgs) -> Result<Answer> {
         dash if dash == b"-" => read_value(limit.unwrap_or(u64::MAX))?,
         value => value,
     };
-    let key = key::shown(&args.key);
-    let done = put(&table, &args, &value).with_context(|| format!("cannot put {key}"))?;
+    let shown = key::shown(&args.key);
+    let done = put(&table, key, &value, &args).with_context(|| format!("cannot put {shown}"))?;
     match done {
         Conditional::Done(version) => {
             if args.show_version {
@@ -74,14 +75,18 @@ pub fn run(args: PutArgs) -> Result<Answer> {
                 Some(version) => format!("its value has version {version}"),
                 None => "it has no value".into(),
             };
-            tell("put", &format!("{key} was not changed: {there}"));
+            tell("put", &format!("{shown} was not changed: {there}"));
             Ok(Answer::No)
         }
     }
 }
 
-fn put(table: &Table, args: &PutArgs, value: &[u8]) -> Result<Conditional, loch::Error> {
-    let key = key::bytes(&args.key);
+fn put(
+    table: &Table,
+    key: &[u8],
+    value: &[u8],
+    args: &PutArgs,
+) -> Result<Conditional, loch::Error> {
     let options = PutOptions { ttl: args.ttl };
     let expect = match args.if_version {
         Some(version) => Some(Expect::Version(Version::from_u64(version))),

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use loch::{ByteSize, FabricKind, Node, NodeConfig, TableConfig};
+use loch::{ByteSize, FabricKind, Node, NodeConfig, Pages, TableConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -96,9 +96,8 @@ pub fn run(args: ServeArgs) -> Result<Answer> {
     // second one does not wait for that.
     let signals = [SIGTERM, SIGINT, SIGHUP];
     let mut stop = stop_signals(&signals).context("cannot watch for signals")?;
-    let ready = ready_line(&config);
-    let node = Node::start(config).context("cannot start the node")?;
-    output::line(&ready)?;
+    let node = Node::start(config.clone()).context("cannot start the node")?;
+    output::line(&ready_line(&config, &node))?;
     let signal = stop.forever().next();
     tracing::info!(signal = signal.and_then(signal_hook::low_level::signal_name), "stopping");
     node.stop();
@@ -166,13 +165,18 @@ fn stop_signals(signals: &[c_int]) -> std::io::Result<Signals> {
 }
 
 /// What a ready node says, in one line.
-fn ready_line(config: &NodeConfig) -> String {
+fn ready_line(config: &NodeConfig, node: &Node) -> String {
     let tables: Vec<&str> = config.tables.iter().map(|table| table.name.as_str()).collect();
     format!(
-        "node {:?} is ready at {}: memory {} in {}, tables {}",
+        "node {:?} is ready at {}: {} in {} pages, {} {}, tables {}",
         config.name,
-        config.socket.display(),
+        node.socket().display(),
         config.memory,
+        match node.pages() {
+            Pages::Huge => "huge",
+            Pages::Base => "base",
+        },
+        if node.is_warm() { "taken over from" } else { "new in" },
         config.region_path().display(),
         tables.join(", ")
     )

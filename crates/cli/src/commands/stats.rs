@@ -108,7 +108,7 @@ impl Stats {
     }
 
     fn in_words(&self) -> String {
-        let mut nodes = sheet(&["NODE", "SOCKET", "PROCESS", "MEMORY", "SESSIONS"], 2);
+        let mut nodes = sheet(&["NODE", "SOCKET", "PROCESS", "MEMORY", "SESSIONS"], 3);
         for node in &self.nodes {
             nodes.add_row([
                 node.name.clone(),

@@ -25,6 +25,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use loch_fabric::shm::Pages;
+
 use crate::connection::Connection;
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::memory::{Mapped, Memory};
@@ -63,6 +65,8 @@ use sessions::Sessions;
 pub struct Node {
     socket: PathBuf,
     ephemeral: bool,
+    warm: bool,
+    pages: Pages,
     stop: Arc<StopSwitch>,
     server: Option<JoinHandle<Owned>>,
     scrubber: Option<Scrubber>,
@@ -84,8 +88,8 @@ impl Node {
         // connects already waits until the region is there.
         let door = Door::open(&plan.socket)?;
         let region = region::acquire(&plan.region, &plan.plan)?;
-        populate(&region);
-        Self::serve(&config, plan, door, region)
+        let pages = populate(&region);
+        Self::serve(&config, plan, door, region, pages)
     }
 
     fn serve(
@@ -93,6 +97,7 @@ impl Node {
         plan: NodePlan,
         door: Door,
         region: Owned,
+        pages: Pages,
     ) -> Result<Self, Error> {
         let mapped = read(&config.name, &plan.socket, &region)?;
         let welcome = welcome(&mapped, &plan.cluster)?;
@@ -115,7 +120,8 @@ impl Node {
             attach_peers(mapped, plan.cluster),
         )
         .map_err(os("start a thread for"))?;
-        if region.warm {
+        let warm = region.warm;
+        if warm {
             scrubber.bell().ended(freed > 0);
         }
         let stop =
@@ -129,6 +135,8 @@ impl Node {
         Ok(Self {
             socket: plan.socket.clone(),
             ephemeral: config.ephemeral,
+            warm,
+            pages,
             stop,
             server: Some(server),
             scrubber: Some(scrubber),
@@ -138,6 +146,16 @@ impl Node {
     /// The socket at which clients attach.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Whether it took over a region that was there, with all its data.
+    pub fn is_warm(&self) -> bool {
+        self.warm
+    }
+
+    /// What pages back its region.
+    pub fn pages(&self) -> Pages {
+        self.pages
     }
 
     /// Stops in an orderly way: the socket file is removed, the region file stays unless the node
@@ -164,7 +182,7 @@ impl Drop for Node {
 }
 
 /// Enters the region's pages, so that no client's first access waits for the kernel to do it.
-fn populate(region: &Owned) {
+fn populate(region: &Owned) -> Pages {
     let begun = Instant::now();
     let pages = region.region.populate();
     tracing::info!(
@@ -174,6 +192,7 @@ fn populate(region: &Owned) {
         took_ms = begun.elapsed().as_millis() as u64,
         "the region is mapped"
     );
+    pages
 }
 
 fn read(name: &str, socket: &Path, owned: &Owned) -> Result<Mapped, Error> {

@@ -75,7 +75,7 @@ fn slots(
 fn slot_of(engine: &Nessie, key: &[u8], buf: &mut Buf) -> Result<Option<RemoteAddr>, EngineError> {
     let map = engine.map();
     let candidates = Candidates::of(map, key);
-    for slot in (0..candidates.len()).map(|candidate| candidates.slot(candidate)) {
+    for slot in (0..candidates.count()).map(|candidate| candidates.slot(candidate)) {
         let word = engine.fabric().load(slot)?;
         let shows =
             map.codec.is_visible(Ite(word)) && map.codec.has_filter(Ite(word), candidates.filter);
