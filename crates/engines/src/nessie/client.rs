@@ -9,7 +9,7 @@ use super::alloc::{Allocator, Owner};
 use super::cache::{Cache, CacheLimits};
 use super::hash::{Candidates, KeyHash, TableMap};
 use super::ite::Ite;
-use super::lease::Wait;
+use super::reclaim::Wait;
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, NODES_MAX};

@@ -16,7 +16,7 @@
 //!
 //! | operation | file | linearization point |
 //! | --- | --- | --- |
-//! | GET, found | [`get`](self) | the READ of the slot that shows the value |
+//! | GET, found | `get.rs` | the READ of the slot that shows the value |
 //! | GET, absent | `get.rs` | any moment between the two equal looks at all candidates |
 //! | PUT, update | `put.rs` | the CAS `V(x) -> V(d)` |
 //! | PUT, lost to a PUT | `put.rs` | just before the CAS it lost to |
@@ -33,7 +33,7 @@
 //! # Faults
 //! A client may stop at any instruction. What it leaves: a T, invisible, which anybody may remove;
 //! F and C, readable, which any writer of the key completes; entries that nobody names, which the
-//! scrubber ([`scrub`](self)) frees. Readers never wait for anybody; writers wait for another
+//! scrubber (`scrub.rs`) frees. Readers never wait for anybody; writers wait for another
 //! client's T at most [`PATIENCE_US`](crate::limits::PATIENCE_US).
 
 mod alloc;
@@ -52,6 +52,7 @@ mod lease;
 mod migrate;
 mod put;
 mod read;
+mod reclaim;
 mod reserve;
 mod scrub;
 pub mod slab;

@@ -6,7 +6,7 @@
 //! turn. So the misses of many lanes overlap, as round trips do on a network.
 //!
 //! # Invariants
-//! 1. Shared bytes are reached only through [`words`] (atomics) and [`copy`] (the copy engine);
+//! 1. Shared bytes are reached only through `words.rs` (atomics) and `copy.rs` (the copy engine);
 //!    nobody forms a reference to them.
 //! 2. A mapping is as long as its file was when it was mapped, and the file's blocks were reserved
 //!    when it was created, so no access inside the mapping faults. (A peer that truncates the file

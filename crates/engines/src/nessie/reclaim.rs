@@ -1,0 +1,270 @@
+//! Reclaiming: what an allocation can still do when memory is short, and what a client leaves behind.
+//!
+//! Three things make room after grace periods: a slab that another client holds without using it is
+//! **seized**; entries whose short generation would start over have **rested**; and slabs without an
+//! entry in use are **taken apart**, so that other classes can have their chunks.
+//!
+//! # Invariants
+//! 1. Who seizes a slab allocates from it only after a grace period: until then its last owner may
+//!    be in the middle of taking an entry.
+//! 2. A run changes its class only after two grace periods without an entry in use, so no reader
+//!    takes its bytes for what they were, neither from the index nor from a cache.
+
+use loch_fabric::{Buf, Fabric};
+
+use super::alloc::Parked;
+use super::client::Client;
+use super::dte::note_of;
+use super::slab::{Chunk, Class, SLAB_HEADER_BYTES, Slab};
+use crate::epoch::Grace;
+use crate::error::EngineError;
+
+/// Something that becomes possible after grace periods.
+#[derive(Debug)]
+pub(super) struct Wait {
+    grace: Grace,
+    /// Grace periods to come after this one.
+    more: u32,
+    then: Then,
+}
+
+#[derive(Debug)]
+enum Then {
+    Rested(Class, Vec<Parked>),
+    Seize(Class, Vec<Slab>),
+    TakeApart(Vec<(Slab, Class)>),
+}
+
+/// How long an allocation waits for grace periods when nothing else is left.
+const GRACE_WAIT_US: u64 = 50_000;
+/// Pause between two looks at a grace period.
+const GRACE_POLL_US: u64 = 50;
+/// Slabs seized or taken apart at a time.
+const SLABS_AT_A_TIME: usize = 16;
+
+impl<F: Fabric> Client<F> {
+    /// The last resort: what needs grace periods.
+    pub(super) async fn wait_for_room(&self, class: Class) -> Result<(), EngineError> {
+        if self.waits.borrow().is_empty() {
+            self.rest_parked(class, 1).await?;
+            for dti in &self.tables {
+                self.seize(*dti, class).await?;
+                self.take_apart(*dti).await?;
+            }
+        }
+        let until = self.fabric.now_us() + GRACE_WAIT_US;
+        while !self.waits.borrow().is_empty() && self.fabric.now_us() < until {
+            if self.poll_waits().await? {
+                return Ok(());
+            }
+            self.fabric.pause(GRACE_POLL_US).await;
+        }
+        Err(EngineError::OutOfMemory {
+            bytes: class.entry_bytes,
+            capacity: self.map.shape.geometry.data_bytes() * self.tables.len() as u64,
+        })
+    }
+
+    /// Begins to let parked entries rest, if there are `least`.
+    pub(super) async fn rest_parked(&self, class: Class, least: usize) -> Result<(), EngineError> {
+        let parked = {
+            let mut alloc = self.alloc.borrow_mut();
+            let list = alloc.list(class);
+            if list.parked.len() < least { Vec::new() } else { std::mem::take(&mut list.parked) }
+        };
+        if !parked.is_empty() {
+            self.wait_then(1, Then::Rested(class, parked)).await?;
+        }
+        Ok(())
+    }
+
+    async fn wait_then(&self, more: u32, then: Then) -> Result<(), EngineError> {
+        let grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
+        self.waits.borrow_mut().push(Wait { grace, more, then });
+        Ok(())
+    }
+
+    /// Seizes slabs of the class that others hold with much room in them (invariant 1).
+    async fn seize(&self, dti: u8, class: Class) -> Result<(), EngineError> {
+        let words = self.read_chunk_table(dti).await?;
+        let mut seized = Vec::new();
+        for (chunk, word) in words.into_iter().enumerate() {
+            let Some(Chunk::Leased { class: id, chunks, owner }) = Chunk::from_word(word) else {
+                continue;
+            };
+            if (id, chunks) != (class.id, class.chunks) || owner == self.owner().id {
+                continue;
+            }
+            let slab = Slab { dti, chunk: chunk as u32 };
+            if !self.is_roomy(slab, class).await? {
+                continue;
+            }
+            let to = Chunk::Seized { class: class.id, chunks, owner: self.owner().id };
+            if self.cas_chunk(slab, 0, word, to).await? {
+                seized.push(slab);
+            }
+            if seized.len() == SLABS_AT_A_TIME {
+                break;
+            }
+        }
+        if !seized.is_empty() {
+            self.wait_then(0, Then::Seize(class, seized)).await?;
+        }
+        Ok(())
+    }
+
+    async fn is_roomy(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+        let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
+        let (slab_head, done) = self.fabric.read(self.map.slab_addr(slab), len, Buf::new()).await;
+        done?;
+        let notes = slab_head[SLAB_HEADER_BYTES as usize..].chunks_exact(4);
+        let noted = notes.filter(|n| **n != [0; 4]).count() as u32;
+        let formatted = u64::from_le_bytes(slab_head[8..16].try_into().expect("eight bytes"));
+        let fresh = (class.entries as u64).saturating_sub(formatted) as u32;
+        Ok(noted + fresh >= (class.entries / 8).max(1))
+    }
+
+    /// Begins to take slabs apart that hold no entry, own ones or abandoned (invariant 2).
+    async fn take_apart(&self, dti: u8) -> Result<(), EngineError> {
+        let words = self.read_chunk_table(dti).await?;
+        let mut empty = Vec::new();
+        for (chunk, word) in words.into_iter().enumerate() {
+            let (id, chunks) = match Chunk::from_word(word) {
+                Some(Chunk::Leased { class, chunks, owner }) if owner == self.owner().id => {
+                    (class, chunks)
+                }
+                Some(Chunk::Abandoned { class, chunks, .. }) => (class, chunks),
+                _ => continue,
+            };
+            let Some(class) = self.map.classes.by_id(id, chunks) else {
+                continue;
+            };
+            let slab = Slab { dti, chunk: chunk as u32 };
+            if !self.is_roomy(slab, class).await? {
+                continue;
+            }
+            // First nobody may allocate from it, then it is looked at, not the other way round.
+            let closing = self.closing(class);
+            if !self.cas_chunk(slab, 0, word, closing).await? {
+                continue;
+            }
+            if self.is_unused(slab, class).await? {
+                empty.push((slab, class));
+            } else {
+                let back = Chunk::from_word(word).expect("it was parsed above");
+                self.cas_chunk(slab, 0, closing.to_word(), back).await?;
+            }
+            if empty.len() == SLABS_AT_A_TIME * 64 {
+                break;
+            }
+        }
+        if !empty.is_empty() {
+            self.wait_then(1, Then::TakeApart(empty)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether no entry of a slab is in use.
+    pub(super) async fn is_unused(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+        let base = self.map.slab_addr(slab);
+        let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
+        let (slab_head, done) = self.fabric.read(base, len, Buf::new()).await;
+        done?;
+        let formatted = u64::from_le_bytes(slab_head[8..16].try_into().expect("eight bytes"));
+        let notes = slab_head[SLAB_HEADER_BYTES as usize..].chunks_exact(4);
+        let notes = notes.map(|n| u32::from_le_bytes(n.try_into().expect("four bytes")));
+        for (number, note) in notes.enumerate().take(formatted as usize) {
+            let at = base.add(class.entry_at(number as u32));
+            if note == 0 || note != note_of(self.read_word(at).await?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks at all grace periods; whether one of them made room.
+    pub(super) async fn poll_waits(&self) -> Result<bool, EngineError> {
+        let waits = std::mem::take(&mut *self.waits.borrow_mut());
+        let mut room = false;
+        for mut wait in waits {
+            if !wait.grace.has_passed(&self.fabric).await? {
+                self.waits.borrow_mut().push(wait);
+            } else if wait.more > 0 {
+                self.wait_then(wait.more - 1, wait.then).await?;
+            } else {
+                room |= self.after_grace(wait.then).await?;
+            }
+        }
+        Ok(room)
+    }
+
+    async fn after_grace(&self, then: Then) -> Result<bool, EngineError> {
+        match then {
+            Then::Rested(class, places) => {
+                self.alloc.borrow_mut().list(class).add_rested(self.owner(), &places)?;
+                Ok(true)
+            }
+            Then::Seize(class, slabs) => {
+                let mut room = false;
+                for slab in slabs {
+                    let seized = Chunk::Seized {
+                        class: class.id,
+                        chunks: class.chunks,
+                        owner: self.owner().id,
+                    };
+                    if self.cas_chunk(slab, 0, seized.to_word(), self.leased(class)).await? {
+                        room |= self.add_slab(slab, class).await?;
+                    }
+                }
+                Ok(room)
+            }
+            Then::TakeApart(slabs) => {
+                for (slab, class) in slabs {
+                    self.free_run(slab, class.chunks).await?;
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Leaves all slabs behind for others. What is not left behind in order, because the client
+    /// dies, is found by its node.
+    pub async fn detach(&self) -> Result<(), EngineError> {
+        let waits = std::mem::take(&mut *self.waits.borrow_mut());
+        for wait in waits {
+            match wait.then {
+                Then::Rested(class, places) => {
+                    self.alloc.borrow_mut().list(class).parked.extend(places);
+                }
+                // Invariant 1: nobody may adopt them yet. The node's scrubber waits in our place.
+                Then::Seize(..) => (),
+                Then::TakeApart(slabs) => {
+                    for (slab, class) in slabs {
+                        self.abandon(slab, class, self.closing(class), class.entries).await?;
+                    }
+                }
+            }
+        }
+        let leased: Vec<(Class, Slab, u32)> = {
+            let mut alloc = self.alloc.borrow_mut();
+            let lists = alloc.lists();
+            lists.flat_map(|l| l.free_counts().into_iter().map(|(s, n)| (l.class, s, n))).collect()
+        };
+        for (class, slab, free) in leased {
+            self.abandon(slab, class, self.leased(class), free).await?;
+        }
+        Ok(())
+    }
+
+    async fn abandon(
+        &self,
+        slab: Slab,
+        class: Class,
+        from: Chunk,
+        free_hint: u32,
+    ) -> Result<(), EngineError> {
+        let to = Chunk::Abandoned { class: class.id, chunks: class.chunks, free_hint };
+        self.cas_chunk(slab, 0, from.to_word(), to).await?;
+        Ok(())
+    }
+}
