@@ -42,13 +42,9 @@ impl RustSource {
             raw: raw.to_owned(),
             test: false,
         };
-        let mut source = Self {
-            lines: code.lines().zip(text.lines()).map(line).collect(),
-        };
+        let mut source = Self { lines: code.lines().zip(text.lines()).map(line).collect() };
         for (first, last) in source.test_items() {
-            source.lines[first..=last]
-                .iter_mut()
-                .for_each(|line| line.test = true);
+            source.lines[first..=last].iter_mut().for_each(|line| line.test = true);
         }
         source
     }
@@ -76,13 +72,8 @@ impl RustSource {
 
     /// The modules that are declared for tests only, by name: `#[cfg(test)] mod model;`.
     pub fn test_modules(&self) -> Vec<&str> {
-        let declared = self
-            .lines
-            .iter()
-            .filter(|line| line.test && line.code.ends_with(';'));
-        declared
-            .filter_map(|line| module_name(&line.code))
-            .collect()
+        let declared = self.lines.iter().filter(|line| line.test && line.code.ends_with(';'));
+        declared.filter_map(|line| module_name(&line.code)).collect()
     }
 
     /// Every path that is imported or written out, with its line. `use a::{b, c::d};` gives
@@ -148,9 +139,7 @@ impl RustSource {
                 }
             }
             // A field or an arm ends with its line's comma; a signature's commas are in brackets.
-            let is_item = ITEM_WORDS
-                .iter()
-                .any(|word| has_word(&self.lines[first].code, word));
+            let is_item = ITEM_WORDS.iter().any(|word| has_word(&self.lines[first].code, word));
             if !is_item && curly == 0 && round == 0 && line.code.trim_end().ends_with(',') {
                 return Some(ItemEnd::NoBody(n));
             }
@@ -159,9 +148,8 @@ impl RustSource {
     }
 }
 
-const ITEM_WORDS: [&str; 10] = [
-    "fn", "mod", "use", "impl", "struct", "enum", "trait", "const", "static", "type",
-];
+const ITEM_WORDS: [&str; 10] =
+    ["fn", "mod", "use", "impl", "struct", "enum", "trait", "const", "static", "type"];
 
 /// Whether `word` stands in `code` as a whole identifier.
 pub fn has_word(code: &str, word: &str) -> bool {
@@ -191,19 +179,12 @@ fn is_test_cfg(attribute: &str) -> bool {
 fn fn_name(code: &str) -> Option<String> {
     let mut rest = without_visibility(code);
     let qualifiers = ["default ", "const ", "async ", "unsafe ", "extern "];
-    while let Some(short) = qualifiers
-        .iter()
-        .find_map(|qualifier| rest.strip_prefix(qualifier))
-    {
+    while let Some(short) = qualifiers.iter().find_map(|qualifier| rest.strip_prefix(qualifier)) {
         // The ABI's name is masked: what is left of it is quotes and spaces.
         rest = short.trim_start_matches(['"', ' ']);
     }
     let name = rest.strip_prefix("fn ")?;
-    Some(
-        name.chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect(),
-    )
+    Some(name.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
 }
 
 fn without_visibility(code: &str) -> &str {
@@ -212,9 +193,7 @@ fn without_visibility(code: &str) -> &str {
         return code;
     };
     if rest.starts_with('(') {
-        return rest
-            .split_once(')')
-            .map_or(code, |(_, rest)| rest.trim_start());
+        return rest.split_once(')').map_or(code, |(_, rest)| rest.trim_start());
     }
     rest.strip_prefix(' ').unwrap_or(code)
 }
@@ -234,11 +213,7 @@ fn flatten_use(prefix: &str, tree: &str, out: &mut Vec<String>) {
         }
     } else if !tree.is_empty() {
         let path = tree.split(" as ").next().unwrap_or(tree);
-        out.push(
-            format!("{prefix}{}", path.trim())
-                .trim_start_matches("::")
-                .to_owned(),
-        );
+        out.push(format!("{prefix}{}", path.trim()).trim_start_matches("::").to_owned());
     }
 }
 
@@ -282,11 +257,8 @@ mod tests {
             "pub(crate) const unsafe extern \"C\" fn a(x: [u8; 2]) {\n    if x { '}' }\n}\ntrait T {\n    \
              fn no_body(&self) -> [u8; 2];\n    fn b<T>(\n        x: u8,\n    ) where\n        T: X,\n    {\n    }\n}\n",
         );
-        let found: Vec<_> = source
-            .functions()
-            .into_iter()
-            .map(|f| (f.name, f.first, f.last))
-            .collect();
+        let found: Vec<_> =
+            source.functions().into_iter().map(|f| (f.name, f.first, f.last)).collect();
         assert_eq!(found, [("a".to_owned(), 0, 2), ("b".to_owned(), 5, 10)]);
     }
 

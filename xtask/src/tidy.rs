@@ -43,15 +43,8 @@ pub fn run(tree: &Tree) -> ExitCode {
     }
     let errors = found.iter().filter(|finding| !finding.warning).count();
     let warnings = found.len() - errors;
-    println!(
-        "tidy: {} files, {errors} errors, {warnings} warnings",
-        tree.files.len()
-    );
-    if errors == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    println!("tidy: {} files, {errors} errors, {warnings} warnings", tree.files.len());
+    if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A place that breaks a rule.
@@ -76,27 +69,13 @@ impl Finding {
         fix: &'static str,
     ) -> Self {
         let message = message.into();
-        Self {
-            path: file.path.clone(),
-            line: line + 1,
-            rule,
-            message,
-            fix,
-            warning: false,
-        }
+        Self { path: file.path.clone(), line: line + 1, rule, message, fix, warning: false }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            path,
-            line,
-            rule,
-            message,
-            fix,
-            warning,
-        } = self;
+        let Self { path, line, rule, message, fix, warning } = self;
         let level = if *warning { "warning: " } else { "" };
         write!(f, "{path}:{line}: {rule}: {level}{message} ({fix})")
     }
@@ -105,10 +84,7 @@ impl fmt::Display for Finding {
 /// Where `rule` finds something in one file of that text, as lines from 1.
 #[cfg(test)]
 fn lines_found(rule: Rule, path: &str, text: &str) -> Vec<usize> {
-    rule(&Tree::of(&[(path, text)]))
-        .iter()
-        .map(|finding| finding.line)
-        .collect()
+    rule(&Tree::of(&[(path, text)])).iter().map(|finding| finding.line).collect()
 }
 
 #[cfg(test)]

@@ -32,16 +32,7 @@ impl Tree {
     pub fn of_checkout() -> Result<Self> {
         let root = git(Path::new("."), &["rev-parse", "--show-toplevel"])?;
         let root = PathBuf::from(root.trim_end());
-        let listed = git(
-            &root,
-            &[
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ],
-        )?;
+        let listed = git(&root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
         let mut sources = Vec::new();
         for path in listed.split('\0').filter(|path| !path.is_empty()) {
             // A file that is tracked and deleted, a submodule or a symlink to a folder has no text.
@@ -51,20 +42,14 @@ impl Tree {
             }
             let bytes = fs::read(&on_disk).with_context(|| format!("reading {path}"))?;
             // Binary files stay in the tree with no text: links point at pictures.
-            let text = String::from_utf8(bytes)
-                .ok()
-                .filter(|text| !text.contains('\0'));
+            let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
             sources.push((path.to_owned(), text.unwrap_or_default()));
         }
         let mut tree = Self::new(sources);
         let words =
             PathBuf::from(git(&root, &["rev-parse", "--git-path", "info/tidy-words"])?.trim());
         if let Ok(words) = fs::read_to_string(root.join(words)) {
-            tree.private_words = words
-                .lines()
-                .filter(|w| !w.is_empty())
-                .map(Into::into)
-                .collect();
+            tree.private_words = words.lines().filter(|w| !w.is_empty()).map(Into::into).collect();
         }
         Ok(tree)
     }
@@ -83,29 +68,18 @@ impl Tree {
                 rust.mark_all_test();
             }
         }
-        Self {
-            files,
-            private_words: Vec::new(),
-        }
+        Self { files, private_words: Vec::new() }
     }
 
     /// The files of `(path, text)`, for the tests of rules.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Self {
-        Self::new(
-            files
-                .iter()
-                .map(|&(path, text)| (path.into(), text.into()))
-                .collect(),
-        )
+        Self::new(files.iter().map(|&(path, text)| (path.into(), text.into())).collect())
     }
 
     /// The Rust files below `folder`, which ends in `/` or is empty for all.
     pub fn rust<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a File, &'a RustSource)> {
-        let below = self
-            .files
-            .iter()
-            .filter(move |file| file.path.starts_with(folder));
+        let below = self.files.iter().filter(move |file| file.path.starts_with(folder));
         below.filter_map(|file| Some((file, file.rust.as_ref()?)))
     }
 }
@@ -121,10 +95,7 @@ impl File {
             "lib.rs" | "main.rs" | "mod.rs" => folder,
             _ => self.path.trim_end_matches(".rs"),
         };
-        rust.test_modules()
-            .into_iter()
-            .map(|module| format!("{folder}/{module}"))
-            .collect()
+        rust.test_modules().into_iter().map(|module| format!("{folder}/{module}")).collect()
     }
 }
 
@@ -137,23 +108,13 @@ fn is_test_path(path: &str) -> bool {
 
 /// Whether `path` is the module `module`, a path without `.rs`, or below it.
 fn is_module(path: &str, module: &str) -> bool {
-    path.strip_prefix(module)
-        .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+    path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
 fn git(root: &Path, args: &[&str]) -> Result<String> {
-    let out = Command::new("git")
-        .current_dir(root)
-        .args(args)
-        .output()
-        .context("running git")?;
+    let out = Command::new("git").current_dir(root).args(args).output().context("running git")?;
     let stderr = String::from_utf8_lossy(&out.stderr);
-    ensure!(
-        out.status.success(),
-        "git {}: {}",
-        args.join(" "),
-        stderr.trim()
-    );
+    ensure!(out.status.success(), "git {}: {}", args.join(" "), stderr.trim());
     String::from_utf8(out.stdout).context("git printed a name that is not UTF-8")
 }
 
@@ -164,10 +125,7 @@ mod tests {
     #[test]
     fn test_code_is_known_by_its_place_and_its_declaration() {
         let tree = Tree::of(&[
-            (
-                "crates/a/src/lib.rs",
-                "#[cfg(test)]\nmod model;\nmod get;\n",
-            ),
+            ("crates/a/src/lib.rs", "#[cfg(test)]\nmod model;\nmod get;\n"),
             ("crates/a/src/model.rs", "fn f() {}\n"),
             ("crates/a/src/model/deep.rs", "fn f() {}\n"),
             ("crates/a/src/get.rs", "#[cfg(test)]\nmod oracle;\n"),

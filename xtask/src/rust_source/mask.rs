@@ -5,10 +5,7 @@ use std::str::Chars;
 
 /// Replaces comments, and what stands between quotes, by spaces. Lines stay where they are.
 pub fn mask(text: &str) -> String {
-    let mut masked = Mask {
-        rest: text.chars().peekable(),
-        out: String::with_capacity(text.len()),
-    };
+    let mut masked = Mask { rest: text.chars().peekable(), out: String::with_capacity(text.len()) };
     let mut before = ' ';
     while let Some(c) = masked.rest.next() {
         masked.out.push(c);

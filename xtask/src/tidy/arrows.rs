@@ -12,11 +12,7 @@ const LAYERS: [&str; 4] = ["loch-fabric", "loch-engines", "loch", "loch-cli"];
 pub fn arrows_point_down(tree: &Tree) -> Vec<Finding> {
     let is_manifest =
         |file: &&File| file.path.starts_with("crates/") && file.path.ends_with("/Cargo.toml");
-    tree.files
-        .iter()
-        .filter(is_manifest)
-        .flat_map(check)
-        .collect()
+    tree.files.iter().filter(is_manifest).flat_map(check).collect()
 }
 
 fn check(file: &File) -> Vec<Finding> {
@@ -25,38 +21,20 @@ fn check(file: &File) -> Vec<Finding> {
         Ok(manifest) => manifest,
         Err(error) => return vec![report(0, error.message().to_owned(), "correct the TOML")],
     };
-    let name = manifest
-        .get("package")
-        .and_then(|package| package.get("name"));
+    let name = manifest.get("package").and_then(|package| package.get("name"));
     let Some(name) = name.and_then(Value::as_str) else {
         return vec![report(0, "no package name".to_owned(), "name the package")];
     };
     let Some(layer) = LAYERS.iter().position(|&known| known == name) else {
         let message = format!("crate `{name}` has no place among the layers");
-        return vec![report(
-            0,
-            message,
-            "give it one in xtask/src/tidy/arrows.rs",
-        )];
+        return vec![report(0, message, "give it one in xtask/src/tidy/arrows.rs")];
     };
     let mut found = Vec::new();
     for dependency in dependencies(&manifest) {
-        if LAYERS
-            .iter()
-            .position(|&known| known == dependency)
-            .is_some_and(|to| to >= layer)
-        {
-            let line = file
-                .text
-                .lines()
-                .position(|line| line.contains(&dependency))
-                .unwrap_or(0);
+        if LAYERS.iter().position(|&known| known == dependency).is_some_and(|to| to >= layer) {
+            let line = file.text.lines().position(|line| line.contains(&dependency)).unwrap_or(0);
             let message = format!("`{name}` depends on `{dependency}`, which is not below it");
-            found.push(report(
-                line,
-                message,
-                "move what it needs down, or take it as a trait",
-            ));
+            found.push(report(line, message, "move what it needs down, or take it as a trait"));
         }
     }
     found
@@ -65,23 +43,14 @@ fn check(file: &File) -> Vec<Finding> {
 /// The packages a manifest asks for, of every kind and for every target.
 fn dependencies(manifest: &Table) -> Vec<String> {
     let targets = manifest.get("target").and_then(Value::as_table);
-    let targets = targets
-        .into_iter()
-        .flat_map(|all| all.values().filter_map(Value::as_table));
+    let targets = targets.into_iter().flat_map(|all| all.values().filter_map(Value::as_table));
     let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
     let tables = std::iter::once(manifest).chain(targets);
     let tables = tables.flat_map(|table| kinds.into_iter().filter_map(|kind| table.get(kind)));
     let package = |(key, value): (&String, &Value)| {
-        value
-            .get("package")
-            .and_then(Value::as_str)
-            .unwrap_or(key)
-            .to_owned()
+        value.get("package").and_then(Value::as_str).unwrap_or(key).to_owned()
     };
-    tables
-        .filter_map(Value::as_table)
-        .flat_map(|all| all.iter().map(package))
-        .collect()
+    tables.filter_map(Value::as_table).flat_map(|all| all.iter().map(package)).collect()
 }
 
 #[cfg(test)]

@@ -26,10 +26,7 @@ pub fn engines_call_no_system(tree: &Tree) -> Vec<Finding> {
             }
         }
         for (line, Line { code, .. }) in rust.product() {
-            for clock in SYSTEM_CLOCKS
-                .into_iter()
-                .filter(|clock| has_word(code, clock))
-            {
+            for clock in SYSTEM_CLOCKS.into_iter().filter(|clock| has_word(code, clock)) {
                 report(line, clock);
             }
         }

@@ -24,10 +24,7 @@ fn targets(text: &str) -> Vec<(usize, String)> {
     let mut fence: Option<&str> = None;
     for (n, line) in text.lines().enumerate() {
         let start = line.trim_start();
-        if let Some(mark) = ["```", "~~~"]
-            .into_iter()
-            .find(|mark| start.starts_with(mark))
-        {
+        if let Some(mark) = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark)) {
             fence = match fence {
                 None => Some(mark),
                 Some(open) if open == mark => None,
@@ -39,21 +36,13 @@ fn targets(text: &str) -> Vec<(usize, String)> {
             continue;
         }
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
-        let inline = prose
-            .match_indices("](")
-            .map(|(at, mark)| &prose[at + mark.len()..]);
+        let inline = prose.match_indices("](").map(|(at, mark)| &prose[at + mark.len()..]);
         let html = ["src=\"", "href=\""].into_iter().flat_map(|attribute| {
-            prose
-                .match_indices(attribute)
-                .map(|(at, mark)| &prose[at + mark.len()..])
+            prose.match_indices(attribute).map(|(at, mark)| &prose[at + mark.len()..])
         });
         // `[name]: target`
-        let definition = start
-            .strip_prefix('[')
-            .and_then(|rest| rest.split_once("]: "));
-        let all = inline
-            .chain(html)
-            .chain(definition.map(|(_, target)| target));
+        let definition = start.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
+        let all = inline.chain(html).chain(definition.map(|(_, target)| target));
         let paths = all.map(path_of).filter(|path| !path.is_empty());
         targets.extend(paths.map(|path| (n, path.to_owned())));
     }
@@ -63,13 +52,8 @@ fn targets(text: &str) -> Vec<(usize, String)> {
 /// The path at the start of `rest`; empty for an address outside and for an anchor of this page.
 fn path_of(rest: &str) -> &str {
     let rest = rest.trim_start_matches('<');
-    let target = rest
-        .split([')', '>', '"', ' ', '#', '?'])
-        .next()
-        .unwrap_or("");
-    let is_address = target
-        .split_once(':')
-        .is_some_and(|(scheme, _)| !scheme.contains('/'));
+    let target = rest.split([')', '>', '"', ' ', '#', '?']).next().unwrap_or("");
+    let is_address = target.split_once(':').is_some_and(|(scheme, _)| !scheme.contains('/'));
     if is_address { "" } else { target }
 }
 
@@ -77,8 +61,7 @@ fn exists(tree: &Tree, from: &str, target: &str) -> bool {
     let mut folders: Vec<&str> = if target.starts_with('/') {
         Vec::new()
     } else {
-        from.rsplit_once('/')
-            .map_or(Vec::new(), |(folder, _)| folder.split('/').collect())
+        from.rsplit_once('/').map_or(Vec::new(), |(folder, _)| folder.split('/').collect())
     };
     for part in target.split('/') {
         match part {
@@ -93,11 +76,7 @@ fn exists(tree: &Tree, from: &str, target: &str) -> bool {
     }
     let path = folders.join("/");
     let below = format!("{path}/");
-    path.is_empty()
-        || tree
-            .files
-            .iter()
-            .any(|f| f.path == path || f.path.starts_with(&below))
+    path.is_empty() || tree.files.iter().any(|f| f.path == path || f.path.starts_with(&below))
 }
 
 #[cfg(test)]
@@ -105,15 +84,8 @@ mod tests {
     use super::*;
 
     fn dead(text: &str) -> Vec<String> {
-        let tree = Tree::of(&[
-            ("docs/a.md", text),
-            ("docs/b.md", ""),
-            ("results/c.png", ""),
-        ]);
-        links_resolve(&tree)
-            .into_iter()
-            .map(|finding| finding.message)
-            .collect()
+        let tree = Tree::of(&[("docs/a.md", text), ("docs/b.md", ""), ("results/c.png", "")]);
+        links_resolve(&tree).into_iter().map(|finding| finding.message).collect()
     }
 
     #[test]

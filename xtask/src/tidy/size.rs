@@ -21,10 +21,7 @@ pub fn files_are_short(tree: &Tree) -> Vec<Finding> {
         let message = format!("{lines} lines of non-test code, over {FILE_LINES_GOOD}");
         let fix = "split by protocol action, or say `// tidy: long because …` at the top";
         let finding = Finding::new(file, 0, "file-length", message, fix);
-        found.push(Finding {
-            warning: lines <= FILE_LINES_MAX,
-            ..finding
-        });
+        found.push(Finding { warning: lines <= FILE_LINES_MAX, ..finding });
     }
     found
 }
@@ -44,23 +41,14 @@ pub fn functions_are_short(tree: &Tree) -> Vec<Finding> {
             let name = function.name;
             let message = format!("`{name}` has {lines} lines, over {FUNCTION_LINES_MAX}");
             let fix = "move leaves out, or say `// tidy: long because …` above it";
-            found.push(Finding::new(
-                file,
-                function.first,
-                "function-length",
-                message,
-                fix,
-            ));
+            found.push(Finding::new(file, function.first, "function-length", message, fix));
         }
     }
     found
 }
 
 fn excused_in_head(rust: &RustSource) -> bool {
-    let head = rust
-        .lines
-        .iter()
-        .take_while(|line| line.code.trim().is_empty());
+    let head = rust.lines.iter().take_while(|line| line.code.trim().is_empty());
     head.into_iter().any(|line| line.raw.starts_with(EXCUSE))
 }
 
@@ -76,10 +64,7 @@ mod tests {
 
     fn found(rule: fn(&Tree) -> Vec<Finding>, text: &str) -> Vec<(usize, bool)> {
         let tree = Tree::of(&[("crates/loch/src/a.rs", text)]);
-        rule(&tree)
-            .iter()
-            .map(|finding| (finding.line, finding.warning))
-            .collect()
+        rule(&tree).iter().map(|finding| (finding.line, finding.warning)).collect()
     }
 
     fn body(lines: usize) -> String {
@@ -92,10 +77,7 @@ mod tests {
         assert_eq!(found(files_are_short, &format!("{}{tests}", body(400))), []);
         assert_eq!(found(files_are_short, &body(401)), [(1, true)]);
         assert_eq!(found(files_are_short, &body(601)), [(1, false)]);
-        let excused = format!(
-            "//! Doc.\n// tidy: long because it is a table.\n\n{}",
-            body(601)
-        );
+        let excused = format!("//! Doc.\n// tidy: long because it is a table.\n\n{}", body(601));
         assert_eq!(found(files_are_short, &excused), []);
     }
 
@@ -105,9 +87,6 @@ mod tests {
         assert_eq!(found(functions_are_short, &function(100)), []);
         assert_eq!(found(functions_are_short, &function(101)), [(1, false)]);
         let excuse = "/// Doc.\n// tidy: long because it is one state machine.\n#[inline]\n";
-        assert_eq!(
-            found(functions_are_short, &format!("{excuse}{}", function(101))),
-            []
-        );
+        assert_eq!(found(functions_are_short, &format!("{excuse}{}", function(101))), []);
     }
 }

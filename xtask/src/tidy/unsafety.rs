@@ -22,13 +22,7 @@ pub fn crates_forbid_unsafe(tree: &Tree) -> Vec<Finding> {
         roots.filter(|(_, rust)| !rust.lines.iter().any(|line| line.code.trim() == FORBID));
     let finding = |(file, _)| {
         let message = format!("no `{FORBID}` in the root of a safe crate");
-        Finding::new(
-            file,
-            0,
-            "forbid-unsafe",
-            message,
-            "add it below the crate's documentation",
-        )
+        Finding::new(file, 0, "forbid-unsafe", message, "add it below the crate's documentation")
     };
     unguarded.map(finding).collect()
 }
@@ -98,10 +92,7 @@ mod tests {
         assert!(lines_found(crates_forbid_unsafe, "crates/loch/src/lib.rs", good).is_empty());
         assert!(lines_found(crates_forbid_unsafe, "crates/fabric/src/lib.rs", "").is_empty());
         let bad = "// #![forbid(unsafe_code)]\n";
-        assert_eq!(
-            lines_found(crates_forbid_unsafe, "crates/cli/src/main.rs", bad),
-            [1]
-        );
+        assert_eq!(lines_found(crates_forbid_unsafe, "crates/cli/src/main.rs", bad), [1]);
     }
 
     #[test]

@@ -4,17 +4,9 @@ use super::Finding;
 use crate::tree::Tree;
 
 /// Split, so that this file does not hold what it looks for.
-const MARKERS: [&str; 3] = [
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("X", "XX"),
-];
+const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 const HOMES: [&str; 2] = [concat!("/ho", "me/"), concat!("/Us", "ers/")];
-const NO_UNWRAP: [&str; 3] = [
-    "crates/fabric/src/",
-    "crates/engines/src/",
-    "crates/loch/src/",
-];
+const NO_UNWRAP: [&str; 3] = ["crates/fabric/src/", "crates/engines/src/", "crates/loch/src/"];
 
 /// A marker of unfinished work names the issue that tracks it: `(#12)` or ` #12` after the word.
 pub fn no_loose_ends(tree: &Tree) -> Vec<Finding> {
@@ -53,18 +45,9 @@ pub fn no_private_words(tree: &Tree) -> Vec<Finding> {
 pub fn no_unwrap(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (file, rust) in NO_UNWRAP.into_iter().flat_map(|folder| tree.rust(folder)) {
-        for (n, _) in rust
-            .product()
-            .filter(|(_, line)| line.code.contains(".unwrap()"))
-        {
+        for (n, _) in rust.product().filter(|(_, line)| line.code.contains(".unwrap()")) {
             let fix = "return the error, or `expect(\"why it holds\")`";
-            found.push(Finding::new(
-                file,
-                n,
-                "unwrap",
-                "`unwrap()` outside tests",
-                fix,
-            ));
+            found.push(Finding::new(file, n, "unwrap", "`unwrap()` outside tests", fix));
         }
     }
     found
