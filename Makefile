@@ -5,7 +5,7 @@ BENCH = --engine nessie --fabric shm --records 1000000 --value-size 64 --dist zi
         --peer memcached,redis,lmdb
 
 .DEFAULT_GOAL := help
-.PHONY: demo test bench lint sanitize deps clean help
+.PHONY: demo test bench figures lint sanitize deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -17,6 +17,10 @@ test: ## every check that a change has to pass
 bench: ## one workload on Loch and its peers; BENCH="…" for another
 	scripts/deps.sh build peers
 	cargo run --release --locked -p loch-cli -- bench $(BENCH)
+
+figures: ## measure what docs/performance.md shows: a quarter of an hour of a quiet machine
+	scripts/deps.sh build peers
+	scripts/figures.sh
 
 lint: ## the part of `test` that runs no code: format, clippy, house rules, dependencies
 	scripts/lint.sh

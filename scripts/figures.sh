@@ -12,7 +12,10 @@ cd "$(dirname "$0")/.."
 
 smoke=
 [ "${1:-}" != --smoke ] || { smoke=yes && shift; }
-[ $# -le 1 ] && [ "${1:0:1}" != - ] || { sed -n 's/^# \{0,1\}//; 2,9p' "$0" >&2; exit 2; }
+if [ $# -gt 1 ] || [ "${1:0:1}" = - ]; then
+  sed -n 's/^# \{0,1\}//; 2,9p' "$0" >&2
+  exit 2
+fi
 folder=${1:-docs/results}
 peers=memcached,redis,lmdb
 
@@ -25,7 +28,7 @@ results=$(mktemp "$folder/performance.XXXXXX")
 trap 'rm -f "$results"' EXIT
 
 # A text as the inside of a JSON string.
-json() { tr -d '"\\' <<<"$*" | tr '\n\t' '  ' | sed 's/ *$//'; }
+json() { tr -d '"\134' <<<"$*" | tr '\n\t' '  ' | sed 's/ *$//'; }
 
 commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
 model=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
@@ -43,12 +46,13 @@ group() {
     "$(json "$1")" "$(json "$commit")" "$(date -u +%F)" "$host" "$(json "loch bench $2")" >>"$results"
 }
 
-# Runs the bench; options that come again later have the last word. In a smoke run the records are
-# few and the time is short.
+# Runs the bench. In a smoke run the time is short and the records are few.
 variant=
 run() {
-  local options=(--json --seconds 2 "$@")
-  [ -z "$smoke" ] || options+=(--seconds 0.1 --records 200)
+  local options=(--json --seconds "${smoke:+0.}2" "$@") at
+  for at in "${!options[@]}"; do
+    [ -z "$smoke" ] || [ "${options[at]}" != --records ] || options[at + 1]=200
+  done
   say "  ${variant:+$variant: }loch bench ${options[*]}"
   "$loch" bench "${options[@]}" | sed "s/^{/{${variant:+\"variant\":\"$variant\",}/" >>"$results"
 }
@@ -83,18 +87,19 @@ done <<'SIZES'
 SIZES
 
 group "One operation at a time" "--lanes 1 --peer $peers --seconds 2"
-run --lanes 1 --peer "$peers"
+run --records 1000000 --lanes 1 --peer "$peers"
 
 group "More records, of the same size" "--records R --lanes 16 --dist uniform --reads 1 --seconds 2"
-for records in 1000000 5000000 20000000 50000000; do
-  run --records "$records" --lanes 16 --dist uniform --reads 1
+for millions in 1 5 20 50; do
+  variant="$millions M records"
+  run --records "${millions}000000" --lanes 16 --dist uniform --reads 1
 done
 
 group "Beside others who want the cores" \
   "--lanes 32 --peer memcached,redis --background-hogs H --seconds 2"
 for hogs in 0 2 4; do
   variant="$hogs hogs"
-  run --lanes 32 --peer memcached,redis --background-hogs "$hogs"
+  run --records 1000000 --lanes 32 --peer memcached,redis --background-hogs "$hogs"
 done
 
 group "What each switch does (nessie §4.3.2)" "--nodes 2 --clients 2 --value-size 1KiB SWITCH"

@@ -148,6 +148,10 @@ fn a_cluster_that_fails_says_so() {
     get("0s").expect(3, &["n.sock", "loch serve"]);
     fs::write(&socket, b"").expect("a file");
     get("20ms").expect(3, &["n.sock"]);
+    // What is wrong with the call is told whether or not there is a node.
+    run(loch().args(["get", "", "--socket"]).arg(&socket), b"").expect(2, &["the key is empty"]);
+    run(&mut Node::command(dir.path(), "n", SMALL), b"").expect(2, &["n.sock", "no socket"]);
+    assert!(socket.exists(), "a file that is not the node's is left alone");
     fs::remove_file(&socket).expect("it is there");
     // A client that comes first waits.
     let mut early = loch();

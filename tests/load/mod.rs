@@ -4,6 +4,7 @@
 //! The processes are this test's own binary, started again with a task in its environment.
 
 mod ledger;
+mod processor;
 mod value;
 mod worker;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Process, wait_for};
 use ledger::{Ledger, judge};
+pub use value::Lengths;
 use value::{name_of, number_of};
 
 /// Clients that write.
@@ -29,21 +31,29 @@ const TASK: &str = "LOCH_TEST_TASK";
 
 /// What a worker is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Task {
-    dir: PathBuf,
+pub struct Task {
+    /// Where its files are, and the others'.
+    pub dir: PathBuf,
     /// Of its home node.
-    socket: PathBuf,
-    writer: usize,
-    seed: u64,
+    pub socket: PathBuf,
+    /// Whose keys it writes.
+    pub writer: usize,
+    pub lengths: Lengths,
+    pub seed: u64,
 }
 
 /// What a worker has to say at its end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub ops: u64,
-    /// The operation that took longest, and what it was.
+    /// PUTs that were refused for want of memory.
+    pub refused: u64,
+    /// How long the longest operation took.
     pub longest: Duration,
-    pub longest_op: String,
+    /// The same without the time in which its thread waited for a processor, which other processes
+    /// had; and what that operation was.
+    pub longest_own: Duration,
+    pub longest_own_op: String,
 }
 
 /// A worker under way.
@@ -52,7 +62,7 @@ pub struct Load {
     task: Task,
 }
 
-/// The body of the test `name`, which is one of its own process: does the task, if there is one.
+/// The body of a test that is a worker's process: does the task, if there is one.
 pub fn work_if_told() {
     if let Some(task) = std::env::var_os(TASK) {
         let task = task.into_string().expect("JSON");
@@ -61,10 +71,8 @@ pub fn work_if_told() {
 }
 
 impl Load {
-    /// Starts the client of `writer` at the node of `socket`. `worker` is the test that calls
-    /// [`work_if_told`].
-    pub fn start(dir: &Path, socket: &Path, writer: usize, seed: u64, worker: &str) -> Self {
-        let task = Task { dir: dir.into(), socket: socket.into(), writer, seed };
+    /// Starts a client. `worker` is the test that calls [`work_if_told`].
+    pub fn start(task: Task, worker: &str) -> Self {
         fs::write(task.progress(), 0_u64.to_le_bytes()).expect("a file");
         let child = Command::new(std::env::current_exe().expect("this test"))
             .args(["--exact", worker, "--ignored", "--nocapture"])
@@ -110,7 +118,7 @@ impl Load {
 
 /// Reads every key of every writer, when none of them is at work: what was acknowledged is there,
 /// and nothing is there that was not written. How many keys have a value.
-pub fn verify_all(dir: &Path, socket: &Path) -> usize {
+pub fn verify_all(dir: &Path, socket: &Path, lengths: Lengths) -> usize {
     let table = Cluster::connect(socket).and_then(|cluster| cluster.table("default"));
     let table = table.expect("the cluster is up");
     let mut values = 0;
@@ -118,13 +126,36 @@ pub fn verify_all(dir: &Path, socket: &Path) -> usize {
         let ledger = Ledger::open(dir, writer, KEYS);
         for key in 0..KEYS {
             let got = table.get(&name_of(writer, key)).expect("it can be read");
-            let found = got.map(|value| number_of(writer, key, &value).expect("it was written"));
+            let found =
+                got.map(|value| number_of(lengths, writer, key, &value).expect("it was written"));
             let judged = judge(ledger.acknowledged(key), ledger.meant(key), found);
             judged.unwrap_or_else(|wrong| panic!("key {key} of writer {writer}: {wrong}"));
             values += found.is_some() as usize;
         }
     }
     values
+}
+
+/// Deletes everything, and puts values of one length until there is no memory; which part of it
+/// they fill.
+pub fn refill(socket: &Path) -> f64 {
+    const VALUE: [u8; 8000] = [7; 8000];
+    let cluster = Cluster::connect(socket).expect("the cluster is up");
+    let table = cluster.table("default").expect("it has a session");
+    for writer in 0..WRITERS {
+        for key in 0..KEYS {
+            table.delete(&name_of(writer, key)).expect("it can be deleted");
+        }
+    }
+    let mut keys = 0_u32;
+    loop {
+        match table.put(&keys.to_le_bytes(), &VALUE) {
+            Ok(_) => keys += 1,
+            Err(loch::Error::OutOfMemory { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    (keys as usize * VALUE.len()) as f64 / cluster.info().tables[0].data_bytes as f64
 }
 
 impl Task {

@@ -189,7 +189,11 @@ fn table(objects: &[Object]) -> Table {
     };
     let names = objects.iter().map(|object| object.engine.to_string());
     table.set_header(cells(String::new(), names));
+    let is_alone = objects.len() == 1;
     for (name, show) in ROWS {
+        if is_alone && name.contains('_') {
+            continue;
+        }
         let values: Vec<_> = objects.iter().map(|object| show(object, first)).collect();
         if values.iter().any(Option::is_some) {
             let name = name.replace('_', first.engine);
@@ -208,7 +212,7 @@ fn cells(name: String, values: impl Iterator<Item = String>) -> Vec<Cell> {
 /// Shows a value of a system, which may be compared with the first one's.
 type Show = fn(&Object, &Object) -> Option<String>;
 
-/// `_` stands for the name of the first system.
+/// `_` stands for the name of the first system, with which others are compared.
 const ROWS: &[(&str, Show)] = &[
     ("operations/s", |o, _| Some(grouped(o.ops_per_s))),
     ("  _ does × as many", |o, first| ratio(Some(first.ops_per_s), Some(o.ops_per_s))),

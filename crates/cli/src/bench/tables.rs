@@ -3,7 +3,9 @@
 //! A results file has one JSON object a line: results as `loch bench --json`
 //! prints them, and before them headers, which say where and how they were
 //! measured (`scripts/figures.sh` writes both). Results that differ in keys
-//! and reads only share a table; each system has a column.
+//! and reads only share a table, in which each system has a column. Where a
+//! result has a `variant`, what is compared is something else: then each result
+//! has a row.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -104,11 +106,14 @@ fn tables(out: &mut String, rows: &[Row]) {
     while let Some(first) = rest.first().copied() {
         let (of_table, others): (Vec<_>, _) =
             rest.into_iter().partition(|row| row.setting() == first.setting());
-        let _ = writeln!(out, "{}:\n", first.heading());
+        let _ = writeln!(out, "{}:\n", heading(&of_table));
         if first.variant.is_some() {
             variants(out, &of_table);
         } else {
             let results = Results::of(&of_table);
+            if let [first, _, ..] = results.engines[..] {
+                let _ = writeln!(out, "In brackets: how many times as much {first} does.\n");
+            }
             results.table(out, "operations/s", Results::speed);
             results.table(out, "GET µs, median / 99 %", |_, row| row.latency());
         }
@@ -161,15 +166,12 @@ impl<'a> Results<'a> {
     /// as much the first system does.
     fn speed(&self, row: &Row) -> String {
         let speed = row.speed();
-        if let Some(limit) = row.limit_ops_per_s {
-            return format!(
-                "**{speed}** ({:.0} % of the bare loop)",
-                100.0 * row.ops_per_s / limit
-            );
+        if let Some(share) = row.share() {
+            return format!("**{speed}** ({share} of the bare loop)");
         }
         match self.at(self.engines[0], row.workload()) {
             Some(first) if first.engine != row.engine => {
-                format!("{speed} (1/{})", rounded(first.ops_per_s / row.ops_per_s))
+                format!("{speed} ({} ×)", rounded(first.ops_per_s / row.ops_per_s))
             }
             _ => speed,
         }
@@ -179,10 +181,10 @@ impl<'a> Results<'a> {
 /// One workload in several variants: a row for each, with what operations cost.
 fn variants(out: &mut String, rows: &[&Row]) {
     out.push_str(
-        "| | | operations/s | GET µs, median / 99 % | verbs/GET | round trips/GET | bytes/GET | \
-         verbs/PUT | round trips/PUT | bytes/PUT | server CPU s |\n",
+        "| | | operations/s | of the bare loop | GET µs, median / 99 % | verbs/GET | \
+         round trips/GET | bytes/GET | verbs/PUT | round trips/PUT | bytes/PUT | server CPU s |\n",
     );
-    let _ = writeln!(out, "| --- | --- |{}", " ---: |".repeat(9));
+    let _ = writeln!(out, "| --- | --- |{}", " ---: |".repeat(10));
     for row in rows {
         let costs = [
             row.verbs_per_get,
@@ -195,10 +197,11 @@ fn variants(out: &mut String, rows: &[&Row]) {
         ];
         let _ = write!(
             out,
-            "| {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} |",
             row.variant.as_deref().unwrap_or_default(),
             row.engine,
             row.speed(),
+            row.share().unwrap_or_else(missing),
             row.latency()
         );
         for cost in costs {
@@ -210,33 +213,15 @@ fn variants(out: &mut String, rows: &[&Row]) {
 }
 
 impl Row {
+    /// What results of one table have in common.
     fn setting(&self) -> (bool, u64, u64, u64, u32, usize) {
-        (
-            self.variant.is_some(),
-            self.records,
-            self.key_size,
-            self.value_size,
-            self.clients,
-            self.lanes,
-        )
+        let is_variant = self.variant.is_some();
+        let records = if is_variant { 0 } else { self.records };
+        (is_variant, records, self.key_size, self.value_size, self.clients, self.lanes)
     }
 
     fn workload(&self) -> (&str, f64) {
         (&self.dist, self.reads)
-    }
-
-    fn heading(&self) -> String {
-        let plural = |count: usize| if count == 1 { "" } else { "s" };
-        format!(
-            "{} values, {} records of {} B keys, {} client{} of {} lane{}",
-            size(self.value_size),
-            super::report::grouped(self.records as f64),
-            self.key_size,
-            self.clients,
-            plural(self.clients as usize),
-            self.lanes,
-            plural(self.lanes)
-        )
     }
 
     fn speed(&self) -> String {
@@ -251,10 +236,35 @@ impl Row {
         )
     }
 
+    /// Of the bare loop.
+    fn share(&self) -> Option<String> {
+        let share = |limit| format!("{:.0} %", 100.0 * self.ops_per_s / limit);
+        self.limit_ops_per_s.map(share)
+    }
+
     fn latency(&self) -> String {
         let of = self.get_us.p50.zip(self.get_us.p99);
         of.map_or_else(missing, |(p50, p99)| format!("{} / {}", rounded(p50), rounded(p99)))
     }
+}
+
+fn heading(rows: &[&Row]) -> String {
+    let first = rows[0];
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let records = if rows.iter().all(|row| row.records == first.records) {
+        format!("{} records of ", super::report::grouped(first.records as f64))
+    } else {
+        String::new()
+    };
+    format!(
+        "{} values, {records}{} B keys, {} client{} of {} lane{}",
+        size(first.value_size),
+        first.key_size,
+        first.clients,
+        plural(first.clients as usize),
+        first.lanes,
+        plural(first.lanes)
+    )
 }
 
 fn missing() -> String {
@@ -314,7 +324,7 @@ mod tests {
         for part in [
             "### Values\n\n`loch bench`\n\n64 B values, 1 000 000 records of 16 B keys, 1 client of 32 lanes:",
             "| operations/s | GETs | nessie | redis |\n| --- | ---: | ---: | ---: |",
-            "| uniform | 100 % | **8 M** (80 % of the bare loop) | 0.5 M (1/16) |",
+            "| uniform | 100 % | **8 M** (80 % of the bare loop) | 0.5 M (16 ×) |",
             "| uniform | 50 % | – | 0.25 M |",
             "| uniform | 100 % | 1.5 / 12.3 | 1.5 / 12.3 |",
         ] {
@@ -330,7 +340,8 @@ mod tests {
             header("More"),
         ];
         let text = markdown(&lines.join("\n")).unwrap();
-        let row = "| no filter | nessie | 5 M | 1.5 / 12.3 | – | 2.13 | – | 2.00 | – | – | 0.00 |";
+        let row =
+            "| no filter | nessie | 5 M | 50 % | 1.5 / 12.3 | – | 2.13 | – | 2.00 | – | – | 0.00 |";
         assert!(text.contains(row), "{text}");
         assert_eq!(text.matches("c0ffee").count(), 1);
     }

@@ -25,7 +25,7 @@ pub struct CompletionsArgs {
 pub fn run(args: &CompletionsArgs, command: &Command) -> Result<Answer> {
     // Into memory first: the generator panics when it cannot write.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut for_people(&command), "loch", &mut script);
+    clap_complete::generate(args.shell, &mut for_people(command), "loch", &mut script);
     output::write(&script)?;
     Ok(Answer::Done)
 }

@@ -164,12 +164,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Leases one slab of a kind in a data table, if there is one with room in it.
-    async fn lease(
-        &self,
-        dti: u8,
-        class: Class,
-        kind: Kind,
-    ) -> Result<bool, EngineError> {
+    async fn lease(&self, dti: u8, class: Class, kind: Kind) -> Result<bool, EngineError> {
         let mut words = self.read_chunk_table(dti).await?;
         while let Some(chunk) = kind.find(class, &words) {
             let slab = Slab { dti, chunk };

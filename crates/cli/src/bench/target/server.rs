@@ -70,9 +70,13 @@ impl ServerSetup {
                     .spawn()
             })
             .map_err(failed)?;
-        let mut server = Server { process: Owned::new(process), socket, _dir: dir };
-        let starting =
-            Starting { server: self.name, socket: &server.socket, log: &log, limit: START_LIMIT };
+        let mut server = Server { process: Owned::new(process), socket: socket.clone(), _dir: dir };
+        let starting = Starting {
+            server: self.name,
+            answers: &|| UnixStream::connect(&socket).is_ok(),
+            log: &log,
+            limit: START_LIMIT,
+        };
         starting.wait(&mut server.process, interrupted)?;
         Ok(server)
     }
@@ -86,8 +90,8 @@ impl ServerSetup {
 pub struct Starting<'a> {
     /// Its name in errors.
     pub server: &'static str,
-    /// Where it will answer.
-    pub socket: &'a Path,
+    /// Whether it answers by now.
+    pub answers: &'a dyn Fn() -> bool,
     /// What it says meanwhile.
     pub log: &'a Path,
     /// How long it may take.
@@ -102,7 +106,7 @@ impl Starting<'_> {
         };
         let deadline = Instant::now() + self.limit;
         while Instant::now() < deadline {
-            if UnixStream::connect(self.socket).is_ok() {
+            if (self.answers)() {
                 return Ok(());
             }
             if let Some(status) = process.ended() {

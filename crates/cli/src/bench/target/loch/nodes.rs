@@ -25,8 +25,8 @@ use crate::bench::target::{Endpoint, Service, TargetError};
 
 /// Where regions live in memory.
 const MEMORY_DIR: &str = "/dev/shm";
-/// How long a node may take until its socket answers, and for each GiB that
-/// it has to allocate besides.
+/// How long a node may take until it is ready, and for each GiB that it has to
+/// allocate besides.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const START_LIMIT_A_GIB: Duration = Duration::from_secs(4);
 /// How long nodes may take to end in good order.
@@ -66,10 +66,11 @@ impl Nodes {
         }
         let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
         for (process, config) in nodes.processes.iter_mut().zip(&configs) {
+            let log = log_of(&config.socket);
             let starting = Starting {
                 server: "loch serve",
-                socket: &config.socket,
-                log: &log_of(&config.socket),
+                answers: &|| is_ready(&log),
+                log: &log,
                 limit: START_LIMIT + START_LIMIT_A_GIB.mul_f64(bytes as f64 / f64::from(1 << 30)),
             };
             starting.wait(process, interrupted)?;
@@ -113,6 +114,11 @@ fn start(config: &NodeConfig) -> io::Result<Owned> {
         .stderr(log)
         .spawn()?;
     Ok(Owned::new(child))
+}
+
+/// A node takes its socket before it makes its memory, and says when it has both.
+fn is_ready(log: &Path) -> bool {
+    fs::read_to_string(log).is_ok_and(|log| log.contains(" is ready at "))
 }
 
 fn log_of(socket: &Path) -> PathBuf {
