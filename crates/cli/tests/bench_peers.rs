@@ -2,7 +2,7 @@
 //! a second each.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const LOCH: &str = env!("CARGO_BIN_EXE_loch");
 
@@ -122,9 +122,16 @@ fn counts_are_a_function_of_the_seed() {
 
 #[test]
 fn hogs_end_with_the_run() {
-    let objects = objects("--peer lmdb --records 100 --seconds 0.2 --background-hogs 2");
-    assert_eq!(objects.len(), 1);
-    let hogs = Command::new("pgrep").args(["-f", "loch bench-hog"]).output();
+    let line = "bench --json --engine none --peer lmdb --records 100 --seconds 0.2 \
+                --background-hogs 2";
+    let mut run = Command::new(LOCH)
+        .args(line.split_whitespace())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary under test starts");
+    let hogs_of_this_run = format!("bench-hog --parent {}", run.id());
+    assert!(run.wait().expect("it can be waited for").success());
+    let hogs = Command::new("pgrep").args(["-f", &hogs_of_this_run]).output();
     let left = hogs.map(|hogs| String::from_utf8_lossy(&hogs.stdout).into_owned());
     assert_eq!(left.unwrap_or_default(), "");
 }

@@ -66,7 +66,8 @@ impl<F: Fabric> Client<F> {
     /// The fabric's.
     pub async fn check(&self) -> Result<CheckReport, EngineError> {
         let mut report = CheckReport::default();
-        let slots = (self.map.shape.geometry.shard_bytes() / 8) as usize;
+        let geometry = self.map.shape.geometry;
+        let slots = geometry.buckets_per_shard as usize * geometry.bucket_slots as usize;
         for shard in self.map.shards().to_vec() {
             for from in (0..slots).step_by(BLOCK_SLOTS) {
                 let at = shard.add(from as u64 * 8);

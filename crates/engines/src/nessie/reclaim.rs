@@ -36,7 +36,7 @@ enum Then {
 }
 
 /// How long an allocation waits for grace periods when nothing else is left.
-const GRACE_WAIT_US: u64 = 50_000;
+const GRACE_WAIT_US: u64 = 500_000;
 /// Pause between two looks at a grace period.
 const GRACE_POLL_US: u64 = 50;
 /// Slabs seized or taken apart at a time.

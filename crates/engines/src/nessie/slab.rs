@@ -130,9 +130,9 @@ pub struct Classes {
 
 impl Classes {
     /// The classes of a table whose data tables have `data_bytes`: the smaller it is, the smaller
-    /// are its slabs, so that many clients can have their own.
+    /// are its slabs, so that many clients can have their own, of many classes.
     pub fn new(data_bytes: u64) -> Self {
-        let wanted = SLAB_BYTES_WANTED.min(data_bytes / 64).max(CHUNK_BYTES);
+        let wanted = SLAB_BYTES_WANTED.min(data_bytes / 512).max(CHUNK_BYTES);
         let most = (data_bytes / 16).max(CHUNK_BYTES);
         let mut classes = Vec::new();
         let mut bytes = CLASS_BYTES_MIN;
