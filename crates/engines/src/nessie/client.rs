@@ -26,6 +26,8 @@ pub struct Client<F: Fabric> {
     pub(super) tables: Vec<u8>,
     pub(super) alloc: RefCell<Allocator>,
     pub(super) waits: RefCell<Vec<Wait>>,
+    /// How many there are, those that a lane is looking at included.
+    pub(super) waiting: Cell<u32>,
     pub(super) cache: Option<RefCell<Cache>>,
     /// Whether buckets are read one after the other, with nothing to check but generations: where a
     /// round trip is cheap. Otherwise all are read in one doorbell.
@@ -95,6 +97,7 @@ impl<F: Fabric> Client<F> {
             read_hint: Cell::new(0),
             alloc: RefCell::default(),
             waits: RefCell::default(),
+            waiting: Cell::new(0),
             scratch: RefCell::default(),
             counts: Counts::default(),
             timeout_us,

@@ -45,19 +45,24 @@ const SLABS_AT_A_TIME: usize = 16;
 impl<F: Fabric> Client<F> {
     /// The last resort: what needs grace periods.
     pub(super) async fn wait_for_room(&self, class: Class) -> Result<(), EngineError> {
-        if self.waits.borrow().is_empty() {
+        if self.waiting.get() == 0 {
             self.rest_parked(class, 1).await?;
             for dti in &self.tables {
                 self.seize(*dti, class).await?;
                 self.take_apart(*dti).await?;
             }
         }
+        // Another lane may be the one that looks at the grace periods, and may make the room.
         let until = self.fabric.now_us() + GRACE_WAIT_US;
-        while !self.waits.borrow().is_empty() && self.fabric.now_us() < until {
-            if self.poll_waits().await? {
+        while self.waiting.get() > 0 && self.fabric.now_us() < until {
+            if self.poll_waits().await? || self.waiting.get() == 0 {
                 return Ok(());
             }
             self.fabric.pause(GRACE_POLL_US).await;
+        }
+        if self.waits.borrow().is_empty() {
+            // A lane that was dropped while it looked took them along.
+            self.waiting.set(0);
         }
         Err(EngineError::OutOfMemory {
             bytes: class.entry_bytes,
@@ -80,6 +85,7 @@ impl<F: Fabric> Client<F> {
 
     async fn wait_then(&self, more: u32, then: Then) -> Result<(), EngineError> {
         let grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
+        self.waiting.set(self.waiting.get() + 1);
         self.waits.borrow_mut().push(Wait { grace, more, then });
         Ok(())
     }
@@ -189,10 +195,13 @@ impl<F: Fabric> Client<F> {
         for mut wait in waits {
             if !wait.grace.has_passed(&self.fabric).await? {
                 self.waits.borrow_mut().push(wait);
-            } else if wait.more > 0 {
-                self.wait_then(wait.more - 1, wait.then).await?;
             } else {
-                room |= self.after_grace(wait.then).await?;
+                if wait.more > 0 {
+                    self.wait_then(wait.more - 1, wait.then).await?;
+                } else {
+                    room |= self.after_grace(wait.then).await?;
+                }
+                self.waiting.set(self.waiting.get() - 1);
             }
         }
         Ok(room)
