@@ -176,9 +176,7 @@ impl<F: Fabric> Client<F> {
         if slab_of(Chunk::from_word(word)) != Some((class.id, class.chunks)) {
             return Ok(Some(format!("its slab is none of {} bytes an entry", class.entry_bytes)));
         }
-        let note_at = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
-        let word = self.read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7)).await?;
-        let note = (word >> ((note_at.offset() & 4) * 8)) as u32;
+        let note = self.read_note(class, entry).await?;
         Ok((note == note_of(header.generation)).then(|| "I2: the entry it names is free".into()))
     }
 

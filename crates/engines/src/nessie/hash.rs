@@ -7,7 +7,7 @@ use super::geometry::Shape;
 use super::ite::{Codec, Ite};
 use super::slab::{Classes, Slab};
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
-use crate::region::{EPOCH_OFFSET, STAMP_OFFSET};
+use crate::region::STAMP_OFFSET;
 
 /// Where everything of one table is: the cluster map as the data path needs it.
 #[derive(Clone, Debug)]
@@ -109,11 +109,6 @@ impl TableMap {
     /// The word from which stamps of `region` are leased.
     pub fn stamp_addr(region: RegionId) -> RemoteAddr {
         RemoteAddr::new(region, STAMP_OFFSET)
-    }
-
-    /// The epoch word of `region`.
-    pub fn epoch_addr(region: RegionId) -> RemoteAddr {
-        RemoteAddr::new(region, EPOCH_OFFSET)
     }
 }
 

@@ -170,12 +170,6 @@ impl Codec {
         word.0 & self.filter_field == filter
     }
 
-    /// The filter bits, as they stand in the word.
-    #[inline]
-    pub fn filter_of(&self, word: Ite) -> u64 {
-        word.0 & self.filter_field
-    }
-
     /// The entry it names.
     #[inline(always)]
     pub fn place(&self, word: Ite) -> Place {

@@ -254,6 +254,30 @@ impl<F: Fabric> Client<F> {
         Ok(self.sweep(class, slab).await? > 0 || formatted < class.entries)
     }
 
+    /// How many entries of a slab were ever used, and the notes of all.
+    pub(super) async fn read_notes(
+        &self,
+        slab: Slab,
+        class: Class,
+    ) -> Result<(u32, Vec<u32>), EngineError> {
+        let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
+        let at = self.map.slab_addr(slab);
+        let (head, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
+        done?;
+        let (header, notes) = head.split_at(SLAB_HEADER_BYTES as usize);
+        let formatted = u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"));
+        let note = |n: &[u8]| u32::from_le_bytes(n.try_into().expect("four bytes"));
+        let formatted = formatted.min(class.entries as u64) as u32;
+        Ok((formatted, notes.chunks_exact(4).map(note).collect()))
+    }
+
+    /// The note of one entry: half of a word.
+    pub(super) async fn read_note(&self, class: Class, entry: Entry) -> Result<u32, EngineError> {
+        let at = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
+        let word = self.read_word(RemoteAddr::new(at.region(), at.offset() & !7)).await?;
+        Ok((word >> ((at.offset() & 4) * 8)) as u32)
+    }
+
     pub(super) async fn read_word(&self, at: RemoteAddr) -> Result<u64, EngineError> {
         let mut word = [0];
         self.fabric.read_words(&[at], &mut word).await?;

@@ -10,12 +10,12 @@
 //! 2. A run changes its class only after two grace periods without an entry in use, so no reader
 //!    takes its bytes for what they were, neither from the index nor from a cache.
 
-use loch_fabric::{Buf, Fabric};
+use loch_fabric::Fabric;
 
 use super::alloc::Parked;
 use super::client::Client;
 use super::dte::note_of;
-use super::slab::{Chunk, Class, SLAB_HEADER_BYTES, Slab};
+use super::slab::{Chunk, Class, Slab};
 use crate::epoch::Grace;
 use crate::error::EngineError;
 
@@ -120,13 +120,9 @@ impl<F: Fabric> Client<F> {
     }
 
     async fn is_roomy(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
-        let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
-        let (slab_head, done) = self.fabric.read(self.map.slab_addr(slab), len, Buf::new()).await;
-        done?;
-        let notes = slab_head[SLAB_HEADER_BYTES as usize..].chunks_exact(4);
-        let noted = notes.filter(|n| **n != [0; 4]).count() as u32;
-        let formatted = u64::from_le_bytes(slab_head[8..16].try_into().expect("eight bytes"));
-        let fresh = (class.entries as u64).saturating_sub(formatted) as u32;
+        let (formatted, notes) = self.read_notes(slab, class).await?;
+        let noted = notes.iter().filter(|n| **n != 0).count() as u32;
+        let fresh = class.entries - formatted;
         Ok(noted + fresh >= (class.entries / 8).max(1))
     }
 
@@ -173,13 +169,8 @@ impl<F: Fabric> Client<F> {
     /// Whether no entry of a slab is in use.
     pub(super) async fn is_unused(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let base = self.map.slab_addr(slab);
-        let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
-        let (slab_head, done) = self.fabric.read(base, len, Buf::new()).await;
-        done?;
-        let formatted = u64::from_le_bytes(slab_head[8..16].try_into().expect("eight bytes"));
-        let notes = slab_head[SLAB_HEADER_BYTES as usize..].chunks_exact(4);
-        let notes = notes.map(|n| u32::from_le_bytes(n.try_into().expect("four bytes")));
-        for (number, note) in notes.enumerate().take(formatted as usize) {
+        let (formatted, notes) = self.read_notes(slab, class).await?;
+        for (number, note) in notes.into_iter().enumerate().take(formatted as usize) {
             let at = base.add(class.entry_at(number as u32));
             if note == 0 || note != note_of(self.read_word(at).await?) {
                 return Ok(false);

@@ -18,7 +18,7 @@ use super::client::Client;
 use super::dte::{Header, note_of};
 use super::hash::{Candidates, TableMap};
 use super::ite::{Ite, State};
-use super::slab::{Chunk, Class, Entry, SLAB_HEADER_BYTES, Slab};
+use super::slab::{Chunk, Class, Entry, Slab};
 use crate::epoch::Grace;
 use crate::error::EngineError;
 use crate::limits::GRAIN_BYTES;
@@ -143,16 +143,9 @@ impl<F: Fabric> Client<F> {
         class: Class,
     ) -> Result<Vec<Suspect>, EngineError> {
         let base = self.map.slab_addr(slab);
-        let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
-        let (head, done) = self.fabric.read(base, len, Buf::with_capacity(len)).await;
-        done?;
-        let formatted = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
-        let formatted = formatted.min(class.entries as u64) as usize;
+        let (formatted, notes) = self.read_notes(slab, class).await?;
         let mut used = Vec::new();
-        for (number, note) in
-            head[SLAB_HEADER_BYTES as usize..].chunks_exact(4).take(formatted).enumerate()
-        {
-            let note = u32::from_le_bytes(note.try_into().expect("four bytes"));
+        for (number, note) in notes.into_iter().enumerate().take(formatted as usize) {
             let number = number as u32;
             let generation = self.read_word(base.add(class.entry_at(number))).await?;
             if note != note_of(generation) {
@@ -216,10 +209,7 @@ impl<F: Fabric> Client<F> {
                 .map
                 .slab_addr(suspect.entry.slab)
                 .add(suspect.class.note_at(suspect.entry.number));
-            let word =
-                self.read_word(RemoteAddr::new(note_at.region(), note_at.offset() & !7)).await?;
-            let note = (word >> ((note_at.offset() & 4) * 8)) as u32;
-            if note == note_of(suspect.generation) {
+            if self.read_note(suspect.class, suspect.entry).await? == note_of(suspect.generation) {
                 return Ok(());
             }
             let Some(standing) = self.standing(suspect).await? else {
