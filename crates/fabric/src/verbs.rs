@@ -163,6 +163,10 @@ pub trait Fabric {
     /// Only for backends whose [`Caps::validation`] is [`Validation::Reread`].
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError>;
 
+    /// Says that the word at `at` of a mapped region will be stored to shortly. A hint: it does
+    /// nothing where it helps nothing, and any address is allowed.
+    fn will_store(&self, _at: RemoteAddr) {}
+
     /// A bare pointer to `len` bytes of a mapped region, for callers that fill them in place. The
     /// bytes are shared: only raw writes and system calls may go through it, never a reference.
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError>;

@@ -15,6 +15,7 @@ use loch_fabric::{Buf, Fabric, RemoteAddr};
 use super::alloc::Own;
 use super::client::Client;
 use super::dte::note_of;
+use super::ite::Ite;
 use super::slab::{Chunk, Class, Entry, SLAB_HEADER_BYTES, Slab};
 use crate::epoch::Pin;
 use crate::error::EngineError;
@@ -63,6 +64,16 @@ impl<F: Fabric> Client<F> {
             self.alloc.borrow_mut().list(class).add_recent(entry);
         }
         Ok(())
+    }
+
+    /// Says that the entry of `word` will be retired if it is of this class, so that its note is near
+    /// by then: a CAS waits for all stores before it, those of other lanes too.
+    #[inline]
+    pub(super) fn will_retire(&self, word: Ite, class: Class) {
+        if let Some(entry) = class.entry(self.map.codec.place(word)) {
+            let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
+            self.fabric.will_store(note);
+        }
     }
 
     fn is_mine(&self, class: Class, slab: Slab) -> Result<bool, EngineError> {

@@ -156,6 +156,7 @@ impl<F: Fabric> Client<F> {
             bucket = self.fabric.read_bucket(buckets[way], slots).await?;
         };
         let Some((at, room)) = self.entry_at(word) else { return Ok(false) };
+        self.will_retire(word, own.class);
         let first = self.first_read_len(draft.key.len(), Want::Key).min(room);
         let (buf, done) = self.fabric.read(at, first, self.scratch()).await;
         done?;

@@ -93,6 +93,19 @@ pub(super) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
+/// Asks the CPU for the line of `at`, to change it. A hint: any address is allowed.
+#[inline(always)]
+pub(super) fn prefetch_to_write(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: PREFETCHW never faults and changes no memory, whatever the address; processors
+    // without it take it for a no-op.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -432,6 +432,13 @@ impl Fabric for ShmEndpoint {
         Ok(words::load_after(self.word(at, false)?))
     }
 
+    #[inline(always)]
+    fn will_store(&self, at: RemoteAddr) {
+        if let Ok(place) = self.locate(at, 1, true) {
+            copy::prefetch_to_write(place);
+        }
+    }
+
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
         self.locate(at, len, true)
     }
