@@ -77,6 +77,9 @@ struct Fresh {
     floor: u64,
 }
 
+/// How many entries are taken before one that is asked to come near.
+const TAKEN_SOON: usize = 8;
+
 /// What taking an entry needs to know of its client.
 pub(super) struct Owner<'a, F> {
     pub fabric: &'a F,
@@ -112,6 +115,13 @@ impl<F: Fabric> Owner<'_, F> {
 
     fn at(&self, class: Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
+    }
+
+    /// Says that an entry will be written shortly: short ones lie in these two lines.
+    fn will_write(&self, class: Class, entry: Entry) {
+        let at = self.at(class, entry);
+        self.fabric.will_store(at);
+        self.fabric.will_store(at.add(class.entry_bytes - 1));
     }
 
     /// Makes a free entry an owned one: clears its note, changes its generation (invariant 2).
@@ -183,7 +193,12 @@ impl List {
         loop {
             let entry = match self.free.pop() {
                 Some(entry) => entry,
-                None if self.recent.len() > quarantine => self.pop_recent(),
+                None if self.recent.len() > quarantine => {
+                    if let Some(soon) = self.recent.get(TAKEN_SOON) {
+                        owner.will_write(self.class, *soon);
+                    }
+                    self.pop_recent()
+                }
                 None => match self.take_fresh(owner)? {
                     Some(own) => return Ok(Some(own)),
                     None if self.recent.is_empty() => return Ok(None),
