@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 smoke=
 [ "${1:-}" != --smoke ] || { smoke=yes && shift; }
-if [ $# -gt 1 ] || [ "${1:0:1}" = - ]; then
+if [[ $# -gt 1 || ${1:-} == -* ]]; then
   sed -n 's/^# \{0,1\}//; 2,9p' "$0" >&2
   exit 2
 fi
