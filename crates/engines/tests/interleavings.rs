@@ -5,7 +5,6 @@
 //! entries are reused at once.
 
 mod cluster;
-mod history;
 mod stepped;
 
 use std::cell::{Cell, RefCell};
@@ -15,12 +14,12 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use cluster::{Plan, TestCluster};
-use history::{Answer, Ask, Operation, is_linearizable};
 use loch_engines::EngineError;
 use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
 use loch_fabric::lanes::block_on;
 use loch_fabric::{Buf, Fabric};
+use loch_history::{Answer, Ask, History, Operation, Outcome, check};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use stepped::{Run, Stepped};
@@ -30,6 +29,10 @@ const CLIENTS: usize = 4;
 const OPERATIONS: usize = 7;
 /// A schedule that takes longer than this is stuck.
 const STEPS_MAX: u64 = 200_000;
+/// Configurations the checker may look at for a key of one schedule.
+const BUDGET: u64 = 1_000_000;
+/// A version that no value ever has.
+const NO_VERSION: u64 = 1 << 63;
 
 /// Keys that nobody asks for. The first client puts and deletes them, so that others have to move.
 fn in_the_way(key: u8) -> [u8; 2] {
@@ -37,12 +40,14 @@ fn in_the_way(key: u8) -> [u8; 2] {
 }
 
 fn ask(random: &mut ChaCha8Rng, value: u64) -> Ask {
-    match random.random_range(0..14) {
+    match random.random_range(0..15) {
         0..5 => Ask::Get,
         5..8 => Ask::Put(value),
         8 => Ask::PutIfAbsent(value),
-        9 => Ask::PutRefused(value),
-        10..12 => Ask::Delete,
+        9 => Ask::PutIfVersion { version: NO_VERSION, value },
+        // The version is put in when it is asked.
+        10 => Ask::PutIfVersion { version: 0, value },
+        11..13 => Ask::Delete,
         _ => Ask::Add(value),
     }
 }
@@ -50,18 +55,26 @@ fn ask(random: &mut ChaCha8Rng, value: u64) -> Ask {
 async fn answer<F: Fabric>(client: &Client<F>, key: &[u8], ask: Ask) -> Answer {
     let plain = PutOptions::default();
     let number = |v: &[u8]| u64::from_le_bytes(v.try_into().expect("all values are numbers"));
+    let conditional = |conditional| match conditional {
+        Conditional::Done(version) => Answer::Stored(version),
+        Conditional::Refused(version) => Answer::Refused(version),
+    };
     let done = match ask {
-        Ask::Get => client.get(key, Buf::new()).await.map(|v| Answer::Value(v.map(|v| number(&v)))),
-        Ask::Put(v) => client.put(key, &v.to_le_bytes(), plain).await.map(|_| Answer::Done),
+        Ask::Get => {
+            let found = client.get(key, Buf::new()).await;
+            found.map(|found| Answer::Found(found.map(|v| (number(&v), v.version()))))
+        }
+        Ask::Put(v) => client.put(key, &v.to_le_bytes(), plain).await.map(Answer::Stored),
         Ask::PutIfAbsent(v) => {
             let done = client.put_if(key, &v.to_le_bytes(), Expect::Absent, plain).await;
-            done.map(|c| Answer::Was(matches!(c, Conditional::Done(_))))
+            done.map(conditional)
         }
-        Ask::PutRefused(v) => {
-            let done = client.put_if(key, &v.to_le_bytes(), Expect::Version(1 << 63), plain).await;
-            done.map(|c| Answer::Was(matches!(c, Conditional::Done(_))))
+        Ask::PutIfVersion { version, value } => {
+            let expect = Expect::Version(version);
+            let done = client.put_if(key, &value.to_le_bytes(), expect, plain).await;
+            done.map(conditional)
         }
-        Ask::Delete => client.delete(key).await.map(Answer::Was),
+        Ask::Delete => client.delete(key).await.map(Answer::Deleted),
         Ask::Add(n) => client.fetch_add(key, n).await.map(Answer::Before),
     };
     match done {
@@ -70,8 +83,18 @@ async fn answer<F: Fabric>(client: &Client<F>, key: &[u8], ask: Ask) -> Answer {
             EngineError::IndexFull { .. }
             | EngineError::OutOfMemory { .. }
             | EngineError::Timeout { .. },
-        ) => Answer::Nothing,
+        ) => Answer::NoEffect,
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// The version that somebody was told of last.
+fn told(answer: Answer) -> Option<u64> {
+    match answer {
+        Answer::Found(found) => found.map(|(_, version)| version),
+        Answer::Stored(version) => Some(version),
+        Answer::Refused(version) => version,
+        Answer::Deleted(_) | Answer::Before(_) | Answer::NoEffect => None,
     }
 }
 
@@ -111,7 +134,7 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
     }
     block_on(setup.detach()).unwrap();
 
-    let history = RefCell::new(Vec::<(u8, Operation)>::new());
+    let history = RefCell::new(Vec::<Operation>::new());
     let clients: Vec<Client<Stepped>> = (0..CLIENTS)
         .map(|_| cluster.client_over(0, |shm| Stepped::new(shm, run.clone())))
         .collect();
@@ -138,14 +161,26 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
             continue;
         }
         works.push(Some(Box::pin(async move {
-            for (key, ask) in work {
-                let called = run.steps.get();
+            let mut versions = [NO_VERSION; KEYS as usize];
+            for (key, mut ask) in work {
+                if let Ask::PutIfVersion { version: version @ 0, .. } = &mut ask {
+                    *version = versions[key as usize];
+                }
                 let at = history.borrow().len();
-                history
-                    .borrow_mut()
-                    .push((key, Operation { client: number, ask, called, returned: None }));
+                history.borrow_mut().push(Operation {
+                    client: number as u32,
+                    key: key as u64,
+                    ask,
+                    called: run.steps.get(),
+                    returned: u64::MAX,
+                    outcome: Outcome::Unknown,
+                });
                 let answer = answer(client, &[key], ask).await;
-                history.borrow_mut()[at].1.returned = Some((run.steps.get(), answer));
+                let told = told(answer).unwrap_or(versions[key as usize]);
+                versions[key as usize] = told;
+                let operation = &mut history.borrow_mut()[at];
+                operation.returned = run.steps.get();
+                operation.outcome = Outcome::Known(answer);
             }
         })));
     }
@@ -172,21 +207,24 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
             // As a killed process: nothing of it runs any more, not even a destructor.
             std::mem::forget(works[client].take());
             cluster.kill(clients[client].incarnation());
+            end_unanswered(&mut history.borrow_mut(), client, run.steps.get());
         }
     }
     let moves: u64 = clients.iter().map(|c| c.counts().moves.get() + c.counts().helped.get()).sum();
-    let history = history.borrow();
-    for key in 0..KEYS {
-        let of_key: Vec<Operation> =
-            history.iter().filter(|(k, _)| *k == key).map(|(_, o)| *o).collect();
-        assert!(
-            is_linearizable(&of_key, None),
-            "seed {seed}, key {key}: not linearizable:\n{of_key:#?}"
-        );
-    }
+    let history = History::from(history.take());
+    let verdict = check(&history, BUDGET);
+    assert!(verdict.is_linearizable(), "seed {seed}: {verdict}");
     let report = block_on(setup.check()).unwrap();
     assert_eq!(report.broken, Vec::<String>::new(), "seed {seed}");
     (history.len() as u64, moves)
+}
+
+/// What a client had asked for when it died happened by then, if ever.
+fn end_unanswered(history: &mut [Operation], client: usize, now: u64) {
+    let of_client = history.iter_mut().filter(|operation| operation.client == client as u32);
+    for operation in of_client.filter(|operation| operation.outcome == Outcome::Unknown) {
+        operation.outcome = Outcome::UnknownUntil(now);
+    }
 }
 
 fn seeds() -> u64 {

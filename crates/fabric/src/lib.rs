@@ -1,8 +1,8 @@
 //! What carries Loch's operations to memory: one-sided verbs, and the lanes that overlap them.
 //!
 //! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and no
-//! more (see the trait); [`shm`] is the backend for processes of one host. [`lanes`] runs many
-//! operations of one thread at once, so that the waiting of one is the work of another.
+//! more (see the trait); [`shm`] is the backend for processes of one host, [`sim`] a whole cluster in
+//! virtual time. [`lanes`] runs many operations of one thread at once, so that the waiting of one is the work of another.
 //!
 //! This is the only crate of the workspace with `unsafe` code. The rule that keeps it sound: bytes
 //! that another process may be writing are reached only as atomics or by the copy engine of
@@ -15,6 +15,7 @@ mod error;
 pub mod lanes;
 pub mod limits;
 pub mod shm;
+pub mod sim;
 mod sync;
 mod verbs;
 

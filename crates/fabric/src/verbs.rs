@@ -171,6 +171,18 @@ pub trait Fabric {
     /// bytes are shared: only raw writes and system calls may go through it, never a reference.
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError>;
 
+    /// How many verbs were posted so far: a mark for [`Fabric::is_settled`].
+    fn posted(&self) -> u64 {
+        0
+    }
+
+    /// Whether every verb posted before `mark` that changes memory was executed, or never will be.
+    /// Not so while an unsignaled WRITE is under way, a verb whose future was dropped, or one whose
+    /// outcome is unknown on a connection that has not been made again.
+    fn is_settled(&self, _mark: u64) -> bool {
+        true
+    }
+
     /// Monotonic time in microseconds.
     fn now_us(&self) -> u64;
 

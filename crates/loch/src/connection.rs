@@ -132,13 +132,18 @@ impl Connection {
                 == Err(Errno::AGAIN)
     }
 
-    /// Opens a session: its slot and incarnation. `sessions` is what the node has, for the error.
+    /// Opens a session: its slot and incarnation. `sessions` is what the node has for clients.
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`], [`Error::NodeUnreachable`], [`Error::Refused`].
     pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(u32, u64), Error> {
         match self.request(&Request::OpenSession {}, wait)? {
-            Reply::Session { slot, incarnation } => Ok((slot, incarnation)),
+            // What lies outside the slots is other memory; incarnation 0 is nobody's.
+            Reply::Session { slot, incarnation }
+                if (1..=sessions).contains(&slot) && incarnation != 0 =>
+            {
+                Ok((slot, incarnation))
+            }
             Reply::Refused(refused) => Err(self.refused(refused, sessions)),
             other => Err(self.unexpected(&other)),
         }
@@ -272,6 +277,28 @@ impl Connection {
         Error::Refused {
             socket: self.socket.clone(),
             reason: format!("it answered out of turn ({reply:?})"),
+        }
+    }
+}
+
+#[cfg(feature = "fuzzing")]
+impl Connection {
+    /// A connection at whose other end a fuzz target is.
+    pub fn over(stream: UnixStream) -> Self {
+        let (decoder, broken) = (Mutex::default(), AtomicBool::new(false));
+        Self { stream, socket: "fuzzed".into(), decoder, broken }
+    }
+
+    /// Says hello.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub fn greet(&self, wait: Duration) -> Result<Welcome, Error> {
+        let hello = Request::Hello { protocol: PROTOCOL, client: whoami(), read_only: false };
+        match self.request(&hello, wait)? {
+            Reply::Welcome(welcome) => Ok(welcome),
+            Reply::Refused(refused) => Err(self.refused(refused, 0)),
+            other => Err(self.unexpected(&other)),
         }
     }
 }

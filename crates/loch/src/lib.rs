@@ -46,6 +46,9 @@ mod config;
 mod connection;
 mod embedded;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod lease;
 pub mod limits;
 mod memory;

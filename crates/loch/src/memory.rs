@@ -74,8 +74,18 @@ pub(crate) fn read_layout(region: &Region) -> Result<(Header, Vec<TableEntry>), 
     }
     region.copy_out(DIRECTORY_OFFSET, &mut directory);
     let parse = |at| TableEntry::parse(&directory, at, &header);
-    let tables = (0..header.tables as usize).map(parse).collect::<Result<_, _>>()?;
+    let tables: Vec<TableEntry> =
+        (0..header.tables as usize).map(parse).collect::<Result<_, _>>()?;
+    if tables_overlap(&tables) {
+        return Err(damaged("table directory (two tables share memory)"));
+    }
     Ok((header, tables))
+}
+
+fn tables_overlap(tables: &[TableEntry]) -> bool {
+    let mut ranges: Vec<(u64, u64)> = tables.iter().map(|t| (t.offset, t.end())).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[0].1 > pair[1].0)
 }
 
 /// A table, as all nodes together have it.

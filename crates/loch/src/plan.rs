@@ -155,12 +155,8 @@ impl Plan {
     /// # Errors
     /// [`Error::Config`] says how much they use.
     pub fn check_use(&self) -> Result<(), Error> {
-        let table_end = |entry: &TableEntry| {
-            let shape = entry.geometry.validate();
-            entry.offset + shape.map_or(0, |shape| shape.bytes())
-        };
         let memory = self.header.region_bytes;
-        let used = self.tables.iter().map(table_end).max().unwrap_or(0);
+        let used = self.tables.iter().map(TableEntry::end).max().unwrap_or(0);
         if memory.saturating_sub(used) <= (memory / 8).max(UNUSED_BYTES_MAX) {
             return Ok(());
         }

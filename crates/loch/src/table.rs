@@ -261,7 +261,7 @@ impl Table {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
-        let tables = 0..self.client.map().data_tables() as u8;
+        let tables = (0..self.client.map().data_tables()).map(|dti| dti as u8);
         tables.map(|dti| block_on(self.client.usage(dti)).map_err(|e| self.error(e))).collect()
     }
 

@@ -6,7 +6,7 @@ use super::Finding;
 use crate::tree::{File, Tree};
 
 /// The crates, lowest first. Each may depend on those before it.
-const LAYERS: [&str; 4] = ["loch-fabric", "loch-engines", "loch", "loch-cli"];
+const LAYERS: [&str; 5] = ["loch-fabric", "loch-engines", "loch", "loch-cli", "loch-fuzz"];
 
 /// Dependencies between the crates point down, for tests and builds too.
 pub fn arrows_point_down(tree: &Tree) -> Vec<Finding> {

@@ -12,7 +12,7 @@
 //! 3. An entry whose short generation would start over rests for two grace periods first: then no
 //!    operation and no cache holds a word with the generation it repeats.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
@@ -21,6 +21,7 @@ use super::hash::TableMap;
 use super::ite::Place;
 use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
 use crate::limits::QUARANTINE_ENTRIES;
+use crate::planted::{self, Bug};
 
 /// An entry this client owns: taken, and not in the index (or not yet known to be).
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,7 @@ pub(super) struct Allocator {
     /// By class number.
     classes: Vec<Option<List>>,
     /// Long entries, by the chunks of their runs.
-    large: HashMap<u32, List>,
+    large: BTreeMap<u32, List>,
 }
 
 /// One class's slabs and free entries.
@@ -135,7 +136,7 @@ impl<F: Fabric> Owner<'_, F> {
 
 impl Default for Allocator {
     fn default() -> Self {
-        Self { quarantine: QUARANTINE_ENTRIES, classes: Vec::new(), large: HashMap::new() }
+        Self { quarantine: QUARANTINE_ENTRIES, classes: Vec::new(), large: BTreeMap::new() }
     }
 }
 
@@ -234,7 +235,9 @@ impl List {
             return Ok(None);
         }
         let generation = owner.fabric.load(owner.at(self.class, entry))?;
-        let free = owner.note(self.class, entry)? == note_of(generation);
+        let note = owner.note(self.class, entry)?;
+        let free =
+            note == note_of(generation) || note != 0 && planted::is(Bug::NoteWithoutGeneration);
         Ok(free.then_some(generation))
     }
 
@@ -292,8 +295,8 @@ impl List {
     }
 
     /// Entries of each slab that are known to be free.
-    pub fn free_counts(&self) -> HashMap<Slab, u32> {
-        let mut counts: HashMap<Slab, u32> = self.slabs.iter().map(|s| (*s, 0)).collect();
+    pub fn free_counts(&self) -> BTreeMap<Slab, u32> {
+        let mut counts: BTreeMap<Slab, u32> = self.slabs.iter().map(|s| (*s, 0)).collect();
         for entry in self.free.iter().chain(&self.recent).chain(&self.rested) {
             *counts.entry(entry.slab).or_default() += 1;
         }

@@ -18,6 +18,7 @@ use super::hash::Candidates;
 use super::ite::Ite;
 use crate::error::EngineError;
 use crate::limits::GRAIN_BYTES;
+use crate::planted::{self, Bug};
 
 /// How much a cache may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,9 @@ impl Cache {
         let clock = self.clock;
         let line = self.set(hash).iter_mut().flatten().find(|l| l.hash == hash)?;
         let header = line.header();
-        if line.epoch + 1 < epoch || &line.bytes[header.key_at()..header.value_at()] != key {
+        if epoch.saturating_sub(line.epoch) > 1
+            || &line.bytes[header.key_at()..header.value_at()] != key
+        {
             return None;
         }
         line.used = clock;
@@ -139,7 +142,7 @@ impl<F: Fabric> Client<F> {
         };
         let (slot, header) = (candidates.slot(line.slot), line.header());
         if line.has_value() {
-            if self.read_word(slot).await? == line.word.0 {
+            if planted::is(Bug::CacheOutlivesReuse) || self.read_word(slot).await? == line.word.0 {
                 self.confirm(candidates);
                 buf.clear();
                 buf.extend_from_slice(&line.bytes);

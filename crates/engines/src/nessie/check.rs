@@ -80,7 +80,7 @@ impl<F: Fabric> Client<F> {
                 }
             }
         }
-        for dti in 0..self.map.data_tables() as u8 {
+        for dti in (0..self.map.data_tables()).map(|dti| dti as u8) {
             self.check_chunks(dti, &mut report).await?;
             let mut scrubbed = Scrubbed::default();
             for suspect in self.suspects(dti, &mut scrubbed).await? {
@@ -107,6 +107,10 @@ impl<F: Fabric> Client<F> {
             let _epoch = self.session.pin(&self.fabric)?;
             wrong = self.wrong_with(at, word).await?;
             if wrong.is_none() {
+                break;
+            }
+            if report.broken.len() == BROKEN_MAX {
+                // Not waited for: of a damaged index this is every slot.
                 break;
             }
             self.fabric.pause(LOOK_AGAIN_US).await;
@@ -136,8 +140,8 @@ impl<F: Fabric> Client<F> {
             return Ok(Some("bits that no client writes".into()));
         }
         let place = codec.place(word);
-        if self.place_addr(place).is_none() {
-            return Ok(Some(format!("it names data table {}, which there is not", place.dti)));
+        if self.entry_at(word).is_none() {
+            return Ok(Some(format!("it names {place:?}, which there is not")));
         }
         let Some((header, key)) = self.read_key(word).await? else {
             return Ok(Some("I2: the entry it names has another generation".into()));
@@ -248,11 +252,10 @@ impl<F: Fabric> Client<F> {
                 _ => (),
             }
             if let Some((id, chunks)) = head {
-                if self.map.classes.by_id(id, chunks).is_none()
-                    || at + chunks as usize > words.len()
-                {
+                if self.map.slab_class(at as u32, id, chunks).is_none() {
                     wrong.push(format!(
-                        "chunk {at} of data table {dti}: no class {id} of {chunks} chunks"
+                        "chunk {at} of data table {dti}: no slab of class {id} and {chunks} chunks \
+                         can be there"
                     ));
                 } else {
                     owned_until = at + chunks as usize;
@@ -278,7 +281,7 @@ impl<F: Fabric> Client<F> {
             let Some((id, chunks)) = slab_of(chunk) else {
                 continue;
             };
-            let Some(class) = self.map.classes.by_id(id, chunks) else {
+            let Some(class) = self.map.slab_class(at as u32, id, chunks) else {
                 continue;
             };
             let slab = super::slab::Slab { dti, chunk: at as u32 };

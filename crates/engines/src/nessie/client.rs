@@ -1,6 +1,7 @@
 //! One client of one table: what its operations share.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, RoundTrip, Validation};
@@ -13,6 +14,7 @@ use super::reclaim::Wait;
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, NODES_MAX};
+use crate::planted::{self, Bug};
 
 /// A client of a table: one thread's session, endpoint, free entries and cache.
 ///
@@ -25,9 +27,9 @@ pub struct Client<F: Fabric> {
     /// Data tables this client allocates from, its own node's first.
     pub(super) tables: Vec<u8>,
     pub(super) alloc: RefCell<Allocator>,
-    pub(super) waits: RefCell<Vec<Wait>>,
-    /// How many there are, those that a lane is looking at included.
-    pub(super) waiting: Cell<u32>,
+    pub(super) waits: RefCell<VecDeque<Wait>>,
+    /// Lanes that look at one of them, which is not among them meanwhile.
+    pub(super) looking: Cell<u32>,
     pub(super) cache: Option<RefCell<Cache>>,
     /// Whether buckets are read one after the other, with nothing to check but generations: where a
     /// round trip is cheap. Otherwise all are read in one doorbell.
@@ -37,7 +39,7 @@ pub struct Client<F: Fabric> {
     /// Buffers for keys, used again and again.
     scratch: RefCell<Vec<Buf>>,
     pub(super) counts: Counts,
-    timeout_us: u64,
+    pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
 }
 
@@ -65,6 +67,8 @@ const STAMP_BLOCK_MAX: u64 = 1 << 16;
 const STAMP_BLOCK_MIN: u64 = 16;
 /// Bits of a stamp below the node's number. Node and stamp together fit an EMPTY word's tag.
 const STAMP_BITS: u32 = 50;
+/// Stamps of a node: more than it hands out in a thousand years.
+const STAMPS: u64 = 1 << STAMP_BITS;
 
 const _: () = assert!(NODES_MAX << (58 - STAMP_BITS) <= 1 << 16, "a tag has 58 bits or more");
 
@@ -82,7 +86,7 @@ impl<F: Fabric> Client<F> {
         let dear = fabric.caps().round_trip == RoundTrip::Dear;
         let options = map.shape.options;
         let home = map.dti_of(session.home()).expect("the home node is in the map");
-        let all = 0..map.data_tables() as u8;
+        let all = (0..map.data_tables()).map(|t| t as u8);
         let mut tables: Vec<u8> = all.filter(|t| fabric.is_mapped(map.region_of(*t))).collect();
         // Home first, then the others in turn, so that overflowing clients do not all meet.
         tables
@@ -97,7 +101,7 @@ impl<F: Fabric> Client<F> {
             read_hint: Cell::new(0),
             alloc: RefCell::default(),
             waits: RefCell::default(),
-            waiting: Cell::new(0),
+            looking: Cell::new(0),
             scratch: RefCell::default(),
             counts: Counts::default(),
             timeout_us,
@@ -140,7 +144,7 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// The fabric's.
     pub fn hold(&self) -> Result<Pin<'_, F>, EngineError> {
-        Ok(self.session.pin(&self.fabric)?)
+        self.session.pin(&self.fabric)
     }
 
     pub(super) fn owner(&self) -> Owner<'_, F> {
@@ -186,19 +190,22 @@ impl<F: Fabric> Client<F> {
             let block = (stamps.block * 2).clamp(STAMP_BLOCK_MIN, STAMP_BLOCK_MAX);
             let home = self.session.home();
             let first = self.fabric.fetch_add(TableMap::stamp_addr(home), block).await?;
+            if first >= STAMPS - block {
+                return Err(no_stamps(first));
+            }
             // The first is skipped: the tag of a slot that was never written is zero.
             stamps = Stamps { next: first + 1, end: first + block, block };
         }
         self.stamps.set(Stamps { next: stamps.next + 1, ..stamps });
         let node = self.tables.first().copied().unwrap_or(0) as u64;
-        assert!(stamps.next >> STAMP_BITS == 0, "a node has 2^{STAMP_BITS} stamps");
         Ok(node << STAMP_BITS | stamps.next)
     }
 
     /// An EMPTY word that was never in any slot.
     #[inline]
     pub(super) async fn fresh_empty(&self) -> Result<Ite, EngineError> {
-        Ok(self.map.codec.empty(self.stamp().await?))
+        let tag = if planted::is(Bug::UntaggedEmpty) { 0 } else { self.stamp().await? };
+        Ok(self.map.codec.empty(tag))
     }
 
     /// CASes a slot; `Ok(Ok(()))` if it held `from`, else what it holds.
@@ -224,6 +231,12 @@ impl<F: Fabric> Client<F> {
         let empty = self.fresh_empty().await?;
         Ok(self.cas(candidates, slot, from, empty).await?.is_ok())
     }
+}
+
+#[cold]
+fn no_stamps(first: u64) -> EngineError {
+    let what = format!("the next stamp of the home node is {first:#x}, of {STAMPS:#x} there are");
+    EngineError::Damaged { what }
 }
 
 /// The attempts of one operation: counts them, backs off, and knows when to give up.

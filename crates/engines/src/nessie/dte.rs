@@ -157,11 +157,12 @@ pub fn note_of(generation: u64) -> u32 {
     generation as u32
 }
 
-/// The generation after `generation`: one whose note is not zero.
+/// The generation after `generation`: one whose note is not zero. (None ever comes to its end; one
+/// that was read from damaged memory may stand there.)
 #[inline]
 pub fn next_generation(generation: u64) -> u64 {
-    let next = generation + 1;
-    if note_of(next) == 0 { next + 1 } else { next }
+    let next = generation.wrapping_add(1);
+    if note_of(next) == 0 { next.wrapping_add(1) } else { next }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{
-    CANDIDATES_MAX, CHUNK_BYTES, DATA_TABLE_BYTES_MAX, GRAIN_BYTES, NODES_MAX, VALUE_BYTES_MAX,
+    CANDIDATES_MAX, CHUNK_BYTES, DATA_TABLE_BYTES_MAX, GRAIN_BYTES, NODES_MAX, SHARDS_PER_NODE_MAX,
+    VALUE_BYTES_MAX,
 };
 use crate::region::{LayoutError, TABLE_ALIGN_BYTES};
 
@@ -170,7 +171,8 @@ impl Geometry {
         // Shards are of equal size and as small as is useful: they are what moves when a cluster
         // grows. Sixteen a node for small tables, more for large ones.
         let per_node = index_slots.div_ceil(nodes.max(1) as u64);
-        let shards_per_node = (per_node / (1 << 20)).next_power_of_two().clamp(16, 4096) as u32;
+        let shards_per_node = (per_node / (1 << 20)).next_power_of_two();
+        let shards_per_node = shards_per_node.clamp(16, SHARDS_PER_NODE_MAX as u64) as u32;
         let slots_of_buckets = shards_per_node as u64 * bucket_slots.max(1) as u64;
         let buckets = per_node.div_ceil(slots_of_buckets).max(BUCKETS_PER_SHARD_MIN);
         let mut geometry = Self {
@@ -212,7 +214,7 @@ impl Geometry {
             return wrong(format!("nodes is {}, it may be 1 to {NODES_MAX}", self.nodes));
         }
         let few = (self.buckets_per_shard as u64) < BUCKETS_PER_SHARD_MIN;
-        if self.shards_per_node == 0 || self.shards_per_node > 1 << 16 || few {
+        if self.shards_per_node == 0 || self.shards_per_node > SHARDS_PER_NODE_MAX || few {
             return wrong("the index has no shards, too many, or too few buckets in them".into());
         }
         if self.value_bytes_max > VALUE_BYTES_MAX {

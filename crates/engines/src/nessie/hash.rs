@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::geometry::Shape;
 use super::ite::{Codec, Ite};
-use super::slab::{Classes, Slab};
+use super::slab::{Class, Classes, Slab};
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
 use crate::region::STAMP_OFFSET;
 
@@ -89,6 +89,12 @@ impl TableMap {
     #[inline]
     pub fn chunk_addr(&self, dti: u8, chunk: u64) -> RemoteAddr {
         self.tables[dti as usize].add(self.shape.chunk_table_offset() + chunk * 8)
+    }
+
+    /// The class of the slab that a descriptor at `chunk` names; `None` if there can be no such slab.
+    pub fn slab_class(&self, chunk: u32, id: u8, chunks: u32) -> Option<Class> {
+        let class = self.classes.by_id(id, chunks)?;
+        class.may_start_at(chunk, self.shape.geometry.chunks).then_some(class)
     }
 
     /// The first byte of a slab.

@@ -18,7 +18,8 @@ use super::ite::{Ite, State};
 use super::put::{Attempt, Draft, Installed, Rule};
 use super::read::{Seen, Want, Words};
 use crate::error::EngineError;
-use crate::limits::{MOVE_DEPTH_MAX, PATIENCE_US};
+use crate::limits::{LOOKS_MAX, MOVE_DEPTH_MAX, PATIENCE_US};
+use crate::planted::{self, Bug};
 use loch_fabric::Buf;
 
 /// Another client's tentative insert in a lower slot, for which ours gave way.
@@ -131,7 +132,13 @@ impl<F: Fabric> Client<F> {
         if self.cas(candidates, slot, free, tentative).await?.is_err() {
             return Ok(Attempt::Again);
         }
-        if !self.verify(candidates, slot, draft.key, rival).await? {
+        let verified = self.verify(candidates, slot, draft.key, rival).await;
+        if let Err(error @ EngineError::Damaged { .. }) = verified {
+            // The entry is about to be released: nothing may name it.
+            self.clear(candidates, slot, tentative).await?;
+            return Err(error);
+        }
+        if !verified? {
             // Whether we remove it or somebody has: the word was in the index.
             self.clear(candidates, slot, tentative).await?;
             return Ok(Attempt::Renew);
@@ -156,14 +163,18 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         rival: &mut Rival,
     ) -> Result<bool, EngineError> {
+        if planted::is(Bug::DuplicateStays) {
+            return Ok(true);
+        }
         let words = self.collect(candidates).await?;
         for (slot, word) in words[..candidates.count()].iter().enumerate() {
             if slot == mine {
                 continue;
             }
             let mut word = *word;
+            let mut looks = 0;
             loop {
-                if slot == 0 && self.map.codec.is_empty(word) {
+                if slot == 0 && self.map.codec.is_empty(word) && !planted::is(Bug::HomeIgnored) {
                     // Home must be used while it is free.
                     return Ok(false);
                 }
@@ -180,6 +191,11 @@ impl<F: Fabric> Client<F> {
                             break;
                         }
                     }
+                }
+                looks += 1;
+                if looks == LOOKS_MAX {
+                    // It never stands still: to give way is right at any time.
+                    return Ok(false);
                 }
                 word = Ite(self.read_word(candidates.slot(slot)).await?);
             }

@@ -10,7 +10,7 @@
 //! 2. A slab is formatted before it is leased: whoever finds it leased or abandoned can trust its
 //!    notes.
 
-use loch_fabric::{Buf, Fabric, RemoteAddr};
+use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 use super::alloc::Own;
 use super::client::Client;
@@ -34,6 +34,8 @@ impl<F: Fabric> Client<F> {
         entry_len: usize,
     ) -> Result<(Own, Pin<'_, F>), EngineError> {
         let class = self.map.classes.of(entry_len);
+        let mut until = None;
+        let mut sweep = true;
         loop {
             let epoch = self.session.pin(&self.fabric)?;
             let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
@@ -41,7 +43,14 @@ impl<F: Fabric> Client<F> {
                 return Ok((own, epoch));
             }
             drop(epoch);
-            self.make_room(class).await?;
+            // Room that others always take first, or that damaged notes only promise.
+            let now = self.fabric.now_us();
+            if now > *until.get_or_insert(now + self.timeout_us) {
+                return Err(EngineError::Timeout { timeout_us: self.timeout_us });
+            }
+            self.make_room(class, sweep).await?;
+            // What a sweep finds and nobody can take is not looked for again at once.
+            sweep = !sweep;
         }
     }
 
@@ -51,7 +60,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Notes that an entry is out of the index; the caller is who took it out, by CAS. One small
-    /// WRITE that nobody waits for.
+    /// WRITE that nobody waits for. The operation has had its effect by now, so a node that cannot be
+    /// reached is no reason to say otherwise: the scrubber finds entries without a note.
     pub(super) fn retire(
         &self,
         entry: Entry,
@@ -59,7 +69,10 @@ impl<F: Fabric> Client<F> {
         generation: u64,
     ) -> Result<(), EngineError> {
         let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
-        self.fabric.write_unsignaled(note, &note_of(generation).to_le_bytes())?;
+        match self.fabric.write_unsignaled(note, &note_of(generation).to_le_bytes()) {
+            Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => (),
+            noted => noted?,
+        }
         if self.is_mine(class, entry.slab)? {
             self.alloc.borrow_mut().list(class).add_recent(entry);
         }
@@ -96,10 +109,11 @@ impl<F: Fabric> Client<F> {
         Chunk::Closing { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
-    /// Finds room for entries of a class, or says that there is none.
-    async fn make_room(&self, class: Class) -> Result<(), EngineError> {
+    /// Finds room for entries of a class, or says that there is none. With `sweep` the client's own
+    /// slabs come first.
+    async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
         let enough = (class.entries / 16).max(1);
-        if self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
+        if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
             return Ok(());
         }
         if self.poll_waits().await? {
@@ -312,11 +326,12 @@ impl Kind {
         let run = class.chunks as usize;
         if self != Self::Free {
             let least = if self == Self::Roomy { (class.entries / 16).max(1) } else { 0 };
-            let fits = |word: &u64| {
+            let fits = |(at, word): (usize, &u64)| {
                 matches!(Chunk::from_word(*word), Some(Chunk::Abandoned { class: id, chunks, free_hint })
                     if (id, chunks) == (class.id, class.chunks) && free_hint >= least)
+                    && class.may_start_at(at as u32, words.len() as u64)
             };
-            return words.iter().position(fits).map(|c| c as u32);
+            return words.iter().enumerate().position(fits).map(|c| c as u32);
         }
         let is_free = |at: usize| words[at..at + run].iter().all(|w| *w == Chunk::Free.to_word());
         let last = words.len().checked_sub(run)?;

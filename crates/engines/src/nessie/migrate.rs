@@ -18,7 +18,8 @@ use super::hash::Candidates;
 use super::ite::{Ite, State};
 use super::read::Words;
 use crate::error::EngineError;
-use crate::limits::{MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
+use crate::limits::{LOOKS_MAX, MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
+use crate::planted::{self, Bug};
 
 /// Bytes of a key that are read with the header of an entry whose key is not known.
 const KEY_GUESS_BYTES: usize = 64;
@@ -216,6 +217,11 @@ impl<F: Fabric> Client<F> {
         if self.cas(candidates, from, word, frozen).await?.is_err() {
             return Ok(false);
         }
+        let free = if planted::is(Bug::DestinationReadLate) {
+            Ite(self.read_word(candidates.slot(to)).await?)
+        } else {
+            free
+        };
         if self.cas(candidates, to, free, copy).await?.is_err() {
             let back = codec.with_state(word, State::Visible { hop });
             let _ = self.cas(candidates, from, frozen, back).await?;
@@ -224,6 +230,29 @@ impl<F: Fabric> Client<F> {
         self.finish_move(candidates, key, (from, frozen), (to, copy)).await?;
         self.counts.moves.set(self.counts.moves.get() + 1);
         Ok(true)
+    }
+
+    /// Moves a key's entry to a free candidate of it, if it has both: for tests, which need more moves
+    /// than full indexes make.
+    #[cfg(feature = "planted")]
+    pub async fn wander(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let candidates = self.candidates(key)?;
+        let _epoch = self.session.pin(&self.fabric)?;
+        let words = self.collect(&candidates).await?;
+        let count = candidates.count();
+        let first = self.fabric.random() as usize;
+        let mut all = (0..count).map(|slot| (first + slot) % count);
+        let Some(free) = all.find(|slot| self.map.codec.is_empty(words[*slot])) else {
+            return Ok(false);
+        };
+        for (slot, word) in words[..count].iter().enumerate() {
+            if matches!(self.map.codec.state(*word), State::Visible { .. })
+                && self.read_key(*word).await?.is_some_and(|(_, theirs)| theirs == key)
+            {
+                return self.migrate(&candidates, key, slot, *word, free).await;
+            }
+        }
+        Ok(false)
     }
 
     /// Completes a move whose copy is in place: looks around, drops the source, shows the copy.
@@ -242,11 +271,12 @@ impl<F: Fabric> Client<F> {
                 continue;
             }
             let mut word = word;
+            let mut looks = 0;
             loop {
                 let must_go = if codec.is_empty(word) {
                     // A free home: whoever is about to insert there expects its old tag.
-                    Some(slot == 0)
-                } else if codec.is_visible(word) {
+                    Some(slot == 0 && !planted::is(Bug::NoHomeBump))
+                } else if codec.is_visible(word) || planted::is(Bug::NoMoveScan) {
                     Some(false)
                 } else {
                     self.is_tentative_of(candidates, word, key).await?
@@ -256,14 +286,22 @@ impl<F: Fabric> Client<F> {
                     Some(true) if self.clear(candidates, slot, word).await? => break,
                     _ => word = Ite(self.read_word(candidates.slot(slot)).await?),
                 }
+                looks += 1;
+                if looks == LOOKS_MAX {
+                    // The move stays as it is, which is right at any time: for whoever comes next.
+                    return Ok(());
+                }
             }
         }
-        // In this order: between the two, the copy alone shows the value.
-        self.clear(candidates, source.0, source.1).await?;
         let State::Copy { hop, .. } = codec.state(copy.1) else {
             return Ok(());
         };
         let shown = codec.with_state(copy.1, State::Visible { hop });
+        if planted::is(Bug::FinishBeforeDrop) {
+            let _ = self.cas(candidates, copy.0, copy.1, shown).await?;
+        }
+        // In this order: between the two, the copy alone shows the value.
+        self.clear(candidates, source.0, source.1).await?;
         let _ = self.cas(candidates, copy.0, copy.1, shown).await?;
         Ok(())
     }
@@ -282,6 +320,7 @@ impl<F: Fabric> Client<F> {
             State::Frozen { hop, to } => {
                 let (to, from) = (to as usize, slot as u32);
                 let copy = codec.with_state(word, State::Copy { hop, from });
+                let mut looks = 0;
                 loop {
                     let there = Ite(self.read_word(candidates.slot(to)).await?);
                     if there == copy {
@@ -289,8 +328,15 @@ impl<F: Fabric> Client<F> {
                     }
                     // A free destination gets a new tag first, so that the mover, if it is only
                     // slow, can no longer make its copy.
-                    if !codec.is_empty(there) || self.clear(candidates, to, there).await? {
+                    if !codec.is_empty(there)
+                        || planted::is(Bug::NoBumpOnUndo)
+                        || self.clear(candidates, to, there).await?
+                    {
                         break;
+                    }
+                    looks += 1;
+                    if looks == LOOKS_MAX {
+                        return Ok(());
                     }
                 }
                 let back = codec.with_state(word, State::Visible { hop });

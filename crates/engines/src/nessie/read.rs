@@ -8,6 +8,7 @@ use super::hash::Candidates;
 use super::ite::{Ite, Place};
 use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, GRAIN_BYTES, SINGLE_READ_BYTES_MAX};
+use crate::planted::{self, Bug};
 
 /// The words of a key's candidates, by candidate number.
 pub(super) type Words = [Ite; CANDIDATES_MAX];
@@ -61,7 +62,7 @@ impl<F: Fabric> Client<F> {
     ) -> (Buf, Result<Seen, EngineError>) {
         let place = self.map.codec.place(word);
         let Some((at, room)) = self.entry_at(word) else {
-            return (buf, Ok(Seen::Changed));
+            return (buf, Err(names_nothing(word)));
         };
         buf.clear();
         let first = self.first_read_len(key.len(), want).min(room);
@@ -72,7 +73,8 @@ impl<F: Fabric> Client<F> {
         let Some(header) = Header::read(&buf) else {
             return (buf, Ok(Seen::Changed));
         };
-        if header.generation & self.map.codec.gen_mask() != self.map.codec.generation(word) {
+        let generation = header.generation & self.map.codec.gen_mask();
+        if generation != self.map.codec.generation(word) && !planted::is(Bug::NoGenerationCheck) {
             return (buf, Ok(Seen::Changed));
         }
         let key_end = header.value_at();
@@ -84,7 +86,8 @@ impl<F: Fabric> Client<F> {
             Want::Key => key_end,
             Want::Value => header.entry_len(),
         };
-        if wanted > room {
+        // What is longer than an entry can be is torn, or damaged.
+        if wanted > room || same_key && !self.may_be_long(&header, room) {
             return (buf, Ok(Seen::Changed));
         }
         if wanted > buf.len() && (same_key || self.validates_by_checksum()) {
@@ -120,6 +123,9 @@ impl<F: Fabric> Client<F> {
         buf: &[u8],
         with_value: bool,
     ) -> Result<bool, EngineError> {
+        if planted::is(Bug::TornReadsBelieved) {
+            return Ok(buf.len() >= header.value_at());
+        }
         if self.validates_by_checksum() {
             return Ok(has_sums(header, place, buf, with_value));
         }
@@ -138,14 +144,22 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Where the entry that a word names starts, and how many bytes of its data table follow;
-    /// `None` if the word names no data table.
+    /// `None` if there is no such place: nobody writes such a word.
     #[inline(always)]
     pub(super) fn entry_at(&self, word: Ite) -> Option<(RemoteAddr, usize)> {
         let place = self.map.codec.place(word);
         let base = self.map.data_base(place.dti)?;
         let at = place.idx as u64 * GRAIN_BYTES;
-        let room = self.map.shape.geometry.data_bytes().saturating_sub(at);
-        Some((base.add(at), room as usize))
+        let room = self.map.shape.geometry.data_bytes().checked_sub(at)?;
+        (room >= HEADER_BYTES as u64).then(|| (base.add(at), room as usize))
+    }
+
+    /// Whether an entry with `room` bytes to the end of its data table may be as long as its header
+    /// says.
+    #[inline]
+    pub(super) fn may_be_long(&self, header: &Header, room: usize) -> bool {
+        let max = self.map.shape.geometry.value_bytes_max;
+        header.value_len() as u64 <= max && header.entry_len() <= room
     }
 
     /// Bytes to ask for before the entry's length is known: as many as the last entry had, if that
@@ -197,6 +211,12 @@ pub(super) enum Lookup {
     Absent,
     /// A slot changed meanwhile: start over.
     Changed,
+}
+
+#[cold]
+fn names_nothing(word: Ite) -> EngineError {
+    let what = format!("the index entry {:#018x} names a place that there is not", word.0);
+    EngineError::Damaged { what }
 }
 
 fn has_sums(header: &Header, place: Place, buf: &[u8], with_value: bool) -> bool {

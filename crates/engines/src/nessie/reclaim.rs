@@ -35,6 +35,36 @@ enum Then {
     TakeApart(Vec<(Slab, Class)>),
 }
 
+/// A lane's look at one of the waits, which goes back to the others unless it is over: also if the
+/// lane is dropped in the middle.
+struct Look<'a, F: Fabric> {
+    client: &'a Client<F>,
+    wait: Option<Wait>,
+}
+
+impl<'a, F: Fabric> Look<'a, F> {
+    fn at_next(client: &'a Client<F>) -> Option<Self> {
+        let wait = client.waits.borrow_mut().pop_front()?;
+        client.looking.set(client.looking.get() + 1);
+        Some(Self { client, wait: Some(wait) })
+    }
+
+    fn wait(&mut self) -> &mut Wait {
+        self.wait.as_mut().expect("it is taken out when the look ends")
+    }
+
+    fn end(mut self) {
+        self.wait = None;
+    }
+}
+
+impl<F: Fabric> Drop for Look<'_, F> {
+    fn drop(&mut self) {
+        self.client.looking.set(self.client.looking.get() - 1);
+        self.client.waits.borrow_mut().extend(self.wait.take());
+    }
+}
+
 /// How long an allocation waits for grace periods when nothing else is left.
 const GRACE_WAIT_US: u64 = 500_000;
 /// Pause between two looks at a grace period.
@@ -45,7 +75,7 @@ const SLABS_AT_A_TIME: usize = 16;
 impl<F: Fabric> Client<F> {
     /// The last resort: what needs grace periods.
     pub(super) async fn wait_for_room(&self, class: Class) -> Result<(), EngineError> {
-        if self.waiting.get() == 0 {
+        if !self.is_waiting() {
             self.rest_parked(class, 1).await?;
             for dti in &self.tables {
                 self.seize(*dti, class).await?;
@@ -54,15 +84,11 @@ impl<F: Fabric> Client<F> {
         }
         // Another lane may be the one that looks at the grace periods, and may make the room.
         let until = self.fabric.now_us() + GRACE_WAIT_US;
-        while self.waiting.get() > 0 && self.fabric.now_us() < until {
-            if self.poll_waits().await? || self.waiting.get() == 0 {
+        while self.is_waiting() && self.fabric.now_us() < until {
+            if self.poll_waits().await? || !self.is_waiting() {
                 return Ok(());
             }
             self.fabric.pause(GRACE_POLL_US).await;
-        }
-        if self.waits.borrow().is_empty() {
-            // A lane that was dropped while it looked took them along.
-            self.waiting.set(0);
         }
         Err(EngineError::OutOfMemory {
             bytes: class.entry_bytes,
@@ -85,9 +111,13 @@ impl<F: Fabric> Client<F> {
 
     async fn wait_then(&self, more: u32, then: Then) -> Result<(), EngineError> {
         let grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
-        self.waiting.set(self.waiting.get() + 1);
-        self.waits.borrow_mut().push(Wait { grace, more, then });
+        self.waits.borrow_mut().push_back(Wait { grace, more, then });
         Ok(())
+    }
+
+    /// Whether a grace period is under way, those included that a lane is looking at.
+    fn is_waiting(&self) -> bool {
+        self.looking.get() > 0 || !self.waits.borrow().is_empty()
     }
 
     /// Seizes slabs of the class that others hold with much room in them (invariant 1).
@@ -98,7 +128,8 @@ impl<F: Fabric> Client<F> {
             let Some(Chunk::Leased { class: id, chunks, owner }) = Chunk::from_word(word) else {
                 continue;
             };
-            if (id, chunks) != (class.id, class.chunks) || owner == self.owner().id {
+            let other = self.map.slab_class(chunk as u32, id, chunks) != Some(class);
+            if other || owner == self.owner().id {
                 continue;
             }
             let slab = Slab { dti, chunk: chunk as u32 };
@@ -138,7 +169,7 @@ impl<F: Fabric> Client<F> {
                 Some(Chunk::Abandoned { class, chunks, .. }) => (class, chunks),
                 _ => continue,
             };
-            let Some(class) = self.map.classes.by_id(id, chunks) else {
+            let Some(class) = self.map.slab_class(chunk as u32, id, chunks) else {
                 continue;
             };
             let slab = Slab { dti, chunk: chunk as u32 };
@@ -181,55 +212,63 @@ impl<F: Fabric> Client<F> {
 
     /// Looks at all grace periods; whether one of them made room.
     pub(super) async fn poll_waits(&self) -> Result<bool, EngineError> {
-        let waits = std::mem::take(&mut *self.waits.borrow_mut());
+        // Others wait for us as we wait for them.
+        self.session.settle(&self.fabric)?;
         let mut room = false;
-        for mut wait in waits {
+        let count = self.waits.borrow().len();
+        for _ in 0..count {
+            let Some(mut look) = Look::at_next(self) else { break };
+            let wait = look.wait();
             if !wait.grace.has_passed(&self.fabric).await? {
-                self.waits.borrow_mut().push(wait);
-            } else {
-                if wait.more > 0 {
-                    self.wait_then(wait.more - 1, wait.then).await?;
-                } else {
-                    room |= self.after_grace(wait.then).await?;
-                }
-                self.waiting.set(self.waiting.get() - 1);
+                continue;
             }
+            if wait.more > 0 {
+                wait.grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
+                wait.more -= 1;
+                continue;
+            }
+            room |= self.after_grace(&mut wait.then).await?;
+            look.end();
         }
         Ok(room)
     }
 
-    async fn after_grace(&self, then: Then) -> Result<bool, EngineError> {
+    /// Does what became possible, one thing after the other, and leaves in `then` what is left.
+    async fn after_grace(&self, then: &mut Then) -> Result<bool, EngineError> {
+        let mut room = false;
         match then {
             Then::Rested(class, places) => {
-                self.alloc.borrow_mut().list(class).add_rested(self.owner(), &places)?;
-                Ok(true)
+                self.alloc.borrow_mut().list(*class).add_rested(self.owner(), places)?;
+                room = true;
             }
             Then::Seize(class, slabs) => {
-                let mut room = false;
-                for slab in slabs {
+                while let Some(slab) = slabs.last().copied() {
                     let seized = Chunk::Seized {
                         class: class.id,
                         chunks: class.chunks,
                         owner: self.owner().id,
                     };
-                    if self.cas_chunk(slab, 0, seized.to_word(), self.leased(class)).await? {
-                        room |= self.add_slab(slab, class).await?;
-                    }
+                    let to = self.leased(*class);
+                    let seized = self.cas_chunk(slab, 0, seized.to_word(), to).await?;
+                    slabs.pop();
+                    room |= seized && self.add_slab(slab, *class).await?;
                 }
-                Ok(room)
             }
             Then::TakeApart(slabs) => {
-                for (slab, class) in slabs {
+                while let Some((slab, class)) = slabs.last().copied() {
                     self.free_run(slab, class.chunks).await?;
+                    slabs.pop();
+                    room = true;
                 }
-                Ok(true)
             }
         }
+        Ok(room)
     }
 
     /// Leaves all slabs behind for others. What is not left behind in order, because the client
     /// dies, is found by its node.
     pub async fn detach(&self) -> Result<(), EngineError> {
+        self.session.quiesce(&self.fabric).await?;
         let waits = std::mem::take(&mut *self.waits.borrow_mut());
         for wait in waits {
             match wait.then {

@@ -18,10 +18,10 @@ use super::client::Client;
 use super::dte::{Header, note_of};
 use super::hash::{Candidates, TableMap};
 use super::ite::{Ite, State};
-use super::slab::{Chunk, Class, Entry, Slab};
+use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, Slab};
 use crate::epoch::Grace;
 use crate::error::EngineError;
-use crate::limits::GRAIN_BYTES;
+use crate::planted::{self, Bug};
 
 /// What a scrub found and did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,8 @@ impl<F: Fabric> Client<F> {
         }
         let mut grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
         let until = self.fabric.now_us() + wait_us;
-        while !grace.has_passed(&self.fabric).await? {
+        while !grace.has_passed(&self.fabric).await? && !planted::is(Bug::NoGraceInScrub) {
+            self.session.settle(&self.fabric)?;
             if self.fabric.now_us() > until {
                 return Err(EngineError::Timeout { timeout_us: wait_us });
             }
@@ -112,7 +113,7 @@ impl<F: Fabric> Client<F> {
             let Some((id, chunks)) = slab_of(Chunk::from_word(word)) else {
                 continue;
             };
-            let Some(class) = self.map.classes.by_id(id, chunks) else {
+            let Some(class) = self.map.slab_class(chunk as u32, id, chunks) else {
                 continue;
             };
             let slab = Slab { dti, chunk: chunk as u32 };
@@ -204,6 +205,10 @@ impl<F: Fabric> Client<F> {
 
     /// After the grace period: frees what is leaked.
     async fn resolve(&self, suspect: Suspect, report: &mut Scrubbed) -> Result<(), EngineError> {
+        let _epoch = self.session.pin(&self.fabric)?;
+        if !self.is_used(&suspect).await? {
+            return Ok(());
+        }
         for _ in 0..3 {
             let note_at = self
                 .map
@@ -243,6 +248,29 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
+    /// Whether the slab of a suspect is still cut as it was thought to be, and the entry was ever
+    /// used in it. The notes and the count of used entries that made it a suspect may have been read
+    /// while the slab was cut anew, one before and one after.
+    ///
+    /// Inside an epoch: a slab that is not about to be taken apart by now is not before it ends.
+    async fn is_used(&self, suspect: &Suspect) -> Result<bool, EngineError> {
+        let Suspect { class, entry: Entry { slab, number }, .. } = *suspect;
+        let word = self.read_word(self.map.chunk_addr(slab.dti, slab.chunk as u64)).await?;
+        let stays = match Chunk::from_word(word) {
+            Some(
+                Chunk::Leased { class, chunks, .. }
+                | Chunk::Abandoned { class, chunks, .. }
+                | Chunk::Seized { class, chunks, .. },
+            ) => Some((class, chunks)),
+            _ => None,
+        };
+        if stays != Some((class.id, class.chunks)) {
+            return Ok(false);
+        }
+        let formatted = self.read_word(self.map.slab_addr(slab).add(FORMATTED_OFFSET)).await?;
+        Ok((number as u64) < formatted)
+    }
+
     /// Slabs that were being seized by a session that is no more.
     async fn unowned(&self, dti: u8) -> Result<Vec<(Slab, Class, u64)>, EngineError> {
         let live = self.live_sessions().await?;
@@ -250,7 +278,7 @@ impl<F: Fabric> Client<F> {
         for (chunk, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {
             if let Some(Chunk::Seized { class, chunks, owner }) = Chunk::from_word(word)
                 && !live.contains(&owner)
-                && let Some(class) = self.map.classes.by_id(class, chunks)
+                && let Some(class) = self.map.slab_class(chunk as u32, class, chunks)
             {
                 stuck.push((Slab { dti, chunk: chunk as u32 }, class, word));
             }
@@ -277,11 +305,6 @@ impl<F: Fabric> Client<F> {
             );
         }
         Ok(live)
-    }
-
-    /// The address of an entry's place; for reports.
-    pub(super) fn place_addr(&self, place: super::ite::Place) -> Option<RemoteAddr> {
-        Some(self.map.data_base(place.dti)?.add(place.idx as u64 * GRAIN_BYTES))
     }
 }
 
@@ -332,7 +355,9 @@ pub async fn release_dead<F: Fabric>(
         released += 1;
         let is_tail =
             |back: &u32| chunk_at(at + *back as usize) == Some(Chunk::Tail { back: *back });
-        let tails: Vec<u32> = (1..chunks).filter(is_tail).collect();
+        // They are put there one after the other, and taken away from the last one on: behind the
+        // first that is missing there is none, however many the descriptor claims.
+        let tails: Vec<u32> = (1..chunks).take_while(is_tail).collect();
         let whole = tails.len() + 1 == chunks as usize;
         let entries = map.classes.by_id(class, chunks).map_or(0, |c| c.entries);
         let to = if whole && contents {

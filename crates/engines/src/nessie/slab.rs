@@ -47,7 +47,7 @@ pub struct Class {
 }
 
 /// A run of chunks: the data table and the first chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slab {
     /// The data table.
     pub dti: u8,
@@ -79,6 +79,13 @@ impl Class {
         let chunks = (data_at(1) + entry_len).div_ceil(CHUNK_BYTES);
         let entry_bytes = chunks * CHUNK_BYTES - data_at(1);
         Self { id: LARGE, chunks: chunks as u32, entries: 1, entry_bytes, data_at: data_at(1) }
+    }
+
+    /// Whether a slab of the class can start at a chunk of a data table of so many: whoever reads a
+    /// descriptor asks, for it may be damaged, and would lead out of the data table.
+    pub fn may_start_at(&self, chunk: u32, of_chunks: u64) -> bool {
+        let aligned = self.id == LARGE || chunk.is_multiple_of(self.chunks);
+        aligned && chunk as u64 + self.chunks as u64 <= of_chunks
     }
 
     /// Where entry `number` starts in its slab.
@@ -267,7 +274,7 @@ impl Chunk {
             1 => Self::Forming { class, chunks, owner },
             2 => Self::Leased { class, chunks, owner },
             3 => Self::Abandoned { class, chunks, free_hint: owner },
-            4 => Self::Tail { back: chunks },
+            4 if class == 0 && owner == 0 => Self::Tail { back: chunks },
             5 => Self::Seized { class, chunks, owner },
             6 => Self::Closing { class, chunks, owner },
             _ => return None,

@@ -8,6 +8,8 @@
 //! A node that is killed leaves its region and its socket. Clients go on with the tables they have;
 //! the next start takes both over, keeps the sessions of processes that live and ends the others'.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 pub(crate) mod region;
 pub(crate) mod scrubber;
 pub(crate) mod sessions;

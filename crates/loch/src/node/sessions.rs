@@ -146,12 +146,16 @@ impl Sessions {
     }
 
     fn fresh_incarnation(&self, live: &HashSet<u32>) -> u64 {
+        // The node alone writes the word, one thread at a time. A client can, and may not: so it is
+        // read once, and whatever it holds, the next number that will do is not far.
         let word = self.region.word(INCARNATION_OFFSET);
+        let mut count = word.load(Ordering::SeqCst);
         loop {
-            let count = word.fetch_add(1, Ordering::SeqCst) + 1;
+            count = count.wrapping_add(1);
             let counter = count & ((1 << COUNTER_BITS) - 1);
             let low = (self.node as u64) << COUNTER_BITS | counter;
             if counter != 0 && !live.contains(&(low as u32)) {
+                word.store(count, Ordering::SeqCst);
                 return count >> COUNTER_BITS << 32 | low;
             }
         }

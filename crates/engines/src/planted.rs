@@ -1,0 +1,97 @@
+//! Known protocol bugs that tests plant, to see whether they would be found.
+//!
+//! Each is a rule of the protocol left out. Without the feature `planted`, which only the simulation
+//! test switches on, nothing can be planted and nothing of this is compiled in.
+
+/// A rule left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A miss is believed at the first look.
+    NoSecondLook,
+    /// An entry is taken for what the index says without looking at its generation.
+    NoGenerationCheck,
+    /// Neither checksums nor a second look at the generation: torn READs are believed.
+    TornReadsBelieved,
+    /// An insert does not look for another one of the same key: the duplicate stays.
+    DuplicateStays,
+    /// A cached entry is served without looking at the slot.
+    CacheOutlivesReuse,
+    /// All EMPTY words are the same.
+    UntaggedEmpty,
+    /// A PUT that lost its CAS to any operation of the key is taken for done.
+    AbsorbAnything,
+    /// So is one whose CAS expected a remembered word.
+    AbsorbSpeculative,
+    /// A move does not remove tentative inserts of its key.
+    NoMoveScan,
+    /// A move does not change a free home's tag.
+    NoHomeBump,
+    /// A move reads its destination after it has frozen its source.
+    DestinationReadLate,
+    /// A move shows the copy before it drops the source.
+    FinishBeforeDrop,
+    /// Whoever undoes a move does not change the destination's tag first.
+    NoBumpOnUndo,
+    /// A tentative insert does not give way to a free home.
+    HomeIgnored,
+    /// Any note frees an entry, of whatever generation it tells.
+    NoteWithoutGeneration,
+    /// The scrubber frees what looks leaked without waiting for a grace period.
+    NoGraceInScrub,
+    /// A session does not wait for what it posted and what it does not know the outcome of.
+    ForgetsWhatIsUnderWay,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 17] = [
+        Bug::NoSecondLook,
+        Bug::NoGenerationCheck,
+        Bug::TornReadsBelieved,
+        Bug::DuplicateStays,
+        Bug::CacheOutlivesReuse,
+        Bug::UntaggedEmpty,
+        Bug::AbsorbAnything,
+        Bug::AbsorbSpeculative,
+        Bug::NoMoveScan,
+        Bug::NoHomeBump,
+        Bug::DestinationReadLate,
+        Bug::FinishBeforeDrop,
+        Bug::NoBumpOnUndo,
+        Bug::HomeIgnored,
+        Bug::NoteWithoutGeneration,
+        Bug::NoGraceInScrub,
+        Bug::ForgetsWhatIsUnderWay,
+    ];
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Plants a bug in the engines of this thread, or removes it.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    #[inline]
+    pub(crate) fn is(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+
+#[cfg(feature = "planted")]
+pub(crate) use switch::is;
+#[cfg(feature = "planted")]
+pub use switch::plant;
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn is(_: Bug) -> bool {
+    false
+}

@@ -1,0 +1,567 @@
+//! The endpoint of a simulated process.
+
+use std::collections::btree_map::Entry;
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+
+use rand::Rng;
+
+use super::datagram::DATAGRAM_BYTES_MAX;
+use super::nic::{kind_of, outcome};
+use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
+use super::world::{Event, Inner};
+use crate::limits::{
+    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
+};
+use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
+
+/// A simulated process's way to the cluster: see [`World::endpoint`](super::World::endpoint).
+pub struct SimEndpoint {
+    world: Rc<Inner>,
+    process: ProcessId,
+    home: RegionId,
+    counters: Counters,
+}
+
+/// Verbs of one doorbell, waited for together. Dropped before they are over they go on.
+struct Posted<'a> {
+    world: &'a Inner,
+    verbs: [Option<VerbId>; DOORBELL_READS_MAX],
+}
+
+impl Drop for Posted<'_> {
+    fn drop(&mut self) {
+        let mut verbs = self.world.verbs.borrow_mut();
+        for id in self.verbs.into_iter().flatten() {
+            let Some(verb) = verbs.get(id) else { continue };
+            if matches!(verb.stage, Stage::Done(_)) {
+                verbs.remove(id);
+            } else {
+                verb.detached = true;
+            }
+        }
+    }
+}
+
+impl Posted<'_> {
+    /// Waits until all are over; the first error, if there is one.
+    async fn wait(&mut self) -> Result<(), FabricError> {
+        poll_fn(|_| {
+            let mut verbs = self.world.verbs.borrow_mut();
+            let mut result = Ok(());
+            for id in self.verbs.iter().flatten() {
+                match verbs.get(*id).and_then(|verb| outcome(verb)) {
+                    None => return Poll::Pending,
+                    Some(one) => result = result.and(one),
+                }
+            }
+            Poll::Ready(result)
+        })
+        .await
+    }
+
+    fn take(&mut self, index: usize) -> Option<Verb> {
+        self.world.verbs.borrow_mut().remove(self.verbs[index].take()?)
+    }
+}
+
+impl SimEndpoint {
+    pub(super) fn new(world: Rc<Inner>, process: ProcessId) -> Self {
+        let home = world.process(process).node;
+        Self { world, process, home, counters: Counters::default() }
+    }
+
+    /// The process.
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// Makes the connection to a node again after it broke: from then on nothing is executed any
+    /// more that was posted on the old one.
+    ///
+    /// # Errors
+    /// [`FabricError::Unreachable`] if the node does not answer.
+    pub async fn reconnect(&self, node: RegionId) -> Result<(), FabricError> {
+        self.pause(self.world.profile.one_way_ns.div_ceil(500)).await;
+        if !self.world.is_open(self.home, node) {
+            return Err(FabricError::Unreachable { region: node });
+        }
+        self.world.fence(self.process, Some(node));
+        self.world.process(self.process).connections.insert(node, true);
+        Ok(())
+    }
+
+    /// The nodes to which the connection is broken.
+    pub fn broken(&self) -> Vec<RegionId> {
+        let process = self.world.process(self.process);
+        process.connections.iter().filter(|(_, works)| !**works).map(|(node, _)| *node).collect()
+    }
+
+    /// Takes `ns` of processor time: the work of a request, say.
+    pub fn work(&self, ns: u64) {
+        self.world.process(self.process).spent_ns += ns;
+    }
+
+    /// Sends a datagram to a process, which may never get it, or get it twice.
+    ///
+    /// # Errors
+    /// [`FabricError::TooLong`] beyond [`DATAGRAM_BYTES_MAX`].
+    pub fn send(&self, to: ProcessId, bytes: &[u8]) -> Result<(), FabricError> {
+        if bytes.len() > DATAGRAM_BYTES_MAX {
+            let max = DATAGRAM_BYTES_MAX as u64;
+            return Err(FabricError::TooLong { len: bytes.len() as u64, max });
+        }
+        if let Some(ns) = self.leave(self.world.profile.post_ns) {
+            self.world.send_datagram(self.process, to, bytes, ns);
+        }
+        Ok(())
+    }
+
+    /// The next datagram, and who sent it.
+    pub async fn receive(&self) -> (ProcessId, Vec<u8>) {
+        poll_fn(|_| match self.world.take_datagram(self.process) {
+            Some(datagram) => Poll::Ready(datagram),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// WRITEs without knowing whether it arrives, as over an unreliable connection.
+    ///
+    /// # Errors
+    /// As [`Fabric::write_unsignaled`].
+    pub fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        let id = self.post(Work::Write, at, bytes.to_vec())?;
+        let lost = self.world.happens(self.world.faults.borrow().lost_messages);
+        if let Some(verb) = self.world.verbs.borrow_mut().get(id) {
+            (verb.lost, verb.detached) = (lost, true);
+        }
+        Ok(())
+    }
+
+    fn is_alive(&self) -> bool {
+        self.world.process(self.process).alive
+    }
+
+    fn check(&self, at: RemoteAddr, len: usize) -> Result<(), FabricError> {
+        let nodes = self.world.nodes.borrow();
+        let Some(node) = nodes.get(at.region().0 as usize) else {
+            return Err(FabricError::Unattached { region: at.region() });
+        };
+        if len > TRANSFER_BYTES_MAX {
+            return Err(FabricError::TooLong { len: len as u64, max: TRANSFER_BYTES_MAX as u64 });
+        }
+        if at.offset() + len as u64 > node.memory.len() {
+            let region_bytes = node.memory.len();
+            return Err(FabricError::OutOfBounds { at, len: len as u64, region_bytes });
+        }
+        Ok(())
+    }
+
+    fn check_words(&self, at: RemoteAddr, words: usize) -> Result<(), FabricError> {
+        self.check(at, words * 8)?;
+        if at.offset().is_multiple_of(8) {
+            return Ok(());
+        }
+        let region_bytes = self.world.memory(at.region()).len();
+        Err(FabricError::OutOfBounds { at, len: words as u64 * 8, region_bytes })
+    }
+
+    /// Spends processor time; when what is posted then leaves, if the process is alive.
+    fn leave(&self, ns: u64) -> Option<u64> {
+        let now = self.world.now_ns.get();
+        let mut process = self.world.process(self.process);
+        process.spent_ns += ns;
+        let leaves = (now + process.spent_ns).max(process.stores.drained_ns);
+        process.alive.then_some(leaves)
+    }
+
+    /// Posts a verb.
+    fn post(&self, work: Work, at: RemoteAddr, data: Vec<u8>) -> Result<VerbId, FabricError> {
+        let words = matches!(work, Work::CompareSwap { .. } | Work::FetchAdd { .. });
+        if words {
+            self.check_words(at, 1)?
+        } else {
+            self.check(at, data.len())?
+        }
+        self.counters.count(kind_of(work), at.region() != self.home, data.len().max(8) as u64);
+        if let Entry::Vacant(first) =
+            self.world.process(self.process).connections.entry(at.region())
+        {
+            first.insert(true);
+            self.world.nodes.borrow_mut()[self.home.0 as usize].connections += 1;
+        }
+        // A fault may strike before the verb is posted, or after.
+        let strikes_first = self.world.up_to(1) == 0;
+        if strikes_first {
+            self.world.tempt(self.process);
+        }
+        let works = self.world.process(self.process).connections[&at.region()];
+        if !works {
+            return Err(FabricError::Unreachable { region: at.region() });
+        }
+        let leaves = self.leave(self.world.profile.post_ns);
+        let mut process = self.world.process(self.process);
+        let number = process.posted;
+        process.posted += 1;
+        drop(process);
+        let id = self.world.verbs.borrow_mut().add(Verb {
+            process: self.process,
+            number,
+            work,
+            at,
+            data,
+            old: 0,
+            order: Vec::new(),
+            stage: Stage::Request,
+            detached: false,
+            unknown: false,
+            lost: false,
+            posted_ns: self.world.now_ns.get(),
+            leaves_ns: leaves.unwrap_or(0),
+        });
+        if let Some(ns) = leaves {
+            if work != Work::Read {
+                self.world.process(self.process).unsettled.insert(number);
+            }
+            self.world.send(id, ns);
+        }
+        if !strikes_first {
+            self.world.tempt(self.process);
+        }
+        Ok(id)
+    }
+
+    fn doorbell(&self) {
+        self.leave(self.world.profile.doorbell_ns);
+        self.counters.count_round_trip();
+    }
+
+    /// Posts one verb that will be waited for.
+    fn post_one(
+        &self,
+        work: Work,
+        at: RemoteAddr,
+        data: Vec<u8>,
+    ) -> Result<Posted<'_>, FabricError> {
+        self.doorbell();
+        let id = self.post(work, at, data)?;
+        let mut verbs = [None; DOORBELL_READS_MAX];
+        verbs[0] = Some(id);
+        Ok(Posted { world: &self.world, verbs })
+    }
+
+    fn post_reads(&self, at: &[RemoteAddr], each: usize) -> Result<Posted<'_>, FabricError> {
+        self.doorbell();
+        let mut posted = Posted { world: &self.world, verbs: [None; DOORBELL_READS_MAX] };
+        for (verb, at) in posted.verbs.iter_mut().zip(at) {
+            self.check_words(*at, each)?;
+            *verb = Some(self.post(Work::Read, *at, vec![0; each * 8])?);
+        }
+        Ok(posted)
+    }
+
+    fn atomic(
+        &self,
+        work: Work,
+        at: RemoteAddr,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        let by_cpu = self.world.faults.borrow().cpu_atomics && self.is_mapped(at.region());
+        let by_cpu = by_cpu.then(|| self.atomic_by_cpu(work, at));
+        let posted = by_cpu.is_none().then(|| self.post_one(work, at, Vec::new()));
+        async move {
+            let Some(posted) = posted else { return by_cpu.expect("it is one or the other") };
+            let mut posted = posted?;
+            posted.wait().await?;
+            Ok(posted.take(0).expect("it is over").old)
+        }
+    }
+
+    fn atomic_by_cpu(&self, work: Work, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.check_words(at, 1)?;
+        self.drain_stores();
+        let memory = self.world.memory(at.region());
+        let old = memory.load(at.offset());
+        match work {
+            Work::CompareSwap { expect, new } if expect == old => memory.store(at.offset(), new),
+            Work::FetchAdd { add } => memory.store(at.offset(), old.wrapping_add(add)),
+            _ => (),
+        }
+        Ok(old)
+    }
+
+    /// The aligned word at `at` of a mapped region, as this process sees it.
+    fn own_word(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.check_words(at, 1)?;
+        self.check_mapped(at)?;
+        let word = self.world.memory(at.region()).load(at.offset());
+        let process = self.world.process(self.process);
+        Ok(if process.stores.is_empty() { word } else { process.stores.over(at, word) })
+    }
+
+    fn check_mapped(&self, at: RemoteAddr) -> Result<(), FabricError> {
+        if self.is_mapped(at.region()) {
+            return Ok(());
+        }
+        Err(FabricError::Unattached { region: at.region() })
+    }
+
+    /// Stores bytes now or, where faults say so, later.
+    fn store_part(&self, at: RemoteAddr, bytes: &[u8], slow: bool) {
+        if !slow {
+            self.world.memory(at.region()).write(at.offset(), bytes);
+            return;
+        }
+        let now = self.world.now_ns.get();
+        let ns = self.world.faults.borrow().store_ns;
+        let mut process = self.world.process(self.process);
+        let pieces = process.stores.add(at, bytes, |from| from.max(now) + self.world.up_to(ns));
+        drop(process);
+        for (piece, ns) in pieces {
+            self.world.at(ns, Event::Store(self.process, piece));
+        }
+    }
+
+    fn is_slow(&self) -> bool {
+        let rate = self.world.faults.borrow().slow_stores;
+        // Once one store is late, those after it must not be early.
+        let waiting = !self.world.process(self.process).stores.is_empty();
+        waiting || self.world.happens(rate)
+    }
+
+    fn drain_stores(&self) {
+        let all = self.world.process(self.process).stores.take_all();
+        for store in all {
+            self.world.memory(store.at.region()).write(store.at.offset(), store.bytes());
+        }
+    }
+}
+
+impl Fabric for SimEndpoint {
+    fn caps(&self) -> Caps {
+        self.world.profile.caps
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn read_words<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        out: &'a mut [u64],
+    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+        assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
+        let each = out.len() / at.len();
+        assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
+        let posted = self.post_reads(at, each);
+        async move {
+            let mut posted = posted?;
+            posted.wait().await?;
+            for (index, out) in out.chunks_exact_mut(each).enumerate() {
+                let verb = posted.take(index).expect("it is over");
+                out.iter_mut().zip(words_of(&verb.data)).for_each(|(out, word)| *out = word);
+            }
+            Ok(())
+        }
+    }
+
+    fn read_bucket(
+        &self,
+        at: RemoteAddr,
+        words: usize,
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+        assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
+        let posted = self.post_reads(&[at], words);
+        async move {
+            let mut posted = posted?;
+            posted.wait().await?;
+            let verb = posted.take(0).expect("it is over");
+            let mut bucket = [0; BUCKET_WORDS_MAX];
+            bucket.iter_mut().zip(words_of(&verb.data)).for_each(|(out, word)| *out = word);
+            Ok(bucket)
+        }
+    }
+
+    fn read(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        // A length that no memory has must not be allocated before it is refused.
+        let posted = self.check(at, len).and_then(|()| self.post_one(Work::Read, at, vec![0; len]));
+        async move {
+            let mut posted = match posted {
+                Ok(posted) => posted,
+                Err(error) => return (buf, Err(error)),
+            };
+            let done = posted.wait().await;
+            if done.is_ok() {
+                buf.extend_from_slice(&posted.take(0).expect("it is over").data);
+            }
+            (buf, done)
+        }
+    }
+
+    fn read_word_and_bytes(
+        &self,
+        word: RemoteAddr,
+        at: RemoteAddr,
+        len: usize,
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+        let posted = self.check(at, len).and_then(|()| {
+            let mut posted = self.post_reads(&[word], 1)?;
+            posted.verbs[1] = Some(self.post(Work::Read, at, vec![0; len])?);
+            Ok(posted)
+        });
+        async move {
+            let mut posted = match posted {
+                Ok(posted) => posted,
+                Err(error) => return (buf, Err(error)),
+            };
+            if let Err(error) = posted.wait().await {
+                return (buf, Err(error));
+            }
+            let word = words_of(&posted.take(0).expect("it is over").data).next();
+            buf.extend_from_slice(&posted.take(1).expect("it is over").data);
+            (buf, Ok(word.expect("a READ of a word has one")))
+        }
+    }
+
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        expect: u64,
+        new: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        self.atomic(Work::CompareSwap { expect, new }, at)
+    }
+
+    fn fetch_add(
+        &self,
+        at: RemoteAddr,
+        add: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        self.atomic(Work::FetchAdd { add }, at)
+    }
+
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        assert!(
+            bytes.len() <= CACHE_LINE_BYTES,
+            "an inline WRITE has at most {CACHE_LINE_BYTES} bytes"
+        );
+        let id = self.post(Work::Write, at, bytes.to_vec())?;
+        if let Some(verb) = self.world.verbs.borrow_mut().get(id) {
+            verb.detached = true;
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        at: RemoteAddr,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        let posted = self.post_one(Work::Write, at, buf.to_vec());
+        async move {
+            match posted {
+                Ok(mut posted) => (buf, posted.wait().await),
+                Err(error) => (buf, Err(error)),
+            }
+        }
+    }
+
+    fn is_mapped(&self, region: RegionId) -> bool {
+        region == self.home || self.world.profile.one_host
+    }
+
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.check(at, len)?;
+        self.check_mapped(at)?;
+        if self.is_alive() {
+            let slow = self.is_slow();
+            let mut to = at;
+            for part in parts {
+                self.store_part(to, part, slow);
+                to = to.add(part.len() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.check_words(at, 1)?;
+        self.check_mapped(at)?;
+        if self.is_alive() {
+            self.store_part(at, &word.to_le_bytes(), self.is_slow());
+            self.world.process(self.process).stores.close_segment();
+        }
+        Ok(())
+    }
+
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.check_words(at, 1)?;
+        self.check_mapped(at)?;
+        if self.is_alive() {
+            self.drain_stores();
+            self.world.memory(at.region()).store(at.offset(), word);
+        }
+        Ok(())
+    }
+
+    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.own_word(at)
+    }
+
+    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.own_word(at)
+    }
+
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
+        self.check(at, len)?;
+        self.check_mapped(at)?;
+        Ok(self.world.memory(at.region()).place(at.offset()))
+    }
+
+    fn posted(&self) -> u64 {
+        self.world.process(self.process).posted
+    }
+
+    fn is_settled(&self, mark: u64) -> bool {
+        self.world.process(self.process).unsettled.first().is_none_or(|oldest| *oldest >= mark)
+    }
+
+    fn now_us(&self) -> u64 {
+        (self.world.now_ns.get() + self.world.process(self.process).spent_ns) / 1000
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let skew = self.world.process(self.process).wall_skew_ms;
+        // Some day in the past, so that a skew does not lead before the epoch.
+        (1_700_000_000_000 + (self.world.now_ns.get() / 1_000_000) as i64 + skew) as u64
+    }
+
+    fn random(&self) -> u64 {
+        self.world.random.borrow_mut().next_u64()
+    }
+
+    async fn pause(&self, us: u64) {
+        let until = self.world.now_ns.get() + us * 1000;
+        poll_fn(|_| {
+            if self.world.now_ns.get() >= until {
+                return Poll::Ready(());
+            }
+            self.world.wake(self.process, until);
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+}

@@ -1,0 +1,40 @@
+//! What goes wrong, and how often. Everything is off by default; what a fault does to an operation
+//! is described where it is switched on.
+
+/// Rates are shares of the events they are about, 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// READs and WRITEs of more than a word whose words are moved one by one, in any order, spread
+    /// over [`Faults::tear_ns`].
+    pub torn: f64,
+    /// Longest time from the first to the last word of a torn transfer.
+    pub tear_ns: u64,
+    /// Requests and responses, each, that are held up on their way, so that verbs of one process
+    /// overtake each other.
+    pub delays: f64,
+    /// The longest hold-up. One in ten is a hundred times as long.
+    pub delay_ns: u64,
+    /// Calls of the `store` family whose words reach memory later, in any order that `store_before`
+    /// allows, and not at all if the process dies first.
+    pub slow_stores: f64,
+    /// The longest time until they do.
+    pub store_ns: u64,
+    /// Remote atomics that read and write their word at two moments this far apart: other atomics of
+    /// the NIC wait, the CPU does not ([`Atomics::Nic`](crate::Atomics)).
+    pub atomic_window_ns: u64,
+    /// Whether atomics on a process's own node are wrongly executed by its processor and not by the
+    /// node's card: what [`Atomics::Nic`](crate::Atomics) forbids.
+    pub cpu_atomics: bool,
+    /// Verbs at which a mortal process dies, just before or just after it posted.
+    pub deaths: f64,
+    /// Verbs at which a process stands still.
+    pub pauses: f64,
+    /// For how long: from half of this to twice as long.
+    pub pause_ns: u64,
+    /// Datagrams and unreliable WRITEs that get lost.
+    pub lost_messages: f64,
+    /// Datagrams that arrive twice.
+    pub doubled_messages: f64,
+    /// How far the wall clocks of two processes are apart at most.
+    pub wall_skew_ms: u64,
+}

@@ -1,0 +1,31 @@
+//! The fabric of a simulated cluster: one thread, virtual time, and one seed that decides everything.
+//!
+//! Engines and lanes run unchanged; what they meet is what RDMA allows and what hardware does:
+//!
+//! * **time** ([`Profile`]): each card takes up and serves one message after the other, each link
+//!   carries one byte after the other, each card executes one atomic after the other; posting takes
+//!   processor time, and processes that share cores with others run in slices;
+//! * **faults** ([`Faults`], and [`World`]'s methods): torn and reordered transfers, delays, stores
+//!   that reach memory late, processes that die at any verb or stand still for longer than every
+//!   timeout, links that are slow or cut, nodes that fail and come back with or without their
+//!   memory, datagrams that get lost or arrive twice.
+//!
+//! What is not simulated: congestion inside the network, packets (a message is one thing), and
+//! caches of processors.
+
+mod datagram;
+mod endpoint;
+mod faults;
+mod memory;
+mod nic;
+mod process;
+mod profile;
+mod verb;
+mod world;
+
+pub use datagram::DATAGRAM_BYTES_MAX;
+pub use endpoint::SimEndpoint;
+pub use faults::Faults;
+pub use profile::Profile;
+pub use verb::ProcessId;
+pub use world::World;

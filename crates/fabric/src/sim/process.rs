@@ -1,0 +1,205 @@
+//! Processes: a future, the processor time it takes, and the stores it has under way.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+
+use super::memory::pieces;
+use crate::{RegionId, RemoteAddr};
+
+/// A process's program.
+pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// One process on a node's host.
+pub(super) struct Process {
+    pub node: RegionId,
+    pub alive: bool,
+    /// Dies and stands still where faults say so.
+    pub mortal: bool,
+    /// `None` before it starts, after it ended, and while it runs.
+    pub task: Option<Task>,
+    /// When it is to run next.
+    pub wake_ns: Option<u64>,
+    /// It does not run before.
+    pub busy_until_ns: u64,
+    /// Processor time of the turn it has at this moment.
+    pub spent_ns: u64,
+    /// Processor time of all turns.
+    pub cpu_ns: u64,
+    pub slices: Option<Slices>,
+    pub stores: Stores,
+    /// Verbs posted, and the numbers of those that change memory and may still be executed.
+    pub posted: u64,
+    pub unsettled: BTreeSet<u64>,
+    /// Its connections: whether they work.
+    pub connections: BTreeMap<RegionId, bool>,
+    pub wall_skew_ms: i64,
+}
+
+impl Process {
+    pub fn new(node: RegionId) -> Self {
+        Self {
+            node,
+            alive: true,
+            mortal: false,
+            task: None,
+            wake_ns: None,
+            busy_until_ns: 0,
+            spent_ns: 0,
+            cpu_ns: 0,
+            slices: None,
+            stores: Stores::default(),
+            posted: 0,
+            unsettled: BTreeSet::new(),
+            connections: BTreeMap::new(),
+            wall_skew_ms: 0,
+        }
+    }
+
+    /// The first moment from `ns` on at which it has a processor.
+    pub fn runs_from(&self, ns: u64) -> u64 {
+        let ns = ns.max(self.busy_until_ns);
+        self.slices.map_or(ns, |slices| slices.runs_from(ns))
+    }
+}
+
+/// The share of a processor that a process has which never sleeps, beside others that do not either.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Slices {
+    /// It has `on_ns` of every `period_ns`.
+    pub period_ns: u64,
+    pub on_ns: u64,
+    /// Where in a period the simulation began.
+    pub phase_ns: u64,
+}
+
+impl Slices {
+    fn runs_from(self, ns: u64) -> u64 {
+        let into = (ns + self.phase_ns) % self.period_ns;
+        if into < self.on_ns { ns } else { ns + self.period_ns - into }
+    }
+}
+
+/// Stores that a process made and that are not in memory yet.
+///
+/// # Invariants
+/// 1. The words of one segment reach memory in any order, those of a segment before those of the
+///    next.
+/// 2. Stores to one word reach it in the order in which they were made.
+/// 3. A verb leaves only after all stores made before it are in memory.
+#[derive(Debug, Default)]
+pub(super) struct Stores {
+    waiting: VecDeque<Store>,
+    next: u64,
+    /// The last moment of the segments before the one that is open.
+    closed_ns: u64,
+    /// The last moment of all.
+    pub drained_ns: u64,
+}
+
+/// A piece of a store: bytes of one word.
+#[derive(Debug)]
+pub(super) struct Store {
+    id: u64,
+    pub at: RemoteAddr,
+    bytes: [u8; 8],
+    len: u8,
+    ns: u64,
+}
+
+impl Store {
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+}
+
+impl Stores {
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Adds a store; `when(from)` says when each piece reaches memory, not before `from`. Returns
+    /// the names of the pieces and their moments.
+    pub fn add(
+        &mut self,
+        at: RemoteAddr,
+        bytes: &[u8],
+        mut when: impl FnMut(u64) -> u64,
+    ) -> Vec<(u64, u64)> {
+        let from = self.closed_ns;
+        let piece = |(offset, range): (u64, std::ops::Range<usize>)| {
+            let mut piece = [0; 8];
+            piece[..range.len()].copy_from_slice(&bytes[range.clone()]);
+            let (id, len) = (self.next, range.len() as u8);
+            self.next += 1;
+            let at = RemoteAddr::new(at.region(), offset);
+            let ns = self.waiting.iter().filter(|s| same_word(s.at, at)).map(|s| s.ns).max();
+            let ns = when(from.max(ns.unwrap_or(0)));
+            self.waiting.push_back(Store { id, at, bytes: piece, len, ns });
+            self.drained_ns = self.drained_ns.max(ns);
+            (id, ns)
+        };
+        pieces(at.offset(), bytes.len()).map(piece).collect()
+    }
+
+    /// Whatever is stored from now on reaches memory after what was stored before.
+    pub fn close_segment(&mut self) {
+        self.closed_ns = self.drained_ns;
+    }
+
+    /// Takes a piece out that reaches memory now; `None` if it has already.
+    pub fn take(&mut self, id: u64) -> Option<Store> {
+        let at = self.waiting.iter().position(|store| store.id == id)?;
+        self.waiting.remove(at)
+    }
+
+    /// Takes all out, in order: they reach memory at once.
+    pub fn take_all(&mut self) -> VecDeque<Store> {
+        (self.closed_ns, self.drained_ns) = (0, 0);
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// What the process itself sees of the aligned word at `at`, of which memory holds `word`.
+    pub fn over(&self, at: RemoteAddr, word: u64) -> u64 {
+        let mut seen = word.to_le_bytes();
+        for store in &self.waiting {
+            if same_word(store.at, at) {
+                let skip = (store.at.offset() & 7) as usize;
+                seen[skip..skip + store.len as usize].copy_from_slice(store.bytes());
+            }
+        }
+        u64::from_le_bytes(seen)
+    }
+}
+
+fn same_word(a: RemoteAddr, b: RemoteAddr) -> bool {
+    a.region() == b.region() && a.offset() / 8 == b.offset() / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_sees_its_own_stores_and_segments_keep_their_order() {
+        let mut stores = Stores::default();
+        let at = RemoteAddr::new(RegionId(0), 8);
+        let first = stores.add(at, &1u64.to_le_bytes(), |from| from + 50);
+        stores.close_segment();
+        let second = stores.add(at.add(4), &[9; 8], |from| from + 1);
+        assert_eq!(first[0].1, 50);
+        assert_eq!(second.iter().map(|s| s.1).collect::<Vec<_>>(), [51, 51]);
+        assert_eq!(stores.over(at, 0), 1 | 0x0909_0909 << 32);
+        assert_eq!(stores.take(first[0].0).unwrap().bytes(), 1u64.to_le_bytes());
+        assert!(stores.take(first[0].0).is_none());
+        assert_eq!(stores.take_all().len(), 2);
+        assert!(stores.is_empty());
+    }
+
+    #[test]
+    fn a_share_of_a_processor_is_on_and_off() {
+        let slices = Slices { period_ns: 10, on_ns: 4, phase_ns: 2 };
+        let from: Vec<u64> = (0..12).map(|ns| slices.runs_from(ns)).collect();
+        assert_eq!(from, [0, 1, 8, 8, 8, 8, 8, 8, 8, 9, 10, 11]);
+    }
+}

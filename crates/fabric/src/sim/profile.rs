@@ -1,0 +1,156 @@
+//! What hardware costs: the numbers of a network card, a link and a processor.
+
+use crate::{Atomics, Caps, RoundTrip, Validation};
+
+/// One kind of hardware. Times are nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Profile {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Where the numbers are from.
+    pub source: &'static str,
+    /// What an endpoint can do and finds cheap.
+    pub caps: Caps,
+    /// Whether every process maps the memory of all nodes, as on one host.
+    pub one_host: bool,
+    /// From one NIC to another, both NICs' work included, without queueing.
+    pub one_way_ns: u64,
+    /// Gigabits a link carries in a second, each way.
+    pub link_gbit_s: f64,
+    /// Bytes of headers around a payload.
+    pub header_bytes: u64,
+    /// A NIC takes up a READ or an atomic to send every so often.
+    pub issue_read_ns: f64,
+    /// A NIC takes up a WRITE to send every so often.
+    pub issue_write_ns: f64,
+    /// A NIC serves a READ every so often.
+    pub serve_read_ns: f64,
+    /// A NIC serves a WRITE every so often.
+    pub serve_write_ns: f64,
+    /// A NIC executes an atomic every so often, one after the other.
+    pub serve_atomic_ns: f64,
+    /// From a NIC to its host's memory and back.
+    pub dma_ns: u64,
+    /// Payload that a WRITE carries inline: longer ones are fetched first.
+    pub inline_bytes: u64,
+    /// Connections whose state a NIC holds, of those that its own host's processes post on.
+    pub connections: u32,
+    /// What a verb costs the NIC that sends it if its connection's state is fetched first.
+    pub connection_miss_ns: f64,
+    /// Processor time to ring a doorbell.
+    pub doorbell_ns: u64,
+    /// Processor time to write one verb.
+    pub post_ns: u64,
+    /// Processor time to take completions and go on.
+    pub resume_ns: u64,
+    /// How long a request is sent again and again until its connection is given up.
+    pub retry_ns: u64,
+    /// How long a scheduler lets a process run while others wait.
+    pub slice_ns: u64,
+}
+
+/// A fabric over a network.
+const NETWORK: Caps =
+    Caps { atomics: Atomics::Nic, validation: Validation::Checksum, round_trip: RoundTrip::Dear };
+
+/// The ConnectX-3 that both papers used, at its slower link.
+const CONNECTX_3: Profile = Profile {
+    name: "connectx3-10g",
+    source: "10 GbE ConnectX-3 of the Nessie paper (§6). Rates of the same card from HERD (§3.2): \
+             READs 19.5 M/s both ways, WRITEs 35 M/s in and 21 M/s out, and 256 connections that \
+             bring the latter to 15 % (§3.3), from which connections and their misses are set; \
+             atomics 2.24 M/s from KV-Direct (§1). Round trip of 2 us from HERD (§3.2)",
+    caps: NETWORK,
+    one_host: false,
+    one_way_ns: 800,
+    link_gbit_s: 10.0,
+    header_bytes: 60,
+    issue_read_ns: 1e3 / 19.5,
+    issue_write_ns: 1e3 / 21.0,
+    serve_read_ns: 1e3 / 19.5,
+    serve_write_ns: 1e3 / 35.0,
+    serve_atomic_ns: 1e3 / 2.24,
+    dma_ns: 250,
+    inline_bytes: 256,
+    connections: 64,
+    connection_miss_ns: 360.0,
+    doorbell_ns: 60,
+    post_ns: 20,
+    resume_ns: 40,
+    retry_ns: 500_000_000,
+    slice_ns: 4_000_000,
+};
+
+impl Profile {
+    /// Every profile.
+    pub const ALL: [Profile; 4] =
+        [Self::CONNECTX_3_10, Self::CONNECTX_3_56, Self::CONNECTX_6_200, Self::ONE_HOST];
+
+    /// The cluster of the Nessie paper.
+    pub const CONNECTX_3_10: Profile = CONNECTX_3;
+
+    /// The cluster of the HERD paper.
+    pub const CONNECTX_3_56: Profile = Profile {
+        name: "connectx3-56g",
+        source: "56 Gb/s ConnectX-3 of the HERD paper (§5.1); the other numbers as connectx3-10g",
+        link_gbit_s: 56.0,
+        header_bytes: 34,
+        ..CONNECTX_3
+    };
+
+    /// A card of today.
+    pub const CONNECTX_6_200: Profile = Profile {
+        name: "connectx6-200g",
+        source: "200 Gb/s, 215 M messages/s and 0.8 us from its product brief; the rate of atomics \
+                 (20 M/s on one NIC) and the number of connections are assumptions",
+        one_way_ns: 650,
+        link_gbit_s: 200.0,
+        issue_read_ns: 1e3 / 107.0,
+        issue_write_ns: 1e3 / 107.0,
+        serve_read_ns: 1e3 / 107.0,
+        serve_write_ns: 1e3 / 107.0,
+        serve_atomic_ns: 50.0,
+        dma_ns: 200,
+        connections: 4096,
+        connection_miss_ns: 60.0,
+        ..CONNECTX_3
+    };
+
+    /// Processes of one host, which reach all memory by themselves: for testing what is done where
+    /// round trips are cheap. Its times say nothing.
+    pub const ONE_HOST: Profile = Profile {
+        name: "one-host",
+        source: "none: for tests",
+        caps: Caps {
+            atomics: Atomics::Coherent,
+            validation: Validation::Reread,
+            round_trip: RoundTrip::Cheap,
+        },
+        one_host: true,
+        one_way_ns: 20,
+        link_gbit_s: 200.0,
+        header_bytes: 0,
+        issue_read_ns: 1.0,
+        issue_write_ns: 1.0,
+        serve_read_ns: 1.0,
+        serve_write_ns: 1.0,
+        serve_atomic_ns: 1.0,
+        dma_ns: 20,
+        doorbell_ns: 1,
+        post_ns: 1,
+        resume_ns: 1,
+        connections: u32::MAX,
+        connection_miss_ns: 0.0,
+        ..CONNECTX_3
+    };
+
+    /// The profile of that name.
+    pub fn by_name(name: &str) -> Option<Profile> {
+        Self::ALL.into_iter().find(|profile| profile.name == name)
+    }
+
+    /// Nanoseconds that `payload` bytes occupy a link.
+    pub(super) fn on_link_ns(&self, payload: u64) -> f64 {
+        ((payload + self.header_bytes) * 8) as f64 / self.link_gbit_s
+    }
+}

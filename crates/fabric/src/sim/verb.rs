@@ -1,0 +1,121 @@
+//! A verb on its way, and the place where all of them are kept.
+
+use crate::{FabricError, RemoteAddr};
+
+/// A process of the simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub(super) u32);
+
+/// Names a verb; a name is never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct VerbId {
+    index: u32,
+    generation: u32,
+}
+
+/// What a verb does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Read,
+    Write,
+    CompareSwap { expect: u64, new: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// How far a verb is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not executed yet, or not wholly.
+    Request,
+    /// Executed; the answer is on its way.
+    Response,
+    /// Its process knows the outcome.
+    Done(Result<(), FabricError>),
+}
+
+/// A posted verb.
+#[derive(Debug)]
+pub(super) struct Verb {
+    pub process: ProcessId,
+    /// Its place among the verbs that its process posted.
+    pub number: u64,
+    pub work: Work,
+    pub at: RemoteAddr,
+    /// Bytes to be written, or as they are read.
+    pub data: Vec<u8>,
+    /// The word that an atomic found.
+    pub old: u64,
+    /// Words of a torn transfer in the order in which they are moved; those that are left.
+    pub order: Vec<u32>,
+    pub stage: Stage,
+    /// Whether nobody waits for it.
+    pub detached: bool,
+    /// Whether its process was told that the outcome is unknown, while it may still be executed.
+    pub unknown: bool,
+    /// Whether it was lost on the way: an unreliable one.
+    pub lost: bool,
+    pub posted_ns: u64,
+    /// When it leaves its process: after all stores that were made before it.
+    pub leaves_ns: u64,
+}
+
+impl Verb {
+    /// Bytes of payload in the request.
+    pub fn request_bytes(&self) -> u64 {
+        match self.work {
+            Work::Read => 0,
+            Work::Write => self.data.len() as u64,
+            Work::CompareSwap { .. } | Work::FetchAdd { .. } => 16,
+        }
+    }
+
+    /// Bytes of payload in the response.
+    pub fn response_bytes(&self) -> u64 {
+        match self.work {
+            Work::Read => self.data.len() as u64,
+            Work::Write => 0,
+            Work::CompareSwap { .. } | Work::FetchAdd { .. } => 8,
+        }
+    }
+}
+
+/// The verbs that are not over.
+#[derive(Debug, Default)]
+pub(super) struct Verbs {
+    slots: Vec<(u32, Option<Verb>)>,
+    free: Vec<u32>,
+}
+
+impl Verbs {
+    pub fn add(&mut self, verb: Verb) -> VerbId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.1 = Some(verb);
+        VerbId { index, generation: slot.0 }
+    }
+
+    pub fn get(&mut self, id: VerbId) -> Option<&mut Verb> {
+        let (generation, verb) = self.slots.get_mut(id.index as usize)?;
+        if *generation == id.generation { verb.as_mut() } else { None }
+    }
+
+    pub fn remove(&mut self, id: VerbId) -> Option<Verb> {
+        self.get(id)?;
+        let slot = &mut self.slots[id.index as usize];
+        slot.0 += 1;
+        self.free.push(id.index);
+        slot.1.take()
+    }
+
+    /// The verbs for which `wanted` holds.
+    pub fn ids(&self, wanted: impl Fn(&Verb) -> bool) -> Vec<VerbId> {
+        let name = |(index, (generation, verb)): (usize, &(u32, Option<Verb>))| {
+            let wanted = verb.as_ref().is_some_and(&wanted);
+            wanted.then_some(VerbId { index: index as u32, generation: *generation })
+        };
+        self.slots.iter().enumerate().filter_map(name).collect()
+    }
+}

@@ -1,0 +1,107 @@
+//! A node's side of a conversation, for the fuzz targets: everything but the listening socket.
+
+use std::io::{Read, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use loch_fabric::shm::Region;
+
+use super::admission::Visitor;
+use super::conversation::{Conversation, Desk, Turn};
+use super::region::format;
+use super::sessions::{Opened, Process, Sessions};
+use crate::memory::Mapped;
+use crate::wire::{PROTOCOL, Welcome};
+use crate::{ByteSize, EmbeddedConfig, Error, plan};
+
+/// A node without a socket of its own, which clients can talk to.
+pub struct Lobby {
+    welcome: Welcome,
+    node: Mapped,
+    sessions: Sessions,
+}
+
+/// Turns in which nothing came and nothing went, after which a conversation stands still.
+const IDLE_TURNS_MAX: usize = 4;
+
+impl Lobby {
+    /// A node with a few session slots.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn new() -> Result<Self, Error> {
+        let memory = ByteSize::new(4 << 20);
+        let config = EmbeddedConfig { memory, sessions: 3, ..EmbeddedConfig::default() };
+        let plan = plan::of_embedded(&config)?.remove(0);
+        let path = std::path::Path::new("(fuzzing)");
+        let region =
+            Region::anonymous(plan.header.region_bytes).map_err(super::region::of_region(path))?;
+        format(&region, &plan)?;
+        let node = Mapped::read("lobby".into(), path.into(), Arc::new(region))
+            .map_err(|e| Error::RegionDamaged { path: path.into(), what: e.to_string() })?;
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            name: node.name.clone(),
+            node: 0,
+            nodes: 1,
+            cluster: vec![node.socket.clone()],
+            region_bytes: node.region.len(),
+            identity: node.header.identity,
+            sessions: node.client_sessions(),
+        };
+        let (sessions, _) = Sessions::restore(&node);
+        Ok(Self { welcome, node, sessions })
+    }
+
+    /// What the node answers to a client of this process that sends these bytes, a part at a time,
+    /// and whether it closed the connection.
+    ///
+    /// # Panics
+    /// If the node says something else than it should, or never stops.
+    pub fn converse<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
+        let (mut client, node) = UnixStream::pair().expect("a pair of sockets can be made");
+        for stream in [&client, &node] {
+            stream.set_nonblocking(true).expect("a socket can be set not to block");
+        }
+        let visitor = Visitor { pid: std::process::id(), uid: 0 };
+        let mut conversation = Conversation::new(OwnedFd::from(node), visitor);
+        let mut replies = Vec::new();
+        let mut closed = false;
+        for mut part in parts {
+            let mut idle = 0;
+            while idle < IDLE_TURNS_MAX && !closed {
+                let sent = if part.is_empty() { 0 } else { client.write(part).unwrap_or(0) };
+                part = &part[sent..];
+                closed = matches!(conversation.turn(self), Turn::Close | Turn::Gone);
+                let before = replies.len();
+                // It blocks once there is nothing more; whether it was closed is known already.
+                let _ = client.read_to_end(&mut replies);
+                let moved = sent > 0 || replies.len() > before;
+                idle = if moved { 0 } else { idle + 1 };
+            }
+        }
+        let open = conversation.sessions().map_or(0, |(open, _)| open.len());
+        assert!(open <= self.welcome.sessions as usize, "{open} sessions are open");
+        self.sessions.close_all_of(Process::own());
+        (replies, closed)
+    }
+}
+
+impl Desk for Lobby {
+    fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    fn region(&self, _read_only: bool) -> BorrowedFd<'_> {
+        self.node.region.fd()
+    }
+
+    fn open_session(&mut self, process: Process) -> Option<Opened> {
+        self.sessions.open(process)
+    }
+
+    fn close_session(&mut self, session: Opened, process: Process) -> bool {
+        self.sessions.close(session, process)
+    }
+}

@@ -1,0 +1,29 @@
+//! Loch's protocol as a small state machine, and the program that looks at all its states.
+//!
+//! A **model** ([`explore::Model`]) is a few clients, each with a script of operations, over a
+//! table of two to four slots. A step is one verb: the READ of a word, one CAS.
+//! [`explore::explore`] visits every interleaving of the steps, breadth first, and checks each
+//! state it has not seen:
+//!
+//! * the history so far is linearizable ([`monitor`]), operations of crashed clients included;
+//! * the invariants of the protocol hold (I1 to I3 of `crates/engines/src/nessie/mod.rs`);
+//! * where a configuration asks for it, every client that is alive finishes when it runs alone.
+//!
+//! What is found is a shortest trace, which reads as a story.
+//!
+//! [`nessie_plus`] is what production runs, and its **mutations**: the protocol with one rule left
+//! out, which must be found out. [`published`] is the protocol of the paper, whose flaws must be
+//! found. [`configurations`] lists what is checked and why. `docs/model.md` has the results, and
+//! what they do not show.
+
+#![forbid(unsafe_code)]
+
+pub mod configurations;
+pub mod explore;
+pub mod fingerprint;
+pub mod monitor;
+pub mod nessie_plus;
+pub mod published;
+pub mod report;
+pub mod script;
+pub mod story;

@@ -1,0 +1,73 @@
+//! The protocol with one rule left out. The checker must find out each of them, or it finds
+//! nothing.
+
+/// A rule that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// An operation that finds no value says so after one look at the slots, not two equal ones.
+    OneLookIsEnough,
+    /// An insert shows its value at once, without the tentative stage.
+    NoTentativeInsert,
+    /// A move leaves tentative inserts of its key alone.
+    MoveSparesTentative,
+    /// A move that is undone leaves the free destination its tag, so that a slow mover can still
+    /// place its copy.
+    UndoneMoveKeepsTag,
+    /// Entries are read without looking at their generation.
+    NoGenerationCheck,
+    /// EMPTY is one word, without a tag.
+    UntaggedEmpty,
+    /// A tentative insert does not mind that the home slot is free.
+    FreeHomeIgnored,
+    /// A PUT that loses a CAS on a remembered word takes itself for overwritten.
+    AbsorbedByMemory,
+    /// A withdrawn tentative insert comes back with the same generation.
+    TentativeWordReused,
+    /// A note frees the entry whatever generation it has by now.
+    NoteIgnoresGeneration,
+    /// A move leaves the free home slot its tag.
+    MoveKeepsHomeTag,
+    /// A move reads its destination only after it froze its source.
+    DestinationReadLate,
+    /// A move shows its copy for good before it drops the source.
+    FinishedBeforeDropped,
+    /// A PUT takes itself for overwritten by a conditional one.
+    AbsorbedByConditional,
+    /// A DELETE that loses its CAS to a PUT says that it found a value just before.
+    DeleteAbsorbed,
+    /// The scrubber does not wait for the operations that are under way.
+    NoGracePeriod,
+    /// A reader takes the generation it reads first, and does not look again when the body is read.
+    NoSecondGenerationRead,
+    /// A tentative insert waits for one in a lower slot for ever.
+    EndlessPatience,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::OneLookIsEnough,
+        Self::NoTentativeInsert,
+        Self::MoveSparesTentative,
+        Self::UndoneMoveKeepsTag,
+        Self::NoGenerationCheck,
+        Self::UntaggedEmpty,
+        Self::FreeHomeIgnored,
+        Self::AbsorbedByMemory,
+        Self::TentativeWordReused,
+        Self::NoteIgnoresGeneration,
+        Self::MoveKeepsHomeTag,
+        Self::DestinationReadLate,
+        Self::FinishedBeforeDropped,
+        Self::AbsorbedByConditional,
+        Self::DeleteAbsorbed,
+        Self::NoGracePeriod,
+        Self::NoSecondGenerationRead,
+        Self::EndlessPatience,
+    ];
+
+    /// The mutation with a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mutation| format!("{mutation:?}") == name)
+    }
+}

@@ -1,0 +1,160 @@
+//! What clients are told to do.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A key. Two are enough: one whose history is looked at, one that gets in its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Key {
+    /// The first.
+    #[default]
+    A,
+    /// The second.
+    B,
+}
+
+/// Keys there are.
+pub const KEYS: usize = 2;
+/// Clients at most.
+pub const CLIENTS_MAX: usize = 4;
+/// Operations of a client at most.
+pub const SCRIPT_MAX: usize = 3;
+
+impl Key {
+    /// Its number.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The key with a number.
+    pub fn from_index(index: u8) -> Self {
+        if index == 0 { Self::A } else { Self::B }
+    }
+}
+
+/// An operation of a script. Values are 1 to 9; 0 means that there is none.
+///
+/// A value also stands for its version: scripts that use conditions write no value twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Returns the value.
+    Get(Key),
+    /// Sets the value.
+    Put(Key, u8),
+    /// Takes the value away, and says whether there was one.
+    Delete(Key),
+    /// `put_if_version`: sets the value to the second if it is the first, and says whether it was.
+    PutIf(Key, u8, u8),
+    /// `put_if_absent`: sets the value if there is none, and says whether it did.
+    PutIfAbsent(Key, u8),
+    /// `fetch_add`: adds one to the value, none counting as 0, and returns what it was.
+    FetchAdd(Key),
+    /// DELETE as published: takes the value away and does not say whether there was one.
+    Remove(Key),
+    /// Moves what is in the first slot to the second.
+    Move(u8, u8),
+    /// Decides what somebody left undecided in a slot, as a PUT does that finds no room.
+    Settle(u8),
+    /// Frees an entry that is in use though no slot names it.
+    Scrub,
+}
+
+impl Op {
+    /// The key, if the operation has one. The others change nothing that can be seen.
+    pub fn key(self) -> Option<Key> {
+        match self {
+            Self::Get(key) | Self::Put(key, _) | Self::Delete(key) => Some(key),
+            Self::PutIf(key, ..) | Self::PutIfAbsent(key, _) => Some(key),
+            Self::FetchAdd(key) | Self::Remove(key) => Some(key),
+            Self::Move(..) | Self::Settle(_) | Self::Scrub => None,
+        }
+    }
+
+    /// What the operation does to a key that has `value`, and what it returns.
+    pub fn apply(self, value: u8) -> (u8, u8) {
+        match self {
+            Self::Get(_) => (value, value),
+            Self::Put(_, new) => (new, 0),
+            Self::Delete(_) => (0, u8::from(value != 0)),
+            Self::PutIf(_, was, new) if value == was && value != 0 => (new, 1),
+            Self::PutIfAbsent(_, new) if value == 0 => (new, 1),
+            Self::PutIf(..) | Self::PutIfAbsent(..) => (value, 0),
+            Self::FetchAdd(_) => (value + 1, value),
+            Self::Remove(_) => (0, 0),
+            Self::Move(..) | Self::Settle(_) | Self::Scrub => (value, 0),
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Get(key) => write!(f, "GET({key:?})"),
+            Self::Put(key, value) => write!(f, "PUT({key:?},{value})"),
+            Self::Delete(key) => write!(f, "DELETE({key:?})"),
+            Self::PutIf(key, was, value) => write!(f, "PUT_IF({key:?},{was}->{value})"),
+            Self::PutIfAbsent(key, value) => write!(f, "PUT_IF_ABSENT({key:?},{value})"),
+            Self::FetchAdd(key) => write!(f, "FETCH_ADD({key:?})"),
+            Self::Remove(key) => write!(f, "DELETE({key:?})"),
+            Self::Move(from, to) => write!(f, "MOVE({from}->{to})"),
+            Self::Settle(slot) => write!(f, "SETTLE({slot})"),
+            Self::Scrub => write!(f, "SCRUB"),
+        }
+    }
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    /// Reads an operation as it is shown.
+    fn from_str(text: &str) -> Result<Self, String> {
+        read(text).ok_or(format!("what is {text}?"))
+    }
+}
+
+fn read(text: &str) -> Option<Op> {
+    let (name, arguments) = text.split_once('(').unwrap_or((text, ")"));
+    let mut arguments = arguments.strip_suffix(')')?.split([',', '>']);
+    let mut next = || arguments.next().map(|argument| argument.trim_end_matches('-'));
+    let key = |argument: &str| match argument {
+        "A" => Some(Key::A),
+        "B" => Some(Key::B),
+        _ => None,
+    };
+    let number = |argument: &str| argument.parse::<u8>().ok().filter(|number| *number <= 9);
+    Some(match name {
+        "GET" => Op::Get(key(next()?)?),
+        "PUT" => Op::Put(key(next()?)?, number(next()?)?),
+        "DELETE" => Op::Delete(key(next()?)?),
+        "PUT_IF" => Op::PutIf(key(next()?)?, number(next()?)?, number(next()?)?),
+        "PUT_IF_ABSENT" => Op::PutIfAbsent(key(next()?)?, number(next()?)?),
+        "FETCH_ADD" => Op::FetchAdd(key(next()?)?),
+        "MOVE" => Op::Move(number(next()?)?, number(next()?)?),
+        "SETTLE" => Op::Settle(number(next()?)?),
+        "SCRUB" => Op::Scrub,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_read_as_they_are_shown() {
+        for op in [
+            Op::Get(Key::A),
+            Op::Put(Key::B, 3),
+            Op::Delete(Key::A),
+            Op::PutIf(Key::A, 9, 1),
+            Op::PutIfAbsent(Key::B, 2),
+            Op::FetchAdd(Key::A),
+            Op::Move(1, 2),
+            Op::Settle(2),
+            Op::Scrub,
+        ] {
+            assert_eq!(op.to_string().parse(), Ok(op));
+        }
+        assert!("PUT(A)".parse::<Op>().is_err() && "PUT(A,10)".parse::<Op>().is_err());
+    }
+}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Runs the engines on the simulated fabric, under faults, and checks every history.
+#
+#   scripts/simulate.sh test               what every change has to pass: seeds, and planted bugs
+#   scripts/simulate.sh soak [SECONDS]     new seeds, as many as there is time for
+#
+# A seed that fails is printed with the command that runs it again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+simulation() {
+  cargo run --release --locked --quiet -p loch-simulation --features planted -- "$@"
+}
+
+case ${1:-} in
+  test)
+    simulation seeds --count 2000
+    # The test of the test: bugs that are planted must be found.
+    simulation plants --quick
+    ;;
+  soak)
+    # Seeds that no run before had.
+    simulation soak "${2:-60}" --from "$(date +%s)000000"
+    ;;
+  *)
+    sed -n 's/^# \{0,1\}//; 2,7p' "$0" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,51 @@
+//! Whether the answers that the clients of a key-value store got are linearizable: whether each
+//! operation can be thought to have happened at one moment between its call and its return.
+//!
+//! The search is Wing and Gong's ("Testing and verifying concurrent objects", 1993) with Lowe's
+//! memory of configurations ("Testing for linearizability", 2017), key by key, since
+//! linearizability is local. `search.rs` holds it, `model.rs` what one key is, `prepare.rs` what is
+//! known before the search begins.
+//!
+//! # What a key is
+//! Nothing, or a value and its **version**. Values are tags that the test chose; the version is the
+//! store's. Every value that was ever written has a version of its own, so that to see a version
+//! twice is to see the same value. Not every version is known: neither ADD nor an operation of
+//! unknown outcome tells the one it made. Such a value has any version that nobody was told of
+//! before, and keeps the first that anybody is told.
+//!
+//! # Operations of unknown outcome
+//! They may happen at any moment after their call, or never ([`Outcome::Unknown`]), or until a
+//! given moment, or never ([`Outcome::UnknownUntil`]).
+//!
+//! ```
+//! use loch_history::{Answer, Ask, History, Operation, Outcome, check};
+//!
+//! let operation = |client, ask, called, returned, answer| {
+//!     Operation { client, key: 7, ask, called, returned, outcome: Outcome::Known(answer) }
+//! };
+//! let mut history = History::new();
+//! history.push(operation(1, Ask::Put(5), 0, 10, Answer::Stored(100)));
+//! history.push(operation(2, Ask::Get, 2, 4, Answer::Found(Some((5, 100)))));
+//! assert!(check(&history, 1000).is_linearizable());
+//!
+//! // It was seen, and then it was not.
+//! history.push(operation(2, Ask::Get, 6, 8, Answer::Found(None)));
+//! let verdict = check(&history, 1000);
+//! assert!(!verdict.is_linearizable());
+//! assert!(verdict.to_string().contains("cannot be placed"));
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod history;
+mod model;
+mod prepare;
+mod search;
+mod shrink;
+mod timeline;
+mod verdict;
+
+pub use history::{Answer, Ask, History, Operation, Outcome};
+pub use shrink::shrink;
+pub use timeline::timeline;
+pub use verdict::{Verdict, Violation, check};

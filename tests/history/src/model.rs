@@ -1,0 +1,159 @@
+//! One key without concurrency: what an operation makes of it, and whether its answer fits.
+
+use crate::{Answer, Ask};
+
+/// A value as the search has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Number(u64),
+    /// One of those that no answer tells of. They are interchangeable.
+    Unseen,
+}
+
+/// What a key has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub value: Value,
+    /// `None`: nobody was told so far; it is one that nobody was told of any other value.
+    pub version: Option<u64>,
+}
+
+pub(crate) type State = Option<Held>;
+
+/// An effect on the key, and what was told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub ask: Ask,
+    /// `None`: nobody was told; it took effect.
+    pub answer: Option<Answer>,
+    /// Whether the value it writes is [`Value::Unseen`].
+    pub unseen: bool,
+}
+
+impl Step {
+    /// The state after it; `None` if the answer does not fit. `is_new` tells the versions that
+    /// nobody was told so far.
+    pub fn apply(&self, state: State, is_new: impl Fn(u64) -> bool) -> Option<State> {
+        match self.answer {
+            Some(answer) => self.answered(answer, state, is_new),
+            None => self.effect(state, is_new),
+        }
+    }
+
+    fn answered(
+        &self,
+        answer: Answer,
+        state: State,
+        is_new: impl Fn(u64) -> bool,
+    ) -> Option<State> {
+        let given = |version: u64| {
+            is_new(version).then(|| Some(Held { value: self.value(), version: Some(version) }))
+        };
+        match (self.ask, answer) {
+            (Ask::Get, Answer::Found(None))
+            | (Ask::Delete, Answer::Deleted(false))
+            | (Ask::PutIfVersion { .. }, Answer::Refused(None)) => state.is_none().then_some(None),
+            (Ask::Get, Answer::Found(Some((value, version)))) => {
+                let held = state.filter(|held| held.value == Value::Number(value))?;
+                held.named(version, is_new).map(Some)
+            }
+            (Ask::PutIfAbsent(_), Answer::Refused(Some(version))) => {
+                state?.named(version, is_new).map(Some)
+            }
+            (Ask::PutIfVersion { version: asked, .. }, Answer::Refused(Some(version))) => {
+                if asked == version {
+                    return None;
+                }
+                state?.named(version, is_new).map(Some)
+            }
+            (Ask::Delete, Answer::Deleted(true)) => state.map(|_| None),
+            (Ask::Put(_), Answer::Stored(version)) => given(version),
+            (Ask::PutIfAbsent(_), Answer::Stored(version)) => {
+                if state.is_some() {
+                    return None;
+                }
+                given(version)
+            }
+            (Ask::PutIfVersion { version: asked, .. }, Answer::Stored(version)) => {
+                state?.named(asked, &is_new)?;
+                if asked == version {
+                    return None;
+                }
+                given(version)
+            }
+            (Ask::Add(_), Answer::Before(before)) => {
+                let fits = match state.map(|held| held.value) {
+                    None => before == 0,
+                    Some(value) => value == Value::Number(before),
+                };
+                if fits { self.effect(state, is_new) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    fn effect(&self, state: State, is_new: impl Fn(u64) -> bool) -> Option<State> {
+        let written = Some(Held { value: self.value(), version: None });
+        match self.ask {
+            Ask::Get => Some(state),
+            Ask::Put(_) => Some(written),
+            Ask::PutIfAbsent(_) => state.is_none().then_some(written),
+            Ask::PutIfVersion { version, .. } => state?.named(version, is_new).map(|_| written),
+            Ask::Delete => state.map(|_| None),
+            Ask::Add(add) => {
+                let number = match state.map(|held| held.value) {
+                    None => add,
+                    Some(Value::Number(before)) => before.wrapping_add(add),
+                    Some(Value::Unseen) => return None,
+                };
+                Some(Some(Held { value: Value::Number(number), version: None }))
+            }
+        }
+    }
+
+    /// The versions of which somebody was told by this step, the one of the state before it first.
+    pub fn versions(&self) -> [Option<u64>; 2] {
+        let gives = match self.answer {
+            Some(Answer::Stored(version)) => Some(version),
+            _ => None,
+        };
+        let sees = match (self.ask, self.answer) {
+            (_, Some(Answer::Found(found))) => found.map(|(_, version)| version),
+            (_, Some(Answer::Refused(version))) => version,
+            (Ask::PutIfVersion { version, .. }, _) => Some(version),
+            _ => None,
+        };
+        [sees, gives]
+    }
+
+    /// Whether it leaves every state as it is.
+    pub fn is_read(&self) -> bool {
+        match self.answer {
+            Some(Answer::Found(_) | Answer::Refused(_) | Answer::Deleted(false)) => true,
+            Some(_) => false,
+            None => self.ask == Ask::Get,
+        }
+    }
+
+    fn value(&self) -> Value {
+        match self.ask {
+            Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. }
+                if !self.unseen =>
+            {
+                Value::Number(value)
+            }
+            _ => Value::Unseen,
+        }
+    }
+}
+
+impl Held {
+    /// The same, when somebody is told that its version is this one.
+    fn named(self, version: u64, is_new: impl Fn(u64) -> bool) -> Option<Self> {
+        let fits = match self.version {
+            Some(known) => known == version,
+            None => is_new(version),
+        };
+        fits.then_some(Self { version: Some(version), ..self })
+    }
+}

@@ -1,0 +1,163 @@
+//! What can be said about the operations on a key before the search begins.
+//!
+//! An operation of unknown outcome may be left out of an order, at any place, so each one
+//! multiplies what there is to search. Four things keep them few; none of them changes the verdict.
+//!
+//! 1. **What has no effect is dropped**: GETs of unknown outcome, and whatever says so.
+//! 2. **What was seen has happened.** If a value has one writer, and no ADD can have made it, then
+//!    the writer took effect before the first that saw it returned. So it must be in the order,
+//!    with that return as its own; and if a GET saw it, its version is known too.
+//! 3. **Unseen values are alike.** Nothing but the presence of such a value can matter, so two
+//!    blind PUTs of unseen values are interchangeable, and the one that expires first may be taken
+//!    first. The same is true of DELETEs, and of each kind of conditional PUT. That does not hold
+//!    where an ADD of unknown outcome may have built on the value, which is why there 2 and 3 are
+//!    left. They are not simply dropped: a DELETE may say that there was a value.
+//! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
+//!    depend on the state.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::model::Step;
+use crate::{Answer, Ask, Operation, Outcome};
+
+/// An operation as the search has it.
+pub(crate) struct Prepared {
+    pub step: Step,
+    pub called: u64,
+    pub returned: u64,
+    /// Optional ones of the same number are interchangeable.
+    pub class: usize,
+    /// Its place among the operations that were given.
+    pub origin: usize,
+}
+
+/// The operations on a key.
+pub(crate) struct OfKey {
+    /// They took effect. By their call.
+    pub must: Vec<Prepared>,
+    /// They may have taken effect. By class, then by when they expire.
+    pub may: Vec<Prepared>,
+    /// Versions are numbers below this one.
+    pub versions: usize,
+}
+
+/// What is known of one value.
+#[derive(Clone, Copy, Default)]
+struct Account {
+    writers: u32,
+    /// When the first that saw it returned.
+    seen: Option<u64>,
+    version: Option<u64>,
+}
+
+pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
+    let accounts = accounts(operations);
+    let open_sums = operations.iter().any(|o| matches!(o.ask, Ask::Add(_)) && !o.is_known());
+    let (mut must, mut may) = (Vec::new(), Vec::new());
+    for (origin, operation) in operations.iter().enumerate() {
+        let &Operation { ask, called, .. } = operation;
+        let at = |answer, returned, unseen| {
+            let step = Step { ask, answer, unseen };
+            Prepared { step, called, returned, class: 0, origin }
+        };
+        match operation.outcome {
+            Outcome::Known(Answer::NoEffect) => (),
+            Outcome::Known(answer) => must.push(at(Some(answer), operation.returned, false)),
+            Outcome::Unknown | Outcome::UnknownUntil(_) if ask == Ask::Get => (),
+            Outcome::Unknown | Outcome::UnknownUntil(_) => {
+                let until = operation.until();
+                let account = operation.value().map(|value| accounts[&value]);
+                let seen = account.and_then(|account| account.seen);
+                match (account, seen) {
+                    (Some(Account { writers: 1, version, .. }), Some(seen))
+                        if !open_sums && seen >= called && operation.value() != Some(0) =>
+                    {
+                        must.push(at(version.map(Answer::Stored), seen.min(until), false));
+                    }
+                    _ => may.push(at(None, until, !open_sums && seen.is_none())),
+                }
+            }
+        }
+    }
+    must.sort_by_key(|prepared| prepared.called);
+    classify(&mut may);
+    may.sort_by_key(|prepared| (prepared.class, prepared.returned, prepared.called));
+    let versions = number_versions(must.iter_mut().chain(&mut may));
+    OfKey { must, may, versions }
+}
+
+/// Who wrote a value, and who saw it.
+fn accounts(operations: &[Operation]) -> HashMap<u64, Account> {
+    let mut accounts: HashMap<u64, Account> = HashMap::new();
+    for operation in operations {
+        let mut sees = |value: u64, version: Option<u64>| {
+            let account = accounts.entry(value).or_default();
+            let returned = operation.returned;
+            account.seen = Some(account.seen.map_or(returned, |seen| seen.min(returned)));
+            account.version = account.version.or(version);
+        };
+        match operation.outcome {
+            Outcome::Known(Answer::Found(Some((value, version)))) => sees(value, Some(version)),
+            Outcome::Known(Answer::Before(before)) => sees(before, None),
+            _ => (),
+        }
+        let writes = match (operation.ask, operation.outcome) {
+            (Ask::Add(add), Outcome::Known(Answer::Before(before))) => {
+                Some(before.wrapping_add(add))
+            }
+            (_, Outcome::Known(Answer::Refused(_) | Answer::NoEffect)) => None,
+            _ => operation.value(),
+        };
+        if let Some(value) = writes {
+            accounts.entry(value).or_default().writers += 1;
+        }
+    }
+    accounts
+}
+
+/// Tells those that are interchangeable from the rest.
+fn classify(may: &mut [Prepared]) {
+    let mut classes = HashMap::new();
+    for prepared in may {
+        let class = match prepared.step.ask {
+            Ask::Put(_) if prepared.step.unseen => Ask::Put(0),
+            Ask::PutIfAbsent(_) if prepared.step.unseen => Ask::PutIfAbsent(0),
+            Ask::PutIfVersion { version, .. } if prepared.step.unseen => {
+                Ask::PutIfVersion { version, value: 0 }
+            }
+            alike => alike,
+        };
+        let next = classes.len();
+        prepared.class = *classes.entry((class, prepared.step.unseen)).or_insert(next);
+    }
+}
+
+/// Replaces versions by numbers from 0; how many there are.
+fn number_versions<'a>(all: impl Iterator<Item = &'a mut Prepared>) -> usize {
+    let mut numbers = HashMap::new();
+    for Prepared { step, .. } in all {
+        let mut number = |version: &mut u64| {
+            let next = numbers.len() as u64;
+            *version = *numbers.entry(*version).or_insert(next);
+        };
+        if let Ask::PutIfVersion { version, .. } = &mut step.ask {
+            number(version);
+        }
+        if let Some(
+            Answer::Found(Some((_, version)))
+            | Answer::Stored(version)
+            | Answer::Refused(Some(version)),
+        ) = &mut step.answer
+        {
+            number(version);
+        }
+    }
+    numbers.len()
+}
+
+/// The values that some answer tells of.
+pub(crate) fn seen_values(operations: &[Operation]) -> HashSet<u64> {
+    let accounts = accounts(operations);
+    let seen = accounts.into_iter().filter(|(_, account)| account.seen.is_some());
+    seen.map(|(value, _)| value).collect()
+}

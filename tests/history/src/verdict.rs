@@ -1,0 +1,98 @@
+//! What is said of a history.
+
+use std::fmt;
+
+use crate::history::{History, Operation};
+use crate::search::{Found, search};
+use crate::shrink::shrink_key;
+use crate::timeline::{duration, timeline_of, worded};
+
+/// What a check came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Every key's operations have an order.
+    Linearizable,
+    /// There is none for this key's.
+    Violation(Box<Violation>),
+    /// It is not known: the budget did not suffice for this key. That is a failure, not a pass.
+    Exhausted {
+        /// The key.
+        key: u64,
+    },
+}
+
+/// A key whose operations have no order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The key.
+    pub key: u64,
+    /// How many operations on it there are.
+    pub operations: usize,
+    /// What is left of them when all is taken away that is not needed; see
+    /// [`shrink`](crate::shrink).
+    pub history: History,
+    /// The operation that has no place among those.
+    pub blocked: Operation,
+}
+
+/// Whether a history is linearizable. Looks at no more than `budget` configurations for each key;
+/// a history of known outcomes needs little more than one for each operation.
+pub fn check(history: &History, budget: u64) -> Verdict {
+    let mut verdict = Verdict::Linearizable;
+    for (key, operations) in history.by_key() {
+        match search(&operations, budget) {
+            Found::Order => (),
+            Found::Exhausted => verdict = Verdict::Exhausted { key },
+            Found::NoOrder { blocked } => {
+                let shrunk = shrink_key(&operations, budget);
+                let blocked = match search(&shrunk, budget) {
+                    Found::NoOrder { blocked } => shrunk[blocked],
+                    _ => operations[blocked],
+                };
+                return Verdict::Violation(Box::new(Violation {
+                    key,
+                    operations: operations.len(),
+                    history: shrunk.into(),
+                    blocked,
+                }));
+            }
+        }
+    }
+    verdict
+}
+
+impl Verdict {
+    /// Whether there is an order for each key.
+    #[must_use]
+    pub fn is_linearizable(&self) -> bool {
+        *self == Self::Linearizable
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Linearizable => f.write_str("linearizable"),
+            Self::Exhausted { key } => write!(f, "key {key}: the budget did not suffice"),
+            Self::Violation(violation) => violation.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, operations, history, blocked } = self;
+        let start = history.operations().iter().map(|o| o.called).min().unwrap_or(0);
+        let (asked, answered) = worded(blocked);
+        writeln!(
+            f,
+            "key {key}: not linearizable; of {operations} operations, {} are enough to see it.\n\
+             {asked} by client {} at {}, with {answered}, cannot be placed:",
+            history.len(),
+            blocked.client,
+            duration(blocked.called - start),
+        )?;
+        f.write_str(&timeline_of(history, Some(blocked)))
+    }
+}

@@ -1,0 +1,135 @@
+//! Linearizability as it is defined: there is a choice of the operations of unknown outcome, and an
+//! order of them and the others, that keeps what came before what, and in which each answer fits.
+//! Every order is tried.
+
+use std::collections::HashSet;
+
+use loch_history::{Answer, Ask, Operation, Outcome};
+
+/// A value, and its version if somebody was told.
+type State = Option<(u64, Option<u64>)>;
+
+/// Whether operations on one key have an order.
+pub fn has_order(history: &[Operation]) -> bool {
+    let mut order = Vec::new();
+    extend(history, &mut order)
+}
+
+fn extend(history: &[Operation], order: &mut Vec<usize>) -> bool {
+    let certain =
+        |o: &Operation| matches!(o.outcome, Outcome::Known(answer) if answer != Answer::NoEffect);
+    if !fits(history, order) {
+        return false;
+    }
+    if (0..history.len()).all(|n| order.contains(&n) || !certain(&history[n])) {
+        return true;
+    }
+    for n in 0..history.len() {
+        let without_effect = history[n].outcome == Outcome::Known(Answer::NoEffect);
+        if order.contains(&n) || without_effect {
+            continue;
+        }
+        order.push(n);
+        if extend(history, order) {
+            return true;
+        }
+        order.pop();
+    }
+    false
+}
+
+fn end(operation: &Operation) -> u64 {
+    match operation.outcome {
+        Outcome::Known(_) => operation.returned,
+        Outcome::Unknown => u64::MAX,
+        Outcome::UnknownUntil(moment) => moment.max(operation.called),
+    }
+}
+
+/// Whether an order keeps what came before what, and each answer fits.
+fn fits(history: &[Operation], order: &[usize]) -> bool {
+    for (at, later) in order.iter().enumerate() {
+        if order[..at].iter().any(|sooner| end(&history[*later]) < history[*sooner].called) {
+            return false;
+        }
+    }
+    // What certainly happened and is not in the order yet comes after all of it.
+    let rest = (0..history.len()).filter(|n| !order.contains(n));
+    let certain =
+        |n: &usize| matches!(history[*n].outcome, Outcome::Known(a) if a != Answer::NoEffect);
+    for left in rest.filter(certain) {
+        if order.iter().any(|n| end(&history[left]) < history[*n].called) {
+            return false;
+        }
+    }
+    let (mut state, mut told) = (None, HashSet::new());
+    order.iter().all(|n| apply(&history[*n], &mut state, &mut told))
+}
+
+/// Does one operation; whether its answer fits.
+fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> bool {
+    let mut is = |state: &mut State, version: u64| match state {
+        Some((_, Some(known))) => *known == version,
+        Some((_, unknown)) => {
+            *unknown = Some(version);
+            told.insert(version)
+        }
+        None => false,
+    };
+    let answer = match operation.outcome {
+        Outcome::Known(answer) => Some(answer),
+        _ => None,
+    };
+    match (operation.ask, answer) {
+        (Ask::Get, Some(Answer::Found(None))) => state.is_none(),
+        (Ask::Get, Some(Answer::Found(Some((value, version))))) => {
+            state.is_some_and(|(held, _)| held == value) && is(state, version)
+        }
+        (Ask::PutIfAbsent(_), Some(Answer::Refused(Some(version)))) => is(state, version),
+        (Ask::PutIfVersion { version: asked, .. }, Some(Answer::Refused(now))) => match now {
+            Some(version) => asked != version && is(state, version),
+            None => state.is_none(),
+        },
+        (Ask::Delete, Some(Answer::Deleted(had))) => state.take().is_some() == had,
+        (Ask::Add(add), Some(Answer::Before(before))) => {
+            let fits = state.map_or(0, |(value, _)| value) == before;
+            *state = Some((before.wrapping_add(add), None));
+            fits
+        }
+        (Ask::Put(value), Some(Answer::Stored(version))) => {
+            *state = Some((value, Some(version)));
+            told.insert(version)
+        }
+        (Ask::PutIfAbsent(value), Some(Answer::Stored(version))) => {
+            let fits = state.is_none();
+            *state = Some((value, Some(version)));
+            told.insert(version) && fits
+        }
+        (Ask::PutIfVersion { version: asked, value }, Some(Answer::Stored(version))) => {
+            let fits = is(state, asked);
+            *state = Some((value, Some(version)));
+            told.insert(version) && fits
+        }
+        (Ask::Get, None) => true,
+        (Ask::Put(value), None) => {
+            *state = Some((value, None));
+            true
+        }
+        (Ask::PutIfAbsent(value), None) => {
+            let fits = state.is_none();
+            *state = Some((value, None));
+            fits
+        }
+        (Ask::PutIfVersion { version: asked, value }, None) => {
+            let fits = is(state, asked);
+            *state = Some((value, None));
+            fits
+        }
+        (Ask::Delete, None) => state.take().is_some(),
+        (Ask::Add(add), None) => {
+            *state = Some((state.map_or(0, |(value, _)| value).wrapping_add(add), None));
+            true
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,180 @@
+//! The process of one client: every operation there is, most of them on a few keys that all clients
+//! want, until its standard input ends. It judges nothing but that a value is whole; it records.
+
+use std::cell::{Cell, RefCell};
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use loch::lanes::{block_on, run};
+use loch::{AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, PutOptions, Version};
+use loch_history::{Answer, Ask};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::record::Recorder;
+use super::value::{is_counter, name_of, tag_of, value_of};
+use super::{HOT_KEYS, OPERATION_TIMEOUT, PATIENCE_TO_CONNECT, Task};
+
+/// A version that no value has.
+const NO_VERSION: u64 = 1 << 63;
+
+/// How much is asked of the crowd.
+const OF_THE_CROWD: f64 = 0.25;
+
+struct Client<'a> {
+    task: &'a Task,
+    table: AsyncTable<'a>,
+    recorder: Recorder,
+    /// The version of each key that this process was told last.
+    versions: Vec<Cell<u64>>,
+    tags: Cell<u64>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Does the task; panics, which the parent sees, if an answer cannot be recorded.
+pub fn work(task: &Task) {
+    let stop = stop_at_end_of_input();
+    let (_cluster, table) = connect(task);
+    let client = Client {
+        task,
+        table: table.asynch(),
+        recorder: Recorder::create(&task.record()),
+        versions: vec![Cell::new(NO_VERSION); HOT_KEYS + task.crowd],
+        tags: Cell::new(0),
+        stop,
+    };
+    block_on(run(task.lanes, (0..task.lanes).map(|lane| client.lane(lane)), |()| ()));
+}
+
+/// The home node may be down at the moment, and come back.
+fn connect(task: &Task) -> (Cluster, loch::Table) {
+    let options = ConnectOptions {
+        operation_timeout: OPERATION_TIMEOUT,
+        connect_timeout: PATIENCE_TO_CONNECT,
+        ..ConnectOptions::default()
+    };
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        let cluster = Cluster::connect_with(&task.socket, options.clone());
+        let table = cluster.and_then(|cluster| Ok((cluster.clone(), cluster.table(&task.table)?)));
+        match table {
+            Ok(attached) => return attached,
+            // It went down between the two.
+            Err(Error::NodeUnreachable { .. }) => (),
+            Err(error) => panic!("client {}: {error}", task.client),
+        }
+    }
+    panic!("client {}: no node after {TRIES} tries", task.client)
+}
+
+fn stop_at_end_of_input() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = stop.clone();
+    std::thread::spawn(move || {
+        // Ends too when the parent does, however it does.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        set.store(true, Ordering::Relaxed);
+    });
+    stop
+}
+
+impl Client<'_> {
+    async fn lane(&self, lane: usize) {
+        let seed = self.task.seed ^ (self.task.client as u64) << 32 ^ (lane as u64) << 56;
+        let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+        while !self.stop.load(Ordering::Relaxed) {
+            let (key, ask) = self.choose(&mut random.borrow_mut());
+            let number = self.recorder.called(key as u64, ask);
+            // Without an answer, whether it was done is not known.
+            if let Some(answer) = self.answer(key, ask).await {
+                self.recorder.returned(number, answer);
+                self.versions[key].set(told(answer).unwrap_or(self.versions[key].get()));
+            }
+        }
+    }
+
+    fn choose(&self, random: &mut ChaCha8Rng) -> (usize, Ask) {
+        // Unique in the run: whose it is, and which.
+        let tag = (self.task.client as u64 + 1) << 32 | self.tags.replace(self.tags.get() + 1);
+        if random.random_bool(OF_THE_CROWD) {
+            // Most of them are there, so that whoever comes back has to move somebody.
+            let ask = match random.random_range(0..20) {
+                0..10 => Ask::Get,
+                10..18 => Ask::Put(tag),
+                _ => Ask::Delete,
+            };
+            return (HOT_KEYS + random.random_range(0..self.task.crowd), ask);
+        }
+        let key = random.random_range(0..HOT_KEYS);
+        let ask = match random.random_range(0..20) {
+            0..7 => Ask::Get,
+            7..11 => Ask::Put(tag),
+            11..13 => Ask::PutIfAbsent(tag),
+            13..16 => Ask::PutIfVersion { version: self.versions[key].get(), value: tag },
+            // Sums of random numbers tell what was added.
+            16..18 if is_counter(key) => Ask::Add(random.random()),
+            16..18 => Ask::Get,
+            _ => Ask::Delete,
+        };
+        (key, ask)
+    }
+
+    /// `None` if it may or may not have been done.
+    async fn answer(&self, key: usize, ask: Ask) -> Option<Answer> {
+        let (table, plain) = (self.table, PutOptions::default());
+        let name = name_of(self.task.round, key);
+        let done = match ask {
+            Ask::Get => table.get(&name).await.map(|found| {
+                Answer::Found(found.map(|value| {
+                    let tag = tag_of(key, &value);
+                    let tag = tag.unwrap_or_else(|| panic!("key {key}: nobody wrote {value:?}"));
+                    (tag, value.version().as_u64())
+                }))
+            }),
+            Ask::Put(tag) => {
+                let version = table.put(&name, &value_of(key, tag)).await;
+                version.map(|version| Answer::Stored(version.as_u64()))
+            }
+            Ask::PutIfAbsent(tag) => {
+                let done = table.put_if(&name, &value_of(key, tag), Expect::Absent, plain).await;
+                done.map(of_condition)
+            }
+            Ask::PutIfVersion { version, value } => {
+                let expect = Expect::Version(Version::from_u64(version));
+                let done = table.put_if(&name, &value_of(key, value), expect, plain).await;
+                done.map(of_condition)
+            }
+            Ask::Delete => table.delete(&name).await.map(Answer::Deleted),
+            Ask::Add(add) => table.fetch_add(&name, add).await.map(Answer::Before),
+        };
+        match done {
+            Ok(answer) => Some(answer),
+            Err(error) if without_effect(&error) => Some(Answer::NoEffect),
+            Err(Error::Ambiguous { .. }) => None,
+            Err(error) => panic!("client {}: {ask:?} of key {key}: {error}", self.task.client),
+        }
+    }
+}
+
+fn of_condition(done: Conditional) -> Answer {
+    match done {
+        Conditional::Done(version) => Answer::Stored(version.as_u64()),
+        Conditional::Refused(version) => Answer::Refused(version.map(|v| v.as_u64())),
+    }
+}
+
+/// After these errors the key has the value it had.
+fn without_effect(error: &Error) -> bool {
+    matches!(error, Error::Timeout { .. } | Error::IndexFull { .. } | Error::OutOfMemory { .. })
+}
+
+/// The version that an answer tells.
+fn told(answer: Answer) -> Option<u64> {
+    match answer {
+        Answer::Found(found) => found.map(|(_, version)| version),
+        Answer::Stored(version) => Some(version),
+        Answer::Refused(version) => version,
+        Answer::Deleted(_) | Answer::Before(_) | Answer::NoEffect => None,
+    }
+}

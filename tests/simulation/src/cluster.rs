@@ -1,0 +1,212 @@
+//! A simulated cluster with one table: nodes, the places of their clients, and an agent on each node
+//! that does what a node's own process does when a client has died.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loch_engines::epoch::Session;
+use loch_engines::nessie::geometry::Geometry;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::{CacheLimits, Client, release_dead};
+use loch_engines::region::{
+    EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr,
+};
+use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
+use loch_fabric::{Fabric, RegionId, RemoteAddr};
+
+use crate::workload::Table;
+
+/// Session slots of a node.
+const SESSIONS: u32 = 32;
+/// Between two looks of an agent for something to do.
+const AGENT_PAUSE_US: u64 = 200;
+/// How long a scrub waits for clients in the middle of an operation.
+const SCRUB_WAIT_US: u64 = 3_000;
+
+/// A cluster.
+pub struct Cluster {
+    pub world: World,
+    pub map: Arc<TableMap>,
+    pub nodes: u16,
+    incarnations: Cell<u64>,
+    agents: Vec<Rc<Agent>>,
+    /// Where they are attached.
+    seats: RefCell<Vec<Option<Seat>>>,
+    timeout_us: u64,
+}
+
+/// A node's own process.
+#[derive(Default)]
+struct Agent {
+    /// Sessions that ended without leaving their slabs behind.
+    dead: RefCell<VecDeque<u32>>,
+    ends: Cell<bool>,
+    ended: Cell<bool>,
+    freed: Cell<u64>,
+}
+
+/// A client's place: where it is attached, and as whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    pub process: ProcessId,
+    pub home: RegionId,
+    slot: u32,
+    incarnation: u64,
+}
+
+impl Cluster {
+    /// Makes the nodes, all memory zero.
+    pub fn new(seed: u64, profile: Profile, table: &Table, timeout_us: u64) -> Self {
+        let planned = Geometry::plan(
+            table.nodes,
+            (table.chunks + 64) << 16,
+            1 << 10,
+            table.ways,
+            table.bucket_slots,
+            table.value_bytes_max,
+            table.options,
+        );
+        let mut geometry = planned.expect("the workloads' tables can be laid out");
+        (geometry.shards_per_node, geometry.buckets_per_shard) = (1, table.buckets_per_node);
+        geometry.chunks = table.chunks;
+        let shape = geometry.validate().expect("the workloads' tables can be laid out");
+        let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
+            .next_multiple_of(TABLE_ALIGN_BYTES);
+        let world = World::new(seed, profile, Faults::default());
+        let regions = (0..table.nodes).map(|_| world.add_node(offset + shape.bytes()));
+        let at = |region| (RemoteAddr::new(region, offset), SESSIONS);
+        let map = TableMap::new(shape, &regions.map(at).collect::<Vec<_>>());
+        let agents = (0..table.nodes).map(|_| Rc::default()).collect();
+        let incarnations = Cell::new(1);
+        let seats = RefCell::new(vec![None; table.nodes as usize]);
+        let (map, nodes) = (Arc::new(map), table.nodes);
+        Self { world, map, nodes, incarnations, agents, seats, timeout_us }
+    }
+
+    /// A new client on a node's host.
+    pub fn attach(&self, home: RegionId) -> (Seat, Client<SimEndpoint>) {
+        let incarnation = self.incarnations.get();
+        self.incarnations.set(incarnation + 1);
+        let is_free = |slot: &u32| self.world.load(session_addr(home, *slot)) == 0;
+        let slot = (0..SESSIONS).find(is_free).expect("a node has more slots than clients");
+        let at = session_addr(home, slot);
+        self.world.store(at, incarnation);
+        self.world.store(at.add(8), 0);
+        let process = self.world.add_process(home);
+        let client = Client::new(
+            self.world.endpoint(process),
+            self.map.clone(),
+            Session::new(home, slot, incarnation),
+            CacheLimits { lines: 64, entry_bytes_max: 512 },
+            self.timeout_us,
+        );
+        (Seat { process, home, slot, incarnation }, client)
+    }
+
+    /// What a node does when it sees that a client is gone: cuts it off, frees its slot, and lets the
+    /// agent put in order what it left. `fences` is what a planted bug leaves out.
+    pub fn bury(&self, seat: Seat, fences: bool) {
+        if fences {
+            self.world.fence(seat.process);
+        }
+        let at = session_addr(seat.home, seat.slot);
+        if self.world.load(at) == seat.incarnation {
+            self.world.store(at, 0);
+            self.world.store(at.add(8), 0);
+        }
+        let agent = &self.agents[seat.home.0 as usize];
+        agent.dead.borrow_mut().push_back(seat.incarnation as u32);
+    }
+
+    /// The sessions that are taken, and what they announce; for the reader of a failure.
+    pub fn sessions_told(&self) -> String {
+        let mut told = String::new();
+        for node in 0..self.nodes {
+            let home = RegionId(node as u8);
+            let epoch = self.world.load(RemoteAddr::new(home, EPOCH_OFFSET));
+            told += &format!("node {node} in epoch {epoch}:");
+            for slot in 0..SESSIONS {
+                let [who, what] =
+                    [0, 8].map(|at| self.world.load(session_addr(home, slot).add(at)));
+                if who != 0 {
+                    told +=
+                        &format!(" {who} {}{}", what >> 1, if what & 1 == 1 { "*" } else { "" });
+                }
+            }
+            told += "; ";
+        }
+        told
+    }
+
+    /// Starts a node's agent, which scrubs its data table and those of all others in turn. The one
+    /// before, if there was one, died with its host.
+    pub fn start_agent(&self, home: RegionId) {
+        let last = self.seats.borrow_mut()[home.0 as usize].take();
+        if let Some(last) = last {
+            self.bury(last, true);
+        }
+        let (seat, client) = self.attach(home);
+        self.seats.borrow_mut()[home.0 as usize] = Some(seat);
+        let (agent, map) = (self.agents[home.0 as usize].clone(), self.map.clone());
+        agent.ended.set(false);
+        self.world.start(seat.process, work(client, agent, map, self.nodes));
+    }
+
+    /// Lets the agents do what is left to do and end.
+    pub fn end_agents(&self) {
+        self.agents.iter().for_each(|agent| agent.ends.set(true));
+    }
+
+    /// Whether they have ended.
+    pub fn agents_ended(&self) -> bool {
+        self.agents.iter().all(|agent| agent.ended.get())
+    }
+
+    /// Entries that the agents freed.
+    pub fn freed(&self) -> u64 {
+        self.agents.iter().map(|agent| agent.freed.get()).sum()
+    }
+}
+
+async fn work(client: Client<SimEndpoint>, agent: Rc<Agent>, map: Arc<TableMap>, nodes: u16) {
+    let mut turn = 0;
+    // After it was told to end: once more over all data tables, since the last client is gone.
+    let mut left = u64::from(nodes);
+    while left > 0 {
+        reconnect(client.fabric()).await;
+        let dead = agent.dead.borrow().front().copied();
+        if let Some(owner) = dead {
+            let mut done = true;
+            for dti in 0..map.data_tables() as u8 {
+                done &= release_dead(client.fabric(), &map, dti, owner).await.is_ok();
+            }
+            if done {
+                agent.dead.borrow_mut().pop_front();
+            }
+            continue;
+        }
+        let ends = agent.ends.get();
+        let dti = (turn % u64::from(nodes)) as u8;
+        turn += 1;
+        // A scrub that cannot be done now is done later.
+        let scrubbed = client.scrub(dti, SCRUB_WAIT_US).await;
+        agent.freed.set(agent.freed.get() + scrubbed.as_ref().map_or(0, |done| done.freed));
+        if ends {
+            left = if scrubbed.is_ok() { left - 1 } else { u64::from(nodes) };
+        }
+        client.fabric().pause(AGENT_PAUSE_US).await;
+    }
+    let _ = client.detach().await;
+    agent.ended.set(true);
+}
+
+/// Makes broken connections again, as far as that can be done now.
+pub async fn reconnect(fabric: &SimEndpoint) {
+    for node in fabric.broken() {
+        if fabric.reconnect(node).await.is_err() {
+            fabric.pause(100).await;
+        }
+    }
+}

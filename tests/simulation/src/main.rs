@@ -1,0 +1,171 @@
+//! `loch-simulation`: runs seeds, many or one, with bugs planted or without.
+
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod plants;
+mod run;
+mod script;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+
+use run::{Report, Sabotage, run};
+use workload::Workload;
+
+/// Loch's engines in virtual time, under faults, every history checked for linearizability.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one seed and say what happened
+    One {
+        workload: Workload,
+        seed: u64,
+        /// A bug to plant, by its name in `plants`
+        #[arg(long)]
+        plant: Option<String>,
+    },
+    /// Run seeds one after the other; ends at the first failure
+    Seeds {
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// How many, of each workload
+        #[arg(long, default_value_t = 2000)]
+        count: u64,
+        /// Only this workload
+        #[arg(long)]
+        workload: Option<Workload>,
+    },
+    /// Run new seeds of all workloads for so many seconds
+    Soak {
+        seconds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 1_000_000)]
+        from: u64,
+    },
+    /// Plant each known bug in turn and count the seeds until it is found
+    Plants {
+        /// Seeds after which a bug counts as missed
+        #[arg(long, default_value_t = 20_000)]
+        most: u64,
+        /// Only this one
+        #[arg(long)]
+        bug: Option<String>,
+        /// Leave out those that take the longest to find
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    // What a run says when it panics is part of its failure, which is printed below.
+    std::panic::set_hook(Box::new(|_| ()));
+    let ended = match Arguments::parse().command {
+        Command::One { workload, seed, plant } => one(workload, seed, plant.as_deref()),
+        Command::Seeds { from, count, workload } => seeds(from, count, workload),
+        Command::Soak { seconds, from } => soak(seconds, from),
+        Command::Plants { most, bug, quick } => plants::hunt_all(most, bug.as_deref(), quick),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn one(workload: Workload, seed: u64, plant: Option<&str>) -> Result<(), String> {
+    let ran = match plant {
+        None => run(workload, seed, Sabotage::default()),
+        Some(name) => plants::by_name(name)?.run(workload, seed),
+    };
+    println!("{}", told(&ran.map_err(|failure| failed(workload, seed, &failure))?));
+    Ok(())
+}
+
+fn failed(workload: Workload, seed: u64, failure: &str) -> String {
+    format!(
+        "{} seed {seed}: {failure}\nagain: cargo run --release -p loch-simulation -- one {} {seed}",
+        workload.name(),
+        workload.name()
+    )
+}
+
+/// Runs `count` seeds of each workload, on as many threads as there are processors.
+fn seeds(from: u64, count: u64, only: Option<Workload>) -> Result<(), String> {
+    for workload in Workload::ALL.into_iter().filter(|w| only.is_none_or(|only| *w == only)) {
+        let began = Instant::now();
+        let total = side_by_side(from, |next| {
+            (next < from + count).then(|| run(workload, next, Sabotage::default()))
+        })
+        .map_err(|(seed, failure)| failed(workload, seed, &failure))?;
+        let seconds = began.elapsed().as_secs_f64();
+        println!("{}: {count} seeds in {seconds:.1} s: {}", workload.name(), told(&total));
+    }
+    Ok(())
+}
+
+fn soak(seconds: u64, from: u64) -> Result<(), String> {
+    let (began, limit) = (Instant::now(), Duration::from_secs(seconds));
+    let kind = |next: u64| Workload::ALL[(next % Workload::ALL.len() as u64) as usize];
+    let total = side_by_side(from, |next| {
+        (began.elapsed() < limit).then(|| run(kind(next), next, Sabotage::default()))
+    })
+    .map_err(|(seed, failure)| failed(kind(seed), seed, &failure))?;
+    println!("{:.0} s from seed {from}: {}", began.elapsed().as_secs_f64(), told(&total));
+    Ok(())
+}
+
+/// Calls `run` with one number after the other, until it has no more or one fails.
+pub fn side_by_side(
+    from: u64,
+    run: impl Fn(u64) -> Option<Result<Report, String>> + Sync,
+) -> Result<Report, (u64, String)> {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+    let (next, stop) = (AtomicU64::new(from), AtomicBool::new(false));
+    let total = Mutex::new((Report::default(), None::<(u64, String)>));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    let seed = next.fetch_add(1, Relaxed);
+                    let Some(ran) = run(seed) else { return };
+                    let mut total = total.lock().expect("no run panics here");
+                    match ran {
+                        Ok(report) => total.0.add(&report),
+                        Err(failure) => {
+                            total.1.get_or_insert((seed, failure));
+                            stop.store(true, Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (report, failure) = total.into_inner().expect("no run panics here");
+    failure.map_or(Ok(report), Err)
+}
+
+fn told(report: &Report) -> String {
+    let Report { operations, events, retries, moves, helped, deaths, crashes, cuts, .. } = report;
+    let Report { unknown, refused, freed, virtual_ns, .. } = report;
+    format!(
+        "{operations} operations ({unknown} of unknown outcome, {refused} without effect), {retries} \
+         retries, {moves} moves, {helped} helped, {deaths} clients died, {crashes} nodes failed, \
+         {cuts} links cut, {freed} leaks freed; {events} events in {:.1} virtual ms",
+        *virtual_ns as f64 / 1e6
+    )
+}

@@ -1,0 +1,418 @@
+//! One run: a cluster, its clients, what goes wrong, and the verdict.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use loch_engines::nessie::Client;
+use loch_fabric::RegionId;
+use loch_fabric::sim::{Faults, SimEndpoint};
+use loch_history::{Answer, History, Outcome, Verdict, check, timeline};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::cluster::{Cluster, Seat};
+use crate::script::{self, Notes, key_name, tag_of};
+use crate::workload::{Setting, Workload};
+
+/// A run that needs more events than this is stuck.
+const EVENTS_MAX: u64 = 5_000_000;
+/// Configurations that the search may look at for one history.
+const SEARCH_BUDGET: u64 = 2_000_000;
+/// What is said when it may look no further: a failure, but no bug found.
+pub const BUDGET_SPENT: &str = "the search ran out of its budget";
+/// How long after its death a client is buried at the earliest and at the latest.
+const BURIED_AFTER_NS: (u64, u64) = (10_000, 500_000);
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub operations: u64,
+    pub events: u64,
+    pub virtual_ns: u64,
+    pub retries: u64,
+    pub moves: u64,
+    pub helped: u64,
+    pub deaths: u64,
+    pub crashes: u64,
+    pub cuts: u64,
+    pub unknown: u64,
+    pub refused: u64,
+    /// Leaked entries that the agents freed.
+    pub freed: u64,
+    /// Of all that was asked and answered.
+    pub fingerprint: u64,
+}
+
+impl Report {
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Report) {
+        self.operations += other.operations;
+        self.events += other.events;
+        self.virtual_ns += other.virtual_ns;
+        self.retries += other.retries;
+        self.moves += other.moves;
+        self.helped += other.helped;
+        self.deaths += other.deaths;
+        self.crashes += other.crashes;
+        self.cuts += other.cuts;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+        self.freed += other.freed;
+        self.fingerprint = self.fingerprint.rotate_left(5) ^ other.fingerprint;
+    }
+}
+
+/// What a test of the test leaves out around the engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sabotage {
+    /// Dead clients are not cut off before their place is given away.
+    pub no_fence: bool,
+    /// Atomics on a node's own memory are executed by its processor, though the table's network
+    /// card has atomics of its own.
+    pub cpu_atomics: bool,
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// What is wrong, in words, with the history that shows it.
+pub fn run(workload: Workload, seed: u64, sabotage: Sabotage) -> Result<Report, String> {
+    let ran = catch_unwind(AssertUnwindSafe(|| Run::new(workload, seed, sabotage).finish()));
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("it panicked: {}", text.unwrap_or("without a word")))
+    })
+}
+
+struct Run {
+    setting: Rc<Setting>,
+    cluster: Cluster,
+    notes: Rc<Notes>,
+    random: ChaCha8Rng,
+    sabotage: Sabotage,
+    clients: Vec<Slot>,
+    /// Dead, and when they are to be buried.
+    graves: Vec<(u64, Seat)>,
+    down: Option<(RegionId, u64)>,
+    cut: Option<(RegionId, RegionId, u64)>,
+    /// When the next kill, cut and crash are due.
+    next_ns: [u64; 3],
+    report: Report,
+}
+
+/// A client, and what it has left to do.
+struct Slot {
+    number: u32,
+    seat: Option<Seat>,
+    client: Option<Rc<Client<SimEndpoint>>>,
+    /// Operations it begins with when it starts anew.
+    ops: usize,
+    done: bool,
+}
+
+impl Run {
+    fn new(workload: Workload, seed: u64, sabotage: Sabotage) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let setting = Rc::new(workload.setting(&mut random));
+        let cluster =
+            Cluster::new(random.random(), setting.profile, &setting.table, setting.timeout_us);
+        cluster.world.set_faults(Faults { cpu_atomics: sabotage.cpu_atomics, ..setting.faults });
+        let notes = Rc::new(Notes::new(cluster.world.clone()));
+        let clients = (0..setting.clients as u32).map(|number| Slot {
+            number,
+            seat: None,
+            client: None,
+            ops: setting.ops,
+            done: false,
+        });
+        Self {
+            clients: clients.collect(),
+            setting,
+            cluster,
+            notes,
+            random,
+            sabotage,
+            graves: Vec::new(),
+            down: None,
+            cut: None,
+            next_ns: [0; 3],
+            report: Report::default(),
+        }
+    }
+
+    fn finish(mut self) -> Result<Report, String> {
+        for node in 0..self.setting.table.nodes {
+            self.cluster.start_agent(RegionId(node as u8));
+        }
+        for index in 0..self.clients.len() {
+            self.start(index);
+        }
+        let result = self.live().and_then(|()| self.audit());
+        self.report.events = self.cluster.world.events();
+        self.report.virtual_ns = self.cluster.world.now_ns();
+        self.clients.clear();
+        let Run { cluster, notes, mut report, setting, .. } = self;
+        let operations = notes.operations.take();
+        cluster.world.clone().end();
+        let told = |failure: String| format!("{failure}\n{}", setting.told());
+        result.map_err(told)?;
+        report.operations = operations.len() as u64;
+        let is_unknown = |o: &&loch_history::Operation| !matches!(o.outcome, Outcome::Known(_));
+        report.unknown = operations.iter().filter(is_unknown).count() as u64;
+        let without =
+            |o: &&loch_history::Operation| matches!(o.outcome, Outcome::Known(Answer::NoEffect));
+        report.refused = operations.iter().filter(without).count() as u64;
+        report.freed = cluster.freed();
+        report.fingerprint = fingerprint(&operations);
+        judge(operations).map_err(told)?;
+        Ok(report)
+    }
+
+    fn start(&mut self, index: usize) {
+        let node = RegionId((index % self.setting.table.nodes as usize) as u8);
+        let (seat, client) = self.cluster.attach(node);
+        let client = Rc::new(client);
+        self.cluster.world.make_mortal(seat.process);
+        let slot = &mut self.clients[index];
+        let seed = self.random.random();
+        let program = script::work(
+            client.clone(),
+            slot.number,
+            slot.ops,
+            self.setting.clone(),
+            self.notes.clone(),
+            seed,
+        );
+        // Who dies again and again does less and less.
+        slot.ops = slot.ops * 2 / 3;
+        (slot.seat, slot.client) = (Some(seat), Some(client));
+        self.cluster.world.start(seat.process, program);
+    }
+
+    /// Lets the clients work, and things go wrong, until all have ended.
+    fn live(&mut self) -> Result<(), String> {
+        while !self.clients.iter().all(|slot| slot.done) {
+            self.step()?;
+            self.disturb();
+        }
+        // Nothing goes wrong any more.
+        self.cluster.world.set_faults(Faults::default());
+        self.mend(u64::MAX);
+        self.dig(u64::MAX);
+        self.cluster.end_agents();
+        while !self.cluster.agents_ended() {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        if !self.cluster.world.step() {
+            return Err("nothing happens any more, and not everybody has ended".into());
+        }
+        if self.cluster.world.events() > EVENTS_MAX {
+            let left = self.clients.iter().filter(|slot| !slot.done).count();
+            return Err(format!(
+                "stuck: {EVENTS_MAX} events, {:.1} virtual ms, {} operations, {left} clients left: {}",
+                self.cluster.world.now_ns() as f64 / 1e6,
+                self.notes.operations.borrow().len(),
+                self.cluster.sessions_told()
+            ));
+        }
+        if let Some(absurd) = self.notes.absurd.borrow().first() {
+            return Err(absurd.clone());
+        }
+        for index in 0..self.clients.len() {
+            let Some(seat) = self.clients[index].seat else { continue };
+            if !self.cluster.world.is_alive(seat.process) {
+                self.died(index, seat);
+            } else if self.cluster.world.has_ended(seat.process) {
+                // Its session ends in order: after it left its slabs behind, or tried to.
+                self.retire(index, seat);
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, index: usize) {
+        if let Some(client) = self.clients[index].client.take() {
+            let counts = client.counts();
+            self.report.retries += counts.retries.get();
+            self.report.moves += counts.moves.get();
+            self.report.helped += counts.helped.get();
+        }
+    }
+
+    fn retire(&mut self, index: usize, seat: Seat) {
+        self.count(index);
+        (self.clients[index].seat, self.clients[index].done) = (None, true);
+        self.graves.push((self.cluster.world.now_ns(), seat));
+    }
+
+    fn died(&mut self, index: usize, seat: Seat) {
+        self.count(index);
+        self.report.deaths += 1;
+        let (least, most) = BURIED_AFTER_NS;
+        let at = self.cluster.world.now_ns() + self.random.random_range(least..most);
+        self.graves.push((at, seat));
+        self.clients[index].seat = None;
+        if self.clients[index].ops == 0 {
+            self.clients[index].done = true;
+        } else if self.down.is_none_or(|(node, _)| node != seat.home) {
+            self.start(index);
+        }
+    }
+
+    /// Buries whose time has come.
+    fn dig(&mut self, now: u64) {
+        let home_is_up = |seat: &Seat| self.down.is_none_or(|(node, _)| node != seat.home);
+        let due: Vec<Seat> = {
+            let is_due = |(at, seat): &(u64, Seat)| *at <= now && home_is_up(seat);
+            self.graves.iter().filter(|grave| is_due(grave)).map(|(_, seat)| *seat).collect()
+        };
+        self.graves.retain(|(at, seat)| !(*at <= now && home_is_up(seat)));
+        for seat in due {
+            self.cluster.bury(seat, !self.sabotage.no_fence);
+            self.notes.settled(seat.process);
+        }
+    }
+
+    /// Whether something that happens every so often happens now, and if so when it does again.
+    fn strikes(&mut self, which: usize, every_us: u64) -> bool {
+        let now = self.cluster.world.now_ns();
+        if every_us == 0 || now < self.next_ns[which] {
+            return false;
+        }
+        let is_first = self.next_ns[which] == 0;
+        self.next_ns[which] = now + self.random.random_range(1..2_000 * every_us);
+        !is_first
+    }
+
+    fn disturb(&mut self) {
+        let now = self.cluster.world.now_ns();
+        self.mend(now);
+        self.dig(now);
+        let nodes = self.setting.table.nodes;
+        if self.strikes(0, self.setting.kill_every_us) {
+            let index = self.random.random_range(0..self.clients.len());
+            if let Some(seat) = self.clients[index].seat {
+                self.cluster.world.kill(seat.process);
+            }
+        }
+        if nodes > 1 && self.cut.is_none() && self.strikes(1, self.setting.cut_every_us) {
+            let (a, b) = (self.random.random_range(0..nodes), self.random.random_range(0..nodes));
+            let (a, b) = (RegionId(a as u8), RegionId(b as u8));
+            if a != b {
+                self.cluster.world.cut(a, b);
+                self.report.cuts += 1;
+                self.cut = Some((a, b, now + self.random.random_range(100_000..8_000_000)));
+            }
+        }
+        if nodes > 1 && self.down.is_none() && self.strikes(2, self.setting.crash_every_us) {
+            let node = RegionId(self.random.random_range(0..nodes) as u8);
+            self.cluster.world.crash_node(node, false);
+            self.report.crashes += 1;
+            self.down = Some((node, now + self.random.random_range(100_000..8_000_000)));
+        }
+    }
+
+    /// Ends cuts and crashes that have lasted long enough.
+    fn mend(&mut self, now: u64) {
+        if let Some((a, b, until)) = self.cut
+            && until <= now
+        {
+            self.cluster.world.heal(a, b);
+            self.cut = None;
+        }
+        if let Some((node, until)) = self.down
+            && until <= now
+        {
+            self.cluster.world.revive_node(node);
+            self.down = None;
+            self.cluster.start_agent(node);
+            for index in 0..self.clients.len() {
+                if self.clients[index].seat.is_none() && !self.clients[index].done {
+                    self.start(index);
+                }
+            }
+        }
+    }
+
+    /// After everybody has ended: reads every key, and looks at all of the memory.
+    fn audit(&mut self) -> Result<(), String> {
+        let (seat, client) = self.cluster.attach(RegionId(0));
+        let result = Rc::new(RefCell::new(None));
+        let (into, notes, setting) = (result.clone(), self.notes.clone(), self.setting.clone());
+        self.cluster.world.start(seat.process, async move {
+            let looked = look(&client, &notes, &setting).await;
+            *into.borrow_mut() = Some(looked);
+        });
+        while !self.cluster.world.has_ended(seat.process) {
+            self.step()?;
+        }
+        result.take().expect("it ended")
+    }
+}
+
+async fn look(
+    client: &Client<SimEndpoint>,
+    notes: &Notes,
+    setting: &Setting,
+) -> Result<(), String> {
+    for key in 0..setting.keys {
+        let called = notes.world.now_ns();
+        let found = client.get(&key_name(key), loch_fabric::Buf::new()).await;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let report = client.check().await;
+                let broken = report.map_or_else(|e| vec![e.to_string()], |report| report.broken);
+                return Err(format!("key {key} cannot be read: {error}; {broken:?}"));
+            }
+        };
+        let known = match &found {
+            None => None,
+            Some(value) => {
+                let tag = tag_of(value, setting, key < setting.numbers);
+                Some((tag.ok_or("a torn value at rest")?, value.version()))
+            }
+        };
+        notes.operations.borrow_mut().push(loch_history::Operation {
+            client: u32::MAX,
+            key,
+            ask: loch_history::Ask::Get,
+            called,
+            returned: notes.world.now_ns(),
+            outcome: Outcome::Known(Answer::Found(known)),
+        });
+    }
+    let report = client.check().await.map_err(|error| format!("check: {error}"))?;
+    if !report.broken.is_empty() {
+        return Err(format!("the memory is not in order: {:?}", report.broken));
+    }
+    if report.unshown + report.tentative + report.moving > 0 {
+        return Err(format!("left behind at the end: {report:?}"));
+    }
+    Ok(())
+}
+
+fn judge(operations: Vec<loch_history::Operation>) -> Result<(), String> {
+    let history = History::from(operations);
+    match check(&history, SEARCH_BUDGET) {
+        Verdict::Linearizable => Ok(()),
+        Verdict::Exhausted { key } => Err(format!("key {key}: {BUDGET_SPENT}")),
+        Verdict::Violation(violation) => {
+            Err(format!("not linearizable\n{}", timeline(&violation.history)))
+        }
+    }
+}
+
+/// Of all that was asked and answered, and when.
+fn fingerprint(operations: &[loch_history::Operation]) -> u64 {
+    let text = format!("{operations:?}");
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

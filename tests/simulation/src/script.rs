@@ -1,0 +1,306 @@
+//! What a client does, and the notes it makes of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use loch_engines::EngineError;
+use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
+use loch_fabric::sim::{ProcessId, SimEndpoint, World};
+use loch_fabric::{Buf, Fabric, lanes};
+use loch_history::{Answer, Ask, Operation, Outcome};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::cluster::reconnect;
+use crate::workload::Setting;
+
+/// What all clients of a run share.
+pub struct Notes {
+    pub world: World,
+    pub operations: RefCell<Vec<Operation>>,
+    /// The process of each.
+    pub processes: RefCell<Vec<ProcessId>>,
+    /// Answers that no store gives; each ends the run.
+    pub absurd: RefCell<Vec<String>>,
+    values: RefCell<u64>,
+    /// Versions that were told of, by key: conditional PUTs ask for one of the last.
+    versions: RefCell<BTreeMap<u64, Vec<u64>>>,
+}
+
+impl Notes {
+    pub fn new(world: World) -> Self {
+        Self {
+            world,
+            operations: RefCell::default(),
+            processes: RefCell::default(),
+            absurd: RefCell::default(),
+            values: RefCell::new(1 << 20),
+            versions: RefCell::default(),
+        }
+    }
+
+    /// An operation came to an end.
+    fn returned(&self, at: usize, outcome: Outcome) {
+        let operation = &mut self.operations.borrow_mut()[at];
+        (operation.returned, operation.outcome) = (self.world.now_ns(), outcome);
+    }
+
+    /// A process is fenced: nothing of it takes effect from now on.
+    pub fn settled(&self, process: ProcessId) {
+        let now = self.world.now_ns();
+        let mut operations = self.operations.borrow_mut();
+        for (operation, of) in operations.iter_mut().zip(&*self.processes.borrow()) {
+            if *of == process && operation.outcome == Outcome::Unknown {
+                operation.outcome = Outcome::UnknownUntil(now);
+            }
+        }
+    }
+
+    fn next_value(&self) -> u64 {
+        *self.values.borrow_mut() += 1;
+        *self.values.borrow()
+    }
+
+    fn told(&self, key: u64, version: u64) {
+        let mut versions = self.versions.borrow_mut();
+        let known = versions.entry(key).or_default();
+        known.push(version);
+        if known.len() > 4 {
+            known.remove(0);
+        }
+    }
+}
+
+/// The name of a key that is checked.
+pub fn key_name(key: u64) -> Vec<u8> {
+    format!("key-{key}").into_bytes()
+}
+
+/// The name of one that is only in the way.
+pub fn crowd_name(key: u64) -> Vec<u8> {
+    format!("crowd-{key}").into_bytes()
+}
+
+/// The bytes of a value: its tag, and then what the tag says. A length that the tag decides, too.
+pub fn value_of(tag: u64, setting: &Setting, is_number: bool) -> Vec<u8> {
+    let len =
+        if is_number { 8 } else { setting.value_bytes[tag as usize % setting.value_bytes.len()] };
+    let mut value = tag.to_le_bytes().to_vec();
+    let mut word = tag;
+    while value.len() < len {
+        word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        value.extend_from_slice(&word.to_le_bytes());
+    }
+    value.truncate(len);
+    value
+}
+
+/// The tag of a value, if it is whole.
+pub fn tag_of(value: &[u8], setting: &Setting, is_number: bool) -> Option<u64> {
+    let tag = u64::from_le_bytes(value.get(..8)?.try_into().expect("eight bytes"));
+    (value_of(tag, setting, is_number) == value).then_some(tag)
+}
+
+/// A client's program: so many operations, some at a time.
+pub async fn work(
+    client: Rc<Client<SimEndpoint>>,
+    number: u32,
+    ops: usize,
+    setting: Rc<Setting>,
+    notes: Rc<Notes>,
+    seed: u64,
+) {
+    client.set_quarantine(setting.quarantine);
+    let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+    // The first is the one who lets others come and go.
+    let in_the_way = number == 0 && setting.crowd > 0;
+    // At first they all come.
+    let first = if in_the_way && ops == setting.ops { setting.crowd } else { 0 };
+    let operations = (0..first + ops as u64).map(|op| {
+        let (client, setting, notes, random) = (&client, &setting, &notes, &random);
+        async move {
+            if op < first {
+                fill(client, setting, op).await;
+            } else if in_the_way && random.borrow_mut().random_bool(0.8) {
+                crowd(client, setting, random).await;
+            } else if setting.moves > 0.0 && random.borrow_mut().random_bool(setting.moves) {
+                wander(client, setting, random).await;
+            } else {
+                operate(client, number, setting, notes, random).await;
+            }
+        }
+    });
+    lanes::run(setting.lanes, operations, |()| ()).await;
+    // What is left of it, if it cannot be done in order, its node takes for dead.
+    let _ = client.detach().await;
+}
+
+/// Moves a key that is asked for.
+async fn wander(client: &Client<SimEndpoint>, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
+    let key = random.borrow_mut().random_range(0..setting.keys);
+    #[cfg(feature = "planted")]
+    if client.wander(&key_name(key)).await.is_err() {
+        reconnect(client.fabric()).await;
+    }
+    #[cfg(not(feature = "planted"))]
+    let _ = (client, key);
+}
+
+/// The result of a future, unless the client loses patience.
+async fn unless_dropped<T>(
+    client: &Client<SimEndpoint>,
+    patience_us: Option<u64>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let Some(patience_us) = patience_us else { return Some(work.await) };
+    let (mut work, mut over) = (pin!(work), pin!(client.fabric().pause(patience_us)));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => over.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+async fn fill(client: &Client<SimEndpoint>, setting: &Setting, key: u64) {
+    let value = value_of(key, setting, false);
+    if client.put(&crowd_name(key), &value, PutOptions::default()).await.is_err() {
+        reconnect(client.fabric()).await;
+    }
+}
+
+/// Puts or deletes a key that nobody asks for.
+async fn crowd(client: &Client<SimEndpoint>, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
+    let (key, puts, tag) = {
+        let mut random = random.borrow_mut();
+        (random.random_range(0..setting.crowd), random.random_bool(0.6), random.random::<u64>())
+    };
+    let name = crowd_name(key);
+    let done = if puts {
+        let value = value_of(tag, setting, false);
+        client.put(&name, &value, PutOptions::default()).await.map(|_| ())
+    } else {
+        client.delete(&name).await.map(|_| ())
+    };
+    if done.is_err() {
+        reconnect(client.fabric()).await;
+    }
+}
+
+async fn operate(
+    client: &Client<SimEndpoint>,
+    number: u32,
+    setting: &Setting,
+    notes: &Notes,
+    random: &RefCell<ChaCha8Rng>,
+) {
+    let key = random.borrow_mut().random_range(0..setting.keys);
+    let is_number = key < setting.numbers;
+    let ask = pick(key, is_number, setting.deletes, notes, &mut random.borrow_mut());
+    let called = notes.world.now_ns();
+    let at = notes.operations.borrow().len();
+    let unknown = Operation {
+        client: number,
+        key,
+        ask,
+        called,
+        returned: u64::MAX,
+        outcome: Outcome::Unknown,
+    };
+    notes.operations.borrow_mut().push(unknown);
+    notes.processes.borrow_mut().push(client.fabric().process());
+    let patience_us = {
+        let mut random = random.borrow_mut();
+        let cancels = setting.cancels > 0.0 && random.random_bool(setting.cancels);
+        cancels.then(|| random.random_range(1..12))
+    };
+    let answered = answer(client, key, &ask, setting, notes);
+    let outcome = match unless_dropped(client, patience_us, answered).await {
+        None => Outcome::Unknown,
+        Some(Ok(answer)) => Outcome::Known(answer),
+        Some(Err(EngineError::Ambiguous(_))) => Outcome::Unknown,
+        Some(Err(
+            EngineError::IndexFull { .. }
+            | EngineError::OutOfMemory { .. }
+            | EngineError::Timeout { .. }
+            | EngineError::Fabric(_),
+        )) => Outcome::Known(Answer::NoEffect),
+        Some(Err(error)) => {
+            notes.absurd.borrow_mut().push(format!("client {number}: {ask:?} of {key}: {error}"));
+            Outcome::Unknown
+        }
+    };
+    notes.returned(at, outcome);
+    reconnect(client.fabric()).await;
+}
+
+fn pick(key: u64, is_number: bool, deletes: u32, notes: &Notes, random: &mut ChaCha8Rng) -> Ask {
+    let value = notes.next_value();
+    match random.random_range(0..16) {
+        picked if picked < deletes => Ask::Delete,
+        5 | 6 => Ask::Put(value),
+        7 | 8 => Ask::PutIfAbsent(value),
+        9 => match notes.versions.borrow().get(&key) {
+            Some(known) => {
+                let version = known[random.random_range(0..known.len())];
+                Ask::PutIfVersion { version, value }
+            }
+            None => Ask::Get,
+        },
+        10 if is_number => Ask::Add(1 + value % 7),
+        10 => Ask::Put(value),
+        _ => Ask::Get,
+    }
+}
+
+async fn answer(
+    client: &Client<SimEndpoint>,
+    key: u64,
+    ask: &Ask,
+    setting: &Setting,
+    notes: &Notes,
+) -> Result<Answer, EngineError> {
+    let is_number = key < setting.numbers;
+    let name = key_name(key);
+    let bytes = |tag: &u64| value_of(*tag, setting, is_number);
+    let plain = PutOptions::default();
+    let conditional = |done: Conditional| match done {
+        Conditional::Done(version) => Answer::Stored(version),
+        Conditional::Refused(version) => Answer::Refused(version),
+    };
+    Ok(match ask {
+        Ask::Get => Answer::Found(match client.get(&name, Buf::new()).await? {
+            None => None,
+            Some(found) => {
+                let tag = tag_of(&found, setting, is_number).unwrap_or_else(|| {
+                    let len = found.len();
+                    notes
+                        .absurd
+                        .borrow_mut()
+                        .push(format!("a torn value of {len} bytes for {key}"));
+                    0
+                });
+                notes.told(key, found.version());
+                Some((tag, found.version()))
+            }
+        }),
+        Ask::Put(value) => {
+            // An absorbed PUT has a version that nobody will ever see; so has any other.
+            let version = client.put(&name, &bytes(value), plain).await?;
+            notes.told(key, version);
+            Answer::Stored(version)
+        }
+        Ask::PutIfAbsent(value) => {
+            conditional(client.put_if(&name, &bytes(value), Expect::Absent, plain).await?)
+        }
+        Ask::PutIfVersion { version, value } => {
+            let expect = Expect::Version(*version);
+            conditional(client.put_if(&name, &bytes(value), expect, plain).await?)
+        }
+        Ask::Delete => Answer::Deleted(client.delete(&name).await?),
+        Ask::Add(add) => Answer::Before(client.fetch_add(&name, *add).await?),
+    })
+}

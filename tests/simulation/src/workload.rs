@@ -1,0 +1,211 @@
+//! What the clients do, on what table, and what goes wrong meanwhile: all drawn from a seed.
+//!
+//! Each seed switches some faults on and others off, and picks rates, the table's options and the
+//! profile anew ("swarm testing"): a mixture that always has everything hides what only some of it
+//! would show.
+
+use clap::ValueEnum;
+use loch_engines::nessie::geometry::Options;
+use loch_fabric::sim::{Faults, Profile};
+use rand::{Rng, RngExt};
+
+/// A kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Workload {
+    /// Few keys that everybody wants, all operations.
+    Hot,
+    /// An index that is as good as full: whoever inserts has to move others.
+    Full,
+    /// Data tables so small that entries, slabs and classes are reused all the time.
+    Reuse,
+    /// Values of up to 20 KiB, read while they are replaced.
+    Long,
+    /// Few keys that are moved all the time, and come and go.
+    Moves,
+}
+
+/// The table.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    pub nodes: u16,
+    /// Of each node's data table.
+    pub chunks: u64,
+    pub buckets_per_node: u32,
+    pub ways: u8,
+    pub bucket_slots: u8,
+    pub value_bytes_max: u64,
+    pub options: Options,
+}
+
+/// Everything a seed decides before the first step.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub profile: Profile,
+    pub table: Table,
+    pub faults: Faults,
+    pub clients: usize,
+    pub lanes: usize,
+    /// Operations of each client.
+    pub ops: usize,
+    /// Of the 16 kinds of operations that are picked, so many are DELETEs.
+    pub deletes: u32,
+    /// The share of steps in which a client moves a key instead.
+    pub moves: f64,
+    /// The share of operations that are dropped before they are over.
+    pub cancels: f64,
+    /// Keys whose histories are checked.
+    pub keys: u64,
+    /// Other keys, which come and go to be in the way.
+    pub crowd: u64,
+    /// Of the checked keys, the first so many hold numbers.
+    pub numbers: u64,
+    pub timeout_us: u64,
+    pub quarantine: usize,
+    pub value_bytes: &'static [usize],
+    /// Mean time between two of these, in microseconds; 0: never.
+    pub cut_every_us: u64,
+    pub crash_every_us: u64,
+    pub kill_every_us: u64,
+}
+
+const SHORT: &[usize] = &[8, 24, 60, 200];
+const MIXED: &[usize] = &[8, 40, 300, 900, 1800, 3000];
+const LONG: &[usize] = &[100, 1500, 5000, 9000, 20_000];
+
+impl Setting {
+    /// What matters of it, for the reader of a failure.
+    pub fn told(&self) -> String {
+        let Setting { table, faults, clients, lanes, timeout_us, .. } = self;
+        format!(
+            "{} of {} nodes, {clients} clients of {lanes} lanes, {timeout_us} us each; {table:?}; \
+             {faults:?}",
+            self.profile.name, table.nodes
+        )
+    }
+}
+
+/// The fewest buckets that a shard can have.
+const BUCKETS_MIN: u32 = 4;
+
+/// The share of the settings that have a given fault.
+const SWITCHED_ON: f64 = 0.45;
+
+impl Workload {
+    /// All kinds.
+    pub const ALL: [Workload; 5] = [Self::Hot, Self::Full, Self::Reuse, Self::Long, Self::Moves];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Hot => "hot",
+            Workload::Full => "full",
+            Workload::Reuse => "reuse",
+            Workload::Long => "long",
+            Workload::Moves => "moves",
+        }
+    }
+
+    /// What a seed makes of it.
+    pub fn setting(self, random: &mut impl Rng) -> Setting {
+        let one_host = random.random_bool(0.35);
+        let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
+        // Connections are given up soon: virtual time is cheap, but not free.
+        let profile = Profile { retry_ns: 3_000_000, ..profile };
+        let (full, moves) = (self == Workload::Full, self == Workload::Moves);
+        let nodes = random.random_range(1..=if full { 2 } else { 3 });
+        let (ways, bucket_slots) = [(3, 1), (4, 1), (2, 2), (3, 2), (3, 4), (2, 4)]
+            [random.random_range(0..if full || moves { 4 } else { 6usize })];
+        let (keys, crowd, buckets) = match self {
+            Workload::Hot => (2, 4, 16),
+            Workload::Full => {
+                let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
+                let slots = u64::from(buckets) * u64::from(nodes) * u64::from(bucket_slots);
+                (5, slots - 3, buckets)
+            }
+            Workload::Reuse => (3, 12, 32),
+            Workload::Long => (3, 3, 16),
+            Workload::Moves => (2, 2, 6),
+        };
+        let value_bytes = match self {
+            Workload::Hot | Workload::Full | Workload::Moves => SHORT,
+            Workload::Reuse => MIXED,
+            Workload::Long => LONG,
+        };
+        // Every client leases chunks for each size: with so few, memory is short.
+        let chunks = match self {
+            Workload::Hot | Workload::Full | Workload::Moves => 20,
+            Workload::Reuse => 16,
+            Workload::Long => random.random_range(16..=32),
+        };
+        let options = Options {
+            filter_bits: random.random_bool(0.8),
+            cache: pick(random, one_host),
+            multi_read: random.random(),
+            batched_reads: pick(random, one_host),
+            checksums: !one_host,
+        };
+        Setting {
+            profile,
+            table: Table {
+                nodes,
+                chunks,
+                buckets_per_node: buckets,
+                ways,
+                bucket_slots,
+                value_bytes_max: 32 << 10,
+                options,
+            },
+            faults: faults(random),
+            clients: random.random_range(3..=5),
+            lanes: if random.random_bool(0.7) { 1 } else { random.random_range(2..=3) },
+            ops: if full { 100 } else { 50 },
+            // What is deleted is inserted again, and only inserts move others.
+            deletes: if full || moves { 5 } else { 2 },
+            moves: if moves { 0.3 } else { 0.0 },
+            cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
+            keys,
+            crowd,
+            numbers: 1,
+            timeout_us: [500, 3_000, 30_000][random.random_range(0..3usize)],
+            quarantine: if random.random() { 0 } else { random.random_range(0..32) },
+            value_bytes,
+            cut_every_us: sometimes(random, 0.3, 1_000),
+            crash_every_us: sometimes(random, 0.15, 4_000),
+            kill_every_us: sometimes(random, 0.3, 400),
+        }
+    }
+}
+
+/// One of the three ways to leave or set a switch.
+fn pick(random: &mut impl Rng, one_host: bool) -> Option<bool> {
+    match random.random_range(0..4) {
+        0 | 1 => None,
+        2 => Some(true),
+        // Where reading together is what the fabric wants, it cannot be switched off.
+        _ => Some(!one_host),
+    }
+}
+
+fn sometimes(random: &mut impl Rng, share: f64, every_us: u64) -> u64 {
+    if random.random_bool(share) { every_us / 2 + random.random_range(0..every_us) } else { 0 }
+}
+
+fn faults(random: &mut impl Rng) -> Faults {
+    let delay_ns = [1_000, 5_000, 30_000][random.random_range(0..3usize)];
+    let mut rate = |most: f64| {
+        if random.random_bool(SWITCHED_ON) { random.random_range(0.0..most) } else { 0.0 }
+    };
+    Faults {
+        torn: rate(1.0),
+        tear_ns: 4_000,
+        delays: rate(0.5),
+        delay_ns,
+        slow_stores: rate(0.7),
+        store_ns: 2_000,
+        atomic_window_ns: 300,
+        deaths: rate(0.01),
+        pauses: rate(0.01),
+        pause_ns: 2_000_000,
+        ..Faults::default()
+    }
+}
