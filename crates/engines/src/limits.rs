@@ -60,3 +60,7 @@ pub const PATIENCE_US: u64 = 500;
 /// Freed entries rest in a queue of this length before they are used again, so that readers that
 /// are on their way to one rarely have to start over.
 pub const QUARANTINE_ENTRIES: usize = 512;
+
+/// But no more bytes than this of one class rest: long entries had better be used again while they
+/// are still in the processor's cache.
+pub const QUARANTINE_BYTES: u64 = 4 << 20;

@@ -20,7 +20,7 @@ use super::dte::{next_generation, note_of};
 use super::hash::TableMap;
 use super::ite::Place;
 use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
-use crate::limits::QUARANTINE_ENTRIES;
+use crate::limits::{QUARANTINE_BYTES, QUARANTINE_ENTRIES};
 use crate::planted::{self, Bug};
 
 /// An entry this client owns: taken, and not in the index (or not yet known to be).
@@ -162,7 +162,7 @@ impl Allocator {
         owner: Owner<'_, F>,
         class: Class,
     ) -> Result<Option<Own>, FabricError> {
-        let quarantine = self.quarantine;
+        let quarantine = self.quarantine.min((QUARANTINE_BYTES / class.entry_bytes) as usize);
         self.list(class).take(owner, quarantine)
     }
 }
