@@ -234,7 +234,7 @@ impl<F: Fabric> Client<F> {
         }
         for back in 1..class.chunks {
             if !self.cas_chunk(slab, back, free, Chunk::Tail { back }).await? {
-                self.free_run(slab, back).await?;
+                self.free_run(slab, back, forming).await?;
                 return Ok(false);
             }
         }
@@ -252,13 +252,18 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Gives the first `chunks` of a run back, the first one last: until then the run is ours.
-    pub(super) async fn free_run(&self, slab: Slab, chunks: u32) -> Result<(), EngineError> {
+    /// Gives the first `chunks` of a run back, whose first one we hold as `head`, that one last: until
+    /// then the run is ours.
+    pub(super) async fn free_run(
+        &self,
+        slab: Slab,
+        chunks: u32,
+        head: Chunk,
+    ) -> Result<(), EngineError> {
         for back in (1..chunks).rev() {
             self.cas_chunk(slab, back, Chunk::Tail { back }.to_word(), Chunk::Free).await?;
         }
-        let head = self.fabric.load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
-        self.cas_chunk(slab, 0, head, Chunk::Free).await?;
+        self.cas_chunk(slab, 0, head.to_word(), Chunk::Free).await?;
         Ok(())
     }
 

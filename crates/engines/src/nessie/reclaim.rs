@@ -233,7 +233,9 @@ impl<F: Fabric> Client<F> {
         Ok(room)
     }
 
-    /// Does what became possible, one thing after the other, and leaves in `then` what is left.
+    /// Does what became possible, one thing after the other, and leaves in `then` what is left. What
+    /// is begun is not left: if the lane is dropped in the middle of it a CAS may still be under way,
+    /// and to do it again could undo what others did since. The node finds it when we are gone.
     async fn after_grace(&self, then: &mut Then) -> Result<bool, EngineError> {
         let mut room = false;
         match then {
@@ -242,7 +244,7 @@ impl<F: Fabric> Client<F> {
                 room = true;
             }
             Then::Seize(class, slabs) => {
-                while let Some(slab) = slabs.last().copied() {
+                while let Some(slab) = slabs.pop() {
                     let seized = Chunk::Seized {
                         class: class.id,
                         chunks: class.chunks,
@@ -250,14 +252,12 @@ impl<F: Fabric> Client<F> {
                     };
                     let to = self.leased(*class);
                     let seized = self.cas_chunk(slab, 0, seized.to_word(), to).await?;
-                    slabs.pop();
                     room |= seized && self.add_slab(slab, *class).await?;
                 }
             }
             Then::TakeApart(slabs) => {
-                while let Some((slab, class)) = slabs.last().copied() {
-                    self.free_run(slab, class.chunks).await?;
-                    slabs.pop();
+                while let Some((slab, class)) = slabs.pop() {
+                    self.free_run(slab, class.chunks, self.closing(class)).await?;
                     room = true;
                 }
             }
