@@ -46,9 +46,10 @@ impl Inner {
     pub fn deliver(&self, id: u64) {
         let Some(datagram) = self.datagrams.borrow_mut().flying.remove(&id) else { return };
         let Datagram { from, to, bytes } = datagram;
-        let hosts = (self.process(from).node, self.process(to).node);
+        let host = self.process(from).node;
+        let node = self.process(to).node;
         // Nobody sends a datagram again: what cannot pass now is lost.
-        if self.process(to).alive && self.is_open(hosts.0, hosts.1) {
+        if self.process(to).alive && self.is_open(host, node) {
             let mut mail = self.datagrams.borrow_mut();
             mail.arrived.entry(to).or_default().push_back((from, bytes));
             drop(mail);

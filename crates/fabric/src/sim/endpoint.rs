@@ -1,6 +1,5 @@
 //! The endpoint of a simulated process.
 
-use std::collections::btree_map::Entry;
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -18,9 +17,9 @@ use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
 
 /// A simulated process's way to the cluster: see [`World::endpoint`](super::World::endpoint).
 pub struct SimEndpoint {
-    world: Rc<Inner>,
-    process: ProcessId,
-    home: RegionId,
+    pub(super) world: Rc<Inner>,
+    pub(super) process: ProcessId,
+    pub(super) home: RegionId,
     counters: Counters,
 }
 
@@ -77,27 +76,6 @@ impl SimEndpoint {
         self.process
     }
 
-    /// Makes the connection to a node again after it broke: from then on nothing is executed any
-    /// more that was posted on the old one.
-    ///
-    /// # Errors
-    /// [`FabricError::Unreachable`] if the node does not answer.
-    pub async fn reconnect(&self, node: RegionId) -> Result<(), FabricError> {
-        self.pause(self.world.profile.one_way_ns.div_ceil(500)).await;
-        if !self.world.is_open(self.home, node) {
-            return Err(FabricError::Unreachable { region: node });
-        }
-        self.world.fence(self.process, Some(node));
-        self.world.process(self.process).connections.insert(node, true);
-        Ok(())
-    }
-
-    /// The nodes to which the connection is broken.
-    pub fn broken(&self) -> Vec<RegionId> {
-        let process = self.world.process(self.process);
-        process.connections.iter().filter(|(_, works)| !**works).map(|(node, _)| *node).collect()
-    }
-
     /// Takes `ns` of processor time: the work of a request, say.
     pub fn work(&self, ns: u64) {
         self.world.process(self.process).spent_ns += ns;
@@ -135,7 +113,7 @@ impl SimEndpoint {
         let id = self.post(Work::Write, at, bytes.to_vec())?;
         let lost = self.world.happens(self.world.faults.borrow().lost_messages);
         if let Some(verb) = self.world.verbs.borrow_mut().get(id) {
-            (verb.lost, verb.detached) = (lost, true);
+            (verb.unreliable, verb.lost, verb.detached) = (true, lost, true);
         }
         Ok(())
     }
@@ -185,20 +163,15 @@ impl SimEndpoint {
         } else {
             self.check(at, data.len())?
         }
-        self.counters.count(kind_of(work), at.region() != self.home, data.len().max(8) as u64);
-        if let Entry::Vacant(first) =
-            self.world.process(self.process).connections.entry(at.region())
-        {
-            first.insert(true);
-            self.world.nodes.borrow_mut()[self.home.0 as usize].connections += 1;
-        }
+        let bytes = if words { 8 } else { data.len() as u64 };
+        self.counters.count(kind_of(work), at.region() != self.home, bytes);
         // A fault may strike before the verb is posted, or after.
         let strikes_first = self.world.up_to(1) == 0;
         if strikes_first {
             self.world.tempt(self.process);
         }
-        let works = self.world.process(self.process).connections[&at.region()];
-        if !works {
+        let works = self.connection(at.region()).works;
+        if !works || self.world.process(self.process).fenced {
             return Err(FabricError::Unreachable { region: at.region() });
         }
         let leaves = self.leave(self.world.profile.post_ns);
@@ -215,8 +188,10 @@ impl SimEndpoint {
             old: 0,
             order: Vec::new(),
             stage: Stage::Request,
+            landed: false,
             detached: false,
             unknown: false,
+            unreliable: false,
             lost: false,
             posted_ns: self.world.now_ns.get(),
             leaves_ns: leaves.unwrap_or(0),
@@ -225,7 +200,7 @@ impl SimEndpoint {
             if work != Work::Read {
                 self.world.process(self.process).unsettled.insert(number);
             }
-            self.world.send(id, ns);
+            self.world.at(ns, Event::Leave(id));
         }
         if !strikes_first {
             self.world.tempt(self.process);
@@ -267,7 +242,9 @@ impl SimEndpoint {
         work: Work,
         at: RemoteAddr,
     ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        let by_cpu = self.world.faults.borrow().cpu_atomics && self.is_mapped(at.region());
+        let by_cpu = self.world.faults.borrow().cpu_atomics
+            && self.is_mapped(at.region())
+            && self.is_alive();
         let by_cpu = by_cpu.then(|| self.atomic_by_cpu(work, at));
         let posted = by_cpu.is_none().then(|| self.post_one(work, at, Vec::new()));
         async move {
@@ -465,7 +442,8 @@ impl Fabric for SimEndpoint {
         at: RemoteAddr,
         buf: Buf,
     ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
-        let posted = self.post_one(Work::Write, at, buf.to_vec());
+        let posted = self.check(at, buf.len());
+        let posted = posted.and_then(|()| self.post_one(Work::Write, at, buf.to_vec()));
         async move {
             match posted {
                 Ok(mut posted) => (buf, posted.wait().await),
@@ -475,7 +453,8 @@ impl Fabric for SimEndpoint {
     }
 
     fn is_mapped(&self, region: RegionId) -> bool {
-        region == self.home || self.world.profile.one_host
+        let exists = (region.0 as usize) < self.world.nodes.borrow().len();
+        region == self.home || (self.world.profile.one_host && exists)
     }
 
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
@@ -483,6 +462,7 @@ impl Fabric for SimEndpoint {
         self.check(at, len)?;
         self.check_mapped(at)?;
         if self.is_alive() {
+            self.work((len as f64 / self.world.profile.copy_gbyte_s) as u64);
             let slow = self.is_slow();
             let mut to = at;
             for part in parts {
@@ -524,6 +504,12 @@ impl Fabric for SimEndpoint {
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
         self.check(at, len)?;
         self.check_mapped(at)?;
+        if !self.is_alive() {
+            // The dead change nothing, and what is written there is out of sight.
+            return Err(FabricError::Unreachable { region: at.region() });
+        }
+        // For the same reason no store may reach these bytes after what is written there.
+        self.drain_stores();
         Ok(self.world.memory(at.region()).place(at.offset()))
     }
 
@@ -550,7 +536,8 @@ impl Fabric for SimEndpoint {
     }
 
     async fn pause(&self, us: u64) {
-        let until = self.world.now_ns.get() + us * 1000;
+        let spent_ns = self.world.process(self.process).spent_ns;
+        let until = self.world.now_ns.get() + spent_ns + us * 1000;
         poll_fn(|_| {
             if self.world.now_ns.get() >= until {
                 return Poll::Ready(());

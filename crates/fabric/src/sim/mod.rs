@@ -3,8 +3,8 @@
 //! Engines and lanes run unchanged; what they meet is what RDMA allows and what hardware does:
 //!
 //! * **time** ([`Profile`]): each card takes up and serves one message after the other, each link
-//!   carries one byte after the other, each card executes one atomic after the other; posting takes
-//!   processor time, and processes that share cores with others run in slices;
+//!   carries one byte after the other, each card executes one atomic after the other; posting and
+//!   copying take processor time, and processes that share cores with others run in slices;
 //! * **faults** ([`Faults`], and [`World`]'s methods): torn and reordered transfers, delays, stores
 //!   that reach memory late, processes that die at any verb or stand still for longer than every
 //!   timeout, links that are slow or cut, nodes that fail and come back with or without their
@@ -13,6 +13,7 @@
 //! What is not simulated: congestion inside the network, packets (a message is one thing), and
 //! caches of processors.
 
+mod connection;
 mod datagram;
 mod endpoint;
 mod faults;
@@ -20,6 +21,8 @@ mod memory;
 mod nic;
 mod process;
 mod profile;
+#[cfg(test)]
+mod tests;
 mod verb;
 mod world;
 

@@ -1,11 +1,12 @@
 //! The way of a verb: out through one network card, over the link, through another, and back.
 //!
-//! Each card takes up one message after the other, each link carries one byte after the other, and
-//! each card executes one atomic after the other. So throughput, and latency under load, follow from
-//! the numbers of the [`Profile`](super::Profile).
+//! Each card takes up one message after the other, each link carries one byte after the other, each
+//! way, and each card executes one atomic after the other. So throughput, and latency under load,
+//! follow from the numbers of the [`Profile`](super::Profile).
 
 use rand::seq::SliceRandom;
 
+use super::Profile;
 use super::verb::{Stage, Verb, VerbId, Work};
 use super::world::{Event, Inner, pair};
 use crate::counters::Verb as Kind;
@@ -18,6 +19,27 @@ pub(super) struct Nic {
     serve_ns: f64,
     atomic_ns: f64,
     link_out_ns: f64,
+    link_in_ns: f64,
+    /// The longest that one message took to come in.
+    longest_in_ns: f64,
+    bus_ns: f64,
+}
+
+impl Nic {
+    /// When a message is there that would be at `ns` if it had the way in to itself. Of messages that
+    /// come from several nodes at once, the parts arrive in turn: so the link may have been busy with
+    /// others before, but for as long as the longest message takes its bytes count as on time.
+    fn receive(&mut self, ns: f64, on_link_ns: f64) -> f64 {
+        self.longest_in_ns = self.longest_in_ns.max(on_link_ns);
+        occupy(&mut self.link_in_ns, ns - self.longest_in_ns, on_link_ns);
+        ns.max(self.link_in_ns)
+    }
+
+    /// When a message to the card's own host is there: it crosses the host's bus, not the link.
+    fn loop_back(&mut self, ns: f64, profile: &Profile, bytes: u64) -> f64 {
+        let on_bus_ns = (bytes * 8) as f64 / profile.bus_gbit_s;
+        occupy(&mut self.bus_ns, ns, on_bus_ns) + on_bus_ns + profile.one_way_ns as f64 / 4.0
+    }
 }
 
 /// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; when that begins.
@@ -33,10 +55,14 @@ const RESEND_NS: u64 = 200_000;
 const LATE_NS: u64 = 50_000_000;
 
 impl Inner {
-    /// Sends a posted verb on its way, which its process does at `ns`.
-    pub fn send(&self, id: VerbId, ns: u64) {
+    /// Sends a verb on its way, whose process has come to post it.
+    pub fn leave(&self, id: VerbId) {
         let mut verbs = self.verbs.borrow_mut();
-        let verb = verbs.get(id).expect("it was just posted");
+        // Its process may have died before, or its connection may have been made anew.
+        let Some(verb) = verbs.get(id) else { return };
+        if matches!(verb.stage, Stage::Done(_)) {
+            return;
+        }
         let host = self.process(verb.process).node;
         let profile = &self.profile;
         let issue_ns = match verb.work {
@@ -49,12 +75,13 @@ impl Inner {
         let held = f64::from(profile.connections) / f64::from(node.connections.max(1));
         let missed = held < 1.0 && self.happens(1.0 - held);
         let miss_ns = if missed { profile.connection_miss_ns } else { 0.0 };
-        let mut at = occupy(&mut node.nic.send_ns, ns as f64, issue_ns + miss_ns) + miss_ns;
+        let now = self.now_ns.get() as f64;
+        let mut at = occupy(&mut node.nic.send_ns, now, issue_ns + miss_ns) + miss_ns;
         if verb.request_bytes() > profile.inline_bytes {
             at += profile.dma_ns as f64;
         }
         let arrives = if host == verb.at.region() {
-            at + profile.one_way_ns as f64 / 4.0
+            node.nic.loop_back(at, profile, verb.request_bytes())
         } else {
             let on_link = profile.on_link_ns(verb.request_bytes()) * self.slowness(host, verb);
             at = occupy(&mut node.nic.link_out_ns, at, on_link) + on_link;
@@ -100,13 +127,11 @@ impl Inner {
     fn stuck(&self, id: VerbId, verb: &Verb, again: Event) {
         let now = self.now_ns.get();
         let give_up = verb.posted_ns + self.profile.retry_ns;
-        if !verb.unknown && now < give_up && now + RESEND_NS >= give_up {
-            self.at(give_up, Event::GiveUp(id));
+        if !verb.unknown && now + RESEND_NS >= give_up {
+            self.at(give_up.max(now), Event::GiveUp(id));
         }
         if now < give_up + LATE_NS {
             self.at(now + RESEND_NS, again);
-        } else {
-            self.at(now, Event::GiveUp(id));
         }
     }
 
@@ -116,17 +141,22 @@ impl Inner {
         if verb.stage != Stage::Request {
             return;
         }
-        if verb.lost {
+        let passes = self.passes(verb);
+        if verb.lost || (verb.unreliable && !passes) {
             drop(verbs);
             return self.settle_lost(id);
         }
-        if !self.passes(verb) {
+        if !passes {
             return self.stuck(id, verb, Event::Arrive(id));
         }
-        let now = self.now_ns.get() as f64;
+        let mut now = self.now_ns.get() as f64;
         let profile = &self.profile;
+        let is_local = self.process(verb.process).node == verb.at.region();
         let mut nodes = self.nodes.borrow_mut();
         let nic = &mut nodes[verb.at.region().0 as usize].nic;
+        if !is_local {
+            now = nic.receive(now, profile.on_link_ns(verb.request_bytes()));
+        }
         let begins = match verb.work {
             Work::Read => occupy(&mut nic.serve_ns, now, profile.serve_read_ns),
             Work::Write => occupy(&mut nic.serve_ns, now, profile.serve_write_ns),
@@ -137,10 +167,10 @@ impl Inner {
             }
         };
         drop(nodes);
-        let words = verb.data.len().div_ceil(8);
         let torn = self.faults.borrow().torn;
-        if words > 1 && self.happens(torn) {
-            verb.order = (0..words as u32).collect();
+        let is_atomic = matches!(verb.work, Work::CompareSwap { .. } | Work::FetchAdd { .. });
+        if !is_atomic && verb.words() > 1 && self.happens(torn) {
+            verb.order = (0..verb.words() as u32).collect();
             verb.order.shuffle(&mut *self.random.borrow_mut());
         }
         drop(verbs);
@@ -154,6 +184,10 @@ impl Inner {
         if verb.stage != Stage::Request {
             return;
         }
+        if !self.nodes.borrow()[verb.at.region().0 as usize].up {
+            // The node failed since it arrived. What of it was executed stays so.
+            return self.stuck(id, verb, Event::Arrive(id));
+        }
         let memory = self.memory(verb.at.region());
         let at = verb.at.offset();
         let now = self.now_ns.get();
@@ -161,11 +195,11 @@ impl Inner {
             let count = 1 + self.up_to(verb.order.len() as u64 - 1) as usize;
             let left = verb.order.len() - count;
             for word in verb.order.split_off(left) {
-                let from = word as usize * 8;
-                let to = (from + 8).min(verb.data.len());
+                let part = verb.part(word);
+                let at = at + part.start as u64;
                 match verb.work {
-                    Work::Read => memory.read(at + from as u64, &mut verb.data[from..to]),
-                    _ => memory.write(at + from as u64, &verb.data[from..to]),
+                    Work::Read => memory.read(at, &mut verb.data[part]),
+                    _ => memory.write(at, &verb.data[part]),
                 }
             }
             if left > 0 {
@@ -212,14 +246,17 @@ impl Inner {
         let host = self.process(verb.process).node;
         let profile = &self.profile;
         let now = (self.now_ns.get() + profile.dma_ns / 2) as f64;
+        let slowness = self.slowness(host, verb);
+        let mut nodes = self.nodes.borrow_mut();
+        let nic = &mut nodes[verb.at.region().0 as usize].nic;
         let arrives = if host == verb.at.region() {
-            now + profile.one_way_ns as f64 / 4.0
+            verb.landed = true;
+            nic.loop_back(now, profile, verb.response_bytes())
         } else {
-            let on_link = profile.on_link_ns(verb.response_bytes()) * self.slowness(host, verb);
-            let mut nodes = self.nodes.borrow_mut();
-            let nic = &mut nodes[verb.at.region().0 as usize].nic;
+            let on_link = profile.on_link_ns(verb.response_bytes()) * slowness;
             occupy(&mut nic.link_out_ns, now, on_link) + on_link + profile.one_way_ns as f64
         };
+        drop(nodes);
         drop(verbs);
         self.at(arrives as u64 + self.delay(), Event::Complete(id));
     }
@@ -230,13 +267,24 @@ impl Inner {
         if verb.stage != Stage::Response && !verb.unknown {
             return;
         }
-        if !self.passes(verb) && !verb.unknown {
+        // Nobody waits for an answer to an unreliable WRITE.
+        if !self.passes(verb) && !verb.unknown && !verb.unreliable {
             return self.stuck(id, verb, Event::Complete(id));
         }
         let (process, number) = (verb.process, verb.number);
         if verb.unknown {
             // Executed, and its process was told that nobody knows. Only a fence settles that.
             return;
+        }
+        let now = self.now_ns.get();
+        if !std::mem::replace(&mut verb.landed, true) {
+            let on_link_ns = self.profile.on_link_ns(verb.response_bytes());
+            let host = self.process(process).node;
+            let nic = &mut self.nodes.borrow_mut()[host.0 as usize].nic;
+            let lands = nic.receive(now as f64, on_link_ns) as u64;
+            if lands > now {
+                return self.at(lands, Event::Complete(id));
+            }
         }
         verb.stage = Stage::Done(Ok(()));
         if verb.detached {
@@ -250,8 +298,12 @@ impl Inner {
     /// A process gives a verb up: its connection is broken, and all that is under way on it is of
     /// unknown outcome. It may still be executed until the connection is made again.
     pub fn give_up(&self, id: VerbId) {
-        let broken = self.verbs.borrow_mut().get(id).map(|verb| (verb.process, verb.at.region()));
-        let Some((process, node)) = broken else { return };
+        let broken = self.verbs.borrow_mut().get(id).map(|verb| {
+            let is_over = matches!(verb.stage, Stage::Done(_));
+            (verb.process, verb.at.region(), is_over)
+        });
+        // One that is over says nothing about the connection, which may be a new one.
+        let Some((process, node, false)) = broken else { return };
         let flying = |verb: &Verb| {
             verb.process == process
                 && verb.at.region() == node
@@ -263,7 +315,7 @@ impl Inner {
                 verb.unknown = true;
             }
         }
-        self.process(process).connections.insert(node, false);
+        self.process(process).disconnect(node);
         self.wake(process, self.now_ns.get());
     }
 

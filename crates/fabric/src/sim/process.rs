@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 
+use super::connection::Connection;
 use super::memory::pieces;
 use crate::{RegionId, RemoteAddr};
 
@@ -31,8 +32,9 @@ pub(super) struct Process {
     /// Verbs posted, and the numbers of those that change memory and may still be executed.
     pub posted: u64,
     pub unsettled: BTreeSet<u64>,
-    /// Its connections: whether they work.
-    pub connections: BTreeMap<RegionId, bool>,
+    pub connections: BTreeMap<RegionId, Connection>,
+    /// Cut off from all nodes for good: its place may be another's.
+    pub fenced: bool,
     pub wall_skew_ms: i64,
 }
 
@@ -52,6 +54,7 @@ impl Process {
             posted: 0,
             unsettled: BTreeSet::new(),
             connections: BTreeMap::new(),
+            fenced: false,
             wall_skew_ms: 0,
         }
     }
@@ -60,6 +63,13 @@ impl Process {
     pub fn runs_from(&self, ns: u64) -> u64 {
         let ns = ns.max(self.busy_until_ns);
         self.slices.map_or(ns, |slices| slices.runs_from(ns))
+    }
+
+    /// Marks the connection to a node broken, if there is one.
+    pub fn disconnect(&mut self, node: RegionId) {
+        if let Some(connection) = self.connections.get_mut(&node) {
+            connection.works = false;
+        }
     }
 }
 
@@ -157,6 +167,11 @@ impl Stores {
     pub fn take_all(&mut self) -> VecDeque<Store> {
         (self.closed_ns, self.drained_ns) = (0, 0);
         std::mem::take(&mut self.waiting)
+    }
+
+    /// Forgets what would reach memory after `ns`.
+    pub fn lose_after(&mut self, ns: u64) {
+        self.waiting.retain(|store| store.ns <= ns);
     }
 
     /// What the process itself sees of the aligned word at `at`, of which memory holds `word`.

@@ -17,6 +17,8 @@ pub struct Profile {
     pub one_way_ns: u64,
     /// Gigabits a link carries in a second, each way.
     pub link_gbit_s: f64,
+    /// Gigabits in a second that cross a host's bus when a NIC serves its own host.
+    pub bus_gbit_s: f64,
     /// Bytes of headers around a payload.
     pub header_bytes: u64,
     /// A NIC takes up a READ or an atomic to send every so often.
@@ -43,6 +45,8 @@ pub struct Profile {
     pub post_ns: u64,
     /// Processor time to take completions and go on.
     pub resume_ns: u64,
+    /// Gigabytes in a second that a processor copies into its own node's memory.
+    pub copy_gbyte_s: f64,
     /// How long a request is sent again and again until its connection is given up.
     pub retry_ns: u64,
     /// How long a scheduler lets a process run while others wait.
@@ -59,11 +63,13 @@ const CONNECTX_3: Profile = Profile {
     source: "10 GbE ConnectX-3 of the Nessie paper (§6). Rates of the same card from HERD (§3.2): \
              READs 19.5 M/s both ways, WRITEs 35 M/s in and 21 M/s out, and 256 connections that \
              bring the latter to 15 % (§3.3), from which connections and their misses are set; \
-             atomics 2.24 M/s from KV-Direct (§1). Round trip of 2 us from HERD (§3.2)",
+             atomics 2.24 M/s from KV-Direct (§1). Round trip of 2 us from HERD (§3.2). The host's \
+             side, a PCIe 3.0 bus of 8 lanes and copies of 5 GB/s, is an assumption",
     caps: NETWORK,
     one_host: false,
     one_way_ns: 800,
     link_gbit_s: 10.0,
+    bus_gbit_s: 63.0,
     header_bytes: 60,
     issue_read_ns: 1e3 / 19.5,
     issue_write_ns: 1e3 / 21.0,
@@ -77,6 +83,7 @@ const CONNECTX_3: Profile = Profile {
     doorbell_ns: 60,
     post_ns: 20,
     resume_ns: 40,
+    copy_gbyte_s: 5.0,
     retry_ns: 500_000_000,
     slice_ns: 4_000_000,
 };
@@ -102,9 +109,12 @@ impl Profile {
     pub const CONNECTX_6_200: Profile = Profile {
         name: "connectx6-200g",
         source: "200 Gb/s, 215 M messages/s and 0.8 us from its product brief; the rate of atomics \
-                 (20 M/s on one NIC) and the number of connections are assumptions",
+                 (20 M/s on one NIC), the number of connections and the host's side (PCIe 4.0 of 16 \
+                 lanes, copies of 10 GB/s) are assumptions",
         one_way_ns: 650,
         link_gbit_s: 200.0,
+        bus_gbit_s: 252.0,
+        copy_gbyte_s: 10.0,
         issue_read_ns: 1e3 / 107.0,
         issue_write_ns: 1e3 / 107.0,
         serve_read_ns: 1e3 / 107.0,
@@ -129,6 +139,8 @@ impl Profile {
         one_host: true,
         one_way_ns: 20,
         link_gbit_s: 200.0,
+        bus_gbit_s: 200.0,
+        copy_gbyte_s: 100.0,
         header_bytes: 0,
         issue_read_ns: 1.0,
         issue_write_ns: 1.0,

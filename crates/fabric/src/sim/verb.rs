@@ -48,10 +48,14 @@ pub(super) struct Verb {
     /// Words of a torn transfer in the order in which they are moved; those that are left.
     pub order: Vec<u32>,
     pub stage: Stage,
+    /// Whether its answer has had its turn on the link to its process's node.
+    pub landed: bool,
     /// Whether nobody waits for it.
     pub detached: bool,
     /// Whether its process was told that the outcome is unknown, while it may still be executed.
     pub unknown: bool,
+    /// Whether it is sent once and never again.
+    pub unreliable: bool,
     /// Whether it was lost on the way: an unreliable one.
     pub lost: bool,
     pub posted_ns: u64,
@@ -60,6 +64,18 @@ pub(super) struct Verb {
 }
 
 impl Verb {
+    /// The words of memory that it touches.
+    pub fn words(&self) -> u64 {
+        let at = self.at.offset();
+        (at + self.data.len() as u64).div_ceil(8) - at / 8
+    }
+
+    /// The bytes of `data` that are in the word of that number.
+    pub fn part(&self, word: u32) -> std::ops::Range<usize> {
+        let (into, word) = ((self.at.offset() & 7) as usize, word as usize);
+        (word * 8).saturating_sub(into)..((word + 1) * 8 - into).min(self.data.len())
+    }
+
     /// Bytes of payload in the request.
     pub fn request_bytes(&self) -> u64 {
         match self.work {

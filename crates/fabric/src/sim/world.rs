@@ -83,6 +83,8 @@ type Entry = (u64, u64, Event);
 pub(super) enum Event {
     /// A process has its turn.
     Run(ProcessId),
+    /// A verb leaves its process.
+    Leave(VerbId),
     /// A request is at its node.
     Arrive(VerbId),
     /// A verb, or a part of it, is executed.
@@ -226,8 +228,10 @@ impl World {
     }
 
     /// What a node does before it gives a dead process's place to another: cuts its connections off
-    /// at all nodes, so that nothing it posted is executed any more.
+    /// at all nodes for good, so that nothing is executed any more that it posted, or will post if
+    /// it only stood still.
     pub fn fence(&self, process: ProcessId) {
+        self.0.process(process).fenced = true;
         self.0.fence(process, None);
     }
 
@@ -289,9 +293,7 @@ impl World {
         let ids = self.0.verbs.borrow().ids(flying);
         ids.into_iter().for_each(|id| self.0.fail(id));
         for process in self.0.processes.borrow_mut().iter_mut() {
-            if let Some(works) = process.connections.get_mut(&node) {
-                *works = false;
-            }
+            process.disconnect(node);
         }
     }
 
@@ -312,6 +314,7 @@ impl World {
         self.0.events.set(self.0.events.get() + 1);
         match event {
             Event::Run(process) => self.0.run(process),
+            Event::Leave(verb) => self.0.leave(verb),
             Event::Arrive(verb) => self.0.arrive(verb),
             Event::Execute(verb) => self.0.execute(verb),
             Event::Complete(verb) => self.0.complete(verb),
@@ -423,9 +426,10 @@ impl Inner {
     fn die(&self, id: ProcessId) {
         let mut process = self.process(id);
         process.alive = false;
-        process.stores.take_all();
+        // It came as far as the turn that it has at this moment.
+        let now = self.now_ns.get() + process.spent_ns;
+        process.stores.lose_after(now);
         drop(process);
-        let now = self.now_ns.get();
         let mut verbs = self.verbs.borrow_mut();
         for verb in verbs.ids(|verb| verb.process == id && verb.leaves_ns > now) {
             let number = verbs.remove(verb).map(|verb| verb.number);
@@ -436,7 +440,8 @@ impl Inner {
     /// Whether a fault kills the process here, or lets it stand still.
     pub fn tempt(&self, id: ProcessId) {
         let Faults { deaths, pauses, pause_ns, .. } = *self.faults.borrow();
-        if !self.process(id).mortal {
+        let Process { mortal, alive, .. } = *self.process(id);
+        if !mortal || !alive {
             return;
         }
         if self.happens(deaths) {
@@ -495,7 +500,7 @@ impl Inner {
         }
         drop(verbs);
         self.process(process).unsettled.remove(&number);
-        self.process(process).connections.insert(node, false);
+        self.process(process).disconnect(node);
         self.wake(process, self.now_ns.get());
     }
 }

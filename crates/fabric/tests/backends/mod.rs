@@ -1,0 +1,127 @@
+//! The backends that the suite is run against: each is a small cluster.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loch_fabric::lanes::block_on;
+use loch_fabric::shm::{Region, ShmEndpoint};
+use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
+use loch_fabric::{Fabric, RegionId};
+
+/// Regions of a cluster.
+pub const REGIONS: u8 = 2;
+/// Bytes of a region.
+pub const BYTES: u64 = 1 << 20;
+
+/// What an endpoint is used for, from its beginning to its end.
+pub type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+/// Makes a task for the endpoint of that number.
+pub type Program<F> = for<'a> fn(&'a F, usize) -> Task<'a>;
+
+/// Some regions, all zero at first, and endpoints to them.
+pub trait Cluster {
+    /// An endpoint.
+    type F: Fabric + 'static;
+
+    /// [`REGIONS`] regions of [`BYTES`].
+    fn new() -> Self;
+
+    /// Makes an endpoint at each of `homes`, which does what `program` says, all at the same time,
+    /// and waits for them.
+    fn run(&self, homes: &[RegionId], program: Program<Self::F>);
+
+    /// As [`Cluster::run`] for one endpoint that may only read the last region; whether this
+    /// backend has such a thing.
+    fn run_reader(&self, program: Program<Self::F>) -> bool;
+}
+
+/// Threads of this process and regions in its memory.
+pub struct Shm {
+    regions: Vec<Arc<Region>>,
+}
+
+impl Shm {
+    fn endpoint(&self, home: RegionId, regions: &[Arc<Region>]) -> ShmEndpoint {
+        let mut endpoint = ShmEndpoint::new(home);
+        for (id, region) in regions.iter().enumerate() {
+            endpoint.attach(RegionId(id as u8), region.clone());
+        }
+        endpoint
+    }
+}
+
+impl Cluster for Shm {
+    type F = ShmEndpoint;
+
+    fn new() -> Self {
+        let region = |_| Arc::new(Region::anonymous(BYTES).expect("a megabyte is free"));
+        Self { regions: (0..REGIONS).map(region).collect() }
+    }
+
+    fn run(&self, homes: &[RegionId], program: Program<ShmEndpoint>) {
+        std::thread::scope(|scope| {
+            for (number, home) in homes.iter().enumerate() {
+                let endpoint = self.endpoint(*home, &self.regions);
+                scope.spawn(move || block_on(program(&endpoint, number)));
+            }
+        });
+    }
+
+    fn run_reader(&self, program: Program<ShmEndpoint>) -> bool {
+        let mut regions = self.regions.clone();
+        let last = regions.pop().expect("there are some");
+        let fd = last.fd().as_fd().try_clone_to_owned().expect("there are free descriptors");
+        let read_only = Region::from_fd(fd, BYTES, false).expect("it is mapped already");
+        regions.push(Arc::new(read_only));
+        block_on(program(&self.endpoint(RegionId(0), &regions), 0));
+        true
+    }
+}
+
+/// A simulated cluster with the profile of that number.
+pub struct Sim<const PROFILE: usize> {
+    world: World,
+}
+
+/// A run that takes more virtual time than this is stuck.
+const VIRTUAL_NS_MAX: u64 = 10_000_000_000;
+
+impl<const PROFILE: usize> Cluster for Sim<PROFILE> {
+    type F = SimEndpoint;
+
+    fn new() -> Self {
+        let world = World::new(1, Profile::ALL[PROFILE], Faults::default());
+        (0..REGIONS).for_each(|_| _ = world.add_node(BYTES));
+        Self { world }
+    }
+
+    fn run(&self, homes: &[RegionId], program: Program<SimEndpoint>) {
+        let left = Rc::new(Cell::new(homes.len()));
+        for (number, home) in homes.iter().enumerate() {
+            let process = self.world.add_process(*home);
+            let (endpoint, left) = (self.world.endpoint(process), left.clone());
+            self.world.start(process, async move {
+                program(&endpoint, number).await;
+                left.set(left.get() - 1);
+            });
+        }
+        let until = self.world.now_ns() + VIRTUAL_NS_MAX;
+        while left.get() > 0 {
+            assert!(self.world.step() && self.world.now_ns() < until, "a program does not end");
+        }
+    }
+
+    fn run_reader(&self, _program: Program<SimEndpoint>) -> bool {
+        false
+    }
+}
+
+impl<const PROFILE: usize> Drop for Sim<PROFILE> {
+    fn drop(&mut self) {
+        self.world.clone().end();
+    }
+}
