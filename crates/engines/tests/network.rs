@@ -93,3 +93,24 @@ fn a_put_that_cannot_note_what_it_replaced_is_done_all_the_same() {
     });
     assert!(refused.get(), "the node was out of reach all the time");
 }
+
+/// The note by which a scrub frees an entry was still on its way when the scrub ended, and the session,
+/// which nobody used before the next one, held every grace period up. The simulation found it
+/// (workload `reuse`).
+#[test]
+fn a_scrub_waits_for_its_notes_before_it_ends() {
+    let (world, [here, there]) = two_nodes();
+    run(&world, &Rc::new(there), |dead| async move {
+        std::mem::forget(dead.reserve(b"key", 100, PutOptions::default()).await.unwrap());
+    });
+    let session = |node| [0, 8].map(|at| world.load(session_addr(node, 0).add(at)));
+    assert_eq!(session(THERE)[1] & 1, 1, "it died in the middle of an operation");
+    world.store(session_addr(THERE, 0), 0);
+    let freed = Rc::new(Cell::new(0));
+    let seen = freed.clone();
+    run(&world, &Rc::new(here), |agent| async move {
+        seen.set(agent.scrub(THERE.0, 100_000).await.unwrap().freed);
+    });
+    assert_eq!(freed.get(), 1);
+    assert_eq!(session(HERE)[1] & 1, 0, "nothing is under way, and nobody has to wait for it");
+}

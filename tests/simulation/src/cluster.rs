@@ -19,7 +19,7 @@ use loch_fabric::{Fabric, RegionId, RemoteAddr};
 use crate::workload::Table;
 
 /// Session slots of a node.
-const SESSIONS: u32 = 32;
+const SESSIONS: u32 = 64;
 /// Between two looks of an agent for something to do.
 const AGENT_PAUSE_US: u64 = 200;
 /// How long a scrub waits for clients in the middle of an operation.

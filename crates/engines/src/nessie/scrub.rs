@@ -72,6 +72,13 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// [`EngineError::Timeout`] if the grace period did not pass, or the fabric's errors.
     pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
+        let scrubbed = self.scrub_table(dti, wait_us).await;
+        // Between scrubs nobody uses this session, which would go on announcing what it posted.
+        self.session.quiesce(&self.fabric).await?;
+        scrubbed
+    }
+
+    async fn scrub_table(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
         let mut report = Scrubbed::default();
         let suspects = self.suspects(dti, &mut report).await?;
         let stuck = self.unowned(dti).await?;
