@@ -14,7 +14,7 @@ use super::progress::Progress;
 use super::spec::{Spec, Stop};
 use super::system::{Fabric, System};
 use super::tally::{Latencies, Tally, latencies, unpack_into};
-use super::target::{self, Endpoint, Service, Traffic, loch};
+use super::target::{self, Endpoint, Service, TargetError, Traffic, loch};
 use super::tuning::{Cores, Tuning};
 use super::wire::{ClientReport, FromClient, Open, ToClient};
 
@@ -62,13 +62,12 @@ pub fn measure(
     interrupted: &AtomicBool,
 ) -> Result<Measured, BenchError> {
     if let (System::Engine(engine), Fabric::Sim) = (system, spec.fabric) {
-        return Ok(loch::simulate(engine, spec, interrupted)?);
+        let simulated = loch::simulate(engine, spec, progress, interrupted);
+        return simulated.map_err(|error| interrupted_or(error, interrupted));
     }
     progress.phase("starting", None);
-    let service = target::start(system, spec, interrupted).map_err(|error| {
-        // Whatever a server that did not come up says then, this is why.
-        if interrupted.load(Ordering::Relaxed) { BenchError::Interrupted } else { error.into() }
-    })?;
+    let service = target::start(system, spec, interrupted)
+        .map_err(|error| interrupted_or(error, interrupted))?;
     let mut fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
     open(&mut fleet, system, spec, &service.endpoint())?;
     load(&mut fleet, spec, progress)?;
@@ -90,6 +89,11 @@ pub fn measure(
     measured.limit_ops_per_s = limit_ops_per_s;
     measured.tuning = tuning;
     Ok(measured)
+}
+
+/// Whatever a server that did not come up says after an interruption, that is why.
+fn interrupted_or(error: TargetError, interrupted: &AtomicBool) -> BenchError {
+    if interrupted.load(Ordering::Relaxed) { BenchError::Interrupted } else { error.into() }
 }
 
 fn open(
@@ -262,11 +266,12 @@ fn finished_if(expected: bool) -> Step {
 }
 
 /// Where the part of `client` begins when `records` are split into `clients` parts.
-fn part(records: u64, client: u32, clients: u32) -> u64 {
+pub fn part(records: u64, client: u32, clients: u32) -> u64 {
     (u128::from(records) * u128::from(client) / u128::from(clients)) as u64
 }
 
-fn merge(system: System, reports: &[ClientReport]) -> Measured {
+/// All clients together.
+pub fn merge(system: System, reports: &[ClientReport]) -> Measured {
     let mut measured = Measured {
         system,
         seconds: 0.0,

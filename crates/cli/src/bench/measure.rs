@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 
 use quanta::Clock;
 
+use super::spec::{Spec, Stop};
 use super::tally::{Latencies, Tally, latencies};
 use super::trace::Trace;
 use super::workload::Workload;
@@ -21,8 +22,36 @@ use super::workload::Workload;
 const OPS_ALL_TIMED_MAX: u64 = 1 << 17;
 /// Bounds between which the deadline check adapts, in operations.
 const CHECK_EVERY_OPS_MAX: u32 = 256;
-/// The check aims to lie this far apart.
-const CHECK_EVERY_NS: u64 = 50_000;
+/// Share of the measured phase that is run before it, unmeasured: page tables,
+/// buffers and branch predictors are then as they are later.
+const WARM_UP_SHARE: f64 = 0.1;
+/// Bounds of the warm-up.
+const WARM_UP_NS_MAX: f64 = 0.5e9;
+const WARM_UP_OPS_MAX: u64 = 100_000;
+
+/// Where a run takes its time from.
+pub trait Ticks {
+    /// The looks at the deadline aim to lie this far apart; 0: one before every operation.
+    const CHECK_EVERY_NS: u64;
+    /// Now, in units of this clock; never 0.
+    fn raw(&self) -> u64;
+    /// Nanoseconds between two moments.
+    fn delta_as_nanos(&self, from: u64, to: u64) -> u64;
+}
+
+impl Ticks for Clock {
+    const CHECK_EVERY_NS: u64 = 50_000;
+
+    #[inline]
+    fn raw(&self) -> u64 {
+        Clock::raw(self)
+    }
+
+    #[inline]
+    fn delta_as_nanos(&self, from: u64, to: u64) -> u64 {
+        Clock::delta_as_nanos(self, from, to)
+    }
+}
 
 /// What bounds a run; whichever comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +60,30 @@ pub struct Budget {
     pub ops: u64,
     /// Nanoseconds.
     pub ns: u64,
+}
+
+impl Budget {
+    /// One client's part of the measured phase.
+    pub fn of(spec: &Spec, client: u32) -> Self {
+        match spec.stop {
+            Stop::Seconds(seconds) => Budget { ops: u64::MAX, ns: (seconds * 1e9) as u64 },
+            Stop::Ops(ops) => {
+                let clients = u64::from(spec.clients);
+                let ops = ops / clients + u64::from(u64::from(client) < ops % clients);
+                Budget { ops, ns: u64::MAX }
+            }
+        }
+    }
+
+    /// What is run before, unmeasured.
+    pub fn warm_up(self) -> Self {
+        match self {
+            Budget { ops: u64::MAX, ns } => {
+                Budget { ops: u64::MAX, ns: (ns as f64 * WARM_UP_SHARE).min(WARM_UP_NS_MAX) as u64 }
+            }
+            Budget { ops, ns } => Budget { ops: (ops / 10).min(WARM_UP_OPS_MAX), ns },
+        }
+    }
 }
 
 /// What an operation does.
@@ -69,10 +122,10 @@ pub enum Outcome<'a> {
 }
 
 /// A client's measured phase.
-pub struct Run<'a> {
+pub struct Run<'a, C = Clock> {
     workload: &'a Workload,
     trace: &'a Trace,
-    clock: &'a Clock,
+    clock: &'a C,
     budget: Budget,
     /// When it began, in raw clock units.
     began: u64,
@@ -99,13 +152,13 @@ impl Op {
     }
 }
 
-impl<'a> Run<'a> {
+impl<'a, C: Ticks> Run<'a, C> {
     /// Begins now. `time_every` is the target's wish: 1 where an operation
     /// costs microseconds, more where timing would be a visible part of it.
     pub fn begin(
         workload: &'a Workload,
         trace: &'a Trace,
-        clock: &'a Clock,
+        clock: &'a C,
         client: u32,
         budget: Budget,
         time_every: u32,
@@ -236,7 +289,7 @@ impl<'a> Run<'a> {
         }
         let since = ns.saturating_sub(self.checked_ns.replace(ns));
         let every = self.check_every_ops.get();
-        let every = if since > CHECK_EVERY_NS {
+        let every = if since >= C::CHECK_EVERY_NS {
             (every / 2).max(1)
         } else {
             (every * 2).min(CHECK_EVERY_OPS_MAX)

@@ -28,7 +28,8 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
     #[arg(hide_short_help = true)]
     pub batched_reads: AutoSwitch,
-    /// Entries carry checksums, as they have to where a second look at an entry is dear
+    /// Entries carry checksums, as they have to where a second look at an entry is dear: with
+    /// --fabric sim they always do
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "off")]
     #[arg(hide_short_help = true)]
     pub checksums: Switch,

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::harness::Measured;
 use super::spec::Spec;
+use super::system::Fabric;
 use super::tally::Latencies;
 use super::target::OpTraffic;
 use super::tuning::Tuning;
@@ -156,7 +157,7 @@ pub fn put_out(bytes: &[u8]) -> io::Result<()> {
 fn heading(spec: &Spec) -> String {
     format!(
         "{} records of {} B keys and {} B values, {} % GETs, {};\n\
-         closed loop, {} client{} of {} lane{}{}",
+         closed loop, {} client{} of {} lane{}{}{}",
         grouped(spec.records as f64),
         spec.key_size,
         spec.value_size,
@@ -169,6 +170,10 @@ fn heading(spec: &Spec) -> String {
         match spec.background_hogs {
             0 => String::new(),
             hogs => format!(", beside {hogs} background hog{}", plural(hogs.into())),
+        },
+        match spec.fabric {
+            Fabric::Sim => format!("; simulated: {}", spec.hardware.profile().name),
+            _ => String::new(),
         },
     )
 }

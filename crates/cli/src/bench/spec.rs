@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::error::BenchError;
 use super::options::TableOptions;
 use super::size::parse_size;
-use super::system::{Engine, EngineChoice, Fabric, Peer};
+use super::system::{Engine, EngineChoice, Fabric, Hardware, Peer};
 
 /// Keys carry a unique 8-byte identity, so they cannot be shorter.
 pub const KEY_SIZE_MIN: usize = 8;
@@ -25,6 +25,10 @@ pub const VALUE_SIZE_MAX: usize = 256 << 20;
 pub const RECORDS_MAX: u64 = 1 << 40;
 /// Outstanding operations of one client.
 pub const LANES_MAX: usize = 4096;
+/// Length of the measurement unless told otherwise, in seconds: on the simulator of virtual time,
+/// which takes about a second of real time for ten clients.
+const SECONDS_DEFAULT: f64 = 5.0;
+const SECONDS_DEFAULT_SIMULATED: f64 = 0.01;
 /// Processes started by one run, of a kind.
 pub const PROCESSES_MAX: u32 = 1024;
 
@@ -52,6 +56,9 @@ pub enum Stop {
 ///
 /// Every client is a process of its own that keeps --lanes operations
 /// outstanding (a closed loop). Sizes are written 64, 16KiB, 1GiB.
+///
+/// With --fabric sim, nodes, clients and network are simulated: all times are
+/// virtual, and the same options give the same result to the last digit.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
     /// Engines to measure: nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none
@@ -60,6 +67,9 @@ pub struct BenchArgs {
     /// What carries the verbs
     #[arg(long, value_enum, value_name = "FABRIC", default_value = "shm")]
     pub fabric: Fabric,
+    /// Hardware that --fabric sim simulates [default: connectx3-56g]
+    #[arg(long, value_enum, value_name = "HARDWARE")]
+    pub profile: Option<Hardware>,
     /// Node processes that hold the data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub nodes: u32,
@@ -84,7 +94,7 @@ pub struct BenchArgs {
     /// How keys are picked: uniform or zipf:THETA
     #[arg(long, value_name = "DIST", default_value = "zipf:0.99")]
     pub dist: Dist,
-    /// Length of the measurement [default: 5]
+    /// Length of the measurement [default: 5; with --fabric sim 0.01, of virtual time]
     #[arg(long, value_name = "T", conflicts_with = "ops")]
     pub seconds: Option<f64>,
     /// Operations to measure, of all clients together, instead of --seconds
@@ -93,7 +103,8 @@ pub struct BenchArgs {
     /// Seed of the key traces
     #[arg(long, value_name = "X", default_value_t = 1)]
     pub seed: u64,
-    /// Busy-looping processes beside the measurement
+    /// Busy-looping processes beside the measurement; with --fabric sim on every node's host,
+    /// whose 12 cores they share with the clients there (without hogs each client has its own)
     #[arg(long, value_name = "H", default_value_t = 0)]
     pub background_hogs: u32,
     /// Stores to measure beside Loch: memcached, redis, lmdb
@@ -118,6 +129,8 @@ pub struct Spec {
     pub peers: Vec<Peer>,
     /// What carries the verbs.
     pub fabric: Fabric,
+    /// What is simulated; used with [`Fabric::Sim`] alone.
+    pub hardware: Hardware,
     /// Node processes.
     pub nodes: u32,
     /// Client processes.
@@ -155,6 +168,7 @@ impl BenchArgs {
             engines: engines(&self.engine)?,
             peers: self.peer,
             fabric: self.fabric,
+            hardware: self.profile.unwrap_or(Hardware::ConnectX3At56),
             nodes: self.nodes,
             clients: self.clients,
             lanes: self.lanes,
@@ -164,7 +178,7 @@ impl BenchArgs {
                 as usize,
             reads: self.reads,
             dist: self.dist,
-            stop: stop(self.seconds, self.ops)?,
+            stop: stop(self.seconds, self.ops, self.fabric)?,
             seed: self.seed,
             background_hogs: self.background_hogs,
             json: self.json,
@@ -181,6 +195,17 @@ impl BenchArgs {
                 "--reads {} is not a share: give a number from 0 (only PUTs) to 1 (only GETs)",
                 spec.reads
             )));
+        }
+        if self.profile.is_some() && spec.fabric != Fabric::Sim {
+            return Err(BenchError::usage(
+                "--profile names hardware to simulate: add --fabric sim, or drop it",
+            ));
+        }
+        if !spec.peers.is_empty() && spec.fabric == Fabric::Sim {
+            return Err(BenchError::usage(
+                "--peer is measured in real time and --fabric sim in virtual time, which cannot be \
+                 compared: measure them in two runs",
+            ));
         }
         if spec.engines.is_empty() && spec.peers.is_empty() {
             return Err(BenchError::usage(
@@ -255,14 +280,16 @@ fn engines(choices: &[EngineChoice]) -> Result<Vec<Engine>, BenchError> {
     Ok(engines)
 }
 
-fn stop(seconds: Option<f64>, ops: Option<u64>) -> Result<Stop, BenchError> {
+fn stop(seconds: Option<f64>, ops: Option<u64>, fabric: Fabric) -> Result<Stop, BenchError> {
     match (seconds, ops) {
         (_, Some(0)) => Err(BenchError::usage("--ops 0 measures nothing: give 1 or more")),
         (_, Some(ops)) => Ok(Stop::Ops(ops)),
         (Some(s), None) if !(s > 0.0 && s <= 86_400.0) => Err(BenchError::usage(format!(
             "--seconds {s} is no length of time: give a number above 0, at most 86400"
         ))),
-        (seconds, None) => Ok(Stop::Seconds(seconds.unwrap_or(5.0))),
+        (Some(seconds), None) => Ok(Stop::Seconds(seconds)),
+        (None, None) if fabric == Fabric::Sim => Ok(Stop::Seconds(SECONDS_DEFAULT_SIMULATED)),
+        (None, None) => Ok(Stop::Seconds(SECONDS_DEFAULT)),
     }
 }
 
@@ -304,6 +331,12 @@ pub mod tests {
     }
 
     #[test]
+    fn a_simulated_run_has_defaults_of_its_own() {
+        let spec = spec("--fabric sim").unwrap();
+        assert_eq!((spec.hardware, spec.stop), (Hardware::ConnectX3At56, Stop::Seconds(0.01)));
+    }
+
+    #[test]
     fn lists_are_comma_separated_or_repeated() {
         let spec = spec("--engine pilaf,herd --peer redis --peer lmdb,memcached").unwrap();
         assert_eq!(spec.engines, [Engine::Pilaf, Engine::Herd]);
@@ -327,6 +360,9 @@ pub mod tests {
             ("--dist zipf", "--dist", "zipf:THETA"),
             ("--dist zipf:1.2", "--dist", "between 0 and 1"),
             ("--engine none", "--engine", "--peer"),
+            ("--profile connectx3-10g", "--profile", "--fabric sim"),
+            ("--fabric sim --profile connectx7", "--profile", "connectx6-200g"),
+            ("--fabric sim --peer redis", "--peer", "two runs"),
             ("--engine none,nessie --peer lmdb", "--engine", "drop one"),
             ("--engine nessy", "--engine", "nessie-hybrid"),
             ("--seconds 1 --ops 2", "--seconds", "cannot be used with"),

@@ -6,6 +6,8 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use loch_fabric::sim::Profile;
 use serde::{Deserialize, Serialize};
 
 /// One row of a result: a Loch engine or a peer.
@@ -44,8 +46,20 @@ pub enum Fabric {
     Shm,
     /// RDMA verbs.
     Verbs,
-    /// Virtual time, one process.
+    /// Simulated RDMA in virtual time, in one process: the same options and seed, the same result.
     Sim,
+}
+
+/// The hardware that `--fabric sim` simulates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hardware {
+    /// ConnectX-3 at 10 Gb/s.
+    ConnectX3At10,
+    /// ConnectX-3 at 56 Gb/s.
+    ConnectX3At56,
+    /// ConnectX-6 at 200 Gb/s.
+    ConnectX6At200,
 }
 
 /// A store measured beside Loch with the same workload.
@@ -106,6 +120,29 @@ impl Fabric {
             Fabric::Verbs => "verbs",
             Fabric::Sim => "sim",
         }
+    }
+}
+
+impl Hardware {
+    /// Its numbers.
+    pub fn profile(self) -> Profile {
+        match self {
+            Hardware::ConnectX3At10 => Profile::CONNECTX_3_10,
+            Hardware::ConnectX3At56 => Profile::CONNECTX_3_56,
+            Hardware::ConnectX6At200 => Profile::CONNECTX_6_200,
+        }
+    }
+}
+
+/// By hand, so that names and sources are the fabric's.
+impl ValueEnum for Hardware {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Hardware::ConnectX3At10, Hardware::ConnectX3At56, Hardware::ConnectX6At200]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let profile = self.profile();
+        Some(PossibleValue::new(profile.name).help(profile.source))
     }
 }
 

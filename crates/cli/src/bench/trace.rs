@@ -39,9 +39,14 @@ pub struct Entry {
 impl Trace {
     /// The trace of one client of `spec`.
     pub fn generate(spec: &Spec, client: u32) -> Self {
+        Self::of_length(spec, client, TRACE_OPS_MAX)
+    }
+
+    /// The same, of at most so many operations.
+    pub fn of_length(spec: &Spec, client: u32, most: u64) -> Self {
         let len = match spec.stop {
-            Stop::Ops(ops) => ops.min(TRACE_OPS_MAX),
-            Stop::Seconds(_) => TRACE_OPS_MAX,
+            Stop::Ops(ops) => ops.min(most),
+            Stop::Seconds(_) => most,
         };
         let mut source = Source::new(spec, client);
         if spec.records <= NARROW_RECORDS_MAX {

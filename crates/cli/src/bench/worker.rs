@@ -8,7 +8,7 @@ use quanta::Clock;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::measure::{Budget, Run};
-use super::spec::{Spec, Stop};
+use super::spec::Spec;
 use super::tally::pack;
 use super::target::{self, Target, Traffic};
 use super::trace::Trace;
@@ -16,12 +16,6 @@ use super::tuning::{Cores, Tuning};
 use super::wire::{ClientReport, FromClient, Open, ToClient, say};
 use super::workload::Workload;
 
-/// Share of the measured phase that is run before it, unmeasured: page tables,
-/// buffers and branch predictors are then as they are later.
-const WARM_UP_SHARE: f64 = 0.1;
-/// Bounds of the warm-up.
-const WARM_UP_NS_MAX: f64 = 0.5e9;
-const WARM_UP_OPS_MAX: u64 = 100_000;
 /// How long a way to share cores is tried.
 const TRIAL_NS: u64 = 100_000_000;
 /// How many operations are counted: enough that PUTs of a twentieth show to
@@ -83,7 +77,7 @@ fn answer(
         }
         ToClient::Prepare => {
             client.trace = Trace::generate(&client.spec, client.number);
-            client.run(warm_up(client.budget()))?;
+            client.run(client.budget().warm_up())?;
             Ok(FromClient::Ready)
         }
         ToClient::Try(tuning) => client.try_out(tuning).map(FromClient::Tried),
@@ -114,14 +108,7 @@ impl Client {
 
     /// This client's part of the measured phase.
     fn budget(&self) -> Budget {
-        match self.spec.stop {
-            Stop::Seconds(seconds) => Budget { ops: u64::MAX, ns: (seconds * 1e9) as u64 },
-            Stop::Ops(ops) => {
-                let clients = u64::from(self.spec.clients);
-                let ops = ops / clients + u64::from(u64::from(self.number) < ops % clients);
-                Budget { ops, ns: u64::MAX }
-            }
-        }
+        Budget::of(&self.spec, self.number)
     }
 
     /// Runs for a moment in one way and stays in it.
@@ -165,15 +152,6 @@ impl Client {
             put_ns: pack(&puts),
             refusal: self.target.refusal(),
         })
-    }
-}
-
-fn warm_up(budget: Budget) -> Budget {
-    match budget {
-        Budget { ops: u64::MAX, ns } => {
-            Budget { ops: u64::MAX, ns: (ns as f64 * WARM_UP_SHARE).min(WARM_UP_NS_MAX) as u64 }
-        }
-        Budget { ops, ns } => Budget { ops: (ops / 10).min(WARM_UP_OPS_MAX), ns },
     }
 }
 

@@ -175,7 +175,7 @@ pub enum TargetError {
         engine: &'static str,
     },
     /// The fabric is not in this build.
-    #[error("--fabric {fabric} is not in this build of loch, which has shm")]
+    #[error("--fabric {fabric} is not in this build of loch, which has shm and sim")]
     FabricUnavailable {
         /// The fabric.
         fabric: &'static str,

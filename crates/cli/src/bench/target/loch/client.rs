@@ -11,11 +11,11 @@ use loch::lanes::{self, block_on};
 use loch::{Cluster, ConnectOptions, Table};
 use loch_engines::EngineError;
 use loch_engines::nessie::{self, PutOptions};
-use loch_fabric::Buf;
 use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{Buf, Fabric};
 
 use super::{TABLE, limit, traffic};
-use crate::bench::measure::{Kind, Op, Outcome, Run};
+use crate::bench::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::bench::spec::Spec;
 use crate::bench::system::Engine;
 use crate::bench::target::{Endpoint, Target, TargetError, Traffic};
@@ -127,7 +127,7 @@ impl Target for Client {
             let mut next = part.start;
             while next < part.end {
                 let end = part.end.min(next + LOAD_BATCH);
-                load_batch(engine, workload, next..end, self.lanes.max(LOAD_LANES_MIN))
+                block_on(load_batch(engine, workload, next..end, self.lanes.max(LOAD_LANES_MIN)))
                     .map_err(|error| self.lost("load a record", error))?;
                 done += end - next;
                 next = end;
@@ -160,7 +160,8 @@ impl Target for Client {
     }
 
     fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
-        traffic::count(self.table.engine(), run, self.lanes)
+        let refusal = RefCell::new(None);
+        block_on(traffic::count(self.table.engine(), run, self.lanes, &refusal))
             .map(Some)
             .map_err(|error| self.lost("count an operation", error))
     }
@@ -175,8 +176,9 @@ impl Target for Client {
     }
 }
 
-fn load_batch(
-    engine: &Nessie,
+/// Stores records in so many lanes.
+pub async fn load_batch<F: Fabric>(
+    engine: &nessie::Client<F>,
     workload: &Workload,
     records: Range<u64>,
     lanes: usize,
@@ -192,13 +194,14 @@ fn load_batch(
         Ok(())
     };
     let mut result = Ok(());
-    block_on(lanes::run(lanes, (0..lanes).map(lane), |ended: Result<(), EngineError>| {
+    lanes::run(lanes, (0..lanes).map(lane), |ended: Result<(), EngineError>| {
         if let Err(error) = ended {
             // The other lanes have nothing more to do either.
             next.set(records.end);
             result = Err(error);
         }
-    }));
+    })
+    .await;
     result
 }
 
@@ -238,8 +241,8 @@ async fn lane(
 
 /// Counts a refusal; an error after which nothing works is passed on.
 #[cold]
-pub fn refuse(
-    run: &Run<'_>,
+pub fn refuse<C: Ticks>(
+    run: &Run<'_, C>,
     op: &Op,
     error: EngineError,
     refusal: &RefCell<Option<EngineError>>,

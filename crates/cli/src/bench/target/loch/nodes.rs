@@ -58,13 +58,13 @@ impl Nodes {
             .tempdir_in(MEMORY_DIR)
             .map_err(failed)?;
         let configs = plan::node_configs(engine, spec, dir.path())?;
-        check_memory(&configs)?;
+        let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
+        check_memory(spec.nodes, bytes)?;
         let sockets = configs.iter().map(|config| config.socket.clone());
         let mut nodes = Nodes { processes: Vec::new(), sockets: sockets.collect(), _dir: dir };
         for config in &configs {
             nodes.processes.push(start(config).map_err(failed)?);
         }
-        let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
         for (process, config) in nodes.processes.iter_mut().zip(&configs) {
             let log = log_of(&config.socket);
             let starting = Starting {
@@ -126,13 +126,11 @@ fn log_of(socket: &Path) -> PathBuf {
 }
 
 /// Regions are allocated at once, so what does not fit is better refused now.
-fn check_memory(configs: &[NodeConfig]) -> Result<(), TargetError> {
-    let needed: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
+pub fn check_memory(nodes: u32, needed: u64) -> Result<(), TargetError> {
     match crate::bench::available_memory_bytes() {
         Some(available) if needed > available => Err(TargetError::Impossible(format!(
-            "{} node(s) with these records take {} MiB of memory, of which {} MiB are available: \
-             lower --records or --value-size",
-            configs.len(),
+            "{nodes} node(s) with these records take {} MiB of memory, of which {} MiB are \
+             available: lower --records or --value-size",
             needed >> 20,
             available >> 20
         ))),

@@ -12,6 +12,7 @@ use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_M
 use loch::{ByteSize, NodeConfig, TableConfig};
 use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::dte::HEADER_BYTES;
+use loch_engines::nessie::geometry::{Geometry, Options, Shape};
 use loch_engines::nessie::slab::Classes;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 
@@ -24,8 +25,10 @@ use crate::bench::target::TargetError;
 /// retires, and for several, which retire entries in each other's slabs.
 const HEADROOM_PERCENT: u64 = 10;
 const HEADROOM_OF_MANY_PERCENT: u64 = 25;
-/// And so much again, for small tables.
+/// And so much again, for small tables: real nodes, and simulated ones, of which there are many in
+/// one process's memory.
 const HEADROOM_BYTES: u64 = 64 << 20;
+const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
 /// Slabs of its own that a client has begun and not filled.
 const OPEN_SLABS: u64 = 2;
 
@@ -35,27 +38,14 @@ pub fn node_configs(
     spec: &Spec,
     dir: &Path,
 ) -> Result<Vec<NodeConfig>, TargetError> {
-    if spec.nodes as usize > NODES_MAX {
-        return Err(TargetError::Impossible(format!(
-            "--nodes {}: a cluster has up to {NODES_MAX}",
-            spec.nodes
-        )));
-    }
+    check_nodes(spec)?;
     let sockets: Vec<_> = (0..spec.nodes).map(|node| dir.join(format!("{node}.sock"))).collect();
     let sessions = sessions(spec);
-    let data_bytes = data_bytes_a_node(spec);
-    if data_bytes > DATA_TABLE_BYTES_MAX {
-        return Err(TargetError::Impossible(format!(
-            "{} records need {} a node, and a node's table holds up to {}: raise --nodes above {} \
-             or lower --records or --value-size",
-            spec.records,
-            mib(data_bytes),
-            ByteSize::new(DATA_TABLE_BYTES_MAX),
-            spec.nodes
-        )));
-    }
+    let room = Room { clients: spec.clients.into(), open_slabs: OPEN_SLABS, bytes: HEADROOM_BYTES };
+    let data_bytes = data_bytes_a_node(spec, room);
+    check_data(spec, data_bytes)?;
     let index_slots = index_slots_a_node(spec);
-    let table_bytes = index_slots * 8 * 17 / 16 + data_bytes + data_bytes / CHUNK_BYTES * 8;
+    let table_bytes = table_bytes(index_slots, data_bytes);
     let memory = SESSIONS_OFFSET
         + u64::from(sessions + 1) * SESSION_BYTES
         + table_bytes
@@ -88,6 +78,67 @@ pub fn node_configs(
     Ok((0..sockets.len()).map(config).collect())
 }
 
+/// The same table for simulated nodes, each of which has so many clients. Their entries carry
+/// checksums: over a network a reader cannot do without.
+pub fn simulated_table(spec: &Spec, clients_a_node: u32) -> Result<Shape, TargetError> {
+    check_nodes(spec)?;
+    let room = Room {
+        // Others retire entries in a client's slabs, even if it is alone at its node.
+        clients: u64::from(clients_a_node).max(2),
+        // Lanes that run out of entries at the same moment lease a slab each: over a network that
+        // takes long enough for many to meet.
+        open_slabs: OPEN_SLABS + spec.lanes as u64,
+        bytes: HEADROOM_BYTES_SIMULATED,
+    };
+    let data_bytes = data_bytes_a_node(spec, room);
+    check_data(spec, data_bytes)?;
+    let index_slots = index_slots_a_node(spec);
+    let options = Options {
+        filter_bits: spec.table.filter_bits.into(),
+        cache: spec.table.cache.into(),
+        multi_read: spec.table.multi_read.into(),
+        batched_reads: spec.table.batched_reads.into(),
+        checksums: true,
+    };
+    Geometry::plan(
+        spec.nodes as u16,
+        table_bytes(index_slots, data_bytes) + 16 * TABLE_ALIGN_BYTES,
+        index_slots * u64::from(spec.nodes),
+        spec.table.ways,
+        spec.table.bucket_slots,
+        spec.value_size as u64,
+        options,
+    )
+    .and_then(|geometry| geometry.validate())
+    .map_err(|error| TargetError::Impossible(error.to_string()))
+}
+
+fn check_nodes(spec: &Spec) -> Result<(), TargetError> {
+    if spec.nodes as usize <= NODES_MAX {
+        return Ok(());
+    }
+    let problem = format!("--nodes {}: a cluster has up to {NODES_MAX}", spec.nodes);
+    Err(TargetError::Impossible(problem))
+}
+
+fn check_data(spec: &Spec, data_bytes: u64) -> Result<(), TargetError> {
+    if data_bytes <= DATA_TABLE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(TargetError::Impossible(format!(
+        "{} records need {} a node, and a node's table holds up to {}: raise --nodes above {} \
+         or lower --records or --value-size",
+        spec.records,
+        mib(data_bytes),
+        ByteSize::new(DATA_TABLE_BYTES_MAX),
+        spec.nodes
+    )))
+}
+
+fn table_bytes(index_slots: u64, data_bytes: u64) -> u64 {
+    index_slots * 8 * 17 / 16 + data_bytes + data_bytes / CHUNK_BYTES * 8
+}
+
 /// Every client has a session at home, and while it loads one at another node.
 fn sessions(spec: &Spec) -> u32 {
     spec.clients.saturating_mul(2).clamp(SESSIONS_DEFAULT, SESSIONS_MAX)
@@ -98,24 +149,31 @@ fn index_slots_a_node(spec: &Spec) -> u64 {
     u64::try_from(slots).unwrap_or(u64::MAX).div_ceil(spec.nodes.into())
 }
 
+/// What a node's data table holds besides the records.
+struct Room {
+    /// Clients with slabs in it, and how many each has begun and not filled.
+    clients: u64,
+    open_slabs: u64,
+    bytes: u64,
+}
+
 /// Bytes of a node's data table. Its size decides how it is cut into slabs, and
 /// that its size: two rounds settle it.
-fn data_bytes_a_node(spec: &Spec) -> u64 {
+fn data_bytes_a_node(spec: &Spec, room: Room) -> u64 {
     let entry_bytes = HEADER_BYTES + spec.key_size + spec.value_size;
     let records = spec.records.div_ceil(spec.nodes.into());
     let mut bytes = records.saturating_mul(entry_bytes as u64);
-    let headroom = if spec.clients > 1 { HEADROOM_OF_MANY_PERCENT } else { HEADROOM_PERCENT };
+    let headroom = if room.clients > 1 { HEADROOM_OF_MANY_PERCENT } else { HEADROOM_PERCENT };
     for _ in 0..2 {
         let class = Classes::new(bytes.min(DATA_TABLE_BYTES_MAX)).of(entry_bytes);
         let slab_bytes = u64::from(class.chunks) * CHUNK_BYTES;
         let slabs = records.div_ceil(class.entries.into());
-        let clients = u64::from(spec.clients);
-        let in_flight = clients * (spec.lanes as u64).div_ceil(class.entries.into());
-        let open = (clients * OPEN_SLABS).saturating_add(in_flight);
+        let in_flight = room.clients * (spec.lanes as u64).div_ceil(class.entries.into());
+        let open = (room.clients * room.open_slabs).saturating_add(in_flight);
         let filled = slabs.saturating_mul(slab_bytes);
         bytes = filled
             .saturating_add(filled / 100 * headroom)
-            .saturating_add(HEADROOM_BYTES)
+            .saturating_add(room.bytes)
             .saturating_add(open.saturating_mul(slab_bytes));
     }
     bytes

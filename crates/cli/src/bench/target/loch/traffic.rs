@@ -12,54 +12,72 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 use loch::VerbCount;
-use loch::lanes::{self, block_on};
+use loch::lanes;
 use loch_engines::EngineError;
-use loch_engines::nessie::PutOptions;
+use loch_engines::nessie::{Client, PutOptions};
 use loch_fabric::{Counters, Fabric};
 
-use super::client::{Lane, Nessie, refuse};
-use crate::bench::measure::{Kind, Outcome, Run};
+use super::client::{Lane, refuse};
+use crate::bench::measure::{Kind, Outcome, Run, Ticks};
 use crate::bench::target::{OpTraffic, Traffic};
 
-/// Executes the operations of `run` and counts.
-pub fn count(engine: &Nessie, run: &Run<'_>, lanes: usize) -> Result<Traffic, EngineError> {
+/// Executes the operations of `run` and counts. Operations that are refused do not count; why the
+/// last of them was is in `refusal`.
+pub async fn count<F: Fabric, C: Ticks>(
+    engine: &Client<F>,
+    run: &Run<'_, C>,
+    lanes: usize,
+    refusal: &RefCell<Option<EngineError>>,
+) -> Result<Traffic, EngineError> {
     let sums = Cell::new(Traffic::default());
     let mut fatal = None;
-    let work = (0..lanes).map(|_| lane(engine, run, &sums));
-    block_on(lanes::run(lanes, work, |ended| {
+    let work = (0..lanes).map(|_| lane(engine, run, &sums, refusal));
+    lanes::run(lanes, work, |ended| {
         fatal = fatal.take().or(ended.err());
-    }));
+    })
+    .await;
     fatal.map_or(Ok(sums.get()), Err)
 }
 
-async fn lane(engine: &Nessie, run: &Run<'_>, sums: &Cell<Traffic>) -> Result<(), EngineError> {
+async fn lane<F: Fabric, C: Ticks>(
+    engine: &Client<F>,
+    run: &Run<'_, C>,
+    sums: &Cell<Traffic>,
+    refusal: &RefCell<Option<EngineError>>,
+) -> Result<(), EngineError> {
     let workload = run.workload();
     let counters = engine.fabric().counters();
-    let refusal = RefCell::new(None);
     let mut lane = Lane::new(workload);
     while let Some(op) = run.next() {
-        let (result, count) = match op.kind {
+        let result = match op.kind {
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);
                 let buf = std::mem::take(&mut lane.buf);
                 let (found, count) = counted(counters, engine.get(&lane.key, buf)).await;
-                let found =
-                    found.map(|found| lane.buf = found.map(|f| f.into_buf()).unwrap_or_default());
-                (found, count)
+                found.map(|found| {
+                    match found {
+                        Some(found) => {
+                            run.finish(&op, Outcome::Found(&found));
+                            lane.buf = found.into_buf();
+                        }
+                        None => run.finish(&op, Outcome::Missing),
+                    }
+                    count
+                })
             }
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
                 let put = engine.put(key, value, PutOptions::default());
                 let (stored, count) = counted(counters, put).await;
-                (stored.map(drop), count)
+                stored.map(|_| {
+                    run.finish(&op, Outcome::Stored);
+                    count
+                })
             }
         };
         match result {
-            Ok(()) => {
-                add(sums, op.kind, count);
-                run.finish(&op, Outcome::Stored);
-            }
-            Err(error) => refuse(run, &op, error, &refusal)?,
+            Ok(count) => add(sums, op.kind, count),
+            Err(error) => refuse(run, &op, error, refusal)?,
         }
     }
     Ok(())

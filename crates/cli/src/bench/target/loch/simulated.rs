@@ -1,0 +1,394 @@
+//! A whole cluster with its clients in virtual time, in this process and thread.
+//!
+//! The engine, the lanes, the traces and what is counted are those of a real
+//! run; the fabric, and with it time, is simulated. What differs:
+//!
+//! * Every operation is timed, and traffic is counted in the measured phase
+//!   itself: neither takes virtual time.
+//! * A client writes to the memory of its own node alone, as over a network.
+//!   Where there are fewer clients than nodes, the records of the other nodes
+//!   are stored there by a client that leaves before the measurement.
+//! * Clients never sleep, but their processor time is only what they do: a
+//!   client that polls in vain takes none.
+//!
+//! Everything follows from the options: same options, same result.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use loch::ConnectOptions;
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::{self, CacheLimits};
+use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr};
+use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
+use loch_fabric::{RegionId, RemoteAddr};
+
+use super::client::load_batch;
+use super::{nodes, plan, traffic};
+use crate::bench::harness::{Measured, merge, part};
+use crate::bench::measure::{Budget, Run, Ticks};
+use crate::bench::progress::Progress;
+use crate::bench::spec::{Spec, Stop};
+use crate::bench::system::{Engine, System};
+use crate::bench::tally::pack;
+use crate::bench::target::{TargetError, Traffic};
+use crate::bench::trace::Trace;
+use crate::bench::wire::ClientReport;
+use crate::bench::workload::{Workload, mix};
+
+/// Cores of a simulated host that clients share with background hogs: as many as the nodes of the
+/// Nessie paper have (nessie §6).
+const CORES_A_NODE: u32 = 12;
+/// Operations of a trace: a simulated client does not come far.
+const TRACE_OPS_MAX: u64 = 1 << 16;
+/// No operation takes less, so that a trace need not be longer than this allows.
+const OPERATION_NS_MIN: f64 = 500.0;
+/// Events between two looks at whether to stop.
+const EVENTS_A_LOOK: u32 = 100_000;
+
+/// The engine on the simulator.
+type Nessie = nessie::Client<SimEndpoint>;
+
+/// Simulates a run.
+pub fn measure(
+    engine: Engine,
+    spec: &Spec,
+    progress: &Progress,
+    interrupted: &AtomicBool,
+) -> Result<Measured, TargetError> {
+    progress.phase("laying out", None);
+    let mut cluster = Cluster::new(engine, spec, progress, interrupted)?;
+    cluster.load()?;
+    cluster.share_cores();
+    let clients = cluster.prepare();
+    cluster.run("warming up", &clients, |client| &client.warm_up, Budget::warm_up)?;
+    let (reports, sum) =
+        cluster.run("measuring", &clients, |client| &client.trace, |budget| budget)?;
+    let mut measured = merge(System::Engine(engine), &reports);
+    measured.traffic = Some(sum);
+    // No process of a node's has a part in an operation.
+    measured.server_cpu_s = Some(0.0);
+    Ok(measured)
+}
+
+/// The clock of a simulation: nanoseconds.
+#[derive(Clone)]
+struct VirtualClock(World);
+
+impl Ticks for VirtualClock {
+    const CHECK_EVERY_NS: u64 = 0;
+
+    fn raw(&self) -> u64 {
+        self.0.now_ns() + 1
+    }
+
+    fn delta_as_nanos(&self, from: u64, to: u64) -> u64 {
+        to - from
+    }
+}
+
+/// A client: its process on a node's host, and its engine.
+#[derive(Clone)]
+struct Client {
+    process: ProcessId,
+    engine: Rc<Nessie>,
+}
+
+/// A client with all that it needs for a run.
+struct Runner {
+    client: Client,
+    number: u32,
+    /// Of the warm-up: not the beginning of the other, which would be in the cache then.
+    warm_up: Rc<Trace>,
+    trace: Rc<Trace>,
+}
+
+/// What a client's program came to.
+type Ended = Result<(u32, ClientReport, Traffic), EngineError>;
+
+/// The simulated cluster. Dropping it ends every program.
+struct Cluster<'a> {
+    engine: Engine,
+    spec: &'a Spec,
+    progress: &'a Progress,
+    interrupted: &'a AtomicBool,
+    world: World,
+    map: Arc<TableMap>,
+    workload: Rc<Workload>,
+    clients: Vec<Client>,
+    /// Taken session slots of each node.
+    seats: Vec<u32>,
+    incarnation: u64,
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        // Programs that still run hold the world.
+        self.world.clone().end();
+    }
+}
+
+impl<'a> Cluster<'a> {
+    fn new(
+        engine: Engine,
+        spec: &'a Spec,
+        progress: &'a Progress,
+        interrupted: &'a AtomicBool,
+    ) -> Result<Self, TargetError> {
+        // A node without a client has one while it is loaded.
+        let sessions = spec.clients.div_ceil(spec.nodes);
+        let shape = plan::simulated_table(spec, sessions)?;
+        let table_at = (SESSIONS_OFFSET + u64::from(sessions) * SESSION_BYTES)
+            .next_multiple_of(TABLE_ALIGN_BYTES);
+        let region_bytes = table_at + shape.bytes();
+        nodes::check_memory(spec.nodes, region_bytes * u64::from(spec.nodes))?;
+        let world = World::new(mix(spec.seed), spec.hardware.profile(), Faults::default());
+        let regions: Vec<_> = (0..spec.nodes)
+            .map(|_| (RemoteAddr::new(world.add_node(region_bytes), table_at), sessions))
+            .collect();
+        let mut cluster = Cluster {
+            engine,
+            spec,
+            progress,
+            interrupted,
+            world,
+            map: Arc::new(TableMap::new(shape, &regions)),
+            workload: Rc::new(Workload::new(spec)),
+            clients: Vec::new(),
+            seats: vec![0; spec.nodes as usize],
+            incarnation: 0,
+        };
+        cluster.clients =
+            (0..spec.clients).map(|client| cluster.attach(client % spec.nodes)).collect();
+        Ok(cluster)
+    }
+
+    /// A new client, with a session, on a node's host.
+    fn attach(&mut self, node: u32) -> Client {
+        let home = RegionId(node as u8);
+        let slot = self.seats[node as usize];
+        self.seats[node as usize] += 1;
+        self.incarnation += 1;
+        let at = session_addr(home, slot);
+        self.world.store(at, self.incarnation);
+        self.world.store(at.add(8), 0);
+        let process = self.world.add_process(home);
+        let engine = Nessie::new(
+            self.world.endpoint(process),
+            self.map.clone(),
+            Session::new(home, slot, self.incarnation),
+            CacheLimits::default(),
+            ConnectOptions::default().operation_timeout.as_micros() as u64,
+        );
+        Client { process, engine: Rc::new(engine) }
+    }
+
+    /// Stores all records: equal parts at all nodes, by all clients of each.
+    fn load(&mut self) -> Result<(), TargetError> {
+        self.progress.phase("loading", None);
+        let (records, nodes, clients) = (self.spec.records, self.spec.nodes, self.spec.clients);
+        let mut loading = Vec::new();
+        for node in 0..nodes {
+            let (begin, end) = (part(records, node, nodes), part(records, node + 1, nodes));
+            let of_node: Vec<u32> = (node..clients).step_by(nodes as usize).collect();
+            if of_node.is_empty() {
+                let client = self.attach(node);
+                loading.push(self.start_loading(client, begin..end, true));
+            }
+            let count = of_node.len() as u32;
+            for (at, client) in (0..).zip(of_node) {
+                let first = begin + part(end - begin, at, count);
+                let last = begin + part(end - begin, at + 1, count);
+                let client = self.clients[client as usize].clone();
+                loading.push(self.start_loading(client, first..last, false));
+            }
+        }
+        for ended in self.finish(loading, None)? {
+            ended.map_err(|error| self.lost("load a record", error))?;
+        }
+        Ok(())
+    }
+
+    fn start_loading(
+        &self,
+        client: Client,
+        records: Range<u64>,
+        leaves: bool,
+    ) -> Program<Result<(), EngineError>> {
+        let (engine, workload) = (client.engine, self.workload.clone());
+        self.start(client.process, async move {
+            // Nobody waits for virtual time: one lane is the least work.
+            load_batch(&engine, &workload, records, 1).await?;
+            if leaves {
+                engine.detach().await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn share_cores(&self) {
+        if self.spec.background_hogs == 0 {
+            return;
+        }
+        for node in 0..self.spec.nodes {
+            let home = RegionId(node as u8);
+            self.world.share_cores(home, CORES_A_NODE, self.spec.background_hogs);
+        }
+    }
+
+    /// Draws what each client will do.
+    fn prepare(&self) -> Vec<Runner> {
+        self.progress.phase("preparing", None);
+        let most = match self.spec.stop {
+            Stop::Ops(_) => TRACE_OPS_MAX,
+            Stop::Seconds(seconds) => {
+                let ops = seconds * 1e9 / OPERATION_NS_MIN * self.spec.lanes as f64;
+                TRACE_OPS_MAX.min(ops as u64).max(1)
+            }
+        };
+        let runner = |(number, client): (u32, &Client)| Runner {
+            client: client.clone(),
+            number,
+            warm_up: Rc::new(Trace::of_length(self.spec, self.spec.clients + number, most / 8 + 1)),
+            trace: Rc::new(Trace::of_length(self.spec, number, most)),
+        };
+        (0..).zip(&self.clients).map(runner).collect()
+    }
+
+    /// Lets all clients do their parts, beginning at the same moment.
+    fn run(
+        &self,
+        phase: &'static str,
+        runners: &[Runner],
+        trace: impl Fn(&Runner) -> &Rc<Trace>,
+        budget: impl Fn(Budget) -> Budget,
+    ) -> Result<(Vec<ClientReport>, Traffic), TargetError> {
+        let cpu_ns = |runner: &Runner| self.world.cpu_ns(runner.client.process);
+        let before: Vec<u64> = runners.iter().map(cpu_ns).collect();
+        let start = |runner: &Runner| {
+            let program = run(
+                runner.client.engine.clone(),
+                self.workload.clone(),
+                trace(runner).clone(),
+                VirtualClock(self.world.clone()),
+                runner.number,
+                budget(Budget::of(self.spec, runner.number)),
+                self.spec.lanes,
+            );
+            self.start(runner.client.process, program)
+        };
+        let programs = runners.iter().map(start).collect();
+        let length_ns = budget(Budget::of(self.spec, 0)).ns;
+        let total_ns = Some(length_ns).filter(|ns| *ns < u64::MAX);
+        self.progress.phase(phase, total_ns);
+        let (mut reports, mut sum) = (Vec::new(), Traffic::default());
+        for ended in self.finish(programs, total_ns)? {
+            let (number, mut report, traffic) =
+                ended.map_err(|error| self.lost("run an operation", error))?;
+            let runner = &runners[number as usize];
+            report.cpu_s = (cpu_ns(runner) - before[number as usize]) as f64 / 1e9;
+            self.check_values(&report)?;
+            reports.push(report);
+            sum.add(traffic);
+        }
+        Ok((reports, sum))
+    }
+
+    fn check_values(&self, report: &ClientReport) -> Result<(), TargetError> {
+        let (wrong, hits) = (report.tally.wrong_values, report.tally.get_hits);
+        if wrong == 0 {
+            return Ok(());
+        }
+        let reason = format!("{wrong} of {hits} are not what was written for their keys");
+        Err(self.lost("read values", reason))
+    }
+
+    /// Gives a process a program.
+    fn start<T: 'static>(
+        &self,
+        process: ProcessId,
+        work: impl Future<Output = T> + 'static,
+    ) -> Program<T> {
+        let output = Rc::new(RefCell::new(None));
+        let place = output.clone();
+        self.world.start(process, async move {
+            let ended = work.await;
+            *place.borrow_mut() = Some(ended);
+        });
+        Program { process, output }
+    }
+
+    /// Goes on until all programs have ended; their outputs, in the same order. `total_ns` is the
+    /// length of the phase, for whoever is watching.
+    fn finish<T>(
+        &self,
+        programs: Vec<Program<T>>,
+        total_ns: Option<u64>,
+    ) -> Result<Vec<T>, TargetError> {
+        let began_ns = self.world.now_ns();
+        // Those before it have ended.
+        let first_left = Cell::new(0);
+        let all_ended = || {
+            let left = &programs[first_left.get()..];
+            let ended = left.iter().take_while(|program| self.world.has_ended(program.process));
+            first_left.set(first_left.get() + ended.count());
+            first_left.get() == programs.len()
+        };
+        while !all_ended() {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(self.lost("go on", "it was interrupted"));
+            }
+            for _ in 0..EVENTS_A_LOOK {
+                if all_ended() {
+                    break;
+                }
+                if !self.world.step() {
+                    return Err(self.lost("go on", "clients wait, and nothing happens any more"));
+                }
+            }
+            if total_ns.is_some() {
+                self.progress.at(self.world.now_ns() - began_ns);
+            }
+        }
+        let output = |program: Program<T>| program.output.take().expect("its program has ended");
+        Ok(programs.into_iter().map(output).collect())
+    }
+
+    fn lost(&self, action: &'static str, reason: impl ToString) -> TargetError {
+        TargetError::Lost { store: self.engine.name(), action, reason: reason.to_string() }
+    }
+}
+
+/// A program under way.
+struct Program<T> {
+    process: ProcessId,
+    output: Rc<RefCell<Option<T>>>,
+}
+
+/// One client's part of a phase.
+async fn run(
+    engine: Rc<Nessie>,
+    workload: Rc<Workload>,
+    trace: Rc<Trace>,
+    clock: VirtualClock,
+    number: u32,
+    budget: Budget,
+    lanes: usize,
+) -> Ended {
+    let run = Run::begin(&workload, &trace, &clock, number, budget, 1);
+    let retries = engine.counts().retries.get();
+    let mut refusal = RefCell::new(None);
+    let traffic = traffic::count(&engine, &run, lanes, &refusal).await?;
+    run.retried(engine.counts().retries.get() - retries);
+    let refusal = refusal.get_mut().take().map(|error| error.to_string());
+    let (seconds, tally, gets, puts) = run.end();
+    let (get_ns, put_ns) = (pack(&gets), pack(&puts));
+    let report = ClientReport { seconds, cpu_s: 0.0, tally, get_ns, put_ns, refusal };
+    Ok((number, report, traffic))
+}
