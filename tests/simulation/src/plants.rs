@@ -29,7 +29,10 @@ impl Plant {
         matches!(
             self,
             Plant::Engine(
-                Bug::NoMoveScan | Bug::NoteWithoutGeneration | Bug::ForgetsWhatIsUnderWay
+                Bug::NoMoveScan
+                    | Bug::NoHomeBump
+                    | Bug::NoteWithoutGeneration
+                    | Bug::ForgetsWhatIsUnderWay
             )
         )
     }

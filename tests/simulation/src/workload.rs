@@ -124,7 +124,11 @@ impl Workload {
             }
             Workload::Reuse => (3, 12, 32),
             Workload::Long => (3, 3, 16),
-            Workload::Moves => (2, 2, 6),
+            Workload::Moves => {
+                let buckets = random.random_range(BUCKETS_MIN..=6);
+                let slots = u64::from(buckets) * u64::from(nodes) * u64::from(bucket_slots);
+                (random.random_range(1..=2), random.random_range(2..=slots / 2), buckets)
+            }
         };
         let value_bytes = match self {
             Workload::Hot | Workload::Full | Workload::Moves => SHORT,
@@ -161,7 +165,7 @@ impl Workload {
             ops: if full { 100 } else { 50 },
             // What is deleted is inserted again, and only inserts move others.
             deletes: if full || moves { 5 } else { 2 },
-            moves: if moves { 0.3 } else { 0.0 },
+            moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
             cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
             keys,
             crowd,

@@ -240,8 +240,10 @@ impl<F: Fabric> Client<F> {
         let _epoch = self.session.pin(&self.fabric)?;
         let words = self.collect(&candidates).await?;
         let count = candidates.count();
+        // To the home last: what goes wrong where the home stays free is the rarest.
+        let others = count - 1;
         let first = self.fabric.random() as usize;
-        let mut all = (0..count).map(|slot| (first + slot) % count);
+        let mut all = (0..others).map(|slot| 1 + (first + slot) % others).chain([0]);
         let Some(free) = all.find(|slot| self.map.codec.is_empty(words[*slot])) else {
             return Ok(false);
         };
