@@ -7,7 +7,7 @@ BENCH = --engine nessie --fabric shm --records 1000000 --value-size 64 --dist zi
 SECONDS = 60
 
 .DEFAULT_GOAL := help
-.PHONY: demo test model bench figures lint sanitize fuzz deps clean help
+.PHONY: demo test verbs-test model bench figures lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -15,6 +15,9 @@ demo: ## three nodes and two clients on this host, compared with memcached and R
 
 test: ## every check that a change has to pass
 	scripts/test.sh
+
+verbs-test: ## what needs RDMA verbs, in virtual machines that have them; TEXT=… for some tests
+	scripts/verbs-test.sh "$(TEXT)"
 
 model: ## every interleaving of small configurations of the protocol, in about a minute
 	scripts/model.sh
@@ -46,4 +49,4 @@ clean: ## remove what was built
 	cargo clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the other scripts need and this machine lacks. Quick when all is there.
 #
-#   scripts/deps.sh [build] [deny] [peers] [fuzz]     default: the first three
+#   scripts/deps.sh [build] [deny] [peers] [fuzz] [verbs]     default: the first three
 #
 #   build   a C compiler and the pinned Rust toolchain
 #   deny    cargo-deny, into cargo's bin folder
 #   peers   memcached and Redis, which demo and bench compare with; without them they still run
 #   fuzz    cargo-fuzz, into cargo's bin folder
+#   verbs   QEMU, what its guests are made with, and the programs and libraries of RDMA
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -96,10 +97,20 @@ need_peers() {
   [ ${#missing[@]} -eq 0 ] || packages "${missing[@]}" || say "continuing without ${missing[*]}"
 }
 
+need_verbs() {
+  local missing=() package
+  for package in qemu-system-x86 busybox-static kmod cpio xz-utils iproute2 ibverbs-providers \
+    ibverbs-utils perftest; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' $package 2>/dev/null)" = installed ] ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] || packages "${missing[@]}"
+}
+
 [ $# -gt 0 ] || set -- build deny peers
 for part in "$@"; do
   case $part in
-    build | deny | peers | fuzz) "need_$part" ;;
-    *) sed -n 's/^# \{0,1\}//; 2,9p' "$0" >&2; exit 2 ;;
+    build | deny | peers | fuzz | verbs) "need_$part" ;;
+    *) sed -n 's/^# \{0,1\}//; 2,10p' "$0" >&2; exit 2 ;;
   esac
 done
