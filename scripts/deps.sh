@@ -7,7 +7,8 @@
 #   deny    cargo-deny, into cargo's bin folder
 #   peers   memcached and Redis, which demo and bench compare with; without them they still run
 #   fuzz    cargo-fuzz, into cargo's bin folder
-#   verbs   QEMU, what its guests are made with, and the programs and libraries of RDMA
+#   verbs   QEMU, what its guests are made with, the programs and libraries of RDMA, and what the
+#           feature `verbs` is built with
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -100,7 +101,7 @@ need_peers() {
 need_verbs() {
   local missing=() package
   for package in qemu-system-x86 busybox-static kmod cpio xz-utils iproute2 ibverbs-providers \
-    ibverbs-utils perftest; do
+    ibverbs-utils perftest cmake libclang1-14 libclang-common-14-dev; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' $package 2>/dev/null)" = installed ] ||
       missing+=("$package")
   done
@@ -111,6 +112,6 @@ need_verbs() {
 for part in "$@"; do
   case $part in
     build | deny | peers | fuzz | verbs) "need_$part" ;;
-    *) sed -n 's/^# \{0,1\}//; 2,10p' "$0" >&2; exit 2 ;;
+    *) sed -n 's/^# \{0,1\}//; 2,11p' "$0" >&2; exit 2 ;;
   esac
 done

@@ -21,17 +21,20 @@ row() { # NAME HOSTS COMMAND [ARG…]
 }
 
 # A test for each binary that `cargo test` makes of these arguments. They are built here, and run as
-# cargo would run them, but one test at a time: rust 1 -p loch-fabric --features verbs --lib
-rust() { # HOSTS CARGO_ARG…
+# cargo would run them, but one test at a time, and only those whose name contains FILTER.
+rust() { # HOSTS FILTER CARGO_ARG…
   local made name folder binary
   # Of cargo's lines of JSON those of test binaries: their name, package's folder, and path.
-  made=$(cargo test --quiet --locked --no-run --message-format=json-render-diagnostics "${@:2}" |
+  made=$(cargo test --quiet --locked --no-run --message-format=json-render-diagnostics \
+    --features verbs "${@:3}" |
     { grep '"test":true},"features"' || true; } |
     sed -E 's|.*"manifest_path":"([^"]*)/Cargo.toml"(.*)|\2 \1|
       s|.*"name":"([^"]*)".*"executable":"([^"]*)".* (.*)|\1 \3 \2|')
   while read -r name folder binary; do
-    row "$name" "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" "$binary" --test-threads 1
-  done <<<"${made:?no test binary is made of: ${*:2}}"
+    # Without a device the tests would have nothing to say: here that is a failure.
+    row "loch: $name" "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" LOCH_VERBS_TEST=1 \
+      "$binary" --test-threads 1 "$2"
+  done <<<"${made:?no test binary is made of: ${*:3}}"
 }
 
 # What a test says of itself: tests passed and failed, or iterations. Both ends say the same.
@@ -60,6 +63,9 @@ row "WRITE, UC" 1 vm/pair ib_write_bw "${tool[@]}" -n 100 -c UC
 row "SEND, UD" 1 vm/pair ib_send_bw "${tool[@]}" -n 100 -c UD
 row "SEND, RC, two hosts" 2 vm/pair ibv_rc_pingpong -d rxe0 -g 1 -n 100
 row "READ, RC, two hosts" 2 vm/pair ib_read_lat "${tool[@]}" -n 100
+rust 1 verbs:: -p loch-fabric --lib --test conformance --test messages
+rust 1 "" -p loch-fabric --test verbs
+rust 2 "" -p loch-fabric --test two_hosts
 
 if [ ${#names[@]} -eq 0 ]; then
   say "no test has a name that contains '$filter'"

@@ -43,6 +43,12 @@ impl Buf {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Makes room for `bytes` bytes more.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// Keeps the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {

@@ -31,6 +31,13 @@ pub enum FabricError {
         /// First byte named.
         at: RemoteAddr,
     },
+    /// The peer grants no such right to these bytes. If its card had to refuse, the connection broke
+    /// and has to be made again.
+    #[error("the peer grants no access to {at}")]
+    AccessDenied {
+        /// First byte named.
+        at: RemoteAddr,
+    },
     /// The transfer is longer than a verb carries.
     #[error("a transfer of {len} bytes is over the limit of {max}")]
     TooLong {

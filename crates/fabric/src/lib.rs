@@ -2,7 +2,8 @@
 //!
 //! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and no
 //! more (see the trait); [`shm`] is the backend for processes of one host, [`sim`] a whole cluster in
-//! virtual time. [`lanes`] runs many operations of one thread at once, so that the waiting of one is the work of another.
+//! virtual time, `verbs` (with the feature of that name) InfiniBand and RoCE. [`lanes`] runs many
+//! operations of one thread at once, so that the waiting of one is the work of another.
 //!
 //! This is the only crate of the workspace with `unsafe` code. The rule that keeps it sound: bytes
 //! that another process may be writing are reached only as atomics or by the copy engine of
@@ -12,15 +13,19 @@ mod addr;
 mod buf;
 mod counters;
 mod error;
+mod fabric;
 pub mod lanes;
 pub mod limits;
+mod messages;
 pub mod shm;
 pub mod sim;
 mod sync;
-mod verbs;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 pub use addr::{RegionId, RemoteAddr};
 pub use buf::Buf;
 pub use counters::{Counters, Verb, VerbCount};
 pub use error::FabricError;
-pub use verbs::{Atomics, Caps, Fabric, RoundTrip, Validation};
+pub use fabric::{Atomics, Caps, Fabric, RoundTrip, Validation};
+pub use messages::{Messages, UnreliableWrites};

@@ -21,3 +21,114 @@ pub const PREFETCH_LINES_MAX: usize = 16;
 
 /// Bytes of a cache line.
 pub const CACHE_LINE_BYTES: usize = 64;
+
+/// Ranges of a region that one connection may have rights to: a few for each table.
+pub const GRANTS_MAX: usize = 4096;
+
+/// Time to wait for an acknowledgement, as an exponent: `4.096 us << 14` is 67 ms. Cards wait up to
+/// four times that, so with [`RETRY_COUNT`] a peer that vanished is noticed after half a second,
+/// and after two at the latest.
+#[cfg(feature = "verbs")]
+pub(crate) const TIMEOUT_EXPONENT: u8 = 14;
+
+/// How often a packet is sent again before the connection is given up. Seven is the most there is,
+/// but Soft-RoCE takes it for "for ever", as it is where a receiver is not ready.
+#[cfg(feature = "verbs")]
+pub(crate) const RETRY_COUNT: u8 = 6;
+
+/// How often a request is sent again that the peer was not ready for. One-sided verbs are never
+/// refused so but by a card that must page memory in; seven would mean for ever.
+#[cfg(feature = "verbs")]
+pub(crate) const RNR_RETRY_COUNT: u8 = 6;
+
+/// How long the peer is left alone before that, as a code: 12 is 640 us.
+#[cfg(feature = "verbs")]
+pub(crate) const MIN_RNR_TIMER: u8 = 12;
+
+/// Routers that a packet may pass.
+#[cfg(feature = "verbs")]
+pub(crate) const HOP_LIMIT: u8 = 64;
+
+/// GIDs of a port that are looked at; their indexes have eight bits where packets name them.
+#[cfg(feature = "verbs")]
+pub(crate) const GID_ENTRIES_MAX: i32 = 255;
+
+/// READs and atomics that one connection has under way at a time, where the cards can.
+#[cfg(feature = "verbs")]
+pub(crate) const RD_ATOMIC_MAX: u8 = 16;
+
+/// Work requests of a connection's send queue. More than this under way on one connection hide no
+/// more latency: a card serves a connection's requests one after the other.
+#[cfg(feature = "verbs")]
+pub(crate) const SEND_QUEUE_WRS: u32 = 128;
+
+/// Completions of an endpoint's queue, which bounds what all its connections have under way.
+#[cfg(feature = "verbs")]
+pub(crate) const COMPLETIONS_MAX: u32 = 4096;
+
+/// Bytes that a work request is asked to carry in itself: a note of a cache line with room to
+/// spare. More would make every place of the send queue larger.
+#[cfg(feature = "verbs")]
+pub(crate) const INLINE_BYTES_WANTED: u32 = 128;
+
+/// Completions of a queue that never has any.
+#[cfg(feature = "verbs")]
+pub(crate) const PASSIVE_COMPLETIONS: u32 = 16;
+
+/// Memory of which a piece is worth a registration of its own, so that several threads register.
+#[cfg(feature = "verbs")]
+pub(crate) const REGISTER_BYTES_MIN: u64 = 1 << 30;
+
+/// Threads that register memory: pinning pages does not get faster with more.
+#[cfg(feature = "verbs")]
+pub(crate) const REGISTER_THREADS_MAX: usize = 8;
+
+/// Bytes of an endpoint's buffers, by class: for words, for values of usual size, and for the
+/// pieces that long transfers are cut into.
+#[cfg(feature = "verbs")]
+pub(crate) const SLOT_BYTES: [usize; 3] = [64, 4096, 65536];
+
+/// How many there are of each: together a huge page. The long ones keep a link of 200 Gbit/s busy
+/// for 40 us, which is many round trips.
+#[cfg(feature = "verbs")]
+pub(crate) const SLOT_COUNTS: [usize; 3] = [2048, 224, 16];
+
+/// Of so many work requests in a row one is signaled: a quarter of the send queue.
+#[cfg(feature = "verbs")]
+pub(crate) const SIGNAL_EVERY: u32 = SEND_QUEUE_WRS / 4;
+
+/// Completions taken at a time.
+#[cfg(feature = "verbs")]
+pub(crate) const COMPLETION_BATCH: usize = 32;
+
+/// Polls without a completion after which the processor is offered to others: some 10 us, a few
+/// round trips of a fast network.
+#[cfg(feature = "verbs")]
+pub(crate) const EMPTY_POLLS_MAX: u32 = 200;
+
+/// How long an unreliable WRITE that has left may still be on its way. Nothing tells when it
+/// arrives: this is an assumption about networks, whose switches drop what they cannot pass on in
+/// milliseconds.
+#[cfg(feature = "verbs")]
+pub(crate) const UNRELIABLE_LINGER_US: u64 = 100_000;
+
+/// What datagrams of this program carry so that others' are dropped. No secret: a queue pair's
+/// number is none either.
+#[cfg(feature = "verbs")]
+pub(crate) const DATAGRAM_QKEY: u32 = 0x4C6F_6368;
+
+/// Datagrams that can have come in and not been taken; more are lost.
+#[cfg(feature = "verbs")]
+pub(crate) const RECEIVES: usize = 256;
+
+/// Datagrams that can be on their way to the card.
+#[cfg(feature = "verbs")]
+pub(crate) const SENDS: usize = 128;
+
+/// Polls for a free send buffer before a datagram is lost: a card needs microseconds.
+#[cfg(feature = "verbs")]
+pub(crate) const SEND_POLLS_MAX: u32 = 1_000_000;
+
+/// Peers that one thread's datagrams know: the clients of a server.
+#[cfg(feature = "verbs")]
+pub(crate) const PEERS_MAX: usize = 1 << 16;

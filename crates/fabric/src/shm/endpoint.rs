@@ -101,7 +101,12 @@ impl ShmEndpoint {
 
     /// The place of `len` bytes at `at`, checked.
     #[inline(always)]
-    fn locate(&self, at: RemoteAddr, len: usize, write: bool) -> Result<*mut u8, FabricError> {
+    pub(super) fn locate(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        write: bool,
+    ) -> Result<*mut u8, FabricError> {
         let Some(slot) = self.slots.get(at.region().0 as usize) else {
             return Err(FabricError::Unattached { region: at.region() });
         };
@@ -174,7 +179,7 @@ impl ShmEndpoint {
     }
 
     #[cold]
-    fn misaligned(&self, at: RemoteAddr, len: usize) -> FabricError {
+    pub(super) fn misaligned(&self, at: RemoteAddr, len: usize) -> FabricError {
         let region_bytes = self.slots[at.region().0 as usize].len;
         FabricError::OutOfBounds { at, len: len as u64, region_bytes }
     }
@@ -185,7 +190,7 @@ impl ShmEndpoint {
     /// `place` must come from [`Self::post_read`] with the same `len`, and `self` must have been
     /// borrowed since.
     #[inline(always)]
-    unsafe fn complete_read(&self, place: *const u8, len: usize, buf: &mut Buf) {
+    pub(super) unsafe fn complete_read(&self, place: *const u8, len: usize, buf: &mut Buf) {
         // SAFETY: by this function's contract `place` has `len` mapped bytes; `append_with` gives
         // room for `len` private ones, and `copy` initialises all of them.
         unsafe { buf.append_with(len, |room| copy::copy(place, room, len)) };
@@ -217,7 +222,7 @@ impl ShmEndpoint {
 /// # Safety
 /// `place` must be 8-aligned and mapped for `i + 1` words.
 #[inline(always)]
-unsafe fn load_word(place: *const u8, i: usize) -> u64 {
+pub(super) unsafe fn load_word(place: *const u8, i: usize) -> u64 {
     // SAFETY: by this function's contract; every process reaches these bytes as atomics or in the
     // copy engine only.
     words::load(unsafe { &*place.cast::<AtomicU64>().add(i) })

@@ -17,6 +17,8 @@
 mod copy;
 mod endpoint;
 mod limit;
+#[cfg(feature = "verbs")]
+mod now;
 mod region;
 mod words;
 

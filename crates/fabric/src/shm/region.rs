@@ -239,6 +239,17 @@ impl Region {
         self.base
     }
 
+    /// The first of `len` bytes at `offset`, for a card to be told of.
+    ///
+    /// # Panics
+    /// If they are not all inside the region.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn place(&self, offset: u64, len: u64) -> *mut u8 {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the region");
+        // SAFETY: in bounds by the assertion, and mapped for the life of `self`.
+        unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+
     /// The word at `offset`.
     ///
     /// # Panics

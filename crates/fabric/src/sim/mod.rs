@@ -18,6 +18,7 @@ mod datagram;
 mod endpoint;
 mod faults;
 mod memory;
+mod messages;
 mod nic;
 mod process;
 mod profile;

@@ -1,5 +1,8 @@
 //! The backends that the suite is run against: each is a small cluster.
 
+#[cfg(feature = "verbs")]
+pub mod verbs;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -10,7 +13,7 @@ use std::sync::Arc;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Fabric, RegionId};
+use loch_fabric::{Fabric, Messages, RegionId};
 
 /// Regions of a cluster.
 pub const REGIONS: u8 = 2;
@@ -27,6 +30,11 @@ pub trait Cluster {
     /// An endpoint.
     type F: Fabric + 'static;
 
+    /// Whether this machine has what the backend needs; says so if it has not.
+    fn is_here() -> bool {
+        true
+    }
+
     /// [`REGIONS`] regions of [`BYTES`].
     fn new() -> Self;
 
@@ -37,6 +45,23 @@ pub trait Cluster {
     /// As [`Cluster::run`] for one endpoint that may only read the last region; whether this
     /// backend has such a thing.
     fn run_reader(&self, program: Program<Self::F>) -> bool;
+}
+
+/// What an end of a pair of messengers does, told of the other end.
+pub type Talk<M> = for<'a> fn(&'a M, <M as Messages>::Peer) -> Task<'a>;
+
+/// Two ends that can send each other messages, and lose none as long as few are under way.
+pub trait Post {
+    /// An end.
+    type M: Messages + 'static;
+
+    /// Whether this machine has what the backend needs; says so if it has not.
+    fn is_here() -> bool {
+        true
+    }
+
+    /// Lets both ends talk, and waits for them.
+    fn run(first: Talk<Self::M>, second: Talk<Self::M>);
 }
 
 /// Threads of this process and regions in its memory.
@@ -117,6 +142,28 @@ impl<const PROFILE: usize> Cluster for Sim<PROFILE> {
 
     fn run_reader(&self, _program: Program<SimEndpoint>) -> bool {
         false
+    }
+}
+
+impl<const PROFILE: usize> Post for Sim<PROFILE> {
+    type M = SimEndpoint;
+
+    fn run(first: Talk<SimEndpoint>, second: Talk<SimEndpoint>) {
+        let sim = <Self as Cluster>::new();
+        let ends = [0, 1].map(|home| sim.world.add_process(RegionId(home)));
+        let left = Rc::new(Cell::new(2));
+        for (number, talk) in [first, second].into_iter().enumerate() {
+            let (endpoint, left) = (sim.world.endpoint(ends[number]), left.clone());
+            let other = ends[1 - number];
+            sim.world.start(ends[number], async move {
+                talk(&endpoint, other).await;
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            let now_ns = sim.world.now_ns();
+            assert!(sim.world.step() && now_ns < VIRTUAL_NS_MAX, "somebody waits for ever");
+        }
     }
 }
 

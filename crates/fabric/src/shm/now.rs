@@ -1,0 +1,37 @@
+//! READs that are executed when they are posted: for a doorbell of which only a part is on this
+//! host.
+
+use crate::{Buf, FabricError, RemoteAddr};
+
+use super::ShmEndpoint;
+use super::endpoint::load_word;
+
+impl ShmEndpoint {
+    /// Whether `len` bytes may be read.
+    pub(crate) fn check_read(&self, at: RemoteAddr, len: usize) -> Result<(), FabricError> {
+        self.locate(at, len, false).map(drop)
+    }
+
+    /// READs words as they are now; nothing is counted.
+    pub(crate) fn read_now(&self, at: RemoteAddr, out: &mut [u64]) -> Result<(), FabricError> {
+        let place = self.locate(at, out.len() * 8, false)?;
+        if !at.offset().is_multiple_of(8) {
+            return Err(self.misaligned(at, out.len() * 8));
+        }
+        for (i, out) in out.iter_mut().enumerate() {
+            // SAFETY: located for all words of `out`, and aligned.
+            *out = unsafe { load_word(place, i) };
+        }
+        Ok(())
+    }
+
+    /// Appends `len` bytes as they are now; nothing is counted.
+    ///
+    /// # Panics
+    /// If [`Self::check_read`] refuses them.
+    pub(crate) fn append_now(&self, at: RemoteAddr, len: usize, buf: &mut Buf) {
+        let place = self.locate(at, len, false).expect("the caller has checked it");
+        // SAFETY: located for `len` bytes, and `self` is borrowed.
+        unsafe { self.complete_read(place, len, buf) };
+    }
+}

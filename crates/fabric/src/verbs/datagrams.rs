@@ -1,0 +1,380 @@
+//! Datagrams: a UD queue pair, and the buffers that messages leave from and arrive in.
+//!
+//! # Invariants
+//! 1. A receive buffer is either the card's (posted), or in `arrived`, or just being taken; so what
+//!    comes in while all are full is lost, and nothing is overwritten.
+//! 2. Message `n` leaves from send buffer `n % SENDS`, and there are never more than `SENDS` under
+//!    way; of any `SIGNAL_EVERY` in a row one is signaled, so a full queue moves on.
+//! 3. The queue pair is destroyed before its buffers are deregistered: fields are dropped in order.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{
+    DATAGRAM_QKEY, EMPTY_POLLS_MAX, PEERS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY,
+};
+use crate::{Buf, FabricError, Messages};
+
+use super::host::os;
+use super::pool::Mapping;
+use super::routing_header::{HEADER_BYTES, source_gid};
+use super::sys::{
+    Ah, CHAIN_MAX, Caps, Chain, Completion, Cq, Kind, Local, Mr, Qp, Receive, Registration,
+    Request, Status, Verb,
+};
+use super::{Device, VerbsError};
+
+/// Where a thread's datagrams are sent to. Plain data, checked when it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Address {
+    /// The port's GID; zero on an InfiniBand network that the LID is enough for.
+    pub gid: [u8; 16],
+    /// The port's LID; 0 on RoCE.
+    pub lid: u16,
+    /// The queue pair's number, of 24 bits.
+    pub qp_number: u32,
+    /// What every message to it has to carry.
+    pub qkey: u32,
+}
+
+/// A thread that datagrams are sent to or came from, as one [`Datagrams`] knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer(u32);
+
+/// One thread's datagrams: up to a packet each, unreliable.
+pub struct Datagrams {
+    inner: RefCell<Inner>,
+}
+
+struct Inner {
+    qp: Qp,
+    mr: Mr<Mapping>,
+    cq: Arc<Cq>,
+    device: Arc<Device>,
+    mtu_bytes: usize,
+    inline_bytes: usize,
+    peers: Vec<(Address, Arc<Ah>)>,
+    numbers: HashMap<Address, Peer>,
+    chain: Box<Chain>,
+    /// Messages sent, and those of them whose buffers are free again.
+    sent: u32,
+    done: u32,
+    /// What came in and was not taken: the sender, the buffer, and bytes.
+    arrived: VecDeque<(Peer, u16, usize)>,
+    completions: Box<[Completion; BATCH]>,
+    /// Polls in a row that brought nothing.
+    empty_polls: u32,
+}
+
+/// Bytes of a receive buffer: a header, and the largest packet, in whole cache lines.
+const RECEIVE_BYTES: usize = 4160;
+const SEND_BYTES: usize = 4096;
+const BUFFER_BYTES: usize = RECEIVES * RECEIVE_BYTES + SENDS * SEND_BYTES;
+const BATCH: usize = 32;
+/// Marks the completions of receive buffers.
+const RECEIVED: u64 = 1 << 32;
+
+const _: () = assert!(RECEIVE_BYTES >= HEADER_BYTES + 4096 && RECEIVE_BYTES.is_multiple_of(64));
+const _: () = assert!(SENDS > 2 * SIGNAL_EVERY as usize && SENDS.is_power_of_two());
+const _: () = assert!(RECEIVES <= 1 << 16 && CHAIN_MAX <= SENDS);
+
+impl Datagrams {
+    /// A queue pair of its own, ready to receive.
+    ///
+    /// # Errors
+    /// [`VerbsError::Os`].
+    pub fn new(device: &Arc<Device>) -> Result<Self, VerbsError> {
+        let info = device.describe();
+        let cq = Cq::new(&device.context, (SENDS + RECEIVES) as u32);
+        let cq = cq.map_err(os("make a completion queue"))?;
+        let mapping = Mapping::new(BUFFER_BYTES).map_err(os("map buffers"))?;
+        let start = mapping.start();
+        // SAFETY: the mapping is held by the registration and so stays mapped as long as that; its
+        // bytes are reached by copies through pointers only.
+        let mr = unsafe { Mr::new(&device.pd, start, BUFFER_BYTES, Registration::Local, mapping) };
+        let mr =
+            mr.map_err(|source| VerbsError::Register { bytes: BUFFER_BYTES as u64, source })?;
+        let inline_bytes = info.inline_bytes;
+        let wanted = Caps { send: SENDS as u32, receive: RECEIVES as u32, inline_bytes };
+        let made = Qp::new(&device.pd, Kind::Ud, &cq, &cq, wanted);
+        let (qp, caps) = made.map_err(os("make a QP for datagrams"))?;
+        let psn = rand::rng().next_u32() >> 8;
+        qp.open(info.port, DATAGRAM_QKEY, psn).map_err(os("open a QP for datagrams"))?;
+        let mut inner = Inner {
+            qp,
+            mr,
+            cq,
+            device: device.clone(),
+            mtu_bytes: info.mtu_bytes as usize,
+            inline_bytes: caps.inline_bytes as usize,
+            peers: Vec::new(),
+            numbers: HashMap::new(),
+            chain: Chain::new(),
+            sent: 0,
+            done: 0,
+            arrived: VecDeque::with_capacity(RECEIVES),
+            completions: Box::new([Completion::none(); BATCH]),
+            empty_polls: 0,
+        };
+        for index in 0..RECEIVES {
+            inner.post_receive(index as u16).map_err(os("post a receive buffer"))?;
+        }
+        Ok(Self { inner: RefCell::new(inner) })
+    }
+
+    /// Where others send to.
+    pub fn address(&self) -> Address {
+        let inner = self.inner.borrow();
+        let end = inner.device.address(&inner.qp, 0);
+        let (gid, lid, qp_number) = (end.gid, end.lid, end.qp_number);
+        Address { gid, lid, qp_number, qkey: DATAGRAM_QKEY }
+    }
+
+    /// The peer at an address, to send to.
+    ///
+    /// # Errors
+    /// [`VerbsError::Hostile`] for an address that cannot be, [`VerbsError::Os`] if there is no way
+    /// to it.
+    pub fn peer(&self, address: &Address) -> Result<Peer, VerbsError> {
+        if address.qp_number >> 24 != 0 || (address.gid == [0; 16] && address.lid == 0) {
+            return Err(VerbsError::Hostile { what: "an address that cannot be" });
+        }
+        self.inner.borrow_mut().peer(address)
+    }
+}
+
+impl Inner {
+    fn peer(&mut self, address: &Address) -> Result<Peer, VerbsError> {
+        if let Some(peer) = self.numbers.get(address) {
+            return Ok(*peer);
+        }
+        if self.peers.len() >= PEERS_MAX {
+            return Err(VerbsError::Hostile { what: "more peers than one thread may have" });
+        }
+        // Threads of one host share a way.
+        let way = |a: &Address| (a.gid, a.lid);
+        let same = self.peers.iter().rev().find(|(other, _)| way(other) == way(address));
+        let ah = match same {
+            Some((_, ah)) => ah.clone(),
+            None => {
+                let route = self.device.route(address.gid, address.lid);
+                let made = Ah::new(&self.device.pd, &route);
+                Arc::new(made.map_err(os("find a way to an address"))?)
+            }
+        };
+        let peer = Peer(self.peers.len() as u32);
+        self.peers.push((*address, ah));
+        self.numbers.insert(*address, peer);
+        Ok(peer)
+    }
+
+    /// A receive buffer.
+    fn receive_place(&self, index: u16) -> *mut u8 {
+        assert!(usize::from(index) < RECEIVES, "receive buffer {index}");
+        // SAFETY: in bounds of the mapping by the assertion.
+        unsafe { self.mr.memory().start().add(usize::from(index) * RECEIVE_BYTES) }
+    }
+
+    /// The send buffer of message `number`.
+    fn send_place(&self, number: u32) -> *mut u8 {
+        let index = number as usize % SENDS;
+        // SAFETY: in bounds of the mapping: the send buffers follow the receive buffers.
+        unsafe { self.mr.memory().start().add(RECEIVES * RECEIVE_BYTES + index * SEND_BYTES) }
+    }
+
+    /// Gives a receive buffer to the card.
+    fn post_receive(&mut self, index: u16) -> std::io::Result<()> {
+        let start = self.receive_place(index);
+        // SAFETY: the buffer is not the card's (invariant 1) and has room for a header. The header
+        // of another message must not be taken for one that the card does not write whole.
+        unsafe { start.write_bytes(0, HEADER_BYTES) };
+        let local = Local { start, len: RECEIVE_BYTES as u32, lkey: self.mr.lkey() };
+        // SAFETY: registered for as long as the queue pair lives (invariant 3), and left alone
+        // until its completion was polled (invariant 1).
+        unsafe { self.qp.post_receive(&Receive { id: RECEIVED | u64::from(index), local }) }
+    }
+
+    /// Takes completions.
+    fn progress(&mut self) {
+        let count = match self.cq.poll(&mut self.completions[..]) {
+            Ok(count) => count,
+            Err(error) => return tracing::error!(%error, "cannot poll a completion queue"),
+        };
+        for index in 0..count {
+            let completion = self.completions[index];
+            let id = completion.id();
+            if completion.status() != Status::Done {
+                // Only this end's own failure comes to this: the queue pair is of no more use, and
+                // messages are lost, as they may be.
+                tracing::error!(status = ?completion.status(), "datagrams failed");
+            }
+            if id & RECEIVED == 0 {
+                self.done = (id as u32).wrapping_add(1);
+            } else if completion.status() == Status::Done {
+                self.take_in(&completion, id as u16);
+            }
+        }
+    }
+
+    /// Finds out who sent what is in a receive buffer.
+    fn take_in(&mut self, completion: &Completion, index: u16) {
+        let mut header = [0; HEADER_BYTES];
+        let place = self.receive_place(index);
+        // SAFETY: the buffer's completion was polled, so it is not the card's any more.
+        unsafe { place.copy_to_nonoverlapping(header.as_mut_ptr(), HEADER_BYTES) };
+        let (qp_number, lid) = completion.source();
+        let gid = if completion.has_routing_header() { source_gid(&header) } else { [0; 16] };
+        let address = Address { gid, lid, qp_number, qkey: DATAGRAM_QKEY };
+        let len = completion.bytes_received().checked_sub(HEADER_BYTES);
+        match (self.peer(&address), len) {
+            (Ok(peer), Some(len)) if len <= RECEIVE_BYTES - HEADER_BYTES => {
+                self.arrived.push_back((peer, index, len));
+            }
+            // Nobody could answer it.
+            _ => self.give_back(index),
+        }
+    }
+
+    fn give_back(&mut self, index: u16) {
+        if let Err(error) = self.post_receive(index) {
+            tracing::error!(%error, "cannot post a receive buffer");
+        }
+    }
+
+    /// The next message.
+    fn take(&mut self, buf: &mut Buf) -> Option<Peer> {
+        if self.arrived.is_empty() {
+            self.progress();
+        }
+        let Some((peer, index, len)) = self.arrived.pop_front() else {
+            self.idle();
+            return None;
+        };
+        let place = self.receive_place(index);
+        // SAFETY: the buffer is not the card's (invariant 1), and has a header and `len` bytes, as
+        // `take_in` has checked; all of them are copied to the room given.
+        unsafe {
+            buf.append_with(len, |into| {
+                place.add(HEADER_BYTES).copy_to_nonoverlapping(into, len);
+            });
+        }
+        self.give_back(index);
+        Some(peer)
+    }
+
+    /// After many polls that brought nothing the processor is offered to others.
+    fn idle(&mut self) {
+        self.empty_polls += 1;
+        if self.empty_polls > EMPTY_POLLS_MAX {
+            self.empty_polls = 0;
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits for a free send buffer, which takes as long as the card needs for a message; whether
+    /// there is one.
+    fn wait_for_room(&mut self) -> bool {
+        for _ in 0..SEND_POLLS_MAX {
+            if (self.sent.wrapping_sub(self.done) as usize) < SENDS {
+                return true;
+            }
+            self.progress();
+        }
+        false
+    }
+
+    /// Puts a message into the chain.
+    fn chain(&mut self, to: Peer, bytes: &[u8]) {
+        let number = self.sent;
+        self.sent = self.sent.wrapping_add(1);
+        let inline = bytes.len() <= self.inline_bytes;
+        let start = if inline {
+            bytes.as_ptr().cast_mut()
+        } else {
+            let start = self.send_place(number);
+            // SAFETY: the buffer is free (invariant 2), and has room for a packet, which the caller
+            // has checked the message against.
+            unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            start
+        };
+        let local = Local { start, len: bytes.len() as u32, lkey: self.mr.lkey() };
+        let (address, ah) = &self.peers[to.0 as usize];
+        let (qp_number, qkey) = (address.qp_number, address.qkey);
+        self.chain.push(&Request {
+            id: u64::from(number),
+            verb: Verb::Send { to: ah, qp_number, qkey },
+            local: Some(local),
+            inline,
+            signaled: number.is_multiple_of(SIGNAL_EVERY),
+        });
+    }
+
+    /// Rings the doorbell. The bytes of inline messages must still be there, as they are: they are
+    /// borrowed for as long as `send_all` runs.
+    fn post(&mut self) {
+        if self.chain.len() == 0 {
+            return;
+        }
+        // SAFETY: what is not inline lies in send buffers, which are registered for as long as the
+        // queue pair lives (invariant 3) and are not used again before their completion
+        // (invariant 2). What is inline is borrowed by `send_all`, which calls this.
+        let posted = unsafe { self.qp.post(&mut self.chain) };
+        if let Err(count) = posted {
+            let lost = self.chain.len() - count;
+            self.sent = self.sent.wrapping_sub(lost as u32);
+            tracing::error!(lost, "cannot post datagrams");
+        }
+        self.chain.clear();
+    }
+}
+
+impl Messages for Datagrams {
+    type Peer = Peer;
+
+    fn message_bytes_max(&self) -> usize {
+        self.inner.borrow().mtu_bytes.min(SEND_BYTES)
+    }
+
+    /// Waits while the send queue is full, for as long as the card needs for a message.
+    fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<(), FabricError> {
+        let max = self.message_bytes_max();
+        if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
+            return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });
+        }
+        let inner = &mut *self.inner.borrow_mut();
+        for (to, bytes) in messages {
+            if inner.chain.is_full() || inner.sent.wrapping_sub(inner.done) as usize == SENDS {
+                inner.post();
+            }
+            if !inner.wait_for_room() {
+                // The card does not move: the rest is lost, as messages may be.
+                break;
+            }
+            inner.chain(*to, bytes);
+        }
+        inner.post();
+        Ok(())
+    }
+
+    fn receive(&self, buf: Buf) -> impl Future<Output = (Peer, Buf)> + '_ {
+        let mut buf = Some(buf);
+        poll_fn(move |cx| {
+            let mut taken = buf.take().expect("it is not polled again after it was ready");
+            match self.inner.borrow_mut().take(&mut taken) {
+                Some(peer) => Poll::Ready((peer, taken)),
+                None => {
+                    buf = Some(taken);
+                    // For executors that sleep; the lanes' waker does nothing.
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }
+        })
+    }
+}

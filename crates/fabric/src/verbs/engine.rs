@@ -1,0 +1,380 @@
+//! Posting: from verbs to work requests, and their order.
+//!
+//! Every verb goes through its link's queue, which is empty nearly always; what does not find a
+//! slot or room waits there, in order, and is posted as completions come in.
+//!
+//! # Invariants
+//! 1. Fewer work requests are under way than the completion queue has places.
+//! 2. Links with a queue that is not empty are in `waiting`, so that completions move them on.
+//! 3. A link leaves `links`, and its queue pair is destroyed, when nothing of it is under way: no
+//!    slot is free while a card may still write it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use crate::limits::{COMPLETION_BATCH, COMPLETIONS_MAX, REGIONS_MAX};
+use crate::{FabricError, RegionId, RemoteAddr};
+
+use super::Device;
+use super::flights::{Flight, Then};
+use super::keys::{Keys, Refused};
+use super::link::{Link, Task, Work};
+use super::ops::{OpId, Ops};
+use super::pool::Pool;
+use super::setup::{Access, Transport};
+use super::sys::{CHAIN_MAX, Caps, Chain, Completion, Cq, Qp, Request, Verb};
+
+/// What one thread has under way.
+pub(super) struct Engine {
+    /// Dropped first: queue pairs stop before the pool is deregistered.
+    pub links: Vec<Option<Link>>,
+    pub cq: Arc<Cq>,
+    pub pool: Pool,
+    pub ops: Ops,
+    /// By transport and region.
+    ways: [Vec<Option<Way>>; 2],
+    waiting: VecDeque<u16>,
+    pub completions: Box<[Completion; COMPLETION_BATCH]>,
+    chain: Box<Chain>,
+    /// Operations of which the last verb is in the chain.
+    whole: Vec<OpId>,
+    pub in_flight: usize,
+    /// Verbs posted so far.
+    pub posted: u64,
+    generation: u16,
+    /// The completion queue is lost: nothing that was under way is ever known to be over.
+    pub is_dead: bool,
+}
+
+/// The way to a peer, which outlives the connections to it.
+pub(super) struct Way {
+    region_bytes: u64,
+    keys: Keys,
+    /// `None`: broken.
+    pub link: Option<u16>,
+    /// The number of the first verb of unknown outcome, until the connection is made again.
+    pub unknown: Option<u64>,
+    /// The first of the unreliable WRITEs that have left and may not have arrived, and the time in
+    /// microseconds at which all have, or never will.
+    pub lingering: Option<(u64, u64)>,
+}
+
+impl Engine {
+    pub fn new(device: &Device) -> io::Result<Self> {
+        Ok(Self {
+            cq: Cq::new(&device.context, COMPLETIONS_MAX)?,
+            pool: Pool::new(&device.pd)?,
+            ops: Ops::default(),
+            links: Vec::new(),
+            ways: [Vec::new(), Vec::new()],
+            waiting: VecDeque::new(),
+            completions: Box::new([Completion::none(); COMPLETION_BATCH]),
+            chain: Chain::new(),
+            whole: Vec::with_capacity(CHAIN_MAX),
+            in_flight: 0,
+            posted: 0,
+            generation: 0,
+            is_dead: false,
+        })
+    }
+
+    #[inline]
+    pub fn way(&self, transport: Transport, region: RegionId) -> Option<&Way> {
+        self.ways[transport as usize].get(region.0 as usize)?.as_ref()
+    }
+
+    pub fn way_mut(&mut self, transport: Transport, region: RegionId) -> Option<&mut Way> {
+        self.ways[transport as usize].get_mut(region.0 as usize)?.as_mut()
+    }
+
+    /// All ways, with their regions.
+    pub fn ways(&self) -> impl Iterator<Item = (RegionId, &Way)> {
+        self.ways.iter().flat_map(|ways| {
+            let numbered = ways.iter().enumerate();
+            numbered.filter_map(|(region, way)| Some((RegionId(region as u8), way.as_ref()?)))
+        })
+    }
+
+    /// Whether `len` bytes at `at` may be used with `access`.
+    #[inline]
+    pub fn check(
+        &self,
+        transport: Transport,
+        at: RemoteAddr,
+        len: usize,
+        access: Access,
+    ) -> Result<(), FabricError> {
+        let region = at.region();
+        let Some(way) = self.way(transport, region) else {
+            return Err(FabricError::Unattached { region });
+        };
+        let max = crate::limits::TRANSFER_BYTES_MAX;
+        if len > max {
+            return Err(FabricError::TooLong { len: len as u64, max: max as u64 });
+        }
+        let (len, region_bytes) = (len as u64, way.region_bytes);
+        // Neither side can overflow: an offset has 56 bits and a transfer 31.
+        if at.offset() + len > region_bytes {
+            return Err(FabricError::OutOfBounds { at, len, region_bytes });
+        }
+        match way.keys.check(at.offset(), len, access) {
+            Ok(()) => Ok(()),
+            Err(Refused::ReadOnly) => Err(FabricError::ReadOnly { at }),
+            Err(Refused::Nothing) => Err(FabricError::AccessDenied { at }),
+        }
+    }
+
+    /// As [`Engine::check`], for `words` words, of which an atomic needs the one to have one key.
+    #[inline]
+    pub fn check_words(
+        &self,
+        at: RemoteAddr,
+        words: usize,
+        access: Access,
+    ) -> Result<(), FabricError> {
+        self.check(Transport::Reliable, at, words * 8, access)?;
+        let way = self.way(Transport::Reliable, at.region()).expect("it was checked");
+        if !at.offset().is_multiple_of(8) {
+            let region_bytes = way.region_bytes;
+            return Err(FabricError::OutOfBounds { at, len: words as u64 * 8, region_bytes });
+        }
+        let is_split = access == Access::ReadAtomic
+            && way.keys.remote(at.offset()).is_none_or(|(_, run)| run < 8);
+        if is_split { Err(FabricError::AccessDenied { at }) } else { Ok(()) }
+    }
+
+    /// Queues a verb of `op`; the link whose queue it is in. A verb that touches no byte is over at
+    /// once, as is one that cannot be sent.
+    #[inline]
+    pub fn queue(
+        &mut self,
+        transport: Transport,
+        op: OpId,
+        task: Task,
+        at: RemoteAddr,
+        len: usize,
+    ) -> Option<u16> {
+        let region = at.region();
+        let index = self.way(transport, region).and_then(|way| way.link);
+        let Some(index) = index.filter(|_| !self.is_dead) else {
+            self.ops.end(op, Err(FabricError::Unreachable { region }));
+            return None;
+        };
+        if len == 0 {
+            self.ops.end(op, Ok(()));
+            return None;
+        }
+        let number = self.posted;
+        self.posted += 1;
+        let link = self.links[usize::from(index)].as_mut().expect("ways lead to links");
+        link.queue.push_back(Work { op: Some(op), task, at, len, done: 0, number });
+        Some(index)
+    }
+
+    /// Posts what can be posted of a link's queue: one doorbell for all of it, or a few.
+    pub fn pump(&mut self, index: u16) {
+        while self.fill_chain(index) {
+            let link = self.links[usize::from(index)].as_mut().expect("it was just filled from");
+            // SAFETY: what is not inline names slots of the pool, which are registered for as long
+            // as the pool lives and belong to these requests until they are over (`Pool`, invariant
+            // 1, `Engine`, invariant 3). What is inline names memory of operations, which are not
+            // freed before `end_whole`.
+            let posted = unsafe { link.qp.post(&mut self.chain) };
+            self.end_whole();
+            if let Err(count) = posted {
+                self.take_back(index, self.chain.len() - count);
+                self.break_link(index);
+                return;
+            }
+        }
+        let Some(link) = &mut self.links[usize::from(index)] else { return };
+        if !link.queue.is_empty() && !link.waiting {
+            link.waiting = true;
+            self.waiting.push_back(index);
+        }
+    }
+
+    /// Fills the chain from a link's queue; whether there is anything in it.
+    fn fill_chain(&mut self, index: u16) -> bool {
+        self.chain.clear();
+        let reserved = 2 * self.links.len();
+        let Some(link) = &mut self.links[usize::from(index)] else { return false };
+        let way = self.ways[link.transport as usize][link.region.0 as usize].as_ref();
+        let keys = &way.expect("links belong to ways").keys;
+        while !self.chain.is_full()
+            && link.flights.has_room()
+            && self.in_flight + reserved < COMPLETIONS_MAX as usize
+        {
+            let Some((mut request, flight)) = link.cut(keys, &mut self.pool, &mut self.ops) else {
+                break;
+            };
+            if let Some(op) = flight.op {
+                self.ops.begin(op);
+            }
+            let sequence = link.flights.push(flight);
+            self.in_flight += 1;
+            request.id = id_of(index, link.generation, sequence);
+            self.chain.push(&request);
+            if link.queue.front().is_some_and(Work::is_whole) {
+                let work = link.queue.pop_front().expect("it was just looked at");
+                self.whole.extend(work.op);
+            }
+            // Nobody waits for what goes inline and unsignaled, and it needs its bytes no more.
+            if !flight.signaled
+                && let Some(op) = flight.op
+            {
+                link.flights.forget_last();
+                self.whole.push(op);
+            }
+        }
+        self.chain.len() > 0
+    }
+
+    /// Ends the part of operations that was waiting for the doorbell.
+    fn end_whole(&mut self) {
+        for op in self.whole.drain(..) {
+            self.ops.end(op, Ok(()));
+        }
+    }
+
+    /// Takes back the last `count` requests of a link, which could not be posted.
+    fn take_back(&mut self, index: u16, count: usize) {
+        let link = self.links[usize::from(index)].as_mut().expect("it was just posted to");
+        for _ in 0..count {
+            let flight = link.flights.pop_unposted().expect("it was just pushed");
+            self.in_flight -= 1;
+            if let Some(slot) = flight.slot {
+                self.pool.give(slot);
+            }
+            if let Some(op) = flight.op {
+                // Other pieces of the same verb may have been executed.
+                self.ops.end(op, Err(FabricError::OutcomeUnknown { at: flight.at }));
+            }
+        }
+    }
+
+    /// Posts what waited for slots or room.
+    pub fn pump_waiting(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let index = self.waiting.pop_front().expect("it was counted");
+            if let Some(link) = &mut self.links[usize::from(index)] {
+                link.waiting = false;
+                self.pump(index);
+            }
+        }
+    }
+
+    /// Asks for a completion after what is under way, if none will come.
+    pub fn flush(&mut self, index: u16) {
+        let Some(link) = &mut self.links[usize::from(index)] else { return };
+        if !link.works || link.flushing || !link.queue.is_empty() || !link.flights.ends_unsignaled()
+        {
+            return;
+        }
+        link.flushing = true;
+        let at = RemoteAddr::new(link.region, 0);
+        let (op, task, number) = (None, Task::Flush, self.posted);
+        link.queue.push_back(Work { op, task, at, len: 1, done: 0, number });
+        self.pump(index);
+    }
+
+    /// Takes a connected queue pair into use. What was connected before is given up: its peer's end
+    /// is gone, so that what became of the verbs on it does not matter any more.
+    pub fn install(
+        &mut self,
+        (transport, region): (Transport, RegionId),
+        region_bytes: u64,
+        keys: Keys,
+        (qp, caps): (Qp, Caps),
+    ) {
+        let before = self.way(transport, region).and_then(|way| way.link);
+        if let Some(before) = before {
+            self.break_link(before);
+        }
+        for link in self.links.iter_mut().flatten() {
+            link.fenced |= (link.transport, link.region) == (transport, region);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let link = Link::new(region, transport, qp, caps, self.generation);
+        let free = self.links.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.links.len());
+        assert!(index < LINKS_MAX, "so many connections cannot be draining at a time");
+        if index == self.links.len() {
+            self.links.push(None);
+        }
+        self.links[index] = Some(link);
+        let link = Some(index as u16);
+        let ways = &mut self.ways[transport as usize];
+        if ways.len() <= region.0 as usize {
+            ways.resize_with(region.0 as usize + 1, || None);
+        }
+        ways[region.0 as usize] =
+            Some(Way { region_bytes, keys, link, unknown: None, lingering: None });
+    }
+
+    /// Gives a connection up: nothing more is posted, what waits is not sent, and what is under way
+    /// is waited for until it is flushed.
+    pub fn break_link(&mut self, index: u16) {
+        let Some(link) = self.links[usize::from(index)].as_mut().filter(|link| link.works) else {
+            return;
+        };
+        link.works = false;
+        let (region, generation) = (link.region, link.generation);
+        let way = self.ways[link.transport as usize][region.0 as usize].as_mut();
+        let way = way.expect("links belong to ways");
+        way.link = None;
+        for work in link.queue.drain(..) {
+            let mut error = FabricError::Unreachable { region };
+            if work.done > 0 {
+                error = FabricError::OutcomeUnknown { at: work.at };
+                if work.task.mutates() {
+                    way.unknown = Some(way.unknown.map_or(work.number, |n| n.min(work.number)));
+                }
+            }
+            if let Some(op) = work.op {
+                self.ops.end(op, Err(error));
+            }
+        }
+        if let Err(error) = link.qp.stop() {
+            tracing::warn!(%error, region = region.0, "cannot stop a QP");
+        }
+        // Flushed after everything that is under way, with a completion of its own.
+        let (number, at) = (self.posted, RemoteAddr::new(region, 0));
+        let (mutates, signaled, op, slot, len) = (false, true, None, None, 0);
+        let then = Then::Drained;
+        let marker = Flight { number, mutates, signaled, op, then, slot, len, at };
+        let id = id_of(index, generation, link.flights.push(marker));
+        let (verb, local, inline) = (Verb::Write(way.keys.anywhere()), None, false);
+        self.chain.clear();
+        self.chain.push(&Request { id, verb, local, inline, signaled });
+        // SAFETY: the request names no local memory.
+        match unsafe { link.qp.post(&mut self.chain) } {
+            Ok(()) => self.in_flight += 1,
+            // Then the completions of all others must do.
+            Err(_) => _ = link.flights.pop_unposted(),
+        }
+        self.bury(index);
+    }
+
+    /// Destroys the queue pair of a link that is given up and drained.
+    pub fn bury(&mut self, index: u16) {
+        let link = &mut self.links[usize::from(index)];
+        if link.as_ref().is_some_and(|link| !link.works && link.flights.is_empty()) {
+            *link = None;
+        }
+    }
+}
+
+/// One for each region and transport, and as many that are drained.
+const LINKS_MAX: usize = 4 * REGIONS_MAX;
+
+/// What comes back with a completion: the link, which one that was, and the request.
+fn id_of(index: u16, generation: u16, sequence: u32) -> u64 {
+    u64::from(index) << 48 | u64::from(generation) << 32 | u64::from(sequence)
+}
+
+/// The parts of [`id_of`].
+pub(super) fn parts_of(id: u64) -> (u16, u16, u32) {
+    ((id >> 48) as u16, (id >> 32) as u16, id as u32)
+}

@@ -1,0 +1,335 @@
+//! The node's side: a region on a device, lent to peers by rights.
+//!
+//! There is one protection domain for each distinct set of grants, and the region's memory is
+//! registered in each domain with that set's rights. A queue pair belongs to the domain of its
+//! grants, so a key of another set opens nothing for it, and a peer has exactly the rights it was
+//! given, whatever it posts.
+//!
+//! Memory is registered when a set is first asked for, and stays so until [`Host::revoke`]. A large
+//! range is registered in pieces by several threads at once, as most of the time goes into pinning
+//! pages; the answer lists the pieces, and the endpoint splits what crosses them.
+//!
+//! # Invariants
+//! 1. Every passive end is in the list of its domain until it is cut, so a domain that is revoked
+//!    leaves no connection behind.
+//! 2. An end is cut before the memory of its domain is deregistered.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::num::NonZero;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+
+use rand::Rng;
+
+use crate::limits::{PASSIVE_COMPLETIONS, REGISTER_BYTES_MIN, REGISTER_THREADS_MAX};
+use crate::shm::Region;
+
+use super::setup::{Access, Answer, Grant, Granted, Offer, Transport, check_ranges};
+use super::sys::{Allowed, Caps, Cq, Kind, Mr, Pd, Qp, Registration};
+use super::{Device, VerbsError};
+
+/// The node's side of verbs: lends a region to peers. Any thread may use it.
+pub struct Host {
+    device: Arc<Device>,
+    region: Arc<Region>,
+    /// Passive ends complete nothing; a queue pair must have a queue nevertheless.
+    cq: Arc<Cq>,
+    domains: Mutex<BTreeMap<Vec<Grant>, Arc<Domain>>>,
+}
+
+/// The rights of one set of grants.
+struct Domain {
+    pd: Arc<Pd>,
+    memory: Mutex<State>,
+}
+
+enum State {
+    /// Not registered yet.
+    Bare,
+    Lent(Memory),
+    /// Whoever finds this looks for the set's new domain.
+    Revoked,
+}
+
+struct Memory {
+    pieces: Vec<Piece>,
+    /// Those that may still be connected (invariant 1).
+    ends: Vec<Weak<End>>,
+}
+
+struct Piece {
+    grant: Grant,
+    mr: Mr<Arc<Region>>,
+}
+
+/// A passive end; empty when it was cut.
+struct End {
+    qp: Mutex<Option<Qp>>,
+}
+
+/// The passive end of one connection. Dropping it cuts the peer off, and is the *fence*: when it is
+/// dropped, nothing that the peer posted is executed any more.
+///
+/// Destroying a queue pair returns after the card has stopped it, and the card's word that it has
+/// is written to memory after everything it wrote for that queue pair, because registrations here
+/// do not allow relaxed ordering. So what a peer had under way is either in memory then or never
+/// will be.
+#[must_use = "the peer is cut off when this is dropped"]
+pub struct Accepted {
+    end: Arc<End>,
+}
+
+impl Host {
+    /// Lends `region` by way of `device`.
+    ///
+    /// # Errors
+    /// [`VerbsError::Os`].
+    pub fn new(device: Arc<Device>, region: Arc<Region>) -> Result<Self, VerbsError> {
+        let cq = Cq::new(&device.context, PASSIVE_COMPLETIONS);
+        let cq = cq.map_err(os("make a completion queue"))?;
+        Ok(Self { device, region, cq, domains: Mutex::default() })
+    }
+
+    /// Makes the passive end of a connection whose other end may do what `grants` say, and no more.
+    ///
+    /// The first call with a set of grants registers memory, which takes some 100 ms a gigabyte.
+    ///
+    /// # Errors [`VerbsError::Hostile`] for an offer or grants that cannot be,
+    /// [`VerbsError::ReadOnlyRegion`], [`VerbsError::Register`] or [`VerbsError::Os`].
+    pub fn accept(
+        &self,
+        offer: &Offer,
+        grants: &[Grant],
+    ) -> Result<(Accepted, Answer), VerbsError> {
+        offer.validate()?;
+        let grants = self.sorted(grants)?;
+        loop {
+            let domain = self.domain(&grants)?;
+            let mut state = lock(&domain.memory);
+            if matches!(*state, State::Bare) {
+                *state = State::Lent(self.register(&domain.pd, &grants)?);
+            }
+            if let State::Lent(memory) = &mut *state {
+                return self.accept_in(&domain.pd, memory, offer, &grants);
+            }
+        }
+    }
+
+    fn accept_in(
+        &self,
+        pd: &Arc<Pd>,
+        memory: &mut Memory,
+        offer: &Offer,
+        grants: &[Grant],
+    ) -> Result<(Accepted, Answer), VerbsError> {
+        let kind = match offer.transport {
+            Transport::Reliable => Kind::Rc,
+            Transport::Unreliable => Kind::Uc,
+        };
+        let caps = Caps { send: 1, receive: 1, inline_bytes: 0 };
+        let made = Qp::new(pd, kind, &self.cq, &self.cq, caps);
+        let (qp, _) = made.map_err(os("make a QP"))?;
+        let psn = rand::rng().next_u32() >> 8;
+        let (mtu_bytes, rd_atomic) = self.device.agree(offer);
+        let path = self.device.path(&offer.from, psn, (mtu_bytes, rd_atomic));
+        qp.connect(&path, allowed(offer.transport, grants)).map_err(os("connect a QP"))?;
+        let answer = Answer {
+            transport: offer.transport,
+            from: self.device.address(&qp, psn),
+            mtu_bytes,
+            rd_atomic,
+            grants: memory.pieces.iter().map(|piece| self.granted(piece)).collect(),
+        };
+        let end = Arc::new(End { qp: Mutex::new(Some(qp)) });
+        memory.ends.retain(|end| end.strong_count() > 0);
+        memory.ends.push(Arc::downgrade(&end));
+        Ok((Accepted { end }, answer))
+    }
+
+    /// Takes a set of grants back: cuts all connections that were accepted with it, and deregisters
+    /// its memory, so that its keys open nothing from now on. How many connections there were.
+    ///
+    /// The same set may be granted again, with other keys.
+    ///
+    /// # Errors
+    /// [`VerbsError::Hostile`] for grants that cannot be.
+    pub fn revoke(&self, grants: &[Grant]) -> Result<usize, VerbsError> {
+        let grants = self.sorted(grants)?;
+        let Some(domain) = lock(&self.domains).remove(&grants) else { return Ok(0) };
+        let state = std::mem::replace(&mut *lock(&domain.memory), State::Revoked);
+        let State::Lent(memory) = state else { return Ok(0) };
+        let ends: Vec<_> = memory.ends.iter().filter_map(Weak::upgrade).collect();
+        let cut = ends.iter().filter(|end| end.cut()).count();
+        // Invariant 2: the ends are cut, now the registrations go.
+        drop(memory);
+        Ok(cut)
+    }
+
+    /// Grants in order, checked.
+    fn sorted(&self, grants: &[Grant]) -> Result<Vec<Grant>, VerbsError> {
+        check_ranges(grants.iter().map(|g| (g.offset, g.len)).collect(), self.region.len())?;
+        if !self.region.is_writable() && grants.iter().any(|g| g.access != Access::Read) {
+            return Err(VerbsError::ReadOnlyRegion);
+        }
+        let mut grants = grants.to_vec();
+        grants.sort_unstable();
+        Ok(grants)
+    }
+
+    fn domain(&self, grants: &[Grant]) -> Result<Arc<Domain>, VerbsError> {
+        let mut domains = lock(&self.domains);
+        if let Some(domain) = domains.get(grants) {
+            return Ok(domain.clone());
+        }
+        let pd = Pd::new(&self.device.context).map_err(os("allocate a protection domain"))?;
+        let domain = Arc::new(Domain { pd, memory: Mutex::new(State::Bare) });
+        domains.insert(grants.to_vec(), domain.clone());
+        Ok(domain)
+    }
+
+    fn register(&self, pd: &Arc<Pd>, grants: &[Grant]) -> Result<Memory, VerbsError> {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = threads.min(REGISTER_THREADS_MAX);
+        let cuts: Vec<Grant> = grants
+            .iter()
+            .flat_map(|grant| pieces(grant, threads as u64, REGISTER_BYTES_MIN))
+            .collect();
+        // One thread for each piece of the largest grant; small grants are not worth a thread.
+        let share = cuts.len().div_ceil(threads);
+        let is_small = cuts.iter().map(|cut| cut.len).sum::<u64>() < REGISTER_BYTES_MIN;
+        if is_small || threads == 1 {
+            let pieces = self.register_all(pd, &cuts)?;
+            return Ok(Memory { pieces, ends: Vec::new() });
+        }
+        let made = thread::scope(|scope| {
+            let work = |share| scope.spawn(move || self.register_all(pd, share));
+            let threads: Vec<_> = cuts.chunks(share).map(work).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().expect("registering does not panic")
+            };
+            threads.into_iter().map(join).collect::<Result<Vec<_>, VerbsError>>()
+        })?;
+        Ok(Memory { pieces: made.into_iter().flatten().collect(), ends: Vec::new() })
+    }
+
+    fn register_all(&self, pd: &Arc<Pd>, cuts: &[Grant]) -> Result<Vec<Piece>, VerbsError> {
+        let register = |grant: &Grant| {
+            let what = match grant.access {
+                Access::Read => Registration::Read,
+                Access::ReadAtomic => Registration::ReadAtomic,
+                Access::Full => Registration::Full,
+            };
+            let region = self.region.clone();
+            let start = region.place(grant.offset, grant.len);
+            // SAFETY: `place` has checked the range; the region stays mapped for as long as the
+            // `Arc` that the registration holds, is writable unless `what` is `Read` (`sorted` has
+            // checked it), and its bytes are never referenced (invariant 1 of `shm`).
+            let mr = unsafe { Mr::new(pd, start, grant.len as usize, what, region) };
+            let mr = mr.map_err(|source| VerbsError::Register { bytes: grant.len, source })?;
+            Ok(Piece { grant: *grant, mr })
+        };
+        cuts.iter().map(register).collect()
+    }
+
+    fn granted(&self, piece: &Piece) -> Granted {
+        let Grant { offset, len, access } = piece.grant;
+        let address = self.region.place(offset, len) as u64;
+        Granted { offset, len, access, address, rkey: piece.mr.rkey() }
+    }
+}
+
+impl End {
+    /// Cuts the peer off; whether it was connected.
+    fn cut(&self) -> bool {
+        lock(&self.qp).take().is_some()
+    }
+}
+
+impl Accepted {
+    /// Whether the connection was cut by [`Host::revoke`].
+    pub fn is_revoked(&self) -> bool {
+        lock(&self.end.qp).is_none()
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        // Not left to the `Arc`: who revokes at this moment may hold another.
+        self.end.cut();
+    }
+}
+
+/// Cuts a grant into at most `count` pieces of `min` bytes or more each, at multiples of 2 MiB.
+fn pieces(grant: &Grant, count: u64, min: u64) -> Vec<Grant> {
+    const ALIGN_BYTES: u64 = 2 << 20;
+    let count = (grant.len / min.max(1)).clamp(1, count);
+    let each = (grant.len.div_ceil(count)).next_multiple_of(ALIGN_BYTES.min(min.max(1)));
+    let starts = (0..grant.len.div_ceil(each)).map(|i| i * each);
+    let piece = |start| {
+        let len = each.min(grant.len - start);
+        Grant { offset: grant.offset + start, len, access: grant.access }
+    };
+    starts.map(piece).collect()
+}
+
+/// What the queue pair allows at all; the keys say where.
+fn allowed(transport: Transport, grants: &[Grant]) -> Allowed {
+    let any = |access| grants.iter().any(|grant| grant.access.includes(access));
+    let is_reliable = transport == Transport::Reliable;
+    let (write, atomic) = (any(Access::Full), is_reliable && any(Access::ReadAtomic));
+    Allowed { read: is_reliable, write, atomic }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No state behind these locks is left half-changed by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn os(action: &'static str) -> impl Fn(io::Error) -> VerbsError {
+    move |source| VerbsError::Os { action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_cover_a_grant_without_gap(
+            offset in 0u64..1 << 40,
+            len in 1u64..1 << 34,
+            count in 1u64..9,
+            min_exponent in 12u32..31,
+        ) {
+            let min = 1 << min_exponent;
+            let grant = Grant { offset, len, access: Access::ReadAtomic };
+            let pieces = pieces(&grant, count, min);
+            prop_assert!(!pieces.is_empty() && pieces.len() as u64 <= count);
+            let mut next = offset;
+            for piece in &pieces {
+                prop_assert_eq!((piece.offset, piece.access), (next, Access::ReadAtomic));
+                prop_assert!(piece.len > 0);
+                next += piece.len;
+            }
+            prop_assert_eq!(next, offset + len);
+        }
+    }
+
+    #[test]
+    fn a_small_grant_is_one_piece() {
+        let grant = Grant { offset: 5, len: 100, access: Access::Full };
+        assert_eq!(pieces(&grant, 8, 1 << 30), [grant]);
+    }
+
+    #[test]
+    fn a_queue_pair_allows_what_some_grant_does() {
+        let of = |access| allowed(Transport::Reliable, &[Grant { offset: 0, len: 8, access }]);
+        let unreliable = allowed(Transport::Unreliable, &[]);
+        assert!(!unreliable.read && !unreliable.write && !unreliable.atomic);
+        assert!(!of(Access::Read).atomic && !of(Access::Read).write);
+        assert!(of(Access::ReadAtomic).atomic && !of(Access::ReadAtomic).write);
+        assert!(of(Access::Full).atomic && of(Access::Full).write);
+    }
+}

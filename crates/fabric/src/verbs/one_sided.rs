@@ -1,0 +1,284 @@
+//! The verbs of the trait: what is at home by the processor, all else by the card.
+
+use std::future::Future;
+
+use crate::counters::Verb;
+use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
+use crate::{
+    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip,
+    UnreliableWrites, Validation,
+};
+
+use super::VerbsEndpoint;
+use super::link::Task;
+use super::posting::RC;
+use super::setup::Transport;
+
+/// One of two ways to do the same.
+enum Either<H, A> {
+    Home(H),
+    Away(A),
+}
+
+impl Fabric for VerbsEndpoint {
+    fn caps(&self) -> Caps {
+        Caps {
+            atomics: Atomics::Nic,
+            validation: Validation::Checksum,
+            round_trip: RoundTrip::Dear,
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        self.tally()
+    }
+
+    fn read_words<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        out: &'a mut [u64],
+    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+        assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
+        let each = out.len() / at.len();
+        assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
+        let is_home = at.iter().all(|at| at.region() == self.home);
+        let which = if is_home {
+            Either::Home(self.local.read_words(at, out))
+        } else {
+            Either::Away((self.post_reads(at, each), out))
+        };
+        async move {
+            let (posted, out) = match which {
+                Either::Home(read) => return read.await,
+                Either::Away((posted, out)) => (posted?, out),
+            };
+            posted.wait().await?;
+            posted.with(|ops, op| out.copy_from_slice(&ops.get(op).words[..out.len()]));
+            Ok(())
+        }
+    }
+
+    fn read_bucket(
+        &self,
+        at: RemoteAddr,
+        words: usize,
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+        assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
+        let which = if at.region() == self.home {
+            Either::Home(self.local.read_bucket(at, words))
+        } else {
+            Either::Away(self.post_reads(&[at], words))
+        };
+        async move {
+            let posted = match which {
+                Either::Home(read) => return read.await,
+                Either::Away(posted) => posted?,
+            };
+            posted.wait().await?;
+            let mut bucket = [0; BUCKET_WORDS_MAX];
+            posted.with(|ops, op| bucket[..words].copy_from_slice(&ops.get(op).words[..words]));
+            Ok(bucket)
+        }
+    }
+
+    fn read(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        let which = if at.region() == self.home {
+            Either::Home(self.local.read(at, len, buf))
+        } else {
+            Either::Away(self.post_read(at, len, buf))
+        };
+        async move {
+            let posted = match which {
+                Either::Home(read) => return read.await,
+                Either::Away(posted) => posted,
+            };
+            match posted {
+                Ok(posted) => {
+                    let done = posted.wait().await;
+                    (posted.with(|ops, op| ops.take_buf(op)), done)
+                }
+                Err((buf, error)) => (buf, Err(error)),
+            }
+        }
+    }
+
+    fn read_word_and_bytes(
+        &self,
+        word: RemoteAddr,
+        at: RemoteAddr,
+        len: usize,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+        let is_home = word.region() == self.home && at.region() == self.home;
+        let which = if is_home {
+            Either::Home(self.local.read_word_and_bytes(word, at, len, buf))
+        } else {
+            Either::Away(self.post_word_and_bytes(word, at, len, buf))
+        };
+        async move {
+            let posted = match which {
+                Either::Home(read) => return read.await,
+                Either::Away(posted) => posted,
+            };
+            match posted {
+                Ok(posted) => {
+                    let done = posted.wait().await;
+                    let take = posted.with(|ops, op| (ops.get(op).words[0], ops.take_buf(op)));
+                    (take.1, done.map(|()| take.0))
+                }
+                Err((buf, error)) => (buf, Err(error)),
+            }
+        }
+    }
+
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        expect: u64,
+        new: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        let task = Task::CompareSwap { expect, new };
+        Self::old_word(self.post_atomic(Verb::CompareSwap, task, at))
+    }
+
+    fn fetch_add(
+        &self,
+        at: RemoteAddr,
+        add: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        Self::old_word(self.post_atomic(Verb::FetchAdd, Task::FetchAdd { add }, at))
+    }
+
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        let max = CACHE_LINE_BYTES;
+        assert!(bytes.len() <= max, "an inline WRITE has at most {max} bytes");
+        if at.region() == self.home {
+            return self.local.write_unsignaled(at, bytes);
+        }
+        self.post_unsignaled(RC, at, bytes)
+    }
+
+    fn write(
+        &self,
+        at: RemoteAddr,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        let which = if at.region() == self.home {
+            Either::Home(self.local.write(at, buf))
+        } else {
+            Either::Away(self.post_write(at, buf))
+        };
+        async move {
+            let posted = match which {
+                Either::Home(write) => return write.await,
+                Either::Away(posted) => posted,
+            };
+            match posted {
+                Ok(posted) => {
+                    let done = posted.wait().await;
+                    (posted.with(|ops, op| ops.take_written(op)), done)
+                }
+                Err((buf, error)) => (buf, Err(error)),
+            }
+        }
+    }
+
+    fn is_mapped(&self, region: RegionId) -> bool {
+        region == self.home
+    }
+
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+        self.local.store(at, parts)
+    }
+
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.local.store_before(at, word)
+    }
+
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.local.announce(at, word)
+    }
+
+    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.local.load(at)
+    }
+
+    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.local.reload(at)
+    }
+
+    fn will_store(&self, at: RemoteAddr) {
+        self.local.will_store(at);
+    }
+
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
+        self.local.raw(at, len)
+    }
+
+    fn posted(&self) -> u64 {
+        self.engine.borrow().posted
+    }
+
+    fn is_settled(&self, mark: u64) -> bool {
+        self.engine.borrow_mut().is_settled(mark, || self.now_us())
+    }
+
+    fn now_us(&self) -> u64 {
+        self.local.now_us()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.local.wall_ms()
+    }
+
+    fn random(&self) -> u64 {
+        self.local.random()
+    }
+
+    async fn pause(&self, us: u64) {
+        let until = self.now_us() + us;
+        // What is queued moves on only if completions are taken: no sleep before all is over.
+        loop {
+            let idle = {
+                let mut engine = self.engine.borrow_mut();
+                engine.progress(|| self.local.now_us());
+                engine.in_flight == 0
+            };
+            let now = self.now_us();
+            if idle || now >= until {
+                self.local.pause(until.saturating_sub(now)).await;
+                return;
+            }
+            self.idle();
+            turn().await;
+        }
+    }
+}
+
+impl UnreliableWrites for VerbsEndpoint {
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        if at.region() != self.home {
+            return self.post_unsignaled(Transport::Unreliable, at, bytes);
+        }
+        self.count(Verb::Write, at, bytes.len());
+        self.local.store(at, &[bytes])
+    }
+}
+
+/// Pending once.
+async fn turn() {
+    let mut taken = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut taken, true) {
+            return std::task::Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
