@@ -32,7 +32,7 @@ rust() { # HOSTS FILTER CARGO_ARG…
       s|.*"name":"([^"]*)".*"executable":"([^"]*)".* (.*)|\1 \3 \2|')
   while read -r name folder binary; do
     # Without a device the tests would have nothing to say: here that is a failure.
-    row "loch: $name" "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" LOCH_VERBS_TEST=1 \
+    row "${folder##*/}: $name" "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" LOCH_VERBS_TEST=1 \
       "$binary" --test-threads 1 "$2"
   done <<<"${made:?no test binary is made of: ${*:3}}"
 }
@@ -52,6 +52,10 @@ if ! scripts/deps.sh verbs || ! vm/prepare.sh >/dev/null; then
   exit 0
 fi
 
+# What the feature adds and no device is needed for: the control plane, hostile set-ups.
+cargo clippy --quiet --locked -p loch-fabric -p loch --all-targets --features verbs -- -D warnings
+cargo test --quiet --locked -p loch-fabric -p loch --features verbs
+
 # shellcheck disable=SC2016 # The guest's shell expands it.
 row "device" 1 bash -c 'for want in PORT_ACTIVE ATOMIC_HCA "::ffff:10.9.0.1, RoCE v2"; do
   ibv_devinfo -v -d rxe0 | grep -F "$want" || { echo "the device lacks: $want"; exit 1; }
@@ -66,6 +70,7 @@ row "READ, RC, two hosts" 2 vm/pair ib_read_lat "${tool[@]}" -n 100
 rust 1 verbs:: -p loch-fabric --lib --test conformance --test messages
 rust 1 "" -p loch-fabric --test verbs
 rust 2 "" -p loch-fabric --test two_hosts
+rust 2 two_machines -p loch --test two_hosts
 
 if [ ${#names[@]} -eq 0 ]; then
   say "no test has a name that contains '$filter'"

@@ -25,11 +25,11 @@ pub const CACHE_LINE_BYTES: usize = 64;
 /// Ranges of a region that one connection may have rights to: a few for each table.
 pub const GRANTS_MAX: usize = 4096;
 
-/// Time to wait for an acknowledgement, as an exponent: `4.096 us << 14` is 67 ms. Cards wait up to
-/// four times that, so with [`RETRY_COUNT`] a peer that vanished is noticed after half a second,
-/// and after two at the latest.
+/// Time to wait for an acknowledgement, as an exponent: `4.096 us << 15` is 134 ms. Cards wait up to
+/// four times that, so with [`RETRY_COUNT`] a peer that vanished is noticed after a second, and
+/// after four at the latest; one that only stood still for half a second is not given up.
 #[cfg(feature = "verbs")]
-pub(crate) const TIMEOUT_EXPONENT: u8 = 14;
+pub(crate) const TIMEOUT_EXPONENT: u8 = 15;
 
 /// How often a packet is sent again before the connection is given up. Seven is the most there is,
 /// but Soft-RoCE takes it for "for ever", as it is where a receiver is not ready.

@@ -175,7 +175,7 @@ fn a_key_of_another_set_of_grants_opens_nothing() {
     });
 }
 
-/// A bound for what has to be noticed within two seconds, on a machine that is emulated.
+/// A bound for what has to be noticed within a second, on a machine that is emulated.
 const NOTICED: Duration = Duration::from_secs(5);
 
 #[test]

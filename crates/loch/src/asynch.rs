@@ -5,6 +5,8 @@ use std::cell::{Cell, RefCell};
 use loch_engines::nessie;
 use loch_fabric::{Buf, lanes};
 
+use crate::backend::operate;
+use crate::reservation::Place;
 use crate::{Conditional, Error, Expect, PutOptions, Reservation, Table, Value, Version};
 
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`](crate::lanes))
@@ -38,7 +40,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::get`].
     #[inline]
     pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
-        match self.table.client().get(key, Buf::new()).await {
+        match operate!(read self.table, client => client.get(key, Buf::new())) {
             Ok(found) => Ok(found.map(Value::new)),
             Err(error) => Err(self.table.error(error)),
         }
@@ -51,7 +53,8 @@ impl<'a> AsyncTable<'a> {
     #[inline]
     pub async fn get_into(self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
         into.clear();
-        let found = match self.table.client().get(key, self.table.take_spare()).await {
+        let table = self.table;
+        let found = match operate!(read table, client => client.get(key, table.take_spare())) {
             Ok(found) => found,
             Err(error) => return Err(self.table.error(error)),
         };
@@ -69,7 +72,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::contains`].
     pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
-        let found = self.table.client().contains(key).await;
+        let found = operate!(read self.table, client => client.contains(key));
         found.map_err(|e| self.table.error(e))
     }
 
@@ -95,7 +98,7 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Version, Error> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
-        match self.table.client().put(key, value, options).await {
+        match operate!(self.table, client => client.put(key, value, options)) {
             Ok(version) => Ok(Version::from_u64(version)),
             Err(error) => Err(self.table.error(error)),
         }
@@ -118,7 +121,7 @@ impl<'a> AsyncTable<'a> {
             Expect::Absent => nessie::Expect::Absent,
             Expect::Version(version) => nessie::Expect::Version(version.as_u64()),
         };
-        let done = self.table.client().put_if(key, value, expect, options).await;
+        let done = operate!(self.table, client => client.put_if(key, value, expect, options));
         match done.map_err(|e| self.table.error(e))? {
             nessie::Conditional::Done(version) => Ok(Conditional::Done(Version::from_u64(version))),
             nessie::Conditional::Refused(version) => {
@@ -133,7 +136,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::fetch_add`].
     pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64, Error> {
         self.table.writable()?;
-        let before = self.table.client().fetch_add(key, add).await;
+        let before = operate!(self.table, client => client.fetch_add(key, add));
         before.map_err(|e| self.table.error(e))
     }
 
@@ -143,7 +146,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::delete`].
     pub async fn delete(self, key: &[u8]) -> Result<bool, Error> {
         self.table.writable()?;
-        let deleted = self.table.client().delete(key).await;
+        let deleted = operate!(self.table, client => client.delete(key));
         deleted.map_err(|e| self.table.error(e))
     }
 
@@ -191,9 +194,11 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Reservation<'a>, Error> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
-        let reserved = self.table.client().reserve(key, len, options).await;
+        let reserved = operate!(self.table, client => async {
+            client.reserve(key, len, options).await.map(Place::from)
+        });
         match reserved {
-            Ok(reservation) => Ok(Reservation::new(self.table, reservation)),
+            Ok(place) => Ok(Reservation::new(self.table, place)),
             Err(error) => Err(self.table.error(error)),
         }
     }

@@ -1,4 +1,6 @@
-//! A client's attachment to a cluster of processes: one connection to each node, and their memory.
+//! A client's attachment to a cluster of processes: connections to nodes, and their memory. Where
+//! memory is shared there is a connection to each node; over a network there is one to the home
+//! node, which tells of the others and has them let the client in.
 //!
 //! # Invariants
 //! 1. The memory is of all nodes, and was checked to fit together.
@@ -10,13 +12,20 @@
 //! memory. If not, the whole cluster is attached anew; tables opened before keep what they have.
 
 use std::path::{Path, PathBuf};
+#[cfg(feature = "verbs")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "verbs")]
+use loch_fabric::verbs::Device;
+
 use crate::connection::{Admitted, Connection};
 use crate::lease::Lease;
-use crate::memory::{Mapped, Memory};
+use crate::limits::RETRY_PAUSE_MAX;
+use crate::memory::{Member, Memory};
 use crate::node::sessions::Opened;
+use crate::wire::{DeviceChoice, MemberFacts};
 use crate::{ConnectOptions, Error};
 
 /// A cluster that this process is attached to.
@@ -26,12 +35,19 @@ pub(crate) struct Attachment {
     socket: PathBuf,
     options: ConnectOptions,
     state: Mutex<State>,
+    /// Names the next endpoint that only reads.
+    #[cfg(feature = "verbs")]
+    readers: AtomicU64,
+    #[cfg(feature = "verbs")]
+    opened: Mutex<Option<Arc<Device>>>,
 }
 
 struct State {
-    /// By node. The home node's carries sessions.
-    connections: Vec<Arc<Connection>>,
+    /// By node; none to those that the home node tells of. The home node's carries sessions.
+    connections: Vec<Option<Arc<Connection>>>,
     memory: Arc<Memory>,
+    /// The device over which memory is reached, where it is not shared.
+    device: Option<DeviceChoice>,
 }
 
 impl Attachment {
@@ -41,7 +57,16 @@ impl Attachment {
     /// As [`Cluster::connect_with`](crate::Cluster::connect_with).
     pub fn new(socket: &Path, options: ConnectOptions) -> Result<Self, Error> {
         let (home, state) = attach(socket, &options)?;
-        Ok(Self { home, socket: socket.into(), options, state: Mutex::new(state) })
+        Ok(Self {
+            home,
+            socket: socket.into(),
+            options,
+            state: Mutex::new(state),
+            #[cfg(feature = "verbs")]
+            readers: AtomicU64::new(0),
+            #[cfg(feature = "verbs")]
+            opened: Mutex::new(None),
+        })
     }
 
     /// The number of the home node.
@@ -56,7 +81,54 @@ impl Attachment {
 
     /// Whether a node's process is up, so far as its connection can tell.
     pub fn is_up(&self, number: usize) -> bool {
-        self.state().connections[number].is_open()
+        let state = self.state();
+        match &state.connections[number] {
+            Some(connection) => connection.is_open(),
+            None => state.hearsay(self.home, number).is_some_and(|facts| facts.up),
+        }
+    }
+
+    /// Client session slots of a node that are taken, so far as its home node knows.
+    pub fn sessions_taken(&self, number: usize) -> Option<u32> {
+        let state = self.state();
+        Some(state.hearsay(self.home, number)?.sessions_taken)
+    }
+
+    /// Whether memory is reached over a network.
+    #[cfg(feature = "verbs")]
+    pub fn is_remote(&self) -> bool {
+        self.state().is_remote()
+    }
+
+    /// The device over which memory is reached: opened once, for all tables.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    #[cfg(feature = "verbs")]
+    pub fn device(&self) -> Result<Arc<Device>, Error> {
+        let choice = self.state().device.clone().unwrap_or_default();
+        let mut opened = self.opened.lock().expect("nothing panics while it is held");
+        if let Some(device) = &*opened {
+            return Ok(device.clone());
+        }
+        Ok(opened.insert(crate::remote::open_device(&choice)?).clone())
+    }
+
+    /// The connection to the home node, made again if need be: who wants a node to let it in asks
+    /// over this.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    #[cfg(feature = "verbs")]
+    pub fn broker(&self, within: Duration) -> Result<Arc<Connection>, Error> {
+        let mut state = self.state();
+        if !state.home(self.home).is_open()
+            && !self.reopen(&mut state, self.home, Instant::now() + within)?
+        {
+            let problem = "the home node has come back with other memory: open the table again";
+            return Err(Error::ClusterMismatch { problem: problem.into() });
+        }
+        Ok(state.home(self.home).clone())
     }
 
     /// Opens a session for a table, and says in which memory.
@@ -67,8 +139,7 @@ impl Attachment {
         let mut state = self.state();
         self.refresh(&mut state)?;
         if self.options.read_only {
-            let memory = state.memory.clone();
-            return Ok((memory.clone(), Lease::observer(self.home, memory)));
+            return Ok((state.memory.clone(), self.observer(&state)));
         }
         let opened = match self.open_session(&state) {
             // The node has gone since we looked.
@@ -79,57 +150,107 @@ impl Attachment {
             opened => opened?,
         };
         let memory = state.memory.clone();
-        let connection = state.connections[self.home].clone();
+        let connection = state.home(self.home).clone();
+        #[cfg(feature = "verbs")]
+        if state.device.is_some() {
+            return Ok((memory.clone(), Lease::fenced(self.home, memory, connection, opened)));
+        }
         let lease = Lease::of_node(self.home, memory.clone(), connection, opened);
         Ok((memory, lease))
     }
 
+    /// What takes the place of a session for who only reads.
+    fn observer(&self, state: &State) -> Lease {
+        let memory = state.memory.clone();
+        #[cfg(feature = "verbs")]
+        if state.device.is_some() {
+            let endpoint = self.readers.fetch_add(1, Ordering::Relaxed);
+            return Lease::reader(self.home, memory, state.home(self.home).clone(), endpoint);
+        }
+        Lease::observer(self.home, memory)
+    }
+
     fn open_session(&self, state: &State) -> Result<Opened, Error> {
         let home = state.memory.nodes[self.home].as_ref();
-        let sessions = home.map_or(0, Mapped::client_sessions);
+        let sessions = home.map_or(0, Member::client_sessions);
         let wait = self.options.connect_timeout;
-        let (slot, incarnation) = state.connections[self.home].open_session(sessions, wait)?;
+        let (slot, incarnation) = state.home(self.home).open_session(sessions, wait)?;
         Ok(Opened { slot, incarnation })
     }
 
     /// Connects again to the nodes whose processes were away. The home node has to be back, unless
     /// no session is wanted of it.
     fn refresh(&self, state: &mut State) -> Result<(), Error> {
-        let read_only = self.options.read_only;
         let deadline = Instant::now() + self.options.connect_timeout;
         for number in 0..state.connections.len() {
-            if state.connections[number].is_open() {
-                continue;
-            }
-            let node = state.memory.nodes[number].as_ref().expect("all nodes are mapped");
-            let needed = number == self.home && !read_only;
-            let admitted = if needed {
-                open(&node.socket, read_only, deadline)?
-            } else {
+            let kept = match &state.connections[number] {
+                Some(connection) if connection.is_open() => true,
+                Some(_)
+                    if number == self.home && (!self.options.read_only || state.is_remote()) =>
+                {
+                    self.reopen(state, number, deadline)?
+                }
                 // It is used without its process, but should it be there, its memory may be new.
-                match open(&node.socket, read_only, Instant::now()) {
-                    Ok(admitted) => admitted,
-                    Err(Error::NodeUnreachable { .. }) => continue,
-                    Err(error) => return Err(error),
+                Some(_) => match self.reopen(state, number, Instant::now()) {
+                    Err(Error::NodeUnreachable { .. }) => true,
+                    kept => kept?,
+                },
+                None => {
+                    let told = state.hearsay(self.home, number);
+                    told.is_none_or(|facts| state.node(number).header.identity == facts.identity)
                 }
             };
-            if admitted.welcome.identity != node.header.identity {
-                tracing::warn!(node = node.name, "a node has come back with other memory");
-                let (home, anew) = attach(&self.socket, &self.options)?;
-                if home != self.home {
-                    let problem = format!("the home node was number {}, is {home}", self.home);
-                    return Err(Error::ClusterMismatch { problem });
-                }
-                *state = anew;
-                return Ok(());
+            if !kept {
+                return self.attach_anew(state, number);
             }
-            state.connections[number] = Arc::new(admitted.connection);
         }
+        Ok(())
+    }
+
+    /// Connects to a node again; whether it has the memory that it had.
+    fn reopen(&self, state: &mut State, number: usize, deadline: Instant) -> Result<bool, Error> {
+        let node = state.node(number);
+        let admitted = open(&node.socket, self.options.read_only, deadline)?;
+        if admitted.welcome.identity != node.header.identity {
+            return Ok(false);
+        }
+        state.connections[number] = Some(Arc::new(admitted.connection));
+        Ok(true)
+    }
+
+    fn attach_anew(&self, state: &mut State, number: usize) -> Result<(), Error> {
+        let name = &state.node(number).name;
+        tracing::warn!(node = name, "a node has come back with other memory");
+        let (home, anew) = attach(&self.socket, &self.options)?;
+        if home != self.home {
+            let problem = format!("the home node was number {}, is {home}", self.home);
+            return Err(Error::ClusterMismatch { problem });
+        }
+        *state = anew;
         Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl State {
+    fn node(&self, number: usize) -> &Member {
+        self.memory.nodes[number].as_ref().expect("all nodes are known: invariant 1")
+    }
+
+    fn home(&self, home: usize) -> &Arc<Connection> {
+        self.connections[home].as_ref().expect("there is always one to the home node")
+    }
+
+    fn is_remote(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// What the home node says of another, if it can.
+    fn hearsay(&self, home: usize, number: usize) -> Option<MemberFacts> {
+        self.home(home).member(number as u16, PATIENCE).ok()
     }
 }
 
@@ -147,6 +268,16 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Err
     let (connection, welcome, mapped) =
         open(&socket, options.read_only, deadline)?.map(options.read_only)?;
     let home = welcome.node as usize;
+    if welcome.device.is_some() && !cfg!(feature = "verbs") {
+        return Err(Error::config(
+            "fabric",
+            format!(
+                "the node at {} needs verbs, and this build has no verbs backend: build Loch \
+                     with the feature `verbs`",
+                socket.display()
+            ),
+        ));
+    }
     if home >= welcome.cluster.len() {
         return Err(Error::ClusterMismatch {
             problem: format!(
@@ -156,24 +287,48 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Err
             ),
         });
     }
-    let mut first = Some((connection, mapped));
+    let home_connection = Arc::new(connection);
     let mut connections = Vec::with_capacity(welcome.cluster.len());
     let mut nodes = Vec::with_capacity(welcome.cluster.len());
     for (number, theirs) in welcome.cluster.iter().enumerate() {
-        let (connection, mapped) = match first.take_if(|_| number == home) {
-            Some(home) => home,
-            None => {
-                let (connection, _, mapped) =
-                    open(theirs, options.read_only, deadline)?.map(options.read_only)?;
-                (connection, mapped)
-            }
+        let (connection, member) = if number == home {
+            (Some(home_connection.clone()), mapped.clone())
+        } else if welcome.device.is_some() {
+            (None, hear_of(&home_connection, number, theirs, deadline)?)
+        } else {
+            let (connection, _, mapped) =
+                open(theirs, options.read_only, deadline)?.map(options.read_only)?;
+            (Some(Arc::new(connection)), mapped)
         };
-        if options.populate {
-            mapped.region.populate();
+        if let Some(region) = member.mapped().filter(|_| options.populate) {
+            region.populate();
         }
-        connections.push(Arc::new(connection));
-        nodes.push(Some(mapped));
+        connections.push(connection);
+        nodes.push(Some(member));
     }
     let memory = Arc::new(Memory::join(nodes, home)?);
-    Ok((home, State { connections, memory }))
+    Ok((home, State { connections, memory, device: welcome.device }))
+}
+
+/// Asks the home node for another one, until it knows it.
+fn hear_of(
+    home: &Connection,
+    number: usize,
+    address: &Path,
+    deadline: Instant,
+) -> Result<Member, Error> {
+    loop {
+        let patience = PATIENCE.max(deadline.saturating_duration_since(Instant::now()));
+        match home.member(number as u16, patience) {
+            Ok(facts) => return Member::of_facts(&facts, address),
+            Err(Error::NodeUnreachable { remedy, .. })
+                if !home.is_open() || Instant::now() + RETRY_PAUSE_MAX > deadline =>
+            {
+                return Err(Error::NodeUnreachable { socket: address.into(), remedy });
+            }
+            Err(Error::NodeUnreachable { .. }) => (),
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(RETRY_PAUSE_MAX);
+    }
 }

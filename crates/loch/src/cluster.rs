@@ -4,11 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use loch_engines::nessie::Client;
+
 use crate::attachment::Attachment;
+use crate::backend::Backend;
 use crate::embedded::Embedded;
 use crate::lease::Lease;
 use crate::limits::TIMEOUT_MAX;
-use crate::memory::{Mapped, Memory};
+use crate::memory::{Member, Memory};
+#[cfg(feature = "verbs")]
+use crate::remote::Remote;
 use crate::{CacheLimits, EmbeddedConfig, Error, Table};
 
 /// A cluster this process is attached to. Cheap to clone; clones share one attachment.
@@ -63,7 +68,7 @@ pub struct ClusterInfo {
 pub struct NodeInfo {
     /// Its name.
     pub name: String,
-    /// Its socket; empty for a node inside this process.
+    /// Its socket; of a node on another host its address, and empty for one inside this process.
     pub socket: PathBuf,
     /// Bytes of its region.
     pub region_bytes: u64,
@@ -107,6 +112,12 @@ impl Default for ConnectOptions {
             populate: false,
             cache: CacheLimits::default(),
         }
+    }
+}
+
+impl ConnectOptions {
+    pub(crate) fn operation_timeout_us(&self) -> u64 {
+        self.operation_timeout.min(TIMEOUT_MAX).as_micros() as u64
     }
 }
 
@@ -193,7 +204,24 @@ impl Cluster {
             }
         };
         let view = memory.table(name)?;
-        Ok(Table::new(view, memory.endpoint(self.home), lease, &self.options))
+        #[cfg(feature = "verbs")]
+        if let Nodes::Attached(attachment) = &self.nodes
+            && attachment.is_remote()
+        {
+            let (attachment, name) = (attachment.clone(), view.name.clone());
+            let number = memory.tables.iter().position(|table| table.name == name);
+            let number = number.expect("the table is this memory's");
+            let remote = Remote::open(attachment, memory.clone(), number, &lease, &self.options)?;
+            return Ok(Table::new(name, Backend::Verbs(Box::new(remote)), lease));
+        }
+        let client = Client::new(
+            memory.endpoint(self.home),
+            view.map.clone(),
+            lease.session(),
+            self.options.cache,
+            self.options.operation_timeout_us(),
+        );
+        Ok(Table::new(view.name.clone(), Backend::Shm(client), lease))
     }
 
     /// The names of the tables, in order.
@@ -208,13 +236,19 @@ impl Cluster {
             Nodes::Attached(attachment) => attachment.is_up(number),
             Nodes::Embedded(_) => true,
         };
-        let info = |(number, node): (usize, &Mapped)| NodeInfo {
+        let taken = |number: usize, node: &Member| match &self.nodes {
+            Nodes::Attached(attachment) => {
+                node.client_sessions_taken().or_else(|| attachment.sessions_taken(number))
+            }
+            Nodes::Embedded(_) => node.client_sessions_taken(),
+        };
+        let info = |(number, node): (usize, &Member)| NodeInfo {
             name: node.name.clone(),
             socket: node.socket.clone(),
             region_bytes: node.header.region_bytes,
             identity: node.header.identity,
             sessions: node.client_sessions(),
-            sessions_taken: node.client_sessions_taken(),
+            sessions_taken: taken(number, node).unwrap_or(0),
             up: up(number),
         };
         let nodes = memory.nodes.iter().flatten().enumerate();

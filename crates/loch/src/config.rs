@@ -43,9 +43,23 @@ pub struct NodeConfig {
     pub memory: ByteSize,
     /// What carries the verbs.
     pub fabric: FabricKind,
-    /// The sockets of all nodes of the cluster, in the same order on every node, this one's among
-    /// them. Default: this node alone.
+    /// All nodes of the cluster, in the same order on every node, this one among them: their
+    /// sockets, or with `fabric = "verbs"` what each has as `listen`. Default: this node alone.
     pub cluster: Vec<PathBuf>,
+    /// With `fabric = "verbs"`: the address and TCP port at which other nodes reach this one,
+    /// `10.0.0.1:7400`. Default: none, for a node that is alone.
+    pub listen: Option<String>,
+    /// A file with a secret that all nodes share: 16 bytes or more, for its owner's eyes only. By
+    /// it they know each other. Either this or `tls` is needed where strangers could connect.
+    pub secret: Option<PathBuf>,
+    /// Certificates by which nodes know each other, in place of a secret.
+    pub tls: Option<TlsConfig>,
+    /// The RDMA device. Default: the first with a port that is up.
+    pub device: Option<String>,
+    /// The device's port. Default: the first that is up.
+    pub device_port: Option<u8>,
+    /// The index of the port's address. Default: the best one it has.
+    pub gid_index: Option<u8>,
     /// Session slots: how many tables clients can have open for writing at a time. Default 1024.
     pub sessions: u32,
     /// Whether the region file is removed at an orderly stop. Default no: the next start keeps all
@@ -65,8 +79,22 @@ pub enum FabricKind {
     /// Shared memory, for clients on the node's host.
     #[default]
     Shm,
-    /// RDMA verbs. This build has no such backend yet: starting a node with it is refused.
+    /// RDMA verbs, for clusters of machines. A build without the feature `verbs` refuses to start
+    /// a node with it.
     Verbs,
+}
+
+/// The certificates of a node, in PEM files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Its certificate, with those between it and the authority's. It is for the host that the
+    /// cluster knows this node by.
+    pub certificate: PathBuf,
+    /// The certificate's key, for its owner's eyes only.
+    pub key: PathBuf,
+    /// The authority whose certificates all nodes have.
+    pub ca: PathBuf,
 }
 
 /// The declaration of a table. The same on every node of a cluster, and fixed once the region is
@@ -134,6 +162,12 @@ impl Default for NodeConfig {
             memory: ByteSize::new(NODE_BYTES_DEFAULT),
             fabric: FabricKind::default(),
             cluster: Vec::new(),
+            listen: None,
+            secret: None,
+            tls: None,
+            device: None,
+            device_port: None,
+            gid_index: None,
             sessions: SESSIONS_DEFAULT,
             ephemeral: false,
             region: None,

@@ -24,7 +24,7 @@ use rustix::net::{
 
 use crate::Error;
 use crate::limits::{READ_BYTES, RETRY_PAUSE, RETRY_PAUSE_MAX};
-use crate::memory::Mapped;
+use crate::memory::Member;
 use crate::node::region::of_region;
 use crate::wire::{self, Code, Decoder, PROTOCOL, Refused, Reply, Request, Welcome};
 
@@ -52,12 +52,12 @@ impl Admitted {
     ///
     /// # Errors
     /// [`Error::RegionDamaged`] if it is not what the node said, [`Error::Os`].
-    pub fn map(self, read_only: bool) -> Result<(Connection, Welcome, Mapped), Error> {
+    pub fn map(self, read_only: bool) -> Result<(Connection, Welcome, Member), Error> {
         let socket = self.connection.socket.clone();
         let region = Region::from_fd(self.region, self.welcome.region_bytes, !read_only)
             .map_err(of_region(&socket))?;
         let name = self.welcome.name.clone();
-        let mapped = Mapped::read(name, socket.clone(), Arc::new(region))
+        let mapped = Member::read(name, socket.clone(), Arc::new(region))
             .map_err(|error| Error::RegionDamaged { path: socket, what: error.to_string() })?;
         Ok((self.connection, self.welcome, mapped))
     }
@@ -155,6 +155,48 @@ impl Connection {
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
     pub fn close_session(&self, slot: u32, incarnation: u64, wait: Duration) -> Result<(), Error> {
         match self.request(&Request::CloseSession { slot, incarnation }, wait)? {
+            Reply::Closed {} => Ok(()),
+            Reply::Refused(refused) => Err(self.refused(refused, 0)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What the node knows of a node of its cluster.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::ClusterMismatch`], [`Error::Untrusted`].
+    pub fn member(&self, node: u16, wait: Duration) -> Result<wire::MemberFacts, Error> {
+        match self.request(&Request::Member { node }, wait)? {
+            Reply::Member(facts) => Ok(facts),
+            Reply::Refused(refused) => Err(self.refused(refused, 0)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has a connection let in by a node of the cluster; that node's side of it.
+    ///
+    /// # Errors
+    /// As [`Connection::member`].
+    #[cfg(feature = "verbs")]
+    pub fn connect(
+        &self,
+        connect: wire::Connect,
+        wait: Duration,
+    ) -> Result<serde_json::Value, Error> {
+        match self.request(&Request::Connect(connect), wait)? {
+            Reply::Connected { answer } => Ok(answer),
+            Reply::Refused(refused) => Err(self.refused(refused, 0)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Ends the connections of an endpoint that only reads.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::Refused`].
+    #[cfg(feature = "verbs")]
+    pub fn leave(&self, endpoint: u64, wait: Duration) -> Result<(), Error> {
+        match self.request(&Request::Leave { endpoint }, wait)? {
             Reply::Closed {} => Ok(()),
             Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
@@ -269,6 +311,11 @@ impl Connection {
             }
             Code::SessionsExhausted => Error::SessionsExhausted { socket, sessions },
             Code::ReadOnly => Error::ReadOnly,
+            Code::Away => Error::NodeUnreachable { socket, remedy: refused.text },
+            Code::Misfit | Code::Release | Code::OtherMemory => {
+                Error::ClusterMismatch { problem: refused.text }
+            }
+            Code::Untrusted => Error::Untrusted { problem: refused.text },
             _ => Error::Refused { socket, reason: refused.text },
         }
     }

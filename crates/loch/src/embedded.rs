@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use loch_fabric::shm::Region;
 
-use crate::memory::{Mapped, Memory};
+use crate::memory::{Member, Memory};
 use crate::node::region::{format, of_region};
-use crate::node::scrubber::Scrubber;
-use crate::node::sessions::{Opened, Process, Sessions};
+use crate::node::scrubber::{Scrubber, Shared};
+use crate::node::sessions::{End, Opened, Process, Sessions};
 use crate::{EmbeddedConfig, Error, plan};
 
 /// The nodes of one embedded cluster. They end when the last table and the last cluster do.
@@ -31,7 +31,7 @@ impl Embedded {
                 .map_err(of_region(name.as_str().as_ref()))?;
             format(&region, &plan)?;
             region.populate();
-            Mapped::read(name.clone(), "".into(), Arc::new(region)).map_err(|error| {
+            Member::read(name.clone(), "".into(), Arc::new(region)).map_err(|error| {
                 Error::RegionDamaged { path: name.into(), what: error.to_string() }
             })
         };
@@ -40,10 +40,10 @@ impl Embedded {
         let nodes = mapped.iter().cloned().map(Some).collect();
         let memory = Arc::new(Memory::join(nodes, 0)?);
         let nodes = mapped.iter().enumerate().map(|(number, node)| {
-            let sessions = Arc::new(Sessions::restore(node).0);
+            let sessions = Arc::new(Sessions::restore(node, false).0);
             let theirs = memory.clone();
-            let attach = Box::new(move || Ok(theirs.clone()));
-            let scrubber = Scrubber::start(number, sessions.clone(), attach);
+            let shared = Shared::new(number, move || Ok(theirs.clone()));
+            let scrubber = Scrubber::start(number, sessions.clone(), shared);
             let scrubber =
                 scrubber.map_err(Error::os("start a thread for", node.name.as_str().as_ref()))?;
             Ok((sessions, scrubber))
@@ -66,7 +66,7 @@ impl Embedded {
             let node = self.memory.nodes[home].as_ref();
             Error::SessionsExhausted {
                 socket: format!("embedded-{home}").into(),
-                sessions: node.map_or(0, Mapped::client_sessions),
+                sessions: node.map_or(0, Member::client_sessions),
             }
         })
     }
@@ -74,7 +74,7 @@ impl Embedded {
     /// Ends a session whose client has left in order.
     pub fn end_session(&self, home: usize, session: Opened, process: Process) {
         let (sessions, scrubber) = &self.nodes[home];
-        if sessions.close(session, process) {
+        if sessions.close(session, process, End::Left) {
             scrubber.bell().ended(false);
         }
     }

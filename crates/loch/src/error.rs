@@ -232,6 +232,29 @@ pub enum Error {
         /// What was found.
         what: String,
     },
+    /// No RDMA device of this host can be used, or not the one that was chosen.
+    #[error("no RDMA device can be used: {problem}")]
+    Device {
+        /// Which devices were looked at, and why none will do.
+        problem: String,
+    },
+    /// This process may not lock as much memory as its region has.
+    #[error(
+        "{needed} of memory have to be locked for RDMA, this process may lock {limit}: raise it \
+         (`ulimit -l unlimited`; systemd: LimitMEMLOCK=infinity), or give the node less memory"
+    )]
+    LockedMemory {
+        /// Bytes of the region.
+        needed: ByteSize,
+        /// What may be locked.
+        limit: ByteSize,
+    },
+    /// A node could not prove to another that they are of one cluster.
+    #[error("{problem}")]
+    Untrusted {
+        /// Which node, and what it lacks.
+        problem: String,
+    },
     /// The other side of the socket is another user's.
     #[error(
         "{socket} is served by user {theirs}, this process is user {ours}: a node serves its own \

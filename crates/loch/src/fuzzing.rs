@@ -10,8 +10,8 @@ use loch_engines::region::{Header, LayoutError, TableEntry};
 use loch_fabric::shm::Region;
 
 use crate::connection::Connection;
-use crate::memory::{Mapped, Memory};
-use crate::node::sessions::{Process, Sessions};
+use crate::memory::{Member, Memory};
+use crate::node::sessions::{End, Process, Sessions};
 use crate::plan::NodePlan;
 use crate::wire::{self, Decoder};
 use crate::{Error, NodeConfig};
@@ -90,7 +90,7 @@ pub fn attach(bytes: &[u8]) -> [String; 3] {
 pub fn layout(
     region: &Arc<Region>,
 ) -> Result<(Header, Vec<TableEntry>, Result<Vec<Arc<TableMap>>, Error>), LayoutError> {
-    let node = Mapped::read("fuzzed".into(), "fuzzed".into(), region.clone())?;
+    let node = Member::read("fuzzed".into(), "fuzzed".into(), region.clone())?;
     let (header, tables) = (node.header, node.tables.clone());
     let home = header.node as usize;
     // The other nodes of the cluster cannot be reached.
@@ -109,12 +109,12 @@ pub fn layout(
 /// # Panics
 /// If a session that was opened is not there.
 pub fn sessions(region: &Arc<Region>) -> Result<(u32, usize, Option<u64>), LayoutError> {
-    let node = Mapped::read("fuzzed".into(), "fuzzed".into(), region.clone())?;
-    let (sessions, freed) = Sessions::restore(&node);
-    let scrubber = sessions.open_scrubber();
+    let node = Member::read("fuzzed".into(), "fuzzed".into(), region.clone())?;
+    let (sessions, freed) = Sessions::restore(&node, false);
+    let scrubber = sessions.open_scrubber().expect("nobody else scrubs");
     let opened = sessions.open(Process::own());
     if let Some(opened) = opened {
-        assert!(sessions.close(opened, Process::own()), "it was just opened");
+        assert!(sessions.close(opened, Process::own(), End::Left), "it was just opened");
     }
     sessions.close_scrubber(scrubber);
     Ok((node.client_sessions(), freed, opened.map(|opened| opened.incarnation)))

@@ -14,7 +14,9 @@ use loch_fabric::RegionId;
 use crate::connection::Connection;
 use crate::embedded::Embedded;
 use crate::limits::CLOSE_TIMEOUT;
-use crate::memory::{Mapped, Memory};
+use crate::memory::{Member, Memory};
+#[cfg(feature = "verbs")]
+use crate::node::sessions::abandon_own_slot;
 use crate::node::sessions::{Opened, Process, free_own_slot};
 
 /// A session at the home node of a table.
@@ -32,6 +34,12 @@ enum At {
     Observer,
     /// With a node, over this connection, which stays open for as long as the session lives.
     Node(Arc<Connection>, Opened),
+    /// With a node that has to fence the session before its slot is free.
+    #[cfg(feature = "verbs")]
+    Fenced(Arc<Connection>, Opened),
+    /// With a node that connects an endpoint which only reads.
+    #[cfg(feature = "verbs")]
+    Reader(Arc<Connection>, u64),
     /// With a node inside this process.
     Embedded(Arc<Embedded>, Opened),
 }
@@ -50,6 +58,28 @@ impl Lease {
         opened: Opened,
     ) -> Self {
         Self::new(home, memory, At::Node(connection, opened))
+    }
+
+    /// A session that was opened over a connection, at a node that fences it.
+    #[cfg(feature = "verbs")]
+    pub fn fenced(
+        home: usize,
+        memory: Arc<Memory>,
+        connection: Arc<Connection>,
+        opened: Opened,
+    ) -> Self {
+        Self::new(home, memory, At::Fenced(connection, opened))
+    }
+
+    /// Reads only, but has connections of its own.
+    #[cfg(feature = "verbs")]
+    pub fn reader(
+        home: usize,
+        memory: Arc<Memory>,
+        connection: Arc<Connection>,
+        endpoint: u64,
+    ) -> Self {
+        Self::new(home, memory, At::Reader(connection, endpoint))
     }
 
     /// A session at a node inside this process.
@@ -71,12 +101,28 @@ impl Lease {
             At::Node(_, opened) | At::Embedded(_, opened) => {
                 Session::new(home, opened.slot, opened.incarnation)
             }
+            #[cfg(feature = "verbs")]
+            At::Fenced(_, opened) => Session::new(home, opened.slot, opened.incarnation),
+            #[cfg(feature = "verbs")]
+            At::Reader(..) => Session::observer(home),
+        }
+    }
+
+    /// The session as it is named to a node, and the number of an endpoint without one.
+    #[cfg(feature = "verbs")]
+    pub fn caller(&self) -> (Option<(u32, u64)>, u64) {
+        match &self.at {
+            At::Reader(_, endpoint) => (None, *endpoint),
+            At::Node(_, it) | At::Embedded(_, it) | At::Fenced(_, it) => {
+                (Some((it.slot, it.incarnation)), 0)
+            }
+            At::Observer => (None, 0),
         }
     }
 
     /// Whether nothing can be written.
     pub fn is_read_only(&self) -> bool {
-        matches!(self.at, At::Observer)
+        self.session().is_observer()
     }
 
     /// Whether the session is another process's: this one was forked from it.
@@ -84,14 +130,15 @@ impl Lease {
         self.pid != std::process::id()
     }
 
-    fn home(&self) -> &Mapped {
+    fn home(&self) -> &Member {
         self.memory.nodes[self.home].as_ref().expect("the home node is mapped")
     }
 
-    fn end_at_node(&self, connection: &Connection, opened: Opened) {
+    /// Ends the session at its node; whether the node could be told.
+    fn ends_at_node(&self, connection: &Connection, opened: Opened) -> bool {
         let Opened { slot, incarnation } = opened;
         if connection.close_session(slot, incarnation, CLOSE_TIMEOUT).is_ok() {
-            return;
+            return true;
         }
         let home = self.home();
         let again = Connection::open(&home.socket, false, Instant::now(), CLOSE_TIMEOUT)
@@ -99,9 +146,9 @@ impl Lease {
             .filter(|admitted| admitted.welcome.identity == home.header.identity)
             .map(|admitted| admitted.connection.close_session(slot, incarnation, CLOSE_TIMEOUT));
         if !matches!(again, Some(Ok(()))) {
-            tracing::debug!(slot, "the home node is away: freeing the session's slot without it");
-            free_own_slot(&home.region, opened);
+            tracing::debug!(slot, "the home node is away: giving up the session's slot without it");
         }
+        matches!(again, Some(Ok(())))
     }
 }
 
@@ -112,7 +159,22 @@ impl Drop for Lease {
         }
         match &self.at {
             At::Observer => (),
-            At::Node(connection, opened) => self.end_at_node(connection, *opened),
+            At::Node(connection, opened) => {
+                if !self.ends_at_node(connection, *opened) {
+                    free_own_slot(self.home().region(), *opened);
+                }
+            }
+            #[cfg(feature = "verbs")]
+            At::Fenced(connection, opened) => {
+                if !self.ends_at_node(connection, *opened) {
+                    abandon_own_slot(self.home().region(), *opened);
+                }
+            }
+            #[cfg(feature = "verbs")]
+            At::Reader(connection, endpoint) => {
+                // A node that is away has forgotten its readers.
+                let _ = connection.leave(*endpoint, CLOSE_TIMEOUT);
+            }
             At::Embedded(embedded, opened) => {
                 embedded.end_session(self.home, *opened, Process::own());
             }

@@ -41,9 +41,13 @@
 
 mod asynch;
 mod attachment;
+mod backend;
 mod cluster;
 mod config;
 mod connection;
+#[cfg(feature = "verbs")]
+mod control;
+mod difference;
 mod embedded;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -54,6 +58,8 @@ pub mod limits;
 mod memory;
 mod node;
 mod plan;
+#[cfg(feature = "verbs")]
+mod remote;
 mod reservation;
 mod size;
 mod table;
@@ -62,7 +68,7 @@ mod wire;
 
 pub use asynch::AsyncTable;
 pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
-pub use config::{EmbeddedConfig, FabricKind, NodeConfig, TableConfig, default_socket};
+pub use config::{EmbeddedConfig, FabricKind, NodeConfig, TableConfig, TlsConfig, default_socket};
 pub use error::Error;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
 pub use loch_fabric::shm::Pages;

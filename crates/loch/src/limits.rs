@@ -74,6 +74,41 @@ pub const SOCKET_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a node waits for its region's last owner, who may be about to be gone.
 pub const REGION_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Bytes of a secret that nodes share.
+pub const SECRET_BYTES_MIN: usize = 16;
+/// The longest secret.
+pub const SECRET_BYTES_MAX: usize = 4096;
+
+/// How long somebody at a node's control port has to prove that he is a node, and which one.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many at a time may be at that.
+pub const HANDSHAKES_MAX: usize = 64;
+
+/// How long a node waits until another has taken its call and said who it is.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a node waits for another to do what it asked.
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a node waits for another to let a connection in: memory that was never lent before is
+/// registered first, 100 ms a gigabyte.
+pub const ADMIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before a client asks again for a connection to a node that could not be reached.
+pub const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// Between two signs of life of a node that has nothing to ask.
+pub const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// A link on which nothing came for so long is closed.
+pub const LINK_SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Pause before a node that cannot be reached is dialed again; doubles up to [`REDIAL_PAUSE_MAX`].
+pub const REDIAL_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause between two dials.
+pub const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long the connections of a node's clients are kept when nothing is heard of the node.
+pub const HOME_SILENCE_MAX: Duration = Duration::from_secs(600);
+
+/// Clients in one message between nodes: each takes up to a hundred bytes.
+pub const CALLERS_MAX: usize = 512;
+/// Clients of a node that live: its sessions, and readers.
+pub const LIVING_MAX: usize = 1 << 20;
+
 /// The shortest time between two scrubs.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(2);
 /// A scrub whose grace period did not pass is repeated after a time that doubles up to this.

@@ -1,5 +1,6 @@
-//! The mapped memory of a cluster: the regions of its nodes, checked against each other, and where
-//! each table is in them.
+//! The memory of a cluster: the layouts of its nodes' regions, checked against each other, where
+//! each table is in them, and the regions themselves as far as this process has them mapped: all of
+//! them on shared memory, the home node's alone over a network.
 //!
 //! # Invariants
 //! 1. Node `n`'s region is attached under `RegionId(n)`, and its header says that it is node `n` of
@@ -7,7 +8,7 @@
 //! 2. All nodes declare the same tables with the same geometry, so every client computes the same
 //!    slots for a key.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use loch_engines::nessie::hash::TableMap;
@@ -17,27 +18,69 @@ use loch_engines::region::{
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{RegionId, RemoteAddr};
 
-use crate::plan::table_facts;
+use zerocopy::FromBytes;
+
+use crate::difference::table_facts;
+use crate::wire::{MemberFacts, unhex};
 use crate::{Error, TableInfo};
 
-/// One node's region, mapped and read.
+/// One node: the layout of its region, and the region where this process has it mapped.
 #[derive(Clone)]
-pub(crate) struct Mapped {
+pub(crate) struct Member {
     pub name: String,
+    /// Its socket; of a node that is known by hearsay, its address.
     pub socket: PathBuf,
-    pub region: Arc<Region>,
     pub header: Header,
     pub tables: Vec<TableEntry>,
+    region: Option<Arc<Region>>,
 }
 
-impl Mapped {
+impl Member {
     /// Reads header and directory of a region.
     ///
     /// # Errors
     /// [`LayoutError`] if they are not what this version writes.
     pub fn read(name: String, socket: PathBuf, region: Arc<Region>) -> Result<Self, LayoutError> {
         let (header, tables) = read_layout(&region)?;
-        Ok(Self { name, socket, region, header, tables })
+        Ok(Self { name, socket, header, tables, region: Some(region) })
+    }
+
+    /// A node of which only header and directory are known.
+    ///
+    /// # Errors
+    /// [`Error::RegionDamaged`] if they are not what this version writes.
+    pub fn told(name: &str, address: &Path, header: &str, directory: &str) -> Result<Self, Error> {
+        let damaged = |what: String| Error::RegionDamaged { path: address.into(), what };
+        let [head, tables] = [header, directory].map(unhex);
+        let (Some(head), Some(tables)) = (head, tables) else {
+            return Err(damaged("what it tells of itself is not hexadecimal".into()));
+        };
+        let region_bytes = Header::read_from_prefix(&head).map_or(0, |(h, _)| h.region_bytes);
+        let parsed = parse_header(&head, region_bytes)
+            .and_then(|header| Ok((header, parse_directory(&header, &tables)?)));
+        let (header, tables) = parsed.map_err(|error| damaged(error.to_string()))?;
+        Ok(Self { name: name.into(), socket: address.into(), header, tables, region: None })
+    }
+
+    /// A node as its neighbour tells of it.
+    ///
+    /// # Errors
+    /// As [`Member::told`].
+    pub fn of_facts(facts: &MemberFacts, address: &Path) -> Result<Self, Error> {
+        Self::told(&facts.name, address, &facts.header, &facts.directory)
+    }
+
+    /// The region.
+    ///
+    /// # Panics
+    /// If it is not mapped: see [`Member::mapped`].
+    pub fn region(&self) -> &Arc<Region> {
+        self.mapped().expect("a node's own region is mapped, and on shared memory every one")
+    }
+
+    /// The region, if it is mapped.
+    pub fn mapped(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
     }
 
     /// Session slots for clients: all but the scrubber's.
@@ -45,14 +88,14 @@ impl Mapped {
         self.header.sessions - 1
     }
 
-    /// Client session slots that are taken.
-    pub fn client_sessions_taken(&self) -> u32 {
+    /// Client session slots that are taken, if the region is mapped.
+    pub fn client_sessions_taken(&self) -> Option<u32> {
+        let region = self.mapped()?;
         let taken = |slot: &u32| {
-            let at = SESSIONS_OFFSET + *slot as u64 * SESSION_BYTES;
-            let word = self.region.word(at);
+            let word = region.word(SESSIONS_OFFSET + *slot as u64 * SESSION_BYTES);
             word.load(std::sync::atomic::Ordering::Relaxed) != 0
         };
-        (1..self.header.sessions).filter(taken).count() as u32
+        Some((1..self.header.sessions).filter(taken).count() as u32)
     }
 }
 
@@ -64,22 +107,33 @@ pub(crate) fn read_layout(region: &Region) -> Result<(Header, Vec<TableEntry>), 
         return Err(damaged("header"));
     }
     region.copy_out(0, &mut head);
-    let header = Header::parse(&head, region.len())?;
-    if header.sessions == 0 {
-        return Err(damaged("header"));
-    }
+    let header = parse_header(&head, region.len())?;
     let mut directory = vec![0; header.tables as usize * size_of::<TableEntry>()];
     if DIRECTORY_OFFSET + directory.len() as u64 > region.len() {
         return Err(damaged("table directory"));
     }
     region.copy_out(DIRECTORY_OFFSET, &mut directory);
-    let parse = |at| TableEntry::parse(&directory, at, &header);
+    let tables = parse_directory(&header, &directory)?;
+    Ok((header, tables))
+}
+
+fn parse_header(head: &[u8], region_bytes: u64) -> Result<Header, LayoutError> {
+    let header = Header::parse(head, region_bytes)?;
+    if header.sessions == 0 {
+        return Err(LayoutError::Damaged { what: "header".into() });
+    }
+    Ok(header)
+}
+
+fn parse_directory(header: &Header, directory: &[u8]) -> Result<Vec<TableEntry>, LayoutError> {
+    let parse = |at| TableEntry::parse(directory, at, header);
     let tables: Vec<TableEntry> =
         (0..header.tables as usize).map(parse).collect::<Result<_, _>>()?;
     if tables_overlap(&tables) {
-        return Err(damaged("table directory (two tables share memory)"));
+        let what = "table directory (two tables share memory)".into();
+        return Err(LayoutError::Damaged { what });
     }
-    Ok((header, tables))
+    Ok(tables)
 }
 
 fn tables_overlap(tables: &[TableEntry]) -> bool {
@@ -95,26 +149,26 @@ pub(crate) struct TableView {
     pub map: Arc<TableMap>,
 }
 
-/// The regions of a cluster. A node that cannot be reached is missing.
+/// The nodes of a cluster. One of which nothing is known is missing.
 pub(crate) struct Memory {
-    pub nodes: Vec<Option<Mapped>>,
+    pub nodes: Vec<Option<Member>>,
     pub tables: Vec<TableView>,
 }
 
 impl Memory {
-    /// Puts the regions of a cluster together; node `home` is there.
+    /// Puts the nodes of a cluster together; node `home` is there.
     ///
     /// # Errors
     /// [`Error::ClusterMismatch`] names node and table.
-    pub fn join(nodes: Vec<Option<Mapped>>, home: usize) -> Result<Self, Error> {
-        let first = nodes[home].as_ref().expect("the home node is mapped");
+    pub fn join(nodes: Vec<Option<Member>>, home: usize) -> Result<Self, Error> {
+        let first = nodes[home].as_ref().expect("the home node is known");
         for (number, node) in nodes.iter().enumerate() {
             if let Some(node) = node {
-                check_node(first, node, number, nodes.len())?;
+                check_member(first, node, number, nodes.len())?;
             }
         }
         let place = |table: usize, number: usize| {
-            // Where nothing is mapped nothing is accessed: the offset does not matter.
+            // Where nothing is known nothing is accessed: the offset does not matter.
             let node = nodes[number].as_ref().unwrap_or(first);
             let at = RemoteAddr::new(RegionId(number as u8), node.tables[table].offset);
             (at, node.header.sessions)
@@ -131,7 +185,7 @@ impl Memory {
         Ok(Self { nodes, tables })
     }
 
-    /// Whether every node is mapped.
+    /// Whether every node is known.
     pub fn is_complete(&self) -> bool {
         self.nodes.iter().all(Option::is_some)
     }
@@ -140,8 +194,8 @@ impl Memory {
     pub fn endpoint(&self, home: usize) -> ShmEndpoint {
         let mut endpoint = ShmEndpoint::new(RegionId(home as u8));
         for (number, node) in self.nodes.iter().enumerate() {
-            if let Some(node) = node {
-                endpoint.attach(RegionId(number as u8), node.region.clone());
+            if let Some(region) = node.as_ref().and_then(Member::mapped) {
+                endpoint.attach(RegionId(number as u8), region.clone());
             }
         }
         endpoint
@@ -179,8 +233,13 @@ impl Memory {
 }
 
 /// Whether a node is who it should be, and declares what the first one does.
-fn check_node(first: &Mapped, node: &Mapped, number: usize, nodes: usize) -> Result<(), Error> {
-    let who = |node: &Mapped| format!("node {:?} ({})", node.name, node.socket.display());
+pub(crate) fn check_member(
+    first: &Member,
+    node: &Member,
+    number: usize,
+    nodes: usize,
+) -> Result<(), Error> {
+    let who = |node: &Member| format!("node {:?} ({})", node.name, node.socket.display());
     let mismatch = |problem: String| Err(Error::ClusterMismatch { problem });
     let (place, of) = (node.header.node as usize, node.header.nodes as usize);
     if (place, of) != (number, nodes) {

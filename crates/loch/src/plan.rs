@@ -13,6 +13,9 @@ use loch_engines::region::{
     TableEntry,
 };
 
+#[cfg(feature = "verbs")]
+use crate::control::network::Network;
+use crate::difference::{Difference, table_facts};
 use crate::limits::{
     DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, LONGEST_VALUES_MIN, NODE_NAME_BYTES_MAX, NODES_MAX,
     SESSIONS_MAX, SOCKET_PATH_BYTES_MAX, TABLE_BYTES_PER_INDEX_SLOT, TABLE_NAME_BYTES_MAX,
@@ -37,13 +40,16 @@ pub(crate) struct Plan {
 }
 
 /// A node's configuration, checked, with its paths made absolute.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct NodePlan {
     pub socket: PathBuf,
     /// The sockets of all nodes, in order.
     pub cluster: Vec<PathBuf>,
     pub region: PathBuf,
     pub plan: Plan,
+    /// The node's place in the network, if its memory is reached over one.
+    #[cfg(feature = "verbs")]
+    pub network: Option<Network>,
 }
 
 impl NodePlan {
@@ -53,13 +59,12 @@ impl NodePlan {
     /// [`Error::Config`], [`Error::NoSuchEngine`].
     pub fn new(config: &NodeConfig) -> Result<Self, Error> {
         check_name(&config.name)?;
-        if config.fabric == FabricKind::Verbs {
-            return Err(Error::config(
-                "fabric",
-                "this build has no verbs backend yet: use \"shm\"",
-            ));
-        }
         let socket = checked_socket("socket", &config.socket)?;
+        #[cfg(feature = "verbs")]
+        if config.fabric == FabricKind::Verbs {
+            return Self::of_network(config, socket);
+        }
+        check_shared(config)?;
         let cluster = match &config.cluster[..] {
             [] => vec![socket.clone()],
             sockets => {
@@ -67,19 +72,73 @@ impl NodePlan {
             }
         };
         let node = position(&cluster, &socket)?;
+        let plan = Plan::new(Sizes {
+            node,
+            nodes: cluster.len(),
+            memory: config.memory,
+            sessions: config.sessions,
+            tables: &config.tables,
+        })?;
         Ok(Self {
-            plan: Plan::new(Sizes {
-                node,
-                nodes: cluster.len(),
-                memory: config.memory,
-                sessions: config.sessions,
-                tables: &config.tables,
-            })?,
+            plan,
+            #[cfg(feature = "verbs")]
+            network: None,
             region: std::path::absolute(config.region_path())
                 .map_err(Error::os("resolve", &config.region_path()))?,
             socket,
             cluster,
         })
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl NodePlan {
+    fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
+        let network = Network::new(config)?;
+        // Over a network a second READ of the generation costs a round trip.
+        let checked = |table: &TableConfig| TableConfig { checksums: true, ..table.clone() };
+        let tables: Vec<_> = match &config.tables[..] {
+            [] => vec![checked(&TableConfig::default())],
+            tables => tables.iter().map(checked).collect(),
+        };
+        let plan = Plan::new(Sizes {
+            node: network.node,
+            nodes: network.addresses.len(),
+            memory: config.memory,
+            sessions: config.sessions,
+            tables: &tables,
+        })?;
+        Ok(Self {
+            plan,
+            region: std::path::absolute(config.region_path())
+                .map_err(Error::os("resolve", &config.region_path()))?,
+            socket,
+            cluster: network.addresses.iter().map(PathBuf::from).collect(),
+            network: Some(network),
+        })
+    }
+}
+
+/// Memory is shared: what is said of a network would be said in vain.
+fn check_shared(config: &NodeConfig) -> Result<(), Error> {
+    if config.fabric == FabricKind::Verbs {
+        let problem = "this build has no verbs backend: use \"shm\", or build Loch with the \
+                       feature `verbs`";
+        return Err(Error::config("fabric", problem));
+    }
+    let vain = [
+        ("listen", config.listen.is_some()),
+        ("secret", config.secret.is_some()),
+        ("tls", config.tls.is_some()),
+        ("device", config.device.is_some()),
+        ("device_port", config.device_port.is_some()),
+        ("gid_index", config.gid_index.is_some()),
+    ];
+    match vain.into_iter().find(|(_, said)| *said) {
+        None => Ok(()),
+        Some((field, _)) => {
+            Err(Error::config(field, "it is for fabric \"verbs\", this is \"shm\""))
+        }
     }
 }
 
@@ -192,57 +251,6 @@ impl Plan {
         }
         facts.into_iter().find(|fact| fact.have != fact.want)
     }
-}
-
-/// A field in which a region and a configuration may differ.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Difference {
-    pub field: String,
-    pub have: String,
-    pub want: String,
-}
-
-impl Difference {
-    fn of_numbers((field, have, want): (&str, u64, u64)) -> Self {
-        Self { field: field.into(), have: have.to_string(), want: want.to_string() }
-    }
-}
-
-/// Everything in which two declarations of a table may differ.
-pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Difference> {
-    let name = want.name().unwrap_or_default();
-    let fact = |field: &str, have: String, want: String| Difference {
-        field: format!("table {name:?}: {field}"),
-        have,
-        want,
-    };
-    let names = Difference {
-        field: "table name".into(),
-        have: format!("{:?}", have.name().unwrap_or_default()),
-        want: format!("{name:?}"),
-    };
-    let (h, w) = (&have.geometry, &want.geometry);
-    let options = |g: &Geometry| format!("{:?}", Options::from_bits(g.options));
-    // As much as it was given, to within what is lost to alignment.
-    let memory = |entry: &TableEntry| {
-        let bytes = entry.geometry.validate().map_or(0, |shape| shape.bytes());
-        format!("about {} MiB", (bytes + (1 << 19)) >> 20)
-    };
-    let number = |field, have: u64, want: u64| fact(field, have.to_string(), want.to_string());
-    vec![
-        names,
-        number("engine", have.engine as u64, want.engine as u64),
-        number("ways", h.ways as u64, w.ways as u64),
-        number("bucket_slots", h.bucket_slots as u64, w.bucket_slots as u64),
-        fact("options", options(h), options(w)),
-        fact("memory", memory(have), memory(want)),
-        number("index_slots", h.index_slots(), w.index_slots()),
-        number("index shards", h.shards_per_node as u64, w.shards_per_node as u64),
-        number("data bytes a node", h.data_bytes(), w.data_bytes()),
-        number("value_max", h.value_bytes_max, w.value_bytes_max),
-        number("nodes", h.nodes as u64, w.nodes as u64),
-        number("hash seed", h.seed, w.seed),
-    ]
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

@@ -27,20 +27,51 @@ use crate::{Error, Table, Version};
 /// ```
 pub struct Reservation<'a> {
     table: &'a Table,
-    inner: nessie::Reservation<'a, ShmEndpoint>,
+    place: Place<'a>,
     /// Where [`io::Write`] goes on.
     written: usize,
 }
 
+/// The place of the value, on the table's backend.
+pub(crate) enum Place<'a> {
+    Shm(nessie::Reservation<'a, ShmEndpoint>),
+    #[cfg(feature = "verbs")]
+    Verbs(nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>),
+}
+
+/// An expression with the place, on whatever backend it is.
+macro_rules! with_place {
+    ($place:expr, $inner:ident => $with:expr) => {
+        match $place {
+            Place::Shm($inner) => $with,
+            #[cfg(feature = "verbs")]
+            Place::Verbs($inner) => $with,
+        }
+    };
+}
+
+impl<'a> From<nessie::Reservation<'a, ShmEndpoint>> for Place<'a> {
+    fn from(inner: nessie::Reservation<'a, ShmEndpoint>) -> Self {
+        Self::Shm(inner)
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl<'a> From<nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>> for Place<'a> {
+    fn from(inner: nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>) -> Self {
+        Self::Verbs(inner)
+    }
+}
+
 impl<'a> Reservation<'a> {
-    pub(crate) fn new(table: &'a Table, inner: nessie::Reservation<'a, ShmEndpoint>) -> Self {
-        Self { table, inner, written: 0 }
+    pub(crate) fn new(table: &'a Table, place: Place<'a>) -> Self {
+        Self { table, place, written: 0 }
     }
 
     /// Bytes of the value.
     #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
     pub fn len(&self) -> usize {
-        self.inner.len()
+        with_place!(&self.place, inner => inner.len())
     }
 
     /// Writes `bytes` at `offset` of the value.
@@ -52,7 +83,8 @@ impl<'a> Reservation<'a> {
         if end > self.len() {
             return Err(Error::OutsideReservation { end: end as u64, len: self.len() as u64 });
         }
-        self.inner.write_at(offset, bytes).map_err(|e| self.table.error(e))
+        let written = with_place!(&mut self.place, inner => inner.write_at(offset, bytes));
+        written.map_err(|e| self.table.error(e))
     }
 
     /// The place of the value, for code that fills it without a detour (a system call, a device).
@@ -62,7 +94,8 @@ impl<'a> Reservation<'a> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
-        self.inner.as_mut_ptr().map_err(|e| self.table.error(e))
+        let place = with_place!(&mut self.place, inner => inner.as_mut_ptr());
+        place.map_err(|e| self.table.error(e))
     }
 
     /// Makes it the key's value. Returns the version.
@@ -78,7 +111,7 @@ impl<'a> Reservation<'a> {
     /// # Errors
     /// As [`Table::put`].
     pub async fn commit_async(self) -> Result<Version, Error> {
-        let version = self.inner.commit().await;
+        let version = with_place!(self.place, inner => inner.commit().await);
         version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }
 }

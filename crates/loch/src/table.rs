@@ -8,10 +8,10 @@ use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, VerbCount};
 
+use crate::backend::{Backend, with_client};
 use crate::lease::Lease;
-use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX, TIMEOUT_MAX};
-use crate::memory::TableView;
-use crate::{AsyncTable, CheckReport, ConnectOptions, Error, Reservation, Usage, Value, Version};
+use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
+use crate::{AsyncTable, CheckReport, Error, Reservation, Usage, Value, Version};
 
 /// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
 /// opens its own.
@@ -38,7 +38,7 @@ use crate::{AsyncTable, CheckReport, ConnectOptions, Error, Reservation, Usage, 
 /// # Ok::<(), loch::Error>(())
 /// ```
 pub struct Table {
-    client: Client<ShmEndpoint>,
+    backend: Backend,
     name: String,
     lanes: usize,
     /// Filled by `get_into` again and again.
@@ -253,7 +253,7 @@ impl Table {
     /// # Errors
     /// [`Error::Fabric`]. Broken invariants are no error but listed in the report.
     pub fn check(&self) -> Result<CheckReport, Error> {
-        block_on(self.client.check()).map_err(|e| self.error(e))
+        with_client!(self, client => block_on(client.check())).map_err(|e| self.error(e))
     }
 
     /// How the table's memory is used, node by node. Reads every entry's generation.
@@ -261,52 +261,45 @@ impl Table {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
-        let tables = (0..self.client.map().data_tables()).map(|dti| dti as u8);
-        tables.map(|dti| block_on(self.client.usage(dti)).map_err(|e| self.error(e))).collect()
+        with_client!(self, client => {
+            let tables = (0..client.map().data_tables()).map(|dti| dti as u8);
+            tables.map(|dti| block_on(client.usage(dti)).map_err(|e| self.error(e))).collect()
+        })
     }
 
     /// What this table's operations cost so far; the difference of two is what happened between.
     pub fn counters(&self) -> Counters {
-        let counts = self.client.counts();
-        Counters {
-            verbs: self.client.fabric().counters().snapshot(),
-            retries: counts.retries.get(),
-            moves: counts.moves.get(),
-            helped: counts.helped.get(),
-        }
+        with_client!(self, client => {
+            let counts = client.counts();
+            Counters {
+                verbs: client.fabric().counters().snapshot(),
+                retries: counts.retries.get(),
+                moves: counts.moves.get(),
+                helped: counts.helped.get(),
+            }
+        })
     }
 
     /// The engine below, for measurements.
+    ///
+    /// # Panics
+    /// If the table is not on shared memory.
     #[doc(hidden)]
     pub fn engine(&self) -> &Client<ShmEndpoint> {
-        &self.client
-    }
-
-    pub(crate) fn new(
-        view: &TableView,
-        endpoint: ShmEndpoint,
-        lease: Lease,
-        options: &ConnectOptions,
-    ) -> Self {
-        let timeout_us = options.operation_timeout.min(TIMEOUT_MAX).as_micros() as u64;
-        Self {
-            client: Client::new(
-                endpoint,
-                view.map.clone(),
-                lease.session(),
-                options.cache,
-                timeout_us,
-            ),
-            name: view.name.clone(),
-            lanes: LANES_DEFAULT,
-            spare: Cell::default(),
-            lease,
+        match &self.backend {
+            Backend::Shm(client) => client,
+            #[cfg(feature = "verbs")]
+            Backend::Verbs(_) => panic!("the engine is measured on shared memory"),
         }
     }
 
+    pub(crate) fn new(name: String, backend: Backend, lease: Lease) -> Self {
+        Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), lease }
+    }
+
     #[inline]
-    pub(crate) fn client(&self) -> &Client<ShmEndpoint> {
-        &self.client
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.backend
     }
 
     pub(crate) fn lanes(&self) -> usize {
@@ -315,7 +308,7 @@ impl Table {
 
     #[cold]
     pub(crate) fn error(&self, error: loch_engines::EngineError) -> Error {
-        Error::of_table(&self.name, error)
+        self.backend.explain(&error).unwrap_or_else(|| Error::of_table(&self.name, error))
     }
 
     /// Refuses a mutation of a table that is attached for reading, before anything is looked at.
@@ -329,7 +322,7 @@ impl Table {
 
     /// The options as the engine has them.
     pub(crate) fn engine_options(&self, options: PutOptions) -> nessie::PutOptions {
-        let now = || self.client.fabric().wall_ms();
+        let now = || with_client!(self, client => client.fabric().wall_ms());
         let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         nessie::PutOptions {
             expires_at_ms: options.ttl.map(|ttl| now().saturating_add(millis(ttl))),
@@ -355,7 +348,7 @@ impl Drop for Table {
         if self.lease.is_read_only() || self.lease.is_inherited() {
             return;
         }
-        if let Err(error) = block_on(self.client.detach()) {
+        if let Err(error) = with_client!(self, client => block_on(client.detach())) {
             // The node finds what is left when the session has ended.
             tracing::warn!(table = self.name, %error, "the table's memory was not left in order");
         }

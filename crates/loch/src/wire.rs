@@ -8,20 +8,25 @@
 //! client   hello      open_session    close_session     (closes)
 //! node       welcome+fd       session            closed
 //! ```
+//! Where the welcome says that the cluster's memory is reached over a network, only the node's own
+//! region comes with it. The node is then its client's *broker*: it tells what it knows of the
+//! others (`member`), and has them let the client's connections in (`connect`).
 //! To anything the node can answer `refused`, which every version must understand.
 //!
 //! # Invariants
 //! 1. Closing the connection ends the sessions that were opened on it: a client keeps it open for as
 //!    long as it uses one of them.
 //! 2. Nothing is accepted that is not exactly a message of this version: unknown fields are errors.
-//!    A `hello` of another version is told apart from garbage, whatever else it holds.
+//!    A `hello` of another version is told apart from garbage, whatever else it holds. What is
+//!    only asked of a node that offers it is no other version.
 //! 3. Memory for a frame is bounded by [`FRAME_BYTES_MAX`] before its bytes arrive.
 
 use std::path::PathBuf;
 
+use loch_engines::region::{Header, TableEntry};
 use serde::{Deserialize, Serialize};
 
-use crate::limits::FRAME_BYTES_MAX;
+use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX};
 
 /// Version of everything in this module.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -48,6 +53,36 @@ pub(crate) enum Request {
         /// Which session.
         incarnation: u64,
     },
+    /// What do you know of a node?
+    Member {
+        /// Its number.
+        node: u16,
+    },
+    /// Let a connection of mine in.
+    Connect(Connect),
+    /// I am done with the connections of an endpoint that only reads.
+    Leave {
+        /// The endpoint.
+        endpoint: u64,
+    },
+}
+
+/// Asks for access to a table's memory on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Connect {
+    /// The session that will write, by slot and incarnation; without one it is a reader.
+    pub session: Option<(u32, u64)>,
+    /// Tells the readers of one connection apart.
+    pub endpoint: u64,
+    /// The node whose memory it is.
+    pub node: u16,
+    /// Which memory: the client knows its layout.
+    pub identity: u64,
+    /// Number of the table in the directory.
+    pub table: u32,
+    /// The client's side of the connection, as the fabric writes it.
+    pub offer: serde_json::Value,
 }
 
 /// From a node to its client.
@@ -63,8 +98,15 @@ pub(crate) enum Reply {
         /// Names this session among all that ever held the slot.
         incarnation: u64,
     },
-    /// The slot is free.
+    /// The slot is free, or will be when the session is fenced; the endpoint is forgotten.
     Closed {},
+    /// What is known of a node.
+    Member(MemberFacts),
+    /// The connection is let in.
+    Connected {
+        /// The node's side of it, as the fabric writes it.
+        answer: serde_json::Value,
+    },
     /// No.
     Refused(Refused),
 }
@@ -81,7 +123,7 @@ pub(crate) struct Welcome {
     pub node: u16,
     /// Nodes of the cluster.
     pub nodes: u16,
-    /// The sockets of all nodes, in order.
+    /// The sockets of all nodes, in order; over a network their addresses.
     pub cluster: Vec<PathBuf>,
     /// Bytes of the region.
     pub region_bytes: u64,
@@ -89,6 +131,39 @@ pub(crate) struct Welcome {
     pub identity: u64,
     /// Session slots for clients.
     pub sessions: u32,
+    /// The device over which memory is reached, where it is not shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceChoice>,
+}
+
+/// An RDMA device, as far as it was chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DeviceChoice {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its port.
+    pub port: Option<u8>,
+    /// The index of its address.
+    pub gid_index: Option<u8>,
+}
+
+/// What a node knows of a node of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MemberFacts {
+    /// Its name.
+    pub name: String,
+    /// Identifies its memory.
+    pub identity: u64,
+    /// Its region's header, in hexadecimal.
+    pub header: String,
+    /// Its region's table directory, in hexadecimal.
+    pub directory: String,
+    /// Whether it can be reached.
+    pub up: bool,
+    /// Its session slots that are taken, when it last said so.
+    pub sessions_taken: u32,
 }
 
 /// Why not. Other versions understand this: fields are only ever added.
@@ -122,10 +197,26 @@ pub(crate) enum Code {
     NoSuchSession,
     /// The client's process cannot be seen from the node.
     Unseen,
+    /// Another node cannot be reached now.
+    Away,
+    /// Another node does not fit into the cluster.
+    Misfit,
+    /// Another node is of another release.
+    Release,
+    /// Another node could not prove that it is one, or this one could not prove it.
+    Untrusted,
+    /// The node has other memory than the client knows.
+    OtherMemory,
     /// A reason that only later versions have.
     #[serde(other)]
     Other,
 }
+
+const _: () = {
+    // Header and directory go into one frame in hexadecimal, beside little else.
+    let bytes = size_of::<Header>() + TABLES_MAX * size_of::<TableEntry>();
+    assert!(2 * bytes + 4096 < FRAME_BYTES_MAX);
+};
 
 /// Bytes that are no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -208,6 +299,20 @@ fn other_version(frame: &[u8]) -> Option<u32> {
     Some(any.hello.protocol)
 }
 
+/// Bytes in hexadecimal.
+#[cfg(feature = "verbs")]
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes that are written in hexadecimal, if they are.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| Some((byte as char).to_digit(16)? as u8);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
+}
+
 /// Cuts a stream of bytes into frames.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
@@ -254,7 +359,15 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let close = Request::CloseSession { slot: 7, incarnation: u64::MAX };
-        vec![hello(), Request::OpenSession {}, close]
+        let connect = Request::Connect(Connect {
+            session: Some((7, u64::MAX)),
+            endpoint: 1,
+            node: 2,
+            identity: u64::MAX,
+            table: 3,
+            offer: serde_json::json!({"qp": u64::MAX}),
+        });
+        vec![hello(), Request::OpenSession {}, close, Request::Member { node: 1 }, connect]
     }
 
     fn all(decoder: &mut Decoder) -> Result<Vec<Vec<u8>>, WireError> {
@@ -275,6 +388,7 @@ mod tests {
             region_bytes: 1 << 40,
             identity: u64::MAX,
             sessions: 9,
+            device: None,
         });
         let refused = Reply::Refused(Refused::new(Code::Order, "hello comes first"));
         for reply in [welcome, refused, Reply::Closed {}] {
@@ -301,7 +415,7 @@ mod tests {
             decoder.push(&[byte]);
             frames.extend(all(&mut decoder).unwrap());
         }
-        assert_eq!(frames.len(), 3);
+        assert_eq!(frames.len(), requests().len());
     }
 
     #[test]

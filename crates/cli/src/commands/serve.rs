@@ -23,6 +23,9 @@ Examples:
                                               one of two nodes; start the other with its own
                                               --name and --socket and the same --cluster
 
+  loch serve --fabric verbs --listen 10.0.0.1:7400 --cluster 10.0.0.1:7400,10.0.0.2:7400 \\
+      --secret /etc/loch/secret               one of two machines; the other has its own --listen
+
 The memory outlives the process: started again with the same configuration, a node has all its data.
 It stops with SIGTERM or SIGINT (exit code 0) and logs to standard error; RUST_LOG=debug logs more.
 
@@ -59,10 +62,19 @@ pub struct ServeArgs {
     /// Data path of the tables [default: nessie]
     #[arg(long)]
     engine: Option<String>,
-    /// Sockets of all nodes, this one's among them, in the same order on every node [default: this
-    /// node alone]
+    /// Sockets of all nodes, this one's among them, in the same order on every node; with verbs the
+    /// addresses at which they listen [default: this node alone]
     #[arg(long, value_name = "PATH,PATH…", value_delimiter = ',')]
     cluster: Option<Vec<PathBuf>>,
+    /// With verbs: address and port at which the other nodes reach this one: 10.0.0.1:7400
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// With verbs: file with a secret that all nodes share, for its owner's eyes only
+    #[arg(long, value_name = "FILE")]
+    secret: Option<PathBuf>,
+    /// With verbs: the RDMA device [default: the first that can be used]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
     /// A table; may be given more than once [default: one, named "default"]
     #[arg(long = "table", value_name = "NAME")]
     tables: Vec<String>,
@@ -120,6 +132,9 @@ impl ServeArgs {
         set(&mut config.cluster, self.cluster);
         set(&mut config.sessions, self.sessions);
         config.region = self.region.or(config.region);
+        config.listen = self.listen.or(config.listen);
+        config.secret = self.secret.or(config.secret);
+        config.device = self.device.or(config.device);
         config.ephemeral |= self.ephemeral;
         config.tables = chosen_tables(config.tables, self.tables);
         for table in &mut config.tables {

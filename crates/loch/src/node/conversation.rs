@@ -1,10 +1,12 @@
 //! One client's connection: frames in, replies out.
 //!
 //! # Invariants
-//! 1. While a reply waits to be sent nothing more is read, so what is held of a connection is
-//!    bounded: a frame, a read, and the replies to what one read brought.
-//! 2. When the *client* closes, its sessions end. When the *node* closes, because of garbage, they do
-//!    not: the client's process may be using them, and they end with it.
+//! 1. While a reply waits to be sent, or to be found, nothing more is read, so what is held of a
+//!    connection is bounded: a frame, a read, and the replies to what one read brought.
+//! 2. While a reply is being found by others nothing more is answered: replies come in the order of
+//!    the requests.
+//! 3. When the *client* closes, its sessions end. When the *node* closes, because of garbage, they
+//!    do not: the client's process may be using them, and they end with it.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,9 +15,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::admission::Visitor;
+use super::courier::{Caller, Readers};
 use super::sessions::{Opened, Process};
 use crate::limits::READ_BYTES;
-use crate::wire::{self, Code, Decoder, Refused, Reply, Request, Welcome};
+use crate::wire::{self, Code, Connect, Decoder, Refused, Reply, Request, Welcome};
 
 /// What a conversation asks of its node.
 pub(super) trait Desk {
@@ -27,12 +30,27 @@ pub(super) trait Desk {
     fn open_session(&mut self, process: Process) -> Option<Opened>;
     /// Ends a session that the client has left in order; whether it was its own.
     fn close_session(&mut self, session: Opened, process: Process) -> bool;
+    /// What is known of a node of the cluster.
+    fn member(&self, node: u16) -> Reply;
+    /// Has a connection let in for `caller`. `None`: the reply comes later, to conversation
+    /// `token`.
+    fn connect(
+        &mut self,
+        token: u64,
+        caller: Caller,
+        process: Option<Process>,
+        ask: Connect,
+    ) -> Option<Reply>;
+    /// Ends the connections of readers.
+    fn leave(&mut self, readers: Readers);
 }
 
 /// A connection and what is known of its client.
 pub(super) struct Conversation {
     stream: OwnedFd,
     visitor: Visitor,
+    /// Names this conversation among all of this node.
+    token: u64,
     /// The client's process, once it had to do with sessions. Asked while it is there: later its
     /// number may be another's.
     process: Option<Process>,
@@ -43,6 +61,10 @@ pub(super) struct Conversation {
     sessions: Vec<Opened>,
     /// Replies that are not sent yet.
     out: Vec<u8>,
+    /// Whether a reply is being found: invariant 2.
+    waiting: bool,
+    /// Whether readers may be connected somewhere.
+    reads: bool,
     /// Whether the region's descriptor goes with the next byte.
     pass_region: bool,
     /// Whether nothing comes after `out`.
@@ -56,6 +78,8 @@ pub(super) enum Turn {
     Listen,
     /// Wait until the client takes something.
     Send,
+    /// Wait until a reply is there.
+    Wait,
     /// The client has closed.
     Gone,
     /// Close it.
@@ -64,23 +88,26 @@ pub(super) enum Turn {
 
 impl Conversation {
     /// A conversation with somebody who may come in.
-    pub fn new(stream: OwnedFd, visitor: Visitor) -> Self {
+    pub fn new(stream: OwnedFd, visitor: Visitor, token: u64) -> Self {
         Self {
             stream,
             visitor,
+            token,
             process: None,
             decoder: Decoder::default(),
             greeted: None,
             sessions: Vec::new(),
             out: Vec::new(),
+            waiting: false,
+            reads: false,
             pass_region: false,
             closing: false,
         }
     }
 
     /// A conversation with somebody who may not: he is told so, and that is all.
-    pub fn refusal(stream: OwnedFd, visitor: Visitor) -> Self {
-        let mut conversation = Self::new(stream, visitor);
+    pub fn refusal(stream: OwnedFd, visitor: Visitor, token: u64) -> Self {
+        let mut conversation = Self::new(stream, visitor, token);
         let text = format!("user {} may not attach to this node", visitor.uid);
         conversation.refuse(Refused::new(Code::ForeignUser, text));
         conversation
@@ -96,6 +123,17 @@ impl Conversation {
         Some((&self.sessions, self.process?))
     }
 
+    /// Whose connections are to end with this conversation.
+    pub fn readers(&self) -> Option<Readers> {
+        self.reads.then_some(Readers { visit: self.token, endpoint: None })
+    }
+
+    /// The reply that was waited for.
+    pub fn deliver(&mut self, reply: &Reply) {
+        self.waiting = false;
+        self.say(reply);
+    }
+
     fn process(&mut self) -> Option<Process> {
         self.process = self.process.or_else(|| Process::of_pid(self.visitor.pid));
         self.process
@@ -107,6 +145,11 @@ impl Conversation {
         if let Some(turn) = self.flush(desk) {
             return turn;
         }
+        // What came while a reply was waited for.
+        self.answer_all(desk);
+        if let Some(turn) = self.flush(desk) {
+            return turn;
+        }
         let mut bytes = [0; READ_BYTES];
         match rustix::net::recv(&self.stream, &mut bytes, RecvFlags::empty()) {
             Ok((_, 0)) => return Turn::Gone,
@@ -114,14 +157,18 @@ impl Conversation {
             Err(Errno::AGAIN | Errno::INTR) => return Turn::Listen,
             Err(_) => return Turn::Gone,
         }
-        while !self.closing {
+        self.answer_all(desk);
+        self.flush(desk).unwrap_or(Turn::Listen)
+    }
+
+    fn answer_all(&mut self, desk: &mut impl Desk) {
+        while !self.closing && !self.waiting {
             match self.decoder.next() {
                 Ok(None) => break,
                 Ok(Some(frame)) => self.answer(&frame, desk),
                 Err(error) => self.refuse((&error).into()),
             }
         }
-        self.flush(desk).unwrap_or(Turn::Listen)
     }
 
     fn answer(&mut self, frame: &[u8], desk: &mut impl Desk) {
@@ -151,6 +198,33 @@ impl Conversation {
                 let reply = self.close_session(Opened { slot, incarnation }, desk);
                 self.say(&reply);
             }
+            (Request::Member { node }, Some(_)) => self.say(&desk.member(node)),
+            (Request::Connect(connect), Some(read_only)) => self.connect(connect, read_only, desk),
+            (Request::Leave { endpoint }, Some(_)) => {
+                desk.leave(Readers { visit: self.token, endpoint: Some(endpoint) });
+                self.say(&Reply::Closed {});
+            }
+        }
+    }
+
+    fn connect(&mut self, connect: Connect, read_only: bool, desk: &mut impl Desk) {
+        let caller = match connect.session {
+            Some((slot, incarnation)) if !read_only => {
+                Caller::Session(Opened { slot, incarnation })
+            }
+            Some(_) => {
+                let text = "a client that attached read-only has no session";
+                return self.say(&Reply::Refused(Refused::new(Code::ReadOnly, text)));
+            }
+            None => {
+                self.reads = true;
+                Caller::Reader { visit: self.token, endpoint: connect.endpoint }
+            }
+        };
+        let process = self.process();
+        match desk.connect(self.token, caller, process, connect) {
+            Some(reply) => self.say(&reply),
+            None => self.waiting = true,
         }
     }
 
@@ -203,6 +277,9 @@ impl Conversation {
                 Err(Errno::AGAIN) => return Some(Turn::Send),
                 Err(_) => return Some(Turn::Gone),
             }
+        }
+        if self.waiting {
+            return Some(Turn::Wait);
         }
         self.closing.then_some(Turn::Close)
     }

@@ -9,16 +9,17 @@ use loch_fabric::shm::Region;
 
 use super::admission::Visitor;
 use super::conversation::{Conversation, Desk, Turn};
+use super::courier::{Caller, Readers};
 use super::region::format;
-use super::sessions::{Opened, Process, Sessions};
-use crate::memory::Mapped;
-use crate::wire::{PROTOCOL, Welcome};
+use super::sessions::{End, Opened, Process, Sessions};
+use crate::memory::Member;
+use crate::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
 use crate::{ByteSize, EmbeddedConfig, Error, plan};
 
 /// A node without a socket of its own, which clients can talk to.
 pub struct Lobby {
     welcome: Welcome,
-    node: Mapped,
+    node: Member,
     sessions: Sessions,
 }
 
@@ -38,7 +39,7 @@ impl Lobby {
         let region =
             Region::anonymous(plan.header.region_bytes).map_err(super::region::of_region(path))?;
         format(&region, &plan)?;
-        let node = Mapped::read("lobby".into(), path.into(), Arc::new(region))
+        let node = Member::read("lobby".into(), path.into(), Arc::new(region))
             .map_err(|e| Error::RegionDamaged { path: path.into(), what: e.to_string() })?;
         let welcome = Welcome {
             protocol: PROTOCOL,
@@ -46,11 +47,12 @@ impl Lobby {
             node: 0,
             nodes: 1,
             cluster: vec![node.socket.clone()],
-            region_bytes: node.region.len(),
+            region_bytes: node.region().len(),
             identity: node.header.identity,
             sessions: node.client_sessions(),
+            device: None,
         };
-        let (sessions, _) = Sessions::restore(&node);
+        let (sessions, _) = Sessions::restore(&node, false);
         Ok(Self { welcome, node, sessions })
     }
 
@@ -65,7 +67,7 @@ impl Lobby {
             stream.set_nonblocking(true).expect("a socket can be set not to block");
         }
         let visitor = Visitor { pid: std::process::id(), uid: 0 };
-        let mut conversation = Conversation::new(OwnedFd::from(node), visitor);
+        let mut conversation = Conversation::new(OwnedFd::from(node), visitor, 0);
         let mut replies = Vec::new();
         let mut closed = false;
         for mut part in parts {
@@ -94,7 +96,7 @@ impl Desk for Lobby {
     }
 
     fn region(&self, _read_only: bool) -> BorrowedFd<'_> {
-        self.node.region.fd()
+        self.node.region().fd()
     }
 
     fn open_session(&mut self, process: Process) -> Option<Opened> {
@@ -102,6 +104,26 @@ impl Desk for Lobby {
     }
 
     fn close_session(&mut self, session: Opened, process: Process) -> bool {
-        self.sessions.close(session, process)
+        self.sessions.close(session, process, End::Left)
     }
+
+    fn member(&self, _node: u16) -> Reply {
+        unconnected()
+    }
+
+    fn connect(
+        &mut self,
+        _token: u64,
+        _caller: Caller,
+        _process: Option<Process>,
+        _ask: Connect,
+    ) -> Option<Reply> {
+        Some(unconnected())
+    }
+
+    fn leave(&mut self, _readers: Readers) {}
+}
+
+fn unconnected() -> Reply {
+    Reply::Refused(Refused::new(Code::Other, "this node has no others"))
 }

@@ -16,9 +16,14 @@ pub(crate) mod sessions;
 
 mod admission;
 mod conversation;
+pub(crate) mod courier;
 mod lock;
+#[cfg(feature = "verbs")]
+mod network;
 mod server;
 
+#[cfg(all(test, feature = "verbs"))]
+mod network_tests;
 #[cfg(test)]
 mod tests;
 
@@ -30,15 +35,22 @@ use std::time::Instant;
 use loch_fabric::shm::Pages;
 
 use crate::connection::Connection;
+#[cfg(feature = "verbs")]
+use crate::control::{Control, network::Network};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
-use crate::memory::{Mapped, Memory};
+use crate::memory::{Member, Memory};
 use crate::plan::NodePlan;
-use crate::wire::{self, PROTOCOL, Reply, Welcome};
+#[cfg(feature = "verbs")]
+use crate::remote::open_device;
+use crate::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
 use crate::{Error, NodeConfig};
 
 use admission::Door;
+use courier::Courier;
+#[cfg(feature = "verbs")]
+use network::{Card, Machine};
 use region::Owned;
-use scrubber::{Attach, Scrubber};
+use scrubber::{Reach, Scrubber, Shared};
 use server::{Counter, Server, StopSwitch};
 use sessions::Sessions;
 
@@ -71,7 +83,16 @@ pub struct Node {
     pages: Pages,
     stop: Arc<StopSwitch>,
     server: Option<JoinHandle<Owned>>,
-    scrubber: Option<Scrubber>,
+    behind: Option<Behind>,
+}
+
+/// What works behind the server.
+struct Behind {
+    own: Member,
+    sessions: Arc<Sessions>,
+    scrubber: Scrubber,
+    #[cfg(feature = "verbs")]
+    control: Option<(Control, DeviceChoice)>,
 }
 
 impl Node {
@@ -84,56 +105,69 @@ impl Node {
     /// it is).
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let plan = NodePlan::new(&config)?;
-        region::check_space(&plan.region, plan.plan.header.region_bytes)?;
-        plan.plan.check_use()?;
-        // The socket comes first: should it be another node's, its region is not touched. Whoever
-        // connects already waits until the region is there.
-        let door = Door::open(&plan.socket)?;
-        let region = region::acquire(&plan.region, &plan.plan)?;
-        let pages = populate(&region);
-        Self::serve(&config, plan, door, region, pages)
+        #[cfg(feature = "verbs")]
+        let plan = match plan {
+            NodePlan { network: Some(network), .. } => {
+                // Before anything is made: a host without a device is left as it was.
+                let device = open_device(&network.device)?;
+                let card = |own: &Member| Card::new(device, own);
+                let plan = NodePlan { network: None, ..plan };
+                return Self::start_networked(&config, &plan, network, card);
+            }
+            plan => plan,
+        };
+        let (door, region, pages) = prepare(&plan)?;
+        let own = read(&config.name, &plan.socket, &region)?;
+        let behind = Behind::shared(own, plan.cluster.clone(), region.warm)?;
+        Self::serve(&config, &plan, door, region, pages, behind)
+    }
+
+    #[cfg(feature = "verbs")]
+    fn start_networked<M: Machine>(
+        config: &NodeConfig,
+        plan: &NodePlan,
+        network: Network,
+        machine: impl FnOnce(&Member) -> Result<M, Error>,
+    ) -> Result<Self, Error> {
+        let (door, region, pages) = prepare(plan)?;
+        let own = read(&config.name, &plan.socket, &region)?;
+        let machine = machine(&own)?;
+        let behind = Behind::networked(network, own, region.warm, &machine)?;
+        Self::serve(config, plan, door, region, pages, behind)
     }
 
     fn serve(
         config: &NodeConfig,
-        plan: NodePlan,
+        plan: &NodePlan,
         door: Door,
         region: Owned,
         pages: Pages,
+        behind: Behind,
     ) -> Result<Self, Error> {
-        let mapped = read(&config.name, &plan.socket, &region)?;
-        let welcome = welcome(&mapped, &plan.cluster)?;
-        let (sessions, freed) = Sessions::restore(&mapped);
-        let sessions = Arc::new(sessions);
+        let welcome = welcome(&behind, &plan.cluster)?;
         tracing::info!(
             name = config.name,
             socket = %plan.socket.display(),
             node = welcome.node,
             nodes = welcome.nodes,
             warm = region.warm,
-            sessions_kept = mapped.client_sessions_taken(),
-            sessions_freed = freed,
             "the node starts"
         );
-        let os = |action| Error::os(action, &plan.socket);
-        let scrubber = Scrubber::start(
-            mapped.header.node as usize,
-            sessions.clone(),
-            attach_peers(mapped, plan.cluster),
-        )
-        .map_err(os("start a thread for"))?;
         let warm = region.warm;
-        if warm {
-            scrubber.bell().ended(freed > 0);
-        }
         let stop =
             Arc::new(StopSwitch::new().map_err(Error::os("make an event for", &plan.socket))?);
-        let counter = Counter { welcome, region, sessions, bell: scrubber.bell() };
+        let counter = Counter {
+            welcome,
+            region,
+            sessions: behind.sessions.clone(),
+            bell: behind.scrubber.bell(),
+            courier: behind.courier(),
+        };
         let server = Server::new(counter, door, stop.clone())?;
         let server = std::thread::Builder::new()
             .name("loch-node".into())
             .spawn(move || server.run())
-            .map_err(os("start a thread for"))?;
+            .map_err(Error::os("start a thread for", &plan.socket))?;
         Ok(Self {
             socket: plan.socket.clone(),
             ephemeral: config.ephemeral,
@@ -141,7 +175,7 @@ impl Node {
             pages,
             stop,
             server: Some(server),
-            scrubber: Some(scrubber),
+            behind: Some(behind),
         })
     }
 
@@ -167,7 +201,7 @@ impl Node {
     fn shut_down(&mut self) {
         self.stop.stop();
         let owned = self.server.take().map(JoinHandle::join);
-        drop(self.scrubber.take());
+        drop(self.behind.take());
         match owned {
             Some(Ok(owned)) if self.ephemeral => region::remove(&owned),
             Some(Err(_)) => tracing::error!("the node's thread had panicked"),
@@ -177,10 +211,82 @@ impl Node {
     }
 }
 
+impl Behind {
+    /// All memory of the cluster is shared.
+    fn shared(own: Member, cluster: Vec<PathBuf>, warm: bool) -> Result<Self, Error> {
+        let (sessions, ended) = Sessions::restore(&own, false);
+        let sessions = Arc::new(sessions);
+        let node = own.header.node as usize;
+        let reach = attach_peers(own.clone(), cluster);
+        let scrubber = Scrubber::start(node, sessions.clone(), reach)
+            .map_err(Error::os("start a thread for", &own.socket))?;
+        if warm {
+            scrubber.bell().ended(ended > 0);
+        }
+        Ok(Self {
+            own,
+            sessions,
+            scrubber,
+            #[cfg(feature = "verbs")]
+            control: None,
+        })
+    }
+
+    /// Memory is reached over a network.
+    #[cfg(feature = "verbs")]
+    fn networked(
+        network: Network,
+        own: Member,
+        warm: bool,
+        machine: &impl Machine,
+    ) -> Result<Self, Error> {
+        let (sessions, ended) = Sessions::restore(&own, true);
+        let sessions = Arc::new(sessions);
+        let device = network.device.clone();
+        let (control, scrubber) = network::start(network, own.clone(), sessions.clone(), machine)?;
+        if warm {
+            scrubber.bell().ended(ended > 0);
+        }
+        Ok(Self { own, sessions, scrubber, control: Some((control, device)) })
+    }
+
+    #[cfg(feature = "verbs")]
+    fn courier(&self) -> Option<Arc<dyn Courier>> {
+        let hub = self.control.as_ref().map(|(control, _)| control.hub().clone());
+        hub.map(|hub| hub as Arc<dyn Courier>)
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn courier(&self) -> Option<Arc<dyn Courier>> {
+        None
+    }
+
+    #[cfg(feature = "verbs")]
+    fn device(&self) -> Option<DeviceChoice> {
+        self.control.as_ref().map(|(_, device)| device.clone())
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn device(&self) -> Option<DeviceChoice> {
+        None
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// The socket and the region. The socket comes first: should it be another node's, its region is
+/// not touched. Whoever connects already waits until the region is there.
+fn prepare(plan: &NodePlan) -> Result<(Door, Owned, Pages), Error> {
+    region::check_space(&plan.region, plan.plan.header.region_bytes)?;
+    plan.plan.check_use()?;
+    let door = Door::open(&plan.socket)?;
+    let region = region::acquire(&plan.region, &plan.plan)?;
+    let pages = populate(&region);
+    Ok((door, region, pages))
 }
 
 /// Enters the region's pages, so that no client's first access waits for the kernel to do it.
@@ -197,22 +303,24 @@ fn populate(region: &Owned) -> Pages {
     pages
 }
 
-fn read(name: &str, socket: &Path, owned: &Owned) -> Result<Mapped, Error> {
+fn read(name: &str, socket: &Path, owned: &Owned) -> Result<Member, Error> {
     let region = owned.region.clone();
-    Mapped::read(name.into(), socket.into(), region)
+    Member::read(name.into(), socket.into(), region)
         .map_err(|error| Error::RegionDamaged { path: owned.path.clone(), what: error.to_string() })
 }
 
-fn welcome(mapped: &Mapped, cluster: &[PathBuf]) -> Result<Welcome, Error> {
+fn welcome(behind: &Behind, cluster: &[PathBuf]) -> Result<Welcome, Error> {
+    let own = &behind.own;
     let welcome = Welcome {
         protocol: PROTOCOL,
-        name: mapped.name.clone(),
-        node: mapped.header.node,
-        nodes: mapped.header.nodes,
+        name: own.name.clone(),
+        node: own.header.node,
+        nodes: own.header.nodes,
         cluster: cluster.to_vec(),
-        region_bytes: mapped.header.region_bytes,
-        identity: mapped.header.identity,
-        sessions: mapped.client_sessions(),
+        region_bytes: own.header.region_bytes,
+        identity: own.header.identity,
+        sessions: own.client_sessions(),
+        device: behind.device(),
     };
     let bytes = wire::encode(&Reply::Welcome(welcome.clone())).len();
     if bytes > FRAME_BYTES_MAX {
@@ -225,17 +333,17 @@ fn welcome(mapped: &Mapped, cluster: &[PathBuf]) -> Result<Welcome, Error> {
 /// How the scrubber comes by the memory of the other nodes: by asking them, every time, for one may
 /// have come back with other memory. What did not change is not mapped anew, and the memory of a
 /// node whose process is down is as good as ever.
-fn attach_peers(own: Mapped, cluster: Vec<PathBuf>) -> Attach {
+fn attach_peers(own: Member, cluster: Vec<PathBuf>) -> impl Reach {
     let home = own.header.node as usize;
-    let mut known: Vec<Option<Mapped>> = vec![None; cluster.len()];
+    let mut known: Vec<Option<Member>> = vec![None; cluster.len()];
     known[home] = Some(own);
-    Box::new(move || {
+    Shared::new(home, move || {
         let others = cluster.iter().enumerate().filter(|(n, _)| *n != home);
         for (number, socket) in others {
             match Connection::open(socket, false, Instant::now(), CLOSE_TIMEOUT) {
                 Ok(admitted) => {
                     let identity = admitted.welcome.identity;
-                    let same = |known: &Mapped| known.header.identity == identity;
+                    let same = |known: &Member| known.header.identity == identity;
                     if !known[number].as_ref().is_some_and(same) {
                         known[number] = Some(admitted.map(false)?.2);
                     }

@@ -36,11 +36,53 @@ use loch_fabric::{Buf, Fabric, RegionId};
 
 use super::sessions::{Opened, Sessions};
 use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
-use crate::memory::Memory;
+use crate::memory::{Memory, TableView};
 use crate::{CacheLimits, Error};
 
-/// Maps the regions of all nodes that can be reached, this one's among them.
-pub(crate) type Attach = Box<dyn FnMut() -> Result<Arc<Memory>, Error> + Send>;
+/// How a scrubber comes to the memory of its cluster.
+pub(crate) trait Reach: Send + 'static {
+    /// What carries its verbs.
+    type Endpoint: Fabric;
+    /// The nodes that can be reached, this one among them.
+    fn memory(&mut self) -> Result<Arc<Memory>, Error>;
+    /// An endpoint to a table, for the scrubber's session.
+    fn endpoint(
+        &mut self,
+        memory: &Memory,
+        table: &TableView,
+        session: Opened,
+    ) -> Result<Self::Endpoint, Error>;
+}
+
+/// All memory that can be reached is mapped.
+pub(crate) struct Shared<A> {
+    node: usize,
+    attach: A,
+}
+
+impl<A: FnMut() -> Result<Arc<Memory>, Error> + Send + 'static> Shared<A> {
+    /// The memory of node `node`'s cluster, as `attach` maps it.
+    pub fn new(node: usize, attach: A) -> Self {
+        Self { node, attach }
+    }
+}
+
+impl<A: FnMut() -> Result<Arc<Memory>, Error> + Send + 'static> Reach for Shared<A> {
+    type Endpoint = ShmEndpoint;
+
+    fn memory(&mut self) -> Result<Arc<Memory>, Error> {
+        (self.attach)()
+    }
+
+    fn endpoint(
+        &mut self,
+        memory: &Memory,
+        _: &TableView,
+        _: Opened,
+    ) -> Result<ShmEndpoint, Error> {
+        Ok(memory.endpoint(self.node))
+    }
+}
 
 /// Tells the scrubber what happened.
 #[derive(Clone)]
@@ -70,14 +112,14 @@ impl Bell {
 
 impl Scrubber {
     /// Starts the thread of node `node`.
-    pub fn start(node: usize, sessions: Arc<Sessions>, attach: Attach) -> std::io::Result<Self> {
+    pub fn start(node: usize, sessions: Arc<Sessions>, reach: impl Reach) -> std::io::Result<Self> {
         let (sender, events) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
         let worker = Worker {
             node,
             session: sessions.open_scrubber(),
             sessions,
-            attach,
+            reach,
             stopping: stopping.clone(),
             release: false,
             scrub: false,
@@ -108,12 +150,12 @@ impl Drop for Scrubber {
     }
 }
 
-struct Worker {
+struct Worker<R> {
     node: usize,
-    /// Its own session.
-    session: Opened,
+    /// Its own session, once it could be opened.
+    session: Option<Opened>,
     sessions: Arc<Sessions>,
-    attach: Attach,
+    reach: R,
     stopping: Arc<AtomicBool>,
     /// Whether chunks may be leased to sessions that are no more.
     release: bool,
@@ -127,22 +169,34 @@ struct Worker {
 /// Why a pass did not come to its end.
 enum Halt {
     Stopped,
-    Failed(EngineError),
+    Failed(Failure),
 }
 
-impl From<EngineError> for Halt {
-    fn from(error: EngineError) -> Self {
-        Self::Failed(error)
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Reach(#[from] Error),
+    #[error("the session of the scrubber before this one is not fenced yet")]
+    NoSession,
+}
+
+impl<E: Into<Failure>> From<E> for Halt {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
     }
 }
 
-impl Worker {
+impl<R: Reach> Worker<R> {
     fn run(mut self, events: &Receiver<Event>) {
         let mut due = None;
         while self.wait(events, due) {
             due = self.work();
         }
-        self.sessions.close_scrubber(self.session);
+        if let Some(session) = self.session {
+            self.sessions.close_scrubber(session);
+        }
     }
 
     /// Waits for an event, or until something is due; whether to go on.
@@ -172,11 +226,9 @@ impl Worker {
     fn work(&mut self) -> Option<Instant> {
         let earliest = self.scrubbed_at.map(|at| at + SCRUB_INTERVAL);
         let early = earliest.filter(|at| Instant::now() < *at);
-        let outcome = (self.attach)().map_err(|error| error.to_string()).and_then(|memory| {
-            self.pass(&memory, early.is_none()).map_err(|halt| match halt {
-                Halt::Stopped => "the node stops".into(),
-                Halt::Failed(error) => error.to_string(),
-            })
+        let outcome = self.pass(early.is_none()).map_err(|halt| match halt {
+            Halt::Stopped => "the node stops".into(),
+            Halt::Failed(failure) => failure.to_string(),
         });
         match outcome {
             Ok(()) if !self.release && !self.scrub => {
@@ -196,11 +248,14 @@ impl Worker {
         Some(due)
     }
 
-    fn pass(&mut self, memory: &Memory, may_scrub: bool) -> Result<(), Halt> {
+    fn pass(&mut self, may_scrub: bool) -> Result<(), Halt> {
+        self.session = self.session.or_else(|| self.sessions.open_scrubber());
+        let session = self.session.ok_or(Failure::NoSession)?;
+        let memory = self.reach.memory()?;
         if self.release {
-            let endpoint = memory.endpoint(self.node);
             for table in &memory.tables {
-                for dti in reachable(memory) {
+                let endpoint = self.reach.endpoint(&memory, table, session)?;
+                for dti in reachable(&memory) {
                     self.release_chunks(&endpoint, &table.map, dti)?;
                 }
             }
@@ -209,8 +264,8 @@ impl Worker {
         if self.scrub && may_scrub && memory.is_complete() {
             self.scrubbed_at = Some(Instant::now());
             for table in &memory.tables {
-                let client = self.client(memory, &table.map);
-                for dti in reachable(memory) {
+                let client = self.client(&memory, table, session)?;
+                for dti in reachable(&memory) {
                     let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
                     report(&table.name, dti, scrubbed);
                 }
@@ -220,18 +275,23 @@ impl Worker {
         Ok(())
     }
 
-    fn client(&self, memory: &Memory, map: &Arc<TableMap>) -> Client<ShmEndpoint> {
+    fn client(
+        &mut self,
+        memory: &Memory,
+        table: &TableView,
+        opened: Opened,
+    ) -> Result<Client<R::Endpoint>, Error> {
         let home = RegionId(self.node as u8);
-        let session = Session::new(home, self.session.slot, self.session.incarnation);
+        let session = Session::new(home, opened.slot, opened.incarnation);
         let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
-        let endpoint = memory.endpoint(self.node);
-        Client::new(endpoint, map.clone(), session, cache, SCRUB_WAIT_US)
+        let endpoint = self.reach.endpoint(memory, table, opened)?;
+        Ok(Client::new(endpoint, table.map.clone(), session, cache, SCRUB_WAIT_US))
     }
 
     /// Releases what dead sessions of this node leased in a data table.
     fn release_chunks(
         &mut self,
-        endpoint: &ShmEndpoint,
+        endpoint: &R::Endpoint,
         map: &TableMap,
         dti: u8,
     ) -> Result<(), Halt> {
@@ -261,7 +321,7 @@ impl Worker {
     }
 }
 
-/// The data tables whose nodes are mapped: table `n` is node `n`'s.
+/// The data tables whose nodes are there: table `n` is node `n`'s.
 fn reachable(memory: &Memory) -> Vec<u8> {
     let nodes = memory.nodes.iter().enumerate();
     nodes.filter_map(|(n, node)| node.as_ref().map(|_| n as u8)).collect()
@@ -274,7 +334,7 @@ struct Owners {
     seizing: BTreeSet<u32>,
 }
 
-async fn owners(endpoint: &ShmEndpoint, map: &TableMap, dti: u8) -> Result<Owners, EngineError> {
+async fn owners<F: Fabric>(endpoint: &F, map: &TableMap, dti: u8) -> Result<Owners, EngineError> {
     let bytes = map.shape.geometry.chunks as usize * 8;
     let buf = Buf::with_capacity(bytes);
     let (words, done) = endpoint.read(map.chunk_addr(dti, 0), bytes, buf).await;

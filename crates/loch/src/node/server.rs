@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. It waits without a timeout: with nothing to do it uses no CPU. (But when it could not take a
 //!    connection for lack of descriptors, it looks again once a second.)
-//! 2. It never waits for one client, nor for another node.
+//! 2. It never waits for one client, nor for another node: what others have to find is asked of the
+//!    node's control plane, and delivered when it is there.
 //! 3. Every process with a session is watched (pidfd), so a session ends with its process whatever
 //!    becomes of the connection.
 
@@ -18,12 +19,13 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::admission::{self, Door};
 use super::conversation::{Conversation, Desk, Turn};
+use super::courier::{Caller, Courier, Post, Readers};
 use super::region::Owned;
 use super::scrubber::Bell;
-use super::sessions::{Opened, Process, Sessions};
+use super::sessions::{End, Opened, Process, Sessions};
 use crate::Error;
 use crate::limits::CONNECTIONS_MAX;
-use crate::wire::Welcome;
+use crate::wire::{Code, Connect, Refused, Reply, Welcome};
 
 /// What the server hands out.
 pub(super) struct Counter {
@@ -31,6 +33,8 @@ pub(super) struct Counter {
     pub region: Owned,
     pub sessions: Arc<Sessions>,
     pub bell: Bell,
+    /// Where memory is reached over a network: it rings the bell when a session was fenced.
+    pub courier: Option<Arc<dyn Courier>>,
 }
 
 /// Stops a server from another thread.
@@ -55,6 +59,8 @@ pub(super) struct Server {
 struct NodeDesk {
     counter: Counter,
     watches: Watches,
+    /// Replies that others found.
+    post: Arc<Post>,
 }
 
 /// The processes that hold sessions.
@@ -67,8 +73,9 @@ struct Watches {
 
 const DOOR: u64 = 0;
 const STOP: u64 = 1;
+const POST: u64 = 2;
 /// Tokens from here on are connections; with this bit set they are processes.
-const FIRST_CONNECTION: u64 = 2;
+const FIRST_CONNECTION: u64 = 3;
 const PROCESS: u64 = 1 << 63;
 
 /// How long to wait for descriptors when there were none left.
@@ -108,7 +115,9 @@ impl Server {
             pidfds: HashMap::new(),
             next_token: PROCESS,
         };
-        let mut desk = NodeDesk { counter, watches };
+        let post = Arc::new(Post::new().map_err(failed)?);
+        epoll::add(&poll, &post, data(POST), epoll::EventFlags::IN).map_err(failed)?;
+        let mut desk = NodeDesk { counter, watches, post };
         for process in desk.counter.sessions.processes() {
             desk.watch(process);
         }
@@ -143,8 +152,9 @@ impl Server {
                 match event.data.u64() {
                     DOOR => self.accept(),
                     STOP => (),
+                    POST => self.deliver(),
                     token if token & PROCESS != 0 => self.desk.bury(token),
-                    token => self.converse(token),
+                    token => self.converse(token, event.flags),
                 }
             }
         }
@@ -169,17 +179,27 @@ impl Server {
         }
     }
 
+    /// Hands out replies that others found. Who has gone meanwhile needs none.
+    fn deliver(&mut self) {
+        for (token, reply) in self.desk.post.take() {
+            if let Some((conversation, _)) = self.conversations.get_mut(&token) {
+                conversation.deliver(&reply);
+                self.converse(token, epoll::EventFlags::empty());
+            }
+        }
+    }
+
     fn admit(&mut self, stream: OwnedFd) {
         let Ok((visitor, welcome)) = admission::identify(&stream) else {
             return;
         };
-        let conversation = if welcome {
-            Conversation::new(stream, visitor)
-        } else {
-            Conversation::refusal(stream, visitor)
-        };
         let token = self.next_token;
         self.next_token += 1;
+        let conversation = if welcome {
+            Conversation::new(stream, visitor, token)
+        } else {
+            Conversation::refusal(stream, visitor, token)
+        };
         let interest = epoll::EventFlags::IN;
         let data = epoll::EventData::new_u64(token);
         if let Err(error) = epoll::add(&self.poll, conversation.stream(), data, interest) {
@@ -187,10 +207,10 @@ impl Server {
             return;
         }
         self.conversations.insert(token, (conversation, interest));
-        self.converse(token);
+        self.converse(token, epoll::EventFlags::empty());
     }
 
-    fn converse(&mut self, token: u64) {
+    fn converse(&mut self, token: u64, event: epoll::EventFlags) {
         // An event may be of a connection that an earlier event closed.
         let Some((conversation, interest)) = self.conversations.get_mut(&token) else {
             return;
@@ -199,6 +219,11 @@ impl Server {
         let wanted = match turn {
             Turn::Listen => epoll::EventFlags::IN,
             Turn::Send => epoll::EventFlags::OUT,
+            // Whoever hangs up is seen all the same.
+            Turn::Wait if event.contains(epoll::EventFlags::HUP) => {
+                return self.part(token, Turn::Gone);
+            }
+            Turn::Wait => epoll::EventFlags::empty(),
             Turn::Gone | Turn::Close => return self.part(token, turn),
         };
         if wanted != *interest {
@@ -219,9 +244,12 @@ impl Server {
             return;
         };
         if let (Turn::Gone, Some((sessions, process))) = (how, conversation.sessions()) {
-            let sessions = sessions.iter();
-            let ended = sessions.filter(|s| self.desk.counter.sessions.close(**s, process));
+            let all = &self.desk.counter.sessions;
+            let ended = sessions.iter().filter(|s| all.close(**s, process, End::Died));
             self.desk.mourn(ended.count(), process);
+        }
+        if let Some(readers) = conversation.readers() {
+            self.desk.leave(readers);
         }
         drop(conversation);
         self.watch_door(true);
@@ -258,21 +286,68 @@ impl Desk for NodeDesk {
     }
 
     fn close_session(&mut self, session: Opened, process: Process) -> bool {
-        let closed = self.counter.sessions.close(session, process);
+        let closed = self.counter.sessions.close(session, process, End::Left);
         if closed {
-            self.counter.bell.ended(false);
+            self.ended(End::Left);
             self.unwatch_idle(process);
         }
         closed
     }
+
+    fn member(&self, node: u16) -> Reply {
+        match &self.counter.courier {
+            Some(courier) => courier.member(node),
+            None => shared(),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        token: u64,
+        caller: Caller,
+        process: Option<Process>,
+        ask: Connect,
+    ) -> Option<Reply> {
+        let Some(courier) = &self.counter.courier else {
+            return Some(shared());
+        };
+        if let Caller::Session(session) = caller
+            && !process.is_some_and(|process| self.counter.sessions.holds(session, process))
+        {
+            let text = format!("this process has no session {session:?}");
+            return Some(Reply::Refused(Refused::new(Code::NoSuchSession, text)));
+        }
+        courier.connect(caller, ask, self.post.clone(), token);
+        None
+    }
+
+    fn leave(&mut self, readers: Readers) {
+        if let Some(courier) = &self.counter.courier {
+            courier.leave(readers);
+        }
+    }
+}
+
+/// What a client is told who asks for connections where none are needed.
+fn shared() -> Reply {
+    let text = "the memory of this cluster is shared: it is mapped, not connected to";
+    Reply::Refused(Refused::new(Code::Other, text))
 }
 
 impl NodeDesk {
+    /// After sessions have ended: what they held is put in order once they are fenced.
+    fn ended(&self, how: End) {
+        match &self.counter.courier {
+            Some(courier) => courier.sessions_ended(),
+            None => self.counter.bell.ended(how == End::Died),
+        }
+    }
+
     /// After sessions of a process ended without its saying so.
     fn mourn(&mut self, ended: usize, process: Process) {
         if ended > 0 {
             tracing::info!(pid = process.pid, sessions = ended, "a client is gone");
-            self.counter.bell.ended(true);
+            self.ended(End::Died);
         }
         self.unwatch_idle(process);
     }

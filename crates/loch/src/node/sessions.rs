@@ -10,6 +10,9 @@
 //! 2. A slot shows `announced = 0` before it shows an incarnation, so a grace period never waits for
 //!    what the slot's last session announced.
 //! 3. What is held here is in the slots; what is in the slots and not here is of the dead.
+//! 4. Where clients reach memory over a network, the slot of a session that has ended shows it, and
+//!    what it leased is taken for its own, until it was *fenced*: until nothing that its client
+//!    posted, anywhere, can be executed any more. Meanwhile the session is *dying*.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,8 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use loch_engines::region::{INCARNATION_OFFSET, SESSION_BYTES, SESSIONS_OFFSET};
 use loch_fabric::shm::Region;
+use serde::{Deserialize, Serialize};
 
-use crate::memory::Mapped;
+use crate::memory::Member;
 
 /// The slot of the node's own scrubber.
 pub(crate) const SCRUBBER_SLOT: u32 = 0;
@@ -37,7 +41,7 @@ pub(crate) struct Process {
 }
 
 /// An open session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Opened {
     /// Its slot.
     pub slot: u32,
@@ -49,6 +53,8 @@ pub(crate) struct Opened {
 pub(crate) struct Sessions {
     region: Arc<Region>,
     node: u8,
+    /// Whether sessions are fenced before their slots are freed: invariant 4.
+    fenced: bool,
     /// Who holds each slot.
     slots: Mutex<Vec<Option<Held>>>,
 }
@@ -57,6 +63,23 @@ pub(crate) struct Sessions {
 struct Held {
     incarnation: u64,
     process: Process,
+    /// How it ended, if it is dying.
+    dying: Option<End>,
+}
+
+/// How a session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its client says that it holds nothing any more.
+    Left,
+    /// Its client is gone.
+    Died,
+}
+
+impl Held {
+    fn lives(&self) -> bool {
+        self.dying.is_none()
+    }
 }
 
 impl Process {
@@ -84,14 +107,16 @@ fn start_time(stat: &str) -> Option<u64> {
 
 impl Sessions {
     /// The slots of a region, as they were left: sessions of processes that live are kept, the
-    /// others' slots are freed. The second is how many were.
-    pub fn restore(node: &Mapped) -> (Self, usize) {
+    /// others' end: of those that are not `fenced` first the slots are freed. The second is how
+    /// many have ended.
+    pub fn restore(node: &Member, fenced: bool) -> (Self, usize) {
         let sessions = Self {
-            region: node.region.clone(),
+            region: node.region().clone(),
             node: node.header.node as u8,
+            fenced,
             slots: Mutex::new(vec![None; node.header.sessions as usize]),
         };
-        let mut freed = 0;
+        let mut ended = 0;
         for slot in 0..node.header.sessions {
             let word = |field| sessions.word(slot, field).load(Ordering::Acquire);
             let incarnation = word(INCARNATION);
@@ -100,14 +125,20 @@ impl Sessions {
             }
             let process = Process { pid: word(PID) as u32, started: word(STARTED) };
             // Whoever has the region's lock is the node: the scrubber of the last one is gone.
+            let held = Held { incarnation, process, dying: None };
             if slot != SCRUBBER_SLOT && Process::of_pid(process.pid) == Some(process) {
-                sessions.slots()[slot as usize] = Some(Held { incarnation, process });
+                sessions.slots()[slot as usize] = Some(held);
+                continue;
+            }
+            ended += 1;
+            if fenced {
+                let dying = Some(End::Died);
+                sessions.slots()[slot as usize] = Some(Held { dying, ..held });
             } else {
                 sessions.word(slot, INCARNATION).store(0, Ordering::Release);
-                freed += 1;
             }
         }
-        (sessions, freed)
+        (sessions, ended)
     }
 
     /// Opens a session for a client; `None` if all slots are taken.
@@ -122,14 +153,16 @@ impl Sessions {
         Some(self.take(&mut slots, slot as u32, process))
     }
 
-    /// Opens the scrubber's session.
-    pub fn open_scrubber(&self) -> Opened {
-        self.take(&mut self.slots(), SCRUBBER_SLOT, Process::own())
+    /// Opens the scrubber's session; `None` while that of the last node's scrubber is dying.
+    pub fn open_scrubber(&self) -> Option<Opened> {
+        let mut slots = self.slots();
+        let free = slots[SCRUBBER_SLOT as usize].is_none();
+        free.then(|| self.take(&mut slots, SCRUBBER_SLOT, Process::own()))
     }
 
     /// Ends the scrubber's session.
     pub fn close_scrubber(&self, session: Opened) {
-        self.end(session, Process::own());
+        self.end(session, Process::own(), End::Died);
     }
 
     fn take(&self, slots: &mut [Option<Held>], slot: u32, process: Process) -> Opened {
@@ -141,7 +174,7 @@ impl Sessions {
         self.word(slot, STARTED).store(process.started, Ordering::Release);
         // Invariant 2: last, and before anybody is told.
         self.word(slot, INCARNATION).store(incarnation, Ordering::SeqCst);
-        slots[slot as usize] = Some(Held { incarnation, process });
+        slots[slot as usize] = Some(Held { incarnation, process, dying: None });
         Opened { slot, incarnation }
     }
 
@@ -162,23 +195,81 @@ impl Sessions {
     }
 
     /// Ends the session of a client's process; whether there was one.
-    pub fn close(&self, session: Opened, process: Process) -> bool {
+    pub fn close(&self, session: Opened, process: Process, how: End) -> bool {
         // A client in the node's own process must not name the scrubber's.
-        session.slot != SCRUBBER_SLOT && self.end(session, process)
+        session.slot != SCRUBBER_SLOT && self.end(session, process, how)
     }
 
-    fn end(&self, session: Opened, process: Process) -> bool {
+    fn end(&self, session: Opened, process: Process, how: End) -> bool {
         let mut slots = self.slots();
         let Some(held) = slots.get_mut(session.slot as usize) else {
             return false;
         };
-        let is_it = |h: &Held| h.incarnation == session.incarnation && h.process == process;
-        if !held.as_ref().is_some_and(is_it) {
+        let is_it = |h: &Held| h.lives() && h.incarnation == session.incarnation;
+        if !held.as_ref().is_some_and(|h| is_it(h) && h.process == process) {
             return false;
         }
+        self.end_held(held, session.slot, how);
+        true
+    }
+
+    fn end_held(&self, held: &mut Option<Held>, slot: u32, how: End) {
+        match held {
+            Some(h) if self.fenced => h.dying = Some(how),
+            _ => {
+                if let Some(h) = held.take() {
+                    self.free(Opened { slot, incarnation: h.incarnation });
+                }
+            }
+        }
+    }
+
+    /// Frees the slot of a session that is dying and was fenced; how it ended.
+    #[cfg(any(test, feature = "verbs"))]
+    pub fn bury(&self, session: Opened) -> Option<End> {
+        let mut slots = self.slots();
+        let held = slots.get_mut(session.slot as usize)?;
+        let how = held.filter(|h| h.incarnation == session.incarnation)?.dying?;
         *held = None;
         self.free(session);
-        true
+        Some(how)
+    }
+
+    /// The sessions that are to be fenced.
+    #[cfg(any(test, feature = "verbs"))]
+    pub fn dying(&self) -> Vec<Opened> {
+        self.all_that(|held| !held.lives())
+    }
+
+    /// Whether a session lives.
+    #[cfg(feature = "verbs")]
+    pub fn lives(&self, session: Opened) -> bool {
+        let held = self.slots().get(session.slot as usize).copied().flatten();
+        held.is_some_and(|held| held.lives() && held.incarnation == session.incarnation)
+    }
+
+    /// The sessions that live, the scrubber's among them.
+    #[cfg(any(test, feature = "verbs"))]
+    pub fn living(&self) -> Vec<Opened> {
+        self.all_that(Held::lives)
+    }
+
+    #[cfg(any(test, feature = "verbs"))]
+    fn all_that(&self, is_so: impl Fn(&Held) -> bool) -> Vec<Opened> {
+        let slots = self.slots();
+        let held = slots.iter().enumerate().filter_map(|(slot, held)| Some((slot, held.as_ref()?)));
+        held.filter(|(_, held)| is_so(held))
+            .map(|(slot, held)| Opened { slot: slot as u32, incarnation: held.incarnation })
+            .collect()
+    }
+
+    /// Whether a client's process holds this session.
+    pub fn holds(&self, session: Opened, process: Process) -> bool {
+        let slots = self.slots();
+        let held = slots.get(session.slot as usize).copied().flatten();
+        held.is_some_and(|held| {
+            held.lives() && held.incarnation == session.incarnation && held.process == process
+        })
     }
 
     /// Ends all sessions of a client's process; how many there were.
@@ -186,9 +277,8 @@ impl Sessions {
         let mut slots = self.slots();
         let mut closed = 0;
         for (slot, held) in slots.iter_mut().enumerate().skip(SCRUBBER_SLOT as usize + 1) {
-            if let Some(h) = held.filter(|h| h.process == process) {
-                *held = None;
-                self.free(Opened { slot: slot as u32, incarnation: h.incarnation });
+            if held.is_some_and(|h| h.lives() && h.process == process) {
+                self.end_held(held, slot as u32, End::Died);
                 closed += 1;
             }
         }
@@ -199,17 +289,17 @@ impl Sessions {
     pub fn processes(&self) -> HashSet<Process> {
         let slots = self.slots();
         let clients = slots.iter().skip(SCRUBBER_SLOT as usize + 1).flatten();
-        clients.map(|held| held.process).collect()
+        clients.filter(|held| held.lives()).map(|held| held.process).collect()
     }
 
     /// Whether a client of that process holds a session.
     pub fn has_any_of(&self, process: Process) -> bool {
         let slots = self.slots();
         let mut clients = slots.iter().skip(SCRUBBER_SLOT as usize + 1).flatten();
-        clients.any(|held| held.process == process)
+        clients.any(|held| held.lives() && held.process == process)
     }
 
-    /// The low halves of the incarnations of all sessions that live.
+    /// The low halves of the incarnations of all sessions that live or are dying.
     pub fn live(&self) -> HashSet<u32> {
         let slots = self.slots();
         slots.iter().flatten().map(|h| h.incarnation as u32).collect()
@@ -245,6 +335,16 @@ pub(crate) fn free_own_slot(region: &Region, session: Opened) {
     let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
 }
 
+/// Gives up the slot of a session whose node cannot be told, where sessions are fenced: the next
+/// node takes its process for dead.
+#[cfg(feature = "verbs")]
+pub(crate) fn abandon_own_slot(region: &Region, session: Opened) {
+    let word = |field| slot_word(region, session.slot, field);
+    if word(INCARNATION).load(Ordering::Acquire) == session.incarnation {
+        word(PID).store(0, Ordering::Release);
+    }
+}
+
 /// Fields of a slot.
 const INCARNATION: u64 = 0;
 const ANNOUNCED: u64 = 8;
@@ -260,7 +360,7 @@ mod tests {
     use super::*;
     use crate::EmbeddedConfig;
 
-    fn node(sessions: u32) -> Mapped {
+    fn node(sessions: u32) -> Member {
         let config = EmbeddedConfig {
             memory: crate::ByteSize::new(4 << 20),
             sessions,
@@ -269,7 +369,7 @@ mod tests {
         let plan = crate::plan::of_embedded(&config).unwrap().remove(0);
         let region = Region::anonymous(plan.header.region_bytes).unwrap();
         super::super::region::format(&region, &plan).unwrap();
-        Mapped::read("test".into(), "".into(), Arc::new(region)).unwrap()
+        Member::read("test".into(), "".into(), Arc::new(region)).unwrap()
     }
 
     const GONE: Process = Process { pid: u32::MAX >> 2, started: 1 };
@@ -277,19 +377,19 @@ mod tests {
     #[test]
     fn slots_are_taken_and_freed_and_run_out() {
         let node = node(2);
-        let (sessions, freed) = Sessions::restore(&node);
+        let (sessions, freed) = Sessions::restore(&node, false);
         assert_eq!(freed, 0);
         let own = Process::own();
         let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
         assert_eq!((a.slot, b.slot, sessions.open(own)), (1, 2, None));
-        assert_eq!(node.client_sessions_taken(), 2);
-        assert!(!sessions.close(a, GONE), "it is another's");
-        assert!(sessions.close(a, own) && !sessions.close(a, own));
+        assert_eq!(node.client_sessions_taken(), Some(2));
+        assert!(!sessions.close(a, GONE, End::Left), "it is another's");
+        assert!(sessions.close(a, own, End::Left) && !sessions.close(a, own, End::Left));
         let c = sessions.open(own).unwrap();
         assert_eq!(c.slot, a.slot);
         assert_ne!(c.incarnation as u32, a.incarnation as u32);
-        let scrubber = sessions.open_scrubber();
-        assert!(!sessions.close(scrubber, own), "it is no client's");
+        let scrubber = sessions.open_scrubber().unwrap();
+        assert!(!sessions.close(scrubber, own, End::Left), "it is no client's");
         assert_eq!(sessions.close_all_of(own), 2);
         sessions.close_scrubber(scrubber);
         assert!(sessions.live().is_empty());
@@ -298,10 +398,10 @@ mod tests {
     #[test]
     fn an_incarnation_is_never_zero_nor_one_that_lives() {
         let node = node(8);
-        let (sessions, _) = Sessions::restore(&node);
+        let (sessions, _) = Sessions::restore(&node, false);
         let own = Process::own();
         let first = sessions.open(own).unwrap();
-        let counter = node.region.word(INCARNATION_OFFSET);
+        let counter = node.region().word(INCARNATION_OFFSET);
         counter.store((1 << COUNTER_BITS) - 1, Ordering::Relaxed);
         let next = sessions.open(own).unwrap();
         // 0 is skipped because it is 0, 1 because it lives.
@@ -311,27 +411,55 @@ mod tests {
     #[test]
     fn a_restart_keeps_the_sessions_of_processes_that_live() {
         let node = node(8);
-        let (sessions, _) = Sessions::restore(&node);
+        let (sessions, _) = Sessions::restore(&node, false);
         let kept = sessions.open(Process::own()).unwrap();
         sessions.open(GONE).unwrap();
-        sessions.open_scrubber();
-        let (restarted, freed) = Sessions::restore(&node);
+        sessions.open_scrubber().unwrap();
+        let (restarted, freed) = Sessions::restore(&node, false);
         assert_eq!((restarted.live().len(), freed), (1, 2));
         assert!(restarted.live().contains(&(kept.incarnation as u32)));
         assert_eq!(restarted.processes(), HashSet::from([Process::own()]));
-        assert_eq!(node.client_sessions_taken(), 1);
+        assert_eq!(node.client_sessions_taken(), Some(1));
+    }
+
+    #[test]
+    fn a_fenced_session_keeps_its_slot_until_it_is_buried() {
+        let node = node(2);
+        let (sessions, _) = Sessions::restore(&node, true);
+        let own = Process::own();
+        let scrubber = sessions.open_scrubber().unwrap();
+        let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
+        assert!(sessions.close(a, own, End::Left) && !sessions.close(a, own, End::Left));
+        assert!(!sessions.holds(a, own) && sessions.holds(b, own));
+        assert_eq!((sessions.dying(), sessions.living()), (vec![a], vec![scrubber, b]));
+        assert_eq!((sessions.live().len(), sessions.open(own)), (3, None));
+        assert_eq!(sessions.bury(b), None, "it lives");
+        assert_eq!((sessions.bury(a), sessions.bury(a)), (Some(End::Left), None));
+        assert_eq!(sessions.open(own).unwrap().slot, a.slot);
+
+        // The next node: the scrubber of this one is dead, and so is who is gone.
+        sessions.close_all_of(own);
+        for session in sessions.dying() {
+            sessions.bury(session);
+        }
+        let gone = sessions.open(GONE).unwrap();
+        let (restarted, ended) = Sessions::restore(&node, true);
+        assert_eq!((restarted.dying(), ended), (vec![scrubber, gone], 2));
+        assert_eq!(restarted.open_scrubber(), None);
+        assert_eq!(restarted.bury(scrubber), Some(End::Died));
+        assert!(restarted.open_scrubber().is_some());
     }
 
     #[test]
     fn a_slot_that_its_client_freed_is_used_again() {
         let node = node(1);
-        let (sessions, _) = Sessions::restore(&node);
+        let (sessions, _) = Sessions::restore(&node, false);
         let own = Process::own();
         let first = sessions.open(own).unwrap();
-        free_own_slot(&node.region, first);
+        free_own_slot(node.region(), first);
         let second = sessions.open(own).unwrap();
         assert_eq!(second.slot, first.slot);
-        assert!(!sessions.close(first, own), "it must not end the second");
+        assert!(!sessions.close(first, own, End::Left), "it must not end the second");
     }
 
     #[test]

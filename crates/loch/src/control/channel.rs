@@ -1,0 +1,205 @@
+//! Bytes between two nodes: a TCP stream on which everything has a deadline, and who is at its
+//! other end: proven by a shared secret ([`noise`](super::noise)) or by certificates
+//! ([`tls`](super::tls)).
+//!
+//! ```text
+//! dialer     preface             handshake of Noise or TLS      frames
+//! acceptor            preface
+//! ```
+//! A preface is `LOCH`, the version of the protocol (u16, little-endian), how the node proves who
+//! it is (u8), and a zero. It is in the clear, so that two nodes which do not fit can say why; both
+//! prefaces are bound by the handshake, so that nobody in between can change them.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::credentials::Credentials;
+use super::{noise, tls};
+
+/// Version of the prefaces and of everything after them.
+pub(super) const PROTOCOL: u16 = 1;
+
+const MAGIC: &[u8; 4] = b"LOCH";
+const PREFACE_BYTES: usize = 8;
+
+/// What two nodes say to each other goes through one of these.
+pub(super) trait Channel: Read + Write + Send {
+    /// Until when reads and writes may last from now on.
+    fn set_deadline(&mut self, deadline: Instant);
+}
+
+/// Why there is no channel, or why it ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum LinkError {
+    /// Nobody listens: the process is down, says its host.
+    #[error("it refuses connections: start it with `loch serve`")]
+    Down,
+    /// Nothing came back in time.
+    #[error("it did not answer in time: is its host up, and the network between?")]
+    Silent,
+    /// It is there, and then it is not.
+    #[error("it closed the connection: it may be stopping")]
+    Closed,
+    /// Whatever it is, it is not a node's control port.
+    #[error("that is no Loch control port: it says {0}")]
+    Stranger(String),
+    /// A node of another release.
+    #[error(
+        "it speaks version {theirs} of the control protocol, this node {PROTOCOL}: use the same \
+         release on all nodes"
+    )]
+    Protocol { theirs: u16 },
+    /// One has a secret and the other certificates, or nothing.
+    #[error("it proves itself by {theirs}, this node by {ours}: configure all nodes alike")]
+    Kind { ours: &'static str, theirs: &'static str },
+    /// The secrets differ.
+    #[error("it has another secret: give all nodes the same `secret` file")]
+    Secret,
+    /// A certificate was not accepted, by either side.
+    #[error("certificates were refused ({0}): all nodes need one `ca`, and names that match")]
+    Certificate(String),
+    /// A node that does not fit into this cluster.
+    #[error("{0}")]
+    Misfit(String),
+    /// What came is no message.
+    #[error("what it says is no message ({0})")]
+    Garbage(String),
+    /// The operating system's words.
+    #[error("{0}")]
+    Io(String),
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Self::Silent,
+            ErrorKind::ConnectionRefused => Self::Down,
+            ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Io(error.to_string()),
+        }
+    }
+}
+
+/// A TCP stream whose reads and writes end at a deadline, however slowly bytes trickle.
+pub(super) struct Timed {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl Timed {
+    /// Bounds what is done on a stream.
+    pub fn new(stream: TcpStream, deadline: Instant) -> Self {
+        Self { stream, deadline }
+    }
+
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        // The kernel counts in microseconds, and zero means for ever.
+        Ok(Some(left.max(Duration::from_millis(1))))
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        // A clone of it is held by whoever may have to end it; it fails if it has ended already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Opens a channel on a stream that this node dialed; `host` is what it dialed.
+pub(super) fn dial(
+    stream: TcpStream,
+    host: &str,
+    credentials: &Credentials,
+    deadline: Instant,
+) -> Result<Box<dyn Channel>, LinkError> {
+    let mut stream = Timed::new(stream, deadline);
+    let ours = preface(credentials);
+    stream.write_all(&ours)?;
+    let theirs = read_preface(&mut stream)?;
+    check(credentials, &theirs)?;
+    match credentials {
+        Credentials::Open | Credentials::Secret(_) => {
+            noise::dial(stream, &credentials.key(), &[ours, theirs].concat())
+        }
+        Credentials::Certificates(certificates) => tls::dial(stream, certificates, host),
+    }
+}
+
+/// Opens a channel on a stream that was accepted.
+pub(super) fn accept(
+    stream: TcpStream,
+    credentials: &Credentials,
+    deadline: Instant,
+) -> Result<Box<dyn Channel>, LinkError> {
+    let mut stream = Timed::new(stream, deadline);
+    let theirs = read_preface(&mut stream)?;
+    let ours = preface(credentials);
+    stream.write_all(&ours)?;
+    check(credentials, &theirs)?;
+    match credentials {
+        Credentials::Open | Credentials::Secret(_) => {
+            noise::accept(stream, &credentials.key(), &[theirs, ours].concat())
+        }
+        Credentials::Certificates(certificates) => tls::accept(stream, certificates),
+    }
+}
+
+fn preface(credentials: &Credentials) -> [u8; PREFACE_BYTES] {
+    let [low, high] = PROTOCOL.to_le_bytes();
+    let [l, o, c, h] = *MAGIC;
+    [l, o, c, h, low, high, credentials.kind(), 0]
+}
+
+fn read_preface(stream: &mut Timed) -> Result<[u8; PREFACE_BYTES], LinkError> {
+    let mut theirs = [0; PREFACE_BYTES];
+    stream.read_exact(&mut theirs)?;
+    Ok(theirs)
+}
+
+fn check(credentials: &Credentials, theirs: &[u8; PREFACE_BYTES]) -> Result<(), LinkError> {
+    let [l, o, c, h, low, high, kind, _] = *theirs;
+    if [l, o, c, h] != *MAGIC {
+        return Err(LinkError::Stranger(format!("\"{}\"", theirs.escape_ascii())));
+    }
+    let version = u16::from_le_bytes([low, high]);
+    if version != PROTOCOL {
+        return Err(LinkError::Protocol { theirs: version });
+    }
+    let ours = credentials.kind();
+    if kind != ours {
+        let [ours, theirs] = [ours, kind].map(Credentials::name_of_kind);
+        return Err(LinkError::Kind { ours, theirs });
+    }
+    Ok(())
+}

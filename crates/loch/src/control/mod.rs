@@ -1,0 +1,304 @@
+//! The control plane of a node whose memory is reached over a network: it lets connections in, has
+//! other nodes let its own clients' in, and fences clients before what they held is used again.
+//!
+//! A client talks to its home node alone, which vouches for it: it is of the right user, and its
+//! session lives. Nodes prove to each other that they are of one cluster (`credentials.rs`) and
+//! speak over TCP (`messages.rs`). Each node dials every other one and asks over the link it
+//! dialed, so there are two links between any two, each with one thread at either end:
+//!
+//! ```text
+//! client ── unix socket ── server ──jobs──▶ peer (one a node) ── link ──▶ port ── registry ── gate
+//! ```
+//!
+//! # Invariants
+//! 1. The server's thread waits for nobody: jobs are queued, and replies are posted back to it.
+//! 2. A session's slot shows it until no node can execute anything of it any more (`fences.rs`).
+//! 3. What is asked of a node is answered or fails within [`ASK_TIMEOUT`]. A node that is dead is
+//!    noticed within [`PING_INTERVAL`] and that.
+//! 4. Who has not proven who he is costs one of [`HANDSHAKES_MAX`] threads, for
+//!    [`HANDSHAKE_TIMEOUT`], and a frame.
+//!
+//! # Faults
+//! *A link breaks:* it is dialed again, and the first thing said on it is who lives; whoever does
+//! not is fenced. *A node's process dies:* its connections die with it, both those of its clients'
+//! that it had let in (the kernel destroys queue pairs with their process) and, on other nodes,
+//! those of its own clients as soon as they meet their end; so a node that refuses to be dialed has
+//! nobody left to fence. *A node is silent:* it may hold connections. What its peers want fenced
+//! there stays dying until it speaks again; that costs slots and memory, not safety. *A node comes
+//! back with clients that lived on:* it says which ones, and takes all others for possibly
+//! connected anywhere. *A host vanishes with its clients:* nobody posts on their connections any
+//! more, and nobody uses again what they held, for only their own node frees it. So the connections
+//! are harmless; they are ended when the node returns, or after [`HOME_SILENCE_MAX`]. Ending one
+//! early is harmless too: a client that was only cut off makes another.
+//!
+//! [`ASK_TIMEOUT`]: crate::limits::ASK_TIMEOUT
+//! [`PING_INTERVAL`]: crate::limits::PING_INTERVAL
+//! [`HANDSHAKES_MAX`]: crate::limits::HANDSHAKES_MAX
+//! [`HANDSHAKE_TIMEOUT`]: crate::limits::HANDSHAKE_TIMEOUT
+//! [`HOME_SILENCE_MAX`]: crate::limits::HOME_SILENCE_MAX
+
+pub(crate) mod credentials;
+pub(crate) mod gate;
+pub(crate) mod roster;
+
+mod channel;
+mod fences;
+mod link;
+mod messages;
+pub(crate) mod network;
+mod noise;
+mod own;
+mod peer;
+mod port;
+mod tls;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::HashSet;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::JoinHandle;
+
+use crate::Error;
+use crate::memory::Member;
+use crate::node::courier::{Caller, Courier, Post, Readers};
+use crate::node::scrubber::Bell;
+use crate::node::sessions::{End, Sessions};
+use crate::wire::{Code, Connect, Refused, Reply};
+
+use credentials::Credentials;
+use fences::Fences;
+use gate::{Gate, Registry};
+use port::{Inbound, Port};
+use roster::Roster;
+
+/// What a control plane is made of.
+pub(crate) struct Parts {
+    /// This node, with its region.
+    pub own: Member,
+    pub sessions: Arc<Sessions>,
+    pub gate: Arc<dyn Gate>,
+    /// The control addresses of all nodes, in order.
+    pub addresses: Vec<String>,
+    /// Where to listen; a node that is alone need not.
+    pub listen: Option<String>,
+    pub credentials: Credentials,
+}
+
+/// A running control plane. Dropping it ends all connections that it let in, and stops it.
+pub(crate) struct Control {
+    hub: Arc<Hub>,
+    port: Option<Port>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// What its threads share.
+pub(crate) struct Hub {
+    pub roster: Roster,
+    registry: Registry,
+    sessions: Arc<Sessions>,
+    fences: Mutex<Fences>,
+    credentials: Credentials,
+    /// To the worker of each node.
+    jobs: Vec<Sender<Job>>,
+    /// From whom links were accepted, by node.
+    inbound: Vec<Mutex<Inbound>>,
+    bell: OnceLock<Bell>,
+}
+
+/// What a node's worker is given to do.
+enum Job {
+    /// Have a connection let in.
+    Connect {
+        caller: Caller,
+        ask: Connect,
+        reply: Box<dyn FnOnce(Reply) + Send>,
+    },
+    /// Somebody may have to be fenced.
+    Look,
+    Stop,
+}
+
+impl Control {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the address cannot be listened at.
+    pub fn start(parts: Parts) -> Result<Self, Error> {
+        let Parts { own, sessions, gate, addresses, listen, credentials } = parts;
+        let (node, nodes) = (own.header.node as usize, addresses.len());
+        let (jobs, queues): (Vec<_>, Vec<_>) = (0..nodes).map(|_| mpsc::channel()).unzip();
+        let mut process = [0; 8];
+        rustix::rand::getrandom(&mut process, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::os("draw random bytes for", &own.socket))?;
+        let hub = Arc::new(Hub {
+            roster: Roster::new(own.clone(), u64::from_ne_bytes(process), addresses),
+            registry: Registry::new(own, gate),
+            fences: Mutex::new(Fences::new(nodes, node, inherited(&sessions))),
+            sessions,
+            credentials,
+            jobs,
+            inbound: (0..nodes).map(|_| Mutex::default()).collect(),
+            bell: OnceLock::new(),
+        });
+        let port = listen.map(|address| Port::open(&address, hub.clone())).transpose()?;
+        let mut control = Self { hub, port, workers: Vec::with_capacity(nodes) };
+        for (number, queue) in queues.into_iter().enumerate() {
+            let hub = control.hub.clone();
+            let worker = std::thread::Builder::new().name(format!("loch-peer-{number}"));
+            let worker = worker.spawn(move || match number == node {
+                true => own::serve(&hub, &queue),
+                false => peer::Peer::new(hub, number).run(&queue),
+            });
+            let os = Error::os("start a thread for", "the control plane".as_ref());
+            control.workers.push(worker.map_err(os)?);
+        }
+        Ok(control)
+    }
+
+    /// What the other parts of the node need of it.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+}
+
+/// The sessions that the node's last process left, whether they live or not.
+fn inherited(sessions: &Sessions) -> HashSet<Caller> {
+    let all = sessions.living().into_iter().chain(sessions.dying());
+    all.map(Caller::Session).collect()
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Before anybody may take the process for gone: its connections are.
+        self.hub.registry.close();
+        drop(self.port.take());
+        for queue in &self.hub.jobs {
+            // A worker that has ended already needs not be told.
+            let _ = queue.send(Job::Stop);
+        }
+        for worker in self.workers.drain(..) {
+            if worker.join().is_err() {
+                tracing::error!("a thread of the control plane had panicked");
+            }
+        }
+    }
+}
+
+impl Hub {
+    /// What is rung when a session was fenced.
+    pub fn set_bell(&self, bell: Bell) {
+        // It is set once, by the node that starts both.
+        let _ = self.bell.set(bell);
+        self.look();
+    }
+
+    /// Has a connection let in, and waits for it: for the node's own scrubber.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn connect_own(&self, caller: Caller, ask: Connect) -> Result<serde_json::Value, Refused> {
+        let (sender, answer) = mpsc::channel();
+        // Whoever gave up waiting has dropped the receiver.
+        self.enqueue(caller, ask, Box::new(move |reply| drop(sender.send(reply))));
+        match answer.recv() {
+            Ok(Reply::Connected { answer }) => Ok(answer),
+            Ok(Reply::Refused(refused)) => Err(refused),
+            _ => Err(Refused::new(Code::Away, "the node stops")),
+        }
+    }
+
+    fn enqueue(&self, caller: Caller, ask: Connect, reply: Box<dyn FnOnce(Reply) + Send>) {
+        match self.jobs.get(ask.node as usize) {
+            // A worker that has ended drops the job: the node stops.
+            Some(queue) => drop(queue.send(Job::Connect { caller, ask, reply })),
+            None => {
+                let text = format!("there is no node {}", ask.node);
+                reply(Reply::Refused(Refused::new(Code::Other, text)));
+            }
+        }
+    }
+
+    fn look(&self) {
+        for queue in &self.jobs {
+            let _ = queue.send(Job::Look);
+        }
+    }
+
+    /// Writes down that a client may be connected to a node from now on.
+    ///
+    /// # Errors
+    /// If it is ending: then it must not be.
+    fn touch(&self, node: usize, caller: Caller) -> Result<(), Refused> {
+        let mut fences = self.fences();
+        let lives = match caller {
+            Caller::Session(session) => self.sessions.lives(session),
+            Caller::Reader { .. } => fences.is_reading(&caller),
+        };
+        if !lives {
+            return Err(Refused::new(Code::NoSuchSession, "the session has ended meanwhile"));
+        }
+        fences.touch(node, caller);
+        Ok(())
+    }
+
+    /// What a node has to fence now.
+    fn owed(&self, node: usize) -> Vec<Caller> {
+        let fences = self.fences();
+        let dying: Vec<_> = self.sessions.dying().into_iter().map(Caller::Session).collect();
+        fences.owed(node, &dying)
+    }
+
+    /// The clients of this node that live.
+    fn living(&self) -> HashSet<Caller> {
+        let fences = self.fences();
+        let sessions = self.sessions.living().into_iter().map(Caller::Session);
+        sessions.chain(fences.readers()).collect()
+    }
+
+    /// Changes what is known of fences, and frees the slots of sessions that are clear now.
+    fn settle(&self, change: impl FnOnce(&mut Fences)) {
+        let mut fences = self.fences();
+        change(&mut fences);
+        for session in self.sessions.dying() {
+            if fences.is_clear(&Caller::Session(session))
+                && let Some(how) = self.sessions.bury(session)
+                && let Some(bell) = self.bell.get()
+            {
+                bell.ended(how == End::Died);
+            }
+        }
+    }
+
+    fn inbound(&self, node: usize) -> MutexGuard<'_, Inbound> {
+        self.inbound[node].lock().expect("nothing panics while it is held")
+    }
+
+    fn fences(&self) -> MutexGuard<'_, Fences> {
+        self.fences.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl Courier for Hub {
+    fn member(&self, node: u16) -> Reply {
+        self.roster.facts(node)
+    }
+
+    fn connect(&self, caller: Caller, ask: Connect, post: Arc<Post>, token: u64) {
+        if let Caller::Reader { .. } = caller {
+            self.fences().enter(caller);
+        }
+        self.enqueue(caller, ask, Box::new(move |reply| post.send(token, reply)));
+    }
+
+    fn leave(&self, readers: Readers) {
+        self.fences().leave(readers);
+        self.look();
+    }
+
+    fn sessions_ended(&self) {
+        self.settle(|_| ());
+        self.look();
+    }
+}

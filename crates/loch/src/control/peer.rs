@@ -1,0 +1,202 @@
+//! The worker for another node: keeps a link to it, and asks over it.
+//!
+//! # Invariants
+//! 1. One thing is asked at a time, so what is asked first is done first: a client is never fenced
+//!    before a connection of it that was asked for earlier.
+//! 2. The first thing that is said on a link, after who speaks, is who lives.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::channel::LinkError;
+use super::link::Link;
+use super::messages::{Ask, Hello, Told};
+use super::{Hub, Job};
+use crate::limits::{
+    ADMIT_TIMEOUT, ASK_TIMEOUT, CALLERS_MAX, DIAL_TIMEOUT, HOME_SILENCE_MAX, PING_INTERVAL,
+    REDIAL_PAUSE, REDIAL_PAUSE_MAX,
+};
+use crate::node::courier::Caller;
+use crate::wire::{Code, Connect, Refused, Reply};
+
+/// The worker's state.
+pub(super) struct Peer {
+    hub: Arc<Hub>,
+    node: usize,
+    link: Option<Link>,
+    /// When to dial again, or to say something.
+    due: Instant,
+    /// The pause after the next dial that fails.
+    pause: Duration,
+}
+
+impl Peer {
+    /// A worker that dials at once.
+    pub fn new(hub: Arc<Hub>, node: usize) -> Self {
+        Self { hub, node, link: None, due: Instant::now(), pause: REDIAL_PAUSE }
+    }
+
+    /// Works until it is told to stop.
+    pub fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let job = jobs.recv_timeout(self.due.saturating_duration_since(Instant::now()));
+            if self.link.is_none() && self.due <= Instant::now() {
+                self.dial();
+            }
+            match job {
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Job::Connect { caller, ask, reply }) => {
+                    let answer = self.connect(caller, ask);
+                    reply(answer.map_or_else(Reply::Refused, |a| Reply::Connected { answer: a }));
+                }
+                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
+            }
+            self.fence();
+            if self.link.is_some() && self.due <= Instant::now() {
+                self.ping();
+            }
+            self.forget_silent();
+        }
+    }
+
+    fn dial(&mut self) {
+        match self.try_dial() {
+            Ok(link) => {
+                self.link = Some(link);
+                self.due = Instant::now() + PING_INTERVAL;
+                self.pause = REDIAL_PAUSE;
+            }
+            Err(why) => {
+                if why == LinkError::Down {
+                    // Its host says that the process is gone, and its connections with it.
+                    self.hub.settle(|fences| fences.gone(self.node));
+                }
+                self.lose(why);
+            }
+        }
+    }
+
+    fn try_dial(&self) -> Result<Link, LinkError> {
+        let (hub, node) = (&self.hub, self.node);
+        let deadline = Instant::now() + DIAL_TIMEOUT;
+        let mut link = Link::dial(hub.roster.address(node), &hub.credentials, deadline)?;
+        link.send(&Ask::Hello(hub.roster.hello()), deadline)?;
+        let welcome: Hello = match link.receive(deadline)? {
+            Told::Welcome(hello) => hello,
+            Told::Refused(refused) => return Err(LinkError::Misfit(refused.text)),
+            other => return Err(out_of_turn(&other)),
+        };
+        hub.roster.check(&welcome, Some(node))?;
+        hub.settle(|fences| fences.met(node, welcome.process));
+        let living = hub.living();
+        let callers: Vec<Caller> = living.iter().copied().collect();
+        // At least one message, though nobody lives.
+        let mut chunks = callers.chunks(CALLERS_MAX).peekable();
+        loop {
+            let callers = chunks.next().unwrap_or_default().to_vec();
+            let last = chunks.peek().is_none();
+            done(link.ask(&Ask::Living { callers, last }, ASK_TIMEOUT)?)?;
+            if last {
+                break;
+            }
+        }
+        hub.settle(|fences| fences.reconciled(node, &living));
+        hub.roster.met(node, &welcome);
+        Ok(link)
+    }
+
+    fn lose(&mut self, why: LinkError) {
+        self.link = None;
+        self.hub.roster.lost(self.node, why);
+        self.due = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(REDIAL_PAUSE_MAX);
+    }
+
+    /// Asks over the link; whatever goes wrong, that is its end.
+    fn ask(&mut self, ask: &Ask, within: Duration) -> Option<Told> {
+        match self.link.as_mut()?.ask(ask, within) {
+            Ok(told) => Some(told),
+            Err(why) => {
+                self.lose(why);
+                None
+            }
+        }
+    }
+
+    fn connect(&mut self, caller: Caller, ask: Connect) -> Result<serde_json::Value, Refused> {
+        if self.link.is_none() {
+            return Err(self.hub.roster.why_away(self.node));
+        }
+        self.hub.touch(self.node, caller)?;
+        match self.ask(&Ask::Connect { caller, connect: ask }, ADMIT_TIMEOUT) {
+            None => Err(self.hub.roster.why_away(self.node)),
+            Some(Told::Connected { answer }) => Ok(answer),
+            Some(Told::Refused(refused)) => {
+                let address = self.hub.roster.address(self.node);
+                let text = format!("node {} at {address}: {}", self.node, refused.text);
+                Err(Refused { text, ..refused })
+            }
+            Some(other) => {
+                self.lose(out_of_turn(&other));
+                Err(Refused::new(Code::Away, "it answered out of turn"))
+            }
+        }
+    }
+
+    /// Has fenced whoever is to be.
+    fn fence(&mut self) {
+        loop {
+            let mut callers = self.hub.owed(self.node);
+            callers.truncate(CALLERS_MAX);
+            if callers.is_empty() {
+                return;
+            }
+            let fence = Ask::Fence { callers: callers.clone() };
+            let Some(told) = self.ask(&fence, ASK_TIMEOUT) else {
+                return;
+            };
+            match done(told) {
+                Ok(()) => self.hub.settle(|fences| fences.fenced(self.node, &callers)),
+                Err(why) => return self.lose(why),
+            }
+        }
+    }
+
+    fn ping(&mut self) {
+        let own = self.hub.roster.sessions_taken();
+        match self.ask(&Ask::Ping { sessions_taken: own }, ASK_TIMEOUT) {
+            Some(Told::Pong { sessions_taken }) => {
+                self.hub.roster.count_sessions(self.node, sessions_taken);
+                self.due = Instant::now() + PING_INTERVAL;
+            }
+            Some(other) => self.lose(out_of_turn(&other)),
+            None => (),
+        }
+    }
+
+    /// Ends what clients of a node hold that has been silent for too long.
+    fn forget_silent(&self) {
+        let inbound = self.hub.inbound(self.node);
+        let silent = inbound.last_heard.is_some_and(|at| at.elapsed() > HOME_SILENCE_MAX);
+        if silent && self.hub.registry.count(self.node as u16) > 0 {
+            let ended = self.hub.registry.retain(self.node as u16, &HashSet::new());
+            tracing::warn!(node = self.node, ended, "ended connections of a silent node's clients");
+        }
+    }
+}
+
+fn done(told: Told) -> Result<(), LinkError> {
+    match told {
+        Told::Done {} => Ok(()),
+        other => Err(out_of_turn(&other)),
+    }
+}
+
+fn out_of_turn(told: &Told) -> LinkError {
+    LinkError::Garbage(match told {
+        Told::Refused(refused) => refused.text.clone(),
+        _ => "an answer to something else".into(),
+    })
+}

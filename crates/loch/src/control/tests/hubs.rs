@@ -1,0 +1,233 @@
+//! What nodes do for each other's clients: relays, fences, and faults in the middle.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use loch_fabric::verbs::Access::{Full, Read, ReadAtomic};
+use serde_json::json;
+
+use super::rig::{GONE, Rig, eventually, member, secret};
+use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, HANDSHAKES_MAX};
+use crate::node::courier::{Caller, Courier, Readers};
+use crate::node::sessions::{End, Process};
+use crate::wire::{Code, Reply};
+
+const READER: Caller = Caller::Reader { visit: 9, endpoint: 1 };
+
+#[test]
+fn a_client_is_let_in_everywhere_with_what_it_may_do() {
+    let rig = Rig::new(3);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    rig.connect_soon(0, session, 1, "far");
+    assert_eq!(rig.places[1].book.access(), [ReadAtomic, ReadAtomic, Read, Full]);
+    assert_eq!(rig.connect(0, session, 0, "near").unwrap(), json!({"answers": "near"}));
+    assert_eq!(rig.places[0].book.access(), [ReadAtomic, ReadAtomic, Read, Full]);
+    rig.control(0).hub().fences().enter(READER);
+    rig.connect_soon(0, READER, 2, "reader");
+    assert_eq!(rig.places[2].book.access(), [Read, Read, Read, Read]);
+}
+
+#[test]
+fn the_connection_before_is_ended_first() {
+    let rig = Rig::new(2);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    rig.connect_soon(0, session, 1, "first");
+    rig.connect(0, session, 1, "second").unwrap();
+    let lines = rig.places[1].book.lines();
+    assert_eq!(lines, ["in \"first\"", "out \"first\"", "in \"second\""]);
+    // One that fails leaves none: what was posted on the one before is over.
+    let refused = rig.connect(0, session, 1, "broken").unwrap_err();
+    assert!(refused.text.contains("no such queue pair"), "{}", refused.text);
+    assert_eq!(rig.inside(1), [json!(null); 0]);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut rig = Rig::new(2);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    rig.connect_soon(0, session, 1, "good");
+    let code = |refused: Result<_, crate::wire::Refused>| refused.unwrap_err().code;
+    assert_eq!(code(rig.connect(0, READER, 1, "nobody")), Code::NoSuchSession);
+    rig.places[0].sessions.close_all_of(Process::own());
+    assert_eq!(code(rig.connect(0, session, 1, "dying")), Code::NoSuchSession);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    // As if the node had come back with other memory than the client knows.
+    rig.places[1].member.header.identity ^= 2;
+    assert_eq!(code(rig.connect(0, session, 1, "old")), Code::OtherMemory);
+    assert!(matches!(rig.control(0).hub().member(7), Reply::Refused(_)));
+}
+
+#[test]
+fn a_session_keeps_its_slot_until_all_have_fenced_it() {
+    let rig = Rig::new(3);
+    let opened = rig.open(0, Process::own());
+    let other = Caller::Session(rig.open(0, Process::own()));
+    let session = Caller::Session(opened);
+    for node in 0..3 {
+        rig.connect_soon(0, session, node, "dies");
+        rig.connect_soon(0, other, node, "lives");
+    }
+    assert!(rig.places[0].sessions.close(opened, Process::own(), End::Died));
+    rig.control(0).hub().sessions_ended();
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+    for node in 0..3 {
+        assert_eq!(rig.inside(node), [json!("lives")], "node {node}");
+    }
+    assert_eq!(rig.open(0, Process::own()).slot, opened.slot);
+}
+
+#[test]
+fn while_a_node_is_silent_nothing_that_it_may_hold_is_used_again() {
+    let mut rig = Rig::new(2);
+    let opened = rig.open(0, Process::own());
+    let elsewhere = rig.open(0, Process::own());
+    rig.connect_soon(0, Caller::Session(opened), 1, "far");
+    rig.connect_soon(0, Caller::Session(elsewhere), 0, "near");
+    rig.stop(1);
+    // It takes calls, and says nothing: the process may live, and hold connections.
+    let mute = TcpListener::bind(&rig.addresses[1]).unwrap();
+    rig.places[0].sessions.close_all_of(Process::own());
+    rig.control(0).hub().sessions_ended();
+    eventually("who was not there is free", || rig.places[0].sessions.dying() == [opened]);
+    let refused = rig.connect(0, READER, 1, "x").unwrap_err();
+    assert!(matches!(refused.code, Code::Away), "{refused:?}");
+    assert_eq!(rig.places[0].sessions.dying(), [opened]);
+    // Now its host says that the process is gone.
+    drop(mute);
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+}
+
+#[test]
+fn a_node_that_comes_back_holds_nothing_of_before() {
+    let mut rig = Rig::new(2);
+    let opened = rig.open(0, Process::own());
+    rig.connect_soon(0, Caller::Session(opened), 1, "before");
+    rig.restart(1);
+    assert_eq!(rig.inside(1), [json!(null); 0]);
+    rig.connect_soon(0, Caller::Session(opened), 1, "after");
+    rig.places[0].sessions.close_all_of(Process::own());
+    rig.control(0).hub().sessions_ended();
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+    assert_eq!(rig.inside(1), [json!(null); 0]);
+}
+
+#[test]
+fn a_home_that_comes_back_keeps_who_lives_and_fences_the_others() {
+    let mut rig = Rig::new(2);
+    let (lives, dies) = (rig.open(0, Process::own()), rig.open(0, GONE));
+    let neighbour = Caller::Session(rig.open(1, Process::own()));
+    rig.connect_soon(0, Caller::Session(lives), 1, "lives");
+    rig.connect_soon(0, Caller::Session(dies), 1, "dies");
+    rig.connect_soon(1, neighbour, 1, "neighbour");
+    rig.stop(0);
+    assert_eq!(rig.inside(1).len(), 3, "its clients may be at work");
+    rig.restart(0);
+    eventually("the dead are fenced", || rig.inside(1) == [json!("lives"), json!("neighbour")]);
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+    assert_eq!(rig.places[0].sessions.living(), [lives]);
+    // And who lived on is fenced when it ends, though this process connected it nowhere.
+    rig.places[0].sessions.close_all_of(Process::own());
+    rig.control(0).hub().sessions_ended();
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+    assert_eq!(rig.inside(1), [json!("neighbour")]);
+}
+
+#[test]
+fn sessions_that_died_with_their_node_wait_for_the_others() {
+    let mut rig = Rig::down(2);
+    rig.open(0, GONE);
+    rig.places[0].sessions = std::sync::Arc::new(
+        crate::node::sessions::Sessions::restore(&rig.places[0].member, true).0,
+    );
+    let mute = TcpListener::bind(&rig.addresses[1]).unwrap();
+    rig.start(0);
+    assert_eq!(rig.places[0].sessions.dying().len(), 1);
+    drop(mute);
+    rig.start(1);
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+}
+
+#[test]
+fn readers_that_leave_are_ended_everywhere() {
+    let rig = Rig::new(2);
+    let second = Caller::Reader { visit: 9, endpoint: 2 };
+    for (reader, name) in [(READER, "first"), (second, "second")] {
+        rig.control(0).hub().fences().enter(reader);
+        rig.connect_soon(0, reader, 1, name);
+        rig.connect_soon(0, reader, 0, name);
+    }
+    rig.control(0).hub().leave(Readers { visit: 9, endpoint: Some(1) });
+    eventually("one is left", || (0..2).all(|node| rig.inside(node) == [json!("second")]));
+    rig.control(0).hub().leave(Readers { visit: 9, endpoint: None });
+    eventually("none is left", || (0..2).all(|node| rig.inside(node).is_empty()));
+}
+
+#[test]
+fn a_node_that_is_down_is_named_at_once() {
+    let mut rig = Rig::down(2);
+    rig.start(0);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    let begun = Instant::now();
+    let refused = rig.connect(0, session, 1, "x").unwrap_err();
+    assert_eq!(refused.code, Code::Away);
+    assert!(refused.text.contains(&rig.addresses[1]), "{}", refused.text);
+    assert!(refused.text.contains("loch serve"), "{}", refused.text);
+    assert!(begun.elapsed() < DIAL_TIMEOUT + ASK_TIMEOUT);
+    rig.start(1);
+    rig.connect_soon(0, session, 1, "x");
+    let Reply::Member(facts) = rig.control(0).hub().member(1) else { panic!("it is known") };
+    assert!(facts.up && facts.name == "node-1", "{facts:?}");
+    rig.stop(1);
+    eventually(
+        "it is seen to be down",
+        || matches!(rig.control(0).hub().member(1), Reply::Member(facts) if !facts.up),
+    );
+}
+
+/// What node 0 says of node 1 when it was tried.
+fn refusal(rig: &Rig) -> crate::wire::Refused {
+    let session = Caller::Session(rig.open(0, Process::own()));
+    rig.connect(0, session, 1, "x").unwrap_err()
+}
+
+#[test]
+fn another_secret_is_named() {
+    let mut rig = Rig::down(2);
+    rig.start_with(1, secret(2));
+    rig.start(0);
+    let refused = refusal(&rig);
+    assert_eq!(refused.code, Code::Untrusted);
+    assert!(refused.text.contains("another secret"), "{}", refused.text);
+}
+
+#[test]
+fn nodes_that_do_not_fit_together_say_why() {
+    let mut rig = Rig::down(2);
+    rig.places[1].member = member(1, 2, 2);
+    rig.start(1);
+    rig.start(0);
+    let refused = refusal(&rig);
+    assert_eq!(refused.code, Code::Misfit);
+    assert!(refused.text.contains("ways"), "{}", refused.text);
+
+    let mut rig = Rig::down(2);
+    rig.places[1].member = member(0, 2, 3);
+    rig.start(1);
+    rig.start(0);
+    let refused = refusal(&rig);
+    assert!(refused.text.contains("same `cluster` list"), "{}", refused.text);
+}
+
+#[test]
+fn strangers_do_not_keep_nodes_out_for_long() {
+    let mut rig = Rig::down(2);
+    rig.start(1);
+    let strangers: Vec<TcpStream> =
+        (0..HANDSHAKES_MAX + 8).map(|_| TcpStream::connect(&rig.addresses[1]).unwrap()).collect();
+    rig.start(0);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    let begun = Instant::now();
+    rig.connect_soon(0, session, 1, "x");
+    assert!(begun.elapsed() < Duration::from_secs(15), "strangers have five seconds");
+    drop(strangers);
+}

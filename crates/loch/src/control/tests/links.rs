@@ -1,0 +1,292 @@
+//! Links: who gets one, and what becomes of those who do not.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+use super::super::channel::LinkError;
+use super::super::credentials::{Credentials, derive};
+use super::super::link::Link;
+use super::super::messages::Ask;
+use crate::config::TlsConfig;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn secret(byte: u8) -> Credentials {
+    Credentials::Secret([byte; 32])
+}
+
+fn soon() -> Instant {
+    Instant::now() + LONG
+}
+
+/// Both ends of a link, or why there is none: the dialer's, then the acceptor's.
+fn link(
+    dialer: &Credentials,
+    acceptor: &Credentials,
+) -> (Result<Link, LinkError>, Result<Link, LinkError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| Link::accept(listener.accept().unwrap().0, acceptor, soon()));
+        let dialed = Link::dial(&address, dialer, soon());
+        (dialed, accepted.join().unwrap())
+    })
+}
+
+fn ping(sessions_taken: u32) -> Ask {
+    Ask::Ping { sessions_taken }
+}
+
+/// Whoever dials does what is given to him; the acceptor's outcome.
+fn accept_from(
+    credentials: &Credentials,
+    within: Duration,
+    dialer: impl FnOnce(&mut TcpStream) + Send,
+) -> Result<Ask, LinkError> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            dialer(&mut stream);
+            // Closed outright, with something unread, it would take back what was sent.
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let deadline = Instant::now() + within;
+        let mut link = Link::accept(listener.accept().unwrap().0, credentials, deadline)?;
+        link.receive(deadline)
+    })
+}
+
+#[test]
+fn with_one_secret_messages_pass_both_ways_whatever_their_length() {
+    let (dialed, accepted) = link(&secret(1), &secret(1));
+    let (mut dialed, mut accepted) = (dialed.ok().unwrap(), accepted.ok().unwrap());
+    for n in 0..50 {
+        dialed.send(&ping(n), soon()).unwrap();
+        assert_eq!(accepted.receive::<Ask>(soon()), Ok(ping(n)));
+        accepted.send(&ping(n), soon()).unwrap();
+        assert_eq!(dialed.receive::<Ask>(soon()), Ok(ping(n)));
+    }
+    // Longer than a record.
+    let long = "x".repeat(65_530);
+    dialed.send(&long, soon()).unwrap();
+    assert_eq!(accepted.receive::<String>(soon()), Ok(long));
+    drop(dialed);
+    assert_eq!(accepted.receive::<Ask>(soon()), Err(LinkError::Closed));
+}
+
+#[test]
+fn another_secret_is_told_as_such_to_both() {
+    let (dialed, accepted) = link(&secret(1), &secret(2));
+    assert_eq!(dialed.err(), Some(LinkError::Secret));
+    assert_eq!(accepted.err(), Some(LinkError::Secret));
+    assert_ne!(derive(b"sixteen bytes or more"), derive(b"sixteen bytes or morf"));
+}
+
+#[test]
+fn nodes_that_prove_themselves_differently_say_how() {
+    let (dialed, accepted) = link(&Credentials::Open, &secret(2));
+    let (dialed, accepted) = (dialed.err().unwrap(), accepted.err().unwrap());
+    let kind = LinkError::Kind { ours: "nothing", theirs: "a secret" };
+    assert_eq!(dialed, kind);
+    assert!(accepted.to_string().contains("proves itself by nothing"), "{accepted}");
+}
+
+#[test]
+fn another_release_is_told_apart_from_strangers() {
+    let newer = accept_from(&secret(1), LONG, |stream| {
+        stream.write_all(b"LOCH\x09\x00\x01\x00").unwrap();
+        // It is told the version of this side all the same.
+        let mut preface = [0; 8];
+        stream.read_exact(&mut preface).unwrap();
+        assert_eq!(&preface, b"LOCH\x01\x00\x01\x00");
+    });
+    assert_eq!(newer, Err(LinkError::Protocol { theirs: 9 }));
+    let stranger = accept_from(&secret(1), LONG, |stream| {
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    });
+    assert!(matches!(stranger, Err(LinkError::Stranger(_))), "{stranger:?}");
+}
+
+#[test]
+fn a_preface_that_was_changed_on_the_way_ends_the_handshake() {
+    // Somebody in between has the last byte read otherwise than it was sent.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (to, at) = (listener.local_addr().unwrap(), between.local_addr().unwrap().to_string());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut near, mut far) =
+                (between.accept().unwrap().0, TcpStream::connect(to).unwrap());
+            let mut preface = [0; 8];
+            near.read_exact(&mut preface).unwrap();
+            preface[7] ^= 1;
+            far.write_all(&preface).unwrap();
+            let (mut near2, mut far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut far2, &mut near2));
+            let _ = std::io::copy(&mut near, &mut far);
+        });
+        let accepted =
+            scope.spawn(|| Link::accept(listener.accept().unwrap().0, &secret(1), soon()));
+        assert_eq!(Link::dial(&at, &secret(1), soon()).err(), Some(LinkError::Secret));
+        assert_eq!(accepted.join().unwrap().err(), Some(LinkError::Secret));
+    });
+}
+
+#[test]
+fn half_a_handshake_and_bytes_at_random_end_it() {
+    let half = accept_from(&secret(1), LONG, |stream| stream.write_all(b"LOC").unwrap());
+    assert_eq!(half, Err(LinkError::Closed));
+    let preface = b"LOCH\x01\x00\x01\x00";
+    for (rest, outcome) in [
+        (&[0u8, 48][..], LinkError::Closed),
+        (&[0, 0], LinkError::Secret),
+        (&[0, 3, 1, 2, 3], LinkError::Secret),
+    ] {
+        let ended = accept_from(&secret(1), LONG, |stream| {
+            stream.write_all(&[&preface[..], rest].concat()).unwrap();
+        });
+        assert_eq!(ended, Err(outcome), "{rest:?}");
+    }
+    let oversized = accept_from(&secret(1), LONG, |stream| {
+        stream.write_all(&[&preface[..], &[0xff, 0xff]].concat()).unwrap();
+    });
+    assert!(matches!(oversized, Err(LinkError::Io(_))), "{oversized:?}");
+}
+
+#[test]
+fn frames_that_are_none_end_the_link() {
+    let garbage = |frame: &'static [u8]| {
+        let (dialed, accepted) = link(&secret(1), &secret(1));
+        let (mut dialed, mut accepted) = (dialed.ok().unwrap(), accepted.ok().unwrap());
+        dialed.send_raw(frame);
+        drop(dialed);
+        accepted.receive::<Ask>(soon())
+    };
+    for frame in [&b"\xff\xff\xff\xff"[..], b"\0\0\0\0", b"\x02\0\0\0{}", b"\x01\0\0\0\xff"] {
+        let ended = garbage(frame);
+        assert!(matches!(ended, Err(LinkError::Garbage(_))), "{frame:?}: {ended:?}");
+    }
+    assert_eq!(garbage(b"\x09\0\0\0half"), Err(LinkError::Closed));
+}
+
+#[test]
+fn whoever_trickles_bytes_has_no_more_time_than_others() {
+    let begun = Instant::now();
+    let ended = accept_from(&secret(1), Duration::from_millis(200), |stream| {
+        // One byte every 20 ms would go on for more than a second.
+        for byte in b"LOCH\x01\x00\x01\x00\x00\x30".iter().chain(&[0; 60]) {
+            if stream.write_all(&[*byte]).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert!(matches!(ended, Err(LinkError::Silent)), "{ended:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+/// An authority, and certificates of it for names.
+struct Authority<'a> {
+    dir: &'a Path,
+    name: &'a str,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl<'a> Authority<'a> {
+    fn new(dir: &'a Path, name: &'a str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Self { dir, name, issuer };
+        authority.write("ca", &authority.issuer.pem());
+        authority
+    }
+
+    fn write(&self, what: &str, text: &str) -> PathBuf {
+        let path = self.dir.join(format!("{}.{what}.pem", self.name));
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    }
+
+    /// A node's certificate for a host; `ca` is whom the node trusts.
+    fn node(&self, host: &str, ca: &Authority<'_>) -> TlsConfig {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        TlsConfig {
+            certificate: self.write(&format!("{host}.certificate"), &certificate.pem()),
+            key: self.write(&format!("{host}.key"), &key.serialize_pem()),
+            ca: ca.dir.join(format!("{}.ca.pem", ca.name)),
+        }
+    }
+}
+
+fn certificates(config: &TlsConfig) -> Credentials {
+    Credentials::load(None, Some(config)).unwrap()
+}
+
+#[test]
+fn with_certificates_of_one_authority_messages_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    let node = certificates(&ours.node("127.0.0.1", &ours));
+    let (dialed, accepted) = link(&node, &node);
+    let (mut dialed, mut accepted) = (dialed.ok().unwrap(), accepted.ok().unwrap());
+    for n in 0..20 {
+        dialed.send(&ping(n), soon()).unwrap();
+        assert_eq!(accepted.receive::<Ask>(soon()), Ok(ping(n)));
+        accepted.send(&ping(n), soon()).unwrap();
+        assert_eq!(dialed.receive::<Ask>(soon()), Ok(ping(n)));
+    }
+}
+
+#[test]
+fn certificates_of_others_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, others) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "others"));
+    let node = certificates(&ours.node("127.0.0.1", &ours));
+    let stranger = certificates(&others.node("127.0.0.1", &ours));
+    // Whom the acceptor does not trust learns it with the first answer.
+    let (dialed, accepted) = link(&stranger, &node);
+    assert!(matches!(accepted.err(), Some(LinkError::Certificate(_))));
+    let told = dialed.and_then(|mut link| link.receive::<Ask>(soon()));
+    assert!(matches!(told, Err(LinkError::Certificate(_))), "{told:?}");
+    let (dialed, accepted) = link(&node, &stranger);
+    assert!(matches!(dialed.err(), Some(LinkError::Certificate(_))));
+    assert!(accepted.is_err());
+    // A node of the cluster, but not the one that was dialed.
+    let elsewhere = certificates(&ours.node("10.9.9.9", &ours));
+    let (dialed, _) = link(&node, &elsewhere);
+    let error = dialed.err().unwrap().to_string();
+    assert!(error.contains("certificates were refused"), "{error}");
+}
+
+#[test]
+fn certificates_that_cannot_be_used_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    let good = ours.node("127.0.0.1", &ours);
+    let other = ours.node("127.0.0.2", &ours);
+    let refusal = |config: &TlsConfig| {
+        Credentials::load(None, Some(config)).expect_err("it is refused").to_string()
+    };
+    let missing = TlsConfig { certificate: dir.path().join("none"), ..good.clone() };
+    assert!(refusal(&missing).contains("tls.certificate"), "{}", refusal(&missing));
+    let swapped = TlsConfig { key: other.key.clone(), ..good.clone() };
+    assert!(refusal(&swapped).contains("tls.certificate"), "{}", refusal(&swapped));
+    let no_ca = TlsConfig { ca: good.key.clone(), ..good.clone() };
+    assert!(refusal(&no_ca).contains("tls.ca"), "{}", refusal(&no_ca));
+    std::fs::set_permissions(&good.key, PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(refusal(&good).contains("chmod 600"), "{}", refusal(&good));
+    let secret = Credentials::load(Some(Path::new("/secret")), Some(&other)).err().unwrap();
+    assert!(secret.to_string().contains("one of the two"), "{secret}");
+}

@@ -1,0 +1,5 @@
+//! The control plane on loopback TCP, with a gate that stands for the device.
+
+mod hubs;
+mod links;
+pub(crate) mod rig;

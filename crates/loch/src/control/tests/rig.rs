@@ -1,0 +1,204 @@
+//! A cluster of control planes in one process.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use loch_fabric::shm::Region;
+use loch_fabric::verbs::{Access, Grant};
+use serde_json::{Value, json};
+
+use super::super::credentials::Credentials;
+use super::super::gate::{Admission, Gate};
+use super::super::{Control, Parts};
+use crate::memory::Member;
+use crate::node::courier::Caller;
+use crate::node::sessions::{Opened, Process, Sessions};
+use crate::wire::{Connect, Refused};
+use crate::{ByteSize, EmbeddedConfig, TableConfig, plan};
+
+/// A process that is no more.
+pub const GONE: Process = Process { pid: u32::MAX >> 2, started: 1 };
+
+/// Stands for a device: writes down who comes in and goes.
+#[derive(Clone, Default)]
+pub struct Book {
+    lines: Arc<Mutex<Vec<String>>>,
+    inside: Arc<Mutex<Vec<Guest>>>,
+}
+
+/// An offer, and what was granted to who made it.
+type Guest = (Value, Vec<Grant>);
+
+struct Inside {
+    book: Book,
+    offer: Value,
+}
+
+impl Gate for Book {
+    fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String> {
+        if offer == "broken" {
+            return Err("no such queue pair".into());
+        }
+        self.lines.lock().unwrap().push(format!("in {offer}"));
+        self.inside.lock().unwrap().push((offer.clone(), grants.to_vec()));
+        let inside = Inside { book: self.clone(), offer: offer.clone() };
+        Ok((Box::new(inside), json!({"answers": offer})))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.book.lines.lock().unwrap().push(format!("out {}", self.offer));
+        self.book.inside.lock().unwrap().retain(|(offer, _)| *offer != self.offer);
+    }
+}
+
+impl Book {
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// Who is in, in the order they came.
+    pub fn inside(&self) -> Vec<Value> {
+        self.inside.lock().unwrap().iter().map(|(offer, _)| offer.clone()).collect()
+    }
+
+    /// What the last who came in may do.
+    pub fn access(&self) -> Vec<Access> {
+        let inside = self.inside.lock().unwrap();
+        inside.last().unwrap().1.iter().map(|grant| grant.access).collect()
+    }
+}
+
+/// A node: what outlives its process, and its process.
+pub struct Place {
+    pub member: Member,
+    pub sessions: Arc<Sessions>,
+    pub book: Book,
+    pub control: Option<Control>,
+}
+
+/// Nodes, of which each may be up or down.
+pub struct Rig {
+    pub addresses: Vec<String>,
+    pub places: Vec<Place>,
+}
+
+/// An address at which nobody listens.
+pub fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+pub fn secret(byte: u8) -> Credentials {
+    Credentials::Secret([byte; 32])
+}
+
+/// The memory of node `node` of `nodes`.
+pub fn member(node: usize, nodes: usize, ways: u8) -> Member {
+    let config = EmbeddedConfig {
+        nodes: nodes as u16,
+        memory: ByteSize::new(4 << 20),
+        sessions: 4,
+        tables: vec![TableConfig { ways, ..TableConfig::default() }],
+        ..EmbeddedConfig::default()
+    };
+    let plan = plan::of_embedded(&config).unwrap().remove(node);
+    let region = Region::anonymous(plan.header.region_bytes).unwrap();
+    crate::node::region::format(&region, &plan).unwrap();
+    Member::read(format!("node-{node}"), "".into(), Arc::new(region)).unwrap()
+}
+
+impl Rig {
+    /// As many nodes, all up.
+    pub fn new(nodes: usize) -> Self {
+        let mut rig = Self::down(nodes);
+        (0..nodes).for_each(|node| rig.start(node));
+        rig
+    }
+
+    /// As many nodes, all down.
+    pub fn down(nodes: usize) -> Self {
+        let addresses = (0..nodes).map(|_| free_address()).collect();
+        let place = |node| {
+            let member = member(node, nodes, 3);
+            let sessions = Arc::new(Sessions::restore(&member, true).0);
+            Place { member, sessions, book: Book::default(), control: None }
+        };
+        Self { addresses, places: (0..nodes).map(place).collect() }
+    }
+
+    pub fn start(&mut self, node: usize) {
+        self.start_with(node, secret(1));
+    }
+
+    pub fn start_with(&mut self, node: usize, credentials: Credentials) {
+        let place = &mut self.places[node];
+        let parts = Parts {
+            own: place.member.clone(),
+            sessions: place.sessions.clone(),
+            gate: Arc::new(place.book.clone()),
+            addresses: self.addresses.clone(),
+            listen: Some(self.addresses[node].clone()),
+            credentials,
+        };
+        place.control = Some(Control::start(parts).unwrap());
+    }
+
+    pub fn stop(&mut self, node: usize) {
+        self.places[node].control = None;
+    }
+
+    /// Stops a node's process and starts another on the same memory.
+    pub fn restart(&mut self, node: usize) {
+        self.stop(node);
+        let place = &mut self.places[node];
+        place.sessions = Arc::new(Sessions::restore(&place.member, true).0);
+        self.start(node);
+    }
+
+    pub fn open(&self, node: usize, process: Process) -> Opened {
+        self.places[node].sessions.open(process).unwrap()
+    }
+
+    pub fn control(&self, node: usize) -> &Control {
+        self.places[node].control.as_ref().unwrap()
+    }
+
+    /// A client of `home` asks for a connection to `node`.
+    pub fn connect(
+        &self,
+        home: usize,
+        caller: Caller,
+        node: usize,
+        offer: impl Into<Value>,
+    ) -> Result<Value, Refused> {
+        let ask = Connect {
+            session: None,
+            endpoint: 0,
+            node: node as u16,
+            identity: self.places[node].member.header.identity,
+            table: 0,
+            offer: offer.into(),
+        };
+        self.control(home).hub().connect_own(caller, ask)
+    }
+
+    /// Connects once the node is up.
+    pub fn connect_soon(&self, home: usize, caller: Caller, node: usize, offer: &str) {
+        eventually("it is connected", || self.connect(home, caller, node, offer).is_ok());
+    }
+
+    pub fn inside(&self, node: usize) -> Vec<Value> {
+        self.places[node].book.inside()
+    }
+}
+
+/// Waits, for a bounded time, until something is so.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "it never came about: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,56 @@
+//! In what two layouts may differ, for people.
+
+use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::region::TableEntry;
+
+/// A field in which a region and a configuration may differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub field: String,
+    pub have: String,
+    pub want: String,
+}
+
+impl Difference {
+    /// A field that is a number: its name, what it is and what it should be.
+    pub fn of_numbers((field, have, want): (&str, u64, u64)) -> Self {
+        Self { field: field.into(), have: have.to_string(), want: want.to_string() }
+    }
+}
+
+/// Everything in which two declarations of a table may differ.
+pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Difference> {
+    let name = want.name().unwrap_or_default();
+    let fact = |field: &str, have: String, want: String| Difference {
+        field: format!("table {name:?}: {field}"),
+        have,
+        want,
+    };
+    let names = Difference {
+        field: "table name".into(),
+        have: format!("{:?}", have.name().unwrap_or_default()),
+        want: format!("{name:?}"),
+    };
+    let (h, w) = (&have.geometry, &want.geometry);
+    let options = |g: &Geometry| format!("{:?}", Options::from_bits(g.options));
+    // As much as it was given, to within what is lost to alignment.
+    let memory = |entry: &TableEntry| {
+        let bytes = entry.geometry.validate().map_or(0, |shape| shape.bytes());
+        format!("about {} MiB", (bytes + (1 << 19)) >> 20)
+    };
+    let number = |field, have: u64, want: u64| fact(field, have.to_string(), want.to_string());
+    vec![
+        names,
+        number("engine", have.engine as u64, want.engine as u64),
+        number("ways", h.ways as u64, w.ways as u64),
+        number("bucket_slots", h.bucket_slots as u64, w.bucket_slots as u64),
+        fact("options", options(h), options(w)),
+        fact("memory", memory(have), memory(want)),
+        number("index_slots", h.index_slots(), w.index_slots()),
+        number("index shards", h.shards_per_node as u64, w.shards_per_node as u64),
+        number("data bytes a node", h.data_bytes(), w.data_bytes()),
+        number("value_max", h.value_bytes_max, w.value_bytes_max),
+        number("nodes", h.nodes as u64, w.nodes as u64),
+        number("hash seed", h.seed, w.seed),
+    ]
+}

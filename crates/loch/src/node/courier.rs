@@ -1,0 +1,82 @@
+//! What a node's server asks of the node's control plane, where there is one: where clients reach
+//! memory over a network. The server never waits for it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::sessions::Opened;
+use crate::wire::{Connect, Reply};
+
+/// Who wants a connection to be let in, among the clients of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Caller {
+    /// A session of the node; it may write.
+    Session(Opened),
+    /// A client without a session; it only reads.
+    Reader {
+        /// The conversation over which it asks.
+        visit: u64,
+        /// Tells the readers of a conversation apart.
+        endpoint: u64,
+    },
+}
+
+/// Readers of one conversation: all of them, or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Readers {
+    pub visit: u64,
+    pub endpoint: Option<u64>,
+}
+
+/// A node's control plane.
+pub(crate) trait Courier: Send + Sync {
+    /// What is known of a node.
+    fn member(&self, node: u16) -> Reply;
+    /// Has a connection let in; the reply goes to `post` under `token`.
+    fn connect(&self, caller: Caller, ask: Connect, post: Arc<Post>, token: u64);
+    /// Ends the connections of readers.
+    fn leave(&self, readers: Readers);
+    /// Sessions have ended: they are among the dying.
+    fn sessions_ended(&self);
+}
+
+/// Replies on their way to the server's thread, which it wakes.
+pub(crate) struct Post {
+    letters: Mutex<Vec<(u64, Reply)>>,
+    event: OwnedFd,
+}
+
+impl Post {
+    /// An empty one.
+    pub fn new() -> Result<Self, Errno> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { letters: Mutex::default(), event })
+    }
+
+    /// Sends a reply to a conversation.
+    #[cfg(feature = "verbs")]
+    pub fn send(&self, token: u64, reply: Reply) {
+        self.letters.lock().expect("nothing panics while it is held").push((token, reply));
+        // It fails only if the count is full, and then the server has been woken already.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Takes all that came. Whatever is sent after that wakes the server again.
+    pub fn take(&self) -> Vec<(u64, Reply)> {
+        let mut count = [0; 8];
+        // It fails only if nothing came since.
+        let _ = rustix::io::read(&self.event, &mut count);
+        std::mem::take(&mut *self.letters.lock().expect("nothing panics while it is held"))
+    }
+}
+
+impl AsFd for Post {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
