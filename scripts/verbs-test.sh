@@ -53,8 +53,11 @@ if ! scripts/deps.sh verbs || ! vm/prepare.sh >/dev/null; then
 fi
 
 # What the feature adds and no device is needed for: the control plane, hostile set-ups.
-cargo clippy --quiet --locked -p loch-fabric -p loch --all-targets --features verbs -- -D warnings
+cargo clippy --quiet --locked -p loch-fabric -p loch -p loch-cli --all-targets --features verbs -- \
+  -D warnings
 cargo test --quiet --locked -p loch-fabric -p loch --features verbs
+cargo build --quiet --locked -p loch-cli --features verbs
+loch=${CARGO_TARGET_DIR:-target}/debug/loch
 
 # shellcheck disable=SC2016 # The guest's shell expands it.
 row "device" 1 bash -c 'for want in PORT_ACTIVE ATOMIC_HCA "::ffff:10.9.0.1, RoCE v2"; do
@@ -71,6 +74,9 @@ rust 1 verbs:: -p loch-fabric --lib --test conformance --test messages
 rust 1 "" -p loch-fabric --test verbs
 rust 2 "" -p loch-fabric --test two_hosts
 rust 2 two_machines -p loch --test two_hosts
+row "loch: put, get, doctor" 2 vm/tests/cluster.sh "$loch"
+row "loch: cost of operations" 1 vm/tests/bench.sh "$loch"
+row "loch: cost, two hosts" 2 vm/tests/bench.sh "$loch"
 
 if [ ${#names[@]} -eq 0 ]; then
   say "no test has a name that contains '$filter'"

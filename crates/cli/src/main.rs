@@ -5,9 +5,11 @@
 mod bench;
 mod commands;
 mod demo;
+mod diagnosis;
 mod duration;
 mod outcome;
 mod output;
+mod size;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -17,7 +19,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
-use commands::{check, completions, delete, get, put, serve, stats};
+use commands::{check, completions, delete, doctor, get, put, serve, stats};
 use outcome::Answer;
 
 const EXAMPLES: &str = "\
@@ -26,6 +28,7 @@ Examples:
   loch put colour green
   loch get colour                    green
   loch stats                         who is there, and what memory holds
+  loch doctor                        what this machine can do, and what it lacks for RDMA
   loch demo                          three nodes, two clients, and how fast they are
 
 Exit codes: 0 done, 1 the answer is no, 2 usage, 3 the cluster failed. `loch COMMAND --help` shows
@@ -51,6 +54,7 @@ enum Command {
     Delete(delete::DeleteArgs),
     Stats(stats::StatsArgs),
     Check(check::CheckArgs),
+    Doctor(doctor::DoctorArgs),
     /// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
     Demo(demo::DemoArgs),
     /// Measure engines, and the stores they are compared with, under one workload
@@ -83,6 +87,7 @@ impl Command {
             Command::Delete(_) => "delete",
             Command::Stats(_) => "stats",
             Command::Check(_) => "check",
+            Command::Doctor(_) => "doctor",
             Command::Demo(_) => "demo",
             Command::Bench(_) | Command::BenchHelper(_) => "bench",
             Command::Completions(_) => "completions",
@@ -97,6 +102,7 @@ impl Command {
             Command::Delete(args) => delete::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Check(args) => check::run(&args),
+            Command::Doctor(args) => doctor::run(args),
             Command::Demo(args) => done(demo::run(args)),
             Command::Bench(args) => done(bench::run(args)),
             Command::BenchHelper(helper) => done(bench::run_helper(helper)),

@@ -257,7 +257,7 @@ fn what_is_not_in_this_build_ends_with_3() {
     for (options, word) in [
         ("--engine pilaf", "pilaf"),
         ("--engine nessie-server", "nessie-server"),
-        ("--fabric verbs", "verbs"),
+        ("--fabric verbs --engine herd", "herd"),
         ("--fabric sim --engine herd", "herd"),
     ] {
         let output = Run::new("not", &format!("bench --records 10 {options}")).output();
@@ -265,6 +265,20 @@ fn what_is_not_in_this_build_ends_with_3() {
         assert_eq!(output.status.code(), Some(3), "{options}: {stderr}");
         assert!(stderr.contains(word) && stderr.contains("not in this build"), "{stderr}");
         assert!(output.stdout.is_empty(), "{options}");
+    }
+}
+
+#[test]
+fn a_build_without_verbs_says_so() {
+    if cfg!(feature = "verbs") {
+        return;
+    }
+    for options in ["", "--attach /nowhere/a.sock"] {
+        let line = format!("bench --records 10 --fabric verbs {options}");
+        let output = Run::new("not", &line).output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.contains("--features verbs") && output.stdout.is_empty(), "{stderr}");
     }
 }
 

@@ -70,7 +70,9 @@ pub fn measure(
         .map_err(|error| interrupted_or(error, interrupted))?;
     let mut fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
     open(&mut fleet, system, spec, &service.endpoint())?;
-    load(&mut fleet, spec, progress)?;
+    if spec.attach.as_ref().is_none_or(|attach| attach.loads) {
+        load(&mut fleet, spec, progress)?;
+    }
     let hogs = Hogs::start(spec.background_hogs)?;
     prepare(&mut fleet, spec, progress)?;
     let tuning = tune(&mut fleet, service.as_ref(), spec, progress)?;

@@ -46,12 +46,15 @@ pub use progress::note;
 pub use report::Object;
 pub use spec::{BenchArgs, Spec};
 use system::System;
+pub use tally::{Latencies, latencies};
 pub use target::loch::engine_names;
 
 /// Runs `loch bench`.
 pub fn run(args: BenchArgs) -> Result<(), BenchError> {
-    let spec = args.spec()?;
-    check_memory(&spec)?;
+    let spec = target::loch::resolve(args.spec()?)?;
+    if spec.attach.is_none() {
+        check_memory(&spec)?;
+    }
     let interrupted = watch_signals()?;
     let mut objects = Vec::new();
     let result = measure_all(&spec, &interrupted, &mut objects);

@@ -1,8 +1,11 @@
-//! Switches of the table that Loch's engines are measured on.
+//! Options of a part of the runs: the switches of the table that Loch's engines are measured on, and
+//! which running cluster to measure instead of one of the bench's own.
 //!
-//! Each is one of the optimisations of nessie §4.3.2, so that what it brings
+//! Each switch is one of the optimisations of nessie §4.3.2, so that what it brings
 //! can be measured (Figure 13 there), or part of the index's shape. The
 //! defaults are those of a table that nobody has tuned.
+
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -45,6 +48,59 @@ pub struct TableOptions {
     #[arg(long, value_name = "PERCENT", default_value_t = 75)]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=95))]
     pub index_fill: u8,
+}
+
+/// What keys of the bench begin with in a table that others use too.
+pub const KEY_PREFIX: &[u8; 8] = b"~bench~:";
+
+/// A cluster that runs already. Its nodes, and its table's switches, are what they are.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "A cluster that runs already")]
+pub struct AttachOptions {
+    /// Measure the cluster of the node at this socket, with clients on this host: no node is
+    /// started or stopped. Say the cluster's --fabric, too
+    #[arg(long, value_name = "SOCKET")]
+    #[arg(conflicts_with_all = [
+        "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "batched_reads",
+        "checksums", "ways", "bucket_slots", "index_fill",
+    ])]
+    pub attach: Option<PathBuf>,
+    /// Table of that cluster [default: default]
+    #[arg(long = "table", value_name = "NAME", requires = "attach")]
+    pub attached_table: Option<String>,
+    /// Whether the records are stored first, under keys that begin with "~bench~:". They stay, so
+    /// that another run of the same records need not [default: yes]
+    #[arg(long, value_enum, value_name = "YES|NO", requires = "attach")]
+    pub load: Option<Load>,
+}
+
+/// Whether records are stored first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Load {
+    /// They are.
+    Yes,
+    /// They are there from an earlier run.
+    No,
+}
+
+/// A cluster that is measured as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    /// Socket of the node that clients attach to.
+    pub socket: PathBuf,
+    /// The table.
+    pub table: String,
+    /// Whether the records are stored first.
+    pub loads: bool,
+}
+
+impl AttachOptions {
+    /// What was asked for, if it was.
+    pub fn chosen(self) -> Option<Attach> {
+        let table = self.attached_table.unwrap_or_else(|| "default".into());
+        let loads = self.load != Some(Load::No);
+        self.attach.map(|socket| Attach { socket, table, loads })
+    }
 }
 
 /// On or off.
@@ -106,6 +162,32 @@ mod tests {
         assert_eq!(Option::<bool>::from(options.batched_reads), table.batched_reads);
         assert_eq!(bool::from(options.checksums), table.checksums);
         assert_eq!((options.ways, options.bucket_slots), (table.ways, table.bucket_slots));
+    }
+
+    #[test]
+    fn a_running_cluster_is_what_it_is() {
+        let attached = spec("--attach /run/a.sock --fabric verbs").unwrap().attach;
+        let expected =
+            Attach { socket: "/run/a.sock".into(), table: "default".into(), loads: true };
+        assert_eq!(attached, Some(expected));
+        let attached = spec("--attach /a --load no --table t").unwrap().attach.unwrap();
+        assert!(!attached.loads && attached.table == "t");
+        for (contradiction, option) in [
+            ("--nodes 1", "--nodes"),
+            ("--peer redis", "--peer"),
+            ("--cache on", "--cache"),
+            ("--ways 3", "--ways"),
+            ("--index-fill 50", "--index-fill"),
+            ("--fabric sim", "--fabric sim"),
+            ("--key-size 15", "--key-size"),
+            ("--engine none", "--engine"),
+        ] {
+            let error = spec(&format!("--attach /a {contradiction}")).expect_err(contradiction);
+            assert!(error.contains(option), "{contradiction}: {error}");
+        }
+        for alone in ["--load no", "--table t"] {
+            assert!(spec(alone).expect_err(alone).contains("--attach"), "{alone}");
+        }
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub struct Object {
     engine: &'static str,
     /// Null for peers, and so is `nodes`: they are Loch's words.
     fabric: Option<&'static str>,
+    /// That times say nothing of a network card; left out where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<&'static str>,
     nodes: Option<u32>,
     clients: u32,
     lanes: usize,
@@ -81,6 +84,7 @@ impl Object {
         Object {
             engine: measured.system.name(),
             fabric: is_loch.then(|| spec.fabric.name()),
+            times: spec.soft_roce.then_some("meaningless: Soft-RoCE"),
             nodes: is_loch.then_some(spec.nodes),
             clients: spec.clients,
             lanes: spec.lanes,
@@ -139,6 +143,9 @@ pub fn print_json(object: &Object) -> io::Result<()> {
 pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
     let mut text = heading(spec);
     text.push('\n');
+    if spec.soft_roce {
+        text.push_str("over Soft-RoCE, software in the place of a card: counts are right, times say nothing\n");
+    }
     text.push_str(&table(objects).to_string());
     text.push('\n');
     objects.iter().filter_map(tuning_note).for_each(|note| text.push_str(&note));
@@ -173,7 +180,10 @@ fn heading(spec: &Spec) -> String {
         },
         match spec.fabric {
             Fabric::Sim => format!("; simulated: {}", spec.hardware.profile().name),
-            _ => String::new(),
+            _ => match &spec.attach {
+                Some(attach) => format!("; the cluster of {}", attach.socket.display()),
+                None => String::new(),
+            },
         },
     )
 }

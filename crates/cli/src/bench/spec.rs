@@ -11,7 +11,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
-use super::options::TableOptions;
+use super::options::{Attach, AttachOptions, KEY_PREFIX, TableOptions};
 use super::size::parse_size;
 use super::system::{Engine, EngineChoice, Fabric, Hardware, Peer};
 
@@ -58,7 +58,9 @@ pub enum Stop {
 /// outstanding (a closed loop). Sizes are written 64, 16KiB, 1GiB.
 ///
 /// With --fabric sim, nodes, clients and network are simulated: all times are
-/// virtual, and the same options give the same result to the last digit.
+/// virtual, and the same options give the same result to the last digit. With
+/// --fabric verbs the nodes lend their memory by this host's RDMA device. With
+/// --attach a cluster that runs already is measured, of one host or several.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
     /// Engines to measure: nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none
@@ -70,9 +72,9 @@ pub struct BenchArgs {
     /// Hardware that --fabric sim simulates [default: connectx3-56g]
     #[arg(long, value_enum, value_name = "HARDWARE")]
     pub profile: Option<Hardware>,
-    /// Node processes that hold the data
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub nodes: u32,
+    /// Node processes that hold the data [default: 1]
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u32>,
     /// Client processes
     #[arg(long, value_name = "C", default_value_t = 1)]
     pub clients: u32,
@@ -117,6 +119,8 @@ pub struct BenchArgs {
     #[arg(long, hide = true)]
     pub verify: bool,
     #[command(flatten)]
+    pub attach: AttachOptions,
+    #[command(flatten)]
     pub table: TableOptions,
 }
 
@@ -131,7 +135,7 @@ pub struct Spec {
     pub fabric: Fabric,
     /// What is simulated; used with [`Fabric::Sim`] alone.
     pub hardware: Hardware,
-    /// Node processes.
+    /// Node processes; of a cluster that is attached, what it has.
     pub nodes: u32,
     /// Client processes.
     pub clients: u32,
@@ -157,6 +161,10 @@ pub struct Spec {
     pub json: bool,
     /// Check the contents of every value read.
     pub verify: bool,
+    /// The RDMA devices of this host are software: times say nothing of a card's.
+    pub soft_roce: bool,
+    /// The cluster that is measured as it is, instead of one of the bench's own.
+    pub attach: Option<Attach>,
     /// Switches of Loch's table.
     pub table: TableOptions,
 }
@@ -169,7 +177,7 @@ impl BenchArgs {
             peers: self.peer,
             fabric: self.fabric,
             hardware: self.profile.unwrap_or(Hardware::ConnectX3At56),
-            nodes: self.nodes,
+            nodes: self.nodes.unwrap_or(1),
             clients: self.clients,
             lanes: self.lanes,
             records: self.records,
@@ -183,6 +191,8 @@ impl BenchArgs {
             background_hogs: self.background_hogs,
             json: self.json,
             verify: self.verify || cfg!(debug_assertions),
+            soft_roce: false,
+            attach: self.attach.chosen(),
             table: self.table,
         };
         within("--nodes", spec.nodes.into(), 1, PROCESSES_MAX.into())?;
@@ -206,6 +216,9 @@ impl BenchArgs {
                 "--peer is measured in real time and --fabric sim in virtual time, which cannot be \
                  compared: measure them in two runs",
             ));
+        }
+        if spec.attach.is_some() {
+            check_attached(&spec)?;
         }
         if spec.engines.is_empty() && spec.peers.is_empty() {
             return Err(BenchError::usage(
@@ -291,6 +304,25 @@ fn stop(seconds: Option<f64>, ops: Option<u64>, fabric: Fabric) -> Result<Stop, 
         (None, None) if fabric == Fabric::Sim => Ok(Stop::Seconds(SECONDS_DEFAULT_SIMULATED)),
         (None, None) => Ok(Stop::Seconds(SECONDS_DEFAULT)),
     }
+}
+
+/// What a cluster that runs already cannot be asked for.
+fn check_attached(spec: &Spec) -> Result<(), BenchError> {
+    let key_size_min = KEY_PREFIX.len() + KEY_SIZE_MIN;
+    if spec.fabric == Fabric::Sim {
+        return Err(BenchError::usage(
+            "--attach measures nodes that run, and --fabric sim simulates them: drop one",
+        ));
+    }
+    if spec.engines.len() != 1 {
+        return Err(BenchError::usage(
+            "--attach measures one engine, that of the table: give one with --engine, or none at \
+             all for nessie",
+        ));
+    }
+    let option = "--key-size (with --attach, where keys begin with \"~bench~:\")";
+    within(option, spec.key_size as u64, key_size_min as u64, KEY_SIZE_MAX as u64)?;
+    Ok(())
 }
 
 fn within(option: &str, value: u64, min: u64, max: u64) -> Result<u64, BenchError> {

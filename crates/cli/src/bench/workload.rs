@@ -1,7 +1,8 @@
 //! Keys and values: pure functions of a record's number (and a version).
 //!
 //! Invariants:
-//! 1. Different records have different keys; the first 8 bytes tell them apart.
+//! 1. Different records have different keys; the first 8 bytes tell them apart, or in a table that
+//!    others use too the 8 bytes behind the prefix that all of them have there.
 //! 2. Keys are printable ASCII without blanks, so that every peer's protocol
 //!    carries them as they are.
 //! 3. A value of 8 bytes or more tells which record and version it belongs to,
@@ -10,6 +11,7 @@
 //! All of it costs a few nanoseconds: an engine that is measured here answers
 //! in less than a hundred.
 
+use super::options::KEY_PREFIX;
 use super::spec::Spec;
 
 /// Bytes of a value before its body: version and tag.
@@ -27,6 +29,8 @@ pub struct Workload {
     key_size: usize,
     value_size: usize,
     verify: bool,
+    /// What all keys begin with.
+    prefix: &'static [u8],
     /// Random bytes that bodies are cut from.
     template: Vec<u8>,
 }
@@ -39,6 +43,7 @@ impl Workload {
             key_size: spec.key_size,
             value_size: spec.value_size,
             verify: spec.verify,
+            prefix: if spec.attach.is_some() { KEY_PREFIX } else { &[] },
             template: (0..words).flat_map(|word| mix(word).to_le_bytes()).collect(),
         }
     }
@@ -57,6 +62,10 @@ impl Workload {
     #[inline]
     pub fn write_key(&self, record: u64, key: &mut [u8]) {
         let id = scramble48(record);
+        let (prefix, key) = key.split_at_mut(self.prefix.len());
+        if !prefix.is_empty() {
+            prefix.copy_from_slice(self.prefix);
+        }
         let (head, mut rest) = key.split_at_mut(8);
         head.copy_from_slice(&printable(id));
         let mut padding = id;

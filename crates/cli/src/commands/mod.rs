@@ -3,6 +3,7 @@
 pub mod check;
 pub mod completions;
 pub mod delete;
+pub mod doctor;
 pub mod get;
 pub mod put;
 pub mod serve;

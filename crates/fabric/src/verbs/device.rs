@@ -101,8 +101,8 @@ impl Device {
         let mut passed_over = Vec::new();
         for index in 0..list.len() {
             let name = list.name(index);
-            if selection.device.as_ref().is_some_and(|wanted| *wanted != name) {
-                passed_over.push(format!("{name}: another device was asked for"));
+            if let Some(wanted) = selection.device.as_ref().filter(|wanted| **wanted != name) {
+                passed_over.push(format!("{name}: device {wanted:?} was asked for"));
                 continue;
             }
             let opened = match list.open(index) {
@@ -294,14 +294,14 @@ fn choose(
         if let Some(info) = &one.info {
             name += &format!(" GID {} ({})", info.gid_index, info.gid);
         }
-        let other_port = selection.port.is_some_and(|wanted| one.port != Some(wanted));
         let index = one.info.as_ref().map(|info| info.gid_index);
-        let other_gid = selection.gid_index.is_some_and(|wanted| index != Some(wanted));
-        match (one.unusable, one.info) {
-            (Some(why), _) => passed_over.push(format!("{name}: {why}")),
-            _ if other_port => passed_over.push(format!("{name}: another port was asked for")),
-            _ if other_gid => passed_over.push(format!("{name}: another GID was asked for")),
-            (None, Some(info)) if best.as_ref().is_none_or(|best| rank(&info) > rank(best)) => {
+        let port = selection.port.filter(|wanted| one.port != Some(*wanted));
+        let gid = selection.gid_index.filter(|wanted| index != Some(*wanted));
+        match (one.unusable, port, gid, one.info) {
+            (Some(why), ..) => passed_over.push(format!("{name}: {why}")),
+            (_, Some(port), ..) => passed_over.push(format!("{name}: port {port} was asked for")),
+            (_, _, Some(gid), _) => passed_over.push(format!("{name}: GID {gid} was asked for")),
+            (.., Some(info)) if best.as_ref().is_none_or(|best| rank(&info) > rank(best)) => {
                 best = Some(info);
             }
             _ => (),
@@ -387,9 +387,9 @@ mod tests {
     fn it_is_said_why_each_was_passed_over() {
         let why = chosen(&Selection { gid_index: Some(9), ..Selection::default() });
         let why = why.expect_err("there is none");
-        assert_eq!(why.matches("another GID was asked for").count(), 4, "{why}");
+        assert_eq!(why.matches("GID 9 was asked for").count(), 4, "{why}");
         let why = chosen(&Selection { port: Some(2), ..Selection::default() });
-        assert!(why.expect_err("there is none").contains("another port"));
+        assert!(why.expect_err("there is none").contains("port 2 was asked for"));
         let mut down = found(0, "fe80::1", GidKind::RoceV2);
         let info = down.info.as_mut().expect("it has one");
         down.unusable = unusable(info, ffi::ibv_port_state::IBV_PORT_DOWN);

@@ -175,7 +175,10 @@ pub enum TargetError {
         engine: &'static str,
     },
     /// The fabric is not in this build.
-    #[error("--fabric {fabric} is not in this build of loch, which has shm and sim")]
+    #[error(
+        "--fabric {fabric} is not in this build of loch, which has shm and sim: build it with \
+         --features verbs"
+    )]
     FabricUnavailable {
         /// The fabric.
         fabric: &'static str,

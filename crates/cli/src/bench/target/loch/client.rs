@@ -14,7 +14,7 @@ use loch_engines::nessie::{self, PutOptions};
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric};
 
-use super::{TABLE, limit, traffic};
+use super::{Homes, TABLE, limit, traffic};
 use crate::bench::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::bench::spec::Spec;
 use crate::bench::system::Engine;
@@ -23,16 +23,21 @@ use crate::bench::trace::Trace;
 use crate::bench::workload::Workload;
 
 /// How long nodes may take to let a client in: they start together.
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Records loaded between two reports of progress.
-const LOAD_BATCH: u64 = 1 << 16;
+pub const LOAD_BATCH: u64 = 1 << 16;
 /// Loading overlaps at least so many operations.
-const LOAD_LANES_MIN: usize = 16;
+pub const LOAD_LANES_MIN: usize = 16;
 /// One operation in so many is timed: a GET costs little more than the clock.
 /// A prime, so that it keeps no step with the lanes.
 const TIME_EVERY: u32 = 29;
 /// Operations on values from this size on cost microseconds: all are timed.
 const TIME_ALL_VALUE_BYTES: usize = 16 << 10;
+
+/// Times one operation in so many, where memory is shared.
+pub fn time_every(spec: &Spec) -> u32 {
+    if spec.value_size < TIME_ALL_VALUE_BYTES { TIME_EVERY } else { 1 }
+}
 
 /// The engine below the API.
 pub type Nessie = nessie::Client<ShmEndpoint>;
@@ -42,10 +47,7 @@ pub struct Client {
     engine: Engine,
     cluster: Cluster,
     table: Table,
-    home: usize,
-    nodes: usize,
-    /// Whether this client's records go to all nodes, in equal parts.
-    spreads: bool,
+    homes: Homes,
     lanes: usize,
     time_every: u32,
     /// Why the last operation that was refused in a run was.
@@ -65,45 +67,27 @@ impl Client {
             action: "connect",
             reason: error.to_string(),
         };
-        let nodes = endpoint.paths.len();
-        let home = client as usize % nodes;
+        let homes = Homes::of(endpoint, spec, client);
         let options = ConnectOptions {
             connect_timeout: CONNECT_LIMIT,
             populate: true,
             ..ConnectOptions::default()
         };
-        let cluster = Cluster::connect_with(&endpoint.paths[home], options).map_err(lost)?;
+        let cluster = Cluster::connect_with(&endpoint.paths[homes.home], options).map_err(lost)?;
         let table = cluster.table(TABLE).map_err(lost)?;
         Ok(Client {
             engine,
             cluster,
             table,
-            home,
-            nodes,
-            spreads: !spec.clients.is_multiple_of(spec.nodes),
+            homes,
             lanes: spec.lanes,
-            time_every: if spec.value_size < TIME_ALL_VALUE_BYTES { TIME_EVERY } else { 1 },
+            time_every: time_every(spec),
             refusal: None,
         })
     }
 
     fn lost(&self, action: &'static str, reason: impl ToString) -> TargetError {
         TargetError::Lost { store: self.engine.name(), action, reason: reason.to_string() }
-    }
-
-    /// The parts of `records` that go to each node. Where clients are spread
-    /// evenly over the nodes, so is what each of them puts at home.
-    fn parts(&self, records: Range<u64>) -> Vec<(usize, Range<u64>)> {
-        if !self.spreads {
-            return vec![(self.home, records)];
-        }
-        let (len, nodes) = (records.end - records.start, self.nodes as u64);
-        let at = |part: u64| {
-            records.start + (u128::from(len) * u128::from(part) / u128::from(nodes)) as u64
-        };
-        (0..nodes)
-            .map(|part| ((self.home + part as usize) % self.nodes, at(part)..at(part + 1)))
-            .collect()
     }
 }
 
@@ -115,8 +99,8 @@ impl Target for Client {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), TargetError> {
         let mut done = 0;
-        for (node, part) in self.parts(records) {
-            let elsewhere = if node == self.home {
+        for (node, part) in self.homes.parts(records) {
+            let elsewhere = if node == self.homes.home {
                 None
             } else {
                 let cluster = self.cluster.with_home(node);

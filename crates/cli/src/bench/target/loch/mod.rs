@@ -5,16 +5,24 @@
 //! ([`client`]), counts what operations send ([`traffic`]) and, one of them,
 //! times the memory accesses that no GET can avoid ([`limit`]).
 //!
+//! A cluster that is not the bench's own ([`attached`]), and one over verbs
+//! ([`network`]), are measured through the public API ([`api`]), as programs
+//! use them.
+//!
 //! On the simulated fabric all of them run in this process, in virtual time
 //! ([`simulated`]).
 
+mod api;
+mod attached;
 mod client;
 mod limit;
+mod network;
 mod nodes;
 mod plan;
 mod simulated;
 mod traffic;
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use super::{Endpoint, Service, Target, TargetError};
@@ -22,6 +30,8 @@ use crate::bench::harness::Measured;
 use crate::bench::progress::Progress;
 use crate::bench::spec::Spec;
 use crate::bench::system::{Engine, Fabric};
+
+pub use attached::resolve;
 
 /// The engines of this build.
 pub const ENGINES: &[Engine] = &[Engine::Nessie];
@@ -33,7 +43,10 @@ pub fn start(
     interrupted: &AtomicBool,
 ) -> Result<Box<dyn Service>, TargetError> {
     check(engine, spec.fabric)?;
-    Ok(Box::new(nodes::Nodes::start(engine, spec, interrupted)?))
+    match &spec.attach {
+        Some(attach) => Ok(Box::new(attached::Attached::find(attach)?)),
+        None => Ok(Box::new(nodes::Nodes::start(engine, spec, interrupted)?)),
+    }
 }
 
 /// Connects one client to the nodes.
@@ -44,6 +57,9 @@ pub fn connect(
     client: u32,
 ) -> Result<Box<dyn Target>, TargetError> {
     check(engine, spec.fabric)?;
+    if spec.attach.is_some() || spec.fabric == Fabric::Verbs {
+        return Ok(Box::new(api::Client::connect(engine, spec, endpoint, client)?));
+    }
     Ok(Box::new(client::Client::connect(engine, spec, endpoint, client)?))
 }
 
@@ -63,7 +79,7 @@ fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
     if !ENGINES.contains(&engine) {
         return Err(TargetError::EngineUnavailable { engine: engine.name() });
     }
-    if fabric == Fabric::Verbs {
+    if fabric == Fabric::Verbs && !cfg!(feature = "verbs") {
         return Err(TargetError::FabricUnavailable { fabric: fabric.name() });
     }
     Ok(())
@@ -78,9 +94,50 @@ pub fn engine_names() -> String {
 /// The table that is measured.
 const TABLE: &str = "bench";
 
+/// Where a client's records go when they are loaded.
+struct Homes {
+    /// The client's home node, and how many nodes can be one.
+    home: usize,
+    nodes: usize,
+    /// Whether they go to all nodes, in equal parts.
+    spreads: bool,
+}
+
+impl Homes {
+    fn of(endpoint: &Endpoint, spec: &Spec, client: u32) -> Self {
+        let nodes = endpoint.paths.len();
+        let spreads = !(spec.clients as usize).is_multiple_of(nodes);
+        Self { home: client as usize % nodes, nodes, spreads }
+    }
+
+    /// The parts of `records` that go to each node. Where clients are spread
+    /// evenly over the nodes, so is what each of them puts at home.
+    fn parts(&self, records: Range<u64>) -> Vec<(usize, Range<u64>)> {
+        if !self.spreads {
+            return vec![(self.home, records)];
+        }
+        let (len, nodes) = (records.end - records.start, self.nodes as u64);
+        let at = |part: u64| {
+            records.start + (u128::from(len) * u128::from(part) / u128::from(nodes)) as u64
+        };
+        (0..nodes)
+            .map(|part| ((self.home + part as usize) % self.nodes, at(part)..at(part + 1)))
+            .collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn verbs_are_there_if_they_were_built() {
+        let checked = check(Engine::Nessie, Fabric::Verbs).map_err(|error| error.to_string());
+        match cfg!(feature = "verbs") {
+            true => assert_eq!(checked, Ok(())),
+            false => assert!(checked.unwrap_err().contains("--features verbs")),
+        }
+    }
 
     #[test]
     fn what_is_not_in_this_build_says_so() {
@@ -89,7 +146,7 @@ mod tests {
         for (engine, fabric, word) in [
             (Engine::Pilaf, Fabric::Shm, "pilaf"),
             (Engine::NessieHybrid, Fabric::Sim, "nessie-hybrid"),
-            (Engine::Nessie, Fabric::Verbs, "verbs"),
+            (Engine::Herd, Fabric::Verbs, "herd"),
         ] {
             let error = check(engine, fabric).unwrap_err();
             let text = error.to_string();

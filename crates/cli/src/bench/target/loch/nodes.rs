@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use loch::NodeConfig;
 use tempfile::TempDir;
 
-use super::plan;
+use super::{network, plan};
 use crate::bench::process::{Owned, cpu_seconds, own_command};
 use crate::bench::spec::Spec;
-use crate::bench::system::Engine;
+use crate::bench::system::{Engine, Fabric};
 use crate::bench::target::server::Starting;
 use crate::bench::target::{Endpoint, Service, TargetError};
 
@@ -57,7 +57,10 @@ impl Nodes {
             .prefix(&format!("loch-bench-{}-", std::process::id()))
             .tempdir_in(MEMORY_DIR)
             .map_err(failed)?;
-        let configs = plan::node_configs(engine, spec, dir.path())?;
+        let mut configs = plan::node_configs(engine, spec, dir.path())?;
+        if spec.fabric == Fabric::Verbs {
+            network::join(&mut configs, dir.path()).map_err(failed)?;
+        }
         let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
         check_memory(spec.nodes, bytes)?;
         let sockets = configs.iter().map(|config| config.socket.clone());

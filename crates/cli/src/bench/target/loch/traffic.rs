@@ -15,7 +15,7 @@ use loch::VerbCount;
 use loch::lanes;
 use loch_engines::EngineError;
 use loch_engines::nessie::{Client, PutOptions};
-use loch_fabric::{Counters, Fabric};
+use loch_fabric::Fabric;
 
 use super::client::{Lane, refuse};
 use crate::bench::measure::{Kind, Outcome, Run, Ticks};
@@ -53,7 +53,8 @@ async fn lane<F: Fabric, C: Ticks>(
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);
                 let buf = std::mem::take(&mut lane.buf);
-                let (found, count) = counted(counters, engine.get(&lane.key, buf)).await;
+                let get = engine.get(&lane.key, buf);
+                let (found, count) = counted(|| counters.snapshot(), get).await;
                 found.map(|found| {
                     match found {
                         Some(found) => {
@@ -68,7 +69,7 @@ async fn lane<F: Fabric, C: Ticks>(
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
                 let put = engine.put(key, value, PutOptions::default());
-                let (stored, count) = counted(counters, put).await;
+                let (stored, count) = counted(|| counters.snapshot(), put).await;
                 stored.map(|_| {
                     run.finish(&op, Outcome::Stored);
                     count
@@ -84,20 +85,24 @@ async fn lane<F: Fabric, C: Ticks>(
 }
 
 /// What `future` came to, and what was counted while it was polled.
-async fn counted<F: Future>(counters: &Counters, future: F) -> (F::Output, VerbCount) {
+pub async fn counted<F: Future>(
+    snapshot: impl Fn() -> VerbCount,
+    future: F,
+) -> (F::Output, VerbCount) {
     let mut future = pin!(future);
     let mut count = VerbCount::default();
     let output = poll_fn(|cx| {
-        let before = counters.snapshot();
+        let before = snapshot();
         let polled = future.as_mut().poll(cx);
-        count = count + (counters.snapshot() - before);
+        count = count + (snapshot() - before);
         polled
     })
     .await;
     (output, count)
 }
 
-fn add(sums: &Cell<Traffic>, kind: Kind, count: VerbCount) {
+/// Adds what an operation cost.
+pub fn add(sums: &Cell<Traffic>, kind: Kind, count: VerbCount) {
     let mut traffic = sums.get();
     let sum = match kind {
         Kind::Get => &mut traffic.get,

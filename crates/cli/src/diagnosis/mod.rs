@@ -1,0 +1,144 @@
+//! What this machine can do: what `loch doctor` finds out.
+//!
+//! Facts come from files below a root (`host.rs`, `rdma.rs`, `modules.rs`), from the RDMA library
+//! (`card.rs`), and from trying (`self_test/`). Each becomes findings (`finding.rs`), of which a
+//! problem is what keeps the fabric that was asked for from working.
+
+#[cfg(feature = "verbs")]
+mod card;
+mod finding;
+#[cfg(test)]
+mod fixtures;
+mod host;
+mod modules;
+mod rdma;
+mod self_test;
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use loch::limits::NODE_BYTES_DEFAULT;
+use serde::Serialize;
+
+use finding::{Finding, Mark, Section};
+use host::Host;
+use rdma::Rdma;
+use self_test::Trial;
+
+pub use finding::in_words;
+
+/// Bytes that a node of the default size and its clients lock for RDMA: the region, and buffers.
+const LOCKED_BYTES: u64 = NODE_BYTES_DEFAULT + (32 << 20);
+
+/// The fabric that has to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Wanted {
+    /// Shared memory: processes of this host
+    Shm,
+    /// RDMA verbs: clusters of machines
+    Verbs,
+}
+
+impl Wanted {
+    /// What it means that something is missing without which there is no RDMA.
+    fn mark_of_missing_rdma(self) -> Mark {
+        match self {
+            Wanted::Shm => Mark::Note,
+            Wanted::Verbs => Mark::Problem,
+        }
+    }
+}
+
+/// Which RDMA device to look at; `None` is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Its name.
+    pub device: Option<String>,
+    /// Its port.
+    pub port: Option<u8>,
+    /// The GID of that.
+    pub gid_index: Option<u8>,
+}
+
+/// What was found. The names of the fields do not change from version to version.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Whether all that the fabric needs is there.
+    pub ok: bool,
+    fabric: Wanted,
+    version: &'static str,
+    /// Whether this build has RDMA.
+    has_verbs: bool,
+    host: Host,
+    rdma: Rdma,
+    /// The device, port and GID that were opened.
+    chosen: Option<serde_json::Value>,
+    self_test: Vec<Trial>,
+    /// All lines of the report.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at this machine, and tries the verbs out unless `has_self_test` is false.
+pub fn examine(wanted: Wanted, choice: Choice, has_self_test: bool) -> Report {
+    let root = Path::new("/");
+    let host = Host::look(root).with_region();
+    let rdma = Rdma::look(root, host.kernel.as_deref().unwrap_or_default());
+    let mut findings = host.findings(wanted);
+    findings.extend(rdma.findings(wanted));
+    let mut report = Report {
+        ok: true,
+        fabric: wanted,
+        version: env!("CARGO_PKG_VERSION"),
+        has_verbs: cfg!(feature = "verbs"),
+        host,
+        rdma,
+        chosen: None,
+        self_test: Vec::new(),
+        findings,
+    };
+    if has_self_test {
+        report.take(self_test::over_shm(), Section::SelfTestShm, Mark::Problem);
+    }
+    report.look_at_card(choice, has_self_test);
+    report.ok = report.problems() == 0;
+    report
+}
+
+impl Report {
+    /// How many things keep the fabric from working.
+    pub fn problems(&self) -> usize {
+        self.findings.iter().filter(|one| one.mark == Mark::Problem).count()
+    }
+
+    fn take(&mut self, trials: Vec<Trial>, section: Section, failing: Mark) {
+        self.findings.extend(trials.iter().map(|trial| trial.finding(section, failing)));
+        self.self_test.extend(trials);
+    }
+
+    #[cfg(feature = "verbs")]
+    fn look_at_card(&mut self, choice: Choice, has_self_test: bool) {
+        let Choice { device, port, gid_index } = choice;
+        let selection = loch_fabric::verbs::Selection { device, port, gid_index };
+        let card = card::Card::look(selection);
+        self.findings.extend(card.findings(self.fabric));
+        let Some(device) = card.device() else { return };
+        let info = serde_json::to_value(device.describe());
+        self.chosen = Some(info.expect("it is plain data with names for keys"));
+        if has_self_test {
+            let failing = self.fabric.mark_of_missing_rdma();
+            self.take(self_test::over_verbs(device), Section::SelfTestVerbs, failing);
+        }
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn look_at_card(&mut self, _choice: Choice, _has_self_test: bool) {
+        let missing = self.fabric.mark_of_missing_rdma();
+        let finding = Finding::new(missing, Section::Rdma, "this build", "has no RDMA")
+            .with_remedy(
+                "apt-get install cmake libclang1-14 libclang-common-14-dev, then \
+                 cargo install --path crates/cli --features verbs in a checkout of Loch",
+            );
+        self.findings.push(finding);
+    }
+}

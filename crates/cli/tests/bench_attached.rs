@@ -1,0 +1,79 @@
+//! `loch bench --attach`: a cluster that runs already is measured, and left as it is.
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use serde_json::Value;
+use support::{Ended, Node, loch, private_dir, run, socket_of};
+
+fn bench(line: &str) -> Ended {
+    let mut command = loch();
+    command.arg("bench").args(line.split_whitespace());
+    run(&mut command, b"")
+}
+
+fn object(line: &str) -> Value {
+    bench(&format!("{line} --json --verify")).expect(0, &[]).json()
+}
+
+#[test]
+fn records_lie_beside_those_of_others_and_stay() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "32MiB"]);
+    node.loch(&["put", "colour", "green"]).expect(0, &[]);
+    let attached = format!("--attach {} --records 500", socket_of(dir.path(), "n").display());
+    let first = object(&format!("{attached} --clients 2 --ops 2000 --reads 0.5"));
+    assert_eq!((&first["fabric"], &first["nodes"]), (&"shm".into(), &1.into()), "{first}");
+    assert_eq!((&first["ops"], &first["errors"]), (&2000.into(), &0.into()), "{first}");
+    assert_eq!(first["gets"], first["get_hits"], "{first}");
+    assert!(first["round_trips_per_get"].as_f64() >= Some(2.0), "{first}");
+    assert!(first["limit_ops_per_s"].is_null(), "{first}");
+    // The node is here, so its time is known: it slept.
+    assert!(first["server_cpu_s"].as_f64() < Some(0.2), "{first}");
+
+    // Others' keys are as they were, the bench's are there for the next run, and it has left.
+    assert_eq!(node.loch(&["get", "colour"]).expect(0, &[]).text(), "green");
+    let again = object(&format!("{attached} --ops 300 --reads 1 --load no"));
+    assert_eq!((&again["gets"], &again["get_hits"]), (&300.into(), &300.into()), "{again}");
+    let others = object(&format!("{attached} --ops 300 --reads 1 --load no --key-size 24"));
+    assert_eq!(others["get_hits"], 0, "other keys: {others}");
+    let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
+    assert_eq!(stats["tables"][0]["entries"], 501, "{stats}");
+    node.loch(&["check"]).expect(0, &[]);
+}
+
+#[test]
+fn both_nodes_of_a_cluster_are_measured() {
+    let dir = private_dir();
+    let sockets = ["a", "b"].map(|name| socket_of(dir.path(), name).display().to_string());
+    let cluster = sockets.join(",");
+    let flags = ["--memory", "16MiB", "--cluster", &cluster, "--table", "t"];
+    let _nodes = ["a", "b"].map(|name| Node::start(dir.path(), name, &flags));
+    let line = format!("--attach {} --table t --records 400 --ops 400 --clients 3", sockets[1]);
+    let object = object(&line);
+    assert_eq!((&object["nodes"], &object["clients"]), (&2.into(), &3.into()), "{object}");
+    assert_eq!((&object["ops"], &object["errors"]), (&400.into(), &0.into()), "{object}");
+    if cfg!(feature = "verbs") {
+        bench(&format!("{line} --fabric verbs")).expect(2, &["--fabric shm"]);
+    }
+    bench(&line.replace("--table t", "")).expect(2, &["--table default", "it has t"]);
+}
+
+#[test]
+fn what_contradicts_the_cluster_is_refused() {
+    let dir = private_dir();
+    let _node = Node::start(dir.path(), "n", &["--memory", "16MiB", "--value-max", "1KiB"]);
+    let attached = format!("--attach {}", socket_of(dir.path(), "n").display());
+    for (options, word) in [
+        ("--nodes 2", "--nodes"),
+        ("--peer redis", "--peer"),
+        ("--cache on", "--cache"),
+        ("--bucket-slots 1", "--bucket-slots"),
+        ("--fabric sim", "--fabric sim"),
+        ("--value-size 2KiB", "up to 1024 bytes"),
+    ] {
+        bench(&format!("{attached} {options}")).expect(2, &[word]);
+    }
+    bench("--load no").expect(2, &["--attach"]);
+    bench("--attach /nowhere/a.sock").expect(3, &["/nowhere/a.sock"]);
+}
