@@ -13,6 +13,7 @@ pub struct RegionId(pub u8);
 /// let at = RemoteAddr::new(RegionId(3), 4096);
 /// assert_eq!((at.region(), at.offset()), (RegionId(3), 4096));
 /// assert_eq!(at.add(8).offset(), 4104);
+/// assert_eq!(RemoteAddr::from_word(at.to_word()), at);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteAddr(u64);
@@ -28,6 +29,18 @@ impl RemoteAddr {
     pub const fn new(region: RegionId, offset: u64) -> Self {
         assert!(offset >> OFFSET_BITS == 0, "a region offset has 56 bits");
         Self((region.0 as u64) << OFFSET_BITS | offset)
+    }
+
+    /// The address as a word, to be kept in memory or sent.
+    #[inline(always)]
+    pub const fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// The address that [`RemoteAddr::to_word`] made a word of; every word is one.
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
     }
 
     /// The region.

@@ -46,6 +46,18 @@ pub enum FabricError {
         /// Bytes a verb carries.
         max: u64,
     },
+    /// Messages cannot be sent to such an address. Ask for it again.
+    #[error("no messages can be sent to that address: {why}")]
+    BadAddress {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The peer, or this end, knows as many peers as it has places for. Nothing was done.
+    #[error("there is no room for another peer beside {max} others")]
+    PeersExhausted {
+        /// How many it has places for.
+        max: u64,
+    },
     /// The peer could not be reached. The verb never left this node.
     #[error("node of region {} is unreachable", .region.0)]
     Unreachable {

@@ -3,7 +3,8 @@
 //! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and no
 //! more (see the trait); [`shm`] is the backend for processes of one host, [`sim`] a whole cluster in
 //! virtual time, `verbs` (with the feature of that name) InfiniBand and RoCE. [`lanes`] runs many
-//! operations of one thread at once, so that the waiting of one is the work of another.
+//! operations of one thread at once, so that the waiting of one is the work of another. [`Messages`]
+//! are datagrams between threads, for engines whose server takes part.
 //!
 //! This is the only crate of the workspace with `unsafe` code. The rule that keeps it sound: bytes
 //! that another process may be writing are reached only as atomics or by the copy engine of
@@ -17,6 +18,7 @@ mod fabric;
 pub mod lanes;
 pub mod limits;
 mod messages;
+mod prefetch;
 pub mod shm;
 pub mod sim;
 mod sync;
@@ -28,4 +30,5 @@ pub use buf::Buf;
 pub use counters::{Counters, Verb, VerbCount};
 pub use error::FabricError;
 pub use fabric::{Atomics, Caps, Fabric, RoundTrip, Validation};
-pub use messages::{Messages, UnreliableWrites};
+pub use messages::{MessageAddress, Messages, UnreliableWrites};
+pub use prefetch::{prefetch_index, prefetch_read};

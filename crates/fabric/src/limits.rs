@@ -132,3 +132,16 @@ pub(crate) const SEND_POLLS_MAX: u32 = 1_000_000;
 /// Peers that one thread's datagrams know: the clients of a server.
 #[cfg(feature = "verbs")]
 pub(crate) const PEERS_MAX: usize = 1 << 16;
+
+/// Bytes of the longest message through a mailbox: an InfiniBand MTU, as on the other backends.
+pub const MAIL_MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Senders that one mailbox can have rings for.
+pub const MAIL_SENDERS_MAX: u32 = 1 << 16;
+
+/// Bytes of a mailbox's ring: room for one of the longest messages at least, and at most for more
+/// than anybody has under way to one receiver.
+pub const MAIL_RING_BYTES: std::ops::RangeInclusive<u32> = 8192..=1 << 24;
+
+/// Peers that the messages of one thread know.
+pub const MAIL_PEERS_MAX: usize = 1 << 16;

@@ -1,9 +1,56 @@
 //! Unreliable messages: what engines use whose server takes part in an operation.
 
 use std::fmt::Debug;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 
 use crate::{Buf, Fabric, FabricError, RemoteAddr};
+
+/// Where a thread's messages are sent to: plain data, to be published in memory or sent. It is
+/// checked when it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MessageAddress([u64; MessageAddress::WORDS]);
+
+/// Which backend an address is of: the last word of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddressKind {
+    /// A mailbox in shared memory.
+    Mailbox = 1,
+    /// A simulated process.
+    Process = 2,
+    /// A queue pair.
+    #[cfg(feature = "verbs")]
+    QueuePair = 3,
+}
+
+impl MessageAddress {
+    /// Words of an address.
+    pub const WORDS: usize = 4;
+
+    /// The address that these words were made of; whether there is one is found out when it is used.
+    pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
+        Self(words)
+    }
+
+    /// The address as words.
+    pub const fn words(self) -> [u64; Self::WORDS] {
+        self.0
+    }
+
+    pub(crate) fn new(kind: AddressKind, [a, b, c]: [u64; 3]) -> Self {
+        Self([a, b, c, kind as u64])
+    }
+
+    /// What was given to [`Self::new`].
+    pub(crate) fn of_kind(&self, kind: AddressKind) -> Result<[u64; 3], FabricError> {
+        let [a, b, c, of] = self.0;
+        if of == kind as u64 {
+            return Ok([a, b, c]);
+        }
+        let why = if of == 0 { "it is empty" } else { "it is another fabric's" };
+        Err(FabricError::BadAddress { why })
+    }
+}
 
 /// One thread's datagrams.
 ///
@@ -16,10 +63,22 @@ pub trait Messages {
     /// Bytes of the longest message.
     fn message_bytes_max(&self) -> usize;
 
+    /// Where others send to.
+    fn address(&self) -> MessageAddress;
+
+    /// The peer at an address, to send to. The same address gives the same peer, and so does a
+    /// message from there.
+    ///
+    /// # Errors
+    /// [`FabricError::BadAddress`] for one that cannot be, [`FabricError::PeersExhausted`] if either
+    /// end knows too many others, and what else a backend may find on the way there.
+    fn peer(&self, address: &MessageAddress) -> Result<Self::Peer, FabricError>;
+
     /// Sends `bytes` to a peer.
     ///
     /// # Errors
     /// [`FabricError::TooLong`] beyond [`Messages::message_bytes_max`].
+    #[inline]
     fn send(&self, to: Self::Peer, bytes: &[u8]) -> Result<(), FabricError> {
         self.send_all(&[(to, bytes)])
     }
@@ -30,8 +89,26 @@ pub trait Messages {
     /// [`FabricError::TooLong`] if one of them is; then none is sent.
     fn send_all(&self, messages: &[(Self::Peer, &[u8])]) -> Result<(), FabricError>;
 
+    /// The next message if one is there, appended to `buf`, and who sent it; else `buf` as it was.
+    /// For workers that poll: nothing is waited for, and nothing is allocated if `buf` has room.
+    fn try_receive(&self, buf: Buf) -> Result<(Self::Peer, Buf), Buf>;
+
     /// The next message, appended to `buf`, and who sent it. Dropped while it waits it takes none.
-    fn receive(&self, buf: Buf) -> impl Future<Output = (Self::Peer, Buf)> + '_;
+    fn receive(&self, buf: Buf) -> impl Future<Output = (Self::Peer, Buf)> + '_ {
+        let mut buf = Some(buf);
+        poll_fn(move |cx| {
+            let taken = buf.take().expect("it is not polled again after it was ready");
+            match self.try_receive(taken) {
+                Ok(message) => Poll::Ready(message),
+                Err(back) => {
+                    buf = Some(back);
+                    // For executors that sleep; the lanes' waker does nothing.
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }
+        })
+    }
 }
 
 /// WRITEs over a connection that does not tell whether they arrive.

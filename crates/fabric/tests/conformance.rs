@@ -1,7 +1,31 @@
-//! What the trait [`Fabric`] promises, on every backend.
+//! What the trait [`Fabric`] promises, on every backend: one list of tests, which is the same for
+//! all (`suite!` has one list).
 //!
 //! A test here relies on nothing but the trait: what one backend promises beyond it is tested
-//! beside that backend.
+//! beside that backend. What a passed run says depends on what the backend can do to a test:
+//!
+//! | | shm | sim, four profiles | verbs |
+//! | --- | --- | --- | --- |
+//! | what verbs do, bounds and errors, counters, posting and dropping | pinned | pinned | pinned |
+//! | a region for reading only | by the mapping | has none: not run | by the rights granted |
+//! | one home mapped, another not | both are mapped | pinned; `sim_one_host` maps both | pinned |
+//! | many endpoints at a time | threads, truly parallel | processes in virtual time, one schedule | threads, each with its queue pairs |
+//! | unsignaled and dropped verbs are under way for a while | never: executed when posted | pinned | pinned, on an idle card |
+//! | reloads ([`Validation::Reread`]), cheap round trips | pinned | `sim_one_host` only | has none |
+//!
+//! What the suite cannot force, and who does:
+//!
+//! | | shm | sim | verbs |
+//! | --- | --- | --- | --- |
+//! | torn READs, transfers in any order | torn by chance; the order of words: loom, `src/shm/words.rs` | forced: `src/sim/tests/faults.rs` | allowed, not forced |
+//! | verbs that overtake each other | none do | forced: `src/sim/tests/faults.rs` | allowed, not forced |
+//! | stores that are seen late | by chance; loom | forced: `src/sim/tests/stores.rs` | nobody maps another node |
+//! | atomics that the processor's are not atomic with | there are none | forced: `src/sim/tests/faults.rs` | allowed, not forced |
+//! | peers and links that fail | a process holds nothing | forced: `src/sim/tests/failures.rs` | `tests/verbs.rs`, `tests/two_hosts.rs` |
+//! | keys, rights and their withdrawal (protection domains) | the mapping's | none | `tests/verbs.rs` |
+//!
+//! Verbs run where there is an RDMA device (`make verbs-test` makes one); without it, or without the
+//! feature, their tests are skipped or not built.
 
 #[allow(dead_code, reason = "the suites share it")]
 mod backends;

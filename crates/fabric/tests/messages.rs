@@ -1,5 +1,18 @@
-//! What the traits [`Messages`] and [`UnreliableWrites`] promise, on every backend that has them:
-//! the simulator and verbs. Shared memory has neither.
+//! What the traits [`Messages`] and [`UnreliableWrites`] promise, on every backend: one list of
+//! tests, which is the same for all.
+//!
+//! The suite pins what the traits promise: messages are whole, of any length up to the longest, from
+//! whom they say they are; what is refused is not sent; addresses are plain data. It loses nothing
+//! because it has few messages under way on backends without faults, and so cannot pin what happens
+//! to messages that are lost. What else a backend does is tested beside it:
+//!
+//! | | shm | sim | verbs |
+//! | --- | --- | --- | --- |
+//! | messages get lost | when a ring is full, or with a process that dies: `tests/mailboxes.rs` | at random, when cut off, when the receiver is dead: `src/sim/tests/messages.rs` | when no receive buffer is free: `tests/verbs.rs` |
+//! | messages arrive twice | never | at random: `src/sim/tests/messages.rs` | allowed, not forced |
+//! | messages overtake each other | never | when their times cross | allowed, not forced |
+//! | an address outlives its end | yes, in the successor of a mailbox: `tests/mailboxes.rs` | no | no |
+//! | unreliable WRITEs get lost | never | at random: `src/sim/tests/messages.rs` | when sent to nobody: `tests/verbs.rs` |
 
 #[allow(dead_code, reason = "the suites share it")]
 mod backends;
@@ -9,8 +22,8 @@ mod tools;
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
 
-use backends::{BYTES, Cluster, Post, Sim};
-use loch_fabric::{Buf, Fabric, FabricError, Messages, UnreliableWrites};
+use backends::{BYTES, Cluster, Post, Shm, Sim};
+use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, UnreliableWrites};
 use tools::{HERE, THERE, at, bad_places, bytes, pattern, put, settle, word};
 
 macro_rules! suite {
@@ -29,14 +42,20 @@ macro_rules! suite {
 }
 
 suite! {
+    shm: Shm,
+    sim_connectx3_10: Sim<0>,
     sim_connectx3_56: Sim<1>,
     sim_connectx6_200: Sim<2>,
+    sim_one_host: Sim<3>,
     = [
         a_message_arrives_whole_and_is_answered,
         messages_of_any_length_arrive,
         a_message_that_is_too_long_is_refused,
         many_messages_go_out_together,
         a_receiver_that_gives_up_takes_nothing,
+        a_poll_takes_a_message_or_gives_the_buffer_back,
+        an_address_is_plain_data,
+        addresses_that_cannot_be_are_refused,
         an_unreliable_write_arrives,
         many_unreliable_writes_arrive,
         refused_unreliable_writes_change_nothing,
@@ -173,6 +192,99 @@ fn a_receiver_that_gives_up_takes_nothing<P: Post>() {
                 }
             })
         },
+    );
+}
+
+fn a_poll_takes_a_message_or_gives_the_buffer_back<P: Post>() {
+    P::run(
+        |m, other| {
+            Box::pin(async move {
+                let buf = m.try_receive(Buf::from(b"kept".to_vec())).expect_err("nothing was sent");
+                assert_eq!(&buf[..], b"kept");
+                m.send(other, b"go").expect("it is short");
+                let (_, first) = m.receive(buf).await;
+                assert_eq!(&first[..], b"keptone");
+                // The second one was sent with it, and is there soon.
+                let mut polls = 0;
+                let mut buf = first;
+                loop {
+                    match m.try_receive(buf) {
+                        Ok((from, both)) => {
+                            assert_eq!((from, &both[..]), (other, &b"keptonetwo"[..]));
+                            break;
+                        }
+                        Err(back) => buf = back,
+                    }
+                    polls += 1;
+                    assert!(polls < 10_000_000 && &buf[..] == b"keptone");
+                    turn().await;
+                }
+            })
+        },
+        |m, other| {
+            Box::pin(async move {
+                m.receive(Buf::new()).await;
+                m.send(other, b"one").expect("it is short");
+                m.send(other, b"two").expect("it is short");
+            })
+        },
+    );
+}
+
+/// Lets time go by that only goes by while nothing runs.
+async fn turn() {
+    let mut is_over = false;
+    std::future::poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut is_over, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+fn an_address_is_plain_data<P: Post>() {
+    P::run(
+        |m, other| {
+            Box::pin(async move {
+                let words = m.address().words();
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                m.send(other, &bytes).expect("it is short");
+                assert_eq!(&m.receive(Buf::new()).await.1[..], b"found");
+            })
+        },
+        |m, other| {
+            Box::pin(async move {
+                let (from, bytes) = m.receive(Buf::new()).await;
+                let words =
+                    bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap()));
+                let words: Vec<u64> = words.collect();
+                let address = MessageAddress::from_words(words.try_into().expect("four words"));
+                let peer = m.peer(&address).expect("it is an address");
+                assert_eq!((peer, from), (other, other), "one end is one peer");
+                assert_ne!(address, m.address());
+                m.send(peer, b"found").expect("it is short");
+            })
+        },
+    );
+}
+
+fn addresses_that_cannot_be_are_refused<P: Post>() {
+    P::run(
+        |m, _| {
+            Box::pin(async move {
+                let own = m.address().words();
+                let refuse = |words| {
+                    let refused = m.peer(&MessageAddress::from_words(words));
+                    assert!(refused.is_err(), "{words:x?} is {refused:?}");
+                };
+                refuse([0; MessageAddress::WORDS]);
+                refuse([u64::MAX; MessageAddress::WORDS]);
+                let [a, b, c, kind] = own;
+                refuse([a, b, c, kind + 1]);
+                refuse([u64::MAX, u64::MAX, u64::MAX, kind]);
+                assert!(m.peer(&m.address()).is_ok(), "nothing is wrong with its own");
+            })
+        },
+        |_, _| Box::pin(async {}),
     );
 }
 

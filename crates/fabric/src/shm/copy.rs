@@ -83,7 +83,7 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 
 /// Asks the CPU for the line of `at`. A hint: any address is allowed.
 #[inline(always)]
-pub(super) fn prefetch(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: PREFETCHT0 never faults and changes no memory, whatever the address.
     unsafe {

@@ -16,7 +16,8 @@ use crate::limits::{
 };
 use crate::sync::AtomicU64;
 use crate::{
-    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Validation,
+    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip,
+    UnreliableWrites, Validation,
 };
 
 use super::{Region, copy, words};
@@ -474,5 +475,14 @@ impl Fabric for ShmEndpoint {
             std::hint::spin_loop();
             Turn::default().await;
         }
+    }
+}
+
+impl UnreliableWrites for ShmEndpoint {
+    /// Executed when it is posted, and never lost.
+    #[inline(always)]
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.count(Verb::Write, at, bytes.len());
+        self.store(at, &[bytes])
     }
 }

@@ -1,5 +1,5 @@
 //! The fabric of one host: regions are files in shared memory, a READ is a copy, an atomic is a CPU
-//! atomic. No process serves anything.
+//! atomic. No process serves anything. Messages go through mailboxes in regions (`messages.rs`).
 //!
 //! **Posting prefetches, completing copies.** A posted READ asks the CPU for the cache lines and is
 //! pending once; the copy happens when the lane is polled next, after the other lanes had their
@@ -17,11 +17,17 @@
 mod copy;
 mod endpoint;
 mod limit;
+mod mailbox;
+mod messages;
 #[cfg(feature = "verbs")]
 mod now;
 mod region;
+mod ring;
 mod words;
 
+pub(crate) use copy::prefetch;
 pub use endpoint::ShmEndpoint;
 pub use limit::Chase;
+pub use mailbox::MailboxShape;
+pub use messages::{Peer, ShmMessages};
 pub use region::{Pages, Region, RegionError};

@@ -1,12 +1,15 @@
 //! The orderings of shared words, each in one place and under a name that says what it is for.
 //!
-//! The protocols rest on two handshakes, both model-checked below with loom:
+//! The protocols rest on three handshakes, all model-checked with loom, the last one in `ring.rs`:
 //! * **reuse against re-read**: an owner changes an entry's generation before it writes the entry
 //!   anew ([`store_before`]); a reader re-reads the generation after its copy ([`load_after`]). If
 //!   the reader copied one new byte, it sees the new generation.
 //! * **announce against grace**: a client announces its epoch and then loads the region's
 //!   ([`announce`], [`load`]); whoever wants a grace period adds to the region's epoch and then
 //!   loads the announcements ([`fetch_add`], [`load`]). At least one of the two sees the other.
+//! * **publish against take**: a sender writes a record and then its word ([`publish`]); a receiver
+//!   loads the word and then the record ([`load`]). If it sees the word, it sees the whole record.
+//!   The other way round, who gives bytes back has done with them.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -28,6 +31,12 @@ pub(super) fn load_after(word: &AtomicU64) -> u64 {
 pub(super) fn store_before(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
     fence(Ordering::Release);
+}
+
+/// Stores a word after every load and store made before, of whatever bytes.
+#[inline(always)]
+pub(super) fn publish(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Release);
 }
 
 /// Stores a word before every load made after.

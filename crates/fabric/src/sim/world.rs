@@ -358,6 +358,10 @@ impl Inner {
         self.nodes.borrow()[node.0 as usize].memory.clone()
     }
 
+    pub fn process_count(&self) -> u32 {
+        self.processes.borrow().len() as u32
+    }
+
     pub fn process(&self, process: ProcessId) -> std::cell::RefMut<'_, Process> {
         std::cell::RefMut::map(self.processes.borrow_mut(), |all| &mut all[process.0 as usize])
     }

@@ -13,14 +13,13 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
-use rand::Rng;
-use serde::{Deserialize, Serialize};
-
 use crate::limits::{
     DATAGRAM_QKEY, EMPTY_POLLS_MAX, PEERS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY,
 };
-use crate::{Buf, FabricError, Messages};
+use crate::{Buf, FabricError, MessageAddress, Messages};
+use rand::Rng;
 
+use super::address::Address;
 use super::host::os;
 use super::pool::Mapping;
 use super::routing_header::{HEADER_BYTES, source_gid};
@@ -29,19 +28,6 @@ use super::sys::{
     Request, Status, Verb,
 };
 use super::{Device, VerbsError};
-
-/// Where a thread's datagrams are sent to. Plain data, checked when it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Address {
-    /// The port's GID; zero on an InfiniBand network that the LID is enough for.
-    pub gid: [u8; 16],
-    /// The port's LID; 0 on RoCE.
-    pub lid: u16,
-    /// The queue pair's number, of 24 bits.
-    pub qp_number: u32,
-    /// What every message to it has to carry.
-    pub qkey: u32,
-}
 
 /// A thread that datagrams are sent to or came from, as one [`Datagrams`] knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +136,10 @@ impl Datagrams {
 }
 
 impl Inner {
+    fn has_no_room_for(&self, address: &Address) -> bool {
+        self.peers.len() >= PEERS_MAX && !self.numbers.contains_key(address)
+    }
+
     fn peer(&mut self, address: &Address) -> Result<Peer, VerbsError> {
         if let Some(peer) = self.numbers.get(address) {
             return Ok(*peer);
@@ -252,10 +242,7 @@ impl Inner {
         if self.arrived.is_empty() {
             self.progress();
         }
-        let Some((peer, index, len)) = self.arrived.pop_front() else {
-            self.idle();
-            return None;
-        };
+        let (peer, index, len) = self.arrived.pop_front()?;
         let place = self.receive_place(index);
         // SAFETY: the buffer is not the card's (invariant 1), and has a header and `len` bytes, as
         // `take_in` has checked; all of them are copied to the room given.
@@ -341,6 +328,22 @@ impl Messages for Datagrams {
         self.inner.borrow().mtu_bytes.min(SEND_BYTES)
     }
 
+    fn address(&self) -> MessageAddress {
+        Datagrams::address(self).to_plain()
+    }
+
+    /// An address without a way to it is one that cannot be.
+    fn peer(&self, address: &MessageAddress) -> Result<Peer, FabricError> {
+        let address = Address::from_plain(address)?;
+        if self.inner.borrow().has_no_room_for(&address) {
+            return Err(FabricError::PeersExhausted { max: PEERS_MAX as u64 });
+        }
+        Datagrams::peer(self, &address).map_err(|error| {
+            tracing::warn!(%error, ?address, "an address cannot be reached");
+            FabricError::BadAddress { why: "there is no way to it" }
+        })
+    }
+
     /// Waits while the send queue is full, for as long as the card needs for a message.
     fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<(), FabricError> {
         let max = self.message_bytes_max();
@@ -362,14 +365,24 @@ impl Messages for Datagrams {
         Ok(())
     }
 
+    fn try_receive(&self, mut buf: Buf) -> Result<(Peer, Buf), Buf> {
+        match self.inner.borrow_mut().take(&mut buf) {
+            Some(peer) => Ok((peer, buf)),
+            None => Err(buf),
+        }
+    }
+
+    /// Waits, and offers the processor to others when nothing comes.
     fn receive(&self, buf: Buf) -> impl Future<Output = (Peer, Buf)> + '_ {
         let mut buf = Some(buf);
         poll_fn(move |cx| {
             let mut taken = buf.take().expect("it is not polled again after it was ready");
-            match self.inner.borrow_mut().take(&mut taken) {
+            let inner = &mut *self.inner.borrow_mut();
+            match inner.take(&mut taken) {
                 Some(peer) => Poll::Ready((peer, taken)),
                 None => {
                     buf = Some(taken);
+                    inner.idle();
                     // For executors that sleep; the lanes' waker does nothing.
                     cx.waker().wake_by_ref();
                     Poll::Pending

@@ -36,6 +36,7 @@
 //! order. That a card's reads and writes of aligned words are whole. That a child of this process
 //! leaves RDMA alone: since Linux 5.12 it gets copies of pages that a card uses.
 
+mod address;
 mod completion;
 mod datagrams;
 mod device;
@@ -54,7 +55,8 @@ mod routing_header;
 mod setup;
 mod sys;
 
-pub use datagrams::{Address, Datagrams, Peer};
+pub use address::Address;
+pub use datagrams::{Datagrams, Peer};
 pub use device::{Device, DeviceInfo, GidKind, Selection, Surveyed, survey};
 pub use endpoint::VerbsEndpoint;
 pub use error::{DeviceError, VerbsError};

@@ -11,9 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loch_fabric::lanes::block_on;
-use loch_fabric::shm::{Region, ShmEndpoint};
+use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Fabric, Messages, RegionId};
+use loch_fabric::{Fabric, Messages, RegionId, RemoteAddr};
 
 /// Regions of a cluster.
 pub const REGIONS: u8 = 2;
@@ -104,6 +104,29 @@ impl Cluster for Shm {
         regions.push(Arc::new(read_only));
         block_on(program(&self.endpoint(RegionId(0), &regions), 0));
         true
+    }
+}
+
+impl Post for Shm {
+    type M = ShmMessages;
+
+    fn run(first: Talk<ShmMessages>, second: Talk<ShmMessages>) {
+        const SHAPE: MailboxShape = MailboxShape::new(3, 64 << 10);
+        let shm = <Self as Cluster>::new();
+        // In two regions, and not at their start.
+        let ends = [0, 1].map(|id| RemoteAddr::new(RegionId(id), 4096));
+        let [a, b] = ends.map(|at| {
+            SHAPE.format(&shm.regions[at.region().0 as usize], at.offset());
+            let regions = (0..REGIONS).map(RegionId).zip(shm.regions.iter().cloned());
+            ShmMessages::open(regions, at).expect("there is a mailbox")
+        });
+        let to_b = a.peer(&b.address()).expect("it has rings");
+        let to_a = b.peer(&a.address()).expect("it has rings");
+        std::thread::scope(|scope| {
+            for (end, talk, other) in [(a, first, to_b), (b, second, to_a)] {
+                scope.spawn(move || block_on(talk(&end, other)));
+            }
+        });
     }
 }
 

@@ -1,0 +1,27 @@
+//! Prefetching of a thread's own memory: for engines, which have no unsafe code of their own.
+
+/// Asks the processor for the first cache line of `at`, to read it shortly. A hint: nothing is
+/// loaded into a register, nothing is waited for, and where the processor has none it is nothing.
+///
+/// ```
+/// let buckets = vec![[0u64; 8]; 1024];
+/// loch_fabric::prefetch_read(&buckets[500]);
+/// ```
+#[inline(always)]
+pub fn prefetch_read<T: ?Sized>(at: &T) {
+    crate::shm::prefetch(std::ptr::from_ref(at).cast());
+}
+
+/// As [`prefetch_read`] for the element of that index; nothing if there is none.
+///
+/// ```
+/// let log = vec![0u8; 1 << 20];
+/// loch_fabric::prefetch_index(&log, 4096);
+/// loch_fabric::prefetch_index(&log, usize::MAX);
+/// ```
+#[inline(always)]
+pub fn prefetch_index<T>(slice: &[T], index: usize) {
+    if let Some(at) = slice.get(index) {
+        prefetch_read(at);
+    }
+}
