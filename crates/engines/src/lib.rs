@@ -10,8 +10,12 @@ pub mod epoch;
 pub mod error;
 pub mod limits;
 pub mod nessie;
+pub mod nessie_hybrid;
+pub mod nessie_server;
+pub mod operation;
 #[doc(hidden)]
 pub mod planted;
 pub mod region;
+pub mod requests;
 
 pub use error::EngineError;

@@ -64,3 +64,25 @@ pub const QUARANTINE_ENTRIES: usize = 512;
 /// But no more bytes than this of one class rest: long entries had better be used again while they
 /// are still in the processor's cache.
 pub const QUARANTINE_BYTES: u64 = 4 << 20;
+
+/// Bytes of a herd request slot (herd §4.2).
+pub const HERD_SLOT_BYTES: u64 = 1024;
+
+/// Bytes of a key and its value in a herd table: what a slot has room for besides the trailer.
+pub const HERD_ITEM_BYTES_MAX: usize = 968;
+
+/// Workers of a node that serve one table.
+pub const WORKERS_MAX: u16 = 256;
+
+/// Requests that a client can have under way at one worker.
+pub const WINDOW_MAX: u16 = 256;
+
+/// Requests that a client can have under way at all.
+pub const REPLIES_MAX: u16 = 4096;
+
+/// Bytes of the requests and replies of a table on one node.
+pub const REQUEST_AREA_BYTES_MAX: u64 = 1 << 40;
+
+/// Slots looked at in search of a chain of moves in a pilaf index, before it is doubled (pilaf §3.3:
+/// "a limit on the number of kicks").
+pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;

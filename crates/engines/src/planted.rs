@@ -40,11 +40,28 @@ pub enum Bug {
     NoGraceInScrub,
     /// A session does not wait for what it posted and what it does not know the outcome of.
     ForgetsWhatIsUnderWay,
+    /// Published protocol: an entry is committed whatever its status is by now.
+    CommitsBlindly,
+    /// Published protocol: an insert is committed without a reverse pass.
+    NoReversePass,
+    /// Published protocol: an insert does not mind others that are pending.
+    RivalsIgnored,
+    /// Published protocol: a miss does not look again at what was pending.
+    StatusNotReread,
+    /// Published protocol: an aborted copy is replaced although its mover may still put it into its
+    /// destination.
+    DestinationStays,
+    /// Published protocol: a MIGRATE does not abort pending inserts of its key.
+    MoveSparesInserts,
+    /// Published protocol: the previous version is retired before the commit.
+    RetiresPreviousEarly,
+    /// Published protocol: the scrubber does not count previous versions as needed.
+    PreviousNotNeeded,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 17] = [
+    pub const ALL: [Bug; 25] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -62,6 +79,14 @@ impl Bug {
         Bug::NoteWithoutGeneration,
         Bug::NoGraceInScrub,
         Bug::ForgetsWhatIsUnderWay,
+        Bug::CommitsBlindly,
+        Bug::NoReversePass,
+        Bug::RivalsIgnored,
+        Bug::StatusNotReread,
+        Bug::DestinationStays,
+        Bug::MoveSparesInserts,
+        Bug::RetiresPreviousEarly,
+        Bug::PreviousNotNeeded,
     ];
 }
 

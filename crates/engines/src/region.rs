@@ -4,18 +4,21 @@
 //! little-endian. The header and the directory are written once, when the region is made, and are
 //! covered by checksums; the words on lines of their own change while the region lives.
 
+use std::ops::Range;
+
 use loch_fabric::{RegionId, RemoteAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX};
 use crate::nessie::geometry::Geometry;
+use crate::requests::{Area, Service};
 
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHMEM\0");
 
 /// Version of everything in this file and of the engines' layouts. Another version is another
 /// region: there is no migration in place.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Offset of the word that counts requests for a grace period; see [`crate::epoch`].
 pub const EPOCH_OFFSET: u64 = 1024;
@@ -68,8 +71,15 @@ pub struct TableEntry {
     pub reserved: u32,
     /// First byte of the table in the region.
     pub offset: u64,
-    /// The table's shape, the same on every node.
+    /// Bytes of the table in the region, its requests included.
+    pub bytes: u64,
+    /// The table's shape, the same on every node. Engines that are not laid out as
+    /// [`EngineId::Nessie`] have only `nodes`, `value_bytes_max` and `seed` of it.
     pub geometry: Geometry,
+    /// How its requests are served; zeros if nobody serves it.
+    pub service: Service,
+    /// What else the engine has to know of its table.
+    pub words: [u64; 6],
     /// [`checksum`] of the bytes before this field.
     pub checksum: u64,
 }
@@ -80,6 +90,30 @@ pub struct TableEntry {
 pub enum EngineId {
     /// [`crate::nessie`].
     Nessie = 1,
+    /// [`crate::nessie_server`].
+    NessieServer = 2,
+    /// [`crate::nessie_hybrid`].
+    NessieHybrid = 3,
+    /// [`crate::herd`].
+    Herd = 4,
+    /// [`crate::pilaf`].
+    Pilaf = 5,
+}
+
+impl EngineId {
+    /// All of them.
+    pub const ALL: [EngineId; 5] =
+        [Self::Nessie, Self::NessieServer, Self::NessieHybrid, Self::Herd, Self::Pilaf];
+
+    /// Whether its tables are laid out by [`Geometry`].
+    pub fn has_nessie_layout(self) -> bool {
+        matches!(self, Self::Nessie | Self::NessieServer | Self::NessieHybrid)
+    }
+
+    /// Whether workers serve its tables.
+    pub fn is_served(self) -> bool {
+        self != Self::Nessie
+    }
 }
 
 /// One session slot: a client's presence in a node's memory.
@@ -102,6 +136,7 @@ const _: () = {
     assert!(size_of::<Header>() == 48);
     assert!(size_of::<Header>() as u64 <= EPOCH_OFFSET);
     assert!(size_of::<SessionSlot>() as u64 == SESSION_BYTES);
+    assert!(size_of::<TableEntry>() == 192);
     assert!(DIRECTORY_OFFSET + (TABLES_MAX * size_of::<TableEntry>()) as u64 <= SESSIONS_OFFSET);
 };
 
@@ -174,15 +209,31 @@ impl Header {
 }
 
 impl TableEntry {
-    /// An entry with its checksum.
+    /// An entry of a table that nobody serves, with its checksum.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if the name is empty or too long.
+    /// [`LayoutError::Geometry`] if the name is empty or too long, or the geometry not valid.
     pub fn new(
         name: &str,
         engine: EngineId,
         offset: u64,
         geometry: Geometry,
+    ) -> Result<Self, LayoutError> {
+        let place = offset..offset.saturating_add(geometry.validate()?.bytes());
+        Self::served(name, engine, place, geometry, Service::default(), [0; 6])
+    }
+
+    /// An entry of a table at `place` in the region, with its checksum.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] if the name is empty or too long.
+    pub fn served(
+        name: &str,
+        engine: EngineId,
+        place: Range<u64>,
+        geometry: Geometry,
+        service: Service,
+        words: [u64; 6],
     ) -> Result<Self, LayoutError> {
         if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
             return Err(LayoutError::Geometry(format!(
@@ -196,8 +247,11 @@ impl TableEntry {
             name: padded,
             engine: engine as u32,
             reserved: 0,
-            offset,
+            offset: place.start,
+            bytes: place.end - place.start,
             geometry,
+            service,
+            words,
             checksum: 0,
         };
         entry.checksum = entry.computed_checksum();
@@ -208,7 +262,8 @@ impl TableEntry {
         checksum(&self.as_bytes()[..size_of::<Self>() - 8])
     }
 
-    /// Reads entry `index` from the directory's bytes.
+    /// Reads entry `index` from the directory's bytes. Of engines with layouts of their own, it is
+    /// for them to check `geometry` and `words`.
     ///
     /// # Errors
     /// [`LayoutError::Damaged`] if it is not a valid entry inside the region.
@@ -217,22 +272,50 @@ impl TableEntry {
         let at = index * size_of::<Self>();
         let bytes = directory.get(at..at + size_of::<Self>()).ok_or_else(damaged)?;
         let entry = Self::read_from_bytes(bytes).map_err(|_| damaged())?;
-        let end =
-            entry.offset.checked_add(entry.geometry.validate().map_err(|_| damaged())?.bytes());
+        let end = entry.offset.checked_add(entry.bytes);
         let inside = entry.offset.is_multiple_of(TABLE_ALIGN_BYTES)
             && entry.offset >= header.tables_offset()
             && end.is_some_and(|end| end <= header.region_bytes);
         let valid = entry.checksum == entry.computed_checksum()
-            && entry.engine == EngineId::Nessie as u32
             && entry.geometry.nodes == header.nodes
+            && entry.has_room()
+            && entry.service_is_valid(header)
             && entry.name().is_some();
         if inside && valid { Ok(entry) } else { Err(damaged()) }
     }
 
+    /// Whether the table's parts, as far as they are known here, take the bytes it has.
+    fn has_room(&self) -> bool {
+        let Some(engine) = self.engine() else { return false };
+        let requests = self.area().map_or(0, |area| area.bytes());
+        if !engine.has_nessie_layout() {
+            return requests <= self.bytes;
+        }
+        let shape = self.geometry.validate();
+        shape.is_ok_and(|shape| shape.bytes().checked_add(requests) == Some(self.bytes))
+    }
+
+    fn service_is_valid(&self, header: &Header) -> bool {
+        match self.engine().is_some_and(EngineId::is_served) {
+            false => self.service == Service::default(),
+            true => self.area().is_some() && self.service.sessions_per_node <= header.sessions,
+        }
+    }
+
+    /// The engine, if it is one.
+    pub fn engine(&self) -> Option<EngineId> {
+        EngineId::ALL.into_iter().find(|engine| *engine as u32 == self.engine)
+    }
+
+    /// The table's requests, if workers serve it.
+    pub fn area(&self) -> Option<Area> {
+        let served = self.engine().is_some_and(EngineId::is_served);
+        served.then(|| Area::new(self.service, self.geometry.nodes).ok()).flatten()
+    }
+
     /// First byte after the table.
     pub fn end(&self) -> u64 {
-        let bytes = self.geometry.validate().map_or(0, |shape| shape.bytes());
-        self.offset.saturating_add(bytes)
+        self.offset.saturating_add(self.bytes)
     }
 
     /// The name, if it is one.
@@ -285,5 +368,52 @@ mod tests {
         assert_eq!(error, LayoutError::Version { found: 9 });
         assert!(Header::parse(&[0; 48], 1 << 30).is_err());
         assert!(Header::parse(&[1; 7], 1 << 30).is_err());
+    }
+
+    fn geometry() -> Geometry {
+        Geometry::plan(3, 16 << 20, 1 << 10, 3, 4, 64, Default::default()).unwrap()
+    }
+
+    fn parsed(entry: &TableEntry) -> Result<TableEntry, LayoutError> {
+        TableEntry::parse(entry.as_bytes(), 0, &header())
+    }
+
+    #[test]
+    fn a_table_that_nobody_serves_is_as_long_as_its_geometry_says() {
+        let offset = header().tables_offset();
+        let entry = TableEntry::new("t", EngineId::Nessie, offset, geometry()).unwrap();
+        assert_eq!(parsed(&entry).as_ref(), Ok(&entry));
+        assert_eq!(entry.end(), offset + geometry().validate().unwrap().bytes());
+        let served = TableEntry::new("t", EngineId::NessieServer, offset, geometry()).unwrap();
+        assert!(parsed(&served).is_err(), "workers need requests");
+    }
+
+    #[test]
+    fn a_served_table_has_its_requests_behind_its_data() {
+        let service = Service {
+            workers: 2,
+            window: 4,
+            replies: 8,
+            sessions_per_node: 128,
+            request_bytes: 256,
+            reply_bytes: 128,
+            ..Service::default()
+        };
+        let offset = header().tables_offset();
+        let bytes = |service| {
+            geometry().validate().unwrap().bytes() + Area::new(service, 3).unwrap().bytes()
+        };
+        let entry = |service, bytes: u64| {
+            let place = offset..offset + bytes;
+            let engine = EngineId::NessieHybrid;
+            TableEntry::served("t", engine, place, geometry(), service, [7; 6]).unwrap()
+        };
+        let good = entry(service, bytes(service));
+        assert_eq!(parsed(&good).as_ref(), Ok(&good));
+        assert_eq!(good.area().map(|area| *area.service()), Some(service));
+        assert!(parsed(&entry(service, bytes(service) - 64)).is_err());
+        let too_many = Service { sessions_per_node: 129, ..service };
+        assert!(parsed(&entry(too_many, bytes(too_many))).is_err());
+        assert!(parsed(&entry(Service::default(), bytes(service))).is_err());
     }
 }

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::Geometry;
 use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie::{CacheLimits, Client, release_dead};
+use loch_engines::nessie::{CacheLimits, release_dead};
 use loch_engines::region::{
     EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr,
 };
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
+use crate::client::Client;
 use crate::workload::Table;
 
 /// Session slots of a node.
@@ -71,7 +72,10 @@ impl Cluster {
         let mut geometry = planned.expect("the workloads' tables can be laid out");
         (geometry.shards_per_node, geometry.buckets_per_shard) = (1, table.buckets_per_node);
         geometry.chunks = table.chunks;
-        let shape = geometry.validate().expect("the workloads' tables can be laid out");
+        let shape = geometry
+            .with_protocol(table.protocol)
+            .validate()
+            .expect("the workloads' tables can be laid out");
         let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
             .next_multiple_of(TABLE_ALIGN_BYTES);
         let world = World::new(seed, profile, Faults::default());
@@ -86,7 +90,7 @@ impl Cluster {
     }
 
     /// A new client on a node's host.
-    pub fn attach(&self, home: RegionId) -> (Seat, Client<SimEndpoint>) {
+    pub fn attach(&self, home: RegionId) -> (Seat, Client) {
         let incarnation = self.incarnations.get();
         self.incarnations.set(incarnation + 1);
         let is_free = |slot: &u32| self.world.load(session_addr(home, *slot)) == 0;
@@ -170,7 +174,7 @@ impl Cluster {
     }
 }
 
-async fn work(client: Client<SimEndpoint>, agent: Rc<Agent>, map: Arc<TableMap>, nodes: u16) {
+async fn work(client: Client, agent: Rc<Agent>, map: Arc<TableMap>, nodes: u16) {
     let mut turn = 0;
     // After it was told to end: once more over all data tables, since the last client is gone.
     let mut left = u64::from(nodes);

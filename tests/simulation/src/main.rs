@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
 mod cluster;
 mod plants;
 mod run;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 
 use run::{Report, Sabotage, run};
-use workload::Workload;
+use workload::{Kind, Protocol, Workload};
 
 /// Loch's engines in virtual time, under faults, every history checked for linearizability.
 #[derive(Parser)]
@@ -30,6 +31,9 @@ enum Command {
     One {
         workload: Workload,
         seed: u64,
+        /// By which rules the clients go
+        #[arg(long, default_value = "loch")]
+        protocol: Protocol,
         /// A bug to plant, by its name in `plants`
         #[arg(long)]
         plant: Option<String>,
@@ -45,8 +49,11 @@ enum Command {
         /// Only this workload
         #[arg(long)]
         workload: Option<Workload>,
+        /// Only this protocol
+        #[arg(long)]
+        protocol: Option<Protocol>,
     },
-    /// Run new seeds of all workloads for so many seconds
+    /// Run new seeds of all workloads of both protocols for so many seconds
     Soak {
         seconds: u64,
         /// The first seed
@@ -71,8 +78,12 @@ fn main() -> ExitCode {
     // What a run says when it panics is part of its failure, which is printed below.
     std::panic::set_hook(Box::new(|_| ()));
     let ended = match Arguments::parse().command {
-        Command::One { workload, seed, plant } => one(workload, seed, plant.as_deref()),
-        Command::Seeds { from, count, workload } => seeds(from, count, workload),
+        Command::One { workload, seed, protocol, plant } => {
+            one(Kind { protocol, workload }, seed, plant.as_deref())
+        }
+        Command::Seeds { from, count, workload, protocol } => {
+            seeds(from, count, workload, protocol)
+        }
         Command::Soak { seconds, from } => soak(seconds, from),
         Command::Plants { most, bug, quick } => plants::hunt_all(most, bug.as_deref(), quick),
     };
@@ -85,7 +96,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn one(workload: Workload, seed: u64, plant: Option<&str>) -> Result<(), String> {
+fn one(workload: Kind, seed: u64, plant: Option<&str>) -> Result<(), String> {
     let ran = match plant {
         None => run(workload, seed, Sabotage::default()),
         Some(name) => plants::by_name(name)?.run(workload, seed),
@@ -94,7 +105,7 @@ fn one(workload: Workload, seed: u64, plant: Option<&str>) -> Result<(), String>
     Ok(())
 }
 
-fn failed(workload: Workload, seed: u64, failure: &str) -> String {
+fn failed(workload: Kind, seed: u64, failure: &str) -> String {
     format!(
         "{} seed {seed}: {failure}\nagain: cargo run --release -p loch-simulation -- one {} {seed}",
         workload.name(),
@@ -102,9 +113,23 @@ fn failed(workload: Workload, seed: u64, failure: &str) -> String {
     )
 }
 
+/// All kinds of work under both protocols.
+fn kinds() -> impl Iterator<Item = Kind> {
+    [Protocol::Loch, Protocol::Published].into_iter().flat_map(Kind::all)
+}
+
 /// Runs `count` seeds of each workload, on as many threads as there are processors.
-fn seeds(from: u64, count: u64, only: Option<Workload>) -> Result<(), String> {
-    for workload in Workload::ALL.into_iter().filter(|w| only.is_none_or(|only| *w == only)) {
+fn seeds(
+    from: u64,
+    count: u64,
+    workload: Option<Workload>,
+    protocol: Option<Protocol>,
+) -> Result<(), String> {
+    let wanted = |kind: &Kind| {
+        workload.is_none_or(|only| kind.workload == only)
+            && protocol.is_none_or(|only| kind.protocol == only)
+    };
+    for workload in kinds().filter(wanted) {
         let began = Instant::now();
         let total = side_by_side(from, |next| {
             (next < from + count).then(|| run(workload, next, Sabotage::default()))
@@ -118,7 +143,8 @@ fn seeds(from: u64, count: u64, only: Option<Workload>) -> Result<(), String> {
 
 fn soak(seconds: u64, from: u64) -> Result<(), String> {
     let (began, limit) = (Instant::now(), Duration::from_secs(seconds));
-    let kind = |next: u64| Workload::ALL[(next % Workload::ALL.len() as u64) as usize];
+    let kinds: Vec<Kind> = kinds().collect();
+    let kind = |next: u64| kinds[(next % kinds.len() as u64) as usize];
     let total = side_by_side(from, |next| {
         (began.elapsed() < limit).then(|| run(kind(next), next, Sabotage::default()))
     })

@@ -6,7 +6,7 @@ use loch_engines::planted::Bug;
 
 use crate::run::{BUDGET_SPENT, Report, Sabotage, run};
 use crate::side_by_side;
-use crate::workload::Workload;
+use crate::workload::{Kind, Protocol, Workload};
 
 /// A bug, in the engine or around it.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,16 @@ impl Plant {
         engine.chain([Plant::NoFence, Plant::CpuAtomics]).collect()
     }
 
+    /// What a seed runs to find it: all kinds of work in turn, unless only moves would find it.
+    fn kind(self, seed: u64) -> Kind {
+        let protocol = self.protocol();
+        if let Plant::Engine(Bug::DestinationStays | Bug::StatusNotReread) = self {
+            return Kind { protocol, workload: Workload::Moves };
+        }
+        let kinds = Kind::all(protocol);
+        kinds[(seed % kinds.len() as u64) as usize]
+    }
+
     /// Whether it takes thousands of seeds to find it: too long for every change.
     fn is_rare(self) -> bool {
         matches!(
@@ -33,8 +43,27 @@ impl Plant {
                     | Bug::NoHomeBump
                     | Bug::NoteWithoutGeneration
                     | Bug::ForgetsWhatIsUnderWay
+                    | Bug::DestinationStays
+                    | Bug::StatusNotReread
             )
         )
+    }
+
+    /// The protocol whose rule it leaves out.
+    fn protocol(self) -> Protocol {
+        match self {
+            Plant::Engine(
+                Bug::CommitsBlindly
+                | Bug::NoReversePass
+                | Bug::RivalsIgnored
+                | Bug::StatusNotReread
+                | Bug::DestinationStays
+                | Bug::MoveSparesInserts
+                | Bug::RetiresPreviousEarly
+                | Bug::PreviousNotNeeded,
+            ) => Protocol::Published,
+            _ => Protocol::Loch,
+        }
     }
 
     pub fn name(self) -> String {
@@ -45,7 +74,7 @@ impl Plant {
     }
 
     /// Runs a seed with the bug planted.
-    pub fn run(self, workload: Workload, seed: u64) -> Result<Report, String> {
+    pub fn run(self, workload: Kind, seed: u64) -> Result<Report, String> {
         let sabotage = Sabotage {
             no_fence: matches!(self, Plant::NoFence),
             cpu_atomics: matches!(self, Plant::CpuAtomics),
@@ -91,7 +120,7 @@ pub fn hunt_all(most: u64, only: Option<&str>, quick: bool) -> Result<(), String
         let (name, seconds) = (plant.name(), began.elapsed().as_secs_f64());
         match found {
             Some((seed, seen)) => {
-                let workload = workload_of(seed).name();
+                let workload = plant.kind(seed).workload.name();
                 println!("| {name} | {workload} {seed} | {} | {seconds:.1} | {seen} |", seed + 1);
             }
             None => {
@@ -103,14 +132,10 @@ pub fn hunt_all(most: u64, only: Option<&str>, quick: bool) -> Result<(), String
     if missed.is_empty() { Ok(()) } else { Err(format!("not found: {}", missed.join(", "))) }
 }
 
-fn workload_of(seed: u64) -> Workload {
-    Workload::ALL[(seed % Workload::ALL.len() as u64) as usize]
-}
-
 /// A seed that finds a bug, and what it says: the first, or one of the first.
 fn hunt(plant: Plant, most: u64) -> Option<(u64, String)> {
     let look = |seed: u64| {
-        let ran = plant.run(workload_of(seed), seed);
+        let ran = plant.run(plant.kind(seed), seed);
         // A search that was given up has found nothing.
         let ran = ran.or_else(|failure| {
             if failure.contains(BUDGET_SPENT) { Ok(Report::default()) } else { Err(failure) }

@@ -4,16 +4,16 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use loch_engines::nessie::Client;
 use loch_fabric::RegionId;
-use loch_fabric::sim::{Faults, SimEndpoint};
+use loch_fabric::sim::Faults;
 use loch_history::{Answer, History, Outcome, Verdict, check, timeline};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::client::Client;
 use crate::cluster::{Cluster, Seat};
 use crate::script::{self, Notes, key_name, tag_of};
-use crate::workload::{Setting, Workload};
+use crate::workload::{Kind, Setting};
 
 /// A run that needs more events than this is stuck.
 const EVENTS_MAX: u64 = 5_000_000;
@@ -77,7 +77,7 @@ pub struct Sabotage {
 ///
 /// # Errors
 /// What is wrong, in words, with the history that shows it.
-pub fn run(workload: Workload, seed: u64, sabotage: Sabotage) -> Result<Report, String> {
+pub fn run(workload: Kind, seed: u64, sabotage: Sabotage) -> Result<Report, String> {
     let ran = catch_unwind(AssertUnwindSafe(|| Run::new(workload, seed, sabotage).finish()));
     ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -106,14 +106,14 @@ struct Run {
 struct Slot {
     number: u32,
     seat: Option<Seat>,
-    client: Option<Rc<Client<SimEndpoint>>>,
+    client: Option<Rc<Client>>,
     /// Operations it begins with when it starts anew.
     ops: usize,
     done: bool,
 }
 
 impl Run {
-    fn new(workload: Workload, seed: u64, sabotage: Sabotage) -> Self {
+    fn new(workload: Kind, seed: u64, sabotage: Sabotage) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let setting = Rc::new(workload.setting(&mut random));
         let cluster =
@@ -356,11 +356,7 @@ impl Run {
     }
 }
 
-async fn look(
-    client: &Client<SimEndpoint>,
-    notes: &Notes,
-    setting: &Setting,
-) -> Result<(), String> {
+async fn look(client: &Client, notes: &Notes, setting: &Setting) -> Result<(), String> {
     for key in 0..setting.keys {
         let called = notes.world.now_ns();
         let found = client.get(&key_name(key), loch_fabric::Buf::new()).await;

@@ -8,13 +8,14 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use loch_engines::EngineError;
-use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
-use loch_fabric::sim::{ProcessId, SimEndpoint, World};
+use loch_engines::nessie::{Conditional, Expect, PutOptions};
+use loch_fabric::sim::{ProcessId, World};
 use loch_fabric::{Buf, Fabric, lanes};
 use loch_history::{Answer, Ask, Operation, Outcome};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::client::Client;
 use crate::cluster::reconnect;
 use crate::workload::Setting;
 
@@ -107,7 +108,7 @@ pub fn tag_of(value: &[u8], setting: &Setting, is_number: bool) -> Option<u64> {
 
 /// A client's program: so many operations, some at a time.
 pub async fn work(
-    client: Rc<Client<SimEndpoint>>,
+    client: Rc<Client>,
     number: u32,
     ops: usize,
     setting: Rc<Setting>,
@@ -140,7 +141,7 @@ pub async fn work(
 }
 
 /// Moves a key that is asked for.
-async fn wander(client: &Client<SimEndpoint>, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
+async fn wander(client: &Client, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
     let key = random.borrow_mut().random_range(0..setting.keys);
     #[cfg(feature = "planted")]
     if client.wander(&key_name(key)).await.is_err() {
@@ -152,7 +153,7 @@ async fn wander(client: &Client<SimEndpoint>, setting: &Setting, random: &RefCel
 
 /// The result of a future, unless the client loses patience.
 async fn unless_dropped<T>(
-    client: &Client<SimEndpoint>,
+    client: &Client,
     patience_us: Option<u64>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
@@ -165,7 +166,7 @@ async fn unless_dropped<T>(
     .await
 }
 
-async fn fill(client: &Client<SimEndpoint>, setting: &Setting, key: u64) {
+async fn fill(client: &Client, setting: &Setting, key: u64) {
     let value = value_of(key, setting, false);
     if client.put(&crowd_name(key), &value, PutOptions::default()).await.is_err() {
         reconnect(client.fabric()).await;
@@ -173,7 +174,7 @@ async fn fill(client: &Client<SimEndpoint>, setting: &Setting, key: u64) {
 }
 
 /// Puts or deletes a key that nobody asks for.
-async fn crowd(client: &Client<SimEndpoint>, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
+async fn crowd(client: &Client, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
     let (key, puts, tag) = {
         let mut random = random.borrow_mut();
         (random.random_range(0..setting.crowd), random.random_bool(0.6), random.random::<u64>())
@@ -191,7 +192,7 @@ async fn crowd(client: &Client<SimEndpoint>, setting: &Setting, random: &RefCell
 }
 
 async fn operate(
-    client: &Client<SimEndpoint>,
+    client: &Client,
     number: u32,
     setting: &Setting,
     notes: &Notes,
@@ -257,7 +258,7 @@ fn pick(key: u64, is_number: bool, deletes: u32, notes: &Notes, random: &mut Cha
 }
 
 async fn answer(
-    client: &Client<SimEndpoint>,
+    client: &Client,
     key: u64,
     ask: &Ask,
     setting: &Setting,

@@ -5,7 +5,7 @@
 //! would show.
 
 use clap::ValueEnum;
-use loch_engines::nessie::geometry::Options;
+use loch_engines::nessie::geometry::{self, Options};
 use loch_fabric::sim::{Faults, Profile};
 use rand::{Rng, RngExt};
 
@@ -24,6 +24,22 @@ pub enum Workload {
     Moves,
 }
 
+/// By which rules the clients go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// Loch's own.
+    Loch,
+    /// The published one, repaired.
+    Published,
+}
+
+/// What a run is of: a kind of work under a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub protocol: Protocol,
+    pub workload: Workload,
+}
+
 /// The table.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
@@ -35,6 +51,7 @@ pub struct Table {
     pub bucket_slots: u8,
     pub value_bytes_max: u64,
     pub options: Options,
+    pub protocol: geometry::Protocol,
 }
 
 /// Everything a seed decides before the first step.
@@ -84,6 +101,37 @@ impl Setting {
     }
 }
 
+impl Kind {
+    /// All kinds of a protocol.
+    pub fn all(protocol: Protocol) -> [Kind; 5] {
+        Workload::ALL.map(|workload| Kind { protocol, workload })
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        let workload = self.workload.name();
+        match self.protocol {
+            Protocol::Loch => workload.to_string(),
+            Protocol::Published => format!("{workload} --protocol published"),
+        }
+    }
+
+    /// What a seed makes of it.
+    pub fn setting(self, random: &mut impl Rng) -> Setting {
+        let mut setting = self.workload.setting(random);
+        if self.protocol == Protocol::Published {
+            let previous_versions = random.random_bool(0.7);
+            setting.table.protocol = geometry::Protocol::Published { previous_versions };
+            // What others abort is mostly that of clients who are slow, not dead.
+            if random.random_bool(SWITCHED_ON) {
+                setting.faults.pauses = random.random_range(0.0..0.06);
+                setting.faults.pause_ns = [700_000, 2_000_000][random.random_range(0..2usize)];
+            }
+        }
+        setting
+    }
+}
+
 /// The fewest buckets that a shard can have.
 const BUCKETS_MIN: u32 = 4;
 
@@ -106,7 +154,7 @@ impl Workload {
     }
 
     /// What a seed makes of it.
-    pub fn setting(self, random: &mut impl Rng) -> Setting {
+    fn setting(self, random: &mut impl Rng) -> Setting {
         let one_host = random.random_bool(0.35);
         let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
         // Connections are given up soon: virtual time is cheap, but not free.
@@ -161,6 +209,7 @@ impl Workload {
                 bucket_slots,
                 value_bytes_max: 32 << 10,
                 options,
+                protocol: geometry::Protocol::Loch,
             },
             faults,
             clients,

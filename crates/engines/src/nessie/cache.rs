@@ -52,7 +52,7 @@ pub(super) struct Line {
     pub slot: usize,
     pub word: Ite,
     /// The entry up to its key, or whole.
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// The epoch in which the word was last seen in its slot.
     epoch: u64,
     used: u64,
@@ -63,7 +63,7 @@ impl Line {
         Header::read(&self.bytes).expect("a line has a header")
     }
 
-    fn has_value(&self) -> bool {
+    pub fn has_value(&self) -> bool {
         self.bytes.len() >= self.header().entry_len()
     }
 }
@@ -105,7 +105,7 @@ impl Cache {
         }
     }
 
-    fn confirm(&mut self, hash: u64, epoch: u64) {
+    pub fn confirm(&mut self, hash: u64, epoch: u64) {
         for line in self.set(hash).iter_mut().flatten() {
             if line.hash == hash {
                 line.epoch = epoch;
@@ -113,7 +113,7 @@ impl Cache {
         }
     }
 
-    fn keep(&mut self, hash: u64, slot: usize, word: Ite, entry: &[u8], epoch: u64) {
+    pub fn keep(&mut self, hash: u64, slot: usize, word: Ite, entry: &[u8], epoch: u64) {
         let header = Header::read(entry).expect("a validated entry has a header");
         let len = header.entry_len();
         let kept =

@@ -6,6 +6,7 @@ use super::client::Client;
 use super::dte::{Header, note_of};
 use super::hash::Candidates;
 use super::ite::{Ite, State};
+use super::rules::Rules;
 use super::scrub::{Scrubbed, slab_of};
 use super::slab::Chunk;
 use crate::error::EngineError;
@@ -65,6 +66,11 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// The fabric's.
     pub async fn check(&self) -> Result<CheckReport, EngineError> {
+        self.check_by(self).await
+    }
+
+    /// [`Client::check`] by the rules of a protocol.
+    pub(super) async fn check_by(&self, rules: &impl Rules) -> Result<CheckReport, EngineError> {
         let mut report = CheckReport::default();
         let geometry = self.map.shape.geometry;
         let slots = geometry.buckets_per_shard as usize * geometry.bucket_slots as usize;
@@ -76,14 +82,14 @@ impl<F: Fabric> Client<F> {
                 done?;
                 for (i, word) in block.chunks_exact(8).enumerate() {
                     let word = Ite(u64::from_le_bytes(word.try_into().expect("eight bytes")));
-                    self.check_slot(at.add(i as u64 * 8), word, &mut report).await?;
+                    self.check_slot(rules, at.add(i as u64 * 8), word, &mut report).await?;
                 }
             }
         }
         for dti in (0..self.map.data_tables()).map(|dti| dti as u8) {
             self.check_chunks(dti, &mut report).await?;
             let mut scrubbed = Scrubbed::default();
-            for suspect in self.suspects(dti, &mut scrubbed).await? {
+            for suspect in self.suspects(rules, dti, &mut scrubbed).await? {
                 report.unshown += 1;
                 report.unshown_bytes += suspect.class.entry_bytes;
             }
@@ -93,6 +99,7 @@ impl<F: Fabric> Client<F> {
 
     async fn check_slot(
         &self,
+        rules: &impl Rules,
         at: RemoteAddr,
         word: Ite,
         report: &mut CheckReport,
@@ -105,7 +112,7 @@ impl<F: Fabric> Client<F> {
         let mut wrong = None;
         for _ in 0..LOOKS {
             let _epoch = self.session.pin(&self.fabric)?;
-            wrong = self.wrong_with(at, word).await?;
+            wrong = rules.wrong_with(at, word).await?;
             if wrong.is_none() {
                 break;
             }
@@ -119,12 +126,7 @@ impl<F: Fabric> Client<F> {
                 return Ok(());
             }
         }
-        match self.map.codec.state(word) {
-            State::Tentative => report.tentative += 1,
-            State::Visible { .. } => report.values += 1,
-            State::Frozen { .. } | State::Copy { .. } => report.moving += 1,
-            State::Empty => (),
-        }
+        rules.count_slot(at, word, report).await?;
         if let Some(wrong) = wrong
             && report.broken.len() < BROKEN_MAX
         {
@@ -134,7 +136,11 @@ impl<F: Fabric> Client<F> {
     }
 
     /// What is wrong with a slot that holds a word, if anything is.
-    async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError> {
+    pub(super) async fn wrong_with_slot(
+        &self,
+        at: RemoteAddr,
+        word: Ite,
+    ) -> Result<Option<String>, EngineError> {
         let codec = &self.map.codec;
         if codec.try_state(word).is_none() {
             return Ok(Some("bits that no client writes".into()));
@@ -163,7 +169,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// I2: the entry is one of its class, in a slab, and not free.
-    async fn wrong_with_entry(
+    pub(super) async fn wrong_with_entry(
         &self,
         place: super::ite::Place,
         header: &Header,

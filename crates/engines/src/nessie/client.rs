@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric, RoundTrip, Validation};
+use loch_fabric::{Buf, Fabric, FabricError, RegionId, RoundTrip, Validation};
 
 use super::alloc::{Allocator, Owner};
 use super::cache::{Cache, CacheLimits};
+use super::geometry::Protocol;
 use super::hash::{Candidates, KeyHash, TableMap};
 use super::ite::Ite;
 use super::reclaim::Wait;
@@ -76,7 +77,22 @@ impl<F: Fabric> Client<F> {
     /// A client over `fabric`, to which all regions of `map` are attached.
     ///
     /// `timeout_us` bounds the time an operation goes on after it first had to start over.
+    ///
+    /// # Panics
+    /// If the table is one of [`super::published::Client`]s.
     pub fn new(
+        fabric: F,
+        map: Arc<TableMap>,
+        session: Session,
+        cache: CacheLimits,
+        timeout_us: u64,
+    ) -> Self {
+        assert_eq!(map.shape.protocol, Protocol::Loch, "the table is of another protocol");
+        Self::of_any_protocol(fabric, map, session, cache, timeout_us)
+    }
+
+    /// What the clients of both protocols have in common.
+    pub(super) fn of_any_protocol(
         fabric: F,
         map: Arc<TableMap>,
         session: Session,
@@ -91,6 +107,10 @@ impl<F: Fabric> Client<F> {
         // Home first, then the others in turn, so that overflowing clients do not all meet.
         tables
             .sort_by_key(|t| (*t as usize + map.data_tables() - home as usize) % map.data_tables());
+        if map.shape.coupled {
+            // What is written by a node lies on that node.
+            tables.truncate(1);
+        }
         let cached = options.cache.unwrap_or(dear);
         Self {
             tables,
@@ -117,6 +137,11 @@ impl<F: Fabric> Client<F> {
         &self.fabric
     }
 
+    /// The node whose memory is this client's own.
+    pub fn home(&self) -> RegionId {
+        self.session.home()
+    }
+
     /// The table's map.
     pub fn map(&self) -> &Arc<TableMap> {
         &self.map
@@ -136,6 +161,16 @@ impl<F: Fabric> Client<F> {
     /// The incarnation of this client's session.
     pub fn incarnation(&self) -> u64 {
         self.session.incarnation()
+    }
+
+    /// Stops announcing an epoch that only waited for verbs to settle, if they have. Whoever is idle
+    /// for long calls this now and then, so that nobody's grace period waits for it.
+    ///
+    /// # Errors
+    /// The fabric's.
+    #[inline]
+    pub fn rest(&self) -> Result<(), FabricError> {
+        self.session.settle(&self.fabric)
     }
 
     /// Holds this client's epoch, as an operation under way does, until the result is dropped:

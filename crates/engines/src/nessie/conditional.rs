@@ -8,26 +8,9 @@ use std::cell::Cell;
 use loch_fabric::Fabric;
 
 use super::client::Client;
-use super::put::{DraftValue, Installed, PutOptions, Rule};
+use super::put::{DraftValue, Installed, Rule};
 use crate::error::EngineError;
-
-/// What a conditional PUT expects to find.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// No value.
-    Absent,
-    /// A value of this version, as a GET or a PUT returned it.
-    Version(u64),
-}
-
-/// What a conditional PUT came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conditional {
-    /// It was done; the version of the new value.
-    Done(u64),
-    /// It was not: the version of the value there is, if there is one.
-    Refused(Option<u64>),
-}
+use crate::operation::{Conditional, Expect, PutOptions};
 
 impl<F: Fabric> Client<F> {
     /// Gives `key` the value `value` if what it has is as expected.

@@ -9,9 +9,11 @@
 //! | 22 | 2 | flags |
 //! | 24 | 4 | checksum of header, place, expiry and key, or zero |
 //! | 28 | 4 | checksum of generation and value, or zero |
-//! | 32 | 8 | expiry in milliseconds since the Unix epoch, if the flag says so |
+//! | 32 | 32 | the extension of the published protocol, if the flag says so |
+//! | 32 or 64 | 8 | expiry in milliseconds since the Unix epoch, if the flag says so |
 //!
-//! Between its installation in the index and its reuse an entry is never changed.
+//! Between its installation in the index and its reuse an entry is never changed, but for the first
+//! word of the extension, the status (see [`super::published`]).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -22,6 +24,11 @@ use crate::limits::KEY_BYTES_MAX;
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the expiry that may follow it.
 pub const EXPIRY_BYTES: usize = 8;
+/// Bytes of the extension that comes before it in tables of the published protocol.
+pub const EXTENSION_BYTES: usize = 32;
+
+/// Bytes of the status word, which starts the extension.
+const STATUS_BYTES: usize = 8;
 
 /// The flags of an entry.
 pub mod flags {
@@ -29,8 +36,10 @@ pub mod flags {
     pub const BLIND: u16 = 1;
     /// The entry expires.
     pub const EXPIRES: u16 = 2;
+    /// The entry has a status, and the rest of the published protocol's extension.
+    pub const STATUS: u16 = 4;
     /// All that are known.
-    pub const ALL: u16 = BLIND | EXPIRES;
+    pub const ALL: u16 = BLIND | EXPIRES | STATUS;
 }
 
 /// The header of an entry.
@@ -97,7 +106,16 @@ impl Header {
     /// Where the key starts.
     #[inline]
     pub fn key_at(&self) -> usize {
-        HEADER_BYTES + if self.flags & flags::EXPIRES != 0 { EXPIRY_BYTES } else { 0 }
+        let extension = if self.flags & flags::STATUS != 0 { EXTENSION_BYTES } else { 0 };
+        let expiry = if self.flags & flags::EXPIRES != 0 { EXPIRY_BYTES } else { 0 };
+        HEADER_BYTES + extension + expiry
+    }
+
+    /// Where the bytes start that never change and that, up to the value, [`Header::key_sum`]
+    /// covers: after the status, if there is one.
+    #[inline]
+    pub fn summed_at(&self) -> usize {
+        HEADER_BYTES + if self.flags & flags::STATUS != 0 { STATUS_BYTES } else { 0 }
     }
 
     /// Where the value starts.
@@ -115,13 +133,13 @@ impl Header {
     /// The expiry, if the entry has one and `entry` holds it.
     pub fn expires_at_ms(&self, entry: &[u8]) -> Option<u64> {
         (self.flags & flags::EXPIRES != 0).then_some(())?;
-        let bytes = entry.get(HEADER_BYTES..HEADER_BYTES + EXPIRY_BYTES)?;
+        let bytes = entry.get(self.key_at() - EXPIRY_BYTES..self.key_at())?;
         Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 
     /// The two sums of an entry at `place`, as they stand in the header: the low half covers header,
-    /// place, expiry and key, the high half generation and value, so that a reader who wants only
-    /// the key can check it. The place is part of it: an entry read from a wrong address is noticed.
+    /// place, expiry and key (and the extension, but for its status), the high half generation and
+    /// value, so that a reader who wants only the key can check it. The place is part of it: an entry read from a wrong address is noticed.
     pub fn checksum_of(&self, place: Place, expiry_and_key: &[u8], value: &[u8]) -> u64 {
         self.key_sum(place, expiry_and_key) | self.value_sum(value)
     }
@@ -172,12 +190,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lengths_survive_the_trip(key in 1usize..=KEY_BYTES_MAX, value in 0usize..1 << 30, expires: bool) {
-            let h = Header::new(7, 8, key, value, if expires { flags::EXPIRES } else { 0 });
+        fn lengths_survive_the_trip(key in 1usize..=KEY_BYTES_MAX, value in 0usize..1 << 30, expires: bool, status: bool) {
+            let flags = if expires { flags::EXPIRES } else { 0 } | if status { flags::STATUS } else { 0 };
+            let h = Header::new(7, 8, key, value, flags);
             let back = Header::read(h.as_bytes()).unwrap();
             prop_assert_eq!(back, h);
             prop_assert_eq!((back.key_len(), back.value_len()), (key, value));
-            prop_assert_eq!(back.entry_len(), 32 + if expires { 8 } else { 0 } + key + value);
+            let head = 32 + if expires { 8 } else { 0 } + if status { 32 } else { 0 };
+            prop_assert_eq!(back.entry_len(), head + key + value);
         }
 
         #[test]

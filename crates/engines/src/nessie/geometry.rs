@@ -16,6 +16,9 @@ pub const FILTER_BITS: u32 = 7;
 /// The fewest generation bits a shape may leave.
 pub const GEN_BITS_MIN: u32 = 14;
 
+/// The bit of [`Geometry::options`] beside [`Options`] and [`Protocol`] that makes a table coupled.
+const COUPLED: u32 = 1 << 16;
+
 /// The shape of a table, fixed when it is created and the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -26,7 +29,8 @@ pub struct Geometry {
     pub bucket_slots: u8,
     /// Nodes, each with one data table.
     pub nodes: u16,
-    /// [`Options`] that every client of the table follows.
+    /// [`Options`] and [`Protocol`] that every client of the table follows, and whether it is
+    /// coupled.
     pub options: u32,
     /// Index shards of one node.
     pub shards_per_node: u32,
@@ -98,6 +102,42 @@ impl Options {
     }
 }
 
+/// By which rules the clients of a table go: bits of [`Geometry::options`] above those of
+/// [`Options`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// Loch's own: [`super::Client`].
+    #[default]
+    Loch,
+    /// The published one, repaired: [`super::published::Client`].
+    Published {
+        /// A GET that meets an undecided PUT takes the previous version; without, it waits until
+        /// the PUT is decided (nessie §4.3.2).
+        previous_versions: bool,
+    },
+}
+
+/// Where the bits of a [`Protocol`] start.
+const PROTOCOL_AT: u32 = 7;
+
+impl Protocol {
+    fn to_bits(self) -> u32 {
+        match self {
+            Self::Loch => 0,
+            Self::Published { previous_versions } => (2 | previous_versions as u32) << PROTOCOL_AT,
+        }
+    }
+
+    fn from_bits(bits: u32) -> Option<Self> {
+        Some(match bits >> PROTOCOL_AT {
+            0 => Self::Loch,
+            2 => Self::Published { previous_versions: false },
+            3 => Self::Published { previous_versions: true },
+            _ => return None,
+        })
+    }
+}
+
 /// A [`Geometry`] whose every field was checked, with what follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -105,6 +145,11 @@ pub struct Shape {
     pub geometry: Geometry,
     /// Its options.
     pub options: Options,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Whether all candidates of a key are on one node, its owner, and its entry too (nessie §5,
+    /// "partially coupled"): a table whose values are written by its nodes' workers alone.
+    pub coupled: bool,
     /// How index entries are divided.
     pub bits: Bits,
 }
@@ -198,6 +243,12 @@ impl Geometry {
         })
     }
 
+    /// The same shape, but coupled: see [`Shape::coupled`].
+    #[must_use]
+    pub fn coupled(self) -> Self {
+        Self { options: self.options | COUPLED, ..self }
+    }
+
     /// Checks every field and derives the rest.
     ///
     /// # Errors
@@ -232,7 +283,11 @@ impl Geometry {
                 MIN_CHUNKS * CHUNK_BYTES
             ));
         }
-        let Some(options) = Options::from_bits(self.options) else {
+        let known = (
+            Options::from_bits(self.options & ((1 << PROTOCOL_AT) - 1)),
+            Protocol::from_bits(self.options & !COUPLED),
+        );
+        let (Some(options), Some(protocol)) = known else {
             return wrong(format!("options {:#x} are unknown", self.options));
         };
         let candidates = self.ways as u32 * self.bucket_slots as u32;
@@ -243,7 +298,14 @@ impl Geometry {
                 bits.gen_bits
             ));
         }
-        Ok(Shape { geometry: *self, options, bits })
+        let coupled = self.options & COUPLED != 0;
+        Ok(Shape { geometry: *self, options, protocol, coupled, bits })
+    }
+
+    /// The same geometry for the clients of a protocol.
+    pub fn with_protocol(self, protocol: Protocol) -> Self {
+        let options = self.options & (COUPLED | ((1 << PROTOCOL_AT) - 1));
+        Self { options: options | protocol.to_bits(), ..self }
     }
 
     /// Bytes of one node's index.
@@ -347,11 +409,27 @@ mod tests {
     }
 
     #[test]
+    fn a_coupled_table_is_as_large_as_one_that_is_not() {
+        let loose = plan(16 << 20, 1 << 10, 3, 4);
+        let coupled = loose.geometry.coupled().validate().unwrap();
+        assert!(coupled.coupled && !loose.coupled);
+        assert_eq!((coupled.options, coupled.bytes()), (loose.options, loose.bytes()));
+    }
+
+    #[test]
     fn options_survive_the_trip() {
         for bits in 0..1u32 << 8 {
             if let Some(options) = Options::from_bits(bits) {
                 assert_eq!(options.to_bits(), bits);
             }
+            if let Some(protocol) = Protocol::from_bits(bits) {
+                assert_eq!(protocol.to_bits(), bits >> PROTOCOL_AT << PROTOCOL_AT);
+            }
         }
+        let shape = plan(64 << 20, 1 << 14, 3, 4);
+        let protocol = Protocol::Published { previous_versions: true };
+        let published = shape.geometry.with_protocol(protocol).validate().unwrap();
+        assert_eq!((published.options, published.protocol), (shape.options, protocol));
+        assert_eq!(published.geometry.with_protocol(Protocol::Loch), shape.geometry);
     }
 }

@@ -15,6 +15,7 @@ use super::ite::{Ite, State};
 use super::read::{Seen, Want};
 use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
+use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 /// A value that was found: owns the bytes of the whole entry and shows those of the value.
@@ -48,6 +49,13 @@ impl Found {
     /// The buffer, for the next GET.
     pub fn into_buf(self) -> Buf {
         self.buf
+    }
+
+    /// The value as engines share it. Copies nothing.
+    pub fn into_value(self) -> Value {
+        let (at, version) = (self.header.value_at()..self.header.entry_len(), self.version());
+        let expires_at_ms = self.expires_at_ms();
+        Value::new(self.buf, at, version, expires_at_ms)
     }
 }
 

@@ -104,12 +104,23 @@ impl TableMap {
         base.add(slab.chunk as u64 * crate::limits::CHUNK_BYTES)
     }
 
-    /// Shard and bucket that a hash value stands for.
+    /// Shard and bucket that a hash value of a key stands for.
     #[inline(always)]
-    fn bucket(&self, h: u64) -> (RemoteAddr, u64) {
-        let shard = ((h >> 32) * self.shards.len() as u64) >> 32;
+    fn bucket(&self, h: u64, key: &KeyHash) -> (RemoteAddr, u64) {
+        let shard = if self.shape.coupled {
+            self.shard_of_owner(h, key)
+        } else {
+            ((h >> 32) * self.shards.len() as u64) >> 32
+        };
         let bucket = ((h & u32::MAX as u64) * self.shape.geometry.buckets_per_shard as u64) >> 32;
         (self.shards[shard as usize], bucket)
+    }
+
+    /// The shard among those of the key's owner: every so many-th is a given node's.
+    #[inline]
+    fn shard_of_owner(&self, h: u64, key: &KeyHash) -> u64 {
+        let own = ((h >> 32) * self.shape.geometry.shards_per_node as u64) >> 32;
+        own * self.tables.len() as u64 + u64::from(key.owner(self))
     }
 
     /// The word from which stamps of `region` are leased.
@@ -145,6 +156,13 @@ impl KeyHash {
         map.codec.filter(self.high >> 40)
     }
 
+    /// The node, by its place in the map, that owns the key in a coupled table. Its bits are not
+    /// those that choose the first bucket and the filter.
+    #[inline]
+    pub fn owner(&self, map: &TableMap) -> u8 {
+        (((self.high & u32::MAX as u64) * map.tables.len() as u64) >> 32) as u8
+    }
+
     /// Where home is in the first bucket.
     #[inline]
     fn home(&self, map: &TableMap) -> u8 {
@@ -167,7 +185,7 @@ impl KeyHash {
             0 => self.low,
             way => mix(self.low.wrapping_add(way.wrapping_mul(self.high | 1))),
         };
-        let (shard, mut bucket) = map.bucket(h);
+        let (shard, mut bucket) = map.bucket(h, self);
         let mut at = shard.add(bucket * bucket_bytes);
         // Two candidates are never the same slot. A shard has more buckets than a key has ways.
         while earlier.contains(&at) {
@@ -299,5 +317,23 @@ mod tests {
             }
             assert!(homes.len() > 40, "homes are spread over slots, shards and nodes");
         }
+    }
+
+    #[test]
+    fn coupled_candidates_are_all_on_the_owner() {
+        let g = Geometry::plan(3, 16 << 20, 64, 3, 2, 64, Options::default()).unwrap().coupled();
+        let nodes: Vec<_> = (0..3).map(|n| (RemoteAddr::new(RegionId(n), 1 << 16), 8)).collect();
+        let map = TableMap::new(g.validate().unwrap(), &nodes);
+        let (mut owned, mut homes) = ([0; 3], std::collections::HashSet::new());
+        for key in 0..3000u32 {
+            let c = Candidates::of(&map, &key.to_le_bytes());
+            let owner = c.hash.owner(&map);
+            let region = map.region_of(owner);
+            assert!((0..c.count()).all(|i| c.slot(i).region() == region));
+            owned[usize::from(owner)] += 1;
+            homes.insert(c.slot(0));
+        }
+        assert!(owned.iter().all(|keys| (900..1100).contains(keys)), "{owned:?}");
+        assert!(homes.len() > 40, "homes are spread over slots and shards");
     }
 }

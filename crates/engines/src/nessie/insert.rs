@@ -28,7 +28,7 @@ pub(super) struct Rival(Option<(usize, Ite, u64)>);
 
 impl Rival {
     /// Whether the word has stood in the slot for longer than anybody is waited for.
-    fn outlasted(&mut self, slot: usize, word: Ite, now_us: u64) -> bool {
+    pub(super) fn outlasted(&mut self, slot: usize, word: Ite, now_us: u64) -> bool {
         match self.0 {
             Some((s, w, since)) if (s, w) == (slot, word) => now_us - since > PATIENCE_US,
             _ => {

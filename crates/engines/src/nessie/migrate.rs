@@ -35,15 +35,75 @@ struct Victim {
     key: Option<(Vec<u8>, Candidates)>,
 }
 
+/// One move of a chain.
+pub(super) struct Step {
+    pub key: Vec<u8>,
+    /// Of that key.
+    pub candidates: Candidates,
+    pub from: usize,
+    pub word: Ite,
+    pub to: usize,
+}
+
+/// What a search for moves that free a slot came to.
+pub(super) enum Room {
+    /// A slot changed: perhaps it is free now.
+    Changed,
+    /// These moves, one after the other.
+    Chain(Vec<Step>),
+    /// No moves do; but these words are about to change.
+    Unsettled(Vec<Ite>),
+}
+
+/// Victim `last` moves to its candidate `to`, then the one for whose sake it moved to where it was,
+/// and so on. `None` if a slot is no candidate of the key that was read from it.
+fn chain_of(search: &[Victim], last: usize, to: usize) -> Option<Vec<Step>> {
+    let (mut at, mut to, mut steps) = (last, to, Vec::new());
+    loop {
+        let victim = &search[at];
+        let (key, candidates) = victim.key.clone().expect("a victim on the way was read");
+        let from = candidates.index_of(victim.at)?;
+        steps.push(Step { key, candidates, from, word: victim.word, to });
+        let Some(parent) = victim.for_the_sake_of else { return Some(steps) };
+        let (_, parents) = search[parent].key.as_ref().expect("a parent was read first");
+        (at, to) = (parent, parents.index_of(victim.at)?);
+    }
+}
+
 impl<F: Fabric> Client<F> {
-    /// Frees one of a key's slots, all of which are taken, by moving others. Breadth first, so that
-    /// the shortest chain of moves is made, from its end: no entry is ever in no slot. `false` if
-    /// there is no chain; `true` is no promise that a slot is still free.
+    /// Frees one of a key's slots, all of which are taken, by moving others. `false` if there is no
+    /// chain of moves that does; `true` is no promise that a slot is still free.
     pub(super) async fn make_slot(
         &self,
         candidates: &Candidates,
         words: &Words,
     ) -> Result<bool, EngineError> {
+        match self.find_room(candidates, words).await? {
+            Room::Changed => Ok(true),
+            Room::Chain(steps) => {
+                for Step { key, candidates, from, word, to } in &steps {
+                    if !self.migrate(candidates, key, *from, *word, *to).await? {
+                        break;
+                    }
+                }
+                Ok(true)
+            }
+            Room::Unsettled(words) => {
+                for word in &words {
+                    self.settle(*word).await?;
+                }
+                Ok(!words.is_empty())
+            }
+        }
+    }
+
+    /// Looks for moves that free one of a key's slots. Breadth first, so that it is the shortest
+    /// chain, to be made from its end: no entry is ever in no slot.
+    pub(super) async fn find_room(
+        &self,
+        candidates: &Candidates,
+        words: &Words,
+    ) -> Result<Room, EngineError> {
         let mut search = Vec::new();
         let mut unsettled = Vec::new();
         for (slot, word) in words.iter().copied().enumerate().take(candidates.count()) {
@@ -57,14 +117,13 @@ impl<F: Fabric> Client<F> {
         while next < search.len() {
             let Some((key, theirs)) = self.occupant(search[next].word).await? else {
                 // The slot changed meanwhile: perhaps it is free now.
-                return Ok(true);
+                return Ok(Room::Changed);
             };
             search[next].key = Some((key, theirs));
             let others = self.collect(&theirs).await?;
             for (slot, word) in others.into_iter().enumerate().take(theirs.count()) {
                 if self.map.codec.is_empty(word) {
-                    self.move_chain(&search, next, slot).await?;
-                    return Ok(true);
+                    return Ok(chain_of(&search, next, slot).map_or(Room::Changed, Room::Chain));
                 }
                 let (at, depth) = (theirs.slot(slot), search[next].depth + 1);
                 let known = search.iter().any(|v| v.at == at);
@@ -79,10 +138,7 @@ impl<F: Fabric> Client<F> {
             }
             next += 1;
         }
-        for word in &unsettled {
-            self.settle(*word).await?;
-        }
-        Ok(!unsettled.is_empty())
+        Ok(Room::Unsettled(unsettled))
     }
 
     /// Decides what somebody, who may be dead, left undecided in a slot that is needed: removes a
@@ -115,35 +171,6 @@ impl<F: Fabric> Client<F> {
         !matches!(self.map.codec.state(word), State::Visible { .. })
     }
 
-    /// Moves victim `last` to its candidate `to`, then the one for whose sake it moved to where it
-    /// was, and so on.
-    async fn move_chain(
-        &self,
-        search: &[Victim],
-        last: usize,
-        to: usize,
-    ) -> Result<(), EngineError> {
-        let (mut at, mut to) = (last, to);
-        loop {
-            let victim = &search[at];
-            let (key, theirs) = victim.key.as_ref().expect("a victim on the way was read");
-            let Some(from) = theirs.index_of(victim.at) else {
-                return Ok(());
-            };
-            if !self.migrate(theirs, key, from, victim.word, to).await? {
-                return Ok(());
-            }
-            let Some(parent) = victim.for_the_sake_of else {
-                return Ok(());
-            };
-            let (_, parents) = search[parent].key.as_ref().expect("a parent was read first");
-            let Some(freed) = parents.index_of(victim.at) else {
-                return Ok(());
-            };
-            (at, to) = (parent, freed);
-        }
-    }
-
     /// The key of the entry that a word names, and its candidates; `None` if the slot has changed.
     pub(super) async fn occupant(
         &self,
@@ -161,6 +188,12 @@ impl<F: Fabric> Client<F> {
         &self,
         word: Ite,
     ) -> Result<Option<(Header, Vec<u8>)>, EngineError> {
+        let head = self.read_head(word).await?;
+        Ok(head.map(|(header, head)| (header, head[header.key_at()..header.value_at()].to_vec())))
+    }
+
+    /// The entry that a word names, up to its value; `None` if the slot has changed.
+    pub(super) async fn read_head(&self, word: Ite) -> Result<Option<(Header, Buf)>, EngineError> {
         let place = self.map.codec.place(word);
         let Some((at, room)) = self.entry_at(word) else {
             return Ok(None);
@@ -185,7 +218,7 @@ impl<F: Fabric> Client<F> {
         if !self.is_valid(&header, place, at, &buf, false)? {
             return Ok(None);
         }
-        Ok(Some((header, buf[header.key_at()..header.value_at()].to_vec())))
+        Ok(Some((header, buf)))
     }
 
     /// Moves an entry from candidate `from`, where `word` shows it, to candidate `to` of its key;

@@ -50,18 +50,20 @@ mod insert;
 pub mod ite;
 mod lease;
 mod migrate;
+pub mod published;
 mod put;
 mod read;
 mod reclaim;
 mod reserve;
+mod rules;
 mod scrub;
 pub mod slab;
 
 pub use cache::CacheLimits;
 pub use check::{CheckReport, Usage};
 pub use client::{Client, Counts};
-pub use conditional::{Conditional, Expect};
 pub use get::Found;
-pub use put::PutOptions;
 pub use reserve::Reservation;
 pub use scrub::{Scrubbed, release_dead};
+
+pub use crate::operation::{Conditional, Expect, PutOptions};

@@ -25,14 +25,8 @@ use super::read::{Lookup, Match, Seen, Want};
 use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::WAYS_MAX;
+use crate::operation::PutOptions;
 use crate::planted::{self, Bug};
-
-/// How a PUT differs from a plain one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PutOptions {
-    /// When the value expires, in milliseconds since the Unix epoch.
-    pub expires_at_ms: Option<u64>,
-}
 
 /// On what condition an entry is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -214,13 +214,13 @@ pub(super) enum Lookup {
 }
 
 #[cold]
-fn names_nothing(word: Ite) -> EngineError {
+pub(super) fn names_nothing(word: Ite) -> EngineError {
     let what = format!("the index entry {:#018x} names a place that there is not", word.0);
     EngineError::Damaged { what }
 }
 
 fn has_sums(header: &Header, place: Place, buf: &[u8], with_value: bool) -> bool {
-    let Some(expiry_and_key) = buf.get(HEADER_BYTES..header.value_at()) else {
+    let Some(expiry_and_key) = buf.get(header.summed_at()..header.value_at()) else {
         return false;
     };
     if header.checksum & LOW_HALF != header.key_sum(place, expiry_and_key) {

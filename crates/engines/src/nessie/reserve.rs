@@ -5,9 +5,10 @@ use loch_fabric::{Fabric, RemoteAddr};
 use super::alloc::Own;
 use super::client::Client;
 use super::dte::flags;
-use super::put::{Draft, DraftValue, PutOptions, Rule};
+use super::put::{Draft, DraftValue, Rule};
 use crate::epoch::Pin;
 use crate::error::EngineError;
+use crate::operation::PutOptions;
 
 /// An entry whose value is being written into its place. It becomes the key's value with
 /// [`Reservation::commit`]; dropped before, it leaves nothing behind.

@@ -16,8 +16,9 @@ use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
 
 use super::client::Client;
 use super::dte::{Header, note_of};
-use super::hash::{Candidates, TableMap};
-use super::ite::{Ite, State};
+use super::hash::TableMap;
+use super::ite::Ite;
+use super::rules::{Rules, Standing};
 use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, Slab};
 use crate::epoch::Grace;
 use crate::error::EngineError;
@@ -48,18 +49,6 @@ pub(super) struct Suspect {
     pub generation: u64,
 }
 
-/// What the index says of an entry.
-enum Standing {
-    /// A slot shows it for good.
-    Shown,
-    /// A slot holds it, tentatively or while it is moved.
-    Undecided(usize, Ite),
-    /// No slot names it, in two equal looks.
-    Unnamed,
-    /// The slots changed between the looks.
-    Unclear,
-}
-
 /// Entries looked at side by side.
 const LANES: usize = 16;
 /// Pause between two looks at the grace period.
@@ -72,15 +61,30 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// [`EngineError::Timeout`] if the grace period did not pass, or the fabric's errors.
     pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
-        let scrubbed = self.scrub_table(dti, wait_us).await;
+        self.scrub_by(self, dti, wait_us).await
+    }
+
+    /// [`Client::scrub`] by the rules of a protocol.
+    pub(super) async fn scrub_by(
+        &self,
+        rules: &impl Rules,
+        dti: u8,
+        wait_us: u64,
+    ) -> Result<Scrubbed, EngineError> {
+        let scrubbed = self.scrub_table(rules, dti, wait_us).await;
         // Between scrubs nobody uses this session, which would go on announcing what it posted.
         self.session.quiesce(&self.fabric).await?;
         scrubbed
     }
 
-    async fn scrub_table(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
+    async fn scrub_table(
+        &self,
+        rules: &impl Rules,
+        dti: u8,
+        wait_us: u64,
+    ) -> Result<Scrubbed, EngineError> {
         let mut report = Scrubbed::default();
-        let suspects = self.suspects(dti, &mut report).await?;
+        let suspects = self.suspects(rules, dti, &mut report).await?;
         let stuck = self.unowned(dti).await?;
         if suspects.is_empty() && stuck.is_empty() {
             return Ok(report);
@@ -95,7 +99,7 @@ impl<F: Fabric> Client<F> {
             self.fabric.pause(GRACE_POLL_US).await;
         }
         for suspect in suspects {
-            self.resolve(suspect, &mut report).await?;
+            self.resolve(rules, suspect, &mut report).await?;
         }
         for (slab, class, word) in stuck {
             let to = Chunk::Abandoned {
@@ -112,6 +116,7 @@ impl<F: Fabric> Client<F> {
     /// The entries of a data table that are in use but that no slot shows.
     pub(super) async fn suspects(
         &self,
+        rules: &impl Rules,
         dti: u8,
         report: &mut Scrubbed,
     ) -> Result<Vec<Suspect>, EngineError> {
@@ -127,7 +132,7 @@ impl<F: Fabric> Client<F> {
             let used = self.used_entries(slab, class).await?;
             report.entries += used.len() as u64;
             let looks = used.into_iter().map(|suspect| async move {
-                self.standing(suspect).await.map(|standing| (suspect, standing))
+                rules.standing(suspect).await.map(|standing| (suspect, standing))
             });
             let mut failed = None;
             lanes::run(LANES, looks, |look| match look {
@@ -167,35 +172,17 @@ impl<F: Fabric> Client<F> {
         self.map.slab_addr(suspect.entry.slab).add(suspect.class.entry_at(suspect.entry.number))
     }
 
-    /// What the index says of an entry; `None` if it is another incarnation by now.
-    async fn standing(&self, suspect: Suspect) -> Result<Option<Standing>, EngineError> {
-        let Some(key) = self.key_of(suspect).await? else {
-            return Ok(None);
-        };
-        let candidates = Candidates::of(&self.map, &key);
-        let place = suspect.class.place(suspect.entry);
+    /// Whether a word names this incarnation of an entry.
+    pub(super) fn names(&self, word: Ite, suspect: &Suspect) -> bool {
         let codec = &self.map.codec;
-        let words = self.collect(&candidates).await?;
-        for (slot, word) in words[..candidates.count()].iter().enumerate() {
-            let names = !codec.is_empty(*word)
-                && codec.place(*word) == place
-                && codec.generation(*word) == suspect.generation & codec.gen_mask();
-            if names {
-                let shown = matches!(codec.state(*word), State::Visible { .. });
-                return Ok(Some(if shown {
-                    Standing::Shown
-                } else {
-                    Standing::Undecided(slot, *word)
-                }));
-            }
-        }
-        let again = self.collect(&candidates).await?;
-        Ok(Some(if again == words { Standing::Unnamed } else { Standing::Unclear }))
+        !codec.is_empty(word)
+            && codec.place(word) == suspect.class.place(suspect.entry)
+            && codec.generation(word) == suspect.generation & codec.gen_mask()
     }
 
     /// The key of an entry, which may be half-written; `None` if it cannot be a key, or the entry
     /// is another incarnation.
-    async fn key_of(&self, suspect: Suspect) -> Result<Option<Vec<u8>>, EngineError> {
+    pub(super) async fn key_of(&self, suspect: Suspect) -> Result<Option<Vec<u8>>, EngineError> {
         let at = self.at(&suspect);
         let len = suspect.class.entry_bytes.min(crate::limits::KEY_BYTES_MAX as u64 + 64) as usize;
         let (buf, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
@@ -211,7 +198,12 @@ impl<F: Fabric> Client<F> {
     }
 
     /// After the grace period: frees what is leaked.
-    async fn resolve(&self, suspect: Suspect, report: &mut Scrubbed) -> Result<(), EngineError> {
+    async fn resolve(
+        &self,
+        rules: &impl Rules,
+        suspect: Suspect,
+        report: &mut Scrubbed,
+    ) -> Result<(), EngineError> {
         let _epoch = self.session.pin(&self.fabric)?;
         if !self.is_used(&suspect).await? {
             return Ok(());
@@ -224,24 +216,16 @@ impl<F: Fabric> Client<F> {
             if self.read_note(suspect.class, suspect.entry).await? == note_of(suspect.generation) {
                 return Ok(());
             }
-            let Some(standing) = self.standing(suspect).await? else {
+            let Some(standing) = rules.standing(suspect).await? else {
                 return Ok(());
             };
             match standing {
                 Standing::Shown => return Ok(()),
                 Standing::Unclear => (),
                 Standing::Undecided(slot, word) => {
-                    let Some(key) = self.key_of(suspect).await? else {
-                        return Ok(());
-                    };
-                    let candidates = Candidates::of(&self.map, &key);
-                    if self.map.codec.is_visible(word) {
-                        self.help(&candidates, &key, slot, word).await?;
-                        report.moves += 1;
+                    if !rules.settle_left(suspect, slot, word, report).await? {
                         return Ok(());
                     }
-                    // A T from before the grace period: its owner is dead.
-                    report.tentative += self.clear(&candidates, slot, word).await? as u64;
                 }
                 Standing::Unnamed => {
                     self.fabric

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use loch_engines::epoch::Session;
-use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::nessie::geometry::{Geometry, Options, Protocol};
 use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie::{CacheLimits, Client};
+use loch_engines::nessie::{CacheLimits, Client, published};
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
@@ -25,6 +25,7 @@ pub struct Plan {
     pub ways: u8,
     pub bucket_slots: u8,
     pub options: Options,
+    pub protocol: Protocol,
     /// An index of one shard with this many buckets, however few.
     pub tiny_index: Option<u32>,
 }
@@ -38,6 +39,7 @@ impl Default for Plan {
             ways: 3,
             bucket_slots: 4,
             options: Options::default(),
+            protocol: Protocol::Loch,
             tiny_index: None,
         }
     }
@@ -45,15 +47,14 @@ impl Default for Plan {
 
 impl TestCluster {
     pub fn new(plan: Plan) -> Self {
-        let Plan { nodes, table_bytes, index_slots, ways, bucket_slots, options, tiny_index } =
-            plan;
+        let Plan { nodes, table_bytes, index_slots, ways, bucket_slots, options, .. } = plan;
         let planned =
             Geometry::plan(nodes, table_bytes, index_slots, ways, bucket_slots, 64 << 20, options);
         let mut geometry = planned.unwrap();
-        if let Some(buckets) = tiny_index {
+        if let Some(buckets) = plan.tiny_index {
             (geometry.shards_per_node, geometry.buckets_per_shard) = (1, buckets);
         }
-        let shape = geometry.validate().unwrap();
+        let shape = geometry.with_protocol(plan.protocol).validate().unwrap();
         let table =
             (SESSIONS_OFFSET + SESSIONS as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
         let dir = tempfile::tempdir().unwrap();
@@ -78,11 +79,29 @@ impl TestCluster {
     }
 
     /// A client over a fabric made of the shm endpoint.
+    #[allow(dead_code, reason = "not every test is of Loch's own protocol")]
     pub fn client_over<F: Fabric>(
         &self,
         node: u8,
         fabric: impl FnOnce(ShmEndpoint) -> F,
     ) -> Client<F> {
+        let (shm, session) = self.seat(node);
+        Client::new(fabric(shm), self.map.clone(), session, CacheLimits::default(), 1_000_000)
+    }
+
+    /// A client of the published protocol.
+    #[allow(dead_code, reason = "not every test is of the published protocol")]
+    pub fn published_over<F: Fabric>(
+        &self,
+        node: u8,
+        fabric: impl FnOnce(ShmEndpoint) -> F,
+    ) -> published::Client<F> {
+        let (shm, session) = self.seat(node);
+        let cache = CacheLimits::default();
+        published::Client::new(fabric(shm), self.map.clone(), session, cache, 1_000_000)
+    }
+
+    fn seat(&self, node: u8) -> (ShmEndpoint, Session) {
         let incarnation = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let slot = incarnation as u32 % SESSIONS;
         let home = RegionId(node);
@@ -93,8 +112,7 @@ impl TestCluster {
         let at = SESSIONS_OFFSET + slot as u64 * SESSION_BYTES;
         let region = &self.regions[node as usize];
         region.copy_in(at, &[incarnation.to_le_bytes(), [0; 8]].concat());
-        let session = Session::new(home, slot, incarnation);
-        Client::new(fabric(shm), self.map.clone(), session, CacheLimits::default(), 1_000_000)
+        (shm, Session::new(home, slot, incarnation))
     }
 
     /// Leaves `left` stamps until a multiple of 2^`bits`: generations of new slabs start at a stamp,

@@ -1,0 +1,50 @@
+//! The local cache of entries, keyed by the index word that names them (nessie §4.1.3).
+//!
+//! Only committed entries are kept: they never change, and a slot that holds the word holds the
+//! value. A line spares the READ of the entry, never the READ of the slot. Generations in words
+//! start over some day: a line that was not used for two epochs is not used again (see
+//! [`crate::epoch`], invariant 4).
+
+use loch_fabric::{Buf, Fabric};
+
+use super::super::ite::Ite;
+use super::client::Client;
+use super::entry::Dte;
+
+/// What lines are found by: every bit of the word counts, and the low ones choose the set.
+fn name_of(word: Ite) -> u64 {
+    word.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+impl<F: Fabric> Client<F> {
+    /// The entry that a word names, if it is in the cache and of the key. `buf` gets its bytes, all
+    /// of them if they are wanted: else there is no hit.
+    pub(super) fn cached(
+        &self,
+        word: Ite,
+        key: &[u8],
+        with_value: bool,
+        buf: &mut Buf,
+    ) -> Option<Dte> {
+        let cache = self.base.cache.as_ref()?;
+        let (name, epoch) = (name_of(word), self.base.session.epoch());
+        let line = cache.borrow_mut().line(name, key, epoch)?;
+        if line.word != word || with_value && !line.has_value() {
+            return None;
+        }
+        cache.borrow_mut().confirm(name, epoch);
+        buf.clear();
+        buf.extend_from_slice(&line.bytes);
+        Dte::read(buf)
+    }
+
+    /// Keeps a committed entry. `entry` holds at least what precedes its value.
+    pub(super) fn keep(&self, word: Ite, entry: &[u8]) {
+        if let Some(cache) = &self.base.cache
+            && !self.base.session.is_observer()
+        {
+            let epoch = self.base.session.epoch();
+            cache.borrow_mut().keep(name_of(word), 0, word, entry, epoch);
+        }
+    }
+}

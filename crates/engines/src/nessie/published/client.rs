@@ -1,0 +1,147 @@
+//! One client of one table of this protocol.
+
+use std::sync::Arc;
+
+use loch_fabric::Fabric;
+
+use super::super::cache::CacheLimits;
+use super::super::check::Usage;
+use super::super::client::{self, Counts};
+use super::super::geometry::Protocol;
+use super::super::hash::TableMap;
+use super::super::ite::{Ite, Place, State};
+use super::entry::{Dte, Previous, Status};
+use crate::epoch::{Pin, Session};
+use crate::error::EngineError;
+use crate::planted::{self, Bug};
+
+/// A client of a table of the published protocol, repaired. It has the methods of
+/// [`super::super::Client`] but for reservations, with the same meaning and errors.
+///
+/// Memory, sessions, epochs and the check of what was read are the same; so all of that is left to
+/// a client of the other kind.
+pub struct Client<F: Fabric> {
+    pub(super) base: client::Client<F>,
+    /// Whether a GET takes the previous version of what is not decided.
+    pub(super) previous_versions: bool,
+}
+
+impl<F: Fabric> Client<F> {
+    /// A client over `fabric`, to which all regions of `map` are attached.
+    ///
+    /// `timeout_us` bounds the time an operation goes on after it first had to start over.
+    ///
+    /// # Panics
+    /// If the table is of another protocol.
+    pub fn new(
+        fabric: F,
+        map: Arc<TableMap>,
+        session: Session,
+        cache: CacheLimits,
+        timeout_us: u64,
+    ) -> Self {
+        let Protocol::Published { previous_versions } = map.shape.protocol else {
+            panic!("the table is of another protocol");
+        };
+        let base = client::Client::of_any_protocol(fabric, map, session, cache, timeout_us);
+        Self { base, previous_versions }
+    }
+
+    /// The fabric, for its counters.
+    pub fn fabric(&self) -> &F {
+        self.base.fabric()
+    }
+
+    /// The table's map.
+    pub fn map(&self) -> &Arc<TableMap> {
+        self.base.map()
+    }
+
+    /// What was counted besides verbs; helped: undecided entries of others that were aborted.
+    pub fn counts(&self) -> &Counts {
+        self.base.counts()
+    }
+
+    /// See [`super::super::Client::set_quarantine`].
+    pub fn set_quarantine(&self, entries: usize) {
+        self.base.set_quarantine(entries);
+    }
+
+    /// The incarnation of this client's session.
+    pub fn incarnation(&self) -> u64 {
+        self.base.incarnation()
+    }
+
+    /// See [`super::super::Client::hold`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn hold(&self) -> Result<Pin<'_, F>, EngineError> {
+        self.base.hold()
+    }
+
+    /// Leaves all slabs behind for others.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn detach(&self) -> Result<(), EngineError> {
+        self.base.detach().await
+    }
+
+    /// How data table `dti` is used.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn usage(&self, dti: u8) -> Result<Usage, EngineError> {
+        self.base.usage(dti).await
+    }
+
+    /// The word that names an entry of a key with these filter bits.
+    pub(super) fn word(&self, filter: u64, place: Place, generation: u64) -> Ite {
+        self.base.map.codec.entry(State::Visible { hop: 0 }, filter, place, generation)
+    }
+
+    /// Decides a pending entry: `P -> status`, by CAS at the card that owns the entry's memory.
+    /// Whether it was still pending, and of that generation.
+    pub(super) async fn decide(
+        &self,
+        word: Ite,
+        generation: u64,
+        status: Status,
+    ) -> Result<bool, EngineError> {
+        let Some((at, _)) = self.base.entry_at(word) else { return Ok(false) };
+        let (from, to) = (Status::Pending.word(generation), status.word(generation));
+        let at = Status::addr(at);
+        if status == Status::Committed && planted::is(Bug::CommitsBlindly) {
+            let was = self.base.read_word(at).await?;
+            self.base.fabric.compare_swap(at, was, to).await?;
+            return Ok(true);
+        }
+        Ok(self.base.fabric.compare_swap(at, from, to).await? == from)
+    }
+
+    /// Aborts what another client left pending.
+    pub(super) async fn abort(&self, word: Ite, dte: &Dte) -> Result<bool, EngineError> {
+        let helped = &self.base.counts.helped;
+        helped.set(helped.get() + 1);
+        self.decide(word, dte.header.generation, Status::Aborted).await
+    }
+
+    /// Retires an entry that nothing refers to any more, and that this client's CAS made so.
+    pub(super) fn retire(&self, old: Previous) -> Result<(), EngineError> {
+        let class = self.base.map.classes.of(old.len);
+        let place = self.base.map.codec.place(old.word);
+        let Some(entry) = class.entry(place) else {
+            // The operation is done; what it replaced is no entry.
+            tracing::warn!(?place, bytes = old.len, "damaged memory: no entry is there");
+            return Ok(());
+        };
+        self.base.retire(entry, class, old.generation)
+    }
+}
+
+/// Whether an error leaves it open what became of the verb that failed: then nothing is undone, and
+/// the scrubber finds what is left.
+pub(super) fn is_of_the_fabric(error: &EngineError) -> bool {
+    matches!(error, EngineError::Ambiguous(_) | EngineError::Fabric(_))
+}

@@ -1,0 +1,51 @@
+//! PUTs with a condition, and fetch_add: updates whose CAS expects the word that was tested.
+//!
+//! From that CAS to the commit nobody can change the slot without aborting the entry in it, so what
+//! was tested still holds at the commit, which is their linearization point.
+
+use std::cell::Cell;
+
+use loch_fabric::Fabric;
+
+use super::super::put::{DraftValue, Installed, Rule};
+use super::client::Client;
+use crate::error::EngineError;
+use crate::operation::{Conditional, Expect, PutOptions};
+
+impl<F: Fabric> Client<F> {
+    /// Gives `key` the value `value` if what it has is as expected.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, EngineError> {
+        let rule = match expect {
+            Expect::Absent => Rule::IfAbsent,
+            Expect::Version(version) => Rule::IfVersion(version),
+        };
+        let draft = self.draft(key, DraftValue::Bytes(value), options).await?;
+        Ok(match self.install(&draft, rule).await? {
+            Installed::Yes(_) => Conditional::Done(draft.version),
+            Installed::No(version) => Conditional::Refused(version),
+        })
+    }
+
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
+    /// was; a key without a value counts as 0.
+    ///
+    /// # Errors
+    /// As [`Client::put`], and [`EngineError::NotACounter`].
+    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
+        let number = DraftValue::Number(Cell::new(add));
+        let draft = self.draft(key, number, PutOptions::default()).await?;
+        match self.install(&draft, Rule::Add(add)).await? {
+            Installed::Yes(before) => Ok(before),
+            Installed::No(_) => unreachable!("adding has no condition that could fail"),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The scrubber's rules (see [`super::super::Client::scrub`]): what a dead client left in this
+//! protocol, and how it is settled.
+//!
+//! An entry is needed if a slot of its key names it and it shows a value there, or if it is the
+//! previous version of one that a slot names and that is not committed. What is still pending after
+//! a grace period is nobody's any more: its operation has ended.
+
+use loch_fabric::{Buf, Fabric, RemoteAddr};
+
+use super::super::check::CheckReport;
+use super::super::hash::Candidates;
+use super::super::ite::Ite;
+use super::super::read::Want;
+use super::super::rules::{Rules, Standing};
+use super::super::scrub::{Scrubbed, Suspect};
+use super::client::Client;
+use super::entry::{Dte, Meaning, Status};
+use super::read::Seen;
+use crate::error::EngineError;
+use crate::planted::{self, Bug};
+
+impl<F: Fabric> Client<F> {
+    /// Scrubs data table `dti`, as [`super::super::Client::scrub`] does.
+    ///
+    /// # Errors
+    /// [`EngineError::Timeout`] if the grace period did not pass, or the fabric's errors.
+    pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
+        self.base.scrub_by(self, dti, wait_us).await
+    }
+
+    /// Whether an entry of the suspect's key needs the suspect as its previous version.
+    fn needs(&self, dte: &Dte, suspect: &Suspect) -> bool {
+        let is_it = dte.prev.is_some_and(|prev| {
+            prev.generation == suspect.generation && self.base.names(prev.word, suspect)
+        });
+        is_it && dte.status != Status::Committed && !planted::is(Bug::PreviousNotNeeded)
+    }
+
+    /// What a word in a slot of the suspect's key says of the suspect; `None`: nothing.
+    async fn standing_in(
+        &self,
+        suspect: &Suspect,
+        key: &[u8],
+        slot: usize,
+        word: Ite,
+    ) -> Result<Option<Standing>, EngineError> {
+        let named = self.base.names(word, suspect);
+        let seen = self.read_entry(word, key, Want::Key, Buf::new()).await.1?;
+        Ok(match seen {
+            Seen::Changed => Some(Standing::Unclear),
+            Seen::Other => None,
+            Seen::Match(dte) if named => Some(match dte.meaning(slot) {
+                Meaning::Present | Meaning::Previous { pending: false } => Standing::Shown,
+                _ => Standing::Undecided(slot, word),
+            }),
+            Seen::Match(dte) => self.needs(&dte, suspect).then_some(Standing::Shown),
+        })
+    }
+}
+
+impl<F: Fabric> Rules for Client<F> {
+    async fn standing(&self, suspect: Suspect) -> Result<Option<Standing>, EngineError> {
+        let Some(key) = self.base.key_of(suspect).await? else { return Ok(None) };
+        let candidates = Candidates::of(&self.base.map, &key);
+        let words = self.base.collect(&candidates).await?;
+        let mut shown = false;
+        for (slot, word) in words[..candidates.count()].iter().enumerate() {
+            if !self.may_match(&candidates, *word) {
+                continue;
+            }
+            match self.standing_in(&suspect, &key, slot, *word).await? {
+                None => (),
+                // A copy is shown in one slot, and perhaps left in another.
+                Some(Standing::Shown) => shown = true,
+                Some(other) => return Ok(Some(other)),
+            }
+        }
+        if shown {
+            return Ok(Some(Standing::Shown));
+        }
+        let again = self.base.collect(&candidates).await?;
+        Ok(Some(if again == words { Standing::Unnamed } else { Standing::Unclear }))
+    }
+
+    async fn settle_left(
+        &self,
+        suspect: Suspect,
+        slot: usize,
+        word: Ite,
+        report: &mut Scrubbed,
+    ) -> Result<bool, EngineError> {
+        let Some(key) = self.base.key_of(suspect).await? else { return Ok(false) };
+        let candidates = Candidates::of(&self.base.map, &key);
+        let seen = self.read_entry(word, &key, Want::Key, Buf::new()).await.1?;
+        let Seen::Match(dte) = seen else { return Ok(true) };
+        match dte.meaning(slot) {
+            Meaning::Present | Meaning::Previous { pending: false } => return Ok(false),
+            Meaning::Previous { pending: true }
+            | Meaning::Insert { pending: true }
+            | Meaning::Destination { pending: true } => {
+                self.abort(word, &dte).await?;
+            }
+            Meaning::Insert { pending: false } => {
+                if self.base.clear(&candidates, slot, word).await? {
+                    self.retire_entry(word, &dte)?;
+                    report.tentative += 1;
+                }
+            }
+            Meaning::MovedSource | Meaning::Destination { pending: false } => {
+                report.moves += self.base.clear(&candidates, slot, word).await? as u64;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError> {
+        self.wrong_with_slot(at, word).await
+    }
+
+    async fn count_slot(
+        &self,
+        at: RemoteAddr,
+        word: Ite,
+        report: &mut CheckReport,
+    ) -> Result<(), EngineError> {
+        match self.meaning_at(at, word).await? {
+            Some(Meaning::Present | Meaning::Previous { .. }) => report.values += 1,
+            Some(Meaning::Insert { .. }) => report.tentative += 1,
+            Some(Meaning::MovedSource | Meaning::Destination { .. }) => report.moving += 1,
+            None => (),
+        }
+        Ok(())
+    }
+}

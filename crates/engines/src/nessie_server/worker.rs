@@ -1,0 +1,164 @@
+//! A worker: executes requests by the client-driven protocol on its own node's memory.
+
+use std::cell::RefCell;
+
+use loch_fabric::{Buf, Fabric, FabricError};
+
+use super::served::Served;
+use super::turns::{Lanes, Turns};
+use crate::error::EngineError;
+use crate::nessie::hash::KeyHash;
+use crate::nessie::{self, Found};
+use crate::operation::{Conditional, Operation, Outcome};
+use crate::requests::{
+    Answer, Failure, Inbox, Incoming, Request, Ticket, WorkerId, send_reply, within,
+};
+
+/// A worker of a node: a nessie client of the node's keys, and the requests for it.
+pub struct Worker<F: Fabric> {
+    client: nessie::Client<F>,
+    map: Served,
+    inbox: RefCell<Inbox>,
+    /// Buffers for replies and for values, used again and again.
+    scratch: RefCell<Vec<Buf>>,
+}
+
+/// What a request came to, with the bytes it needs.
+enum Executed {
+    Found(Found),
+    Other(Outcome<'static>),
+    Failed(Failure),
+}
+
+/// Polls of a reply's WRITE after which its lane serves others: the reader's node may be gone, which
+/// takes the fabric a while to notice. The WRITE goes on by itself.
+const REPLY_POLLS_MAX: u32 = 1000;
+
+impl<F: Fabric> Worker<F> {
+    /// The worker `id`, which starts now. `client` is a nessie client of the table at the worker's
+    /// node, with a session of its own there.
+    ///
+    /// # Errors
+    /// The fabric's, if the region of the worker's node is not mapped and writable.
+    ///
+    /// # Panics
+    /// If the client's node is another, or its table.
+    pub fn open(client: nessie::Client<F>, map: Served, id: WorkerId) -> Result<Self, FabricError> {
+        let home = map.requests.base(id.node).region();
+        assert_eq!(client.home(), home, "a worker serves its own node's memory");
+        let inbox = RefCell::new(Inbox::open(client.fabric(), &map.requests, id)?);
+        Ok(Self { client, map, inbox, scratch: RefCell::default() })
+    }
+
+    /// The nessie client, for its counters, and to detach it when the worker ends.
+    pub fn client(&self) -> &nessie::Client<F> {
+        &self.client
+    }
+
+    /// Ends the worker; what is left is the client, to be detached.
+    pub fn into_client(self) -> nessie::Client<F> {
+        self.client
+    }
+
+    /// Serves requests in so many lanes for as long as the result lives. Requests under way when it
+    /// is dropped are given up in the middle, as when the worker dies.
+    ///
+    /// # Panics
+    /// If `width` is 0.
+    pub fn serve(&self, width: usize) -> impl Turns + '_ {
+        let take = |message: &mut Buf| {
+            let taken = self.inbox.borrow_mut().poll(self.client.fabric(), message)?;
+            if taken.is_none() {
+                // The last reply was on its way when the last operation ended.
+                self.client.rest()?;
+            }
+            Ok(taken)
+        };
+        Lanes::new(width, take, |incoming, message| self.handle(incoming, message))
+    }
+
+    async fn handle(&self, incoming: Incoming, message: Buf) -> Buf {
+        let mut reply = self.scratch();
+        let ticket = match incoming {
+            Incoming::Hello(_) => return message,
+            Incoming::Answer(ticket, short) => {
+                self.inbox.borrow().repeat(&ticket, short, &mut reply);
+                ticket
+            }
+            Incoming::Execute(ticket) => {
+                self.execute(&ticket, &message, &mut reply).await;
+                ticket
+            }
+        };
+        let sent = send_reply(
+            self.client.fabric(),
+            &self.map.requests,
+            self.client.home(),
+            &ticket,
+            reply,
+        );
+        // A reply that does not arrive is asked for again.
+        if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
+            self.give_back(reply);
+        }
+        message
+    }
+
+    async fn execute(&self, ticket: &Ticket, message: &[u8], reply: &mut Buf) {
+        let executed = self.try_execute(ticket.request(message)).await;
+        let executed = executed.unwrap_or_else(|error| {
+            if matches!(error, EngineError::Damaged { .. }) {
+                tracing::warn!(%error, "a request could not be served");
+            }
+            Executed::Failed(Failure::from(&error))
+        });
+        let mut inbox = self.inbox.borrow_mut();
+        match executed {
+            Executed::Found(found) => {
+                let answer = Answer::found(&found, found.version(), found.expires_at_ms());
+                inbox.complete(ticket, &answer, reply);
+                self.give_back(found.into_buf());
+            }
+            Executed::Other(outcome) => inbox.complete(ticket, &Answer::Done(outcome), reply),
+            Executed::Failed(failure) => inbox.complete(ticket, &Answer::Failed(failure), reply),
+        }
+    }
+
+    /// Linearization points: those of the nessie client's operations.
+    async fn try_execute(&self, request: Request<'_>) -> Result<Executed, EngineError> {
+        let Request { key, operation } = request;
+        let owner = KeyHash::of(&self.map.table, key).owner(&self.map.table);
+        if self.map.table.region_of(owner) != self.client.home() {
+            // Its entries would be where no GET of a hybrid client looks for them.
+            return Ok(Executed::Failed(Failure::Refused));
+        }
+        let client = &self.client;
+        Ok(Executed::Other(match operation {
+            Operation::Get => match client.get(key, self.scratch()).await? {
+                Some(found) => return Ok(Executed::Found(found)),
+                None => Outcome::Absent,
+            },
+            Operation::Contains => Outcome::Contained(client.contains(key).await?),
+            Operation::Put { value, options } => {
+                Outcome::Stored(client.put(key, value, options).await?)
+            }
+            Operation::PutIf { value, expect, options } => {
+                match client.put_if(key, value, expect, options).await? {
+                    Conditional::Done(version) => Outcome::Stored(version),
+                    Conditional::Refused(version) => Outcome::Refused(version),
+                }
+            }
+            Operation::Delete => Outcome::Deleted(client.delete(key).await?),
+            Operation::FetchAdd(add) => Outcome::Before(client.fetch_add(key, add).await?),
+        }))
+    }
+
+    fn scratch(&self) -> Buf {
+        self.scratch.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, mut buf: Buf) {
+        buf.clear();
+        self.scratch.borrow_mut().push(buf);
+    }
+}

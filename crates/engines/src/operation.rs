@@ -1,0 +1,145 @@
+//! What a client can ask of a table, and what it is told: the words that all engines share.
+
+use std::ops::{Deref, Range};
+
+use loch_fabric::Buf;
+
+/// How a PUT differs from a plain one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// When the value expires, in milliseconds since the Unix epoch.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// What a conditional PUT expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// No value.
+    Absent,
+    /// A value of this version, as a GET or a PUT returned it.
+    Version(u64),
+}
+
+/// What a conditional PUT came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conditional {
+    /// It was done; the version of the new value.
+    Done(u64),
+    /// It was not: the version of the value there is, if there is one.
+    Refused(Option<u64>),
+}
+
+/// One operation on one key, as a server is asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// The value.
+    Get,
+    /// Whether there is a value.
+    Contains,
+    /// To have this value.
+    Put {
+        /// The value.
+        value: &'a [u8],
+        /// How.
+        options: PutOptions,
+    },
+    /// To have this value if what there is, is as expected.
+    PutIf {
+        /// The value.
+        value: &'a [u8],
+        /// The condition.
+        expect: Expect,
+        /// How.
+        options: PutOptions,
+    },
+    /// To have no value.
+    Delete,
+    /// To have so much more, wrapping; without a value it counts as 0.
+    FetchAdd(u64),
+}
+
+impl<'a> Operation<'a> {
+    /// The value that it brings, if it does.
+    #[inline]
+    pub fn value(&self) -> &'a [u8] {
+        match self {
+            Operation::Put { value, .. } | Operation::PutIf { value, .. } => value,
+            _ => &[],
+        }
+    }
+
+    /// Whether it changes nothing, so that it may be executed again.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Operation::Get | Operation::Contains)
+    }
+}
+
+/// What an [`Operation`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome<'a> {
+    /// GET: the value.
+    Found {
+        /// Its version.
+        version: u64,
+        /// When it expires.
+        expires_at_ms: Option<u64>,
+        /// Its bytes.
+        value: &'a [u8],
+    },
+    /// GET: there is no value.
+    Absent,
+    /// CONTAINS: whether there is a value.
+    Contained(bool),
+    /// A PUT of any kind was done: the version of the new value.
+    Stored(u64),
+    /// The condition did not hold: the version of the value there is, if there is one.
+    Refused(Option<u64>),
+    /// DELETE: whether there was a value.
+    Deleted(bool),
+    /// FETCH_ADD: the number before.
+    Before(u64),
+}
+
+/// A value that was found: owns the bytes it came with and shows those of the value.
+#[derive(Clone, Debug)]
+pub struct Value {
+    buf: Buf,
+    at: Range<usize>,
+    version: u64,
+    expires_at_ms: Option<u64>,
+}
+
+impl Value {
+    /// The bytes `at` of `buf`.
+    ///
+    /// # Panics
+    /// If they are not all in `buf`.
+    pub fn new(buf: Buf, at: Range<usize>, version: u64, expires_at_ms: Option<u64>) -> Self {
+        assert!(at.start <= at.end && at.end <= buf.len(), "a value is inside its buffer");
+        Self { buf, at, version, expires_at_ms }
+    }
+
+    /// The version of the value: unique among all values the table ever held.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// When the value expires, in milliseconds since the Unix epoch.
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        self.expires_at_ms
+    }
+
+    /// The buffer, for the next GET.
+    pub fn into_buf(self) -> Buf {
+        self.buf
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.buf[self.at.clone()]
+    }
+}

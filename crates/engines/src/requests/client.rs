@@ -1,0 +1,387 @@
+//! The client's half: sends a request, waits for its reply, and sends it again if none comes.
+//!
+//! A request is sent again under its number with another attempt, after a time that doubles, until
+//! it is answered or its time is up. A mutation whose time is up, or that an earlier incarnation of
+//! the worker may have executed, is [`EngineError::Ambiguous`].
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use loch_fabric::{Buf, Fabric, FabricError, RegionId, VerbCount};
+
+use super::counts::{Counts, Ways};
+use super::layout::{RequestMap, WorkerId};
+use super::message::{REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket};
+use super::path::{Path, ReplyPath, RequestPath};
+use super::reply::Answer;
+use super::wait::breathe;
+use super::window::{Line, Replies, UnderWay};
+use crate::epoch::Session;
+use crate::error::EngineError;
+use crate::limits::KEY_BYTES_MAX;
+use crate::operation::{Operation, Outcome, Value};
+
+/// A client's patience, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How long the first reply is waited for before the request is sent again.
+    pub resend_us: u64,
+    /// How long an operation may take.
+    pub timeout_us: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { resend_us: 1_000, timeout_us: 5_000_000 }
+    }
+}
+
+/// One client's way to the workers of a table.
+#[derive(Debug)]
+pub struct Requester<P, R> {
+    map: Arc<RequestMap>,
+    home: RegionId,
+    client: u32,
+    session: u64,
+    /// By [`Area::source`](super::layout::Area::source).
+    lines: Vec<Line>,
+    replies: Replies,
+    requests: P,
+    answers: R,
+    timing: Timing,
+    counts: Counts,
+    scratch: RefCell<Vec<Buf>>,
+}
+
+/// The reply to a request, with the bytes it came with.
+#[derive(Debug)]
+pub struct Reply {
+    head: ReplyHead,
+    message: Buf,
+}
+
+impl Reply {
+    /// What the operation came to.
+    pub fn outcome(&self) -> Outcome<'_> {
+        match self.head.short.answer(&self.message[self.head.value_at()]) {
+            Some(Answer::Done(outcome)) => outcome,
+            _ => unreachable!("other replies do not become one"),
+        }
+    }
+
+    /// The value, if one was found; else the buffer.
+    pub fn into_value(self) -> Result<Value, Buf> {
+        let Outcome::Found { version, expires_at_ms, .. } = self.outcome() else {
+            return Err(self.message);
+        };
+        Ok(Value::new(self.message, self.head.value_at(), version, expires_at_ms))
+    }
+}
+
+/// How one number's request ended.
+enum Exchanged {
+    Reply(ReplyHead),
+    /// The worker started anew. Whether the earlier one may have executed the request.
+    Renewed {
+        perhaps_done: bool,
+    },
+}
+
+/// Times are not doubled any more after so many attempts.
+const DOUBLINGS_MAX: u32 = 6;
+/// The clock is looked at once in so many polls.
+const POLLS_PER_LOOK: u32 = 4;
+
+impl<P: Path, R: Path> Requester<P, R> {
+    /// The client that holds `session`, at the `node`-th node of `map`.
+    ///
+    /// # Panics
+    /// If the session is an observer's, or its slot none of the map's.
+    pub fn new(
+        map: Arc<RequestMap>,
+        session: &Session,
+        node: u16,
+        requests: P,
+        answers: R,
+        timing: Timing,
+    ) -> Self {
+        assert!(!session.is_observer(), "a client needs a session to be told from others");
+        let service = *map.area().service();
+        let workers = usize::from(map.area().nodes()) * usize::from(service.workers);
+        Self {
+            home: session.home(),
+            client: map.area().client(node, session.slot()),
+            session: session.incarnation(),
+            lines: (0..workers).map(|_| Line::new(service.window)).collect(),
+            replies: Replies::new(service.replies),
+            requests,
+            answers,
+            timing,
+            counts: Counts::default(),
+            scratch: RefCell::default(),
+            map,
+        }
+    }
+
+    /// The table's requests.
+    pub fn map(&self) -> &Arc<RequestMap> {
+        &self.map
+    }
+
+    /// What was counted besides verbs.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// What an endpoint counted, and what its client's requests took beside that: the reply to each
+    /// request of another node's worker, which that worker sent, and SENDs.
+    pub fn counted<F: Fabric>(&self, fabric: &F) -> VerbCount {
+        fabric.counters().snapshot() + self.counts.beside()
+    }
+
+    /// Asks a worker for an operation on a key and waits for what it came to. `buf` is filled with
+    /// the reply.
+    ///
+    /// # Errors
+    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] nothing was changed.
+    pub async fn call<F>(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        key: &[u8],
+        operation: Operation<'_>,
+        mut buf: Buf,
+    ) -> Result<Reply, EngineError>
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
+        if key.is_empty() {
+            return Err(EngineError::KeyEmpty);
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(EngineError::KeyTooLong { len: key.len() });
+        }
+        if !P::BY_SEND {
+            self.check_length(key, &operation)?;
+        }
+        let until = fabric.now_us().saturating_add(self.timing.timeout_us);
+        let line = &self.lines[usize::from(self.map.area().source(to.node, to.worker))];
+        loop {
+            let under_way = self.enter(fabric, line, until).await?;
+            let request = Asked { to, key, operation: &operation, line, under_way, until };
+            match self.exchange(fabric, request, &mut buf).await? {
+                Exchanged::Reply(head) => {
+                    return self.finish(to, Reply { head, message: buf });
+                }
+                Exchanged::Renewed { perhaps_done } => {
+                    self.counts.stale.set(self.counts.stale.get() + 1);
+                    if perhaps_done && !operation.is_read() {
+                        return Err(self.unknown(to));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for a number and a reply slot.
+    async fn enter<'a, F: Fabric>(
+        &'a self,
+        fabric: &F,
+        line: &'a Line,
+        until: u64,
+    ) -> Result<UnderWay<'a>, EngineError> {
+        loop {
+            if let Some(under_way) = UnderWay::take(line, &self.replies) {
+                return Ok(under_way);
+            }
+            if fabric.now_us() >= until {
+                return Err(EngineError::Timeout { timeout_us: self.timing.timeout_us });
+            }
+            breathe(fabric).await;
+        }
+    }
+
+    /// Sends one number's request until it is answered.
+    async fn exchange<F>(
+        &self,
+        fabric: &F,
+        asked: Asked<'_>,
+        buf: &mut Buf,
+    ) -> Result<Exchanged, EngineError>
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
+        let Asked { to, key, operation, line, under_way, until } = asked;
+        let mut ticket = Ticket::new(self.client, self.session, key, Some(operation));
+        ticket.worker = self.belief(fabric, line, to)?;
+        (ticket.number, ticket.reply) = (under_way.number, under_way.reply);
+        if !line.heard.get() {
+            self.introduce(fabric, to)?;
+        }
+        let bytes = self.map.area().service().request_bytes;
+        let slot = (self.map.request_addr(to, self.client, ticket.number), bytes);
+        let (source, session) = (self.map.area().source(to.node, to.worker), self.session as u16);
+        let expected = |head: &ReplyHead| {
+            head.number == ticket.number && head.source == source && head.session == session
+        };
+        let mut arrived = false;
+        for attempt in 0u32.. {
+            ticket.attempt = attempt as u8;
+            let mut message = self.scratch.borrow_mut().pop().unwrap_or_default();
+            ticket.write(key, Some(operation), &mut message);
+            let (mut message, sent) = self.requests.send(fabric, to, slot, message).await;
+            message.clear();
+            self.scratch.borrow_mut().push(message);
+            let waited = match sent {
+                Ok(waited) => waited,
+                Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => false,
+                Err(error) if !arrived => return Err(error.into()),
+                Err(_) => return Err(self.unknown(to)),
+            };
+            arrived |= !matches!(sent, Err(FabricError::Unreachable { .. }));
+            let patience = self.timing.resend_us << attempt.min(DOUBLINGS_MAX);
+            let again = fabric.now_us().saturating_add(patience).min(until);
+            if let Some(head) = self.reply_until(fabric, &ticket, expected, again, buf).await? {
+                let ways = Ways {
+                    requests_by_send: P::BY_SEND,
+                    replies_by_send: R::BY_SEND,
+                    is_remote: slot.0.region() != self.home,
+                    waited,
+                };
+                self.counts.count(&ticket, &head, ways);
+                return Ok(sort(line, head, attempt));
+            }
+            if again == until {
+                return Err(self.give_up(to, operation, arrived));
+            }
+            // The node may have started its workers anew: then nobody will answer.
+            if fabric.is_mapped(slot.0.region()) && self.belief(fabric, line, to)? != ticket.worker
+            {
+                return Ok(Exchanged::Renewed { perhaps_done: arrived });
+            }
+            self.counts.resent.set(self.counts.resent.get() + 1);
+            self.introduce(fabric, to)?;
+        }
+        unreachable!("an operation's time is up before its attempts are")
+    }
+    /// The reply, if it comes before `again`.
+    async fn reply_until<F: Fabric>(
+        &self,
+        fabric: &F,
+        ticket: &Ticket,
+        expected: impl Fn(&ReplyHead) -> bool,
+        again: u64,
+        buf: &mut Buf,
+    ) -> Result<Option<ReplyHead>, EngineError>
+    where
+        R: ReplyPath<F>,
+    {
+        let mut polls = 0u32;
+        loop {
+            if let Some(head) = self.answers.poll(fabric, ticket.reply, &expected, buf)? {
+                return Ok(Some(head));
+            }
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(POLLS_PER_LOOK) && fabric.now_us() >= again {
+                return Ok(None);
+            }
+            breathe(fabric).await;
+        }
+    }
+
+    /// The worker's incarnation as it is known here. Where its word can be loaded, it is looked at
+    /// before every request: so a worker that started anew meanwhile is noticed in time.
+    #[inline]
+    fn belief<F: Fabric>(&self, fabric: &F, line: &Line, to: WorkerId) -> Result<u32, EngineError> {
+        let word = self.map.incarnation_addr(to);
+        if fabric.is_mapped(word.region()) {
+            line.believe(fabric.load(word)? as u32);
+        }
+        Ok(line.incarnation.get())
+    }
+
+    /// Whether a request slot has room for the request.
+    #[inline]
+    fn check_length(&self, key: &[u8], operation: &Operation<'_>) -> Result<(), EngineError> {
+        let value = operation.value().len();
+        let room = self.map.area().service().request_bytes as usize - REQUEST_OVERHEAD_BYTES;
+        if key.len() + value <= room {
+            return Ok(());
+        }
+        if key.len() > room {
+            return Err(EngineError::KeyTooLong { len: key.len() });
+        }
+        Err(EngineError::ValueTooLong { len: value as u64, max: (room - key.len()) as u64 })
+    }
+
+    fn introduce<F: Fabric>(&self, fabric: &F, to: WorkerId) -> Result<(), EngineError>
+    where
+        R: ReplyPath<F>,
+    {
+        let hello = || {
+            let mut ticket = Ticket::new(self.client, self.session, &[], None);
+            ticket.number = 1;
+            let mut message = Buf::new();
+            ticket.write(&[], None, &mut message);
+            message
+        };
+        Ok(self.answers.introduce(fabric, to, hello)?)
+    }
+
+    fn finish(&self, to: WorkerId, reply: Reply) -> Result<Reply, EngineError> {
+        let value = &reply.message[reply.head.value_at()];
+        match reply.head.short.answer(value) {
+            Some(Answer::Done(_)) => Ok(reply),
+            Some(Answer::Failed(failure)) => Err(failure.into_error(self.map.incarnation_addr(to))),
+            Some(Answer::Stale(_)) | None => Err(strange_reply(to)),
+        }
+    }
+
+    /// The error of an operation whose time is up.
+    #[cold]
+    fn give_up(&self, to: WorkerId, operation: &Operation<'_>, arrived: bool) -> EngineError {
+        if arrived && !operation.is_read() {
+            return self.unknown(to);
+        }
+        EngineError::Timeout { timeout_us: self.timing.timeout_us }
+    }
+
+    /// The error of a mutation that may have been executed, or may still be.
+    #[cold]
+    fn unknown(&self, to: WorkerId) -> EngineError {
+        let at = self.map.incarnation_addr(to);
+        EngineError::Ambiguous(FabricError::OutcomeUnknown { at })
+    }
+}
+
+/// What is asked of which worker, and until when.
+struct Asked<'a> {
+    to: WorkerId,
+    key: &'a [u8],
+    operation: &'a Operation<'a>,
+    line: &'a Line,
+    under_way: UnderWay<'a>,
+    until: u64,
+}
+
+/// Takes note of who replied; a worker that says that it is another one did not do what was asked.
+fn sort(line: &Line, head: ReplyHead, attempt: u32) -> Exchanged {
+    if let Some(Answer::Stale(incarnation)) = head.short.answer(&[]) {
+        line.believe(incarnation);
+        line.heard.set(true);
+        // The first attempt came to a worker that had started before: so none before it saw it.
+        return Exchanged::Renewed { perhaps_done: attempt > 0 };
+    }
+    line.heard.set(true);
+    Exchanged::Reply(head)
+}
+
+#[cold]
+fn strange_reply(to: WorkerId) -> EngineError {
+    let what = format!("worker {} of node {} replies what nobody knows", to.worker, to.node);
+    EngineError::Damaged { what }
+}

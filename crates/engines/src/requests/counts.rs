@@ -1,0 +1,63 @@
+//! What a client counts of its requests.
+
+use std::cell::Cell;
+
+use loch_fabric::VerbCount;
+
+use super::message::{ReplyHead, Ticket};
+
+/// What a client counts besides verbs.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Requests that were answered.
+    pub answered: Cell<u64>,
+    /// Requests that were sent again.
+    pub resent: Cell<u64>,
+    /// Requests that met a worker which had started anew.
+    pub stale: Cell<u64>,
+    /// What the fabric's counters do not know of: replies, and round trips nobody waited for.
+    beside: Cell<VerbCount>,
+}
+
+/// The ways that a request and its reply took.
+#[derive(Clone, Copy)]
+pub(super) struct Ways {
+    pub requests_by_send: bool,
+    pub replies_by_send: bool,
+    /// Whether the worker is another node's.
+    pub is_remote: bool,
+    /// Whether the request was waited for, so that the fabric counted a round trip.
+    pub waited: bool,
+}
+
+impl Counts {
+    /// What the fabric's counters do not know of.
+    pub(super) fn beside(&self) -> VerbCount {
+        self.beside.get()
+    }
+
+    /// Counts what the fabric did not: SENDs, the reply, and the round trip if nobody waited for the
+    /// request to arrive. What is stored into a node's own memory is no verb.
+    #[inline]
+    pub(super) fn count(&self, ticket: &Ticket, head: &ReplyHead, ways: Ways) {
+        self.answered.set(self.answered.get() + 1);
+        let sends = ways.requests_by_send || ways.replies_by_send;
+        if !ways.is_remote && !sends {
+            return;
+        }
+        let request = if ways.requests_by_send { ticket.message_len() } else { 0 };
+        let bytes = (request + head.message_len()) as u64;
+        let verbs = 1 + u64::from(ways.requests_by_send);
+        let is_remote = u64::from(ways.is_remote);
+        let beside = VerbCount {
+            verbs,
+            remote_verbs: verbs * is_remote,
+            round_trips: u64::from(!ways.waited),
+            writes: u64::from(!ways.replies_by_send),
+            bytes,
+            remote_bytes: bytes * is_remote,
+            ..VerbCount::default()
+        };
+        self.beside.set(self.beside.get() + beside);
+    }
+}

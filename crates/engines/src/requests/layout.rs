@@ -1,0 +1,386 @@
+//! The memory of requests and replies on one node, as a part of a table.
+//!
+//! ```text
+//! worker lines     workers × 64 bytes; the first word is the worker's incarnation
+//! request slots    workers × clients × window slots of request_bytes     (herd §4.2, Figure 8)
+//! reply slots      sessions_per_node × replies slots of reply_bytes
+//! ```
+//!
+//! The request slots are those of the node's own workers, the reply slots those of the node's own
+//! clients. All of it starts zeroed, and a message never has number 0.
+
+use loch_fabric::RemoteAddr;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use crate::limits::{NODES_MAX, REPLIES_MAX, REQUEST_AREA_BYTES_MAX, WINDOW_MAX, WORKERS_MAX};
+use crate::region::LayoutError;
+
+/// How a table's requests are served: the same on every node, and part of its directory entry.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Service {
+    /// Workers of each node; 0: the table is served by nobody.
+    pub workers: u16,
+    /// Requests that a client has under way at one worker at most (herd's W).
+    pub window: u16,
+    /// Reply slots of each client, and with them the requests that it has under way at all.
+    pub replies: u16,
+    /// Reserved, zero.
+    pub reserved: u16,
+    /// Session slots of each node.
+    pub sessions_per_node: u32,
+    /// Bytes of a request slot; 0: requests come by SEND.
+    pub request_bytes: u32,
+    /// Bytes of a reply slot; 0: replies go by SEND.
+    pub reply_bytes: u32,
+    /// Reserved, zero.
+    pub reserved_too: u32,
+}
+
+/// Bytes of a worker's line.
+const LINE_BYTES: u64 = 64;
+/// Slots start at multiples of this, so that two of them never share a cache line.
+pub const SLOT_ALIGN_BYTES: u32 = 64;
+
+impl Service {
+    /// The bytes of a request slot for keys and values up to these lengths.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] if a slot cannot be so long.
+    pub fn request_bytes_for(key_bytes: u64, value_bytes: u64) -> Result<u32, LayoutError> {
+        slot_bytes(REQUEST_OVERHEAD_BYTES as u64, key_bytes.saturating_add(value_bytes))
+    }
+
+    /// The bytes of a reply slot for values up to this length.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] if a slot cannot be so long.
+    pub fn reply_bytes_for(value_bytes: u64) -> Result<u32, LayoutError> {
+        slot_bytes(REPLY_TRAILER_BYTES as u64, value_bytes)
+    }
+}
+
+fn slot_bytes(overhead: u64, payload: u64) -> Result<u32, LayoutError> {
+    let bytes = payload.checked_add(overhead + 7).and_then(|bytes| {
+        u32::try_from(bytes.checked_next_multiple_of(u64::from(SLOT_ALIGN_BYTES))?).ok()
+    });
+    bytes.ok_or_else(|| LayoutError::Geometry(format!("no slot holds {payload} bytes")))
+}
+
+/// A [`Service`] whose every field was checked, for a cluster of so many nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    service: Service,
+    nodes: u16,
+    /// Where the reply slots start.
+    replies_at: u64,
+    bytes: u64,
+}
+
+impl Area {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] that names the field and what it may be.
+    pub fn new(service: Service, nodes: u16) -> Result<Self, LayoutError> {
+        let wrong = |text: String| Err(LayoutError::Geometry(text));
+        let Service {
+            workers, window, replies, sessions_per_node, request_bytes, reply_bytes, ..
+        } = service;
+        if nodes == 0 || usize::from(nodes) > NODES_MAX {
+            return wrong(format!("nodes is {nodes}, it may be 1 to {NODES_MAX}"));
+        }
+        if workers == 0 || workers > WORKERS_MAX {
+            return wrong(format!("workers is {workers}, it may be 1 to {WORKERS_MAX}"));
+        }
+        if window == 0 || window > WINDOW_MAX {
+            return wrong(format!("window is {window}, it may be 1 to {WINDOW_MAX}"));
+        }
+        if replies == 0 || replies > REPLIES_MAX {
+            return wrong(format!("replies is {replies}, it may be 1 to {REPLIES_MAX}"));
+        }
+        let clients = u64::from(sessions_per_node) * u64::from(nodes);
+        if sessions_per_node == 0 || clients > u64::from(u32::MAX) {
+            return wrong(format!("{sessions_per_node} sessions a node are none, or too many"));
+        }
+        for (name, bytes, least) in [
+            ("request_bytes", request_bytes, REQUEST_OVERHEAD_BYTES as u32),
+            ("reply_bytes", reply_bytes, REPLY_TRAILER_BYTES as u32),
+        ] {
+            if bytes != 0 && (bytes < least || !bytes.is_multiple_of(SLOT_ALIGN_BYTES)) {
+                return wrong(format!(
+                    "{name} is {bytes}: a slot has a multiple of {SLOT_ALIGN_BYTES} bytes, {least} \
+                     at least"
+                ));
+            }
+        }
+        if service.reserved != 0 || service.reserved_too != 0 {
+            return wrong("a reserved field is not zero".into());
+        }
+        let mut area = Self { service, nodes, replies_at: 0, bytes: 0 };
+        let Some((replies_at, bytes)) = area.lay_out() else {
+            return wrong(format!(
+                "{} request slots of {request_bytes} bytes and {} reply slots of {reply_bytes} a \
+                 node are more than {REQUEST_AREA_BYTES_MAX} bytes: give the table fewer workers, a \
+                 smaller window, fewer sessions or shorter values",
+                u64::from(workers) * clients * u64::from(window),
+                u64::from(sessions_per_node) * u64::from(replies),
+            ));
+        };
+        (area.replies_at, area.bytes) = (replies_at, bytes);
+        Ok(area)
+    }
+
+    /// What was checked.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Nodes of the cluster.
+    pub fn nodes(&self) -> u16 {
+        self.nodes
+    }
+
+    /// Clients that there can be: each session slot of each node is one (herd's N<sub>C</sub>).
+    pub fn clients(&self) -> u32 {
+        self.service.sessions_per_node * u32::from(self.nodes)
+    }
+
+    /// The client number of a session slot.
+    ///
+    /// # Panics
+    /// If there is no such node or slot.
+    pub fn client(&self, node: u16, session_slot: u32) -> u32 {
+        assert!(node < self.nodes && session_slot < self.service.sessions_per_node, "no such slot");
+        u32::from(node) * self.service.sessions_per_node + session_slot
+    }
+
+    /// The node and session slot of a client.
+    pub fn seat(&self, client: u32) -> (u16, u32) {
+        let sessions = self.service.sessions_per_node;
+        ((client / sessions) as u16, client % sessions)
+    }
+
+    /// The number of a worker among all of the cluster.
+    pub fn source(&self, node: u16, worker: u16) -> u16 {
+        node * self.service.workers + worker
+    }
+
+    /// Bytes of the area on one node.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn requests_at(&self) -> u64 {
+        u64::from(self.service.workers) * LINE_BYTES
+    }
+
+    /// Where the reply slots start and end, if that is not too far.
+    fn lay_out(&self) -> Option<(u64, u64)> {
+        let slots = u64::from(self.service.workers)
+            .checked_mul(u64::from(self.clients()))?
+            .checked_mul(u64::from(self.service.window))?;
+        let requests = slots.checked_mul(u64::from(self.service.request_bytes))?;
+        let replies_at = requests.checked_add(self.requests_at())?;
+        let replies = u64::from(self.service.sessions_per_node) * u64::from(self.service.replies);
+        let replies = replies.checked_mul(u64::from(self.service.reply_bytes))?;
+        let bytes = replies_at.checked_add(replies)?;
+        (bytes <= REQUEST_AREA_BYTES_MAX).then_some((replies_at, bytes))
+    }
+
+    /// Where the incarnation of a worker stands, from the area's first byte.
+    pub fn incarnation_at(&self, worker: u16) -> u64 {
+        u64::from(worker) * LINE_BYTES
+    }
+
+    /// Where the request slot of a client's request `number` at a worker starts, from the area's
+    /// first byte: slot s·(W·N<sub>C</sub>) + c·W + r mod W (herd §4.2).
+    #[inline]
+    pub fn request_at(&self, worker: u16, client: u32, number: u64) -> u64 {
+        self.slot_at(worker, self.slot_of(client, number))
+    }
+
+    /// The slot of a request among those of one worker: c·W + r mod W.
+    #[inline]
+    pub fn slot_of(&self, client: u32, number: u64) -> u64 {
+        let window = u64::from(self.service.window);
+        u64::from(client) * window + remainder(number, window)
+    }
+
+    /// Where a slot among those of one worker starts, from the area's first byte.
+    #[inline]
+    pub fn slot_at(&self, worker: u16, slot: u64) -> u64 {
+        let slots = u64::from(self.clients()) * u64::from(self.service.window);
+        let slot = u64::from(worker) * slots + slot;
+        self.requests_at() + slot * u64::from(self.service.request_bytes)
+    }
+
+    /// Where a reply slot of a node's session slot starts, from the area's first byte.
+    #[inline]
+    pub fn reply_at(&self, session_slot: u32, reply: u16) -> u64 {
+        let slot = u64::from(session_slot) * u64::from(self.service.replies) + u64::from(reply);
+        self.replies_at + slot * u64::from(self.service.reply_bytes)
+    }
+}
+
+/// `number` mod `window`, for which most windows need no division.
+#[inline]
+pub(super) fn remainder(number: u64, window: u64) -> u64 {
+    if window.is_power_of_two() { number & (window - 1) } else { number % window }
+}
+
+/// An [`Area`], and where it is on each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestMap {
+    area: Area,
+    bases: Vec<RemoteAddr>,
+}
+
+/// One worker of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerId {
+    /// Its node's place in the map.
+    pub node: u16,
+    /// Which of the node's.
+    pub worker: u16,
+}
+
+impl RequestMap {
+    /// The map of an area whose first byte on each node is given.
+    ///
+    /// # Panics
+    /// If these are not as many as the area has nodes.
+    pub fn new(area: Area, bases: Vec<RemoteAddr>) -> Self {
+        assert_eq!(bases.len(), usize::from(area.nodes), "one area on each node");
+        Self { area, bases }
+    }
+
+    /// The area on each node.
+    pub fn area(&self) -> &Area {
+        &self.area
+    }
+
+    /// The first byte of the area on a node.
+    pub fn base(&self, node: u16) -> RemoteAddr {
+        self.bases[usize::from(node)]
+    }
+
+    /// The word that holds a worker's incarnation.
+    pub fn incarnation_addr(&self, at: WorkerId) -> RemoteAddr {
+        self.base(at.node).add(self.area.incarnation_at(at.worker))
+    }
+
+    /// The first byte of a request slot.
+    #[inline]
+    pub fn request_addr(&self, at: WorkerId, client: u32, number: u64) -> RemoteAddr {
+        self.base(at.node).add(self.area.request_at(at.worker, client, number))
+    }
+
+    /// The first byte of a client's reply slot.
+    #[inline]
+    pub fn reply_addr(&self, client: u32, reply: u16) -> RemoteAddr {
+        let (node, session_slot) = self.area.seat(client);
+        self.base(node).add(self.area.reply_at(session_slot, reply))
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Service>() == 24);
+    // A worker's number among all of the cluster has 16 bits in a reply.
+    assert!(WORKERS_MAX as usize * NODES_MAX <= 1 << 16);
+};
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn service() -> impl Strategy<Value = (Service, u16)> {
+        (1u16..4, 1u16..5, 1u16..5, 1u32..5, 2u32..20, 0u32..20, 1u16..4).prop_map(
+            |(workers, window, replies, sessions_per_node, request, reply, nodes)| {
+                let service = Service {
+                    workers,
+                    window,
+                    replies,
+                    sessions_per_node,
+                    request_bytes: request * SLOT_ALIGN_BYTES,
+                    reply_bytes: reply * SLOT_ALIGN_BYTES,
+                    ..Service::default()
+                };
+                (service, nodes)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn slots_are_aligned_do_not_overlap_and_fill_the_area((service, nodes) in service()) {
+            let area = Area::new(service, nodes).unwrap();
+            let mut taken = BTreeMap::new();
+            for worker in 0..service.workers {
+                taken.insert(area.incarnation_at(worker), LINE_BYTES);
+                for client in 0..area.clients() {
+                    for number in 7..7 + u64::from(service.window) {
+                        let at = area.request_at(worker, client, number);
+                        let before = taken.insert(at, u64::from(service.request_bytes));
+                        prop_assert_eq!(before, None);
+                        let next = area.request_at(worker, client, number + u64::from(service.window));
+                        prop_assert_eq!(at, next);
+                    }
+                }
+            }
+            for session in 0..service.sessions_per_node {
+                for reply in 0..service.replies {
+                    let at = area.reply_at(session, reply);
+                    if service.reply_bytes > 0 {
+                        let before = taken.insert(at, u64::from(service.reply_bytes));
+                        prop_assert_eq!(before, None);
+                    }
+                }
+            }
+            let mut end = 0;
+            for (at, bytes) in taken {
+                prop_assert_eq!(at, end);
+                prop_assert!(at.is_multiple_of(u64::from(SLOT_ALIGN_BYTES)));
+                end = at + bytes;
+            }
+            prop_assert_eq!(end, area.bytes());
+        }
+
+        #[test]
+        fn clients_are_numbered_without_gaps((service, nodes) in service()) {
+            let area = Area::new(service, nodes).unwrap();
+            let mut next = 0;
+            for node in 0..nodes {
+                for slot in 0..service.sessions_per_node {
+                    prop_assert_eq!(area.client(node, slot), next);
+                    prop_assert_eq!(area.seat(next), (node, slot));
+                    next += 1;
+                }
+            }
+            prop_assert_eq!(next, area.clients());
+        }
+
+        #[test]
+        fn any_fields_are_refused_or_laid_out(bytes in any::<[u8; 24]>(), nodes: u16) {
+            let service = Service::read_from_bytes(&bytes).unwrap();
+            if let Ok(area) = Area::new(service, nodes) {
+                prop_assert!(area.bytes() <= REQUEST_AREA_BYTES_MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn slots_have_room_for_the_longest_message() {
+        assert_eq!(Service::request_bytes_for(16, 0), Ok(128));
+        assert_eq!(Service::reply_bytes_for(0), Ok(64));
+        assert!(Service::reply_bytes_for(1 << 30).is_ok());
+        assert!(Service::reply_bytes_for(u64::MAX).is_err());
+    }
+}

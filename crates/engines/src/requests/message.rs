@@ -1,0 +1,498 @@
+//! The bytes of a request and of a reply.
+//!
+//! A message ends with a trailer, so that its last words are in the same place however long it is,
+//! if it stands at the end of its slot (herd §4.2). It is a multiple of eight bytes long.
+//!
+//! | request, from its end | field |
+//! | --- | --- |
+//! | ... | zeros up to a multiple of 8, value, key, expiry (8, if flagged), operand (8, if flagged) |
+//! | -40 | operation (1), flags (1), bytes of the key less one (2), client (4) |
+//! | -32 | session incarnation (6), reply slot (2) |
+//! | -24 | worker incarnation (4), bytes of the value (4) |
+//! | -16 | attempt (1), number (7) |
+//! | -8 | xxh3-64 of all bytes before |
+//!
+//! | reply, from its end | field |
+//! | --- | --- |
+//! | ... | zeros up to a multiple of 8, value |
+//! | -48 | status (1), flags, zero (1), worker (2), worker incarnation (4) |
+//! | -40 | first operand: a version, a number, what an error tells |
+//! | -32 | second operand: the expiry or 0, what an error tells |
+//! | -24 | low quarter of the session incarnation (2), reply slot (2), bytes of the value (4) |
+//! | -16 | zero (1), number (7) |
+//! | -8 | xxh3-64 of all bytes before |
+//!
+//! # Invariants
+//! 1. A message counts only if its checksum is right: WRITEs have no inner order, and their words
+//!    land one by one. Since the number is part of it, words of an older message of the same slot
+//!    never make a message together with those of a newer one.
+//! 2. Whatever the bytes, decoding neither panics nor reads beyond them.
+
+use loch_fabric::Buf;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::reply::Short;
+use crate::limits::KEY_BYTES_MAX;
+use crate::operation::{Expect, Operation, PutOptions};
+
+/// Bytes of a request's trailer.
+pub const REQUEST_TRAILER_BYTES: usize = 40;
+/// Bytes of a request besides key and value, at most.
+pub const REQUEST_OVERHEAD_BYTES: usize = REQUEST_TRAILER_BYTES + 16;
+/// Bytes of a reply's trailer: all that it has besides a value.
+pub const REPLY_TRAILER_BYTES: usize = 48;
+/// The word with number and attempt, from the end of a message.
+pub const POLL_WORD_FROM_END: usize = 16;
+/// Numbers of requests have so many bits: a session that makes ten million a second has enough for
+/// two hundred years.
+pub const NUMBER_BITS: u32 = 56;
+/// Session incarnations have so many bits in a message.
+pub const SESSION_BITS: u32 = 48;
+
+const WORDS: usize = REQUEST_TRAILER_BYTES / 8;
+const REPLY_WORDS: usize = REPLY_TRAILER_BYTES / 8;
+
+/// Operations as they stand in a request.
+mod code {
+    pub const HELLO: u8 = 1;
+    pub const GET: u8 = 2;
+    pub const CONTAINS: u8 = 3;
+    pub const PUT: u8 = 4;
+    pub const PUT_IF_ABSENT: u8 = 5;
+    pub const PUT_IF_VERSION: u8 = 6;
+    pub const DELETE: u8 = 7;
+    pub const FETCH_ADD: u8 = 8;
+    /// The flag of a request whose value expires.
+    pub const EXPIRES: u8 = 1;
+}
+
+/// Everything of a request but key and value. It is what a worker keeps of one while it serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// Who asks.
+    pub client: u32,
+    /// The incarnation of the client's session.
+    pub session: u64,
+    /// The worker's incarnation that the client believes in.
+    pub worker: u32,
+    /// Counts the client's requests at this worker, from 1.
+    pub number: u64,
+    /// Counts how often this one was sent, from 0, wrapping.
+    pub attempt: u8,
+    /// Which of the client's reply slots waits for the reply.
+    pub reply: u16,
+    code: u8,
+    flags: u8,
+    key_less_one: u16,
+    value_len: u32,
+}
+
+/// A request as it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// What is to be done.
+    pub operation: Operation<'a>,
+}
+
+impl Ticket {
+    /// The ticket of a request of this client; `None` for `operation` introduces the client.
+    ///
+    /// # Panics
+    /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or a number has too many bits.
+    pub fn new(client: u32, session: u64, key: &[u8], operation: Option<&Operation<'_>>) -> Self {
+        assert!(session >> SESSION_BITS == 0, "a session incarnation has {SESSION_BITS} bits");
+        let (code, value, options) = match operation {
+            None => (code::HELLO, &[][..], PutOptions::default()),
+            Some(Operation::Get) => (code::GET, &[][..], PutOptions::default()),
+            Some(Operation::Contains) => (code::CONTAINS, &[][..], PutOptions::default()),
+            Some(Operation::Put { value, options }) => (code::PUT, *value, *options),
+            Some(Operation::PutIf { value, expect, options }) => match expect {
+                Expect::Absent => (code::PUT_IF_ABSENT, *value, *options),
+                Expect::Version(_) => (code::PUT_IF_VERSION, *value, *options),
+            },
+            Some(Operation::Delete) => (code::DELETE, &[][..], PutOptions::default()),
+            Some(Operation::FetchAdd(_)) => (code::FETCH_ADD, &[][..], PutOptions::default()),
+        };
+        let keyed = operation.is_some();
+        assert!(!keyed || (1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
+        Self {
+            client,
+            session,
+            worker: 0,
+            number: 0,
+            attempt: 0,
+            reply: 0,
+            code,
+            flags: if options.expires_at_ms.is_some() { code::EXPIRES } else { 0 },
+            key_less_one: if keyed { (key.len() - 1) as u16 } else { 0 },
+            value_len: u32::try_from(value.len()).expect("values are checked on entry"),
+        }
+    }
+
+    /// Whether the request introduces its client, and nothing else.
+    #[inline]
+    pub fn is_hello(&self) -> bool {
+        self.code == code::HELLO
+    }
+
+    /// Whether the request changes nothing, so that it may be executed again.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self.code, code::HELLO | code::GET | code::CONTAINS)
+    }
+
+    /// Bytes of the message.
+    #[inline]
+    pub fn message_len(&self) -> usize {
+        self.body_len().next_multiple_of(8) + REQUEST_TRAILER_BYTES
+    }
+
+    #[inline]
+    fn key_len(&self) -> usize {
+        if self.is_hello() { 0 } else { usize::from(self.key_less_one) + 1 }
+    }
+
+    #[inline]
+    fn has_operand(&self) -> bool {
+        matches!(self.code, code::PUT_IF_VERSION | code::FETCH_ADD)
+    }
+
+    #[inline]
+    fn expires(&self) -> bool {
+        self.flags & code::EXPIRES != 0
+    }
+
+    #[inline]
+    fn body_len(&self) -> usize {
+        let words = usize::from(self.expires()) + usize::from(self.has_operand());
+        self.value_len as usize + self.key_len() + words * 8
+    }
+
+    /// The word that is polled for.
+    #[inline]
+    pub(super) fn poll_word(&self) -> u64 {
+        self.number << 8 | u64::from(self.attempt)
+    }
+
+    fn words(&self) -> [u64; WORDS - 1] {
+        [
+            u64::from_le_bytes({
+                let [a, b] = self.key_less_one.to_le_bytes();
+                let [c, d, e, f] = self.client.to_le_bytes();
+                [self.code, self.flags, a, b, c, d, e, f]
+            }),
+            self.session | u64::from(self.reply) << SESSION_BITS,
+            u64::from(self.worker) | u64::from(self.value_len) << 32,
+            self.poll_word(),
+        ]
+    }
+
+    /// Reads all words of a trailer but the checksum; `None` if they cannot be a request's.
+    #[inline]
+    pub(super) fn parse(words: [u64; WORDS - 1]) -> Option<Self> {
+        let [code, flags, a, b, c, d, e, f] = words[0].to_le_bytes();
+        let ticket = Self {
+            client: u32::from_le_bytes([c, d, e, f]),
+            session: words[1] & ((1 << SESSION_BITS) - 1),
+            worker: words[2] as u32,
+            number: words[3] >> 8,
+            attempt: words[3] as u8,
+            reply: (words[1] >> SESSION_BITS) as u16,
+            code,
+            flags,
+            key_less_one: u16::from_le_bytes([a, b]),
+            value_len: (words[2] >> 32) as u32,
+        };
+        let puts = matches!(code, code::PUT | code::PUT_IF_ABSENT | code::PUT_IF_VERSION);
+        let fits = puts || ticket.value_len == 0 && flags == 0;
+        let known = (code::HELLO..=code::FETCH_ADD).contains(&code) && flags & !code::EXPIRES == 0;
+        (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
+    }
+
+    /// Reads a whole message; `None` unless it is a request, whole and with the right checksum.
+    pub fn read(message: &[u8]) -> Option<Self> {
+        let ticket = Self::parse(last_words(message)?)?;
+        (ticket.message_len() == message.len() && has_checksum(message)).then_some(ticket)
+    }
+
+    /// Key and operation of the message that the ticket was read from; of a greeting: an empty key.
+    ///
+    /// # Panics
+    /// If `message` is shorter than the ticket's.
+    #[inline]
+    pub fn request<'a>(&self, message: &'a [u8]) -> Request<'a> {
+        let body = &message[..message.len() - REQUEST_TRAILER_BYTES];
+        let (body, operand) = self.split_word(body, self.has_operand());
+        let (body, expires_at_ms) = self.split_word(body, self.expires());
+        let (body, key) = body.split_at(body.len() - self.key_len());
+        let value = &body[body.len() - self.value_len as usize..];
+        let options = PutOptions { expires_at_ms };
+        let operand = operand.unwrap_or(0);
+        let operation = match self.code {
+            code::CONTAINS => Operation::Contains,
+            code::PUT => Operation::Put { value, options },
+            code::PUT_IF_ABSENT => Operation::PutIf { value, expect: Expect::Absent, options },
+            code::PUT_IF_VERSION => {
+                Operation::PutIf { value, expect: Expect::Version(operand), options }
+            }
+            code::DELETE => Operation::Delete,
+            code::FETCH_ADD => Operation::FetchAdd(operand),
+            _ => Operation::Get,
+        };
+        Request { key, operation }
+    }
+
+    #[inline]
+    fn split_word<'a>(&self, body: &'a [u8], present: bool) -> (&'a [u8], Option<u64>) {
+        if !present {
+            return (body, None);
+        }
+        let (body, word) = body.split_at(body.len() - 8);
+        (body, Some(u64::from_le_bytes(word.try_into().expect("eight bytes"))))
+    }
+
+    /// Appends the message to `buf`, which must be empty.
+    pub fn write(&self, key: &[u8], operation: Option<&Operation<'_>>, buf: &mut Buf) {
+        assert!(buf.is_empty(), "a message is on its own");
+        let pad = self.body_len().next_multiple_of(8) - self.body_len();
+        buf.extend_from_slice(&[0; 8][..pad]);
+        if let Some(Operation::Put { value, options } | Operation::PutIf { value, options, .. }) =
+            operation
+        {
+            buf.extend_from_slice(value);
+            buf.extend_from_slice(key);
+            if let Some(expires_at_ms) = options.expires_at_ms {
+                buf.extend_from_slice(&expires_at_ms.to_le_bytes());
+            }
+        } else {
+            buf.extend_from_slice(&key[..self.key_len()]);
+        }
+        match operation {
+            Some(Operation::PutIf { expect: Expect::Version(operand), .. })
+            | Some(Operation::FetchAdd(operand)) => buf.extend_from_slice(&operand.to_le_bytes()),
+            _ => (),
+        }
+        seal(buf, &self.words());
+    }
+}
+
+/// Everything of a reply but the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyHead {
+    /// Which worker of the cluster replies: [`Area::source`](super::layout::Area::source).
+    pub source: u16,
+    /// The worker's incarnation.
+    pub worker: u32,
+    /// The low quarter of the incarnation of the session that asked.
+    pub session: u16,
+    /// The reply slot that waits for it.
+    pub reply: u16,
+    /// The number of the request.
+    pub number: u64,
+    /// What it came to, but for a value.
+    pub short: Short,
+    value_len: u32,
+}
+
+impl ReplyHead {
+    /// The head of a reply to a request.
+    pub fn new(ticket: &Ticket, source: u16, worker: u32, short: Short, value: &[u8]) -> Self {
+        let value_len = u32::try_from(value.len()).expect("values are checked on entry");
+        let (session, reply) = (ticket.session as u16, ticket.reply);
+        Self { source, worker, session, reply, number: ticket.number, short, value_len }
+    }
+
+    /// Bytes of the message.
+    #[inline]
+    pub fn message_len(&self) -> usize {
+        self.value_len().next_multiple_of(8) + REPLY_TRAILER_BYTES
+    }
+
+    /// Bytes of the value.
+    #[inline]
+    pub fn value_len(&self) -> usize {
+        self.value_len as usize
+    }
+
+    /// Where the value stands in the message.
+    #[inline]
+    pub fn value_at(&self) -> std::ops::Range<usize> {
+        let end = self.value_len().next_multiple_of(8);
+        end - self.value_len()..end
+    }
+
+    #[inline]
+    pub(super) fn parse(words: [u64; REPLY_WORDS - 1]) -> Option<Self> {
+        let [status, flags, a, b, c, d, e, f] = words[0].to_le_bytes();
+        let short = Short { status, first: words[1], second: words[2] };
+        let head = Self {
+            source: u16::from_le_bytes([a, b]),
+            worker: u32::from_le_bytes([c, d, e, f]),
+            session: words[3] as u16,
+            reply: (words[3] >> 16) as u16,
+            number: words[4] >> 8,
+            short,
+            value_len: (words[3] >> 32) as u32,
+        };
+        let fits = head.value_len == 0 || short.has_value();
+        (flags == 0 && fits && head.number != 0).then_some(head)
+    }
+
+    /// Reads a whole message; `None` unless it is a reply, whole and with the right checksum.
+    pub fn read(message: &[u8]) -> Option<Self> {
+        let head = Self::parse(last_words(message)?)?;
+        (head.message_len() == message.len() && has_checksum(message)).then_some(head)
+    }
+
+    /// Appends the message to `buf`, which must be empty.
+    pub fn write(&self, value: &[u8], buf: &mut Buf) {
+        assert!(buf.is_empty(), "a message is on its own");
+        debug_assert_eq!(value.len(), self.value_len());
+        buf.extend_from_slice(&[0; 8][..self.value_at().start]);
+        buf.extend_from_slice(value);
+        let [a, b] = self.source.to_le_bytes();
+        let [c, d, e, f] = self.worker.to_le_bytes();
+        seal(
+            buf,
+            &[
+                u64::from_le_bytes([self.short.status, 0, a, b, c, d, e, f]),
+                self.short.first,
+                self.short.second,
+                u64::from(self.session)
+                    | u64::from(self.reply) << 16
+                    | u64::from(self.value_len) << 32,
+                self.number << 8,
+            ],
+        );
+    }
+}
+
+/// Appends a trailer and the checksum.
+#[inline]
+fn seal(buf: &mut Buf, words: &[u64]) {
+    for word in words {
+        buf.extend_from_slice(&word.to_le_bytes());
+    }
+    let sum = xxh3_64(buf);
+    buf.extend_from_slice(&sum.to_le_bytes());
+}
+
+/// Whether the last word of a message is the checksum of what comes before.
+#[inline]
+pub(super) fn has_checksum(message: &[u8]) -> bool {
+    message
+        .split_last_chunk::<8>()
+        .is_some_and(|(before, sum)| xxh3_64(before) == u64::from_le_bytes(*sum))
+}
+
+/// The `N` words before the last one; `None` if there are not so many.
+fn last_words<const N: usize>(message: &[u8]) -> Option<[u64; N]> {
+    let end = message.len().checked_sub(8)?;
+    let start = end.checked_sub(N * 8)?;
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(message[start..end].chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::requests::reply::Answer;
+
+    fn operations(value: &[u8], operand: u64, expiry: Option<u64>) -> Vec<Operation<'_>> {
+        let options = PutOptions { expires_at_ms: expiry };
+        vec![
+            Operation::Get,
+            Operation::Contains,
+            Operation::Put { value, options },
+            Operation::PutIf { value, expect: Expect::Absent, options },
+            Operation::PutIf { value, expect: Expect::Version(operand), options },
+            Operation::Delete,
+            Operation::FetchAdd(operand),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn requests_survive_the_trip_and_every_flipped_bit_is_noticed(
+            key in prop::collection::vec(any::<u8>(), 1..40),
+            value in prop::collection::vec(any::<u8>(), 0..60),
+            (operand, expiry, flip) in any::<(u64, Option<u64>, u16)>(),
+            (number, attempt, reply) in (1u64..1 << NUMBER_BITS, any::<u8>(), any::<u16>()),
+        ) {
+            for operation in operations(&value, operand, expiry) {
+                let new = Ticket::new(9, 7, &key, Some(&operation));
+                let ticket = Ticket { worker: 5, number, attempt, reply, ..new };
+                let mut message = Buf::new();
+                ticket.write(&key, Some(&operation), &mut message);
+                prop_assert_eq!(message.len(), ticket.message_len());
+                prop_assert!(message.len() <= key.len() + value.len() + REQUEST_OVERHEAD_BYTES + 7);
+                prop_assert_eq!(Ticket::read(&message), Some(ticket));
+                prop_assert_eq!(ticket.request(&message), Request { key: &key, operation });
+                let mut bad = message.to_vec();
+                let bit = usize::from(flip) % (bad.len() * 8);
+                bad[bit / 8] ^= 1 << (bit % 8);
+                prop_assert_eq!(Ticket::read(&bad), None);
+            }
+        }
+
+        #[test]
+        fn replies_survive_the_trip_and_every_flipped_bit_is_noticed(
+            value in prop::collection::vec(any::<u8>(), 0..60),
+            (first, second, flip) in any::<(u64, u64, u16)>(),
+        ) {
+            let ticket = Ticket { number: 3, ..Ticket::new(9, 7, b"k", Some(&Operation::Get)) };
+            let found = Answer::found(&value, first, (second != 0).then_some(second));
+            let head = ReplyHead::new(&ticket, 2, 5, found.short(), &value);
+            let mut message = Buf::new();
+            head.write(&value, &mut message);
+            prop_assert_eq!(ReplyHead::read(&message), Some(head));
+            prop_assert_eq!(&message[head.value_at()], &value[..]);
+            let mut bad = message.to_vec();
+            let bit = usize::from(flip) % (bad.len() * 8);
+            bad[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(ReplyHead::read(&bad), None);
+        }
+
+        #[test]
+        fn hostile_bytes_with_the_right_checksum_do_not_panic(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..120),
+            code in 0u8..12, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
+        ) {
+            // Bytes that mean nothing are dropped at once: these look like a request.
+            if let Some(at) = bytes.len().checked_sub(REQUEST_TRAILER_BYTES) {
+                bytes[at] = code;
+                bytes[at + 1] = flags;
+                bytes[at + 2..at + 4].copy_from_slice(&key.to_le_bytes());
+                bytes[at + 20..at + 24].copy_from_slice(&value_len.to_le_bytes());
+                let end = bytes.len() - 8;
+                let sum = xxh3_64(&bytes[..end]);
+                bytes[end..].copy_from_slice(&sum.to_le_bytes());
+            }
+            if let Some(ticket) = Ticket::read(&bytes) {
+                let Request { key, .. } = ticket.request(&bytes);
+                prop_assert_eq!(key.is_empty(), ticket.is_hello());
+            }
+            if let Some(head) = ReplyHead::read(&bytes) {
+                prop_assert_eq!(bytes[head.value_at()].len(), head.value_len());
+                let _ = head.short.answer(&bytes[head.value_at()]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_greeting_is_a_message_without_a_key() {
+        let ticket = Ticket { number: 1, ..Ticket::new(9, 7, b"", None) };
+        let mut message = Buf::new();
+        ticket.write(b"", None, &mut message);
+        assert_eq!(message.len(), REQUEST_TRAILER_BYTES);
+        assert_eq!(Ticket::read(&message), Some(ticket));
+        assert!(ticket.is_hello() && ticket.request(&message).key.is_empty());
+    }
+}

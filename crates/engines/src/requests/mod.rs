@@ -1,0 +1,149 @@
+//! Requests and replies: the one mechanism of all engines whose servers take part in an operation.
+//!
+//! A **client** is a session slot of a node, a **worker** one of those that a node has for a table.
+//! A client sends a request to a worker and waits for the reply; it may have *window* requests under
+//! way at a worker. Requests are WRITEs into slots that the worker polls (herd §4.2), or SENDs;
+//! replies are WRITEs into slots that the client polls (nessie §5), or SENDs (herd §4.3).
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | [`layout`] | where the slots are |
+//! | [`message`] | the bytes of a request and of a reply |
+//! | [`reply`] | what can be answered |
+//! | `client.rs`, `window.rs` | sends, waits, sends again; numbers, and which of them are under way |
+//! | `worker.rs`, `memory.rs` | finds requests; executes each once |
+//! | [`path`] | WRITEs and SENDs, both ways |
+//!
+//! # How an engine uses it
+//! The client: a [`Requester`] with the two paths of the engine; one
+//! [`call`](Requester::call) is one operation.
+//!
+//! The worker: an [`Inbox`]. Take what comes with [`Inbox::poll`] (slots) or [`Inbox::accept`]
+//! (datagrams), as many and as far ahead as the engine likes, each with a buffer of its own; execute
+//! [`Ticket::request`]; then [`Inbox::complete`] in any order, which remembers the answer and makes
+//! the reply, and send that with [`send_reply`] (WRITE) or `Messages::send_all`. What comes as
+//! [`Incoming::Answer`] is answered with [`Inbox::repeat`] and not executed. [`Incoming::Hello`] says
+//! that whatever is sent to the ticket's client goes where this datagram came from.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use loch_engines::epoch::Session;
+//! use loch_engines::operation::{Operation, Outcome};
+//! use loch_engines::requests::*;
+//! # use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, lanes::block_on, shm::*};
+//! # let dir = tempfile::tempdir()?;
+//! # let region = Arc::new(Region::create(&dir.path().join("region"), 1 << 20)?);
+//! # let endpoint = || { let mut e = ShmEndpoint::new(RegionId(0)); e.attach(RegionId(0), region.clone()); e };
+//! let service = Service {
+//!     workers: 1, window: 4, replies: 8, sessions_per_node: 2,
+//!     request_bytes: Service::request_bytes_for(16, 100)?,
+//!     reply_bytes: Service::reply_bytes_for(100)?,
+//!     ..Service::default()
+//! };
+//! let area = Area::new(service, 1)?;
+//! let map = Arc::new(RequestMap::new(area, vec![RemoteAddr::new(RegionId(0), 1 << 16)]));
+//! let (to, home) = (WorkerId { node: 0, worker: 0 }, RegionId(0));
+//!
+//! let server = endpoint();
+//! let mut inbox = Inbox::open(&server, &map, to)?;
+//! let client = endpoint();
+//! let replies = WrittenReplies::of(&map, map.area().client(0, 1));
+//! let session = Session::new(home, 1, 77);
+//! let requester =
+//!     Requester::new(map.clone(), &session, 0, ByWrite { home }, replies, Timing::default());
+//!
+//! let asks = requester.call(&client, to, b"key", Operation::Get, Buf::new());
+//! let serves = async {
+//!     let mut message = Buf::new();
+//!     loop {
+//!         if let Some(Incoming::Execute(ticket)) = inbox.poll(&server, &mut message)? {
+//!             assert_eq!(ticket.request(&message).key, b"key");
+//!             let answer = Answer::found(b"value", 5, None);
+//!             let mut reply = Buf::new();
+//!             inbox.complete(&ticket, &answer, &mut reply);
+//!             return send_reply(&server, &map, home, &ticket, reply).await.1;
+//!         }
+//!         breathe(&server).await;
+//!     }
+//! };
+//! # let (mut asks, mut serves) = (std::pin::pin!(asks), std::pin::pin!(serves));
+//! # let mut served = false;
+//! # let reply = block_on(std::future::poll_fn(|cx| {
+//! #     use std::future::Future;
+//! #     if !served && serves.as_mut().poll(cx).is_ready() { served = true; }
+//! #     asks.as_mut().poll(cx)
+//! # }))?;
+//! let value = reply.into_value().expect("it was found");
+//! assert_eq!((&value[..], value.version()), (&b"value"[..], 5));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Invariants
+//! 1. Request `r` of a client at a worker lies in slot `r mod window`, and is sent only when the one
+//!    that had the slot before was answered or is not waited for any more. Nothing is ever zeroed.
+//! 2. A message counts only with the number that is looked for and the right checksum.
+//! 3. A worker executes a mutation of one session at most once ([`Inbox`]); reads it may execute
+//!    again.
+//! 4. A worker executes only what was meant for its own incarnation. There is one worker of a number
+//!    at a time: a node starts one after it has stopped the one before.
+//!
+//! # Faults
+//! * **A message is lost, comes twice, or late.** The client sends a request again until it is
+//!   answered or its time is up. What comes twice is answered from memory; what comes after its slot
+//!   was used anew is dropped, or overwrites what is there, which then is sent again.
+//! * **A client dies.** Nobody waits for it. What it had sent may still be executed, until the next
+//!   session of its slot is heard of: that makes the worker forget the dead one.
+//! * **A worker dies.** Its clients wait until the node has another, which tells them that they
+//!   believe in the wrong incarnation. Reads are sent again; a mutation is ambiguous if the dead
+//!   worker may have got it, that is, unless the first attempt met the new one.
+//! * **A worker stands still.** Its clients wait, until their time is up.
+//! * **Hostile bytes** in slots and datagrams cost the worker time and nothing else; but whoever may
+//!   write another client's slots can speak in its name.
+
+mod client;
+mod counts;
+pub mod layout;
+mod mapped;
+mod memory;
+pub mod message;
+pub mod path;
+pub mod reply;
+mod wait;
+mod window;
+mod worker;
+
+use loch_fabric::{Buf, Fabric, FabricError, RegionId};
+
+pub use client::{Reply, Requester, Timing};
+pub use counts::Counts;
+pub use layout::{Area, RequestMap, Service, WorkerId};
+pub use message::{Request, Ticket};
+pub use path::{
+    BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, SentReplies, WrittenReplies,
+};
+pub use reply::{Answer, Failure, Short};
+pub use wait::{breathe, within};
+pub use worker::{Inbox, Incoming};
+
+/// WRITEs a reply, as [`Inbox::complete`] or [`Inbox::repeat`] made it, into the slot that waits for
+/// it, from a worker whose node is `home`. Gives the buffer back.
+///
+/// # Errors
+/// The fabric's. The client will ask again.
+pub async fn send_reply<F: Fabric>(
+    fabric: &F,
+    map: &RequestMap,
+    home: RegionId,
+    ticket: &Ticket,
+    reply: Buf,
+) -> (Buf, Result<(), FabricError>) {
+    let service = map.area().service();
+    let fits = ticket.reply < service.replies && reply.len() <= service.reply_bytes as usize;
+    if !fits {
+        // Nobody who asks by the rules waits for it.
+        return (reply, Ok(()));
+    }
+    let slot = (map.reply_addr(ticket.client, ticket.reply), service.reply_bytes);
+    let (reply, done) = path::write(fabric, home, slot, reply).await;
+    (reply, done.map(|_| ()))
+}

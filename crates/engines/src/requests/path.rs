@@ -1,0 +1,276 @@
+//! The ways of messages: WRITEs into slots or SENDs of datagrams, for requests and for replies.
+//!
+//! Whoever writes into its own node's memory stores: that is no verb (nessie §5).
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use loch_fabric::limits::CACHE_LINE_BYTES;
+use loch_fabric::{Buf, Fabric, FabricError, Messages, RegionId, RemoteAddr, UnreliableWrites};
+
+use super::layout::{RequestMap, WorkerId};
+use super::mapped;
+use super::message::ReplyHead;
+
+/// A way of messages.
+pub trait Path {
+    /// Whether it SENDs, of which the fabric's counters do not know, or else WRITEs.
+    const BY_SEND: bool;
+}
+
+/// How a client's requests reach workers.
+pub trait RequestPath<F: Fabric>: Path {
+    /// Sends a message to a worker. `slot` is the slot, of `bytes` bytes, where the worker looks for
+    /// it. Gives the buffer back, and says whether a round trip was waited for.
+    ///
+    /// # Errors
+    /// The fabric's. [`FabricError::OutcomeUnknown`] alone leaves open whether it arrived.
+    fn send(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        slot: (RemoteAddr, u32),
+        message: Buf,
+    ) -> impl Future<Output = (Buf, Result<bool, FabricError>)>;
+}
+
+/// How replies reach a client.
+pub trait ReplyPath<F: Fabric>: Path {
+    /// The reply that has come for reply slot `reply` and is `expected`, its bytes in `message`;
+    /// `None` if there is none yet.
+    ///
+    /// # Errors
+    /// The fabric's, if the client's own region is not mapped.
+    fn poll(
+        &self,
+        fabric: &F,
+        reply: u16,
+        expected: impl Fn(&ReplyHead) -> bool,
+        message: &mut Buf,
+    ) -> Result<Option<ReplyHead>, FabricError>;
+
+    /// What a client sends to a worker before its first request, and when it had no answer for a
+    /// while, so that the worker knows where replies go; `hello` makes the message.
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn introduce(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        hello: impl FnOnce() -> Buf,
+    ) -> Result<(), FabricError>;
+}
+
+/// WRITEs a message into the end of a slot; whether a round trip was waited for. What fits a cache
+/// line goes inline and unsignaled.
+pub(super) async fn write<F: Fabric>(
+    fabric: &F,
+    home: RegionId,
+    (slot, bytes): (RemoteAddr, u32),
+    message: Buf,
+) -> (Buf, Result<bool, FabricError>) {
+    debug_assert!(message.len() <= bytes as usize, "a slot has room for its longest message");
+    let at = slot.add(u64::from(bytes) - message.len() as u64);
+    if slot.region() == home {
+        let done = fabric.store(at, &[&message]);
+        return (message, done.map(|()| false));
+    }
+    if message.len() <= CACHE_LINE_BYTES {
+        let done = fabric.write_unsignaled(at, &message);
+        return (message, done.map(|()| false));
+    }
+    let (message, done) = fabric.write(at, message).await;
+    (message, done.map(|()| true))
+}
+
+/// Requests by WRITE over reliable connections (nessie §5).
+#[derive(Clone, Copy, Debug)]
+pub struct ByWrite {
+    /// The client's node.
+    pub home: RegionId,
+}
+
+impl Path for ByWrite {
+    const BY_SEND: bool = false;
+}
+
+impl<F: Fabric> RequestPath<F> for ByWrite {
+    #[inline]
+    async fn send(
+        &self,
+        fabric: &F,
+        _: WorkerId,
+        slot: (RemoteAddr, u32),
+        message: Buf,
+    ) -> (Buf, Result<bool, FabricError>) {
+        write(fabric, self.home, slot, message).await
+    }
+}
+
+/// Requests by WRITE over unreliable connections (herd §4.2).
+#[derive(Clone, Copy, Debug)]
+pub struct ByUnreliableWrite {
+    /// The client's node.
+    pub home: RegionId,
+}
+
+impl Path for ByUnreliableWrite {
+    const BY_SEND: bool = false;
+}
+
+impl<F: UnreliableWrites> RequestPath<F> for ByUnreliableWrite {
+    #[inline]
+    async fn send(
+        &self,
+        fabric: &F,
+        _: WorkerId,
+        (slot, bytes): (RemoteAddr, u32),
+        message: Buf,
+    ) -> (Buf, Result<bool, FabricError>) {
+        let at = slot.add(u64::from(bytes) - message.len() as u64);
+        let done = if slot.region() == self.home {
+            fabric.store(at, &[&message])
+        } else {
+            fabric.write_unreliable(at, &message)
+        };
+        (message, done.map(|()| false))
+    }
+}
+
+/// Requests by SEND (herd §5.5, pilaf §4), to workers known by these names.
+#[derive(Clone, Debug)]
+pub struct BySend<P> {
+    /// Each worker's, by [`Area::source`](super::layout::Area::source).
+    pub workers: Vec<P>,
+    /// Workers of a node.
+    pub per_node: u16,
+}
+
+impl<P: Copy> BySend<P> {
+    fn worker(&self, to: WorkerId) -> P {
+        self.workers[usize::from(to.node) * usize::from(self.per_node) + usize::from(to.worker)]
+    }
+}
+
+impl<P> Path for BySend<P> {
+    const BY_SEND: bool = true;
+}
+
+impl<F: Fabric + Messages> RequestPath<F> for BySend<F::Peer> {
+    #[inline]
+    async fn send(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        _: (RemoteAddr, u32),
+        message: Buf,
+    ) -> (Buf, Result<bool, FabricError>) {
+        let done = fabric.send(self.worker(to), &message);
+        (message, done.map(|()| false))
+    }
+}
+
+/// Replies by WRITE into reply slots of the client's own node.
+#[derive(Clone, Debug)]
+pub struct WrittenReplies {
+    /// The first of the client's reply slots.
+    pub first: RemoteAddr,
+    /// Bytes of each.
+    pub bytes: u32,
+}
+
+impl WrittenReplies {
+    /// Those of a client.
+    pub fn of(map: &RequestMap, client: u32) -> Self {
+        let bytes = map.area().service().reply_bytes;
+        assert!(bytes > 0, "the table has reply slots");
+        Self { first: map.reply_addr(client, 0), bytes }
+    }
+}
+
+impl Path for WrittenReplies {
+    const BY_SEND: bool = false;
+}
+
+impl<F: Fabric> ReplyPath<F> for WrittenReplies {
+    #[inline]
+    fn poll(
+        &self,
+        fabric: &F,
+        reply: u16,
+        expected: impl Fn(&ReplyHead) -> bool,
+        message: &mut Buf,
+    ) -> Result<Option<ReplyHead>, FabricError> {
+        let slot = self.first.add(u64::from(reply) * u64::from(self.bytes));
+        mapped::load_reply(fabric, slot, self.bytes, expected, message)
+    }
+
+    #[inline]
+    fn introduce(&self, _: &F, _: WorkerId, _: impl FnOnce() -> Buf) -> Result<(), FabricError> {
+        Ok(())
+    }
+}
+
+/// Replies by SEND (herd §4.3). What comes for another lane is kept until that lane looks.
+#[derive(Debug)]
+pub struct SentReplies<P> {
+    to: BySend<P>,
+    /// By reply slot: the newest that came and was not taken.
+    arrived: RefCell<Vec<Option<(ReplyHead, Buf)>>>,
+}
+
+impl<P: Copy> SentReplies<P> {
+    /// Those of a client of these workers.
+    pub fn new(to: BySend<P>, map: &RequestMap) -> Self {
+        let replies = usize::from(map.area().service().replies);
+        let arrived = RefCell::new((0..replies).map(|_| None).collect());
+        Self { to, arrived }
+    }
+}
+
+impl<P> Path for SentReplies<P> {
+    const BY_SEND: bool = true;
+}
+
+impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
+    fn poll(
+        &self,
+        fabric: &F,
+        reply: u16,
+        expected: impl Fn(&ReplyHead) -> bool,
+        message: &mut Buf,
+    ) -> Result<Option<ReplyHead>, FabricError> {
+        let mut arrived = self.arrived.borrow_mut();
+        if let Some((head, bytes)) = arrived[usize::from(reply)].take()
+            && expected(&head)
+        {
+            *message = bytes;
+            return Ok(Some(head));
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        // Dropped while it waits it takes none, so asking costs nothing but the question.
+        while let Poll::Ready((_, bytes)) = pin!(fabric.receive(Buf::new())).poll(&mut cx) {
+            let Some(head) = ReplyHead::read(&bytes) else { continue };
+            if head.reply == reply && expected(&head) {
+                *message = bytes;
+                return Ok(Some(head));
+            }
+            if let Some(place) = arrived.get_mut(usize::from(head.reply)) {
+                *place = Some((head, bytes));
+            }
+        }
+        Ok(None)
+    }
+
+    fn introduce(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        hello: impl FnOnce() -> Buf,
+    ) -> Result<(), FabricError> {
+        fabric.send(self.to.worker(to), &hello())
+    }
+}

@@ -1,0 +1,272 @@
+//! What a worker answers, and the few bytes of it that it remembers.
+
+use loch_fabric::{FabricError, RemoteAddr};
+
+use crate::error::EngineError;
+use crate::operation::Outcome;
+
+/// An answer to a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer<'a> {
+    /// The operation was done.
+    Done(Outcome<'a>),
+    /// It was not, or nobody knows.
+    Failed(Failure),
+    /// It was not looked at: it was meant for another incarnation of the worker than this one.
+    Stale(u32),
+}
+
+/// Why a worker could not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// [`EngineError::ValueTooLong`].
+    ValueTooLong {
+        /// Its bytes.
+        len: u64,
+        /// The table's limit.
+        max: u64,
+    },
+    /// [`EngineError::IndexFull`].
+    IndexFull {
+        /// Slots of the whole index.
+        slots: u64,
+        /// Moves that were allowed.
+        moves: u64,
+    },
+    /// [`EngineError::OutOfMemory`].
+    OutOfMemory {
+        /// Bytes of the entry.
+        bytes: u64,
+        /// Bytes there are.
+        capacity: u64,
+    },
+    /// [`EngineError::Timeout`].
+    Timeout {
+        /// The operation's time.
+        timeout_us: u64,
+    },
+    /// [`EngineError::NotACounter`].
+    NotACounter {
+        /// Bytes of the value.
+        len: u64,
+    },
+    /// [`EngineError::Damaged`]; what is damaged stands in the worker's log.
+    Damaged,
+    /// [`EngineError::Ambiguous`].
+    Ambiguous,
+    /// The worker does not do this, or could not reach its memory. Nothing was changed.
+    Refused,
+}
+
+/// An answer but for the bytes of a value: what is remembered of a mutation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Short {
+    pub(super) status: u8,
+    pub(super) first: u64,
+    pub(super) second: u64,
+}
+
+/// Answers as they stand in a reply.
+mod status {
+    pub const STALE: u8 = 1;
+    pub const FOUND: u8 = 2;
+    pub const FOUND_EXPIRING: u8 = 3;
+    pub const ABSENT: u8 = 4;
+    pub const CONTAINED: u8 = 5;
+    pub const STORED: u8 = 6;
+    pub const REFUSED: u8 = 7;
+    pub const REFUSED_ABSENT: u8 = 8;
+    pub const DELETED: u8 = 9;
+    pub const BEFORE: u8 = 10;
+    pub const VALUE_TOO_LONG: u8 = 16;
+    pub const INDEX_FULL: u8 = 17;
+    pub const OUT_OF_MEMORY: u8 = 18;
+    pub const TIMEOUT: u8 = 19;
+    pub const NOT_A_COUNTER: u8 = 20;
+    pub const DAMAGED: u8 = 21;
+    pub const AMBIGUOUS: u8 = 22;
+    pub const NOT_DONE: u8 = 23;
+}
+
+impl<'a> Answer<'a> {
+    /// A value that was found.
+    pub fn found(value: &'a [u8], version: u64, expires_at_ms: Option<u64>) -> Self {
+        Answer::Done(Outcome::Found { version, expires_at_ms, value })
+    }
+
+    /// The value that goes with the short answer.
+    #[inline]
+    pub fn value(&self) -> &'a [u8] {
+        match self {
+            Answer::Done(Outcome::Found { value, .. }) => value,
+            _ => &[],
+        }
+    }
+
+    /// Everything but the value.
+    #[inline]
+    pub fn short(&self) -> Short {
+        let (status, first, second) = match *self {
+            Answer::Stale(incarnation) => (status::STALE, u64::from(incarnation), 0),
+            Answer::Failed(failure) => return failure.short(),
+            Answer::Done(outcome) => match outcome {
+                Outcome::Found { version, expires_at_ms: None, .. } => (status::FOUND, version, 0),
+                Outcome::Found { version, expires_at_ms: Some(at), .. } => {
+                    (status::FOUND_EXPIRING, version, at)
+                }
+                Outcome::Absent => (status::ABSENT, 0, 0),
+                Outcome::Contained(is) => (status::CONTAINED, u64::from(is), 0),
+                Outcome::Stored(version) => (status::STORED, version, 0),
+                Outcome::Refused(Some(version)) => (status::REFUSED, version, 0),
+                Outcome::Refused(None) => (status::REFUSED_ABSENT, 0, 0),
+                Outcome::Deleted(was) => (status::DELETED, u64::from(was), 0),
+                Outcome::Before(number) => (status::BEFORE, number, 0),
+            },
+        };
+        Short { status, first, second }
+    }
+}
+
+impl Short {
+    /// Whether a value goes with it.
+    #[inline]
+    pub(super) fn has_value(&self) -> bool {
+        matches!(self.status, status::FOUND | status::FOUND_EXPIRING)
+    }
+
+    /// The answer, with its value; `None` if there is no such answer.
+    #[inline]
+    pub fn answer<'a>(&self, value: &'a [u8]) -> Option<Answer<'a>> {
+        let (first, second) = (self.first, self.second);
+        let outcome = match self.status {
+            status::STALE => return Some(Answer::Stale(u32::try_from(first).ok()?)),
+            status::FOUND => Outcome::Found { version: first, expires_at_ms: None, value },
+            status::FOUND_EXPIRING => {
+                Outcome::Found { version: first, expires_at_ms: Some(second), value }
+            }
+            status::ABSENT => Outcome::Absent,
+            status::CONTAINED => Outcome::Contained(first != 0),
+            status::STORED => Outcome::Stored(first),
+            status::REFUSED => Outcome::Refused(Some(first)),
+            status::REFUSED_ABSENT => Outcome::Refused(None),
+            status::DELETED => Outcome::Deleted(first != 0),
+            status::BEFORE => Outcome::Before(first),
+            _ => return Failure::read(*self).map(Answer::Failed),
+        };
+        Some(Answer::Done(outcome))
+    }
+}
+
+impl Failure {
+    fn short(self) -> Short {
+        let (status, first, second) = match self {
+            Failure::ValueTooLong { len, max } => (status::VALUE_TOO_LONG, len, max),
+            Failure::IndexFull { slots, moves } => (status::INDEX_FULL, slots, moves),
+            Failure::OutOfMemory { bytes, capacity } => (status::OUT_OF_MEMORY, bytes, capacity),
+            Failure::Timeout { timeout_us } => (status::TIMEOUT, timeout_us, 0),
+            Failure::NotACounter { len } => (status::NOT_A_COUNTER, len, 0),
+            Failure::Damaged => (status::DAMAGED, 0, 0),
+            Failure::Ambiguous => (status::AMBIGUOUS, 0, 0),
+            Failure::Refused => (status::NOT_DONE, 0, 0),
+        };
+        Short { status, first, second }
+    }
+
+    fn read(Short { status, first, second }: Short) -> Option<Self> {
+        Some(match status {
+            status::VALUE_TOO_LONG => Failure::ValueTooLong { len: first, max: second },
+            status::INDEX_FULL => Failure::IndexFull { slots: first, moves: second },
+            status::OUT_OF_MEMORY => Failure::OutOfMemory { bytes: first, capacity: second },
+            status::TIMEOUT => Failure::Timeout { timeout_us: first },
+            status::NOT_A_COUNTER => Failure::NotACounter { len: first },
+            status::DAMAGED => Failure::Damaged,
+            status::AMBIGUOUS => Failure::Ambiguous,
+            status::NOT_DONE => Failure::Refused,
+            _ => return None,
+        })
+    }
+
+    /// What the client's caller is told. `at` is where the request was sent.
+    #[cold]
+    pub fn into_error(self, at: RemoteAddr) -> EngineError {
+        match self {
+            Failure::ValueTooLong { len, max } => EngineError::ValueTooLong { len, max },
+            Failure::IndexFull { slots, moves } => {
+                EngineError::IndexFull { slots, moves: moves as usize }
+            }
+            Failure::OutOfMemory { bytes, capacity } => {
+                EngineError::OutOfMemory { bytes, capacity }
+            }
+            Failure::Timeout { timeout_us } => EngineError::Timeout { timeout_us },
+            Failure::NotACounter { len } => EngineError::NotACounter { len },
+            Failure::Damaged => EngineError::Damaged {
+                what: format!("the worker that serves {at} says so: see its log"),
+            },
+            Failure::Ambiguous => EngineError::Ambiguous(FabricError::OutcomeUnknown { at }),
+            Failure::Refused => {
+                EngineError::Fabric(FabricError::Unreachable { region: at.region() })
+            }
+        }
+    }
+}
+
+impl From<&EngineError> for Failure {
+    #[cold]
+    fn from(error: &EngineError) -> Self {
+        match *error {
+            EngineError::ValueTooLong { len, max } => Failure::ValueTooLong { len, max },
+            EngineError::IndexFull { slots, moves } => {
+                Failure::IndexFull { slots, moves: moves as u64 }
+            }
+            EngineError::OutOfMemory { bytes, capacity } => {
+                Failure::OutOfMemory { bytes, capacity }
+            }
+            EngineError::Timeout { timeout_us } => Failure::Timeout { timeout_us },
+            EngineError::NotACounter { len } => Failure::NotACounter { len },
+            EngineError::Damaged { .. } => Failure::Damaged,
+            EngineError::Ambiguous(_) => Failure::Ambiguous,
+            EngineError::KeyEmpty
+            | EngineError::KeyTooLong { .. }
+            | EngineError::ReadOnly
+            | EngineError::Fabric(_) => Failure::Refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_survive_the_trip() {
+        let answers = [
+            Answer::Stale(77),
+            Answer::found(b"value", 3, None),
+            Answer::found(b"value", 3, Some(0)),
+            Answer::Done(Outcome::Absent),
+            Answer::Done(Outcome::Contained(true)),
+            Answer::Done(Outcome::Stored(1 << 60)),
+            Answer::Done(Outcome::Refused(None)),
+            Answer::Done(Outcome::Refused(Some(4))),
+            Answer::Done(Outcome::Deleted(false)),
+            Answer::Done(Outcome::Before(u64::MAX)),
+            Answer::Failed(Failure::ValueTooLong { len: 9, max: 8 }),
+            Answer::Failed(Failure::IndexFull { slots: 9, moves: 5 }),
+            Answer::Failed(Failure::OutOfMemory { bytes: 9, capacity: 8 }),
+            Answer::Failed(Failure::Timeout { timeout_us: 9 }),
+            Answer::Failed(Failure::NotACounter { len: 9 }),
+            Answer::Failed(Failure::Damaged),
+            Answer::Failed(Failure::Ambiguous),
+            Answer::Failed(Failure::Refused),
+        ];
+        for answer in answers {
+            assert_eq!(answer.short().answer(answer.value()), Some(answer.clone()));
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_none_is_no_answer() {
+        let known = |status| Short { status, first: 0, second: 0 }.answer(&[]).is_some();
+        assert_eq!((0..=u8::MAX).filter(|status| known(*status)).count(), 18);
+    }
+}

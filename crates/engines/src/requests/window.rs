@@ -1,0 +1,135 @@
+//! The client's half of the window: which numbers are under way at each worker, and which reply
+//! slots are waited for.
+
+use std::cell::{Cell, RefCell};
+
+use super::message::NUMBER_BITS;
+
+/// What a client knows of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// The incarnation that the client believes in; 0: of none so far, so that the worker tells.
+    pub incarnation: Cell<u32>,
+    /// Whether this incarnation has answered.
+    pub heard: Cell<bool>,
+    /// The number of the last request.
+    last: Cell<u64>,
+    /// Whether the slot of a number is taken, by its remainder.
+    taken: RefCell<Vec<bool>>,
+}
+
+impl Line {
+    pub fn new(window: u16) -> Self {
+        Self { taken: RefCell::new(vec![false; usize::from(window)]), ..Self::default() }
+    }
+
+    /// Believes in an incarnation from now on.
+    #[inline]
+    pub fn believe(&self, incarnation: u32) {
+        if self.incarnation.replace(incarnation) != incarnation {
+            self.heard.set(false);
+        }
+    }
+
+    /// The next number, if its slot is free: then that is taken.
+    #[inline]
+    pub fn take(&self) -> Option<u64> {
+        let number = self.last.get() + 1;
+        assert!(number >> NUMBER_BITS == 0, "a session has {NUMBER_BITS} bits of requests");
+        let mut taken = self.taken.borrow_mut();
+        let slots = taken.len() as u64;
+        let slot = &mut taken[(number % slots) as usize];
+        if *slot {
+            return None;
+        }
+        *slot = true;
+        self.last.set(number);
+        Some(number)
+    }
+
+    /// Frees the slot of a number: it was answered, or nobody waits for the answer any more.
+    #[inline]
+    pub fn give_back(&self, number: u64) {
+        let mut taken = self.taken.borrow_mut();
+        let slots = taken.len() as u64;
+        taken[(number % slots) as usize] = false;
+    }
+}
+
+/// Reply slots that nobody waits for.
+#[derive(Debug)]
+pub(super) struct Replies {
+    free: RefCell<Vec<u16>>,
+}
+
+impl Replies {
+    pub fn new(replies: u16) -> Self {
+        Self { free: RefCell::new((0..replies).rev().collect()) }
+    }
+
+    #[inline]
+    pub fn take(&self) -> Option<u16> {
+        self.free.borrow_mut().pop()
+    }
+
+    #[inline]
+    pub fn give_back(&self, reply: u16) {
+        self.free.borrow_mut().push(reply);
+    }
+}
+
+/// A number and a reply slot, given back when this is dropped: also when its operation is.
+pub(super) struct UnderWay<'a> {
+    line: &'a Line,
+    replies: &'a Replies,
+    pub number: u64,
+    pub reply: u16,
+}
+
+impl<'a> UnderWay<'a> {
+    /// Takes both, if both are there.
+    #[inline]
+    pub fn take(line: &'a Line, replies: &'a Replies) -> Option<Self> {
+        let reply = replies.take()?;
+        let Some(number) = line.take() else {
+            replies.give_back(reply);
+            return None;
+        };
+        Some(Self { line, replies, number, reply })
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.line.give_back(self.number);
+        self.replies.give_back(self.reply);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_holds_back_what_has_no_slot() {
+        let (line, replies) = (Line::new(2), Replies::new(3));
+        let first = UnderWay::take(&line, &replies).unwrap();
+        let second = UnderWay::take(&line, &replies).unwrap();
+        assert_eq!((first.number, second.number), (1, 2));
+        assert!(UnderWay::take(&line, &replies).is_none());
+        // The slot of the third is that of the first, whatever became of the second.
+        drop(second);
+        assert!(UnderWay::take(&line, &replies).is_none());
+        drop(first);
+        assert_eq!(UnderWay::take(&line, &replies).map(|u| u.number), Some(3));
+    }
+
+    #[test]
+    fn reply_slots_bound_what_is_under_way_at_all() {
+        let (a, b, replies) = (Line::new(2), Line::new(2), Replies::new(1));
+        let first = UnderWay::take(&a, &replies).unwrap();
+        assert!(UnderWay::take(&b, &replies).is_none());
+        drop(first);
+        assert!(UnderWay::take(&b, &replies).is_some());
+    }
+}

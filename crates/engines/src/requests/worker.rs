@@ -1,0 +1,281 @@
+//! The worker's half: finds requests, says which of them are to be executed, remembers what they came
+//! to.
+//!
+//! A worker looks at one slot of each *active* client: that of the next number it expects. Whatever
+//! is anywhere else (the first request of a client, one that was sent again, one whose predecessor
+//! got lost) is found by the **roll call**, which looks at all slots of all clients, a few in each
+//! round. So a client that is silent costs next to nothing, however many there are.
+
+use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
+
+use super::layout::{Area, RequestMap, WorkerId};
+use super::mapped;
+use super::memory::{Admission, Memory};
+use super::message::{ReplyHead, Ticket};
+use super::reply::{Answer, Short};
+
+/// What a worker found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    /// A request that is to be executed and answered.
+    Execute(Ticket),
+    /// A request that is only to be answered, so: it was executed before, or is for another
+    /// incarnation of the worker.
+    Answer(Ticket, Short),
+    /// A client introduced itself: what the worker sends to it goes where this came from.
+    Hello(Ticket),
+}
+
+/// A client that the worker looks at in every round.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    client: u32,
+    /// The round in which it last had a request.
+    seen: u32,
+    /// The number of its next request.
+    next: u64,
+    /// The word that tells of it.
+    poll: RemoteAddr,
+}
+
+/// One worker's requests.
+#[derive(Debug)]
+pub struct Inbox {
+    area: Area,
+    id: WorkerId,
+    base: RemoteAddr,
+    source: u16,
+    incarnation: u32,
+    active: Vec<Active>,
+    /// Where in `active` the round is.
+    cursor: usize,
+    rounds: u32,
+    /// The slot at which the roll call goes on: client times window plus slot.
+    called: u64,
+    memory: Memory,
+    /// The poll word of each slot that was last dealt with.
+    dealt: Vec<u64>,
+}
+
+/// Slots that the roll call looks at in each round.
+const CALLED_SLOTS: u64 = 16;
+/// Rounds without a request after which a client is no longer active.
+const ACTIVE_ROUNDS: u32 = 1 << 14;
+
+impl Inbox {
+    /// The requests of worker `id`, which starts now: draws its incarnation and makes it known.
+    /// What is in the slots by now was meant for an earlier one; whoever waits for an answer to it
+    /// will send it again.
+    ///
+    /// # Errors
+    /// The fabric's, if the region of the worker's node is not mapped and writable.
+    pub fn open<F: Fabric>(
+        fabric: &F,
+        map: &RequestMap,
+        id: WorkerId,
+    ) -> Result<Self, FabricError> {
+        let (area, word) = (*map.area(), map.incarnation_addr(id));
+        let last = fabric.load(word)? as u32;
+        let mut incarnation = fabric.random() as u32;
+        while incarnation == 0 || incarnation == last {
+            incarnation = fabric.random() as u32;
+        }
+        let service = area.service();
+        let slots = match service.request_bytes {
+            0 => 0,
+            _ => u64::from(area.clients()) * u64::from(service.window),
+        };
+        let mut inbox = Self {
+            id,
+            base: map.base(id.node),
+            source: area.source(id.node, id.worker),
+            incarnation,
+            active: Vec::new(),
+            cursor: 0,
+            rounds: 0,
+            called: 0,
+            memory: Memory::new(area.clients(), service.window),
+            dealt: vec![0; slots as usize],
+            area,
+        };
+        for slot in 0..slots {
+            inbox.dealt[slot as usize] = fabric.load(inbox.poll_addr(slot))?;
+        }
+        fabric.announce(word, u64::from(incarnation))?;
+        Ok(inbox)
+    }
+
+    /// Which worker this is.
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// This worker's incarnation.
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// Clients that are looked at in every round.
+    pub fn active(&self) -> usize {
+        self.active.len()
+    }
+
+    /// The next request in the slots, its bytes in `message`; `None` at the end of a round, that is,
+    /// after one look at each active client. Of one client at most one request comes in a round.
+    ///
+    /// # Errors
+    /// The fabric's, if the region of the worker's node is no longer mapped.
+    #[inline]
+    pub fn poll<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        message: &mut Buf,
+    ) -> Result<Option<Incoming>, FabricError> {
+        while let Some(active) = self.active.get_mut(self.cursor) {
+            self.cursor += 1;
+            let word = fabric.load(active.poll)?;
+            if word >> 8 != active.next {
+                continue;
+            }
+            active.seen = self.rounds;
+            let (client, next) = (active.client, active.next);
+            let slot = self.area.slot_of(client, next);
+            if word == self.dealt[slot as usize] {
+                // It was for another incarnation, or of another session, and is dealt with.
+                continue;
+            }
+            if let Some(incoming) = self.look(fabric, slot, message)? {
+                return Ok(Some(incoming));
+            }
+        }
+        if self.dealt.is_empty() {
+            return Ok(None);
+        }
+        self.call_the_roll(fabric, message)
+    }
+
+    /// Judges a request that came as a datagram; `None` if there is nothing to do about it.
+    pub fn accept(&mut self, message: &[u8]) -> Option<Incoming> {
+        let ticket = Ticket::read(message)?;
+        self.judge(ticket)
+    }
+
+    /// Remembers what a request came to and writes the reply into `message`, which is cleared.
+    #[inline]
+    pub fn complete(&mut self, ticket: &Ticket, answer: &Answer<'_>, message: &mut Buf) {
+        let short = answer.short();
+        self.memory.keep(ticket, short);
+        self.write_reply(ticket, short, answer.value(), message);
+    }
+
+    /// Writes a reply that is known already into `message`, which is cleared.
+    pub fn repeat(&self, ticket: &Ticket, short: Short, message: &mut Buf) {
+        self.write_reply(ticket, short, &[], message);
+    }
+
+    #[inline]
+    fn write_reply(&self, ticket: &Ticket, short: Short, value: &[u8], message: &mut Buf) {
+        message.clear();
+        ReplyHead::new(ticket, self.source, self.incarnation, short, value).write(value, message);
+    }
+
+    /// Looks at a slot whose poll word changed.
+    #[inline]
+    fn look<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        slot: u64,
+        message: &mut Buf,
+    ) -> Result<Option<Incoming>, FabricError> {
+        let bytes = self.area.service().request_bytes;
+        let Some(ticket) = mapped::load_request(fabric, self.slot_addr(slot), bytes, message)?
+        else {
+            // Not all of it is there yet; or it is nonsense, which costs a look now and then.
+            return Ok(None);
+        };
+        self.dealt[slot as usize] = ticket.poll_word();
+        let in_place = ticket.client < self.area.clients()
+            && self.area.slot_of(ticket.client, ticket.number) == slot;
+        Ok(if in_place { self.judge(ticket) } else { None })
+    }
+
+    #[inline]
+    fn judge(&mut self, ticket: Ticket) -> Option<Incoming> {
+        if ticket.client >= self.area.clients() {
+            return None;
+        }
+        if ticket.is_hello() {
+            return self.memory.greets(&ticket).then_some(Incoming::Hello(ticket));
+        }
+        if ticket.worker != self.incarnation {
+            let short = Answer::Stale(self.incarnation).short();
+            return self.memory.greets(&ticket).then_some(Incoming::Answer(ticket, short));
+        }
+        match self.memory.admit(&ticket) {
+            Admission::New => {
+                self.expect(&ticket);
+                Some(Incoming::Execute(ticket))
+            }
+            Admission::Again => Some(Incoming::Execute(ticket)),
+            Admission::Known(short) => Some(Incoming::Answer(ticket, short)),
+            Admission::Drop => None,
+        }
+    }
+
+    /// Looks for the request after this one from now on.
+    #[inline]
+    fn expect(&mut self, ticket: &Ticket) {
+        if self.dealt.is_empty() {
+            return;
+        }
+        let next = self.memory.newest(ticket.client) + 1;
+        let poll = self.poll_addr(self.area.slot_of(ticket.client, next));
+        let active = Active { client: ticket.client, seen: self.rounds, next, poll };
+        // The usual case: it is the client at which the round is.
+        let at = self.cursor.wrapping_sub(1);
+        match self.active.get_mut(at) {
+            Some(known) if known.client == ticket.client => *known = active,
+            _ => match self.active.iter_mut().find(|known| known.client == ticket.client) {
+                Some(known) => *known = active,
+                None => self.active.push(active),
+            },
+        }
+    }
+
+    /// Ends a round: looks at a few slots, whoever's they are.
+    fn call_the_roll<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        message: &mut Buf,
+    ) -> Result<Option<Incoming>, FabricError> {
+        let slots = self.dealt.len() as u64;
+        for _ in 0..CALLED_SLOTS.min(slots) {
+            let slot = self.called;
+            self.called = (slot + 1) % slots;
+            if fabric.load(self.poll_addr(slot))? == self.dealt[slot as usize] {
+                continue;
+            }
+            if let Some(incoming) = self.look(fabric, slot, message)? {
+                // The round goes on after the last active client, here.
+                return Ok(Some(incoming));
+            }
+        }
+        self.cursor = 0;
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(ACTIVE_ROUNDS) {
+            let rounds = self.rounds;
+            self.active.retain(|active| rounds.wrapping_sub(active.seen) < ACTIVE_ROUNDS);
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    fn slot_addr(&self, slot: u64) -> RemoteAddr {
+        self.base.add(self.area.slot_at(self.id.worker, slot))
+    }
+
+    #[inline]
+    fn poll_addr(&self, slot: u64) -> RemoteAddr {
+        mapped::poll_addr(self.slot_addr(slot), self.area.service().request_bytes)
+    }
+}

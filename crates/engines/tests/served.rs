@@ -1,0 +1,310 @@
+//! Nessie's served versions on simulated clusters: workers and clients die, messages are torn and
+//! overtake each other, and what the clients are told is linearizable.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::nessie::hash::KeyHash;
+use loch_engines::nessie::{self, CacheLimits, release_dead};
+use loch_engines::nessie_hybrid;
+use loch_engines::nessie_server::{self, Served, Turns, Worker};
+use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_engines::requests::{Service, Timing, WorkerId, breathe};
+use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
+use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+
+mod servers;
+
+use servers::{Engine, Seat, Setting};
+
+/// A worker serves so many requests at a time.
+const LANES: usize = 4;
+/// How long a worker's nessie client goes on with an operation.
+const TIMEOUT_US: u64 = 20_000;
+
+fn table(setting: &Setting) -> Served {
+    let bit = |n: u32| setting.draw >> n & 1 == 1;
+    let options = Options {
+        filter_bits: bit(0),
+        multi_read: bit(1),
+        cache: [None, Some(true), Some(false)][setting.draw as usize / 4 % 3],
+        batched_reads: None,
+        checksums: true,
+    };
+    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, 1 << 10, options);
+    let mut geometry = planned.unwrap().coupled();
+    // So few slots that inserts move others, and so few chunks that memory is used again.
+    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, 4);
+    geometry.chunks = 40;
+    let shape = geometry.validate().unwrap();
+    Served::new(shape, setting.service, &servers::places(setting)).unwrap()
+}
+
+fn bytes(map: &Served) -> u64 {
+    Served::bytes(&map.table.shape, map.requests.area())
+}
+
+fn nessie_client(map: &Served, seat: Seat) -> nessie::Client<SimEndpoint> {
+    let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
+    nessie::Client::new(seat.endpoint, map.table.clone(), seat.session, cache, TIMEOUT_US)
+}
+
+/// What a node does when it starts a worker, and then the worker.
+async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
+    let dti = id.node as u8;
+    for owner in dead {
+        release_dead(&seat.endpoint, &map.table, dti, owner as u32).await.unwrap();
+    }
+    let client = nessie_client(&map, seat);
+    let worker = Worker::open(client, map, id).unwrap();
+    let mut turns = worker.serve(LANES);
+    loop {
+        turns.turn().expect("its own memory is there");
+        breathe(worker.client().fabric()).await;
+    }
+}
+
+/// The memory is in order, and what dead workers left is found.
+async fn audit(map: &Served, seat: Seat) -> Result<(), String> {
+    let client = nessie_client(map, seat);
+    for dti in 0..map.table.data_tables() as u8 {
+        client.scrub(dti, 10_000).await.map_err(|error| format!("scrub: {error}"))?;
+    }
+    let report = client.check().await.map_err(|error| format!("check: {error}"))?;
+    if !report.broken.is_empty() {
+        return Err(format!("the memory is not in order: {:?}", report.broken));
+    }
+    if report.unshown + report.tentative + report.moving > 0 {
+        return Err(format!("left behind at the end: {report:?}"));
+    }
+    Ok(())
+}
+
+/// A client's operations, of which both engines' have the same names.
+macro_rules! client {
+    ($client:ty) => {
+        impl servers::Client for $client {
+            async fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, EngineError> {
+                let found = self.get(key, Buf::new()).await?;
+                Ok(found.map(|value| (value.to_vec(), value.version())))
+            }
+            async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+                self.contains(key).await
+            }
+            async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
+                self.put(key, value, PutOptions::default()).await
+            }
+            async fn put_if(
+                &self,
+                key: &[u8],
+                value: &[u8],
+                expect: Expect,
+            ) -> Result<Conditional, EngineError> {
+                self.put_if(key, value, expect, PutOptions::default()).await
+            }
+            async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+                self.delete(key).await
+            }
+            async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
+                self.fetch_add(key, add).await
+            }
+        }
+    };
+}
+
+client!(nessie_server::Client<SimEndpoint>);
+client!(nessie_hybrid::Client<SimEndpoint>);
+
+struct ServerDriven(Served);
+
+impl Engine for ServerDriven {
+    type Client = nessie_server::Client<SimEndpoint>;
+    const SENDS: bool = false;
+
+    fn new(setting: &Setting) -> Self {
+        Self(table(setting))
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes(&self.0)
+    }
+
+    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
+        nessie_server::Client::new(seat.endpoint, self.0.clone(), &seat.session, setting.timing)
+    }
+
+    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
+        serve(self.0.clone(), seat, id, dead).await
+    }
+
+    async fn audit(&self, seat: Seat) -> Result<(), String> {
+        audit(&self.0, seat).await
+    }
+}
+
+struct Hybrid(Served);
+
+impl Engine for Hybrid {
+    type Client = nessie_hybrid::Client<SimEndpoint>;
+    const SENDS: bool = false;
+
+    fn new(setting: &Setting) -> Self {
+        Self(table(setting))
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes(&self.0)
+    }
+
+    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
+        let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
+        let Seat { endpoint, session } = seat;
+        nessie_hybrid::Client::new(endpoint, self.0.clone(), session, cache, setting.timing)
+    }
+
+    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
+        serve(self.0.clone(), seat, id, dead).await
+    }
+
+    async fn audit(&self, seat: Seat) -> Result<(), String> {
+        audit(&self.0, seat).await
+    }
+}
+
+/// The seeds of a test: `LOCH_SEEDS=from..to` chooses others.
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("LOCH_SEEDS") else { return 0..40 };
+    let (from, to) = text.split_once("..").expect("LOCH_SEEDS is from..to");
+    from.parse().unwrap()..to.parse().unwrap()
+}
+
+fn play<E: Engine>() {
+    let mut all = servers::Report::default();
+    for seed in seeds() {
+        let report = servers::run::<E>(seed);
+        all.operations += report.operations;
+        all.unknown += report.unknown;
+        all.restarts += report.restarts;
+        all.kills += report.kills;
+    }
+    println!("{all:?}");
+    assert!(all.restarts > 0 && all.kills > 0 && all.unknown > 0, "faults strike: {all:?}");
+    assert!(all.operations > 20 * all.unknown.min(all.operations / 21), "most work is done");
+}
+
+#[test]
+fn what_the_server_driven_version_tells_is_linearizable() {
+    play::<ServerDriven>();
+}
+
+#[test]
+fn what_the_hybrid_version_tells_is_linearizable() {
+    play::<Hybrid>();
+}
+
+/// Two nodes with a worker each, and nothing goes wrong.
+fn calm() -> (World, Served) {
+    let service = Service {
+        workers: 1,
+        window: 2,
+        replies: 2,
+        sessions_per_node: 4,
+        request_bytes: Service::request_bytes_for(16, 4096).unwrap(),
+        reply_bytes: Service::reply_bytes_for(4096).unwrap(),
+        ..Service::default()
+    };
+    let options = Options { checksums: true, ..Options::default() };
+    let geometry = Geometry::plan(2, 4 << 20, 64, 3, 2, 4096, options).unwrap().coupled();
+    let world = World::new(7, Profile::CONNECTX_3_56, Faults::default());
+    let places = [0, 1].map(|node| (RemoteAddr::new(RegionId(node), 1 << 16), 4));
+    let map = Served::new(geometry.validate().unwrap(), service, &places).unwrap();
+    for _ in 0..2 {
+        world.add_node((1 << 16) + bytes(&map));
+    }
+    (world, map)
+}
+
+fn seat(world: &World, node: u16, incarnation: u64) -> (ProcessId, Seat) {
+    let process = world.add_process(RegionId(node as u8));
+    let session = Session::new(RegionId(node as u8), incarnation as u32, incarnation);
+    (process, Seat { endpoint: world.endpoint(process), session })
+}
+
+fn start_worker(world: &World, map: &Served, node: u16, incarnation: u64) -> ProcessId {
+    let (process, seat) = seat(world, node, incarnation);
+    world.start(process, serve(map.clone(), seat, WorkerId { node, worker: 0 }, Vec::new()));
+    process
+}
+
+fn finish(world: &World, process: ProcessId) {
+    while !world.has_ended(process) {
+        assert!(world.step() && world.now_ns() < 1_000_000_000, "it ends");
+    }
+}
+
+#[test]
+fn an_operation_costs_a_request_and_a_reply_and_nothing_at_home() {
+    let (world, map) = calm();
+    let _ = [0, 1].map(|node| start_worker(&world, &map, node, 1));
+    let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
+    world.start(process, async move {
+        let client = nessie_server::Client::new(endpoint, map, &session, Timing::default());
+        // The far worker's first answer is which incarnation it is.
+        for key in 0..20u32 {
+            assert_eq!(client.contains(&key.to_le_bytes()).await, Ok(false));
+        }
+        for key in 0..20u32 {
+            let (key, value) = (key.to_le_bytes(), vec![key as u8; key as usize * 200]);
+            let before = client.counted();
+            client.put(&key, &value, PutOptions::default()).await.unwrap();
+            let put = client.counted() - before;
+            let found = client.get(&key, Buf::new()).await.unwrap().unwrap();
+            assert_eq!(&found[..], value);
+            let get = client.counted() - before - put;
+            let owner = KeyHash::of(&client.map().table, &key).owner(&client.map().table);
+            let costs = if owner == 0 { (0, 0, 0) } else { (2, 2, 1) };
+            assert_eq!((put.verbs, put.remote_verbs, put.round_trips), costs);
+            assert_eq!((get.verbs, get.remote_verbs, get.round_trips), costs);
+            assert!(owner == 0 || get.remote_bytes > value.len() as u64);
+        }
+    });
+    finish(&world, process);
+    world.end();
+}
+
+/// A client that was idle while its worker started anew has nothing under way that the earlier one
+/// may have executed: its next mutation is not ambiguous, near or far.
+#[test]
+fn an_idle_client_does_not_notice_that_workers_start_anew() {
+    let (world, map) = calm();
+    let workers = [0, 1].map(|node| start_worker(&world, &map, node, 1));
+    let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
+    let restarted = Rc::new(Cell::new(false));
+    let (waits, table) = (restarted.clone(), map.clone());
+    world.start(process, async move {
+        let client = nessie_server::Client::new(endpoint, table, &session, Timing::default());
+        for key in 0..20u32 {
+            assert_eq!(client.fetch_add(&key.to_le_bytes(), 5).await, Ok(0));
+        }
+        while !waits.get() {
+            client.fabric().pause(50).await;
+        }
+        for key in 0..20u32 {
+            assert_eq!(client.fetch_add(&key.to_le_bytes(), 1).await, Ok(5));
+        }
+        // The near one's incarnation is looked at; the far one tells, at first and once more.
+        assert_eq!(client.counts().stale.get(), 2);
+    });
+    world.run_until(1_000_000);
+    for (node, worker) in workers.into_iter().enumerate() {
+        world.kill(worker);
+        world.fence(worker);
+        start_worker(&world, &map, node as u16, 3);
+    }
+    restarted.set(true);
+    finish(&world, process);
+    world.end();
+}

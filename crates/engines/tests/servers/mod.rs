@@ -1,0 +1,471 @@
+//! A simulated cluster whose nodes have workers: clients, faults, crashes, and a verdict.
+//!
+//! For every engine whose servers take part in operations. An engine implements [`Engine`] (how its
+//! table is made, what a worker's program is) and [`Client`] (the operations); [`run`] then plays one
+//! seed: some clients work on a few keys, workers and clients die and come back, messages are torn,
+//! delayed and, where the engine sends some, lost and doubled; and what the clients were told is
+//! checked to be linearizable by `loch-history`. Every panic names its seed.
+//!
+//! A worker dies in two ways: its process is killed ([`Engine::SENDS`] false), or its program is
+//! dropped at whatever it waits for and started anew in the same process, whose datagrams then still
+//! find it. Clients are killed.
+
+mod recorder;
+mod script;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::operation::{Conditional, Expect};
+use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr};
+use loch_engines::requests::{Service, Timing, WorkerId};
+use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
+use loch_fabric::{Fabric, RegionId, RemoteAddr};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use recorder::Recorder;
+
+/// Session slots of a node.
+pub const SESSIONS: u32 = 16;
+/// The longest value that is written.
+pub const VALUE_BYTES_MAX: usize = 300;
+/// The longest key.
+pub const KEY_BYTES_MAX: usize = 16;
+
+/// A run that needs more events than this is stuck.
+const EVENTS_MAX: u64 = 20_000_000;
+
+/// What a seed makes of the cluster; engines lay their tables out by it.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Of this kind is the hardware.
+    pub profile: Profile,
+    /// Nodes.
+    pub nodes: u16,
+    /// How requests are served; engines change what they need otherwise.
+    pub service: Service,
+    /// The first byte of the table on every node.
+    pub offset: u64,
+    /// A number for the engine to draw its own options from.
+    pub draw: u64,
+    /// A client's patience.
+    pub timing: Timing,
+    faults: Faults,
+    clients: usize,
+    lanes: usize,
+    ops: usize,
+    keys: u64,
+    kill_every_us: u64,
+    restart_every_us: u64,
+}
+
+/// Who a process is.
+pub struct Seat {
+    /// Its way to the cluster.
+    pub endpoint: SimEndpoint,
+    /// Its session at its node.
+    pub session: Session,
+}
+
+/// An engine under test.
+pub trait Engine: Sized + 'static {
+    /// Its client.
+    type Client: Client + 'static;
+    /// Whether workers receive datagrams, so that their processes have to stay.
+    const SENDS: bool;
+
+    /// The engine's table.
+    fn new(setting: &Setting) -> Self;
+
+    /// Bytes of the table on one node.
+    fn bytes(&self) -> u64;
+
+    /// A client. `workers` are the workers' processes, by node and then by worker.
+    fn client(&self, seat: Seat, setting: &Setting, workers: &[ProcessId]) -> Self::Client;
+
+    /// A worker's program, which ends when it is dropped. `dead` are the sessions at its node that
+    /// ended without putting anything in order, for the first worker that asks.
+    fn serve(
+        self: Rc<Self>,
+        seat: Seat,
+        id: WorkerId,
+        dead: Vec<u64>,
+    ) -> impl Future<Output = ()> + 'static;
+
+    /// Looks at the memory after everybody has ended.
+    fn audit(&self, seat: Seat) -> impl Future<Output = Result<(), String>>;
+}
+
+/// A client's operations.
+#[allow(async_fn_in_trait, reason = "one thread, no bounds")]
+pub trait Client {
+    /// The value and its version.
+    async fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, EngineError>;
+    /// Whether there is one.
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError>;
+    /// The new version.
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError>;
+    /// What became of it.
+    async fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+    ) -> Result<Conditional, EngineError>;
+    /// Whether there was a value.
+    async fn delete(&self, key: &[u8]) -> Result<bool, EngineError>;
+    /// The number before.
+    async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError>;
+}
+
+impl Setting {
+    fn draw(random: &mut ChaCha8Rng, sends: bool) -> Self {
+        let one_host = random.random_bool(0.3);
+        let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
+        let nodes = random.random_range(1..=3);
+        let service = Service {
+            workers: random.random_range(1..=2),
+            window: random.random_range(1..=4),
+            replies: random.random_range(1..=6),
+            sessions_per_node: SESSIONS,
+            request_bytes: Service::request_bytes_for(KEY_BYTES_MAX as u64, 300).unwrap(),
+            reply_bytes: Service::reply_bytes_for(300).unwrap(),
+            ..Service::default()
+        };
+        let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
+            .next_multiple_of(TABLE_ALIGN_BYTES);
+        let mut rate = |most: f64| {
+            if random.random_bool(0.5) { random.random_range(0.0..most) } else { 0.0 }
+        };
+        let loss = if sends { 0.1 } else { 0.0 };
+        let faults = Faults {
+            torn: rate(1.0),
+            tear_ns: 4_000,
+            delays: rate(0.4),
+            delay_ns: 5_000,
+            slow_stores: rate(0.7),
+            store_ns: 2_000,
+            atomic_window_ns: 300,
+            lost_messages: if loss > 0.0 { rate(loss) } else { 0.0 },
+            doubled_messages: if loss > 0.0 { rate(loss) } else { 0.0 },
+            ..Faults::default()
+        };
+        let sometimes = |random: &mut ChaCha8Rng, us: u64| match random.random_bool(0.6) {
+            true => random.random_range(us / 4..us),
+            false => 0,
+        };
+        Self {
+            profile: Profile { retry_ns: 3_000_000, ..profile },
+            nodes,
+            service,
+            offset,
+            draw: random.random(),
+            timing: Timing {
+                resend_us: random.random_range(20..400),
+                timeout_us: [1_000, 10_000, 100_000][random.random_range(0..3usize)],
+            },
+            faults,
+            clients: random.random_range(2..=4),
+            lanes: random.random_range(1..=3),
+            ops: 40,
+            keys: random.random_range(2..=4),
+            kill_every_us: sometimes(random, 400),
+            restart_every_us: sometimes(random, 600),
+        }
+    }
+}
+
+/// Sessions of all nodes, as their own processes hand them out.
+struct Sessions {
+    world: World,
+    next: Cell<u64>,
+    /// Of each node, those that ended.
+    dead: RefCell<Vec<Vec<u64>>>,
+}
+
+impl Sessions {
+    fn open(&self, process: ProcessId, node: u16) -> Seat {
+        let incarnation = self.next.replace(self.next.get() + 1);
+        let home = RegionId(node as u8);
+        let is_free = |slot: &u32| self.world.load(session_addr(home, *slot)) == 0;
+        let slot = (0..SESSIONS).find(is_free).expect("a node has more slots than processes");
+        self.world.store(session_addr(home, slot), incarnation);
+        self.world.store(session_addr(home, slot).add(8), 0);
+        let session = Session::new(home, slot, incarnation);
+        Seat { endpoint: self.world.endpoint(process), session }
+    }
+
+    fn close(&self, home: RegionId, slot: u32) {
+        let at = session_addr(home, slot);
+        let incarnation = self.world.load(at);
+        self.dead.borrow_mut()[usize::from(home.0)].push(incarnation);
+        self.world.store(at, 0);
+        self.world.store(at.add(8), 0);
+    }
+}
+
+/// A worker's place.
+struct Desk {
+    id: WorkerId,
+    process: Cell<ProcessId>,
+    /// Goes up when the program in the process is to be dropped.
+    crashes: Cell<u32>,
+    /// Until when the program does not run.
+    down_until_ns: Cell<u64>,
+    slot: Cell<Option<u32>>,
+}
+
+/// A client's place.
+struct Stool {
+    process: ProcessId,
+    node: u16,
+    slot: u32,
+    ops: usize,
+    done: bool,
+}
+
+struct Run<E: Engine> {
+    setting: Rc<Setting>,
+    engine: Rc<E>,
+    world: World,
+    sessions: Rc<Sessions>,
+    desks: Vec<Rc<Desk>>,
+    stools: Vec<Stool>,
+    recorder: Rc<Recorder>,
+    random: ChaCha8Rng,
+    next_kill_ns: u64,
+    next_restart_ns: u64,
+}
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Operations that were recorded.
+    pub operations: usize,
+    /// Those of which nobody knows what they came to.
+    pub unknown: usize,
+    /// Workers that died.
+    pub restarts: u32,
+    /// Clients that died.
+    pub kills: u32,
+}
+
+/// Plays one seed.
+///
+/// # Panics
+/// If anything is wrong.
+pub fn run<E: Engine>(seed: u64) -> Report {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let setting = Rc::new(Setting::draw(&mut random, E::SENDS));
+    let engine = Rc::new(E::new(&setting));
+    let world = World::new(random.random(), setting.profile, Faults::default());
+    for _ in 0..setting.nodes {
+        world.add_node(setting.offset + engine.bytes());
+    }
+    world.set_faults(setting.faults);
+    let dead = RefCell::new(vec![Vec::new(); usize::from(setting.nodes)]);
+    let sessions = Rc::new(Sessions { world: world.clone(), next: Cell::new(1), dead });
+    let recorder = Rc::new(Recorder::new(world.clone()));
+    let run = Run {
+        desks: Vec::new(),
+        stools: Vec::new(),
+        next_kill_ns: 0,
+        next_restart_ns: 0,
+        setting,
+        engine,
+        world,
+        sessions,
+        recorder,
+        random,
+    };
+    let told = format!("seed {seed}: {:?}", run.setting);
+    run.play().unwrap_or_else(|wrong| panic!("{wrong}\n{told}"))
+}
+
+impl<E: Engine> Run<E> {
+    fn play(mut self) -> Result<Report, String> {
+        let mut report = Report::default();
+        for node in 0..self.setting.nodes {
+            for worker in 0..self.setting.service.workers {
+                let process = self.world.add_process(RegionId(node as u8));
+                let desk = Rc::new(Desk {
+                    id: WorkerId { node, worker },
+                    process: Cell::new(process),
+                    crashes: Cell::new(0),
+                    down_until_ns: Cell::new(0),
+                    slot: Cell::new(None),
+                });
+                self.start_worker(&desk);
+                self.desks.push(desk);
+            }
+        }
+        for number in 0..self.setting.clients {
+            let stool = self.start_client(number, self.setting.ops);
+            self.stools.push(stool);
+        }
+        while !self.stools.iter().all(|stool| stool.done) {
+            self.step()?;
+            self.disturb(&mut report);
+            for stool in &mut self.stools {
+                if !stool.done && self.world.has_ended(stool.process) {
+                    stool.done = true;
+                    self.sessions.close(RegionId(stool.node as u8), stool.slot);
+                }
+            }
+        }
+        self.world.set_faults(Faults::default());
+        self.audit()?;
+        self.world.clone().end();
+        let (operations, unknown) = self.recorder.judge()?;
+        (report.operations, report.unknown) = (operations, unknown);
+        Ok(report)
+    }
+
+    fn step(&self) -> Result<(), String> {
+        if !self.world.step() {
+            return Err("nothing happens any more, and not everybody has ended".into());
+        }
+        if self.world.events() > EVENTS_MAX {
+            return Err(format!("stuck after {} virtual us", self.world.now_ns() / 1000));
+        }
+        Ok(())
+    }
+
+    /// The program of a worker's process: the engine's, again and again.
+    fn start_worker(&self, desk: &Rc<Desk>) {
+        let (desk, engine) = (desk.clone(), self.engine.clone());
+        let (sessions, process) = (self.sessions.clone(), desk.process.get());
+        let pauses = self.world.endpoint(process);
+        self.world.start(process, async move {
+            loop {
+                while sessions.world.now_ns() < desk.down_until_ns.get() {
+                    pauses.pause(10).await;
+                }
+                let crash = desk.crashes.get();
+                let seat = sessions.open(process, desk.id.node);
+                desk.slot.set(Some(seat.session.slot()));
+                let home = RegionId(desk.id.node as u8);
+                let dead = std::mem::take(&mut sessions.dead.borrow_mut()[usize::from(home.0)]);
+                let mut serves = pin!(engine.clone().serve(seat, desk.id, dead));
+                std::future::poll_fn(|cx| match desk.crashes.get() == crash {
+                    true => serves.as_mut().poll(cx),
+                    false => Poll::Ready(()),
+                })
+                .await;
+                let slot = desk.slot.take().expect("it was put there above");
+                sessions.close(home, slot);
+            }
+        });
+    }
+
+    fn start_client(&mut self, number: usize, ops: usize) -> Stool {
+        let node = (number % usize::from(self.setting.nodes)) as u16;
+        let process = self.world.add_process(RegionId(node as u8));
+        let seat = self.sessions.open(process, node);
+        let slot = seat.session.slot();
+        let workers: Vec<ProcessId> = self.desks.iter().map(|desk| desk.process.get()).collect();
+        let client = self.engine.client(seat, &self.setting, &workers);
+        let program = script::work(
+            client,
+            number as u32,
+            script::Load { lanes: self.setting.lanes, ops, keys: self.setting.keys },
+            self.recorder.clone(),
+            self.random.random(),
+        );
+        self.world.start(process, program);
+        Stool { process, node, slot, ops, done: false }
+    }
+
+    fn strikes(random: &mut ChaCha8Rng, now: u64, next: &mut u64, every_us: u64) -> bool {
+        if every_us == 0 || now < *next {
+            return false;
+        }
+        let is_first = *next == 0;
+        *next = now + random.random_range(1..2_000 * every_us);
+        !is_first
+    }
+
+    fn disturb(&mut self, report: &mut Report) {
+        let now = self.world.now_ns();
+        let every = self.setting.kill_every_us;
+        if Self::strikes(&mut self.random, now, &mut self.next_kill_ns, every) {
+            let number = self.random.random_range(0..self.stools.len());
+            if !self.stools[number].done {
+                report.kills += 1;
+                self.kill_client(number);
+            }
+        }
+        let every = self.setting.restart_every_us;
+        if Self::strikes(&mut self.random, now, &mut self.next_restart_ns, every) {
+            let desk = self.desks[self.random.random_range(0..self.desks.len())].clone();
+            report.restarts += 1;
+            desk.down_until_ns.set(now + self.random.random_range(1_000..800_000));
+            if E::SENDS {
+                desk.crashes.set(desk.crashes.get() + 1);
+            } else {
+                self.kill_worker(&desk);
+            }
+        }
+    }
+
+    fn kill_worker(&self, desk: &Rc<Desk>) {
+        let home = RegionId(desk.id.node as u8);
+        self.world.kill(desk.process.get());
+        self.world.fence(desk.process.get());
+        if let Some(slot) = desk.slot.take() {
+            self.sessions.close(home, slot);
+        }
+        desk.process.set(self.world.add_process(home));
+        self.start_worker(desk);
+    }
+
+    fn kill_client(&mut self, number: usize) {
+        let Stool { process, node, slot, ops, .. } = self.stools[number];
+        self.world.kill(process);
+        self.world.fence(process);
+        self.sessions.close(RegionId(node as u8), slot);
+        // Who dies again and again does less and less.
+        self.stools[number] = self.start_client(number, ops * 2 / 3);
+    }
+
+    /// After everybody has ended: reads every key, and looks at the memory.
+    fn audit(&mut self) -> Result<(), String> {
+        let process = self.world.add_process(RegionId(0));
+        let workers: Vec<ProcessId> = self.desks.iter().map(|desk| desk.process.get()).collect();
+        let calm = Setting {
+            timing: Timing { timeout_us: 1_000_000, ..self.setting.timing },
+            ..(*self.setting).clone()
+        };
+        let seat = self.sessions.open(process, 0);
+        let slot = seat.session.slot();
+        let client = self.engine.client(seat, &calm, &workers);
+        let (engine, sessions) = (self.engine.clone(), self.sessions.clone());
+        let (recorder, keys) = (self.recorder.clone(), self.setting.keys);
+        let result = Rc::new(RefCell::new(None));
+        let into = result.clone();
+        self.world.start(process, async move {
+            let read = script::read_all(&client, keys, &recorder).await;
+            drop(client);
+            sessions.close(RegionId(0), slot);
+            let seat = sessions.open(process, 0);
+            let looked = engine.audit(seat).await;
+            *into.borrow_mut() = Some(read.and(looked));
+        });
+        while !self.world.has_ended(process) {
+            self.step()?;
+        }
+        result.take().expect("it ended")
+    }
+}
+
+/// Where the table is on each node, and how many session slots that has.
+pub fn places(setting: &Setting) -> Vec<(RemoteAddr, u32)> {
+    let at = |node: u16| RemoteAddr::new(RegionId(node as u8), setting.offset);
+    (0..setting.nodes).map(|node| (at(node), SESSIONS)).collect()
+}

@@ -1,0 +1,172 @@
+//! What a client does: operations drawn from a seed, in lanes, each recorded.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use loch_engines::EngineError;
+use loch_engines::operation::{Conditional, Expect};
+use loch_fabric::lanes;
+use loch_history::{Answer, Ask};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::recorder::Recorder;
+use super::{Client, VALUE_BYTES_MAX};
+
+/// How much a client does.
+pub struct Load {
+    pub lanes: usize,
+    pub ops: usize,
+    pub keys: u64,
+}
+
+/// The keys from this one on hold numbers that are added to.
+const NUMBERS_FROM: u64 = 1;
+
+fn key_name(key: u64) -> Vec<u8> {
+    format!("key-{key}").into_bytes()
+}
+
+/// A value: its tag, and bytes that follow from it.
+fn value_of(tag: u64, len: usize) -> Vec<u8> {
+    let filler = (0..len).map(|i| (tag >> 32) as u8 ^ i as u8);
+    tag.to_le_bytes().into_iter().chain(filler).collect()
+}
+
+/// The tag of a value, if it is whole.
+fn tag_of(value: &[u8]) -> Option<u64> {
+    let (tag, filler) = value.split_first_chunk::<8>()?;
+    let tag = u64::from_le_bytes(*tag);
+    (filler == &value_of(tag, filler.len())[8..]).then_some(tag)
+}
+
+/// A client's program.
+pub async fn work<C: Client>(
+    client: C,
+    number: u32,
+    load: Load,
+    recorder: Rc<Recorder>,
+    seed: u64,
+) {
+    let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+    let versions = RefCell::new(Vec::new());
+    let lane = Lane { client: &client, number, recorder: &recorder, versions: &versions };
+    let work = (0..load.ops).map(|_| lane.operation(load.keys, &random));
+    lanes::run(load.lanes, work, |()| ()).await;
+}
+
+/// Reads every key at the end.
+pub async fn read_all<C: Client>(client: &C, keys: u64, recorder: &Recorder) -> Result<(), String> {
+    for key in 0..keys {
+        let call = recorder.call(u32::MAX, key, Ask::Get);
+        let found = client.get(&key_name(key)).await.map_err(|e| format!("at the end: {e}"))?;
+        let tag = |value: &[u8]| tag_of(value).ok_or("a torn value at the end");
+        let found = match found {
+            Some((value, version)) => Some((tag(&value)?, version)),
+            None => None,
+        };
+        recorder.answer(call, Answer::Found(found));
+    }
+    Ok(())
+}
+
+struct Lane<'a, C> {
+    client: &'a C,
+    number: u32,
+    recorder: &'a Recorder,
+    /// The versions that were seen last.
+    versions: &'a RefCell<Vec<u64>>,
+}
+
+impl<C: Client> Lane<'_, C> {
+    async fn operation(&self, keys: u64, random: &RefCell<ChaCha8Rng>) {
+        let (key, kind, len) = {
+            let random = &mut *random.borrow_mut();
+            let len = [0, 8, 24, 100, VALUE_BYTES_MAX - 8][random.random_range(0..5usize)];
+            (random.random_range(0..keys), random.random_range(0..16), len)
+        };
+        let tag = self.recorder.tag();
+        let numbers = key >= NUMBERS_FROM;
+        // Numbers have eight bytes.
+        let value = value_of(tag, if numbers { 0 } else { len });
+        let name = key_name(key);
+        let version = self.versions.borrow().last().copied();
+        match kind {
+            0..=5 => self.get(key, &name).await,
+            6..=8 => {
+                let put = || self.client.put(&name, &value);
+                self.mutate(key, Ask::Put(tag), put, Answer::Stored).await;
+            }
+            9 => {
+                let put = || self.client.put_if(&name, &value, Expect::Absent);
+                self.mutate(key, Ask::PutIfAbsent(tag), put, conditional).await;
+            }
+            10 | 11 if version.is_some() => {
+                let version = version.expect("it was looked at");
+                let put = || self.client.put_if(&name, &value, Expect::Version(version));
+                let ask = Ask::PutIfVersion { version, value: tag };
+                self.mutate(key, ask, put, conditional).await;
+            }
+            12 | 13 if numbers => {
+                let add = || self.client.fetch_add(&name, 3);
+                self.mutate(key, Ask::Add(3), add, Answer::Before).await;
+            }
+            14 => {
+                // What it says is what a GET would, but for the value.
+                let is = self.client.contains(&name).await;
+                assert!(is.is_ok() || matches!(is, Err(EngineError::Timeout { .. })), "{is:?}");
+            }
+            _ => {
+                let delete = || self.client.delete(&name);
+                self.mutate(key, Ask::Delete, delete, Answer::Deleted).await;
+            }
+        }
+    }
+
+    async fn get(&self, key: u64, name: &[u8]) {
+        let call = self.recorder.call(self.number, key, Ask::Get);
+        match self.client.get(name).await {
+            Ok(found) => {
+                let found = found.map(|(value, version)| {
+                    self.versions.borrow_mut().push(version);
+                    (tag_of(&value).expect("no torn value is ever shown"), version)
+                });
+                self.recorder.answer(call, Answer::Found(found));
+            }
+            // A GET without an answer says nothing, and stays unknown.
+            Err(EngineError::Timeout { .. }) => (),
+            Err(error) => panic!("GET: {error}"),
+        }
+    }
+
+    async fn mutate<T>(
+        &self,
+        key: u64,
+        ask: Ask,
+        operation: impl AsyncFnOnce() -> Result<T, EngineError>,
+        answer: impl FnOnce(T) -> Answer,
+    ) {
+        let call = self.recorder.call(self.number, key, ask);
+        match operation().await {
+            Ok(told) => {
+                let answer = answer(told);
+                if let Answer::Stored(version) = answer {
+                    self.versions.borrow_mut().push(version);
+                }
+                self.recorder.answer(call, answer);
+            }
+            Err(EngineError::Ambiguous(_)) => (),
+            Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => {
+                self.recorder.answer(call, Answer::NoEffect);
+            }
+            Err(error) => panic!("{ask:?}: {error}"),
+        }
+    }
+}
+
+fn conditional(told: Conditional) -> Answer {
+    match told {
+        Conditional::Done(version) => Answer::Stored(version),
+        Conditional::Refused(version) => Answer::Refused(version),
+    }
+}
