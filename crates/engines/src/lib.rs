@@ -8,6 +8,7 @@
 
 pub mod epoch;
 pub mod error;
+pub mod herd;
 pub mod limits;
 pub mod nessie;
 pub mod nessie_hybrid;

@@ -1,0 +1,187 @@
+//! The client: asks the one worker that owns a key (herd §4.2, §4.3).
+//!
+//! The key's hash says which. The request goes there by WRITE over an unreliable connection, or by
+//! SEND where there are too many clients for connections (herd §5.5); the reply comes by SEND. An
+//! operation takes effect when the worker executes it, once, however often the request was sent
+//! ([`requests`](crate::requests)).
+//!
+//! A client writes nothing but its own request slots.
+
+use std::sync::Arc;
+
+use loch_fabric::{Buf, Fabric, Messages};
+
+use super::key::KeyHash;
+use crate::epoch::Session;
+use crate::error::EngineError;
+use crate::limits::HERD_ITEM_BYTES_MAX;
+use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::requests::{
+    BySend, Counts, Reply, RequestMap, RequestPath, Requester, SentReplies, Timing, WorkerId,
+};
+
+/// A client of a herd table: one thread's session and endpoint.
+///
+/// `P` is the way of its requests: [`ByUnreliableWrite`](crate::requests::ByUnreliableWrite), or
+/// [`BySend`] for a table without request slots. Its operations take `&self`, so any number of them
+/// can be under way in the lanes of its thread.
+pub struct Client<F: Messages, P> {
+    fabric: F,
+    requester: Requester<P, SentReplies<F::Peer>>,
+    seed: u64,
+}
+
+impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
+    /// The client that holds `session`, at the `node`-th node of `map`. `workers` are where all
+    /// workers of the table receive, and `seed` is what its keys are hashed with.
+    ///
+    /// A worker that starts again has to receive where the one before did; else its clients have to
+    /// be made again.
+    ///
+    /// # Panics
+    /// If the session is an observer's, or its slot none of the map's.
+    #[expect(clippy::too_many_arguments, reason = "each is of another origin")]
+    pub fn new(
+        fabric: F,
+        map: Arc<RequestMap>,
+        session: &Session,
+        node: u16,
+        requests: P,
+        workers: BySend<F::Peer>,
+        timing: Timing,
+        seed: u64,
+    ) -> Self {
+        let replies = SentReplies::new(workers, &map);
+        let requester = Requester::new(map, session, node, requests, replies, timing);
+        Self { fabric, requester, seed }
+    }
+
+    /// The fabric, for its counters.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// What was counted besides verbs.
+    pub fn counts(&self) -> &Counts {
+        self.requester.counts()
+    }
+
+    /// The worker that owns a key.
+    #[inline]
+    pub fn owner(&self, key: &[u8]) -> WorkerId {
+        let area = self.requester.map().area();
+        let workers = u32::from(area.service().workers);
+        let partition = KeyHash::of(self.seed, key).partition(u32::from(area.nodes()) * workers);
+        WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
+    }
+
+    /// The value of `key`, if it has one. `buf` is filled with the reply.
+    ///
+    /// # Errors
+    /// [`EngineError`]; [`EngineError::Timeout`] if the worker did not answer in time.
+    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        let reply = self.ask(key, Operation::Get, buf).await?;
+        match reply.outcome() {
+            Outcome::Found { .. } => Ok(reply.into_value().ok()),
+            Outcome::Absent => Ok(None),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self.ask(key, Operation::Contains, Buf::new()).await?.outcome() {
+            Outcome::Contained(is) => Ok(is),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Gives `key` the value `value`. Returns the value's version.
+    ///
+    /// # Errors
+    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    pub async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<u64, EngineError> {
+        match self.ask(key, Operation::Put { value, options }, Buf::new()).await?.outcome() {
+            Outcome::Stored(version) => Ok(version),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Gives `key` the value `value` if what it has is as expected.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, EngineError> {
+        let operation = Operation::PutIf { value, expect, options };
+        match self.ask(key, operation, Buf::new()).await?.outcome() {
+            Outcome::Stored(version) => Ok(Conditional::Done(version)),
+            Outcome::Refused(version) => Ok(Conditional::Refused(version)),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Removes the value of `key`; whether it had one.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self.ask(key, Operation::Delete, Buf::new()).await?.outcome() {
+            Outcome::Deleted(was_there) => Ok(was_there),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
+    /// was; a key without a value counts as 0.
+    ///
+    /// # Errors
+    /// As [`Client::put`], and [`EngineError::NotACounter`].
+    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
+        match self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.outcome() {
+            Outcome::Before(before) => Ok(before),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    #[inline]
+    async fn ask(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+        buf: Buf,
+    ) -> Result<Reply, EngineError> {
+        if key.len() > HERD_ITEM_BYTES_MAX {
+            return Err(EngineError::KeyTooLong { len: key.len() });
+        }
+        if let Operation::Put { value, .. } | Operation::PutIf { value, .. } = operation {
+            let (len, max) = (value.len() as u64, (HERD_ITEM_BYTES_MAX - key.len()) as u64);
+            if len > max {
+                return Err(EngineError::ValueTooLong { len, max });
+            }
+        }
+        self.requester.call(&self.fabric, self.owner(key), key, operation, buf).await
+    }
+
+    /// A reply to another question than was asked.
+    #[cold]
+    fn strange(&self, key: &[u8], outcome: Outcome<'_>) -> EngineError {
+        let WorkerId { node, worker } = self.owner(key);
+        let what =
+            format!("worker {worker} of node {node} replies {outcome:?} to another question");
+        EngineError::Damaged { what }
+    }
+}

@@ -1,0 +1,71 @@
+//! From a key to the one place that may know it: node, worker, bucket and tag (herd §4.1).
+
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// The 16-byte hash of a key.
+///
+/// In the paper the hash *is* the key. Here it only says where to look: the key itself lies in the
+/// entry and is compared, so two keys of one hash are two keys.
+///
+/// The upper half chooses the node and the worker, the lower half the bucket and the tag. Were they
+/// of the same bits, a worker's keys would share some of their bucket's bits, and most of its index
+/// would never be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyHash {
+    low: u64,
+    high: u64,
+}
+
+impl KeyHash {
+    /// The hash of `key` in a table with this seed.
+    #[inline(always)]
+    pub fn of(seed: u64, key: &[u8]) -> Self {
+        let hash = xxh3_128_with_seed(key, seed);
+        Self { low: hash as u64, high: (hash >> 64) as u64 }
+    }
+
+    /// The key's partition of `partitions`.
+    #[inline(always)]
+    pub fn partition(self, partitions: u32) -> u32 {
+        share(self.high, partitions)
+    }
+
+    /// The key's bucket of `buckets`.
+    #[inline(always)]
+    pub(super) fn bucket(self, buckets: u32) -> usize {
+        share(self.low, buckets) as usize
+    }
+
+    /// What stands for the key in its bucket; never 0, which stands for nothing.
+    #[inline(always)]
+    pub(super) fn tag(self) -> u16 {
+        (self.low as u16).max(1)
+    }
+}
+
+/// One of `parts`, by the upper 32 bits of `hash`.
+#[inline(always)]
+fn share(hash: u64, parts: u32) -> u32 {
+    (((hash >> 32) * u64::from(parts)) >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_a_partition_use_its_whole_index() {
+        let mut used = [0; 64];
+        let keys = (0..64_000u32).map(|key| KeyHash::of(1, &key.to_le_bytes()));
+        for hash in keys.filter(|hash| hash.partition(16) == 3) {
+            used[hash.bucket(64)] += 1;
+        }
+        assert!(used.iter().all(|keys| (30..=100).contains(keys)), "{used:?}");
+    }
+
+    #[test]
+    fn no_tag_stands_for_nothing() {
+        assert_eq!(KeyHash { low: 7 << 16, high: 0 }.tag(), 1);
+        assert_eq!(KeyHash { low: 0xffff, high: 0 }.tag(), 0xffff);
+    }
+}

@@ -1,0 +1,61 @@
+//! Versions: numbers that no value of the table ever had, over restarts of workers and nodes too.
+//!
+//! They are stamps, leased in blocks from a word of the node's region, as a nessie client does it:
+//! the word outlives the worker, and all workers of the node lease from it.
+
+use loch_fabric::{Fabric, RegionId, RemoteAddr};
+
+use crate::error::EngineError;
+use crate::region::STAMP_OFFSET;
+
+/// Stamps of a node: more than it hands out in a thousand years.
+const STAMP_BITS: u32 = 50;
+/// Stamps leased at a time: of half a second, if a worker does nothing else.
+const BLOCK: u64 = 1 << 22;
+
+/// The versions that one worker gives.
+#[derive(Debug)]
+pub(super) struct Versions {
+    home: RegionId,
+    next: u64,
+    end: u64,
+}
+
+impl Versions {
+    pub fn new(home: RegionId) -> Self {
+        Self { home, next: 0, end: 0 }
+    }
+
+    /// How many can be taken before more must be leased.
+    #[inline]
+    pub fn left(&self) -> u64 {
+        self.end - self.next
+    }
+
+    /// Leases more.
+    ///
+    /// # Errors
+    /// The fabric's; [`EngineError::Damaged`] if there are no stamps any more.
+    pub async fn lease<F: Fabric>(&mut self, fabric: &F) -> Result<(), EngineError> {
+        let first = fabric.fetch_add(RemoteAddr::new(self.home, STAMP_OFFSET), BLOCK).await?;
+        if first >= (1 << STAMP_BITS) - BLOCK {
+            let what = format!("the next stamp of the worker's node is {first:#x}");
+            return Err(EngineError::Damaged { what });
+        }
+        let node = u64::from(self.home.0) << STAMP_BITS;
+        // Zero is no version.
+        (self.next, self.end) = (node | (first + 1), node | (first + BLOCK));
+        Ok(())
+    }
+
+    /// The next one.
+    ///
+    /// # Panics
+    /// If none is [left](Self::left).
+    #[inline]
+    pub fn take(&mut self) -> u64 {
+        assert!(self.next < self.end, "versions are leased in time");
+        self.next += 1;
+        self.next - 1
+    }
+}

@@ -1,0 +1,454 @@
+//! The herd engine on a simulated cluster, under loss, duplication, reordering and crashes: every
+//! history is checked for linearizability.
+//!
+//! # What a cache may do
+//! In a cache a value can disappear by itself. That is a DELETE that nobody asked for, so a history
+//! is checked with **phantoms**: for each operation that was told, or may have been, that a key has
+//! no value, a DELETE of unknown outcome, which may have taken effect at any moment, or never.
+//!
+//! That is sound: an order in which some phantoms took effect is one in which the key's value
+//! disappeared at these moments, and otherwise every answer fits. And it is complete: in any order
+//! with disappearances, each can be put off until just before the first operation that depends on
+//! it. If that is an operation that finds no value, its own phantom is the disappearance; if it is one
+//! that replaces the value, the disappearance is not needed; and nothing that finds a value comes in
+//! between. So one phantom for each operation that can find no value is enough. A hit of what was
+//! overwritten or deleted is a violation all the same: phantoms make nothing come back.
+//!
+//! When a worker dies its partition dies with it, in a store as well. There a phantom for each key and
+//! death, no earlier than the death, is all that is allowed.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::herd::storage::{Mode, Partition, Plan};
+use loch_engines::herd::{Client, Settings, Worker, service};
+use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_engines::requests::{
+    Area, BySend, ByUnreliableWrite, RequestMap, RequestPath, Timing, WorkerId,
+};
+use loch_fabric::lanes;
+use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
+use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+use loch_history::{Answer, Ask, History, Operation, Outcome, check};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const NODES: u16 = 2;
+const WORKERS: u16 = 2;
+const SESSIONS: u32 = 4;
+const CLIENTS: u32 = 4;
+const SEED: u64 = 7;
+const SEARCH_BUDGET: u64 = 2_000_000;
+const EVENTS_MAX: u64 = 5_000_000;
+
+/// What a run is like; the rest is its seed's.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    mode: Mode,
+    /// So little memory that values are evicted all the time.
+    tiny: bool,
+    by_send: bool,
+    /// Whether clients and workers die.
+    deaths: bool,
+    keys: u64,
+    operations: usize,
+}
+
+const STORE: Setting = Setting {
+    mode: Mode::Store,
+    tiny: false,
+    by_send: false,
+    deaths: false,
+    keys: 6,
+    operations: 40,
+};
+const TINY_CACHE: Setting = Setting { mode: Mode::Cache, tiny: true, keys: 24, ..STORE };
+
+/// What clients were told, and when workers died.
+#[derive(Default)]
+struct Notes {
+    operations: RefCell<Vec<Operation>>,
+    deaths: RefCell<Vec<(u64, u64)>>,
+}
+
+struct Run {
+    world: World,
+    setting: Setting,
+    map: Arc<RequestMap>,
+    workers: Vec<ProcessId>,
+    /// Set for a worker that is to die.
+    strikes: Vec<Rc<Cell<bool>>>,
+    notes: Rc<Notes>,
+    random: ChaCha8Rng,
+    incarnations: u64,
+}
+
+fn faults(random: &mut ChaCha8Rng, setting: &Setting) -> Faults {
+    let mut rate =
+        |most: f64| if random.random_bool(0.5) { random.random_range(0.0..most) } else { 0.0 };
+    Faults {
+        torn: rate(0.5),
+        tear_ns: 3_000,
+        delays: rate(0.2),
+        delay_ns: 20_000,
+        slow_stores: rate(0.3),
+        store_ns: 2_000,
+        deaths: if setting.deaths { rate(0.01) } else { 0.0 },
+        pauses: rate(0.01),
+        pause_ns: 200_000,
+        lost_messages: rate(0.3),
+        doubled_messages: rate(0.3),
+        wall_skew_ms: 10,
+        ..Faults::default()
+    }
+}
+
+impl Run {
+    fn new(setting: Setting, seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let window = random.random_range(1..5);
+        let service = service(WORKERS, window, SESSIONS, setting.by_send);
+        let area = Area::new(service, NODES).unwrap();
+        let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
+            .next_multiple_of(TABLE_ALIGN_BYTES);
+        let one_host = random.random_bool(0.3);
+        let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
+        let world = World::new(random.random(), profile, faults(&mut random, &setting));
+        let nodes = (0..NODES).map(|_| world.add_node(offset + area.bytes()));
+        let bases = nodes.map(|node| RemoteAddr::new(node, offset)).collect();
+        let map = Arc::new(RequestMap::new(area, bases));
+        let mut run = Self {
+            world,
+            setting,
+            map,
+            workers: Vec::new(),
+            strikes: Vec::new(),
+            notes: Rc::default(),
+            random,
+            incarnations: 0,
+        };
+        for node in 0..NODES {
+            (0..WORKERS).for_each(|worker| run.start_worker(WorkerId { node, worker }));
+        }
+        run
+    }
+
+    fn start_worker(&mut self, id: WorkerId) {
+        let process = self.world.add_process(RegionId(id.node as u8));
+        let strike = Rc::new(Cell::new(false));
+        let depth = [0, 1, 4][self.random.random_range(0..3)];
+        let program = serve(
+            self.world.clone(),
+            process,
+            self.map.clone(),
+            id,
+            (self.setting, depth),
+            strike.clone(),
+            self.notes.clone(),
+        );
+        self.world.start(process, program);
+        self.workers.push(process);
+        self.strikes.push(strike);
+    }
+
+    /// A client in session slot `slot` of a node, in place of the one that died there.
+    fn start_client(&mut self, number: u32, operations: usize) -> ProcessId {
+        let home = RegionId((number % u32::from(NODES)) as u8);
+        let process = self.world.add_process(home);
+        self.incarnations += 1;
+        let session = Session::new(home, number / u32::from(NODES), self.incarnations);
+        let replies = BySend { workers: self.workers.clone(), per_node: WORKERS };
+        if self.setting.by_send {
+            self.start_with(process, number, operations, &session, replies.clone(), replies);
+        } else {
+            let requests = ByUnreliableWrite { home };
+            self.start_with(process, number, operations, &session, requests, replies);
+        }
+        if self.setting.deaths {
+            self.world.make_mortal(process);
+        }
+        process
+    }
+
+    fn start_with<P: RequestPath<SimEndpoint> + 'static>(
+        &mut self,
+        process: ProcessId,
+        number: u32,
+        operations: usize,
+        session: &Session,
+        requests: P,
+        workers: BySend<ProcessId>,
+    ) {
+        let timing = Timing { resend_us: 30, timeout_us: 20_000 };
+        let (map, node) = (self.map.clone(), u16::from(session.home().0));
+        let endpoint = self.world.endpoint(process);
+        let client = Client::new(endpoint, map, session, node, requests, workers, timing, SEED);
+        let seed = self.random.random();
+        let program = ask(
+            client,
+            self.world.clone(),
+            number,
+            operations,
+            self.setting,
+            seed,
+            self.notes.clone(),
+        );
+        self.world.start(process, program);
+    }
+
+    /// Lets all clients come to their ends; the history, with what a cache may do.
+    fn finish(mut self) -> (World, Rc<Notes>) {
+        let mut clients: Vec<(ProcessId, usize)> = (0..CLIENTS)
+            .map(|number| {
+                (self.start_client(number, self.setting.operations), self.setting.operations)
+            })
+            .collect();
+        let mut next_strike = 300_000;
+        loop {
+            assert!(self.world.step() && self.world.events() < EVENTS_MAX, "the run is stuck");
+            if self.setting.deaths && self.world.now_ns() > next_strike {
+                next_strike = self.world.now_ns() + self.random.random_range(100_000..3_000_000);
+                let which = self.random.random_range(0..self.strikes.len());
+                self.strikes[which].set(true);
+            }
+            for (number, (process, left)) in (0..).zip(&mut clients) {
+                if !self.world.is_alive(*process) {
+                    self.world.fence(*process);
+                    *left /= 2;
+                    *process = self.start_client(number, *left);
+                }
+            }
+            if clients.iter().all(|(process, _)| self.world.has_ended(*process)) {
+                return (self.world, self.notes);
+            }
+        }
+    }
+}
+
+/// A worker's process. When the worker dies, its successor has the address of its predecessor, and
+/// nothing else of it.
+async fn serve(
+    world: World,
+    process: ProcessId,
+    map: Arc<RequestMap>,
+    id: WorkerId,
+    (setting, depth): (Setting, usize),
+    strike: Rc<Cell<bool>>,
+    notes: Rc<Notes>,
+) {
+    let (bytes, slots) = if setting.tiny { (5_000, 8) } else { (256 << 10, 1 << 10) };
+    let plan = Plan::new(setting.mode, bytes, slots).unwrap();
+    loop {
+        let partition = Partition::new(vec![0; plan.words()], &plan);
+        let settings = Settings { seed: SEED, depth };
+        let mut worker =
+            Worker::open(world.endpoint(process), &map, id, partition, settings).unwrap();
+        while !strike.take() {
+            worker.turn().await.unwrap();
+            worker.fabric().pause(1).await;
+        }
+        assert_eq!(worker.partition().check(SEED).broken, Vec::<String>::new());
+        let died = world.now_ns();
+        worker.fabric().pause(50).await;
+        notes.deaths.borrow_mut().push((died, world.now_ns()));
+    }
+}
+
+/// A client's process: so many operations on random keys, a few at a time.
+async fn ask<P: RequestPath<SimEndpoint>>(
+    client: Client<SimEndpoint, P>,
+    world: World,
+    number: u32,
+    operations: usize,
+    setting: Setting,
+    seed: u64,
+    notes: Rc<Notes>,
+) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let width = random.random_range(1..=3);
+    let (client, world, notes) = (&client, &world, &notes);
+    let work: Vec<_> = (0..operations)
+        .map(|_| (random.random_range(0..setting.keys), random.random(), random.random()))
+        .collect();
+    let asked = work.into_iter().map(|(key, kind, value)| async move {
+        let ask = draw(key, kind, value, notes);
+        let place = notes.operations.borrow().len();
+        let called = world.now_ns();
+        let outcome = Outcome::Unknown;
+        let operation = Operation { client: number, key, ask, called, returned: u64::MAX, outcome };
+        notes.operations.borrow_mut().push(operation);
+        let outcome = perform(client, key, ask).await;
+        let operation = &mut notes.operations.borrow_mut()[place];
+        (operation.outcome, operation.returned) = (outcome, world.now_ns());
+    });
+    lanes::run(width, asked, |()| ()).await;
+}
+
+fn draw(key: u64, kind: u8, value: u64, notes: &Notes) -> Ask {
+    // Counters have keys of their own, and values are never zero.
+    let value = value | 1;
+    if key.is_multiple_of(4) {
+        return if kind < 128 { Ask::Add(value % 1000 + 1) } else { Ask::Get };
+    }
+    match kind {
+        0..90 => Ask::Get,
+        90..170 => Ask::Put(value),
+        170..190 => Ask::PutIfAbsent(value),
+        190..220 => Ask::PutIfVersion { version: a_version(key, notes), value },
+        _ => Ask::Delete,
+    }
+}
+
+/// The last version that anybody was told of.
+fn a_version(key: u64, notes: &Notes) -> u64 {
+    let version = |operation: &Operation| match operation.outcome {
+        Outcome::Known(
+            Answer::Found(Some((_, version)))
+            | Answer::Stored(version)
+            | Answer::Refused(Some(version)),
+        ) if operation.key == key => Some(version),
+        _ => None,
+    };
+    notes.operations.borrow().iter().rev().find_map(version).unwrap_or(1)
+}
+
+fn key_of(key: u64) -> Vec<u8> {
+    format!("key number {key}").into_bytes()
+}
+
+/// A value that says what it is, and is long enough to be torn and to fill a log.
+fn value_of(tag: u64) -> Vec<u8> {
+    let mut bytes = tag.to_le_bytes().to_vec();
+    bytes.resize(8 + tag as usize % 60 * 8, tag as u8);
+    bytes
+}
+
+fn tag_of(bytes: &[u8]) -> u64 {
+    let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert!(bytes.len() == 8 || bytes == value_of(tag), "a value of {} bytes is torn", bytes.len());
+    tag
+}
+
+async fn perform<P: RequestPath<SimEndpoint>>(
+    client: &Client<SimEndpoint, P>,
+    key: u64,
+    ask: Ask,
+) -> Outcome {
+    let key = &key_of(key)[..];
+    let options = PutOptions::default();
+    let conditional = |done| match done {
+        Conditional::Done(version) => Answer::Stored(version),
+        Conditional::Refused(version) => Answer::Refused(version),
+    };
+    let answer = match ask {
+        Ask::Get => client
+            .get(key, Buf::new())
+            .await
+            .map(|found| Answer::Found(found.map(|value| (tag_of(&value), value.version())))),
+        Ask::Put(value) => client.put(key, &value_of(value), options).await.map(Answer::Stored),
+        Ask::PutIfAbsent(value) => {
+            client.put_if(key, &value_of(value), Expect::Absent, options).await.map(conditional)
+        }
+        Ask::PutIfVersion { version, value } => {
+            let expect = Expect::Version(version);
+            client.put_if(key, &value_of(value), expect, options).await.map(conditional)
+        }
+        Ask::Delete => client.delete(key).await.map(Answer::Deleted),
+        Ask::Add(add) => client.fetch_add(key, add).await.map(Answer::Before),
+    };
+    match answer {
+        Ok(answer) => Outcome::Known(answer),
+        Err(EngineError::Ambiguous(_)) => Outcome::Unknown,
+        Err(EngineError::Timeout { .. }) => Outcome::Known(Answer::NoEffect),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether the operation found no value, or may have.
+fn may_have_missed(operation: &Operation) -> bool {
+    match operation.outcome {
+        Outcome::Known(
+            Answer::Found(None)
+            | Answer::Deleted(false)
+            | Answer::Refused(None)
+            | Answer::Before(0),
+        ) => true,
+        Outcome::Known(Answer::Stored(_)) => matches!(operation.ask, Ask::PutIfAbsent(_)),
+        Outcome::Known(_) => false,
+        _ => matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Add(_)),
+    }
+}
+
+fn phantom(key: u64, called: u64, outcome: Outcome) -> Operation {
+    Operation { client: u32::MAX, key, ask: Ask::Delete, called, returned: u64::MAX, outcome }
+}
+
+/// Runs one seed; how many operations there were, and whether any value disappeared by itself.
+fn run(setting: Setting, seed: u64) -> (usize, bool) {
+    let (world, notes) = Run::new(setting, seed).finish();
+    let operations = notes.operations.take();
+    let deaths = notes.deaths.take();
+    world.end();
+    let mut history = History::from(operations.clone());
+    for key in 0..setting.keys {
+        history.extend(
+            deaths.iter().map(|(died, back)| phantom(key, *died, Outcome::UnknownUntil(*back))),
+        );
+    }
+    let strictly = check(&history, SEARCH_BUDGET);
+    if setting.mode == Mode::Cache {
+        let misses = operations.iter().filter(|operation| may_have_missed(operation));
+        history.extend(misses.map(|miss| phantom(miss.key, 0, Outcome::Unknown)));
+    }
+    let verdict = check(&history, SEARCH_BUDGET);
+    assert!(verdict.is_linearizable(), "{setting:?}, seed {seed} (LOCH_SEED={seed}):\n{verdict}");
+    (operations.len(), !strictly.is_linearizable())
+}
+
+/// Runs a few seeds, or the one that the environment names.
+fn run_seeds(setting: Setting) -> (usize, usize) {
+    let named = std::env::var("LOCH_SEED").ok().and_then(|seed| seed.parse().ok());
+    let count = std::env::var("LOCH_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    let seeds = named.map_or(0..count, |seed| seed..seed + 1);
+    seeds.map(|seed| run(setting, seed)).fold((0, 0), |(operations, lossy), (more, lost)| {
+        (operations + more, lossy + usize::from(lost))
+    })
+}
+
+#[test]
+fn a_store_is_linearizable() {
+    let (operations, lossy) = run_seeds(STORE);
+    assert!(operations > 0 && lossy == 0);
+}
+
+#[test]
+fn a_store_that_is_asked_by_send_is_linearizable() {
+    assert_eq!(run_seeds(Setting { by_send: true, ..STORE }).1, 0);
+}
+
+#[test]
+fn a_store_whose_clients_and_workers_die_loses_what_died_with_them() {
+    assert_eq!(run_seeds(Setting { deaths: true, ..STORE }).1, 0);
+}
+
+#[test]
+fn a_hit_of_a_cache_is_never_wrong() {
+    let (_, lossy) = run_seeds(TINY_CACHE);
+    assert!(lossy > 0 || std::env::var("LOCH_SEED").is_ok(), "values were evicted");
+}
+
+#[test]
+fn a_hit_of_a_cache_is_never_wrong_whoever_dies() {
+    run_seeds(Setting { deaths: true, ..TINY_CACHE });
+    run_seeds(Setting { deaths: true, by_send: true, ..TINY_CACHE });
+}
+
+/// A cache with room for everything loses nothing.
+#[test]
+fn a_large_cache_is_linearizable() {
+    assert_eq!(run_seeds(Setting { tiny: false, keys: 6, ..TINY_CACHE }).1, 0);
+}
