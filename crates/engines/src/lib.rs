@@ -10,10 +10,12 @@ pub mod epoch;
 pub mod error;
 pub mod herd;
 pub mod limits;
+pub mod log;
 pub mod nessie;
 pub mod nessie_hybrid;
 pub mod nessie_server;
 pub mod operation;
+pub mod pilaf;
 #[doc(hidden)]
 pub mod planted;
 pub mod region;

@@ -1,0 +1,296 @@
+//! Appending: records gather in a buffer, the buffer is appended to a segment, the segment is synced;
+//! each step for all that the one before has gathered meanwhile, which is the group commit.
+//!
+//! # Invariants
+//! 1. `durable` ≤ `written` ≤ `last`: up to these LSNs records were synced, appended, and buffered.
+//! 2. A segment is synced to its end before the first record of the next one is appended. So what is
+//!    durable is a prefix of the log, but for the part of the last segment that was not synced.
+//! 3. After the storage failed once, nothing is ever said to be durable again: the log is
+//!    **poisoned**. What it said before stays true.
+
+use super::record::{self, HEADER_BYTES, Header, Kind, Op, Record};
+use super::storage::{Storage, StorageError};
+use super::{LogError, Policy};
+
+/// A log that is appended to.
+#[derive(Debug)]
+pub struct Log<S> {
+    pub(super) storage: S,
+    pub(super) policy: Policy,
+    table: u64,
+    /// Where records go.
+    segment: u64,
+    /// Its bytes that were appended.
+    segment_len: u64,
+    /// The number of the next segment.
+    next_segment: u64,
+    buffer: Vec<u8>,
+    last: u64,
+    written: u64,
+    durable: u64,
+    /// The LSN up to which the sync under way makes durable.
+    syncing: Option<u64>,
+    /// When the first record of the buffer came, and the first that is not durable.
+    buffered_us: u64,
+    unsynced_us: u64,
+    /// When the sync under way began.
+    synced_us: u64,
+    poison: Option<StorageError>,
+    /// Bytes that were appended since the last snapshot began, and bytes of that snapshot.
+    pub(super) grown_bytes: u64,
+    pub(super) snapshot_bytes: u64,
+}
+
+/// Where a recovered log goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resume {
+    pub table: u64,
+    /// The last segment, which is not sealed, and its length.
+    pub segment: Option<(u64, u64)>,
+    pub next_segment: u64,
+    pub last: u64,
+    pub grown_bytes: u64,
+    pub snapshot_bytes: u64,
+}
+
+impl<S: Storage> Log<S> {
+    /// A log that goes on in a segment of its own.
+    pub(super) fn resume(storage: S, policy: Policy, at: Resume) -> Result<Self, LogError> {
+        let mut log = Self {
+            storage,
+            policy,
+            table: at.table,
+            segment: 0,
+            segment_len: 0,
+            next_segment: at.next_segment,
+            buffer: Vec::new(),
+            last: at.last,
+            written: at.last,
+            durable: at.last,
+            syncing: None,
+            buffered_us: 0,
+            unsynced_us: 0,
+            synced_us: 0,
+            poison: None,
+            grown_bytes: at.grown_bytes,
+            snapshot_bytes: at.snapshot_bytes,
+        };
+        let made = match at.segment {
+            None => log.create(Kind::Log, at.last + 1).map(|made| {
+                (log.segment, log.segment_len) = made;
+            }),
+            Some((segment, len)) => {
+                (log.segment, log.segment_len) = (segment, len);
+                // What was read may not be durable yet: the segment is synced with its seal.
+                log.rotate(0)
+            }
+        };
+        log.note(made)?;
+        Ok(log)
+    }
+
+    /// How the log is kept.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The LSN of the last record.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The LSN up to which records survive a loss of power.
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// The LSN up to which records survive the death of the process.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes of the log that the last snapshot does not make superfluous.
+    pub fn grown_bytes(&self) -> u64 {
+        self.grown_bytes
+    }
+
+    /// Bytes of the last snapshot.
+    pub fn snapshot_bytes(&self) -> u64 {
+        self.snapshot_bytes
+    }
+
+    /// Whether another record may be appended without more being at risk than the policy says. If
+    /// not, [`Log::turn`] until it may.
+    pub fn has_room(&self, now_us: u64) -> bool {
+        let (at_risk, policy) = (self.last - self.durable, &self.policy);
+        at_risk == 0
+            || (at_risk < policy.loss_records_max
+                && now_us.saturating_sub(self.unsynced_us) < policy.loss_us_max)
+    }
+
+    /// Appends a record to the buffer; its LSN.
+    ///
+    /// # Errors
+    /// [`LogError::Poisoned`].
+    #[inline]
+    pub fn append(&mut self, op: Op<'_>, now_us: u64) -> Result<u64, LogError> {
+        self.sound()?;
+        if self.buffer.is_empty() {
+            self.buffered_us = now_us;
+        }
+        if self.last == self.durable {
+            self.unsynced_us = now_us;
+        }
+        self.last += 1;
+        let record = Record { lsn: self.last, durable: self.durable, op };
+        record::write(self.segment, &record, &mut self.buffer);
+        Ok(self.last)
+    }
+
+    /// Does what is due: takes note of a sync that is over, appends the buffer, begins a sync. Does
+    /// not wait for the disk, but when a segment is full.
+    ///
+    /// # Errors
+    /// [`LogError::Storage`] if the storage fails, and [`LogError::Poisoned`] from then on.
+    pub fn turn(&mut self, now_us: u64) -> Result<(), LogError> {
+        self.sound()?;
+        let done = self.attempt_turn(now_us);
+        self.note(done)
+    }
+
+    /// Makes everything durable and waits for it.
+    ///
+    /// # Errors
+    /// As [`Log::turn`].
+    pub fn sync(&mut self, now_us: u64) -> Result<(), LogError> {
+        self.sound()?;
+        let done = self.attempt_sync(now_us);
+        self.note(done)
+    }
+
+    fn attempt_turn(&mut self, now_us: u64) -> Result<(), StorageError> {
+        if let Some(lsn) = self.syncing
+            && self.storage.is_synced()?
+        {
+            self.syncing = None;
+            self.made_durable(lsn, self.synced_us);
+        }
+        let policy = self.policy;
+        let age_us = now_us.saturating_sub(self.buffered_us);
+        let sync_is_due = policy.sync || now_us.saturating_sub(self.unsynced_us) >= policy.sync_us;
+        let sync_is_due = sync_is_due && self.syncing.is_none() && self.last > self.durable;
+        let write_is_due = self.buffer.len() >= policy.write_bytes || age_us >= policy.write_us;
+        if !self.buffer.is_empty() && (sync_is_due || write_is_due) {
+            self.write()?;
+        }
+        if self.segment_len >= policy.segment_bytes && self.syncing.is_none() {
+            self.rotate(now_us)?;
+        } else if sync_is_due {
+            self.storage.begin_sync(self.segment)?;
+            (self.syncing, self.synced_us) = (Some(self.written), now_us);
+        }
+        Ok(())
+    }
+
+    fn attempt_sync(&mut self, now_us: u64) -> Result<(), StorageError> {
+        self.await_sync()?;
+        self.write()?;
+        if self.written > self.durable {
+            self.storage.sync(self.segment)?;
+            self.made_durable(self.written, now_us);
+        }
+        Ok(())
+    }
+
+    /// Waits for the sync that is under way.
+    fn await_sync(&mut self) -> Result<(), StorageError> {
+        if let Some(lsn) = self.syncing.take() {
+            // The storage syncs one thing at a time: its end has to be seen.
+            while !self.storage.is_synced()? {}
+            self.made_durable(lsn, self.synced_us);
+        }
+        Ok(())
+    }
+
+    /// What is left was appended after the sync began, so not before that moment.
+    fn made_durable(&mut self, lsn: u64, began_us: u64) {
+        self.durable = self.durable.max(lsn);
+        self.unsynced_us = self.unsynced_us.max(began_us);
+    }
+
+    fn write(&mut self) -> Result<(), StorageError> {
+        self.storage.append(self.segment, &self.buffer)?;
+        self.segment_len += self.buffer.len() as u64;
+        self.grown_bytes += self.buffer.len() as u64;
+        self.buffer.clear();
+        self.written = self.last;
+        Ok(())
+    }
+
+    /// Goes on in another segment. The next one is there before this one says so, and what is in
+    /// this one is durable before anything is in the next.
+    fn rotate(&mut self, now_us: u64) -> Result<(), StorageError> {
+        // The seal is a record too.
+        let (next, next_len) = self.create(Kind::Log, self.last + 2)?;
+        self.last += 1;
+        let seal = Record { lsn: self.last, durable: self.durable, op: Op::Seal { next } };
+        record::write(self.segment, &seal, &mut self.buffer);
+        self.attempt_sync(now_us)?;
+        (self.segment, self.segment_len) = (next, next_len);
+        Ok(())
+    }
+
+    /// Makes a segment with its header, durable; its number and length.
+    fn create(&mut self, kind: Kind, lsn: u64) -> Result<(u64, u64), StorageError> {
+        let segment = self.next_segment;
+        self.next_segment += 1;
+        self.storage.create(segment)?;
+        let header = Header { table: self.table, segment, kind, lsn };
+        self.storage.append(segment, &header.bytes())?;
+        // A sync under way is another segment's, and has to end first.
+        self.await_sync()?;
+        self.storage.sync(segment)?;
+        Ok((segment, HEADER_BYTES as u64))
+    }
+
+    /// As [`Log::rotate`], for a snapshot that begins: the LSN before the next segment's first, and
+    /// that segment.
+    pub(super) fn cut(&mut self, now_us: u64) -> Result<(u64, u64), LogError> {
+        self.sound()?;
+        let done = self.attempt_sync(now_us).and_then(|()| self.rotate(now_us));
+        self.note(done)?;
+        Ok((self.last, self.segment))
+    }
+
+    /// As [`Log::create`], for a snapshot's part.
+    pub(super) fn create_part(&mut self, part: u32, lsn: u64) -> Result<u64, LogError> {
+        self.sound()?;
+        let made = self.create(Kind::Snapshot { part }, lsn);
+        self.note(made).map(|(segment, _)| segment)
+    }
+
+    /// Lets the storage do something; if it fails the log is poisoned.
+    pub(super) fn store<T>(
+        &mut self,
+        work: impl FnOnce(&mut S) -> Result<T, StorageError>,
+    ) -> Result<T, LogError> {
+        self.sound()?;
+        let done = work(&mut self.storage);
+        self.note(done)
+    }
+
+    #[inline]
+    fn sound(&self) -> Result<(), LogError> {
+        match &self.poison {
+            None => Ok(()),
+            Some(error) => Err(LogError::Poisoned(error.clone())),
+        }
+    }
+
+    fn note<T>(&mut self, done: Result<T, StorageError>) -> Result<T, LogError> {
+        done.map_err(|error| {
+            self.poison = Some(error.clone());
+            LogError::Storage(error)
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! Compaction: a snapshot of the table takes the place of the log before it.
+//!
+//! 1. [`Log::begin_snapshot`] seals the segment and goes on in a new one, whose first LSN is *s* + 1.
+//! 2. The owner adds every key with its state ([`Log::add`]), while the log is appended to. A state
+//!    may be one of after *s*: it will be said again by the log, and to say it again changes nothing.
+//! 3. [`Log::finish_snapshot`] makes the log durable up to its last LSN *e*, and only then ends the
+//!    snapshot, with a record that says *e*, and makes that durable. This is the switch: from here on
+//!    a recovery begins with the snapshot, and needs the log from *s* + 1 to *e*.
+//! 4. Segments before the new one, and older snapshots, are removed.
+//!
+//! A crash before the switch leaves a snapshot that is not whole, and all of the log. One after it
+//! leaves segments too many.
+
+use super::LogError;
+use super::append::Log;
+use super::record::{self, Op, Record};
+use super::storage::Storage;
+
+/// A snapshot that is being written.
+#[must_use = "a snapshot is finished or abandoned"]
+#[derive(Debug)]
+pub struct Snapshot {
+    /// It makes records up to this LSN superfluous.
+    lsn: u64,
+    /// The log's segment that begins after it.
+    first_kept: u64,
+    parts: Vec<u64>,
+    /// Bytes of the last part.
+    part_len: u64,
+    buffer: Vec<u8>,
+    records: u64,
+    bytes: u64,
+}
+
+/// Bytes that are gathered before they are appended.
+const BUFFER_BYTES: usize = 64 << 10;
+
+impl<S: Storage> Log<S> {
+    /// Begins a snapshot of everything that was logged so far. The owner has made all of it.
+    ///
+    /// # Errors
+    /// As [`Log::turn`].
+    pub fn begin_snapshot(&mut self, now_us: u64) -> Result<Snapshot, LogError> {
+        let (lsn, first_kept) = self.cut(now_us)?;
+        let part = self.create_part(0, lsn)?;
+        self.grown_bytes = 0;
+        Ok(Snapshot {
+            lsn,
+            first_kept,
+            parts: vec![part],
+            part_len: 0,
+            buffer: Vec::new(),
+            records: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Adds what a key's state is by now, or a lease.
+    ///
+    /// # Errors
+    /// As [`Log::turn`].
+    pub fn add(&mut self, snapshot: &mut Snapshot, op: Op<'_>) -> Result<(), LogError> {
+        if snapshot.part_len + snapshot.buffer.len() as u64 >= self.policy.segment_bytes {
+            self.write_part(snapshot)?;
+            let part = self.create_part(snapshot.parts.len() as u32, snapshot.lsn)?;
+            snapshot.parts.push(part);
+            snapshot.part_len = 0;
+        }
+        snapshot.records += 1;
+        let record = Record { lsn: snapshot.records, durable: 0, op };
+        record::write(snapshot.part(), &record, &mut snapshot.buffer);
+        if snapshot.buffer.len() >= BUFFER_BYTES {
+            self.write_part(snapshot)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a snapshot to which every key was added, and removes what it replaces. Returns how many
+    /// segments that was.
+    ///
+    /// # Errors
+    /// As [`Log::turn`].
+    pub fn finish_snapshot(
+        &mut self,
+        mut snapshot: Snapshot,
+        now_us: u64,
+    ) -> Result<u64, LogError> {
+        self.sync(now_us)?;
+        let (last_part, lsn) = (snapshot.part(), self.last());
+        // All but the last part, so that an end is never durable without what it ends.
+        for part in snapshot.parts.clone() {
+            if part != last_part {
+                self.store(|storage| storage.sync(part))?;
+            }
+        }
+        self.add(&mut snapshot, Op::End { lsn })?;
+        self.write_part(&mut snapshot)?;
+        // The switch. The end may have gone into a part of its own.
+        for part in [last_part, snapshot.part()] {
+            self.store(|storage| storage.sync(part))?;
+        }
+        self.snapshot_bytes = snapshot.bytes;
+        let (first_kept, parts) = (snapshot.first_kept, snapshot.parts);
+        self.store(|storage| {
+            let mut removed = 0;
+            for segment in storage.segments()? {
+                if segment < first_kept && !parts.contains(&segment) {
+                    storage.remove(segment)?;
+                    removed += 1;
+                }
+            }
+            Ok(removed)
+        })
+    }
+
+    /// Gives a snapshot up.
+    ///
+    /// # Errors
+    /// As [`Log::turn`].
+    pub fn abandon_snapshot(&mut self, snapshot: Snapshot) -> Result<(), LogError> {
+        self.store(|storage| snapshot.parts.iter().try_for_each(|part| storage.remove(*part)))
+    }
+
+    fn write_part(&mut self, snapshot: &mut Snapshot) -> Result<(), LogError> {
+        let (part, bytes) = (snapshot.part(), std::mem::take(&mut snapshot.buffer));
+        self.store(|storage| storage.append(part, &bytes))?;
+        snapshot.part_len += bytes.len() as u64;
+        snapshot.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn part(&self) -> u64 {
+        *self.parts.last().expect("a snapshot has a part")
+    }
+}

@@ -1,0 +1,400 @@
+//! What a log says after everything that can happen to it.
+
+use super::record::HEADER_BYTES;
+use super::*;
+use proptest::prelude::*;
+
+const TABLE: u64 = 77;
+
+type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+fn policy() -> Policy {
+    Policy { write_us: 0, sync_us: 0, ..Policy::default() }
+}
+
+fn open_with(disk: &MemoryStorage, policy: Policy) -> Result<(Log<MemoryStorage>, Told), LogError> {
+    let mut told = Vec::new();
+    let (log, found) = recover(disk.clone(), TABLE, policy, |one| {
+        let value = match one.change {
+            Change::Put { value, .. } => Some(value.to_vec()),
+            Change::Delete => None,
+        };
+        told.push((one.key.to_vec(), value));
+        Ok::<(), LogError>(())
+    })?;
+    assert!(found.last <= log.last());
+    Ok((log, told))
+}
+
+fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Told), LogError> {
+    open_with(disk, policy())
+}
+
+/// The number-th change: its key and value.
+fn change(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    let key = format!("key {}", number % 5).into_bytes();
+    let value = (!number.is_multiple_of(4)).then(|| vec![number as u8; number as usize % 90]);
+    (key, value)
+}
+
+fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
+    let (key, value) = change(number);
+    let change = match &value {
+        Some(value) => Change::Put { value, version: number, expires_at_ms: None },
+        None => Change::Delete,
+    };
+    log.append(Op::Change { key: &key, change }, number)
+}
+
+fn changes(numbers: std::ops::Range<u64>) -> Told {
+    numbers.map(change).collect()
+}
+
+/// The disk after ten changes that are durable and, in the same segment, ten that are only written.
+fn ten_and_ten() -> (MemoryStorage, u64) {
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open(&disk).unwrap();
+    for number in 0..20 {
+        append(&mut log, number).unwrap();
+        if number == 9 {
+            log.sync(0).unwrap();
+        }
+    }
+    log.turn(1_000).unwrap();
+    disk.kill();
+    (disk, 1)
+}
+
+#[test]
+fn what_was_appended_is_told_and_the_log_goes_on() {
+    let disk = MemoryStorage::default();
+    for round in 0..5 {
+        let (mut log, told) = open(&disk).unwrap();
+        assert_eq!(told, changes(0..round * 10));
+        for number in round * 10..round * 10 + 10 {
+            append(&mut log, number).unwrap();
+        }
+        log.sync(0).unwrap();
+        assert_eq!(log.durable(), log.last());
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_wherever_it_is_torn() {
+    let (disk, segment) = ten_and_ten();
+    let len = disk.len(segment);
+    let mut before = Told::new();
+    for cut in HEADER_BYTES..=len {
+        let (mut disk, segment) = ten_and_ten();
+        disk.truncate(segment, cut as u64).unwrap();
+        let (mut log, told) = open(&disk).unwrap();
+        assert_eq!(told, changes(0..told.len() as u64));
+        assert!(told.len() >= before.len());
+        // What is appended now is not mistaken for what was there, nor the other way round.
+        let next = told.len() as u64;
+        append(&mut log, next).unwrap();
+        log.sync(0).unwrap();
+        assert_eq!(open(&disk).unwrap().1, changes(0..next + 1));
+        before = told;
+    }
+    assert_eq!(before, changes(0..20));
+}
+
+#[test]
+fn damage_to_what_was_durable_is_named() {
+    let (disk, segment) = ten_and_ten();
+    let len = disk.len(segment);
+    let mut kept = 0;
+    for byte in HEADER_BYTES..len {
+        let (disk, segment) = ten_and_ten();
+        disk.flip(segment, byte * 8 + byte % 8);
+        match open(&disk) {
+            Err(LogError::Damaged { segment: of, offset }) => {
+                assert_eq!(of, segment);
+                assert!(offset as usize <= byte && kept == 0);
+            }
+            // From here on nothing says that it was durable.
+            Ok((_, told)) => {
+                assert!(told.len() >= 10, "byte {byte}");
+                kept += 1;
+            }
+            Err(error) => panic!("byte {byte}: {error}"),
+        }
+    }
+    assert!(kept > 100 && kept < len - 300, "{kept} of {len}");
+}
+
+#[test]
+fn a_damaged_header_is_no_torn_tail() {
+    let (disk, segment) = ten_and_ten();
+    disk.flip(segment, 3);
+    assert_eq!(open(&disk).err(), Some(LogError::Damaged { segment, offset: 0 }));
+}
+
+#[test]
+fn a_missing_segment_is_noticed_whichever_it_is() {
+    let write = || {
+        let disk = MemoryStorage::default();
+        let (mut log, _) = open_with(&disk, Policy { segment_bytes: 1_000, ..policy() }).unwrap();
+        for number in 0..100 {
+            append(&mut log, number).unwrap();
+            log.turn(number).unwrap();
+        }
+        log.sync(0).unwrap();
+        disk
+    };
+    let segments = write().segments().unwrap();
+    assert!(segments.len() > 5);
+    assert_eq!(open(&write()).unwrap().1, changes(0..100));
+    for gone in segments {
+        let mut disk = write();
+        disk.remove(gone).unwrap();
+        let error = open(&disk).err();
+        assert!(matches!(error, Some(LogError::Missing { .. })), "{gone}: {error:?}");
+    }
+}
+
+#[test]
+fn another_tables_segments_are_not_taken() {
+    let (disk, segment) = ten_and_ten();
+    let other = recover(disk, 5, policy(), |_| Ok::<(), LogError>(()));
+    assert_eq!(other.err(), Some(LogError::AnotherTable { segment, found: TABLE, expected: 5 }));
+}
+
+#[test]
+fn a_failed_sync_poisons_the_log() {
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open(&disk).unwrap();
+    append(&mut log, 0).unwrap();
+    log.sync(0).unwrap();
+    append(&mut log, 1).unwrap();
+    disk.set_faults(DiskFaults { syncs_left: Some(0), ..DiskFaults::default() });
+    log.turn(1).unwrap();
+    let durable = log.durable();
+    assert!(matches!(log.turn(2), Err(LogError::Storage(_))));
+    // The disk works again, but nobody knows what is on it.
+    disk.set_faults(DiskFaults::default());
+    assert!(matches!(log.turn(3), Err(LogError::Poisoned(_))));
+    assert!(matches!(log.sync(3), Err(LogError::Poisoned(_))));
+    assert!(matches!(append(&mut log, 2), Err(LogError::Poisoned(_))));
+    assert_eq!(log.durable(), durable);
+    assert_eq!(open(&disk).unwrap().1, changes(0..2));
+}
+
+#[test]
+fn a_full_disk_poisons_the_log_and_loses_nothing_that_was_durable() {
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open(&disk).unwrap();
+    for number in 0..5 {
+        append(&mut log, number).unwrap();
+    }
+    log.sync(0).unwrap();
+    disk.set_faults(DiskFaults { appends_left: Some(0), ..DiskFaults::default() });
+    for number in 5..9 {
+        append(&mut log, number).unwrap();
+    }
+    assert!(matches!(log.sync(1), Err(LogError::Storage(_))));
+    disk.set_faults(DiskFaults::default());
+    let (_, told) = open(&disk).unwrap();
+    assert!(told.len() >= 5 && told == changes(0..told.len() as u64));
+}
+
+#[test]
+fn no_more_is_at_risk_than_the_policy_says() {
+    let disk = MemoryStorage::default();
+    let bound = Policy { loss_records_max: 7, loss_us_max: 500, sync_us: 100, ..policy() };
+    let (mut log, _) = open_with(&disk, bound).unwrap();
+    disk.set_faults(DiskFaults { sync_looks: 10, ..DiskFaults::default() });
+    let (mut number, mut waited) = (0, 0);
+    for now in 0..5_000 {
+        if log.has_room(now) {
+            append(&mut log, number).unwrap();
+            number += 1;
+        } else {
+            waited += 1;
+        }
+        assert!(log.last() - log.durable() <= 7);
+        log.turn(now).unwrap();
+    }
+    assert!(number > 100 && waited > 1_000, "{number} {waited}");
+    // Nor anything older than half a millisecond.
+    let stuck = Policy { loss_records_max: 1 << 20, loss_us_max: 500, sync_us: 100, ..policy() };
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open_with(&disk, stuck).unwrap();
+    disk.set_faults(DiskFaults { sync_looks: 1 << 30, ..DiskFaults::default() });
+    let accepted = (0..5_000).take_while(|now| {
+        log.turn(*now).unwrap();
+        log.has_room(*now) && log.append(Op::Lease { end: 1 }, *now).is_ok()
+    });
+    assert_eq!(accepted.count(), 500);
+}
+
+#[test]
+fn records_that_come_while_a_sync_is_under_way_share_the_next() {
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open_with(&disk, Policy { sync: true, ..policy() }).unwrap();
+    let syncs = disk.syncs();
+    disk.set_faults(DiskFaults { sync_looks: 9, ..DiskFaults::default() });
+    for number in 0..100 {
+        append(&mut log, number).unwrap();
+        log.turn(number).unwrap();
+    }
+    assert_eq!(disk.syncs() - syncs, 9);
+    assert!(log.durable() > 80);
+}
+
+/// Everything in a model: the state after each record.
+fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut state = std::collections::BTreeMap::new();
+    for (key, value) in changes {
+        match value {
+            Some(value) => state.insert(key.clone(), value.clone()),
+            None => state.remove(key),
+        };
+    }
+    state
+}
+
+/// Writes a snapshot, with changes in between; whether it got to its end.
+fn snapshot(log: &mut Log<MemoryStorage>, told: &mut Told, next: &mut u64) -> Result<(), LogError> {
+    let mut snapshot = log.begin_snapshot(0)?;
+    for key in 0..5 {
+        let name = format!("key {key}").into_bytes();
+        if let Some(value) = state(told).get(&name) {
+            let change = Change::Put { value, version: 1, expires_at_ms: None };
+            log.add(&mut snapshot, Op::Change { key: &name, change })?;
+        }
+        // A change of a key that is in the snapshot already, or will be.
+        append(log, *next)?;
+        told.push(change(*next));
+        *next += 1;
+    }
+    log.finish_snapshot(snapshot, 0).map(|_| ())
+}
+
+#[test]
+fn a_snapshot_takes_the_place_of_what_was_before() {
+    let mut disk = MemoryStorage::default();
+    let (mut log, _) = open_with(&disk, Policy { segment_bytes: 700, ..policy() }).unwrap();
+    let (mut told, mut next) = (Told::new(), 0);
+    for _ in 0..4 {
+        for _ in 0..30 {
+            append(&mut log, next).unwrap();
+            told.push(change(next));
+            log.turn(next).unwrap();
+            next += 1;
+        }
+        let before = disk.segments().unwrap().len();
+        snapshot(&mut log, &mut told, &mut next).unwrap();
+        assert!(disk.segments().unwrap().len() < before);
+        assert_eq!(state(&open(&disk.clone()).unwrap().1), state(&told));
+        drop(log);
+        log = open_with(&disk, Policy { segment_bytes: 700, ..policy() }).unwrap().0;
+    }
+    // A damaged snapshot is not passed over: what it replaced is gone.
+    let segments = disk.segments().unwrap();
+    disk.flip(segments[0], HEADER_BYTES * 8 + 100);
+    assert!(open(&disk).is_err());
+}
+
+proptest! {
+    /// Whatever is written, synced and compacted when the power fails: what is told is what was
+    /// done up to some moment, and not less than was durable.
+    #[test]
+    fn what_is_lost_is_a_suffix_and_nothing_that_was_durable(
+        lives in prop::collection::vec((1u64..60, any::<bool>(), 0u64..40, any::<u64>()), 1..6),
+        segment_bytes in 200u64..2_000,
+        sync_looks in 0u32..4,
+    ) {
+        let disk = MemoryStorage::default();
+        let (mut told, mut next) = (Told::new(), 0);
+        for (appends, power, compact_at, seed) in lives {
+            let (log, recovered) = open_with(&disk, Policy { segment_bytes, ..policy() })
+                .map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let mut log = log;
+            prop_assert_eq!(state(&recovered), state(&told));
+            disk.set_faults(DiskFaults { sync_looks, ..DiskFaults::default() });
+            let mut states = vec![(log.last(), state(&told), told.clone())];
+            for step in 0..appends {
+                append(&mut log, next).unwrap();
+                told.push(change(next));
+                states.push((log.last(), state(&told), told.clone()));
+                next += 1;
+                if step % 3 == 0 {
+                    log.turn(step).unwrap();
+                }
+                if step == compact_at {
+                    snapshot(&mut log, &mut told, &mut next).unwrap();
+                    states.push((log.last(), state(&told), told.clone()));
+                }
+            }
+            let (durable, written) = (log.durable(), log.written());
+            drop(log);
+            let mut random = seed;
+            if power {
+                disk.lose_power(|| {
+                    random = random.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ 77;
+                    random >> 8
+                });
+            } else {
+                disk.kill();
+            }
+            disk.set_faults(DiskFaults::default());
+            let (_, recovered) = open_with(&disk, Policy { segment_bytes, ..policy() })
+                .map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let least = if power { durable } else { written };
+            // A state lasts until the next one: it has to be one of that moment or after.
+            let lasts = |at: usize| states.get(at + 1).is_none_or(|(lsn, ..)| *lsn > least);
+            let found = (0..states.len()).find(|at| lasts(*at) && states[*at].1 == state(&recovered));
+            let Some(at) = found else {
+                return Err(TestCaseError::fail("it is no state there was since then"));
+            };
+            told = states[at].2.clone();
+        }
+    }
+
+    /// The storage fails at any of its steps: what was durable is there when it works again.
+    #[test]
+    fn a_disk_that_fails_anywhere_takes_nothing_that_was_durable(
+        appends_left in 0u64..40, syncs_left in 0u64..20, which: bool, power: bool,
+    ) {
+        let disk = MemoryStorage::default();
+        let policy = Policy { segment_bytes: 600, ..policy() };
+        let (mut log, _) = open_with(&disk, policy).unwrap();
+        let none = DiskFaults::default();
+        disk.set_faults(if which {
+            DiskFaults { appends_left: Some(appends_left), ..none }
+        } else {
+            DiskFaults { syncs_left: Some(syncs_left), ..none }
+        });
+        let (mut told, mut next, mut durable) = (Told::new(), 0, 0);
+        loop {
+            let step = append(&mut log, next).and_then(|_| {
+                told.push(change(next));
+                next += 1;
+                log.turn(next)?;
+                if next.is_multiple_of(20) { snapshot(&mut log, &mut told, &mut next)?; }
+                Ok(())
+            });
+            if step.is_err() {
+                break;
+            }
+            if log.durable() == log.last() {
+                durable = told.len();
+            }
+        }
+        drop(log);
+        if power { disk.lose_power(|| 3) } else { disk.kill() }
+        disk.set_faults(none);
+        let recovered = open_with(&disk, policy)
+            .map_err(|error| TestCaseError::fail(error.to_string()))?.1;
+        let mut prefix = told[..durable].to_vec();
+        let mut rest = told[durable..].iter();
+        while state(&prefix) != state(&recovered) {
+            let Some(one) = rest.next() else {
+                return Err(TestCaseError::fail("something that was durable is gone"));
+            };
+            prefix.push(one.clone());
+        }
+    }
+}

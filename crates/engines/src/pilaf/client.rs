@@ -1,0 +1,196 @@
+//! The client: reads by itself, asks the server for everything else (pilaf §3.1, Figure 3).
+//!
+//! It writes nothing but its own request slots, and those only for requests that no datagram holds.
+//! So a client that is broken or hostile can ask for what it may ask for anyway, and no value of the
+//! table can be damaged by it.
+
+use std::sync::Arc;
+
+use loch_fabric::{Buf, Fabric, Messages, RemoteAddr};
+
+use super::get::{ReadCounts, Reader};
+use super::path::SendOrWrite;
+use crate::epoch::Session;
+use crate::error::EngineError;
+use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::requests::{
+    BySend, ByWrite, Counts, Reply, RequestMap, Requester, SentReplies, Timing, WorkerId,
+};
+
+/// Where a table is and how it is reached, as a client has to know it.
+#[derive(Clone, Debug)]
+pub struct Access<P> {
+    /// The root of each node's part.
+    pub roots: Vec<RemoteAddr>,
+    /// Its requests.
+    pub map: Arc<RequestMap>,
+    /// Where each node's server receives.
+    pub servers: Vec<P>,
+    /// What its keys are hashed with.
+    pub seed: u64,
+    /// Bytes of the longest value.
+    pub value_bytes_max: u64,
+    /// Bytes of the longest request that goes by SEND, if the fabric sends as long ones; others are
+    /// WRITTEN into request slots.
+    pub send_bytes_max: usize,
+}
+
+/// A client of a pilaf table: one thread's session and endpoint.
+///
+/// Its operations take `&self`, so any number of them can be under way in the lanes of its thread.
+pub struct Client<F: Messages> {
+    fabric: F,
+    reader: Reader,
+    requester: Requester<SendOrWrite<F::Peer>, SentReplies<F::Peer>>,
+    value_bytes_max: u64,
+}
+
+impl<F: Fabric + Messages> Client<F> {
+    /// The client that holds `session`.
+    ///
+    /// # Panics
+    /// If the session is an observer's, its slot none of the map's, or its home none of the table's
+    /// nodes.
+    pub fn new(fabric: F, access: Access<F::Peer>, session: &Session, timing: Timing) -> Self {
+        let Access { roots, map, servers, seed, value_bytes_max, send_bytes_max } = access;
+        let node = roots.iter().position(|root| root.region() == session.home());
+        let node = node.expect("a session's home is one of the table's nodes") as u16;
+        let by_send = BySend { workers: servers, per_node: 1 };
+        let replies = SentReplies::new(by_send.clone(), &map);
+        let write = ByWrite { home: session.home() };
+        let path = SendOrWrite { send: by_send, write, send_bytes_max };
+        let requester = Requester::new(map, session, node, path, replies, timing);
+        let reader = Reader::new(roots, seed, timing.timeout_us);
+        Self { fabric, reader, requester, value_bytes_max }
+    }
+
+    /// The fabric, for its counters.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// What was counted of reads.
+    pub fn reads(&self) -> &ReadCounts {
+        self.reader.counts()
+    }
+
+    /// What was counted of requests, besides verbs.
+    pub fn requests(&self) -> &Counts {
+        self.requester.counts()
+    }
+
+    /// The value of `key`, if it has one. `buf` is filled with what was read.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.reader.get(&self.fabric, key, buf).await
+    }
+
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.reader.contains(&self.fabric, key).await
+    }
+
+    /// The value of `key`, if it has one, as the server tells it: what Pilaf is compared with
+    /// (pilaf §5.1, "Pilaf-VO"). A value that no datagram holds is an error.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub async fn get_by_message(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        let reply = self.ask(key, Operation::Get, buf).await?;
+        match reply.outcome() {
+            Outcome::Found { .. } => Ok(reply.into_value().ok()),
+            Outcome::Absent => Ok(None),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Gives `key` the value `value`. Returns the value's version.
+    ///
+    /// # Errors
+    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    pub async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<u64, EngineError> {
+        match self.ask(key, Operation::Put { value, options }, Buf::new()).await?.outcome() {
+            Outcome::Stored(version) => Ok(version),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Gives `key` the value `value` if what it has is as expected.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, EngineError> {
+        let operation = Operation::PutIf { value, expect, options };
+        match self.ask(key, operation, Buf::new()).await?.outcome() {
+            Outcome::Stored(version) => Ok(Conditional::Done(version)),
+            Outcome::Refused(version) => Ok(Conditional::Refused(version)),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Removes the value of `key`; whether it had one.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self.ask(key, Operation::Delete, Buf::new()).await?.outcome() {
+            Outcome::Deleted(was_there) => Ok(was_there),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it was;
+    /// a key without a value counts as 0.
+    ///
+    /// # Errors
+    /// As [`Client::put`], and [`EngineError::NotACounter`].
+    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
+        match self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.outcome() {
+            Outcome::Before(before) => Ok(before),
+            other => Err(self.strange(key, other)),
+        }
+    }
+
+    fn server_of(&self, key: &[u8]) -> WorkerId {
+        WorkerId { node: self.reader.node_of(key) as u16, worker: 0 }
+    }
+
+    async fn ask(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+        buf: Buf,
+    ) -> Result<Reply, EngineError> {
+        if let Operation::Put { value, .. } | Operation::PutIf { value, .. } = operation {
+            let (len, max) = (value.len() as u64, self.value_bytes_max);
+            if len > max {
+                return Err(EngineError::ValueTooLong { len, max });
+            }
+        }
+        self.requester.call(&self.fabric, self.server_of(key), key, operation, buf).await
+    }
+
+    /// A reply to another question than was asked.
+    #[cold]
+    fn strange(&self, key: &[u8], outcome: Outcome<'_>) -> EngineError {
+        let node = self.server_of(key).node;
+        let what = format!("the server of node {node} replies {outcome:?} to another question");
+        EngineError::Damaged { what }
+    }
+}

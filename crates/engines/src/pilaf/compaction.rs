@@ -1,0 +1,106 @@
+//! Compaction of a server's log: a snapshot of the table, written a few slots a turn.
+//!
+//! The server goes on meanwhile. A change that it makes is in the log after the snapshot's beginning,
+//! so it does not matter whether the snapshot has it (`log/snapshot.rs`). What matters is that a key
+//! which is *not* changed is in the snapshot: the scan goes through the slots in order, and a move
+//! may carry a key from before the cursor to behind it. Such a key is added at once
+//! ([`Server::note_moves`]). A larger index has other slots: then the scan begins anew.
+
+use loch_fabric::{Fabric, Messages};
+
+use super::server::{Server, ServerError};
+use crate::log::{Op, Snapshot, Storage};
+
+/// Slots looked at in one turn.
+const TURN_SLOTS: u64 = 64;
+
+/// A snapshot that is being written.
+#[derive(Debug)]
+pub(super) struct Compaction {
+    snapshot: Snapshot,
+    /// The first slot that was not looked at.
+    cursor: u64,
+    generation: u64,
+}
+
+impl<F: Fabric + Messages, S: Storage> Server<F, S> {
+    /// Does a turn's part of a compaction, if one is under way or due; whether one is under way.
+    pub(super) fn compact(&mut self) -> Result<bool, ServerError> {
+        if self.compaction.is_none() && !self.begin_if_due()? {
+            return Ok(false);
+        }
+        let compaction = self.compaction.as_ref().expect("it is under way");
+        if compaction.generation != self.store.generation() {
+            self.abandon()?;
+            return Ok(true);
+        }
+        let from = compaction.cursor;
+        let to = (from + TURN_SLOTS).min(self.store.slots());
+        for slot in from..to {
+            self.add(slot)?;
+        }
+        let compaction = self.compaction.as_mut().expect("it is under way");
+        compaction.cursor = to;
+        self.store.watch_moves(Some(to));
+        if to == self.store.slots() {
+            self.finish()?;
+        }
+        Ok(true)
+    }
+
+    /// Adds the keys that were just moved from before the cursor to behind it.
+    pub(super) fn note_moves(&mut self) -> Result<(), ServerError> {
+        while let Some(slot) = self.store.take_moved() {
+            self.add(slot)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a compaction is to begin: then nothing is taken until all that was logged was made.
+    pub(super) fn compaction_is_due(&self) -> bool {
+        let Some(log) = &self.log else { return false };
+        self.compaction.is_none()
+            && log.grown_bytes() >= self.compact_bytes.max(log.snapshot_bytes())
+    }
+
+    fn begin_if_due(&mut self) -> Result<bool, ServerError> {
+        if !self.compaction_is_due() || !self.is_idle() {
+            return Ok(false);
+        }
+        let log = self.log.as_mut().expect("it is due");
+        let mut snapshot = log.begin_snapshot(self.fabric.now_us())?;
+        log.add(&mut snapshot, Op::Lease { end: self.leased })?;
+        let generation = self.store.generation();
+        self.compaction = Some(Compaction { snapshot, cursor: 0, generation });
+        self.store.watch_moves(Some(0));
+        Ok(true)
+    }
+
+    fn add(&mut self, slot: u64) -> Result<(), ServerError> {
+        let (Some(log), Some(compaction)) = (&mut self.log, &mut self.compaction) else {
+            return Ok(());
+        };
+        if let Some((key, change)) = self.store.state_of(&self.fabric, slot)? {
+            log.add(&mut compaction.snapshot, Op::Change { key, change })?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ServerError> {
+        let (Some(log), Some(done)) = (&mut self.log, self.compaction.take()) else {
+            return Ok(());
+        };
+        self.store.watch_moves(None);
+        log.finish_snapshot(done.snapshot, self.fabric.now_us())?;
+        self.counts.snapshots += 1;
+        Ok(())
+    }
+
+    fn abandon(&mut self) -> Result<(), ServerError> {
+        let (Some(log), Some(given_up)) = (&mut self.log, self.compaction.take()) else {
+            return Ok(());
+        };
+        self.store.watch_moves(None);
+        Ok(log.abandon_snapshot(given_up.snapshot)?)
+    }
+}

@@ -1,0 +1,336 @@
+//! The server of one node's part: takes requests, logs them, changes the table, replies (pilaf §3.1).
+//!
+//! One [`Server::turn`] is one round: what the log has made durable is shown and acknowledged; then
+//! requests are taken and executed; then replies are sent in few doorbells. Between two turns the
+//! server does nothing; how long that is, and on which core, is its owner's business.
+//!
+//! # Start
+//! [`Server::open`] closes the table to clients, empties it, replays snapshot and log, leases
+//! versions, opens the table, and makes its incarnation known. Clients that know the table from
+//! before find another state in its root and start over (`resize.rs`).
+//!
+//! # What is logged when
+//! * With [`Policy::sync`](crate::log::Policy::sync) a change is prepared, logged, and **not shown** to
+//!   anybody until its record is durable; then it is committed and acknowledged. So nobody ever reads
+//!   a value that a crash could take back. Requests that come while a sync is under way are prepared
+//!   meanwhile and share the next one: group commit.
+//! * Otherwise a change is prepared, logged in memory, committed and acknowledged at once. A crash
+//!   may take back the last of them, and readers may have seen those. What is lost is a suffix of the
+//!   changes that this server made, and bounded (see [`crate::log`]): the server takes no request
+//!   while more would be at risk.
+//! * Without a log a crash of the server loses its part of the table.
+//!
+//! # Invariants
+//! 1. A mutation is executed once for each session, however often its request comes ([`Inbox`]).
+//! 2. An acknowledgement is sent after the change is in memory, and with `sync` after it is durable.
+//! 3. Records are in the log in the order in which their changes are committed, key by key.
+//!
+//! # Faults
+//! * **The log fails.** The turn is an error, nothing that was not durable is acknowledged any more,
+//!   and the owner has to stop the server: a failed fsync is not tried again. Clients go on reading.
+//! * **The server is killed.** Clients go on reading. Mutations wait for the next server, which says
+//!   that it is another: those that the dead one may have executed are ambiguous.
+
+use std::collections::VecDeque;
+
+use loch_fabric::{Buf, Fabric, Messages};
+
+use super::change::Staged;
+use super::compaction::Compaction;
+use super::store::{Shape, Store};
+use crate::error::EngineError;
+use crate::log::{Log, LogError, Policy, Recovered, Storage, Told, recover};
+use crate::requests::{Inbox, Incoming, RequestMap, Ticket, WorkerId};
+
+/// Requests taken in one turn, from slots and from datagrams each.
+const TURN_REQUESTS_MAX: usize = 64;
+/// Replies in one doorbell.
+const DOORBELL_REPLIES: usize = 16;
+/// Changes that wait for one sync.
+const STAGED_MAX: usize = 256;
+
+/// Why a server cannot go on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Its memory.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Its log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+impl From<loch_fabric::FabricError> for ServerError {
+    fn from(error: loch_fabric::FabricError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+/// The log of a server that has none: nothing is ever asked of it.
+pub type NoStorage = crate::log::MemoryStorage;
+
+/// Where a server's log is and how it is kept.
+#[derive(Clone, Debug)]
+pub struct Logging<S> {
+    /// The disk.
+    pub storage: S,
+    /// What tells this table's log on this node from others.
+    pub table: u64,
+    /// How it is kept.
+    pub policy: Policy,
+    /// A snapshot is made when the log has grown by so many bytes, and by as many as the snapshot
+    /// before had.
+    pub compact_bytes: u64,
+}
+
+/// A change that waits for its record to be durable.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub lsn: u64,
+    pub staged: Staged,
+    pub ticket: Ticket,
+}
+
+/// What a server counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounts {
+    /// Requests that were executed.
+    pub executed: u64,
+    /// Requests that were answered again, or were for an earlier incarnation.
+    pub repeated: u64,
+    /// Replies that were not sent, as their clients were not known.
+    pub nowhere: u64,
+    /// Doorbells rung for replies.
+    pub doorbells: u64,
+    /// Snapshots that took the place of log.
+    pub snapshots: u64,
+    /// Turns in which no request was taken because too much was at risk.
+    pub held_back: u64,
+}
+
+/// The server of one node's part of a table.
+pub struct Server<F: Messages, S> {
+    pub(super) fabric: F,
+    pub(super) store: Store,
+    pub(super) log: Option<Log<S>>,
+    pub(super) inbox: Inbox,
+    recovered: Recovered,
+    pub(super) waiting: VecDeque<Waiting>,
+    /// A request that has to wait until `waiting` is empty.
+    pub(super) deferred: Option<(Ticket, Buf)>,
+    pub(super) compaction: Option<Compaction>,
+    pub(super) compact_bytes: u64,
+    /// End of the versions that are leased: a snapshot says it too.
+    pub(super) leased: u64,
+    peers: Vec<Option<F::Peer>>,
+    outbox: Vec<(F::Peer, Buf)>,
+    pub(super) spare: Vec<Buf>,
+    pub(super) now_ms: u64,
+    pub(super) counts: ServerCounts,
+}
+
+impl<F: Fabric + Messages, S: Storage> Server<F, S> {
+    /// The server of node `node` of a table, which starts now.
+    ///
+    /// # Errors
+    /// The fabric's, if the region of the node is not mapped and writable; the log's, if it cannot be
+    /// read; [`EngineError::OutOfMemory`] if the table has no room for what was logged.
+    pub fn open(
+        fabric: F,
+        map: &RequestMap,
+        node: u16,
+        shape: Shape,
+        logging: Option<Logging<S>>,
+    ) -> Result<Self, ServerError> {
+        let mut store = Store::create(&fabric, shape)?;
+        let compact_bytes = logging.as_ref().map_or(u64::MAX, |logging| logging.compact_bytes);
+        let replayed = logging.map(|Logging { storage, table, policy, .. }| {
+            recover(storage, table, policy, |Told { key, change }| {
+                store.replay(&fabric, key, change).map_err(ServerError::from)
+            })
+        });
+        let (log, recovered) = replayed.transpose()?.unzip();
+        let recovered = recovered.unwrap_or_default();
+        store.versions_were_leased(recovered.leased);
+        let clients = map.area().clients() as usize;
+        let mut server = Self {
+            inbox: Inbox::open(&fabric, map, WorkerId { node, worker: 0 })?,
+            fabric,
+            store,
+            log,
+            recovered,
+            waiting: VecDeque::new(),
+            deferred: None,
+            compaction: None,
+            compact_bytes,
+            leased: recovered.leased,
+            peers: vec![None; clients],
+            outbox: Vec::new(),
+            spare: Vec::new(),
+            now_ms: 0,
+            counts: ServerCounts::default(),
+        };
+        server.lease()?;
+        server.store.open(&server.fabric)?;
+        Ok(server)
+    }
+
+    /// The fabric, for its counters.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The table's part.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The log, if there is one.
+    pub fn log(&self) -> Option<&Log<S>> {
+        self.log.as_ref()
+    }
+
+    /// What the log said at the start.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> ServerCounts {
+        self.counts
+    }
+
+    /// One round; whether there was anything to do. If there was not, the owner may let time pass: the
+    /// log's [`sync_us`](Policy::sync_us) is kept no better than that.
+    ///
+    /// # Errors
+    /// [`ServerError`]: the server cannot go on. Whatever it did not answer may have been done.
+    pub fn turn(&mut self) -> Result<bool, ServerError> {
+        self.now_ms = self.fabric.wall_ms();
+        let mut busy = self.settle()?;
+        if self.deferred.is_some() {
+            busy = true;
+            self.resume()?;
+        }
+        busy |= self.take_datagrams()? > 0;
+        busy |= self.take_slots()? > 0;
+        busy |= self.compact()?;
+        busy |= self.settle()?;
+        self.reply()?;
+        Ok(busy)
+    }
+
+    /// Makes everything durable and leaves: for a server that is stopped in order.
+    ///
+    /// # Errors
+    /// As [`Server::turn`].
+    pub fn close(mut self) -> Result<(), ServerError> {
+        if let Some(log) = &mut self.log {
+            log.sync(self.fabric.now_us())?;
+        }
+        self.settle()?;
+        self.reply()
+    }
+
+    /// Lets the log do what is due, and shows and acknowledges what is durable by now. Whether it
+    /// should be asked again soon.
+    fn settle(&mut self) -> Result<bool, ServerError> {
+        let Some(log) = &mut self.log else { return Ok(false) };
+        log.turn(self.fabric.now_us())?;
+        let durable = log.durable();
+        while self.waiting.front().is_some_and(|one| one.lsn <= durable) {
+            let one = self.waiting.pop_front().expect("there is one");
+            self.acknowledge(&one.ticket, one.staged)?;
+        }
+        let unwritten = self.log.as_ref().is_some_and(|log| log.last() > log.written());
+        Ok(unwritten || !self.waiting.is_empty())
+    }
+
+    /// Whether every change that was logged was made.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether another request may be taken.
+    fn has_room(&mut self) -> bool {
+        let room = self.deferred.is_none()
+            && self.waiting.len() < STAGED_MAX
+            && (self.is_idle() || !self.compaction_is_due())
+            && self.log.as_ref().is_none_or(|log| log.has_room(self.fabric.now_us()));
+        self.counts.held_back += u64::from(!room);
+        room
+    }
+
+    /// Takes what came by SEND; how much.
+    fn take_datagrams(&mut self) -> Result<usize, ServerError> {
+        let mut taken = 0;
+        while taken < TURN_REQUESTS_MAX && self.has_room() {
+            let buf = self.spare.pop().unwrap_or_default();
+            let (from, message) = match self.fabric.try_receive(buf) {
+                Ok(received) => received,
+                Err(back) => {
+                    self.give_back(back);
+                    break;
+                }
+            };
+            taken += 1;
+            let Some(incoming) = self.inbox.accept(&message) else {
+                self.give_back(message);
+                continue;
+            };
+            let (Incoming::Hello(ticket) | Incoming::Execute(ticket) | Incoming::Answer(ticket, _)) =
+                incoming;
+            self.peers[ticket.client as usize] = Some(from);
+            self.dispatch(incoming, message)?;
+        }
+        Ok(taken)
+    }
+
+    /// Takes long requests out of the slots, until the end of the round; how many.
+    fn take_slots(&mut self) -> Result<usize, ServerError> {
+        let mut taken = 0;
+        while taken < TURN_REQUESTS_MAX && self.has_room() {
+            let mut message = self.spare.pop().unwrap_or_default();
+            let Some(incoming) = self.inbox.poll(&self.fabric, &mut message)? else {
+                self.give_back(message);
+                break;
+            };
+            taken += 1;
+            self.dispatch(incoming, message)?;
+        }
+        Ok(taken)
+    }
+
+    /// Leaves a reply to be sent with the others.
+    pub(super) fn post(&mut self, ticket: &Ticket, reply: Buf) {
+        match self.peers[ticket.client as usize] {
+            Some(peer) => self.outbox.push((peer, reply)),
+            None => {
+                self.counts.nowhere += 1;
+                self.give_back(reply);
+            }
+        }
+    }
+
+    /// Sends what is to be sent.
+    fn reply(&mut self) -> Result<(), ServerError> {
+        for replies in self.outbox.chunks(DOORBELL_REPLIES) {
+            let mut doorbell = [(replies[0].0, &[][..]); DOORBELL_REPLIES];
+            for ((peer, reply), place) in replies.iter().zip(&mut doorbell) {
+                *place = (*peer, reply);
+            }
+            self.fabric.send_all(&doorbell[..replies.len()])?;
+            self.counts.doorbells += 1;
+        }
+        while let Some((_, reply)) = self.outbox.pop() {
+            self.give_back(reply);
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_back(&mut self, mut buf: Buf) {
+        buf.clear();
+        self.spare.push(buf);
+    }
+}

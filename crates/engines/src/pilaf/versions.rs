@@ -1,0 +1,97 @@
+//! Versions: numbers that no value of the table had before, over restarts too.
+//!
+//! The server leases numbers in blocks and notes the end of a block before it uses the first number
+//! of it: in the table's memory, which outlives the process, and in the log, which outlives the
+//! memory (see [`server`](super::server)). A restart goes on after the highest end it finds.
+//!
+//! In memory there are two copies, written in turn, each with its checksum. A server that is killed
+//! while it writes one leaves the other, whose block is the last one that was used.
+
+use loch_fabric::{Fabric, RemoteAddr};
+
+use super::layout::{LEASES_OFFSET, LINE_BYTES};
+use crate::error::EngineError;
+use crate::region::checksum;
+
+/// Low bits of a version, which are its node's number: each node numbers for itself.
+const NODE_BITS: u32 = 8;
+/// Numbers of a lease: an hour of PUTs at a million a second. There are 2^24 leases.
+const LEASE: u64 = 1 << 32;
+/// Numbers of a node.
+const NUMBERS: u64 = 1 << (64 - NODE_BITS);
+
+/// What one node makes versions of.
+#[derive(Clone, Debug)]
+pub struct Versions {
+    node: u8,
+    next: u64,
+    end: u64,
+    /// Which copy is written next.
+    turn: u64,
+}
+
+impl Versions {
+    /// What is known of the versions of node `node` from the table at `root`. Nothing is leased yet.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn load<F: Fabric>(fabric: &F, root: RemoteAddr, node: u8) -> Result<Self, EngineError> {
+        let mut ends = [0; 2];
+        for (turn, end) in ends.iter_mut().enumerate() {
+            let at = copy_addr(root, turn as u64);
+            let (number, sum) = (fabric.load(at)?, fabric.load(at.add(8))?);
+            if sum == checksum(&number.to_le_bytes()) {
+                *end = number;
+            }
+        }
+        let end = ends[0].max(ends[1]);
+        Ok(Self { node, next: end, end, turn: u64::from(ends[0] >= ends[1]) })
+    }
+
+    /// No version from now on is as low as this one.
+    pub fn outgrow(&mut self, version: u64) {
+        self.skip_to((version >> NODE_BITS) + 1);
+    }
+
+    /// The numbers below `end` were leased.
+    pub fn skip_to(&mut self, end: u64) {
+        self.next = self.next.max(end);
+        self.end = self.end.max(self.next);
+    }
+
+    /// A version; `None` if a lease is needed first.
+    pub fn take(&mut self) -> Option<u64> {
+        if self.next == self.end {
+            return None;
+        }
+        let version = self.next << NODE_BITS | u64::from(self.node);
+        self.next += 1;
+        Some(version)
+    }
+
+    /// Leases a block and returns its end, which has to be in the log too, durably, before a version
+    /// is taken.
+    ///
+    /// # Errors
+    /// The fabric's; [`EngineError::Damaged`] if there are no numbers any more, which takes longer
+    /// than servers live.
+    pub fn lease<F: Fabric>(&mut self, fabric: &F, root: RemoteAddr) -> Result<u64, EngineError> {
+        // Zero is no version.
+        let next = self.next.max(1);
+        let end = next.saturating_add(LEASE);
+        if end > NUMBERS {
+            let what = format!("the next version would be number {next:#x} of {NUMBERS:#x}");
+            return Err(EngineError::Damaged { what });
+        }
+        let at = copy_addr(root, self.turn);
+        let sum = checksum(&end.to_le_bytes());
+        fabric.store(at, &[&end.to_le_bytes()])?;
+        fabric.store_before(at.add(8), sum)?;
+        (self.next, self.end, self.turn) = (next, end, self.turn ^ 1);
+        Ok(end)
+    }
+}
+
+fn copy_addr(root: RemoteAddr, turn: u64) -> RemoteAddr {
+    root.add(LEASES_OFFSET + turn * LINE_BYTES)
+}
