@@ -9,7 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 filter=${1:-}
-row_seconds_max=120
+# Four times what the longest takes on a machine with nothing else to do.
+row_seconds_max=240
 names=() hosts=() commands=()
 
 say() { echo "verbs-test: $*" >&2; }
@@ -74,6 +75,7 @@ rust 1 verbs:: -p loch-fabric --lib --test conformance --test messages
 rust 1 "" -p loch-fabric --test verbs
 rust 2 "" -p loch-fabric --test two_hosts
 rust 2 two_machines -p loch --test two_hosts
+rust 2 what_two_machines -p loch-cli --test machines
 row "loch: put, get, doctor" 2 vm/tests/cluster.sh "$loch"
 row "loch: cost of operations" 1 vm/tests/bench.sh "$loch"
 row "loch: cost, two hosts" 2 vm/tests/bench.sh "$loch"

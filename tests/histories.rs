@@ -235,6 +235,7 @@ impl Round<'_> {
             crowd: self.crowd,
             round: self.tally.rounds,
             lanes: LANES[place],
+            over_network: false,
             seed: self.random.random(),
         };
         Recorded::start(task, "client_process")

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use loch::lanes::{block_on, run};
 use loch::{AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, PutOptions, Version};
@@ -14,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::record::Recorder;
 use super::value::{is_counter, name_of, tag_of, value_of};
-use super::{HOT_KEYS, OPERATION_TIMEOUT, PATIENCE_TO_CONNECT, Task};
+use super::{HOT_KEYS, PATIENCE_TO_CONNECT, Task};
 
 /// A version that no value has.
 const NO_VERSION: u64 = 1 << 63;
@@ -47,10 +48,13 @@ pub fn work(task: &Task) {
     block_on(run(task.lanes, (0..task.lanes).map(|lane| client.lane(lane)), |()| ()));
 }
 
-/// The home node may be down at the moment, and come back.
+/// Before a device that cannot be used is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The home node may be down at the moment, and come back; so may the port of this host.
 fn connect(task: &Task) -> (Cluster, loch::Table) {
     let options = ConnectOptions {
-        operation_timeout: OPERATION_TIMEOUT,
+        operation_timeout: task.operation_timeout(),
         connect_timeout: PATIENCE_TO_CONNECT,
         ..ConnectOptions::default()
     };
@@ -62,6 +66,7 @@ fn connect(task: &Task) -> (Cluster, loch::Table) {
             Ok(attached) => return attached,
             // It went down between the two.
             Err(Error::NodeUnreachable { .. }) => (),
+            Err(Error::Device { .. }) if task.over_network => std::thread::sleep(PAUSE),
             Err(error) => panic!("client {}: {error}", task.client),
         }
     }
@@ -86,10 +91,12 @@ impl Client<'_> {
         while !self.stop.load(Ordering::Relaxed) {
             let (key, ask) = self.choose(&mut random.borrow_mut());
             let number = self.recorder.called(key as u64, ask);
-            // Without an answer, whether it was done is not known.
-            if let Some(answer) = self.answer(key, ask).await {
-                self.recorder.returned(number, answer);
-                self.versions[key].set(told(answer).unwrap_or(self.versions[key].get()));
+            match self.answer(key, ask).await {
+                Some(answer) => {
+                    self.recorder.returned(number, answer);
+                    self.versions[key].set(told(answer).unwrap_or(self.versions[key].get()));
+                }
+                None => self.recorder.lost(number),
             }
         }
     }
@@ -150,9 +157,22 @@ impl Client<'_> {
         };
         match done {
             Ok(answer) => Some(answer),
-            Err(error) if without_effect(&error) => Some(Answer::NoEffect),
+            Err(error) if self.is_expected(&error) => Some(Answer::NoEffect),
             Err(Error::Ambiguous { .. }) => None,
             Err(error) => panic!("client {}: {ask:?} of key {key}: {error}", self.task.client),
+        }
+    }
+
+    /// Whether an error may come about in a run. After any but [`Error::Ambiguous`] the key has the
+    /// value it had.
+    fn is_expected(&self, error: &Error) -> bool {
+        match error {
+            Error::Timeout { .. } | Error::IndexFull { .. } | Error::OutOfMemory { .. } => true,
+            // A port that is down is no way to a node either; the device says so in its words.
+            Error::NodeUnreachable { .. } | Error::Refused { .. } | Error::Device { .. } => {
+                self.task.over_network
+            }
+            _ => false,
         }
     }
 }
@@ -162,11 +182,6 @@ fn of_condition(done: Conditional) -> Answer {
         Conditional::Done(version) => Answer::Stored(version.as_u64()),
         Conditional::Refused(version) => Answer::Refused(version.map(|v| v.as_u64())),
     }
-}
-
-/// After these errors the key has the value it had.
-fn without_effect(error: &Error) -> bool {
-    matches!(error, Error::Timeout { .. } | Error::IndexFull { .. } | Error::OutOfMemory { .. })
 }
 
 /// The version that an answer tells.

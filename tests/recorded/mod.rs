@@ -3,15 +3,17 @@
 //!
 //! The processes are this test's own binary, started again with a task in its environment.
 
+#![allow(dead_code, reason = "each test uses some of it")]
+
 mod client;
-mod record;
+pub mod record;
 mod value;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use loch_history::{Operation, Outcome};
+use loch_history::{Answer, Operation, Outcome};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Process, wait_for};
@@ -25,6 +27,8 @@ pub const COUNTERS: usize = 2;
 
 /// How long an operation of a client goes on when it has to start over.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_millis(300);
+/// The same where nodes are on other machines: in that time a connection is made again.
+const OPERATION_TIMEOUT_OF_NETWORK: Duration = Duration::from_millis(1500);
 /// How long a client waits for a node that is down.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(10);
 
@@ -47,6 +51,8 @@ pub struct Task {
     pub round: u64,
     /// Operations under way at a time.
     pub lanes: usize,
+    /// Some nodes are on other machines, and may be out of reach for a while.
+    pub over_network: bool,
     pub seed: u64,
 }
 
@@ -99,6 +105,20 @@ impl Recorded {
         }
     }
 
+    /// Operations that were called since a moment, and answered: done, or refused by a condition.
+    pub fn answered_since(&self, moment: u64) -> usize {
+        let path = self.task.record();
+        if !path.exists() {
+            return 0;
+        }
+        let operations = record::read(&path, self.task.client, u64::MAX);
+        let is_answered = |o: &&Operation| match o.outcome {
+            Outcome::Known(answer) => o.called >= moment && answer != Answer::NoEffect,
+            Outcome::Unknown | Outcome::UnknownUntil(_) => false,
+        };
+        operations.iter().filter(is_answered).count()
+    }
+
     /// Kills it in the middle of whatever it does.
     pub fn kill(mut self) -> Done {
         self.assert_alive();
@@ -108,10 +128,15 @@ impl Recorded {
 
     /// Lets it end in order.
     pub fn stop(mut self) -> Done {
+        self.end();
+        self.done()
+    }
+
+    /// As [`Recorded::stop`], and its record stays.
+    pub fn end(&mut self) {
         drop(self.process.child.stdin.take());
         let status = self.process.ended();
         assert!(status.success(), "client {}: {status}", self.task.client);
-        self.done()
     }
 
     /// What it did, it did by now.
@@ -132,7 +157,15 @@ impl Recorded {
 }
 
 impl Task {
-    fn record(&self) -> PathBuf {
+    /// The file of its record.
+    pub fn record(&self) -> PathBuf {
         self.dir.join(format!("record-{}", self.client))
+    }
+
+    fn operation_timeout(&self) -> Duration {
+        match self.over_network {
+            true => OPERATION_TIMEOUT_OF_NETWORK,
+            false => OPERATION_TIMEOUT,
+        }
     }
 }

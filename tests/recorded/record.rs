@@ -23,6 +23,8 @@ const BYTES: usize = WORDS * 8;
 
 const CALL: u64 = 1;
 const RETURN: u64 = 2;
+/// What a return says in place of an answer if there was none.
+const LOST: u64 = u64::MAX;
 /// No version, and no value.
 const NONE: u64 = u64::MAX;
 
@@ -59,6 +61,11 @@ impl Recorder {
         self.append([RETURN, number, time, kind, a, b, 0, 0]);
     }
 
+    /// After the call of this number, which may or may not have been done.
+    pub fn lost(&self, number: u64) {
+        self.append([RETURN, number, now(), LOST, 0, 0, 0, 0]);
+    }
+
     fn append(&self, words: [u64; WORDS]) {
         let mut bytes = [0; BYTES];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -75,7 +82,8 @@ pub fn returns(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len() / BYTES as u64 / 2)
 }
 
-/// What a process did that was over at `ended`.
+/// What a process did that was over at `ended`. An operation of unknown outcome that returned has
+/// the time of that.
 pub fn read(path: &Path, client: u32, ended: u64) -> Vec<Operation> {
     let bytes = fs::read(path).expect("the record");
     assert_eq!(bytes.len() % BYTES, 0, "records are whole");
@@ -96,7 +104,9 @@ pub fn read(path: &Path, client: u32, ended: u64) -> Vec<Operation> {
             [RETURN, number, returned, kind, a, b, _, _] => {
                 let operation = &mut operations[open.remove(&number).expect("it was called")];
                 operation.returned = returned;
-                operation.outcome = Outcome::Known(answer_of_words([kind, a, b]));
+                if kind != LOST {
+                    operation.outcome = Outcome::Known(answer_of_words([kind, a, b]));
+                }
             }
             _ => panic!("no record: {words:?}"),
         }
@@ -170,19 +180,24 @@ fn what_is_recorded_can_be_read() {
     ];
     let recorder = Recorder::create(&path);
     let numbers = all.map(|(ask, _)| recorder.called(3, ask));
+    let lost = recorder.called(4, Ask::Put(2));
+    recorder.lost(lost);
     let died = recorder.called(4, Ask::Put(1));
     // Lanes return in any order.
     for (number, (_, answer)) in numbers.into_iter().zip(all).rev() {
         recorder.returned(number, answer);
     }
-    assert_eq!(died, all.len() as u64);
+    assert_eq!(died, all.len() as u64 + 1);
     let operations = read(&path, 2, 99);
-    assert_eq!(operations.len(), all.len() + 1);
+    assert_eq!(operations.len(), all.len() + 2);
     for (operation, (ask, answer)) in operations.iter().zip(all) {
         assert_eq!((operation.ask, operation.outcome), (ask, Outcome::Known(answer)));
         assert_eq!((operation.client, operation.key), (2, 3));
         assert!(operation.called < operation.returned && operation.returned < u64::MAX);
     }
-    assert_eq!(operations[all.len()].outcome, Outcome::UnknownUntil(99));
-    assert_eq!(returns(&path), all.len() as u64);
+    let [lost, died] = operations[all.len()..] else { panic!("two without an answer") };
+    assert_eq!([lost.outcome, died.outcome], [Outcome::UnknownUntil(99); 2]);
+    assert!(lost.called < lost.returned && lost.returned < u64::MAX);
+    assert_eq!(died.returned, u64::MAX);
+    assert_eq!(returns(&path), all.len() as u64 + 1);
 }

@@ -251,6 +251,11 @@ impl Node {
         self.process.ended()
     }
 
+    /// Where it logs.
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
     /// What it logged.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).expect("its log")

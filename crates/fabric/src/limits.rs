@@ -36,6 +36,13 @@ pub(crate) const TIMEOUT_EXPONENT: u8 = 15;
 #[cfg(feature = "verbs")]
 pub(crate) const RETRY_COUNT: u8 = 6;
 
+/// A connection that awaits a completion, and has brought none for so long, is given up: twice the
+/// time after which a card has to have said that the peer is gone. Soft-RoCE may never say it: where
+/// a port goes down its completions can be lost, while the connection seems ready to send.
+#[cfg(feature = "verbs")]
+pub(crate) const STALL_US_MAX: u64 =
+    2 * 4 * (RETRY_COUNT as u64 + 1) * ((4096 << TIMEOUT_EXPONENT) / 1000);
+
 /// How often a request is sent again that the peer was not ready for. One-sided verbs are never
 /// refused so but by a card that must page memory in; seven would mean for ever.
 #[cfg(feature = "verbs")]

@@ -112,7 +112,7 @@ pub const LIVING_MAX: usize = 1 << 20;
 /// The shortest time between two scrubs.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(2);
 /// A scrub whose grace period did not pass is repeated after a time that doubles up to this.
-pub const SCRUB_RETRY_MAX: Duration = Duration::from_secs(60);
+pub const SCRUB_RETRY_MAX: Duration = Duration::from_secs(8);
 /// How long a scrub waits for clients that are in the middle of an operation, in microseconds, for
 /// each data table.
 pub const SCRUB_WAIT_US: u64 = 100_000;

@@ -35,6 +35,9 @@ pub(crate) struct Remote {
     ways: RefCell<Vec<Way>>,
 }
 
+/// The time that a node has to answer is doubled so often at most.
+const DOUBLINGS_MAX: u32 = 16;
+
 /// How connecting to a node went so far.
 #[derive(Default)]
 struct Way {
@@ -42,6 +45,8 @@ struct Way {
     made: bool,
     /// The last try, if it failed.
     failure: Option<Failure>,
+    /// How often in a row nobody answered in time.
+    silences: u32,
 }
 
 struct Failure {
@@ -175,10 +180,18 @@ impl Remote {
         let member = self.member(node);
         let ask =
             Connect { node: node as u16, identity: member.header.identity, ..self.ask.clone() };
-        let wait = self.timeout.min(ADMIT_TIMEOUT);
+        // A node that is slow, as one whose host has too much to do, has done in vain what its client
+        // does not wait for any more. So each try waits longer than the one before.
+        let silences = self.ways.borrow()[node].silences;
+        let wait = self.timeout.saturating_mul(1 << silences).min(ADMIT_TIMEOUT);
+        let begun = Instant::now();
         let broker = self.attachment.broker(wait)?;
         let asked = |ask| broker.connect(ask, wait);
-        connect(self.client.fabric(), member, ask, asked).map_err(|error| match error {
+        let connected = connect(self.client.fabric(), member, ask, asked);
+        let is_silence = connected.is_err() && begun.elapsed() >= wait;
+        self.ways.borrow_mut()[node].silences =
+            if is_silence { (silences + 1).min(DOUBLINGS_MAX) } else { 0 };
+        connected.map_err(|error| match error {
             // Whoever asks knows his home node; it is the other one that he wants to know about.
             Error::NodeUnreachable { remedy, .. } => {
                 Error::NodeUnreachable { socket: member.socket.clone(), remedy }

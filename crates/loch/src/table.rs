@@ -8,7 +8,7 @@ use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, VerbCount};
 
-use crate::backend::{Backend, with_client};
+use crate::backend::{Backend, operate, with_client};
 use crate::lease::Lease;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::{AsyncTable, CheckReport, Error, Reservation, Usage, Value, Version};
@@ -251,20 +251,21 @@ impl Table {
     /// Walks the whole table and verifies its invariants, beside other clients at work.
     ///
     /// # Errors
-    /// [`Error::Fabric`]. Broken invariants are no error but listed in the report.
+    /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are no error but listed in
+    /// the report.
     pub fn check(&self) -> Result<CheckReport, Error> {
-        with_client!(self, client => block_on(client.check())).map_err(|e| self.error(e))
+        let checked = block_on(async { operate!(read self, client => client.check()) });
+        checked.map_err(|e| self.error(e))
     }
 
     /// How the table's memory is used, node by node. Reads every entry's generation.
     ///
     /// # Errors
-    /// [`Error::Fabric`].
+    /// As [`Table::check`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
-        with_client!(self, client => {
-            let tables = (0..client.map().data_tables()).map(|dti| dti as u8);
-            tables.map(|dti| block_on(client.usage(dti)).map_err(|e| self.error(e))).collect()
-        })
+        let data_tables = with_client!(self, client => client.map().data_tables());
+        let usage = |dti| block_on(async { operate!(read self, client => client.usage(dti)) });
+        (0..data_tables).map(|dti| usage(dti as u8).map_err(|e| self.error(e))).collect()
     }
 
     /// What this table's operations cost so far; the difference of two is what happened between.

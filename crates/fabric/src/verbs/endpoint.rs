@@ -173,6 +173,7 @@ impl VerbsEndpoint {
         self.empty_polls.set(self.empty_polls.get() + 1);
         if self.empty_polls.get() > EMPTY_POLLS_MAX {
             self.empty_polls.set(0);
+            self.engine.borrow_mut().break_stalled(self.local.now_us());
             std::thread::yield_now();
         }
     }

@@ -357,6 +357,18 @@ impl Engine {
         self.bury(index);
     }
 
+    /// Gives up connections of which the card has forgotten to say that they broke.
+    #[cold]
+    pub fn break_stalled(&mut self, now_us: u64) {
+        for index in 0..self.links.len() {
+            let Some(link) = &mut self.links[index] else { continue };
+            if link.works && link.has_stalled(now_us) {
+                tracing::warn!(region = link.region.0, "a connection stands still: given up");
+                self.break_link(index as u16);
+            }
+        }
+    }
+
     /// Destroys the queue pair of a link that is given up and drained.
     pub fn bury(&mut self, index: u16) {
         let link = &mut self.links[usize::from(index)];

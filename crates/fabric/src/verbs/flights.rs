@@ -125,6 +125,11 @@ impl Flights {
         (flight, ahead == 0)
     }
 
+    /// The sequence number of the first request, if a completion has to come.
+    pub fn awaited(&self) -> Option<u32> {
+        (self.all.len() > self.since_signaled as usize).then_some(self.first)
+    }
+
     /// The number of the oldest verb under way that changes memory.
     pub fn oldest_mutating(&self) -> Option<u64> {
         if self.mutating == 0 {
@@ -168,6 +173,18 @@ mod tests {
         }
         assert_eq!(over, [0, 1, 2]);
         assert_eq!((flights.all.len(), flights.oldest_mutating()), (1, Some(3)));
+    }
+
+    #[test]
+    fn a_completion_is_awaited_while_something_signaled_is_under_way() {
+        let mut flights = Flights::new(64);
+        let first = flights.push(flight(0, true, false));
+        assert_eq!(flights.awaited(), None, "of a WRITE for which nobody waits nothing comes");
+        let signaled = flights.push(flight(1, true, true));
+        flights.push(flight(2, true, false));
+        assert_eq!(flights.awaited(), Some(first));
+        while !flights.pop_to(signaled).1 {}
+        assert_eq!(flights.awaited(), None);
     }
 
     #[test]

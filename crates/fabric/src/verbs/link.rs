@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limits::SLOT_BYTES;
+use crate::limits::{SLOT_BYTES, STALL_US_MAX};
 use crate::{Buf, RegionId, RemoteAddr};
 
 use super::flights::{Flight, Flights, Then};
@@ -78,6 +78,9 @@ pub(super) struct Link {
     pub flushing: bool,
     /// Comes back with every completion.
     pub generation: u16,
+    /// The first request when it was last looked whether completions come, and since when that is
+    /// the first, in microseconds.
+    watched: Option<(u32, u64)>,
 }
 
 impl Link {
@@ -102,6 +105,21 @@ impl Link {
             waiting: false,
             flushing: false,
             generation,
+            watched: None,
+        }
+    }
+
+    /// Whether completions ought to have come long ago, by the looks at this time and before.
+    pub fn has_stalled(&mut self, now_us: u64) -> bool {
+        let first = self.flights.awaited();
+        match self.watched {
+            Some((watched, since)) if first == Some(watched) => {
+                now_us.saturating_sub(since) > STALL_US_MAX
+            }
+            _ => {
+                self.watched = first.map(|first| (first, now_us));
+                false
+            }
         }
     }
 

@@ -1,0 +1,62 @@
+//! One of the two guests of `vm/run --hosts 2`: which one this is, and how they wait for each other
+//! by files in the folder that they share, which needs no wire.
+
+pub mod clock;
+pub mod merge;
+pub mod wire;
+
+use std::path::{Path, PathBuf};
+
+use crate::support::wait_for;
+
+/// How many guests there are.
+pub const HOSTS: usize = 2;
+
+const SHARED: &str = "/shared";
+
+/// A guest.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest {
+    /// Its number, from 1.
+    pub host: usize,
+}
+
+impl Guest {
+    /// The guest that this process is in; none anywhere else.
+    pub fn this() -> Option<Self> {
+        std::env::var_os("LOCH_VERBS_TEST")?;
+        let number = |name| std::env::var(name).ok()?.parse().ok();
+        assert_eq!(number("HOSTS"), Some(HOSTS), "this test is for {HOSTS} guests");
+        let host = number("HOST").expect("a guest is told its number");
+        Some(Self { host })
+    }
+
+    /// Where a port of a guest is on the wire.
+    pub fn address(host: usize, port: u16) -> String {
+        format!("10.9.0.{host}:{port}")
+    }
+
+    /// Waits for the other guest, at a place that is passed once.
+    pub fn meet(&self, place: &str) {
+        let mark = |host| Path::new(SHARED).join(format!("met-{place}.{host}"));
+        std::fs::write(mark(self.host), "").expect("the guests share a folder");
+        wait_for(place, || (1..=HOSTS).all(|host| mark(host).exists()).then_some(()));
+    }
+
+    /// Gives the other guest a text.
+    pub fn tell(&self, name: &str, text: &str) {
+        let [fresh, whole] = [format!("fresh-{name}"), name.into()].map(in_shared);
+        std::fs::write(&fresh, text).expect("the guests share a folder");
+        std::fs::rename(fresh, whole).expect("both are in that folder");
+    }
+
+    /// Waits for a text of the other guest's.
+    pub fn hear(&self, name: &str) -> String {
+        wait_for(name, || std::fs::read_to_string(in_shared(name.into())).ok())
+    }
+}
+
+/// Something in the folder that the guests share.
+pub fn in_shared(name: String) -> PathBuf {
+    Path::new(SHARED).join(name)
+}

@@ -1,0 +1,548 @@
+//! What clients on two machines are answered over real RDMA verbs is linearizable, while clients
+//! and nodes are killed, nodes come back, and the wire between the machines is cut.
+//!
+//! Runs in both guests of
+//! `vm/run --hosts 2 --env LOCH_VERBS_TEST=1 -- TEST_BINARY what_two_machines --nocapture`;
+//! anywhere else it does nothing. Each guest has a node and clients, which record what they ask and
+//! are answered. A run is a few rounds, each on keys of its own; a round is a number of faults, one
+//! after the other, and after each the clients have to get on. At its end host 1 puts the records
+//! of both hosts on one clock (`guest/clock.rs`) and checks them.
+//!
+//! `LOCH_SEED=n` repeats the faults of a run, though not what the processors make of them, and
+//! `LOCH_LONG=1` has more rounds; both go through `--env`.
+
+mod guest;
+mod recorded;
+mod support;
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use guest::clock::{Asker, Offset, answer};
+use guest::merge::{CLIENTS_OF_HOST, merged, records_in};
+use guest::wire::Cut;
+use guest::{Guest, HOSTS, in_shared};
+use loch::{Cluster, ConnectOptions};
+use loch_history::{Answer, History, Outcome, check};
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use recorded::{HOT_KEYS, Recorded, Task, name_of, now};
+use rustix::process::Signal;
+use support::{Node, is_long, private_dir, socket_of, wait_for};
+
+/// What the nodes have but for who they are. The tables take turns; they are those of
+/// `histories.rs`, with tiny indexes and little memory.
+const CONFIG: &str = r#"
+fabric = "verbs"
+memory = "12MiB"
+sessions = 32
+
+[[table]]
+name = "usual"
+index_slots = 32
+value_max = "64KiB"
+
+[[table]]
+name = "pairs"
+index_slots = 32
+value_max = "64KiB"
+ways = 2
+bucket_slots = 2
+
+[[table]]
+name = "cached"
+index_slots = 32
+value_max = "64KiB"
+bucket_slots = 1
+cache = true
+batched_reads = true
+"#;
+const TABLES: [&str; 3] = ["usual", "pairs", "cached"];
+
+const SECRET: &str = "the secret of both machines";
+const CONTROL_PORT: u16 = 7400;
+
+/// Of the slots of an index so many have a key of the crowd, if all of them are there.
+const CROWDED: f64 = 0.9;
+
+/// Rounds of a long run.
+const LONG_ROUNDS: usize = 12;
+
+/// The lanes of the clients that run at a time on each host.
+const LANES: [usize; 2] = [1, 4];
+
+/// Longer than Soft-RoCE goes on trying, which is a second: `TIMEOUT_EXPONENT` in the fabric's
+/// limits.
+const CUT: Duration = Duration::from_millis(4000);
+/// Shorter than that.
+const BLINK: Duration = Duration::from_millis(300);
+/// How long a node is away: longer than that, too.
+const NODE_DOWN: Duration = Duration::from_millis(2000);
+
+/// Operations that a client has to be answered after each fault, before the next.
+const ANSWERS: usize = 20;
+/// How long clients may take for that.
+const RECOVERY_MAX: Duration = Duration::from_secs(30);
+/// What dead clients left is freed by then.
+const LEAKS_RETURN_MAX: Duration = Duration::from_secs(30);
+
+/// By how much an operation of host 2 may be widened: less than most operations take that meet a
+/// fault. A round trip over the wire of emulated hosts takes half a millisecond, and tens of them
+/// where others use the processors.
+const UNCERTAINTY_MAX: Duration = Duration::from_millis(50);
+
+/// Configurations that the checker may look at for each key.
+const BUDGET: u64 = 5_000_000;
+
+/// Not a test of its own: the process of a client.
+#[test]
+#[ignore = "started by the other test"]
+fn client_process() {
+    recorded::work_if_told();
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A client of each host is killed.
+    Clients,
+    /// The node of this host is killed, and comes back.
+    Node(usize),
+    /// The wire of this host is cut, until cards have given up. Meanwhile a client dies: of this
+    /// host or of the other.
+    Cut { host: usize, how: Cut, kills: usize },
+    /// The wire of this host is cut, but not for so long.
+    Blink { host: usize, how: Cut },
+}
+
+/// Faults of each kind, in any order.
+fn faults(random: &mut ChaCha8Rng) -> Vec<Fault> {
+    let mut host = || random.random_range(1..=HOSTS);
+    let mut faults = vec![
+        Fault::Clients,
+        Fault::Node(host()),
+        Fault::Cut { host: host(), how: Cut::Loud, kills: host() },
+        Fault::Cut { host: host(), how: Cut::Silent, kills: host() },
+        Fault::Blink { host: host(), how: [Cut::Loud, Cut::Silent][host() - 1] },
+    ];
+    faults.shuffle(random);
+    faults
+}
+
+/// The faults of each round: of each kind in two rounds, or in every one of a long run.
+fn rounds(random: &mut ChaCha8Rng) -> Vec<Vec<Fault>> {
+    match is_long() {
+        true => (0..LONG_ROUNDS).map(|_| faults(random)).collect(),
+        false => faults(random).chunks(3).map(<[Fault]>::to_vec).collect(),
+    }
+}
+
+/// What happened in a run. Host 1 knows all of it.
+#[derive(Debug, Default)]
+struct Tally {
+    rounds: usize,
+    operations: usize,
+    across: usize,
+    ambiguous: usize,
+    cut_off: usize,
+    refused: usize,
+    clients_killed: usize,
+    nodes_killed: usize,
+    loud_cuts: usize,
+    silent_cuts: usize,
+    blinks: usize,
+    uncertainty: Duration,
+    slowest_recovery: Duration,
+}
+
+impl Tally {
+    fn count_fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Clients => self.clients_killed += HOSTS,
+            Fault::Node(_) => self.nodes_killed += 1,
+            Fault::Cut { how, .. } => {
+                self.loud_cuts += (how == Cut::Loud) as usize;
+                self.silent_cuts += (how == Cut::Silent) as usize;
+                self.clients_killed += 1;
+            }
+            Fault::Blink { .. } => self.blinks += 1,
+        }
+    }
+
+    fn count_history(&mut self, history: &History) {
+        let nothing = Outcome::Known(Answer::NoEffect);
+        self.operations += history.len();
+        self.refused += history.operations().iter().filter(|o| o.outcome == nothing).count();
+    }
+
+    /// A run in which nothing happened proves nothing.
+    fn assert_eventful(&self) {
+        let rounds = self.rounds;
+        assert!(self.operations >= 500 * rounds, "{self}");
+        assert!(self.across >= 50 * rounds, "{self}");
+        assert!(self.ambiguous >= 1 && self.cut_off >= 1 && self.refused >= 1, "{self}");
+        assert!(self.clients_killed >= 2 * HOSTS && self.nodes_killed >= 1, "{self}");
+        assert!(self.loud_cuts >= 1 && self.silent_cuts >= 1 && self.blinks >= 1, "{self}");
+        assert!(self.uncertainty <= UNCERTAINTY_MAX, "{self}");
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} rounds, {} operations ({} overlapping one of the other host, {} of unknown \
+             outcome, {} refused), {} clients killed ({} in an operation), {} nodes killed, {} \
+             wires cut loudly, {} silently, {} for a moment, clocks within {:.1?}, clients of host \
+             1 on after {:.1?} at most",
+            self.rounds,
+            self.operations,
+            self.across,
+            self.ambiguous,
+            self.refused,
+            self.clients_killed,
+            self.cut_off,
+            self.nodes_killed,
+            self.loud_cuts,
+            self.silent_cuts,
+            self.blinks,
+            self.uncertainty,
+            self.slowest_recovery,
+        )
+    }
+}
+
+/// What runs on this host.
+struct Machine {
+    guest: Guest,
+    dir: tempfile::TempDir,
+    /// Of what the clients record.
+    records: tempfile::TempDir,
+    node: Node,
+    clients: Vec<Recorded>,
+    /// Of the clients that were killed in this round.
+    dead: Vec<PathBuf>,
+    next_client: u32,
+    /// For what concerns this host alone.
+    random: ChaCha8Rng,
+    asker: Option<Asker>,
+    tally: Tally,
+}
+
+impl Machine {
+    fn start(guest: Guest, seed: u64) -> Self {
+        let dir = private_dir();
+        let secret = dir.path().join("secret");
+        fs::write(&secret, SECRET).expect("a file");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("a file");
+        let addresses: Vec<String> =
+            (1..=HOSTS).map(|host| Guest::address(host, CONTROL_PORT)).collect();
+        let own = format!(
+            "listen = {:?}\ncluster = {addresses:?}\nsecret = {secret:?}",
+            addresses[guest.host - 1]
+        );
+        fs::write(dir.path().join("loch.toml"), [&own, CONFIG].concat()).expect("a file");
+        Self {
+            guest,
+            node: start_node(&dir, guest.host),
+            dir,
+            records: tempfile::tempdir().expect("a directory"),
+            clients: Vec::new(),
+            dead: Vec::new(),
+            next_client: guest.host as u32 * CLIENTS_OF_HOST,
+            random: ChaCha8Rng::seed_from_u64(seed ^ guest.host as u64),
+            asker: (guest.host == 1).then(Asker::new),
+            tally: Tally::default(),
+        }
+    }
+
+    fn is_first(&self) -> bool {
+        self.guest.host == 1
+    }
+
+    fn attach(&self) -> Cluster {
+        let options =
+            ConnectOptions { connect_timeout: support::PATIENCE, ..ConnectOptions::default() };
+        Cluster::connect_with(&self.node.socket, options).expect("the nodes are up")
+    }
+
+    /// How many keys fill the index of a table.
+    fn crowd(&self, table: &str) -> usize {
+        let info = self.attach().info();
+        let info = info.tables.iter().find(|info| info.name == table).expect("it was declared");
+        (info.index_slots as f64 * CROWDED) as usize
+    }
+
+    /// Makes room for keys of a later round in the same table.
+    fn delete_keys_of(&self, round: &Round) {
+        let table = self.attach().table(round.table).expect("the nodes are up");
+        for key in 0..HOT_KEYS + round.crowd {
+            table.delete(&name_of(round.number, key)).expect("nobody else wants it any more");
+        }
+    }
+
+    fn start_client(&mut self, round: &Round, place: usize) -> Recorded {
+        let client = self.next_client;
+        self.next_client += 1;
+        let task = Task {
+            dir: self.records.path().into(),
+            socket: socket_of(self.dir.path(), &name_of_node(self.guest.host)),
+            client,
+            table: round.table.into(),
+            crowd: round.crowd,
+            round: round.number,
+            lanes: LANES[place],
+            over_network: true,
+            seed: self.random.random(),
+        };
+        Recorded::start(task, "client_process")
+    }
+
+    /// Another one takes its place.
+    fn kill_client(&mut self, round: &Round) {
+        let place = self.random.random_range(0..self.clients.len());
+        let fresh = self.start_client(round, place);
+        let mut victim = std::mem::replace(&mut self.clients[place], fresh);
+        victim.assert_alive();
+        victim.process.kill();
+        self.dead.push(victim.task.record());
+    }
+
+    /// Does this host's part of a fault, until it is over.
+    fn suffer(&mut self, fault: Fault, round: &Round) {
+        let own = self.guest.host;
+        match fault {
+            Fault::Clients => self.kill_client(round),
+            Fault::Node(host) if host == own => {
+                self.node.process.kill();
+                last(NODE_DOWN);
+                self.node = start_node(&self.dir, own);
+                let ready = &self.node.ready;
+                assert!(ready.contains("taken over"), "{ready}");
+            }
+            Fault::Node(_) => (),
+            Fault::Cut { host, how, kills } => {
+                if host == own {
+                    how.begin();
+                }
+                last(CUT / 2);
+                if kills == own {
+                    self.kill_client(round);
+                }
+                last(CUT / 2);
+                if host == own {
+                    how.end();
+                }
+            }
+            Fault::Blink { host, how } if host == own => {
+                how.begin();
+                last(BLINK);
+                how.end();
+            }
+            Fault::Blink { .. } => (),
+        }
+    }
+
+    /// Waits until every client is answered again.
+    fn recover(&mut self, fault: Fault) {
+        let (moment, begun) = (now(), Instant::now());
+        for client in &mut self.clients {
+            wait_for(&format!("answers after {fault:?}"), || {
+                client.assert_alive();
+                last(Duration::from_millis(20));
+                (client.answered_since(moment) >= ANSWERS).then_some(())
+            });
+        }
+        let took = begun.elapsed();
+        println!("host {}: {fault:?}, on after {took:.1?}", self.guest.host);
+        assert!(took <= RECOVERY_MAX, "{fault:?}: it took {took:?}\n{}", self.node.log());
+        self.tally.slowest_recovery = self.tally.slowest_recovery.max(took);
+    }
+
+    /// Widens what is known of the clocks, on the host that has to know.
+    fn measure(&mut self, offset: &mut Option<Offset>) {
+        if let Some(asker) = &mut self.asker {
+            let measured = asker.measure();
+            *offset = Some(offset.map_or(measured, |known| known.hull(measured)));
+        }
+    }
+
+    fn run(&mut self, round: &Round) {
+        let at = |place: &str| format!("round-{}-{place}", round.number);
+        let mut offset = None;
+        self.guest.meet(&at("begins"));
+        self.measure(&mut offset);
+        self.clients = (0..LANES.len()).map(|place| self.start_client(round, place)).collect();
+        self.clients.iter_mut().for_each(|client| client.wait_for_operations(ANSWERS as u64));
+        for (number, fault) in round.faults.iter().enumerate() {
+            self.guest.meet(&at(&format!("fault-{number}")));
+            self.suffer(*fault, round);
+            self.tally.count_fault(*fault);
+            self.guest.meet(&at(&format!("fault-{number}-is-over")));
+            self.recover(*fault);
+            self.measure(&mut offset);
+        }
+        self.hand_in(round);
+        self.guest.meet(&at("was-recorded"));
+        self.measure(&mut offset);
+        self.tally.rounds += 1;
+        if let Some(offset) = offset {
+            self.judge(round, offset);
+        }
+        // Who waits for the verdict needs not wait for more if it is another.
+        assert_eq!(self.guest.hear(&at("verdict")), "linearizable");
+    }
+
+    /// Lets the clients end, and puts all records where host 1 finds them.
+    fn hand_in(&mut self, round: &Round) {
+        let folder = round.records_of(self.guest.host);
+        fs::create_dir(&folder).expect("the guests share a folder");
+        let mut records = std::mem::take(&mut self.dead);
+        for mut client in std::mem::take(&mut self.clients) {
+            client.end();
+            records.push(client.task.record());
+        }
+        // One that was killed early has none.
+        for record in records.iter().filter(|record| record.exists()) {
+            let name = record.file_name().expect("a file's");
+            fs::copy(record, folder.join(name)).expect("the guests share a folder");
+            fs::remove_file(record).expect("it was copied");
+        }
+    }
+
+    fn judge(&mut self, round: &Round, offset: Offset) {
+        let [first, second] = [1, 2].map(|host| records_in(&round.records_of(host)));
+        println!("operations: {} and {}", first.len(), second.len());
+        let merged = merged(first, second, offset);
+        self.tally.count_history(&merged.history);
+        self.tally.across += merged.across;
+        self.tally.ambiguous += merged.ambiguous;
+        self.tally.cut_off += merged.cut_off;
+        self.tally.uncertainty = self.tally.uncertainty.max(offset.uncertainty());
+        let begun = Instant::now();
+        let verdict = check(&merged.history, BUDGET).to_string();
+        println!("round {} was checked in {:.1?}: {verdict}", round.number, begun.elapsed());
+        self.guest.tell(&format!("round-{}-verdict", round.number), &verdict);
+    }
+
+    /// After all clients have ended.
+    fn check_afterwards(&mut self) {
+        let ended = Instant::now();
+        // Who checks walks the memory of both nodes.
+        if self.is_first() {
+            wait_for("what the dead left to be freed", || self.is_clean().then_some(()));
+        }
+        self.guest.meet("checked");
+        let cluster = self.attach();
+        wait_for("all sessions to end", || {
+            cluster.info().nodes.iter().all(|node| node.sessions_taken == 0).then_some(())
+        });
+        let took = ended.elapsed();
+        println!("host {}: clean after {took:.1?}", self.guest.host);
+        assert!(took <= LEAKS_RETURN_MAX, "it took {took:?}\n{}", self.node.log());
+        assert_eq!(self.node.process.try_ended(), None, "{}", self.node.log());
+        self.guest.meet("all-is-well");
+    }
+
+    /// Whether nothing is left of any client that died.
+    fn is_clean(&self) -> bool {
+        let check = self.node.loch(&["check", "--json"]);
+        assert_eq!(check.code, Some(0), "{}\n{}", check.text(), check.stderr);
+        let is_clean = |table: &serde_json::Value| {
+            ["unshown", "tentative", "moving"].iter().all(|field| table[field] == 0)
+        };
+        check.json()["tables"].as_array().expect("a list").iter().all(is_clean)
+    }
+}
+
+/// Shows what a node logged, should the test fail.
+struct Telltale(PathBuf);
+
+impl Drop for Telltale {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("its node's log:\n{}", fs::read_to_string(&self.0).unwrap_or_default());
+        }
+    }
+}
+
+/// Faults on keys of their own.
+struct Round {
+    number: u64,
+    table: &'static str,
+    crowd: usize,
+    faults: Vec<Fault>,
+}
+
+impl Round {
+    fn records_of(&self, host: usize) -> PathBuf {
+        in_shared(format!("round-{}-records-of-{host}", self.number))
+    }
+}
+
+fn name_of_node(host: usize) -> String {
+    format!("host{host}")
+}
+
+fn start_node(dir: &tempfile::TempDir, host: usize) -> Node {
+    let config = dir.path().join("loch.toml");
+    let config = config.to_str().expect("text");
+    Node::start(dir.path(), &name_of_node(host), &["--config", config])
+}
+
+/// Lets something go on for so long.
+fn last(time: Duration) {
+    let begun = Instant::now();
+    wait_for("time to pass", || (begun.elapsed() >= time).then_some(()));
+}
+
+/// The seed of both hosts.
+fn seed(guest: Guest) -> u64 {
+    if guest.host == 1 {
+        let given = std::env::var("LOCH_SEED").ok();
+        let seed = given.map_or_else(|| now() % 1_000_000, |seed| seed.parse().expect("a number"));
+        guest.tell("seed", &seed.to_string());
+    }
+    guest.hear("seed").parse().expect("a number")
+}
+
+#[test]
+fn what_two_machines_are_answered_is_linearizable() {
+    let Some(guest) = Guest::this() else {
+        println!("skipped: LOCH_VERBS_TEST is not set");
+        return;
+    };
+    let (begun, seed) = (Instant::now(), seed(guest));
+    println!("host {}: LOCH_SEED={seed}", guest.host);
+    if guest.host == 2 {
+        answer();
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut machine = Machine::start(guest, seed);
+    let _telltale = Telltale(machine.node.log_path().to_owned());
+    for (number, faults) in (0..).zip(rounds(&mut random)) {
+        let table = TABLES[(seed + number) as usize % TABLES.len()];
+        let round = Round { number, table, crowd: machine.crowd(table), faults };
+        println!("host {}: round {number}, table {table}, {:.1?}", guest.host, begun.elapsed());
+        machine.run(&round);
+        // Otherwise every round has a table of its own.
+        if machine.is_first() && is_long() {
+            machine.delete_keys_of(&round);
+        }
+    }
+    machine.check_afterwards();
+    println!("host {}: done after {:.1?}", guest.host, begun.elapsed());
+    if machine.is_first() {
+        println!("{}: linearizable, seed {seed}", machine.tally);
+        machine.tally.assert_eventful();
+    }
+    let Machine { node, dir, .. } = machine;
+    assert_eq!(node.stop(Signal::TERM).code(), Some(0));
+    let path = dir.path().to_owned();
+    dir.close().expect("nobody uses it");
+    assert!(!path.exists());
+}
