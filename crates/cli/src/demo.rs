@@ -17,16 +17,16 @@ use crate::output;
 
 /// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
 ///
-/// Loads a million records, runs YCSB's workload B on every engine of this build, then on
+/// Loads 300,000 records, runs YCSB's workload B on every engine of this build, then on
 /// memcached, Redis and LMDB where they are installed. Takes about half a minute and leaves nothing
 /// behind.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Records loaded before each measurement
-    #[arg(long, hide = true, default_value_t = 1_000_000)]
+    #[arg(long, hide = true, default_value_t = 300_000)]
     records: u64,
     /// Length of each measurement
-    #[arg(long, hide = true, default_value_t = 3.0)]
+    #[arg(long, hide = true, default_value_t = 2.0)]
     seconds: f64,
     /// After so many seconds what is not measured yet is left out
     #[arg(long, hide = true, default_value_t = 50.0)]
@@ -103,10 +103,11 @@ fn excuse(
 
 fn closing_words(options: &str) -> String {
     format!(
-        "\nEvery client is a process that keeps 32 operations under way. Those of Loch read and write \
-         the memory\nof three nodes by themselves, whose processes sleep meanwhile; memcached and \
-         Redis are asked over a\nunix socket, pipelined as deep; LMDB is embedded in each client, with \
-         its file in memory.\n\n\
+        "\nEvery client is a process that keeps 32 operations under way. Those of nessie read and write \
+         the memory\nof three nodes by themselves, whose processes sleep meanwhile; for hybrid and \
+         pilaf the nodes' workers do\nthe PUTs, for server and herd everything, on the same \
+         processors. memcached and Redis are asked over a unix\nsocket, pipelined as deep; LMDB is \
+         embedded in each client, with its file in memory.\n\n\
          Try next:\n  \
          loch bench {options}\n  \
          loch bench --help          other workloads, and JSON\n  \

@@ -1,11 +1,14 @@
 //! A table's operations as futures. The blocking ones are these, run to their end.
 
 use std::cell::{Cell, RefCell};
+use std::convert::identity;
 
-use loch_engines::nessie;
+use loch_engines::operation;
 use loch_fabric::{Buf, lanes};
 
-use crate::backend::operate;
+#[cfg(feature = "verbs")]
+use crate::backend::apart;
+use crate::backend::{Backend, operate};
 use crate::reservation::Place;
 use crate::{Conditional, Error, Expect, PutOptions, Reservation, Table, Value, Version};
 
@@ -40,8 +43,11 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::get`].
     #[inline]
     pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
-        match operate!(read self.table, client => client.get(key, Buf::new())) {
-            Ok(found) => Ok(found.map(Value::new)),
+        let found = operate!(
+            read self.table, client => client.get(key, Buf::new()), |found| found.map(Value::from)
+        );
+        match found {
+            Ok(found) => Ok(found),
             Err(error) => Err(self.table.error(error)),
         }
     }
@@ -54,17 +60,19 @@ impl<'a> AsyncTable<'a> {
     pub async fn get_into(self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
         into.clear();
         let table = self.table;
-        let found = match operate!(read table, client => client.get(key, table.take_spare())) {
-            Ok(found) => found,
-            Err(error) => return Err(self.table.error(error)),
-        };
-        let Some(found) = found else {
-            return Ok(None);
-        };
-        into.extend_from_slice(&found);
-        let version = Version::from_u64(found.version());
-        self.table.keep_spare(found.into_buf());
-        Ok(Some(version))
+        let found = operate!(
+            read table, client => client.get(key, table.take_spare()),
+            |found| found.map(|found| {
+                into.extend_from_slice(&found);
+                let version = Version::from_u64(found.version());
+                table.keep_spare(found.into_buf());
+                version
+            })
+        );
+        match found {
+            Ok(version) => Ok(version),
+            Err(error) => Err(self.table.error(error)),
+        }
     }
 
     /// As [`Table::contains`].
@@ -72,7 +80,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::contains`].
     pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
-        let found = operate!(read self.table, client => client.contains(key));
+        let found = operate!(read self.table, client => client.contains(key), identity);
         found.map_err(|e| self.table.error(e))
     }
 
@@ -97,8 +105,9 @@ impl<'a> AsyncTable<'a> {
         options: PutOptions,
     ) -> Result<Version, Error> {
         self.table.writable()?;
+        self.table.check_lengths(key, value.len())?;
         let options = self.table.engine_options(options);
-        match operate!(self.table, client => client.put(key, value, options)) {
+        match operate!(self.table, client => client.put(key, value, options), identity) {
             Ok(version) => Ok(Version::from_u64(version)),
             Err(error) => Err(self.table.error(error)),
         }
@@ -118,13 +127,18 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
         let expect = match expect {
-            Expect::Absent => nessie::Expect::Absent,
-            Expect::Version(version) => nessie::Expect::Version(version.as_u64()),
+            Expect::Absent => operation::Expect::Absent,
+            Expect::Version(version) => operation::Expect::Version(version.as_u64()),
         };
-        let done = operate!(self.table, client => client.put_if(key, value, expect, options));
+        self.table.check_lengths(key, value.len())?;
+        let done = operate!(
+            self.table, client => client.put_if(key, value, expect, options), identity
+        );
         match done.map_err(|e| self.table.error(e))? {
-            nessie::Conditional::Done(version) => Ok(Conditional::Done(Version::from_u64(version))),
-            nessie::Conditional::Refused(version) => {
+            operation::Conditional::Done(version) => {
+                Ok(Conditional::Done(Version::from_u64(version)))
+            }
+            operation::Conditional::Refused(version) => {
                 Ok(Conditional::Refused(version.map(Version::from_u64)))
             }
         }
@@ -136,7 +150,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::fetch_add`].
     pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64, Error> {
         self.table.writable()?;
-        let before = operate!(self.table, client => client.fetch_add(key, add));
+        let before = operate!(self.table, client => client.fetch_add(key, add), identity);
         before.map_err(|e| self.table.error(e))
     }
 
@@ -146,7 +160,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::delete`].
     pub async fn delete(self, key: &[u8]) -> Result<bool, Error> {
         self.table.writable()?;
-        let deleted = operate!(self.table, client => client.delete(key));
+        let deleted = operate!(self.table, client => client.delete(key), identity);
         deleted.map_err(|e| self.table.error(e))
     }
 
@@ -194,9 +208,19 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Reservation<'a>, Error> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
-        let reserved = operate!(self.table, client => async {
-            client.reserve(key, len, options).await.map(Place::from)
-        });
+        let reserved = match self.table.backend() {
+            Backend::Shm(client) => client.reserve(key, len, options).await.map(Place::from),
+            Backend::Served(served) => {
+                served.check_lengths(key, len).map(|()| Place::own(key, len, options))
+            }
+            #[cfg(feature = "verbs")]
+            Backend::Verbs(remote) => {
+                apart(remote.operate(async || {
+                    remote.client().reserve(key, len, options).await.map(Place::from)
+                }))
+                .await
+            }
+        };
         match reserved {
             Ok(place) => Ok(Reservation::new(self.table, place)),
             Err(error) => Err(self.table.error(error)),

@@ -22,10 +22,10 @@ use loch_fabric::verbs::Device;
 
 use crate::connection::{Admitted, Connection};
 use crate::lease::Lease;
-use crate::limits::RETRY_PAUSE_MAX;
+use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
 use crate::memory::{Member, Memory};
 use crate::node::sessions::Opened;
-use crate::wire::{DeviceChoice, MemberFacts};
+use crate::wire::{DeviceChoice, Inspected, MemberFacts};
 use crate::{ConnectOptions, Error};
 
 /// A cluster that this process is attached to.
@@ -86,6 +86,34 @@ impl Attachment {
             Some(connection) => connection.is_open(),
             None => state.hearsay(self.home, number).is_some_and(|facts| facts.up),
         }
+    }
+
+    /// The first node whose process is not up, by its socket.
+    pub fn down(&self) -> Option<PathBuf> {
+        let nodes = self.state().connections.len();
+        let down = (0..nodes).find(|node| !self.is_up(*node))?;
+        Some(self.state().node(down).socket.clone())
+    }
+
+    /// What the workers of each node have of a table.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::Refused`].
+    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+        let mut state = self.state();
+        let mut told = Vec::new();
+        for node in 0..state.connections.len() {
+            if !state.connections[node].as_ref().is_some_and(|it| it.is_open()) {
+                let deadline = Instant::now() + self.options.connect_timeout;
+                if !self.reopen(&mut state, node, deadline)? {
+                    let problem = "a node has come back with other memory: open the table again";
+                    return Err(Error::ClusterMismatch { problem: problem.into() });
+                }
+            }
+            let connection = state.connections[node].clone().expect("it was just made");
+            told.push(connection.inspect(table, INSPECT_TIMEOUT)?);
+        }
+        Ok(told)
     }
 
     /// Client session slots of a node that are taken, so far as its home node knows.

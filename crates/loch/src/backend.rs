@@ -1,5 +1,10 @@
-//! A table's engine over the backend that the cluster has. A match at the public surface; below it
-//! everything is compiled for one backend.
+//! A table's engine, over the backend that the cluster has. A match at the public surface; below it
+//! everything is compiled for one engine and one backend.
+//!
+//! The engine `nessie` on shared memory is the short way. All others are boxed, and so are the futures
+//! of their operations, so that its own are as small as if there were no others, and compiled as if.
+
+use std::pin::Pin;
 
 use loch_engines::EngineError;
 use loch_engines::nessie::Client;
@@ -8,13 +13,17 @@ use loch_fabric::shm::ShmEndpoint;
 use crate::Error;
 #[cfg(feature = "verbs")]
 use crate::remote::Remote;
+use crate::served::client::Served;
 
-/// The engine of a table. Shared memory is the short way, so its client is not boxed.
-#[cfg_attr(feature = "verbs", allow(clippy::large_enum_variant))]
+/// The engine of a table.
+#[allow(clippy::large_enum_variant, reason = "the short way is not boxed")]
 pub(crate) enum Backend {
-    /// All memory of the cluster is mapped.
+    /// A client of nessie, and all memory of the cluster is mapped.
     Shm(Client<ShmEndpoint>),
-    /// The home node's memory is mapped; that of others is reached by connections, which may break.
+    /// Workers take part, and all memory of the cluster is mapped.
+    Served(Box<Served>),
+    /// A client of nessie. The home node's memory is mapped; that of others is reached by
+    /// connections, which may break.
     #[cfg(feature = "verbs")]
     Verbs(Box<Remote>),
 }
@@ -23,6 +32,7 @@ impl Backend {
     /// What this backend knows better about an error than the engine.
     pub fn explain(&self, error: &EngineError) -> Option<Error> {
         match (self, error) {
+            (Self::Served(served), error) => served.explain(error),
             #[cfg(feature = "verbs")]
             (Self::Verbs(remote), EngineError::Fabric(error)) => remote.explain(*error),
             _ => None,
@@ -30,11 +40,22 @@ impl Backend {
     }
 }
 
-/// An expression with the engine, on whatever backend it is.
+/// A future whose state and code are apart from those of the one that awaits it.
+#[inline(never)]
+pub(crate) fn apart<'a, T>(work: impl Future<Output = T> + 'a) -> Apart<'a, T> {
+    Box::pin(work)
+}
+
+/// See [`apart`].
+pub(crate) type Apart<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// An expression with a client of nessie, on whatever backend it is, or one with the client of a
+/// table that workers serve.
 macro_rules! with_client {
-    ($table:expr, $client:ident => $with:expr) => {
+    ($table:expr, $client:ident => $with:expr, $served:ident => $or:expr) => {
         match $table.backend() {
             $crate::backend::Backend::Shm($client) => $with,
+            $crate::backend::Backend::Served($served) => $or,
             #[cfg(feature = "verbs")]
             $crate::backend::Backend::Verbs(remote) => {
                 let $client = remote.client();
@@ -45,33 +66,66 @@ macro_rules! with_client {
 }
 pub(crate) use with_client;
 
-/// Awaits an operation of the engine. Where connections may break it is begun again, after one that
-/// it found broken was made again: such an error says that nothing was changed. Of an operation
-/// that changes nothing (`read`) no outcome is unknown.
+/// Awaits an operation of the engine, whichever it is, and makes `$then` of what it came to. Where
+/// connections may break it is begun again, after one that it found broken was made again: such an
+/// error says that nothing was changed. Of an operation that changes nothing (`read`) no outcome is
+/// unknown. Those that change something are not for who only reads.
 macro_rules! operate {
-    (read $table:expr, $client:ident => $operation:expr) => {
-        $crate::backend::operate!(@ $table, $client => $operation, $crate::remote::of_read)
+    (read $table:expr, $client:ident => $operation:expr, $then:expr) => {
+        $crate::backend::operate!(@ $table, $client => $operation, $then, $crate::remote::of_read, {
+            $crate::served::client::Engine::Observer($client) => $operation.await.map($then),
+        })
     };
-    ($table:expr, $client:ident => $operation:expr) => {
-        $crate::backend::operate!(@ $table, $client => $operation, std::convert::identity)
+    ($table:expr, $client:ident => $operation:expr, $then:expr) => {
+        $crate::backend::operate!(@ $table, $client => $operation, $then, std::convert::identity, {
+            $crate::served::client::Engine::Observer(_) => {
+                Err(loch_engines::EngineError::ReadOnly)
+            }
+        })
     };
-    (@ $table:expr, $client:ident => $operation:expr, $meaning:path) => {
+    (
+        @ $table:expr, $client:ident => $operation:expr, $then:expr, $meaning:path,
+        { $($observer:tt)* }
+    ) => {
         match $table.backend() {
-            $crate::backend::Backend::Shm($client) => $operation.await,
+            $crate::backend::Backend::Shm($client) => $operation.await.map($then),
+            $crate::backend::Backend::Served(served) => {
+                let work = async {
+                    match &served.engine {
+                        $crate::served::client::Engine::Server(it) => {
+                            let $client = &it.client;
+                            $operation.await.map($then)
+                        }
+                        $crate::served::client::Engine::Hybrid($client) => {
+                            $operation.await.map($then)
+                        }
+                        $crate::served::client::Engine::Herd($client) => {
+                            $operation.await.map($then)
+                        }
+                        $crate::served::client::Engine::HerdBySend($client) => {
+                            $operation.await.map($then)
+                        }
+                        $crate::served::client::Engine::Pilaf($client) => {
+                            $operation.await.map($then)
+                        }
+                        $($observer)*
+                    }
+                };
+                $crate::backend::apart(work).await
+            }
             #[cfg(feature = "verbs")]
-            // Boxed, so that on shared memory the future is as small as if there were no other way.
             $crate::backend::Backend::Verbs(remote) => {
                 let work = async {
                     let mut attempts = remote.begin();
                     loop {
                         let $client = remote.client();
-                        let done = $operation.await.map_err($meaning);
+                        let done = $operation.await.map($then).map_err($meaning);
                         if !remote.goes_on(&mut attempts, done.as_ref().err()).await {
                             break done;
                         }
                     }
                 };
-                Box::pin(work).await
+                $crate::backend::apart(work).await
             }
         }
     };

@@ -5,15 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loch_engines::nessie::Client;
+use loch_engines::region::EngineId;
 
 use crate::attachment::Attachment;
 use crate::backend::Backend;
 use crate::embedded::Embedded;
+use crate::engine::name_of;
 use crate::lease::Lease;
 use crate::limits::TIMEOUT_MAX;
 use crate::memory::{Member, Memory};
 #[cfg(feature = "verbs")]
 use crate::remote::Remote;
+use crate::served::client::Served;
+use crate::served::whereabouts::Whereabouts;
 use crate::{CacheLimits, EmbeddedConfig, Error, Table};
 
 /// A cluster this process is attached to. Cheap to clone; clones share one attachment.
@@ -101,6 +105,15 @@ pub struct TableInfo {
     pub ways: u8,
     /// Slots of a bucket.
     pub bucket_slots: u8,
+    /// Workers of each node that serve it; 0: nobody does.
+    pub workers: u16,
+}
+
+impl TableInfo {
+    /// Whether a GET is a request to a worker, which who attached for reading cannot make.
+    pub fn reads_are_requests(&self) -> bool {
+        self.engine == name_of(EngineId::Herd)
+    }
 }
 
 impl Default for ConnectOptions {
@@ -214,14 +227,34 @@ impl Cluster {
             let remote = Remote::open(attachment, memory.clone(), number, &lease, &self.options)?;
             return Ok(Table::new(name, Backend::Verbs(Box::new(remote)), lease));
         }
-        let client = Client::new(
-            memory.endpoint(self.home),
-            view.map.clone(),
-            lease.session(),
-            self.options.cache,
-            self.options.operation_timeout_us(),
-        );
-        Ok(Table::new(view.name.clone(), Backend::Shm(client), lease))
+        let backend = match view.nessie() {
+            // Without a request to make, who only reads such a table is a client of nessie.
+            Some(map) if view.engine() == EngineId::Nessie || lease.is_read_only() => {
+                Backend::Shm(Client::new(
+                    memory.endpoint(self.home),
+                    map.clone(),
+                    lease.session(),
+                    self.options.cache,
+                    self.options.operation_timeout_us(),
+                ))
+            }
+            _ => Backend::Served(Box::new(Served::open(
+                &memory,
+                view,
+                self.home,
+                lease.session(),
+                &self.options,
+                self.whereabouts(),
+            )?)),
+        };
+        Ok(Table::new(view.name.clone(), backend, lease))
+    }
+
+    fn whereabouts(&self) -> Whereabouts {
+        match &self.nodes {
+            Nodes::Attached(attachment) => Whereabouts::Attached(attachment.clone()),
+            Nodes::Embedded(embedded) => Whereabouts::Embedded(embedded.clone()),
+        }
     }
 
     /// The names of the tables, in order.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT};
+use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT, WORKER_SLEEP_MAX_US_DEFAULT};
 use crate::{ByteSize, Error};
 
 /// The configuration of a node, as TOML or in a program.
@@ -67,9 +67,49 @@ pub struct NodeConfig {
     pub ephemeral: bool,
     /// The region file. Default: `/dev/shm/loch-<uid>-<name>.region`.
     pub region: Option<PathBuf>,
+    /// How this node's workers work, where tables have some.
+    pub workers: WorkersConfig,
     /// The tables, `[[table]]` in TOML. Default: one, named `default`.
     #[serde(rename = "table")]
     pub tables: Vec<TableConfig>,
+}
+
+/// How a node's workers work: the threads that serve the tables of engines whose server takes part.
+/// `[workers]` in TOML. Nodes of a cluster may differ in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkersConfig {
+    /// The processors they run on, one after the other and then from the first one again. Default:
+    /// wherever the system puts them.
+    pub cores: Vec<u16>,
+    /// Whether a worker without work goes on looking for it for ever, as in the papers. It takes a
+    /// whole processor, and answers sooner. Default no: it looks for a while, then offers its
+    /// processor to others, and then sleeps.
+    pub dedicated: bool,
+    /// The longest that a worker without work sleeps, in microseconds, and with it what the first
+    /// request after a pause waits for. Default 1000: at rest a worker then uses 1 to 2 % of a
+    /// processor, most of it to be woken.
+    pub sleep_max_us: u64,
+}
+
+/// What a `herd` table does when it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableMode {
+    /// It lets the oldest values go.
+    Cache,
+    /// It refuses new ones.
+    Store,
+}
+
+/// How the requests of a `herd` table reach its workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RequestWay {
+    /// By WRITE, into slots that the workers poll.
+    Write,
+    /// By SEND: for more clients than a card has room for connections (herd §5.5).
+    Send,
 }
 
 /// What carries the verbs.
@@ -104,7 +144,16 @@ pub struct TlsConfig {
 pub struct TableConfig {
     /// Its name: 1 to 48 bytes.
     pub name: String,
-    /// Its data path. `nessie` is the only engine of this build.
+    /// Its engine: who does the work of an operation. Default `nessie`.
+    ///
+    /// | | |
+    /// | --- | --- |
+    /// | `nessie` | the client alone |
+    /// | `nessie-server` | workers of the node that owns the key |
+    /// | `nessie-hybrid` | GET: the client; all else: workers. Without filter bits, cache and multiple READs, as in the paper |
+    /// | `nessie-hybrid+` | the same, and with these as they are declared here |
+    /// | `herd` | workers, from their own memory: values are gone when the node's process ends |
+    /// | `pilaf` | GET: the client; all else: one worker a node, which may keep a log |
     pub engine: String,
     /// Its share of the node's memory, in bytes. Tables without one divide the rest equally.
     pub memory: Option<ByteSize>,
@@ -112,7 +161,9 @@ pub struct TableConfig {
     /// one for every 112 bytes of the table's memory.
     pub index_slots: Option<u64>,
     /// Bytes of the longest value. Default 64 MiB, or a quarter of the table's data on a node if
-    /// that is less.
+    /// that is less. Where requests lie in memory each has room for such a value and 256 bytes of
+    /// key: there the default is what an eighth of the table's memory has room for. With `herd` a
+    /// key and its value have up to 968 bytes together.
     pub value_max: Option<ByteSize>,
     /// Hash functions of the index, 2 to 4. Default 3.
     pub ways: u8,
@@ -128,6 +179,25 @@ pub struct TableConfig {
     pub batched_reads: Option<bool>,
     /// Whether entries carry checksums. Default no: clients on the node's host do not need them.
     pub checksums: bool,
+    /// Workers of each node that serve the table, 1 to 256. Default 1. `pilaf` has one.
+    pub workers: Option<u16>,
+    /// Requests that a client has under way at one worker, 1 to 256. Default 8.
+    pub window: Option<u16>,
+    /// Clients of each node that can have the table open at a time: each takes memory. Default 64,
+    /// or the node's `sessions` if that is less. Only sessions of such low numbers can open it: where
+    /// other tables take many sessions, give this as many as the node's.
+    pub sessions: Option<u32>,
+    /// What a `herd` table does when it is full. Default `cache`.
+    pub mode: Option<TableMode>,
+    /// How requests of a `herd` table reach its workers. Default `write`.
+    pub requests: Option<RequestWay>,
+    /// The folder of a `pilaf` table's log. Each node has a log of its own there. Default: none, and
+    /// the table is empty after the node's process has ended.
+    pub log: Option<PathBuf>,
+    /// Whether a change of a `pilaf` table is on disk before it is acknowledged. Default no: then
+    /// the changes of the last millisecond are lost if the process is killed, and those of a tenth
+    /// of a second or more if the machine is.
+    pub sync: bool,
 }
 
 /// Nodes inside this process: see [`Cluster::embedded`](crate::Cluster::embedded).
@@ -152,6 +222,8 @@ pub struct EmbeddedConfig {
     pub operation_timeout: std::time::Duration,
     /// As [`ConnectOptions::cache`](crate::ConnectOptions::cache).
     pub cache: crate::CacheLimits,
+    /// How the workers of all nodes work.
+    pub workers: WorkersConfig,
 }
 
 impl Default for NodeConfig {
@@ -171,8 +243,15 @@ impl Default for NodeConfig {
             sessions: SESSIONS_DEFAULT,
             ephemeral: false,
             region: None,
+            workers: WorkersConfig::default(),
             tables: Vec::new(),
         }
+    }
+}
+
+impl Default for WorkersConfig {
+    fn default() -> Self {
+        Self { cores: Vec::new(), dedicated: false, sleep_max_us: WORKER_SLEEP_MAX_US_DEFAULT }
     }
 }
 
@@ -191,6 +270,13 @@ impl Default for TableConfig {
             multi_read: true,
             batched_reads: None,
             checksums: false,
+            workers: None,
+            window: None,
+            sessions: None,
+            mode: None,
+            requests: None,
+            log: None,
+            sync: false,
         }
     }
 }
@@ -204,6 +290,7 @@ impl Default for EmbeddedConfig {
             tables: Vec::new(),
             operation_timeout: crate::limits::OPERATION_TIMEOUT,
             cache: crate::CacheLimits::default(),
+            workers: WorkersConfig::default(),
         }
     }
 }
@@ -268,8 +355,11 @@ mod tests {
             tables: vec![TableConfig {
                 cache: Some(true),
                 memory: Some(ByteSize::new(1 << 30)),
+                mode: Some(TableMode::Store),
+                requests: Some(RequestWay::Send),
                 ..TableConfig::default()
             }],
+            workers: WorkersConfig { cores: vec![1, 3], ..WorkersConfig::default() },
             ..NodeConfig::default()
         };
         let text = toml::to_string(&config).unwrap();
@@ -284,6 +374,8 @@ mod tests {
             ("memory = -1", "-1"),
             ("fabric = \"ib\"", "ib"),
             ("[[table]]\nnme = \"x\"", "line 2"),
+            ("[[table]]\nmode = \"ring\"", "ring"),
+            ("[workers]\ncore = 1", "core"),
         ] {
             let error = NodeConfig::from_toml(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

@@ -8,7 +8,7 @@
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,6 +132,11 @@ impl Connection {
                 == Err(Errno::AGAIN)
     }
 
+    /// What becomes readable when the node's process goes away, as nothing is due outside a request.
+    pub fn stream(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
     /// Opens a session: its slot and incarnation. `sessions` is what the node has for clients.
     ///
     /// # Errors
@@ -168,6 +173,18 @@ impl Connection {
     pub fn member(&self, node: u16, wait: Duration) -> Result<wire::MemberFacts, Error> {
         match self.request(&Request::Member { node }, wait)? {
             Reply::Member(facts) => Ok(facts),
+            Reply::Refused(refused) => Err(self.refused(refused, 0)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What the node's workers have of a table.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::Refused`].
+    pub fn inspect(&self, table: usize, wait: Duration) -> Result<wire::Inspected, Error> {
+        match self.request(&Request::Inspect { table: table as u32 }, wait)? {
+            Reply::Inspected(told) => Ok(told),
             Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
         }

@@ -3,6 +3,8 @@
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::region::TableEntry;
 
+use crate::engine::name_of;
+
 /// A field in which a region and a configuration may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
@@ -33,15 +35,31 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
     };
     let (h, w) = (&have.geometry, &want.geometry);
     let options = |g: &Geometry| format!("{:?}", Options::from_bits(g.options));
+    let words = |entry: &TableEntry| format!("{:?}", entry.words);
     // As much as it was given, to within what is lost to alignment.
-    let memory = |entry: &TableEntry| {
-        let bytes = entry.geometry.validate().map_or(0, |shape| shape.bytes());
-        format!("about {} MiB", (bytes + (1 << 19)) >> 20)
+    let memory = |entry: &TableEntry| format!("about {} MiB", (entry.bytes + (1 << 19)) >> 20);
+    let engine = |entry: &TableEntry| {
+        entry.engine().map_or_else(|| entry.engine.to_string(), |id| name_of(id).into())
     };
+    let (h_service, w_service) = (&have.service, &want.service);
     let number = |field, have: u64, want: u64| fact(field, have.to_string(), want.to_string());
     vec![
         names,
-        number("engine", have.engine as u64, want.engine as u64),
+        fact("engine", engine(have), engine(want)),
+        number("workers", h_service.workers.into(), w_service.workers.into()),
+        number("window", h_service.window.into(), w_service.window.into()),
+        number(
+            "sessions",
+            h_service.sessions_per_node.saturating_sub(1).into(),
+            w_service.sessions_per_node.saturating_sub(1).into(),
+        ),
+        number(
+            "bytes of a request",
+            h_service.request_bytes.into(),
+            w_service.request_bytes.into(),
+        ),
+        number("bytes of a reply", h_service.reply_bytes.into(), w_service.reply_bytes.into()),
+        number("replies", h_service.replies.into(), w_service.replies.into()),
         number("ways", h.ways as u64, w.ways as u64),
         number("bucket_slots", h.bucket_slots as u64, w.bucket_slots as u64),
         fact("options", options(h), options(w)),
@@ -52,5 +70,7 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         number("value_max", h.value_bytes_max, w.value_bytes_max),
         number("nodes", h.nodes as u64, w.nodes as u64),
         number("hash seed", h.seed, w.seed),
+        // Mode, memory and index of engines that have no geometry of nessie's.
+        fact("mode, memory or index_slots", words(have), words(want)),
     ]
 }

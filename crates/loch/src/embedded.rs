@@ -3,20 +3,31 @@
 //! A session ends with its table, so there are no deaths to find out about; what the scrubbers are
 //! for is the little that an orderly end can leave behind.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use loch_fabric::shm::Region;
 
+use crate::limits::INSPECT_TIMEOUT;
 use crate::memory::{Member, Memory};
+use crate::node::neighbours::Surroundings;
 use crate::node::region::{format, of_region};
 use crate::node::scrubber::{Scrubber, Shared};
 use crate::node::sessions::{End, Opened, Process, Sessions};
+use crate::node::workers::Workers;
+use crate::wire::Inspected;
 use crate::{EmbeddedConfig, Error, plan};
 
 /// The nodes of one embedded cluster. They end when the last table and the last cluster do.
 pub(crate) struct Embedded {
     memory: Arc<Memory>,
-    nodes: Vec<(Arc<Sessions>, Scrubber)>,
+    nodes: Vec<Inside>,
+}
+
+/// One node.
+struct Inside {
+    sessions: Arc<Sessions>,
+    scrubber: Scrubber,
+    workers: Workers,
 }
 
 impl Embedded {
@@ -39,6 +50,8 @@ impl Embedded {
         let mapped = plans.map(make).collect::<Result<Vec<_>, _>>()?;
         let nodes = mapped.iter().cloned().map(Some).collect();
         let memory = Arc::new(Memory::join(nodes, 0)?);
+        let workers = plan::WorkerPlan::new(&config.workers, &config.tables)?;
+        let surroundings = Arc::new(Surroundings::fixed(memory.clone()));
         let nodes = mapped.iter().enumerate().map(|(number, node)| {
             let sessions = Arc::new(Sessions::restore(node, false).0);
             let theirs = memory.clone();
@@ -46,7 +59,8 @@ impl Embedded {
             let scrubber = Scrubber::start(number, sessions.clone(), shared);
             let scrubber =
                 scrubber.map_err(Error::os("start a thread for", node.name.as_str().as_ref()))?;
-            Ok((sessions, scrubber))
+            let workers = Workers::start(node, &workers, &sessions, &surroundings)?;
+            Ok(Inside { sessions, scrubber, workers })
         });
         Ok(Self { nodes: nodes.collect::<Result<_, Error>>()?, memory })
     }
@@ -61,7 +75,7 @@ impl Embedded {
     /// # Errors
     /// [`Error::SessionsExhausted`].
     pub fn open_session(&self, home: usize) -> Result<Opened, Error> {
-        let opened = self.nodes[home].0.open(Process::own());
+        let opened = self.nodes[home].sessions.open(Process::own());
         opened.ok_or_else(|| {
             let node = self.memory.nodes[home].as_ref();
             Error::SessionsExhausted {
@@ -73,9 +87,39 @@ impl Embedded {
 
     /// Ends a session whose client has left in order.
     pub fn end_session(&self, home: usize, session: Opened, process: Process) {
-        let (sessions, scrubber) = &self.nodes[home];
+        let Inside { sessions, scrubber, .. } = &self.nodes[home];
         if sessions.close(session, process, End::Left) {
             scrubber.bell().ended(false);
         }
+    }
+
+    /// What the workers of each node have of a table.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`] if a worker does not answer.
+    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+        let tell = |(node, inside): (usize, &Inside)| {
+            let (sender, told) = mpsc::channel();
+            let answer = move |inspected| {
+                // Who asked may have given up.
+                let _ = sender.send(inspected);
+            };
+            let asked = inside.workers.orders().inspect(table, Box::new(answer));
+            let told = asked.then(|| told.recv_timeout(INSPECT_TIMEOUT).ok()).flatten();
+            told.ok_or_else(|| Error::NodeUnreachable {
+                socket: format!("embedded-{node}").into(),
+                remedy: "its workers do not answer".into(),
+            })
+        };
+        self.nodes.iter().enumerate().map(tell).collect()
+    }
+
+    /// The first node of which a worker has failed, and why.
+    pub fn failed(&self) -> Option<(usize, String)> {
+        let nodes = self.nodes.iter().enumerate();
+        let mut failed = nodes.filter_map(|(node, inside)| {
+            Some((node, inside.workers.failure().error()?.to_string()))
+        });
+        failed.next()
     }
 }

@@ -269,6 +269,27 @@ pub enum Error {
         /// The user id of the other side.
         theirs: u32,
     },
+    /// A worker of the node cannot go on, and so the node does not.
+    #[error("worker {worker} of table {table:?} failed: {what}")]
+    WorkerFailed {
+        /// Its table.
+        table: String,
+        /// Its number.
+        worker: u16,
+        /// Why.
+        what: String,
+    },
+    /// A client that was attached for reading asked for what is a request in this engine.
+    #[error(
+        "table {table:?} is of engine {engine}, whose reads are requests to its workers: attach for \
+         writing (ConnectOptions::read_only)"
+    )]
+    NeedsSession {
+        /// The table.
+        table: String,
+        /// Its engine.
+        engine: &'static str,
+    },
     /// The node refused for a reason of its own.
     #[error("the node at {socket} refused: {reason}", socket = .socket.display())]
     Refused {

@@ -96,7 +96,8 @@ pub fn layout(
     // The other nodes of the cluster cannot be reached.
     let mut nodes: Vec<_> = (0..header.nodes).map(|_| None).collect();
     nodes[home] = Some(node);
-    let maps = Memory::join(nodes, home).map(|m| m.tables.iter().map(|t| t.map.clone()).collect());
+    let maps = Memory::join(nodes, home);
+    let maps = maps.map(|m| m.tables.iter().filter_map(|t| t.nessie().cloned()).collect());
     Ok((header, tables, maps))
 }
 

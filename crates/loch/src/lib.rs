@@ -49,6 +49,7 @@ mod connection;
 mod control;
 mod difference;
 mod embedded;
+mod engine;
 mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -61,20 +62,26 @@ mod plan;
 #[cfg(feature = "verbs")]
 mod remote;
 mod reservation;
+mod served;
 mod size;
+mod storage;
 mod table;
 mod value;
 mod wire;
 
 pub use asynch::AsyncTable;
 pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
-pub use config::{EmbeddedConfig, FabricKind, NodeConfig, TableConfig, TlsConfig, default_socket};
+pub use config::{
+    EmbeddedConfig, FabricKind, NodeConfig, RequestWay, TableConfig, TableMode, TlsConfig,
+    WorkersConfig, default_socket,
+};
 pub use error::Error;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
 pub use loch_fabric::shm::Pages;
 pub use loch_fabric::{VerbCount, lanes};
-pub use node::Node;
+pub use node::{Node, NodeWatch};
 pub use reservation::Reservation;
 pub use size::{ByteSize, ParseSizeError};
+pub use storage::FileStorage;
 pub use table::{Conditional, Counters, Expect, PutOptions, Table};
 pub use value::{Value, Version};

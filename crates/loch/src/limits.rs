@@ -4,7 +4,7 @@ use std::time::Duration;
 
 pub use loch_engines::limits::{
     DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX,
-    VALUE_BYTES_DEFAULT, VALUE_BYTES_MAX,
+    VALUE_BYTES_DEFAULT, VALUE_BYTES_MAX, WORKERS_MAX,
 };
 
 /// Bytes of a node's name.
@@ -50,6 +50,82 @@ pub const LANES_MAX: usize = 4096;
 
 /// A buffer longer than this is not kept for the next `get_into`.
 pub const KEPT_BUF_BYTES_MAX: usize = 1 << 20;
+
+/// Clients of each node that can have a table open which workers serve, unless it is told otherwise.
+pub const SERVED_SESSIONS_DEFAULT: u32 = 64;
+
+/// Requests that a client has under way at one worker, unless the table is told otherwise.
+pub const WINDOW_DEFAULT: u16 = 8;
+
+/// Bytes of key that a request slot has room for beside the longest value.
+pub const REQUEST_KEY_BYTES: u64 = 256;
+
+/// Of a table's memory one in so many bytes may be for requests and replies, if their lengths were
+/// not chosen.
+pub const REQUEST_SHARE: u64 = 8;
+
+/// The longest value that is worth declaring a table for: less is a table with too little memory.
+pub const SERVED_VALUE_BYTES_MIN: u64 = 64;
+
+/// Bytes of a herd partition for each slot of its index, by mode, unless the index is given a size:
+/// what a cache finds no place for in its index it loses.
+pub const HERD_BYTES_PER_CACHE_SLOT: u64 = 64;
+/// The same of a store.
+pub const HERD_BYTES_PER_STORE_SLOT: u64 = 112;
+
+/// Bytes of a pilaf table for each slot that its index begins with: it grows by itself.
+pub const PILAF_BYTES_PER_INDEX_SLOT: u64 = 1024;
+
+/// A pilaf log is replaced by a snapshot when it has grown by so many bytes.
+pub const PILAF_COMPACT_BYTES: u64 = 256 << 20;
+
+/// How long a worker looks for work before it offers its processor to others in between.
+pub const WORKER_SPIN: Duration = Duration::from_micros(20);
+
+/// How long it looks before it sleeps.
+pub const WORKER_AWAKE: Duration = Duration::from_micros(500);
+
+/// How long it sleeps first, in microseconds; doubles.
+pub const WORKER_SLEEP_MIN_US: u64 = 50;
+
+/// The longest that it sleeps, in microseconds, unless the node is told otherwise.
+pub const WORKER_SLEEP_MAX_US_DEFAULT: u64 = 1000;
+
+/// A worker may not be told to sleep longer than this, in microseconds.
+pub const WORKER_SLEEP_MAX_US: u64 = 1_000_000;
+
+/// Turns of a busy worker between two looks at whether it is wanted for something else.
+pub const WORKER_TURNS: u32 = 64;
+
+/// Operations that a nessie worker has under way at a time.
+pub const WORKER_LANES: usize = 16;
+
+/// How long a worker that is to end goes on with what it has begun.
+pub const WORKER_DRAIN: Duration = Duration::from_millis(100);
+
+/// How long an operation of a worker goes on after it first had to start over, in microseconds.
+pub const WORKER_OPERATION_US: u64 = 1_000_000;
+
+/// How long a client waits for a reply before it sends its request again, in microseconds; doubles.
+/// On shared memory nothing gets lost, but for what a worker had not taken when it died.
+pub const RESEND_US: u64 = 2_000;
+
+/// Polls that a client waits for a reply before it offers its processor to others in between.
+pub const PATIENT_POLLS: u32 = 200;
+
+/// How long a table waits for the workers to tell what they have.
+pub const INSPECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How many broken invariants a node tells of, and bytes of each.
+pub const TOLD_MAX: usize = 64;
+/// Bytes of each.
+pub const TOLD_BYTES_MAX: usize = 256;
+
+/// Pause before a neighbour that is not there is called again; doubles up to
+/// [`NEIGHBOUR_PAUSE_MAX`].
+pub const NEIGHBOUR_PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause.
+pub const NEIGHBOUR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long connecting waits for nodes that are not up yet.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,15 +12,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie_server::Served;
 use loch_engines::region::{
-    DIRECTORY_OFFSET, Header, LayoutError, SESSION_BYTES, SESSIONS_OFFSET, TableEntry,
+    DIRECTORY_OFFSET, EngineId, Header, LayoutError, SESSION_BYTES, SESSIONS_OFFSET, TableEntry,
 };
+use loch_engines::requests::{RequestMap, WorkerId};
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{RegionId, RemoteAddr};
 
 use zerocopy::FromBytes;
 
 use crate::difference::table_facts;
+use crate::engine::name_of;
+use crate::plan;
+use crate::served::layout::{Extra, Layout};
 use crate::wire::{MemberFacts, unhex};
 use crate::{Error, TableInfo};
 
@@ -83,9 +88,18 @@ impl Member {
         self.region.as_ref()
     }
 
-    /// Session slots for clients: all but the scrubber's.
+    /// Session slots for clients: all but the scrubber's, which is the first, and those of workers,
+    /// which are the last.
     pub fn client_sessions(&self) -> u32 {
-        self.header.sessions - 1
+        plan::client_sessions(&self.header, &self.tables) as u32
+    }
+
+    /// The session slots of a table's workers.
+    pub fn worker_slots(&self, table: usize) -> std::ops::Range<u32> {
+        let sessions =
+            |tables: &[TableEntry]| tables.iter().map(plan::worker_sessions_of).sum::<u64>() as u32;
+        let first = 1 + self.client_sessions() + sessions(&self.tables[..table]);
+        first..first + sessions(&self.tables[table..=table])
     }
 
     /// Client session slots that are taken, if the region is mapped.
@@ -95,7 +109,7 @@ impl Member {
             let word = region.word(SESSIONS_OFFSET + *slot as u64 * SESSION_BYTES);
             word.load(std::sync::atomic::Ordering::Relaxed) != 0
         };
-        Some((1..self.header.sessions).filter(taken).count() as u32)
+        Some((1..=self.client_sessions()).filter(taken).count() as u32)
     }
 }
 
@@ -129,9 +143,19 @@ fn parse_directory(header: &Header, directory: &[u8]) -> Result<Vec<TableEntry>,
     let parse = |at| TableEntry::parse(directory, at, header);
     let tables: Vec<TableEntry> =
         (0..header.tables as usize).map(parse).collect::<Result<_, _>>()?;
+    let damaged = |what: String| Err(LayoutError::Damaged { what });
     if tables_overlap(&tables) {
-        let what = "table directory (two tables share memory)".into();
-        return Err(LayoutError::Damaged { what });
+        return damaged("table directory (two tables share memory)".into());
+    }
+    let workers: u64 = tables.iter().map(plan::worker_sessions_of).sum();
+    if workers >= header.sessions.into() {
+        return damaged("table directory (more workers than sessions)".into());
+    }
+    let places = vec![(RemoteAddr::new(RegionId(0), 0), header.sessions); header.nodes.into()];
+    for entry in &tables {
+        if let Err(error) = Parts::of(entry, &places) {
+            return damaged(format!("table directory ({error})"));
+        }
     }
     Ok(tables)
 }
@@ -146,7 +170,118 @@ fn tables_overlap(tables: &[TableEntry]) -> bool {
 #[derive(Clone)]
 pub(crate) struct TableView {
     pub name: String,
-    pub map: Arc<TableMap>,
+    /// Its number in the directory.
+    pub number: usize,
+    pub entry: TableEntry,
+    pub parts: Parts,
+}
+
+/// Where the parts of a table are.
+#[derive(Clone)]
+pub(crate) enum Parts {
+    /// Of a table that nobody serves.
+    Nessie(Arc<TableMap>),
+    /// Of a table of nessie that workers serve.
+    Served(Served),
+    /// Of a table with mailboxes.
+    Mailed(Mailed),
+}
+
+/// Where the parts of a table with mailboxes are.
+#[derive(Clone)]
+pub(crate) struct Mailed {
+    pub layout: Layout,
+    pub extra: Extra,
+    pub requests: Arc<RequestMap>,
+}
+
+impl Mailed {
+    /// The mailbox of a worker.
+    pub fn worker_mailbox(&self, at: WorkerId) -> RemoteAddr {
+        self.requests.base(at.node).add(self.layout.worker_mailbox_at(at.worker))
+    }
+
+    /// The mailbox of the client that holds a session slot.
+    pub fn client_mailbox(&self, node: u16, slot: u32) -> RemoteAddr {
+        self.requests.base(node).add(self.layout.client_mailbox_at(slot))
+    }
+
+    /// The root of a node's part of a pilaf table.
+    pub fn root(&self, node: u16) -> RemoteAddr {
+        self.requests.base(node).add(self.layout.root_at())
+    }
+}
+
+impl Parts {
+    /// The parts of a table that starts at `places[n].0` on node `n`, which has `places[n].1`
+    /// session slots.
+    fn of(entry: &TableEntry, places: &[(RemoteAddr, u32)]) -> Result<Self, LayoutError> {
+        let engine = entry.engine().expect("it was checked when it was read");
+        if !engine.has_nessie_layout() {
+            let (layout, extra) = Layout::of(entry)?;
+            let bases = places.iter().map(|(at, _)| *at).collect();
+            let requests = Arc::new(RequestMap::new(*layout.area(), bases));
+            return Ok(Self::Mailed(Mailed { layout, extra, requests }));
+        }
+        let shape = entry.geometry.validate()?;
+        if engine.is_served() {
+            return Served::new(shape, entry.service, places).map(Self::Served);
+        }
+        Ok(Self::Nessie(Arc::new(TableMap::new(shape, places))))
+    }
+
+    /// The table's requests, if workers serve it.
+    pub fn requests(&self) -> Option<&Arc<RequestMap>> {
+        match self {
+            Self::Nessie(_) => None,
+            Self::Served(served) => Some(&served.requests),
+            Self::Mailed(mailed) => Some(&mailed.requests),
+        }
+    }
+}
+
+impl TableView {
+    /// Its engine.
+    pub fn engine(&self) -> EngineId {
+        self.entry.engine().expect("it was checked when it was read")
+    }
+
+    /// The map of a table that is laid out as nessie's: such tables are scrubbed.
+    pub fn nessie(&self) -> Option<&Arc<TableMap>> {
+        match &self.parts {
+            Parts::Nessie(map) => Some(map),
+            Parts::Served(served) => Some(&served.table),
+            Parts::Mailed(_) => None,
+        }
+    }
+
+    /// The table, for people.
+    fn info(&self) -> TableInfo {
+        let (geometry, nodes) = (&self.entry.geometry, u64::from(self.entry.geometry.nodes));
+        let (index_slots, index_bytes, data_bytes) = match &self.parts {
+            Parts::Mailed(Mailed { extra, layout, .. }) => {
+                let workers = u64::from(layout.area().service().workers);
+                let (slots, index, data) = extra.sizes();
+                (slots * workers * nodes, index * workers * nodes, data * workers * nodes)
+            }
+            _ => (
+                geometry.index_slots(),
+                geometry.index_bytes() * nodes,
+                geometry.data_bytes() * nodes,
+            ),
+        };
+        TableInfo {
+            name: self.name.clone(),
+            engine: name_of(self.engine()).into(),
+            index_slots,
+            index_bytes,
+            data_bytes,
+            value_bytes_max: geometry.value_bytes_max,
+            ways: geometry.ways,
+            bucket_slots: geometry.bucket_slots,
+            workers: self.entry.service.workers,
+        }
+    }
 }
 
 /// The nodes of a cluster. One of which nothing is known is missing.
@@ -173,13 +308,11 @@ impl Memory {
             let at = RemoteAddr::new(RegionId(number as u8), node.tables[table].offset);
             (at, node.header.sessions)
         };
-        let view = |(at, entry): (usize, &TableEntry)| {
-            let shape = entry.geometry.validate().expect("it was checked when it was read");
-            let places: Vec<_> = (0..nodes.len()).map(|number| place(at, number)).collect();
-            TableView {
-                name: entry.name().unwrap_or_default().to_owned(),
-                map: Arc::new(TableMap::new(shape, &places)),
-            }
+        let view = |(number, entry): (usize, &TableEntry)| {
+            let places: Vec<_> = (0..nodes.len()).map(|node| place(number, node)).collect();
+            let parts = Parts::of(entry, &places).expect("it was checked when it was read");
+            let name = entry.name().unwrap_or_default().to_owned();
+            TableView { name, number, entry: *entry, parts }
         };
         let tables = first.tables.iter().enumerate().map(view).collect();
         Ok(Self { nodes, tables })
@@ -190,14 +323,19 @@ impl Memory {
         self.nodes.iter().all(Option::is_some)
     }
 
+    /// The regions that are mapped.
+    pub fn regions(&self) -> impl Iterator<Item = (RegionId, Arc<Region>)> + '_ {
+        let mapped = |(number, node): (usize, &Option<Member>)| {
+            let region = node.as_ref().and_then(Member::mapped)?;
+            Some((RegionId(number as u8), region.clone()))
+        };
+        self.nodes.iter().enumerate().filter_map(mapped)
+    }
+
     /// An endpoint to all regions that are mapped.
     pub fn endpoint(&self, home: usize) -> ShmEndpoint {
         let mut endpoint = ShmEndpoint::new(RegionId(home as u8));
-        for (number, node) in self.nodes.iter().enumerate() {
-            if let Some(region) = node.as_ref().and_then(Member::mapped) {
-                endpoint.attach(RegionId(number as u8), region.clone());
-            }
-        }
+        self.regions().for_each(|(number, region)| endpoint.attach(number, region));
         endpoint
     }
 
@@ -215,20 +353,7 @@ impl Memory {
 
     /// The tables, for people.
     pub fn table_infos(&self) -> Vec<TableInfo> {
-        let info = |table: &TableView| {
-            let geometry = &table.map.shape.geometry;
-            TableInfo {
-                name: table.name.clone(),
-                engine: "nessie".into(),
-                index_slots: geometry.index_slots(),
-                index_bytes: geometry.index_bytes() * geometry.nodes as u64,
-                data_bytes: geometry.data_bytes() * geometry.nodes as u64,
-                value_bytes_max: geometry.value_bytes_max,
-                ways: geometry.ways,
-                bucket_slots: geometry.bucket_slots,
-            }
-        };
-        self.tables.iter().map(info).collect()
+        self.tables.iter().map(TableView::info).collect()
     }
 }
 

@@ -4,6 +4,9 @@
 //! Everything of a configuration is checked here and nowhere else. The plan is a pure function of
 //! it: the same configuration gives the same layout, which is what makes a warm restart possible.
 
+mod served;
+mod workers;
+
 use std::path::{Path, PathBuf};
 
 use loch_engines::limits::CHUNK_BYTES;
@@ -16,15 +19,19 @@ use loch_engines::region::{
 #[cfg(feature = "verbs")]
 use crate::control::network::Network;
 use crate::difference::{Difference, table_facts};
+use crate::engine::Engine;
 use crate::limits::{
     DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, LONGEST_VALUES_MIN, NODE_NAME_BYTES_MAX, NODES_MAX,
     SESSIONS_MAX, SOCKET_PATH_BYTES_MAX, TABLE_BYTES_PER_INDEX_SLOT, TABLE_NAME_BYTES_MAX,
-    TABLES_MAX, VALUE_BYTES_DEFAULT,
+    TABLES_MAX, VALUE_BYTES_DEFAULT, WORKERS_MAX,
 };
 use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig};
+use served::Room;
+use workers::worker_sessions;
+pub(crate) use workers::{WorkerPlan, worker_sessions_of};
 
-/// The engines of this build.
-const ENGINES: [&str; 1] = ["nessie"];
+/// What keys are hashed with, in tables that have no geometry of nessie's to say so.
+const SEED: u64 = 0x4c6f_6368_4b65_7973;
 
 /// Regions are whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -37,6 +44,10 @@ const UNUSED_BYTES_MAX: u64 = 16 << 20;
 pub(crate) struct Plan {
     pub header: Header,
     pub tables: Vec<TableEntry>,
+    /// Bytes that tables have in the memory of the node's process.
+    private_bytes: u64,
+    /// What the node may use.
+    memory: ByteSize,
 }
 
 /// A node's configuration, checked, with its paths made absolute.
@@ -47,6 +58,7 @@ pub(crate) struct NodePlan {
     pub cluster: Vec<PathBuf>,
     pub region: PathBuf,
     pub plan: Plan,
+    pub workers: WorkerPlan,
     /// The node's place in the network, if its memory is reached over one.
     #[cfg(feature = "verbs")]
     pub network: Option<Network>,
@@ -65,6 +77,7 @@ impl NodePlan {
             return Self::of_network(config, socket);
         }
         check_shared(config)?;
+        let workers = WorkerPlan::new(&config.workers, &config.tables)?;
         let cluster = match &config.cluster[..] {
             [] => vec![socket.clone()],
             sockets => {
@@ -81,6 +94,7 @@ impl NodePlan {
         })?;
         Ok(Self {
             plan,
+            workers,
             #[cfg(feature = "verbs")]
             network: None,
             region: std::path::absolute(config.region_path())
@@ -95,6 +109,7 @@ impl NodePlan {
 impl NodePlan {
     fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
         let network = Network::new(config)?;
+        refuse_served(&config.tables)?;
         // Over a network a second READ of the generation costs a round trip.
         let checked = |table: &TableConfig| TableConfig { checksums: true, ..table.clone() };
         let tables: Vec<_> = match &config.tables[..] {
@@ -110,6 +125,7 @@ impl NodePlan {
         })?;
         Ok(Self {
             plan,
+            workers: WorkerPlan::default(),
             region: std::path::absolute(config.region_path())
                 .map_err(Error::os("resolve", &config.region_path()))?,
             socket,
@@ -117,6 +133,23 @@ impl NodePlan {
             network: Some(network),
         })
     }
+}
+
+/// Over a network there are no workers yet.
+#[cfg(feature = "verbs")]
+fn refuse_served(tables: &[TableConfig]) -> Result<(), Error> {
+    for table in tables {
+        let engine = Engine::of(table)?;
+        if engine.id().is_served() {
+            let problem = format!(
+                "engine {} needs workers, which there are on fabric \"shm\" only: use nessie, or \
+                 shm",
+                engine.name()
+            );
+            return Err(Error::config(format!("table {:?}", table.name), problem));
+        }
+    }
+    Ok(())
 }
 
 /// Memory is shared: what is said of a network would be said in vain.
@@ -184,29 +217,45 @@ impl Plan {
         let default = [TableConfig::default()];
         let tables = if sizes.tables.is_empty() { &default[..] } else { sizes.tables };
         check_tables(tables)?;
-        let header = Header {
+        let memory_bytes = sizes.memory.bytes() / PAGE_BYTES * PAGE_BYTES;
+        let engines: Vec<Engine> = tables.iter().map(Engine::of).collect::<Result<_, _>>()?;
+        // One for the node's own scrubber, and one for each worker that is a client of its node.
+        let own = 1 + worker_sessions(tables, &engines)?;
+        let mut header = Header {
             magic: MAGIC,
             version: LAYOUT_VERSION,
             node: sizes.node as u16,
             nodes: sizes.nodes as u16,
-            region_bytes: sizes.memory.bytes() / PAGE_BYTES * PAGE_BYTES,
-            // One more, for the node's own scrubber.
-            sessions: sizes.sessions + 1,
+            region_bytes: memory_bytes,
+            sessions: sizes.sessions + own,
             tables: tables.len() as u32,
             identity: 0,
             checksum: 0,
         };
         let mut offset = header.tables_offset();
-        let shares = shares(tables, header.region_bytes.saturating_sub(offset), sizes.memory)?;
+        let shares = shares(tables, memory_bytes.saturating_sub(offset), sizes.memory)?;
         let mut entries = Vec::with_capacity(tables.len());
-        for (table, share) in tables.iter().zip(shares) {
-            let geometry = geometry(table, share, header.nodes)?;
-            let shape = geometry.validate().expect("a planned geometry is valid");
-            let entry = TableEntry::new(&table.name, EngineId::Nessie, offset, geometry);
-            entries.push(entry.map_err(|e| Error::config("table", e.to_string()))?);
-            offset = (offset + shape.bytes()).next_multiple_of(TABLE_ALIGN_BYTES);
+        let mut private_bytes = 0;
+        for ((table, engine), share) in tables.iter().zip(engines).zip(shares) {
+            engine.check_options(table)?;
+            let room = Room { offset, share, nodes: header.nodes, slots: sizes.sessions + 1 };
+            let entry = if engine.id().is_served() {
+                let planned = served::plan(table, engine, room)?;
+                private_bytes += planned.private_bytes;
+                planned.entry
+            } else {
+                let geometry = geometry(table, share, header.nodes, options(table))?;
+                TableEntry::new(&table.name, EngineId::Nessie, offset, geometry)
+                    .map_err(|e| Error::config("table", e.to_string()))?
+            };
+            offset = entry.end().next_multiple_of(TABLE_ALIGN_BYTES);
+            entries.push(entry);
         }
-        Ok(Self { header, tables: entries })
+        if private_bytes > 0 {
+            // What workers have in their own memory is not in the region as well.
+            header.region_bytes = memory_bytes.min(offset);
+        }
+        Ok(Self { header, tables: entries, private_bytes, memory: sizes.memory })
     }
 
     /// Whether the tables use the memory they are given: what they cannot use is a mistake.
@@ -214,8 +263,9 @@ impl Plan {
     /// # Errors
     /// [`Error::Config`] says how much they use.
     pub fn check_use(&self) -> Result<(), Error> {
-        let memory = self.header.region_bytes;
-        let used = self.tables.iter().map(TableEntry::end).max().unwrap_or(0);
+        let memory = self.memory.bytes();
+        let shared = self.tables.iter().map(TableEntry::end).max().unwrap_or(0);
+        let used = shared + self.private_bytes;
         if memory.saturating_sub(used) <= (memory / 8).max(UNUSED_BYTES_MAX) {
             return Ok(());
         }
@@ -236,21 +286,33 @@ impl Plan {
         let facts = [
             ("the node's place in its cluster", have.node as u64, want.node as u64),
             ("nodes in the cluster", have.nodes as u64, want.nodes as u64),
-            ("sessions", have.sessions as u64 - 1, want.sessions as u64 - 1),
             ("tables", have.tables as u64, want.tables as u64),
+            ("sessions", client_sessions(have, tables), client_sessions(want, &self.tables)),
         ];
         let mut facts: Vec<Difference> = facts.into_iter().map(Difference::of_numbers).collect();
         let size = |bytes| ByteSize::new(bytes).to_string();
-        facts.push(Difference {
+        let memory = Difference {
             field: "memory".into(),
             have: size(have.region_bytes),
             want: size(want.region_bytes),
-        });
-        for (have, want) in tables.iter().zip(&self.tables) {
-            facts.extend(table_facts(have, want));
-        }
+        };
+        let is_herd = |table: &TableEntry| table.engine() == Some(EngineId::Herd);
+        let elsewhere = tables.iter().chain(&self.tables).any(is_herd);
+        let tables = tables.iter().zip(&self.tables);
+        let mut of_tables: Vec<_> =
+            tables.flat_map(|(have, want)| table_facts(have, want)).collect();
+        // Where tables have memory elsewhere, they say how long the region is.
+        let place = if elsewhere { of_tables.len() } else { 0 };
+        of_tables.insert(place, memory);
+        facts.extend(of_tables);
         facts.into_iter().find(|fact| fact.have != fact.want)
     }
+}
+
+/// Session slots of a node that are its clients'.
+pub(crate) fn client_sessions(header: &Header, tables: &[TableEntry]) -> u64 {
+    let own = 1 + tables.iter().map(worker_sessions_of).sum::<u64>();
+    (header.sessions as u64).saturating_sub(own)
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
@@ -311,13 +373,6 @@ fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
         if !names.insert(name) {
             return Err(Error::config("table: name", format!("{name:?} is declared twice")));
         }
-        if !ENGINES.contains(&table.engine.as_str()) {
-            return Err(Error::NoSuchEngine {
-                table: name.clone(),
-                engine: table.engine.clone(),
-                have: ENGINES.map(String::from).to_vec(),
-            });
-        }
     }
     Ok(())
 }
@@ -341,7 +396,22 @@ fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64
     Ok(tables.iter().map(share).collect())
 }
 
-fn geometry(table: &TableConfig, share: u64, nodes: u16) -> Result<Geometry, Error> {
+fn options(table: &TableConfig) -> Options {
+    Options {
+        filter_bits: table.filter_bits,
+        cache: table.cache,
+        multi_read: table.multi_read,
+        batched_reads: table.batched_reads,
+        checksums: table.checksums,
+    }
+}
+
+fn geometry(
+    table: &TableConfig,
+    share: u64,
+    nodes: u16,
+    options: Options,
+) -> Result<Geometry, Error> {
     let wrong = |problem: String| Error::config(format!("table {:?}", table.name), problem);
     let a_node = table
         .index_slots
@@ -358,13 +428,7 @@ fn geometry(table: &TableConfig, share: u64, nodes: u16) -> Result<Geometry, Err
         table.ways,
         table.bucket_slots,
         value_max.unwrap_or(VALUE_BYTES_DEFAULT),
-        Options {
-            filter_bits: table.filter_bits,
-            cache: table.cache,
-            multi_read: table.multi_read,
-            batched_reads: table.batched_reads,
-            checksums: table.checksums,
-        },
+        options,
     )
     .map_err(|e| wrong(e.to_string()))?;
     let data = geometry.data_bytes();
@@ -384,7 +448,10 @@ fn geometry(table: &TableConfig, share: u64, nodes: u16) -> Result<Geometry, Err
     }
 }
 
-const _: () = assert!(SESSIONS_OFFSET + (SESSIONS_MAX as u64 + 1) * SESSION_BYTES < 8 << 20);
+const _: () = {
+    let own = 1 + TABLES_MAX as u64 * WORKERS_MAX as u64;
+    assert!(SESSIONS_OFFSET + (SESSIONS_MAX as u64 + own) * SESSION_BYTES < 8 << 20);
+};
 
 #[cfg(test)]
 mod tests {
@@ -443,7 +510,7 @@ mod tests {
             (plan(1 << 40, &[]).unwrap_err().to_string(), "16GiB"),
             (with(|t| t.ways = 9), "ways is 9"),
             (with(|t| t.bucket_slots = 3), "bucket_slots is 3"),
-            (with(|t| t.engine = "pilaf".into()), "nessie"),
+            (with(|t| t.engine = "pilau".into()), "nessie-server"),
             (with(|t| t.name = String::new()), "name"),
             (with(|t| t.name = "n".repeat(49)), "1 to 48"),
             (with(|t| t.memory = Some(ByteSize::new(1 << 30))), "claim"),

@@ -88,7 +88,10 @@ impl Remote {
         };
         let client = Client::new(
             endpoint,
-            memory.tables[table].map.clone(),
+            memory.tables[table]
+                .nessie()
+                .expect("other engines are refused over a network")
+                .clone(),
             lease.session(),
             options.cache,
             options.operation_timeout_us(),
@@ -141,6 +144,34 @@ impl Remote {
             // Other lanes go on meanwhile.
             self.client.fabric().pause(RECONNECT_PAUSE.as_micros() as u64).await;
         }
+    }
+
+    /// Runs an operation, again and again while it lacks connections that can be made.
+    ///
+    /// # Errors
+    /// The operation's.
+    pub async fn operate<T>(
+        &self,
+        operation: impl AsyncFn() -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let mut attempts = self.begin();
+        loop {
+            let done = operation().await;
+            if !self.goes_on(&mut attempts, done.as_ref().err()).await {
+                return done;
+            }
+        }
+    }
+
+    /// The same, of an operation that changes nothing: of those no outcome is unknown.
+    ///
+    /// # Errors
+    /// The operation's.
+    pub async fn read<T>(
+        &self,
+        operation: impl AsyncFn() -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.operate(async || operation().await.map_err(of_read)).await
     }
 
     /// The node whose connection an operation lacked.

@@ -1,17 +1,21 @@
 //! A value written in place.
 
+use std::convert::identity;
 use std::io;
 
 use loch_engines::nessie;
+use loch_engines::operation::PutOptions;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 
+use crate::backend::operate;
 use crate::{Error, Table, Version};
 
 /// Memory for a value that is being written in place. It becomes the key's value with
 /// [`Reservation::commit`]; dropped before, it leaves nothing behind.
 ///
-/// While it lives, memory that others wait to reuse waits with it: fill it and commit it.
+/// Where workers write the values it is memory of this process, and copied when it is committed. Else
+/// it is the table's: while it lives, memory that others wait to reuse waits with it: fill it and commit it.
 /// [`io::Write`] writes from the start to the end.
 ///
 /// ```
@@ -35,19 +39,24 @@ pub struct Reservation<'a> {
 /// The place of the value, on the table's backend.
 pub(crate) enum Place<'a> {
     Shm(nessie::Reservation<'a, ShmEndpoint>),
+    /// Memory of this process: where workers write the values.
+    Own(Own),
     #[cfg(feature = "verbs")]
     Verbs(nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>),
 }
 
-/// An expression with the place, on whatever backend it is.
-macro_rules! with_place {
-    ($place:expr, $inner:ident => $with:expr) => {
-        match $place {
-            Place::Shm($inner) => $with,
-            #[cfg(feature = "verbs")]
-            Place::Verbs($inner) => $with,
-        }
-    };
+/// A value that is put when it is committed.
+pub(crate) struct Own {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    options: PutOptions,
+}
+
+impl Place<'_> {
+    /// Memory of this process.
+    pub fn own(key: &[u8], len: usize, options: PutOptions) -> Self {
+        Self::Own(Own { key: key.into(), value: vec![0; len], options })
+    }
 }
 
 impl<'a> From<nessie::Reservation<'a, ShmEndpoint>> for Place<'a> {
@@ -71,7 +80,12 @@ impl<'a> Reservation<'a> {
     /// Bytes of the value.
     #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
     pub fn len(&self) -> usize {
-        with_place!(&self.place, inner => inner.len())
+        match &self.place {
+            Place::Shm(inner) => inner.len(),
+            Place::Own(own) => own.value.len(),
+            #[cfg(feature = "verbs")]
+            Place::Verbs(inner) => inner.len(),
+        }
     }
 
     /// Writes `bytes` at `offset` of the value.
@@ -83,7 +97,15 @@ impl<'a> Reservation<'a> {
         if end > self.len() {
             return Err(Error::OutsideReservation { end: end as u64, len: self.len() as u64 });
         }
-        let written = with_place!(&mut self.place, inner => inner.write_at(offset, bytes));
+        let written = match &mut self.place {
+            Place::Shm(inner) => inner.write_at(offset, bytes),
+            Place::Own(own) => {
+                own.value[offset..end].copy_from_slice(bytes);
+                Ok(())
+            }
+            #[cfg(feature = "verbs")]
+            Place::Verbs(inner) => inner.write_at(offset, bytes),
+        };
         written.map_err(|e| self.table.error(e))
     }
 
@@ -94,7 +116,12 @@ impl<'a> Reservation<'a> {
     /// # Errors
     /// [`Error::Fabric`].
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
-        let place = with_place!(&mut self.place, inner => inner.as_mut_ptr());
+        let place = match &mut self.place {
+            Place::Shm(inner) => inner.as_mut_ptr(),
+            Place::Own(own) => Ok(own.value.as_mut_ptr()),
+            #[cfg(feature = "verbs")]
+            Place::Verbs(inner) => inner.as_mut_ptr(),
+        };
         place.map_err(|e| self.table.error(e))
     }
 
@@ -111,7 +138,15 @@ impl<'a> Reservation<'a> {
     /// # Errors
     /// As [`Table::put`].
     pub async fn commit_async(self) -> Result<Version, Error> {
-        let version = with_place!(self.place, inner => inner.commit().await);
+        let version = match self.place {
+            Place::Shm(inner) => inner.commit().await,
+            Place::Own(Own { key, value, options }) => {
+                let table = self.table;
+                operate!(table, client => client.put(&key, &value, options), identity)
+            }
+            #[cfg(feature = "verbs")]
+            Place::Verbs(inner) => inner.commit().await,
+        };
         version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }
 }

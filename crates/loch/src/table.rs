@@ -3,14 +3,16 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use loch_engines::nessie::{self, Client};
+use loch_engines::nessie::Client;
+use loch_engines::operation;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, VerbCount};
 
-use crate::backend::{Backend, operate, with_client};
+use crate::backend::{Backend, with_client};
 use crate::lease::Lease;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
+use crate::served::client::Failed;
 use crate::{AsyncTable, CheckReport, Error, Reservation, Usage, Value, Version};
 
 /// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
@@ -77,7 +79,8 @@ pub enum Conditional {
 pub struct Counters {
     /// Verbs, round trips and bytes.
     pub verbs: VerbCount,
-    /// Times an operation started over because another changed what it looked at.
+    /// Times an operation started over because another changed what it looked at, and requests that
+    /// were sent again.
     pub retries: u64,
     /// Moves made to free an index slot.
     pub moves: u64,
@@ -108,7 +111,8 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::KeyEmpty`], [`Error::KeyTooLong`]; [`Error::Timeout`] if others kept changing the
-    /// key's slots.
+    /// key's slots, or the key's worker did not answer, and [`Error::NodeUnreachable`] if that is
+    /// because its node is down.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, Error> {
         block_on(self.asynch().get(key))
     }
@@ -254,8 +258,15 @@ impl Table {
     /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are no error but listed in
     /// the report.
     pub fn check(&self) -> Result<CheckReport, Error> {
-        let checked = block_on(async { operate!(read self, client => client.check()) });
-        checked.map_err(|e| self.error(e))
+        match &self.backend {
+            Backend::Shm(client) => block_on(client.check()).map_err(|e| self.error(e)),
+            Backend::Served(served) => block_on(served.check()).map_err(|e| self.failed(e)),
+            #[cfg(feature = "verbs")]
+            Backend::Verbs(remote) => {
+                let checked = block_on(remote.read(async || remote.client().check().await));
+                checked.map_err(|e| self.error(e))
+            }
+        }
     }
 
     /// How the table's memory is used, node by node. Reads every entry's generation.
@@ -263,34 +274,47 @@ impl Table {
     /// # Errors
     /// As [`Table::check`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
-        let data_tables = with_client!(self, client => client.map().data_tables());
-        let usage = |dti| block_on(async { operate!(read self, client => client.usage(dti)) });
-        (0..data_tables).map(|dti| usage(dti as u8).map_err(|e| self.error(e))).collect()
+        match &self.backend {
+            Backend::Shm(client) => (0..client.map().data_tables())
+                .map(|dti| block_on(client.usage(dti as u8)).map_err(|e| self.error(e)))
+                .collect(),
+            Backend::Served(served) => block_on(served.usage()).map_err(|e| self.failed(e)),
+            #[cfg(feature = "verbs")]
+            Backend::Verbs(remote) => {
+                let client = remote.client();
+                let usage = |dti| block_on(remote.read(async || client.usage(dti).await));
+                let all = (0..client.map().data_tables()).map(|dti| usage(dti as u8));
+                all.map(|usage| usage.map_err(|e| self.error(e))).collect()
+            }
+        }
     }
 
     /// What this table's operations cost so far; the difference of two is what happened between.
     pub fn counters(&self) -> Counters {
-        with_client!(self, client => {
-            let counts = client.counts();
-            Counters {
-                verbs: client.fabric().counters().snapshot(),
-                retries: counts.retries.get(),
-                moves: counts.moves.get(),
-                helped: counts.helped.get(),
-            }
-        })
+        with_client!(
+            self,
+            client => {
+                let counts = client.counts();
+                Counters {
+                    verbs: client.fabric().counters().snapshot(),
+                    retries: counts.retries.get(),
+                    moves: counts.moves.get(),
+                    helped: counts.helped.get(),
+                }
+            },
+            served => served.counters()
+        )
     }
 
     /// The engine below, for measurements.
     ///
     /// # Panics
-    /// If the table is not on shared memory.
+    /// If the table is not one of nessie on shared memory.
     #[doc(hidden)]
     pub fn engine(&self) -> &Client<ShmEndpoint> {
         match &self.backend {
             Backend::Shm(client) => client,
-            #[cfg(feature = "verbs")]
-            Backend::Verbs(_) => panic!("the engine is measured on shared memory"),
+            _ => panic!("the engine nessie is measured, on shared memory"),
         }
     }
 
@@ -312,6 +336,14 @@ impl Table {
         self.backend.explain(&error).unwrap_or_else(|| Error::of_table(&self.name, error))
     }
 
+    #[cold]
+    fn failed(&self, failed: Failed) -> Error {
+        match failed {
+            Failed::Engine(error) => self.error(error),
+            Failed::Node(error) => error,
+        }
+    }
+
     /// Refuses a mutation of a table that is attached for reading, before anything is looked at.
     #[inline]
     pub(crate) fn writable(&self) -> Result<(), Error> {
@@ -321,11 +353,24 @@ impl Table {
         Ok(())
     }
 
+    /// Refuses lengths that a table which workers serve was not declared for: a request may have room
+    /// for more. Clients of nessie look for themselves.
+    #[inline]
+    pub(crate) fn check_lengths(&self, key: &[u8], value: usize) -> Result<(), Error> {
+        match &self.backend {
+            Backend::Served(served) => {
+                served.check_lengths(key, value).map_err(|error| self.error(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The options as the engine has them.
-    pub(crate) fn engine_options(&self, options: PutOptions) -> nessie::PutOptions {
-        let now = || with_client!(self, client => client.fabric().wall_ms());
+    pub(crate) fn engine_options(&self, options: PutOptions) -> operation::PutOptions {
+        let now =
+            || with_client!(self, client => client.fabric().wall_ms(), served => served.wall_ms());
         let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        nessie::PutOptions {
+        operation::PutOptions {
             expires_at_ms: options.ttl.map(|ttl| now().saturating_add(millis(ttl))),
         }
     }
@@ -349,7 +394,10 @@ impl Drop for Table {
         if self.lease.is_read_only() || self.lease.is_inherited() {
             return;
         }
-        if let Err(error) = with_client!(self, client => block_on(client.detach())) {
+        let detached = with_client!(
+            self, client => block_on(client.detach()), served => block_on(served.detach())
+        );
+        if let Err(error) = detached {
             // The node finds what is left when the session has ended.
             tracing::warn!(table = self.name, %error, "the table's memory was not left in order");
         }

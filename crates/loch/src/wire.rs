@@ -26,7 +26,8 @@ use std::path::PathBuf;
 use loch_engines::region::{Header, TableEntry};
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX};
+use crate::Usage;
+use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
 
 /// Version of everything in this module.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -64,6 +65,11 @@ pub(crate) enum Request {
     Leave {
         /// The endpoint.
         endpoint: u64,
+    },
+    /// What do your workers have of a table?
+    Inspect {
+        /// Number of the table in the directory.
+        table: u32,
     },
 }
 
@@ -107,8 +113,60 @@ pub(crate) enum Reply {
         /// The node's side of it, as the fabric writes it.
         answer: serde_json::Value,
     },
+    /// What the workers have.
+    Inspected(Inspected),
     /// No.
     Refused(Refused),
+}
+
+/// What a node's workers have of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Inspected {
+    /// Slots of their indexes.
+    pub slots: u64,
+    /// Bytes of those.
+    pub index_bytes: u64,
+    /// Bytes for entries.
+    pub data_bytes: u64,
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of those.
+    pub entry_bytes: u64,
+    /// Broken invariants, in words.
+    pub broken: Vec<String>,
+}
+
+impl Inspected {
+    /// All that both have.
+    pub fn and(mut self, other: Self) -> Self {
+        self.slots += other.slots;
+        self.index_bytes += other.index_bytes;
+        self.data_bytes += other.data_bytes;
+        self.entries += other.entries;
+        self.entry_bytes += other.entry_bytes;
+        self.broken.extend(other.broken);
+        self.broken.truncate(TOLD_MAX);
+        self.broken.iter_mut().for_each(shorten);
+        self
+    }
+
+    /// As a table's usage.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            index_bytes: self.index_bytes,
+            data_bytes: self.data_bytes,
+            entry_bytes: self.entry_bytes,
+            entries: self.entries,
+            ..Usage::default()
+        }
+    }
+}
+
+/// A message has a bound.
+fn shorten(text: &mut String) {
+    let end = (0..=TOLD_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or(0));
 }
 
 /// Who the node is and what its memory is.

@@ -331,7 +331,7 @@ fn configurations_that_cannot_be() {
     refused(|c| c.cluster = vec!["/elsewhere.sock".into()], "own socket");
     refused(|c| c.socket = "/nowhere/at/all.sock".into(), "cluster");
     let unknown = refused(
-        |c| c.tables = vec![TableConfig { engine: "pilaf".into(), ..TableConfig::default() }],
+        |c| c.tables = vec![TableConfig { engine: "pilau".into(), ..TableConfig::default() }],
         "nessie",
     );
     assert!(matches!(unknown, Error::NoSuchEngine { .. }));

@@ -1,13 +1,9 @@
-//! The operations of a table, on nodes inside the test's process.
+//! What is particular to tables of the engine `nessie`, on nodes inside the test's process. What holds
+//! of every engine is in `behaviour.rs`.
 
-use std::io::Write;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use loch::lanes::{block_on, run};
-use loch::{
-    ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Expect, PutOptions, Table, TableConfig,
-    Version,
-};
+use loch::{ByteSize, Cluster, EmbeddedConfig, Error, Table, TableConfig};
 
 fn embedded(nodes: u16) -> Cluster {
     Cluster::embedded(EmbeddedConfig {
@@ -27,21 +23,6 @@ fn table() -> Table {
 
 fn bytes(table: &Table, key: &[u8]) -> Option<Vec<u8>> {
     table.get(key).unwrap().map(|value| value.into_vec())
-}
-
-#[test]
-fn a_value_is_put_read_and_deleted() {
-    let table = table();
-    assert_eq!(bytes(&table, b"key"), None);
-    let first = table.put(b"key", b"value").unwrap();
-    assert_eq!(bytes(&table, b"key"), Some(b"value".to_vec()));
-    let second = table.put(b"key", b"").unwrap();
-    assert_ne!(first, second);
-    let value = table.get(b"key").unwrap().unwrap();
-    assert_eq!((value.len(), value.version(), value.expires_at()), (0, second, None));
-    assert!(table.contains(b"key").unwrap());
-    assert!(table.delete(b"key").unwrap() && !table.delete(b"key").unwrap());
-    assert!(!table.contains(b"key").unwrap());
 }
 
 #[test]
@@ -86,138 +67,6 @@ fn wrong_arguments_are_named_and_change_nothing() {
     assert!(matches!(table.reserve(b"key", 1 << 40), Err(Error::ValueTooLong { .. })));
     assert!(matches!(table.fetch_add(b"key", 1), Err(Error::NotACounter { len: 5 })));
     assert_eq!(bytes(&table, b"key"), Some(b"value".to_vec()));
-}
-
-#[test]
-fn conditions_are_kept() {
-    let table = table();
-    let Conditional::Done(first) = table.put_if_absent(b"key", b"one").unwrap() else {
-        panic!("it was absent");
-    };
-    let refused = Conditional::Refused(Some(first));
-    assert_eq!(table.put_if_absent(b"key", b"two").unwrap(), refused);
-    let other = Version::from_u64(first.as_u64() ^ 1);
-    assert_eq!(table.put_if_version(b"key", b"two", other).unwrap(), refused);
-    let done = table.put_if_version(b"key", b"two", first).unwrap();
-    assert!(matches!(done, Conditional::Done(_)));
-    assert_eq!(bytes(&table, b"key"), Some(b"two".to_vec()));
-    let none = table.put_if_version(b"none", b"x", first).unwrap();
-    assert_eq!(none, Conditional::Refused(None));
-    let ttl = PutOptions { ttl: Some(Duration::from_secs(60)) };
-    let done = table.put_if(b"timed", b"x", Expect::Absent, ttl).unwrap();
-    assert!(matches!(done, Conditional::Done(_)));
-    assert!(table.get(b"timed").unwrap().unwrap().expires_at().is_some());
-}
-
-#[test]
-fn a_value_with_a_time_to_live_expires() {
-    let table = table();
-    let ttl = |ms| PutOptions { ttl: Some(Duration::from_millis(ms)) };
-    table.put_with(b"now", b"x", ttl(0)).unwrap();
-    assert_eq!(bytes(&table, b"now"), None);
-    let before = SystemTime::now();
-    table.put_with(b"later", b"x", ttl(60_000)).unwrap();
-    let expires = table.get(b"later").unwrap().unwrap().expires_at().unwrap();
-    let lives = expires.duration_since(before).unwrap();
-    assert!((59_000..62_000).contains(&lives.as_millis()), "{lives:?}");
-    let for_ever = PutOptions { ttl: Some(Duration::MAX) };
-    table.put_with(b"ever", b"x", for_ever).unwrap();
-    assert!(table.contains(b"ever").unwrap());
-}
-
-#[test]
-fn many_at_a_time_come_back_in_order() {
-    let table = table().with_lanes(7);
-    let pairs: Vec<_> = (0..1000u32).map(|i| (i.to_le_bytes(), i.to_string())).collect();
-    let versions = table.put_many(&pairs).unwrap();
-    let keys: Vec<_> = (0..1100u32).map(u32::to_le_bytes).collect();
-    let values = table.get_many(&keys).unwrap();
-    for (i, value) in values.iter().enumerate() {
-        let Some(value) = value else {
-            assert!(i >= 1000, "{i} is missing");
-            continue;
-        };
-        assert_eq!(&value[..], i.to_string().as_bytes());
-        assert_eq!(value.version(), versions[i]);
-    }
-    assert!(table.get_many::<&[u8]>(&[]).unwrap().is_empty());
-    let wrong = table.put_many(&[(&b"good"[..], &b"v"[..]), (b"", b"v")]);
-    assert!(matches!(wrong, Err(Error::KeyEmpty)));
-}
-
-#[test]
-fn lanes_mix_all_operations() {
-    let table = table();
-    let lanes = table.asynch();
-    let mut last = 0;
-    let work = (0..500u64).map(|i| async move {
-        let key = (i % 16).to_le_bytes();
-        lanes.put(&key, &i.to_le_bytes()).await?;
-        assert!(lanes.contains(&key).await?);
-        lanes.fetch_add(b"operations", 1).await
-    });
-    block_on(run(16, work, |before| last = last.max(before.unwrap())));
-    assert_eq!(last, 499);
-    let mut reserved = block_on(lanes.reserve(b"in place", 3)).unwrap();
-    reserved.write_at(0, b"abc").unwrap();
-    block_on(reserved.commit_async()).unwrap();
-    assert_eq!(bytes(&table, b"in place"), Some(b"abc".to_vec()));
-}
-
-#[test]
-fn a_value_is_written_in_place() {
-    let table = table();
-    let mut value = table.reserve(b"key", 10).unwrap();
-    assert_eq!(value.len(), 10);
-    assert!(!value.as_mut_ptr().unwrap().is_null());
-    value.write_all(b"01234").unwrap();
-    value.write_at(5, b"56789").unwrap();
-    let error = value.write_at(6, b"56789").unwrap_err();
-    assert!(matches!(error, Error::OutsideReservation { end: 11, len: 10 }), "{error}");
-    assert!(value.write_at(usize::MAX, b"x").is_err());
-    assert_eq!(value.write(b"5678901").unwrap(), 5);
-    assert!(value.write_all(b"x").is_err(), "it is full");
-    assert_eq!(bytes(&table, b"key"), None, "it is not committed");
-    value.commit().unwrap();
-    assert_eq!(bytes(&table, b"key"), Some(b"0123456789".to_vec()));
-    drop(table.reserve(b"key", 10).unwrap());
-    assert_eq!(bytes(&table, b"key"), Some(b"0123456789".to_vec()));
-    assert_eq!(table.check().unwrap().unshown, 0, "it leaves nothing behind");
-}
-
-#[test]
-fn every_thread_has_its_own_table_of_every_node() {
-    let cluster = embedded(3);
-    std::thread::scope(|scope| {
-        for thread in 0..6usize {
-            let cluster = cluster.with_home(thread % 3).unwrap();
-            scope.spawn(move || {
-                let table = cluster.table("default").unwrap();
-                for i in 0..2000u64 {
-                    table.put(&(i % 50).to_le_bytes(), &i.to_le_bytes()).unwrap();
-                    table.fetch_add(b"puts", 1).unwrap();
-                }
-            });
-        }
-    });
-    let table = cluster.table("default").unwrap();
-    assert_eq!(table.fetch_add(b"puts", 0).unwrap(), 12_000);
-    let report = table.check().unwrap();
-    assert_eq!((report.broken, report.values, report.unshown), (vec![], 51, 0));
-    let usage = table.usage().unwrap();
-    assert_eq!(usage.iter().map(|u| u.entries).sum::<u64>(), 51);
-    assert_eq!(usage.len(), 3);
-    let info = cluster.info();
-    assert_eq!((info.nodes.len(), info.nodes[0].sessions_taken), (3, 1));
-    assert!(matches!(cluster.with_home(3), Err(Error::ClusterMismatch { .. })));
-}
-
-#[test]
-fn a_table_goes_to_another_thread_and_outlives_its_cluster() {
-    let table = table();
-    table.put(b"key", b"value").unwrap();
-    let moved = std::thread::spawn(move || bytes(&table, b"key"));
-    assert_eq!(moved.join().unwrap(), Some(b"value".to_vec()));
 }
 
 #[test]

@@ -76,7 +76,10 @@ impl BenchError {
     /// The exit code of DESIGN.md section 6; 130 is the shell's for SIGINT.
     pub fn exit_code(&self) -> u8 {
         match self {
-            BenchError::Usage(_) | BenchError::Target(TargetError::Impossible(_)) => 2,
+            BenchError::Usage(_)
+            | BenchError::Target(
+                TargetError::Impossible(_) | TargetError::EngineUnavailable { .. },
+            ) => 2,
             BenchError::Interrupted => 130,
             _ => 3,
         }

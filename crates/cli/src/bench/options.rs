@@ -1,5 +1,5 @@
-//! Options of a part of the runs: the switches of the table that Loch's engines are measured on, and
-//! which running cluster to measure instead of one of the bench's own.
+//! Options of a part of the runs: the switches of the table that Loch's engines are measured on, the
+//! workers that serve it, and which running cluster to measure instead of one of the bench's own.
 //!
 //! Each switch is one of the optimisations of nessie §4.3.2, so that what it brings
 //! can be measured (Figure 13 there), or part of the index's shape. The
@@ -8,7 +8,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use loch_engines::limits::{NODES_MAX, WINDOW_MAX, WORKERS_MAX};
 use serde::{Deserialize, Serialize};
+
+use super::error::BenchError;
+use super::spec::Spec;
+use super::system::{Engine, Fabric};
 
 /// The table's switches. Peers have none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args, Serialize, Deserialize)]
@@ -103,6 +108,78 @@ impl AttachOptions {
     }
 }
 
+/// The workers of engines whose servers take part in operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Engines whose servers take part")]
+pub struct ServerOptions {
+    /// Workers of each node
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)))]
+    pub workers: u16,
+    /// Requests that a client has under way at one worker [default: 8; with
+    /// --fabric sim as many as --lanes, at most 16]
+    #[arg(long, value_name = "W")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WINDOW_MAX)))]
+    pub window: Option<u16>,
+    /// Hosts without a node that run all clients, with --engine herd and --fabric sim; 0: clients
+    /// run on the nodes' hosts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(hide_short_help = true)]
+    pub client_hosts: u32,
+}
+
+impl ServerOptions {
+    /// Checks that what is asked for is there.
+    pub fn check(&self, spec: &Spec) -> Result<(), BenchError> {
+        let served = spec.engines.iter().find(|engine| engine.serves());
+        if (self.workers > 1 || self.window.is_some()) && served.is_none() {
+            let option = if self.workers > 1 { "--workers" } else { "--window" };
+            return Err(BenchError::usage(format!(
+                "{option}: none of these engines has workers: add one with --engine, such as \
+                 nessie-server, or drop it"
+            )));
+        }
+        if self.client_hosts > 0 && spec.fabric != Fabric::Sim {
+            return Err(BenchError::usage(
+                "--client-hosts are simulated: add --fabric sim, or drop it",
+            ));
+        }
+        if let (Some(engine), true) =
+            (served, spec.background_hogs > 0 && spec.fabric == Fabric::Sim)
+        {
+            return Err(BenchError::usage(format!(
+                "--background-hogs: how workers of {} share cores with others is not simulated: \
+                 drop it, or simulate nessie alone",
+                engine.name()
+            )));
+        }
+        if self.workers > 1 && spec.engines.contains(&Engine::Pilaf) {
+            return Err(BenchError::usage(format!(
+                "--workers {}: pilaf has one server on each node; give it a run of its own",
+                self.workers
+            )));
+        }
+        if self.client_hosts == 0 {
+            return Ok(());
+        }
+        if let Some(other) = spec.engines.iter().find(|engine| **engine != Engine::Herd) {
+            return Err(BenchError::usage(format!(
+                "--client-hosts is for --engine herd alone: clients of {} have memory at a node, and \
+                 run on its host",
+                other.name()
+            )));
+        }
+        let hosts = u64::from(spec.nodes) + u64::from(self.client_hosts);
+        if hosts > NODES_MAX as u64 {
+            return Err(BenchError::usage(format!(
+                "--client-hosts {}: together with --nodes there are up to {NODES_MAX} hosts",
+                self.client_hosts
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// On or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -187,6 +264,27 @@ mod tests {
         }
         for alone in ["--load no", "--table t"] {
             assert!(spec(alone).expect_err(alone).contains("--attach"), "{alone}");
+        }
+    }
+
+    #[test]
+    fn workers_are_simulated_and_client_hosts_are_herds() {
+        let line = "--fabric sim --engine herd --workers 6 --window 4 --client-hosts 17";
+        let expected = ServerOptions { workers: 6, window: Some(4), client_hosts: 17 };
+        assert_eq!(spec(line).unwrap().servers, expected);
+        for (line, option, way_out) in [
+            ("--workers 2", "--workers", "nessie-server"),
+            ("--fabric sim --window 2", "--window", "nessie-server"),
+            ("--engine herd --client-hosts 2", "--client-hosts", "--fabric sim"),
+            ("--fabric sim --engine herd --background-hogs 1", "--background-hogs", "drop it"),
+            ("--fabric sim --engine herd,pilaf --workers 2", "--workers", "pilaf"),
+            ("--fabric sim --workers 0", "--workers", "1.."),
+            ("--fabric sim --window 257", "--window", "256"),
+            ("--fabric sim --client-hosts 1", "--client-hosts", "--engine herd"),
+            ("--fabric sim --engine herd --client-hosts 256", "--client-hosts", "256"),
+        ] {
+            let error = spec(line).expect_err(line);
+            assert!(error.contains(option) && error.contains(way_out), "{line}: {error}");
         }
     }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
-use super::options::{Attach, AttachOptions, KEY_PREFIX, TableOptions};
+use super::options::{Attach, AttachOptions, KEY_PREFIX, ServerOptions, TableOptions};
 use super::size::parse_size;
 use super::system::{Engine, EngineChoice, Fabric, Hardware, Peer};
 
@@ -63,7 +63,8 @@ pub enum Stop {
 /// --attach a cluster that runs already is measured, of one host or several.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
-    /// Engines to measure: nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none
+    /// Engines to measure: nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd,
+    /// kv-direct, or none
     #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
     pub engine: Vec<EngineChoice>,
     /// What carries the verbs
@@ -106,7 +107,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "X", default_value_t = 1)]
     pub seed: u64,
     /// Busy-looping processes beside the measurement; with --fabric sim on every node's host,
-    /// whose 12 cores they share with the clients there (without hogs each client has its own)
+    /// whose 12 cores they share with the clients there (without hogs each client has its own).
+    /// Workers beside hogs are not simulated
     #[arg(long, value_name = "H", default_value_t = 0)]
     pub background_hogs: u32,
     /// Stores to measure beside Loch: memcached, redis, lmdb
@@ -122,6 +124,8 @@ pub struct BenchArgs {
     pub attach: AttachOptions,
     #[command(flatten)]
     pub table: TableOptions,
+    #[command(flatten)]
+    pub servers: ServerOptions,
 }
 
 /// A validated run of `loch bench`.
@@ -167,6 +171,8 @@ pub struct Spec {
     pub attach: Option<Attach>,
     /// Switches of Loch's table.
     pub table: TableOptions,
+    /// Workers of Loch's nodes.
+    pub servers: ServerOptions,
 }
 
 impl BenchArgs {
@@ -194,6 +200,7 @@ impl BenchArgs {
             soft_roce: false,
             attach: self.attach.chosen(),
             table: self.table,
+            servers: self.servers,
         };
         within("--nodes", spec.nodes.into(), 1, PROCESSES_MAX.into())?;
         within("--clients", spec.clients.into(), 1, PROCESSES_MAX.into())?;
@@ -217,6 +224,7 @@ impl BenchArgs {
                  compared: measure them in two runs",
             ));
         }
+        spec.servers.check(&spec)?;
         if spec.attach.is_some() {
             check_attached(&spec)?;
         }

@@ -26,6 +26,8 @@ pub enum System {
 pub enum Engine {
     /// Index and data decoupled, client-driven both ways.
     Nessie,
+    /// The same by the published protocol, repaired.
+    NessiePublished,
     /// Nessie's reads with server-driven writes.
     NessieHybrid,
     /// Nessie's layout, every operation by request.
@@ -103,12 +105,23 @@ impl Engine {
     pub fn name(self) -> &'static str {
         match self {
             Engine::Nessie => "nessie",
+            Engine::NessiePublished => "nessie-published",
             Engine::NessieHybrid => "nessie-hybrid",
             Engine::NessieServer => "nessie-server",
             Engine::Pilaf => "pilaf",
             Engine::Herd => "herd",
             Engine::KvDirect => "kv-direct",
         }
+    }
+
+    /// Whether its nodes have workers.
+    pub fn serves(self) -> bool {
+        !matches!(self, Engine::Nessie | Engine::NessiePublished)
+    }
+
+    /// Whether its tables are not laid out as nessie's.
+    pub fn has_own_layout(self) -> bool {
+        matches!(self, Engine::Pilaf | Engine::Herd | Engine::KvDirect)
     }
 }
 
@@ -165,8 +178,8 @@ impl FromStr for EngineChoice {
             return Ok(EngineChoice::None);
         }
         Engine::from_str(text, false).map(EngineChoice::Engine).map_err(|_| {
-            "engines are nessie, nessie-hybrid, nessie-server, pilaf, herd, kv-direct, or none \
-             to run only peers"
+            "engines are nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd, \
+             kv-direct, or none to run only peers"
                 .into()
         })
     }

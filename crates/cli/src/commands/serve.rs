@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use loch::{ByteSize, FabricKind, Node, NodeConfig, Pages, TableConfig};
+use loch::{ByteSize, FabricKind, Node, NodeConfig, NodeWatch, Pages, TableConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -19,6 +19,7 @@ Examples:
   loch serve                                  one node, 256MiB, at the default socket
   loch serve --name a --memory 4GiB --table sessions --table objects
   loch serve --config /etc/loch/a.toml        what a file says; flags override it
+  loch serve --engine herd --workers 2        two threads serve a cache from their own memory
   loch serve --name a --socket /run/loch/a --cluster /run/loch/a,/run/loch/b
                                               one of two nodes; start the other with its own
                                               --name and --socket and the same --cluster
@@ -37,7 +38,11 @@ A configuration file has the same names:
   memory = \"1GiB\"
   value_max = \"64KiB\"
   [[table]]
-  name = \"objects\"                            # gets the rest";
+  name = \"objects\"                            # gets the rest
+  engine = \"pilaf\"
+  log = \"/var/lib/loch/objects\"
+  [workers]
+  cores = [2, 3]";
 
 /// Run a node: lend memory to clients, until a signal ends it
 #[derive(Debug, Args)]
@@ -59,9 +64,16 @@ pub struct ServeArgs {
     /// What carries the verbs: shared memory, or RDMA [default: shm]
     #[arg(long)]
     fabric: Option<Fabric>,
-    /// Data path of the tables [default: nessie]
+    /// Engine of the tables: nessie, nessie-server, nessie-hybrid, nessie-hybrid+, herd, pilaf
+    /// [default: nessie]
     #[arg(long)]
     engine: Option<String>,
+    /// Workers of each node for each table, in engines that have some [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    workers: Option<u16>,
+    /// Workers look for work without ever sleeping: each takes a processor
+    #[arg(long)]
+    dedicated: bool,
     /// Sockets of all nodes, this one's among them, in the same order on every node; with verbs the
     /// addresses at which they listen [default: this node alone]
     #[arg(long, value_name = "PATH,PATH…", value_delimiter = ',')]
@@ -110,10 +122,27 @@ pub fn run(args: ServeArgs) -> Result<Answer> {
     let mut stop = stop_signals(&signals).context("cannot watch for signals")?;
     let node = Node::start(config.clone()).context("cannot start the node")?;
     output::line(&ready_line(&config, &node))?;
+    let watch = node.watch();
+    stop_when_it_fails(watch.clone())?;
     let signal = stop.forever().next();
     tracing::info!(signal = signal.and_then(signal_hook::low_level::signal_name), "stopping");
     node.stop();
-    Ok(Answer::Done)
+    match watch.failure() {
+        Some(error) => Err(error).context("the node has failed"),
+        None => Ok(Answer::Done),
+    }
+}
+
+/// A node whose worker has failed is stopped like any other.
+fn stop_when_it_fails(watch: NodeWatch) -> Result<()> {
+    let wait = move || {
+        // The signal is handled: it does not end the process by itself.
+        if watch.wait().is_some() && signal_hook::low_level::raise(SIGTERM).is_err() {
+            std::process::exit(FAILED.into());
+        }
+    };
+    let thread = std::thread::Builder::new().name("loch-watch".into()).spawn(wait);
+    thread.map(drop).context("cannot start a thread")
 }
 
 impl ServeArgs {
@@ -136,11 +165,13 @@ impl ServeArgs {
         config.secret = self.secret.or(config.secret);
         config.device = self.device.or(config.device);
         config.ephemeral |= self.ephemeral;
+        config.workers.dedicated |= self.dedicated;
         config.tables = chosen_tables(config.tables, self.tables);
         for table in &mut config.tables {
             set(&mut table.engine, self.engine.clone());
             table.value_max = self.value_max.or(table.value_max);
             table.index_slots = self.index_slots.or(table.index_slots);
+            table.workers = self.workers.or(table.workers);
         }
         Ok(config)
     }

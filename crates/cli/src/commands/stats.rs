@@ -58,6 +58,8 @@ struct NodeStats {
 struct TableStats {
     name: String,
     engine: String,
+    /// Workers of each node that serve it.
+    workers: u16,
     value_bytes_max: u64,
     ways: u8,
     bucket_slots: u8,
@@ -175,6 +177,7 @@ impl TableStats {
         Self {
             name: table.name.clone(),
             engine: table.engine.clone(),
+            workers: table.workers,
             value_bytes_max: table.value_bytes_max,
             ways: table.ways,
             bucket_slots: table.bucket_slots,
@@ -187,14 +190,21 @@ impl TableStats {
     }
 
     fn declaration(&self) -> String {
+        let workers = match self.workers {
+            0 => String::new(),
+            1 => " with 1 worker a node".into(),
+            workers => format!(" with {workers} workers a node"),
+        };
+        let buckets = match self.ways {
+            0 => String::new(),
+            ways => format!(" ({ways} ways of {})", self.bucket_slots),
+        };
         format!(
-            "table {:?}: engine {}, {} entries in {} slots ({} ways of {}), values up to {}",
+            "table {:?}: engine {}{workers}, {} entries in {} slots{buckets}, values up to {}",
             self.name,
             self.engine,
             self.entries,
             self.index_slots,
-            self.ways,
-            self.bucket_slots,
             rounded(self.value_bytes_max)
         )
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use loch::{Cluster, ConnectOptions, Table};
+use loch::{Cluster, ConnectOptions, Table, TableInfo};
 
 use crate::duration::parse_duration;
 
@@ -55,7 +55,13 @@ impl ClusterArgs {
 impl TableArgs {
     /// Attaches to the cluster.
     pub fn connect(&self, access: Access) -> Result<Cluster> {
-        self.cluster.connect(access)
+        let cluster = self.cluster.connect(access)?;
+        let tables = cluster.info().tables;
+        let table = tables.iter().find(|table| table.name == self.table);
+        if access == Access::Read && table.is_some_and(TableInfo::reads_are_requests) {
+            return self.cluster.connect(Access::Write);
+        }
+        Ok(cluster)
     }
 
     /// Opens the table.

@@ -43,6 +43,9 @@ pub(super) trait Desk {
     ) -> Option<Reply>;
     /// Ends the connections of readers.
     fn leave(&mut self, readers: Readers);
+    /// Has the workers of a table tell what they have. `None`: the reply comes later, to
+    /// conversation `token`.
+    fn inspect(&mut self, token: u64, table: usize) -> Option<Reply>;
 }
 
 /// A connection and what is known of its client.
@@ -204,6 +207,11 @@ impl Conversation {
                 desk.leave(Readers { visit: self.token, endpoint: Some(endpoint) });
                 self.say(&Reply::Closed {});
             }
+            (Request::Inspect { table }, Some(_)) => match desk.inspect(self.token, table as usize)
+            {
+                Some(reply) => self.say(&reply),
+                None => self.waiting = true,
+            },
         }
     }
 

@@ -59,7 +59,6 @@ impl Post {
     }
 
     /// Sends a reply to a conversation.
-    #[cfg(feature = "verbs")]
     pub fn send(&self, token: u64, reply: Reply) {
         self.letters.lock().expect("nothing panics while it is held").push((token, reply));
         // It fails only if the count is full, and then the server has been woken already.

@@ -122,6 +122,10 @@ impl Desk for Lobby {
     }
 
     fn leave(&mut self, _readers: Readers) {}
+
+    fn inspect(&mut self, _token: u64, _table: usize) -> Option<Reply> {
+        Some(unconnected())
+    }
 }
 
 fn unconnected() -> Reply {

@@ -2,7 +2,8 @@
 //!
 //! Two threads, both asleep unless there is something to do: one answers at the socket
 //! ([`server`]), one puts in order what dead clients left ([`scrubber`]). Neither takes part in what
-//! clients do with the tables.
+//! clients do with the tables. For tables of engines whose server takes part there are workers
+//! besides ([`workers`]), and a thread that keeps them in touch with the other nodes ([`neighbours`]).
 //!
 //! # Faults
 //! A node that is killed leaves its region and its socket. Clients go on with the tables they have;
@@ -10,9 +11,11 @@
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+pub(crate) mod neighbours;
 pub(crate) mod region;
 pub(crate) mod scrubber;
 pub(crate) mod sessions;
+pub(crate) mod workers;
 
 mod admission;
 mod conversation;
@@ -47,12 +50,14 @@ use crate::{Error, NodeConfig};
 
 use admission::Door;
 use courier::Courier;
+use neighbours::{Neighbours, Surroundings};
 #[cfg(feature = "verbs")]
 use network::{Card, Machine};
 use region::Owned;
 use scrubber::{Reach, Scrubber, Shared};
 use server::{Counter, Server, StopSwitch};
 use sessions::Sessions;
+use workers::{Failure, Orders, Workers};
 
 /// A running node. Dropping it stops it in an orderly way, as [`Node::stop`].
 ///
@@ -86,10 +91,18 @@ pub struct Node {
     behind: Option<Behind>,
 }
 
+/// Tells of a node's end. Outlives it.
+#[derive(Clone)]
+pub struct NodeWatch {
+    failure: Option<Arc<Failure>>,
+}
+
 /// What works behind the server.
 struct Behind {
     own: Member,
     sessions: Arc<Sessions>,
+    /// Before what they need: they end first.
+    workers: Option<(Workers, Neighbours)>,
     scrubber: Scrubber,
     #[cfg(feature = "verbs")]
     control: Option<(Control, DeviceChoice)>,
@@ -118,7 +131,7 @@ impl Node {
         };
         let (door, region, pages) = prepare(&plan)?;
         let own = read(&config.name, &plan.socket, &region)?;
-        let behind = Behind::shared(own, plan.cluster.clone(), region.warm)?;
+        let behind = Behind::shared(own, &plan, region.warm)?;
         Self::serve(&config, &plan, door, region, pages, behind)
     }
 
@@ -161,9 +174,15 @@ impl Node {
             region,
             sessions: behind.sessions.clone(),
             bell: behind.scrubber.bell(),
+            orders: behind.orders(),
             courier: behind.courier(),
         };
         let server = Server::new(counter, door, stop.clone())?;
+        if let Some((workers, _)) = &behind.workers {
+            // Whoever waits for a worker is to find out that there is none.
+            let stop = stop.clone();
+            workers.failure().set_alarm(move || stop.stop());
+        }
         let server = std::thread::Builder::new()
             .name("loch-node".into())
             .spawn(move || server.run())
@@ -194,6 +213,13 @@ impl Node {
         self.pages
     }
 
+    /// What tells when a worker of the node has failed: then it serves nobody any more, and has to be
+    /// stopped.
+    pub fn watch(&self) -> NodeWatch {
+        let workers = self.behind.as_ref().and_then(|behind| behind.workers.as_ref());
+        NodeWatch { failure: workers.map(|(workers, _)| workers.failure().clone()) }
+    }
+
     /// Stops in an orderly way: the socket file is removed, the region file stays unless the node
     /// is ephemeral. Clients go on with the tables they have.
     pub fn stop(self) {}
@@ -211,21 +237,42 @@ impl Node {
     }
 }
 
+impl NodeWatch {
+    /// What a worker has failed of, if one has.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.as_ref().and_then(|failure| failure.error())
+    }
+
+    /// Waits until a worker fails, and tells of what; `None` when the node stops in an orderly way,
+    /// and at once of a node without workers.
+    pub fn wait(&self) -> Option<Error> {
+        self.failure.as_ref().and_then(|failure| failure.wait())
+    }
+}
+
 impl Behind {
     /// All memory of the cluster is shared.
-    fn shared(own: Member, cluster: Vec<PathBuf>, warm: bool) -> Result<Self, Error> {
+    fn shared(own: Member, plan: &NodePlan, warm: bool) -> Result<Self, Error> {
         let (sessions, ended) = Sessions::restore(&own, false);
         let sessions = Arc::new(sessions);
         let node = own.header.node as usize;
-        let reach = attach_peers(own.clone(), cluster);
+        let reach = attach_peers(own.clone(), plan.cluster.clone());
         let scrubber = Scrubber::start(node, sessions.clone(), reach)
             .map_err(Error::os("start a thread for", &own.socket))?;
         if warm {
             scrubber.bell().ended(ended > 0);
         }
+        let workers = if workers::are_needed(&own) {
+            let surroundings = Arc::<Surroundings>::default();
+            let neighbours = Neighbours::start(&own, &plan.cluster, surroundings.clone())?;
+            Some((Workers::start(&own, &plan.workers, &sessions, &surroundings)?, neighbours))
+        } else {
+            None
+        };
         Ok(Self {
             own,
             sessions,
+            workers,
             scrubber,
             #[cfg(feature = "verbs")]
             control: None,
@@ -247,7 +294,11 @@ impl Behind {
         if warm {
             scrubber.bell().ended(ended > 0);
         }
-        Ok(Self { own, sessions, scrubber, control: Some((control, device)) })
+        Ok(Self { own, sessions, workers: None, scrubber, control: Some((control, device)) })
+    }
+
+    fn orders(&self) -> Orders {
+        self.workers.as_ref().map(|(workers, _)| workers.orders().clone()).unwrap_or_default()
     }
 
     #[cfg(feature = "verbs")]

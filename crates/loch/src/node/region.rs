@@ -27,6 +27,7 @@ use super::lock::lock_within;
 use crate::limits::REGION_LOCK_TIMEOUT;
 use crate::memory::read_layout;
 use crate::plan::Plan;
+use crate::served::layout::Layout;
 use crate::{ByteSize, Error};
 
 /// A region that this node owns.
@@ -161,6 +162,12 @@ pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
     rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
         .map_err(Error::os("draw random bytes for", Path::new("the region")))?;
     let header = Header { identity: u64::from_le_bytes(identity) | 1, ..plan.header }.sealed();
+    for table in &plan.tables {
+        if table.engine().is_some_and(|engine| !engine.has_nessie_layout()) {
+            let (layout, _) = Layout::of(table).expect("it was planned");
+            layout.format(region, table.offset);
+        }
+    }
     region.copy_in(DIRECTORY_OFFSET, plan.tables.as_bytes());
     region.copy_in(0, header.as_bytes());
     Ok(())

@@ -253,18 +253,18 @@ impl<R: Reach> Worker<R> {
         let session = self.session.ok_or(Failure::NoSession)?;
         let memory = self.reach.memory()?;
         if self.release {
-            for table in &memory.tables {
+            for (table, map) in scrubbable(&memory) {
                 let endpoint = self.reach.endpoint(&memory, table, session)?;
                 for dti in reachable(&memory) {
-                    self.release_chunks(&endpoint, &table.map, dti)?;
+                    self.release_chunks(&endpoint, map, dti)?;
                 }
             }
             self.release = !memory.is_complete();
         }
         if self.scrub && may_scrub && memory.is_complete() {
             self.scrubbed_at = Some(Instant::now());
-            for table in &memory.tables {
-                let client = self.client(&memory, table, session)?;
+            for (table, map) in scrubbable(&memory) {
+                let client = self.client(&memory, table, map, session)?;
                 for dti in reachable(&memory) {
                     let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
                     report(&table.name, dti, scrubbed);
@@ -279,13 +279,14 @@ impl<R: Reach> Worker<R> {
         &mut self,
         memory: &Memory,
         table: &TableView,
+        map: &Arc<TableMap>,
         opened: Opened,
     ) -> Result<Client<R::Endpoint>, Error> {
         let home = RegionId(self.node as u8);
         let session = Session::new(home, opened.slot, opened.incarnation);
         let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
         let endpoint = self.reach.endpoint(memory, table, opened)?;
-        Ok(Client::new(endpoint, table.map.clone(), session, cache, SCRUB_WAIT_US))
+        Ok(Client::new(endpoint, map.clone(), session, cache, SCRUB_WAIT_US))
     }
 
     /// Releases what dead sessions of this node leased in a data table.
@@ -319,6 +320,11 @@ impl<R: Reach> Worker<R> {
         }
         Err(Halt::Stopped)
     }
+}
+
+/// The tables in whose memory clients work, or workers that are clients of their nodes.
+fn scrubbable(memory: &Memory) -> impl Iterator<Item = (&TableView, &Arc<TableMap>)> {
+    memory.tables.iter().filter_map(|table| Some((table, table.nessie()?)))
 }
 
 /// The data tables whose nodes are there: table `n` is node `n`'s.

@@ -23,6 +23,7 @@ use super::courier::{Caller, Courier, Post, Readers};
 use super::region::Owned;
 use super::scrubber::Bell;
 use super::sessions::{End, Opened, Process, Sessions};
+use super::workers::Orders;
 use crate::Error;
 use crate::limits::CONNECTIONS_MAX;
 use crate::wire::{Code, Connect, Refused, Reply, Welcome};
@@ -33,6 +34,8 @@ pub(super) struct Counter {
     pub region: Owned,
     pub sessions: Arc<Sessions>,
     pub bell: Bell,
+    /// To the workers.
+    pub orders: Orders,
     /// Where memory is reached over a network: it rings the bell when a session was fenced.
     pub courier: Option<Arc<dyn Courier>>,
 }
@@ -325,6 +328,16 @@ impl Desk for NodeDesk {
         if let Some(courier) = &self.counter.courier {
             courier.leave(readers);
         }
+    }
+
+    fn inspect(&mut self, token: u64, table: usize) -> Option<Reply> {
+        let post = self.post.clone();
+        let answer = move |told| post.send(token, Reply::Inspected(told));
+        if self.counter.orders.inspect(table, Box::new(answer)) {
+            return None;
+        }
+        let text = format!("table {table} has no workers here");
+        Some(Reply::Refused(Refused::new(Code::Other, text)))
     }
 }
 

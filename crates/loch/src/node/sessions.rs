@@ -53,6 +53,8 @@ pub(crate) struct Opened {
 pub(crate) struct Sessions {
     region: Arc<Region>,
     node: u8,
+    /// The last slot of a client. Those behind it are the workers'.
+    last_client: u32,
     /// Whether sessions are fenced before their slots are freed: invariant 4.
     fenced: bool,
     /// Who holds each slot.
@@ -113,6 +115,7 @@ impl Sessions {
         let sessions = Self {
             region: node.region().clone(),
             node: node.header.node as u8,
+            last_client: node.client_sessions(),
             fenced,
             slots: Mutex::new(vec![None; node.header.sessions as usize]),
         };
@@ -124,9 +127,10 @@ impl Sessions {
                 continue;
             }
             let process = Process { pid: word(PID) as u32, started: word(STARTED) };
-            // Whoever has the region's lock is the node: the scrubber of the last one is gone.
+            // Whoever has the region's lock is the node: scrubber and workers of the last one are
+            // gone.
             let held = Held { incarnation, process, dying: None };
-            if slot != SCRUBBER_SLOT && Process::of_pid(process.pid) == Some(process) {
+            if sessions.is_clients(slot) && Process::of_pid(process.pid) == Some(process) {
                 sessions.slots()[slot as usize] = Some(held);
                 continue;
             }
@@ -149,8 +153,32 @@ impl Sessions {
             // Its client could not reach us, and freed the slot itself.
             Some(held) => !self.shows(*at as u32, held.incarnation),
         };
-        let slot = (SCRUBBER_SLOT as usize + 1..slots.len()).find(is_free)?;
+        let slot = self.client_slots().find(is_free)?;
         Some(self.take(&mut slots, slot as u32, process))
+    }
+
+    /// Opens the session of the worker whose slot it is. There is one worker of a slot at a time.
+    ///
+    /// # Panics
+    /// If it is no worker's slot, or the worker before has not ended.
+    pub fn open_worker(&self, slot: u32) -> Opened {
+        assert!(slot > self.last_client, "slot {slot} is a client's");
+        let mut slots = self.slots();
+        assert!(slots[slot as usize].is_none(), "the worker of slot {slot} has not ended");
+        self.take(&mut slots, slot, Process::own())
+    }
+
+    /// Ends the session of a worker.
+    pub fn close_worker(&self, session: Opened, how: End) {
+        self.end(session, Process::own(), how);
+    }
+
+    fn is_clients(&self, slot: u32) -> bool {
+        self.client_slots().contains(&(slot as usize))
+    }
+
+    fn client_slots(&self) -> std::ops::RangeInclusive<usize> {
+        SCRUBBER_SLOT as usize + 1..=self.last_client as usize
     }
 
     /// Opens the scrubber's session; `None` while that of the last node's scrubber is dying.
@@ -196,8 +224,8 @@ impl Sessions {
 
     /// Ends the session of a client's process; whether there was one.
     pub fn close(&self, session: Opened, process: Process, how: End) -> bool {
-        // A client in the node's own process must not name the scrubber's.
-        session.slot != SCRUBBER_SLOT && self.end(session, process, how)
+        // A client in the node's own process must not name the scrubber's, or a worker's.
+        self.is_clients(session.slot) && self.end(session, process, how)
     }
 
     fn end(&self, session: Opened, process: Process, how: End) -> bool {
@@ -276,7 +304,8 @@ impl Sessions {
     pub fn close_all_of(&self, process: Process) -> usize {
         let mut slots = self.slots();
         let mut closed = 0;
-        for (slot, held) in slots.iter_mut().enumerate().skip(SCRUBBER_SLOT as usize + 1) {
+        for slot in self.client_slots() {
+            let held = &mut slots[slot];
             if held.is_some_and(|h| h.lives() && h.process == process) {
                 self.end_held(held, slot as u32, End::Died);
                 closed += 1;
@@ -288,14 +317,14 @@ impl Sessions {
     /// The processes of clients that hold a session.
     pub fn processes(&self) -> HashSet<Process> {
         let slots = self.slots();
-        let clients = slots.iter().skip(SCRUBBER_SLOT as usize + 1).flatten();
+        let clients = slots[self.client_slots()].iter().flatten();
         clients.filter(|held| held.lives()).map(|held| held.process).collect()
     }
 
     /// Whether a client of that process holds a session.
     pub fn has_any_of(&self, process: Process) -> bool {
         let slots = self.slots();
-        let mut clients = slots.iter().skip(SCRUBBER_SLOT as usize + 1).flatten();
+        let mut clients = slots[self.client_slots()].iter().flatten();
         clients.any(|held| held.lives() && held.process == process)
     }
 

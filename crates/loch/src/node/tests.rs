@@ -1,6 +1,5 @@
 //! A client that dies, step by step: what it leaves, and how it is put in order.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loch_engines::epoch::Session;
@@ -31,7 +30,7 @@ fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>) {
     let (connection, _, mapped) = admitted.map(false).unwrap();
     let (slot, incarnation) = connection.open_session(4, wait).unwrap();
     let memory = Memory::join(vec![Some(mapped)], 0).unwrap();
-    let map = Arc::clone(&memory.tables[0].map);
+    let map = memory.tables[0].nessie().unwrap().clone();
     let session = Session::new(RegionId(0), slot, incarnation);
     let client = Client::new(memory.endpoint(0), map, session, CacheLimits::default(), 1_000_000);
     (connection, client)

@@ -168,11 +168,20 @@ pub enum TargetError {
         /// The option, the limit and the way out.
         reason: String,
     },
-    /// The engine is not in this build.
-    #[error("engine {engine} is not in this build of loch; it has {}", loch::engine_names())]
+    /// The engine is not in this build, or cannot be measured over this fabric.
+    #[error(
+        "--engine {engine} with --fabric {fabric} is not in this build of loch, which has {there} \
+         there, and with --fabric sim {simulated}"
+    )]
     EngineUnavailable {
         /// The engine.
         engine: &'static str,
+        /// The fabric.
+        fabric: &'static str,
+        /// What there is with that fabric.
+        there: String,
+        /// What can be simulated.
+        simulated: String,
     },
     /// The fabric is not in this build.
     #[error(

@@ -3,7 +3,7 @@
 //! Operations go to the engine that `loch::Table` stands on, in the way that a
 //! program does which re-uses its buffers: a GET allocates nothing.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use loch::lanes::{self, block_on};
 use loch::{Cluster, ConnectOptions, Table};
 use loch_engines::EngineError;
 use loch_engines::nessie::{self, PutOptions};
+use loch_fabric::Buf;
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{Buf, Fabric};
 
+use super::store::load_batch;
 use super::{Homes, TABLE, limit, traffic};
 use crate::bench::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::bench::spec::Spec;
@@ -158,35 +159,6 @@ impl Target for Client {
         limit::ops_per_s(self.table.engine(), workload, trace)
             .map_err(|error| self.lost("measure the bare loop", error))
     }
-}
-
-/// Stores records in so many lanes.
-pub async fn load_batch<F: Fabric>(
-    engine: &nessie::Client<F>,
-    workload: &Workload,
-    records: Range<u64>,
-    lanes: usize,
-) -> Result<(), EngineError> {
-    let next = Cell::new(records.start);
-    let lane = |_| async {
-        let mut lane = Lane::new(workload);
-        while next.get() < records.end {
-            let record = next.replace(next.get() + 1);
-            let (key, value) = lane.pair(workload, &Op::load(record));
-            engine.put(key, value, PutOptions::default()).await?;
-        }
-        Ok(())
-    };
-    let mut result = Ok(());
-    lanes::run(lanes, (0..lanes).map(lane), |ended: Result<(), EngineError>| {
-        if let Err(error) = ended {
-            // The other lanes have nothing more to do either.
-            next.set(records.end);
-            result = Err(error);
-        }
-    })
-    .await;
-    result
 }
 
 /// One lane of a run: does one operation after the other until there are no more.

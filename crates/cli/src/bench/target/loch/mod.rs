@@ -5,9 +5,9 @@
 //! ([`client`]), counts what operations send ([`traffic`]) and, one of them,
 //! times the memory accesses that no GET can avoid ([`limit`]).
 //!
-//! A cluster that is not the bench's own ([`attached`]), and one over verbs
-//! ([`network`]), are measured through the public API ([`api`]), as programs
-//! use them.
+//! A cluster that is not the bench's own ([`attached`]), one over verbs
+//! ([`network`]) and engines whose nodes have workers are measured through the
+//! public API ([`api`]), as programs use them.
 //!
 //! On the simulated fabric all of them run in this process, in virtual time
 //! ([`simulated`]).
@@ -20,6 +20,7 @@ mod network;
 mod nodes;
 mod plan;
 mod simulated;
+mod store;
 mod traffic;
 
 use std::ops::Range;
@@ -33,8 +34,9 @@ use crate::bench::system::{Engine, Fabric};
 
 pub use attached::resolve;
 
-/// The engines of this build.
-pub const ENGINES: &[Engine] = &[Engine::Nessie];
+/// The engines that can be measured in processes, by the fabric's real time.
+pub const ENGINES: &[Engine] =
+    &[Engine::Nessie, Engine::NessieHybrid, Engine::NessieServer, Engine::Herd, Engine::Pilaf];
 
 /// Starts the nodes, each a process.
 pub fn start(
@@ -57,7 +59,7 @@ pub fn connect(
     client: u32,
 ) -> Result<Box<dyn Target>, TargetError> {
     check(engine, spec.fabric)?;
-    if spec.attach.is_some() || spec.fabric == Fabric::Verbs {
+    if spec.attach.is_some() || spec.fabric == Fabric::Verbs || engine != Engine::Nessie {
         return Ok(Box::new(api::Client::connect(engine, spec, endpoint, client)?));
     }
     Ok(Box::new(client::Client::connect(engine, spec, endpoint, client)?))
@@ -76,8 +78,14 @@ pub fn simulate(
 
 /// Whether this build has both.
 fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
-    if !ENGINES.contains(&engine) {
-        return Err(TargetError::EngineUnavailable { engine: engine.name() });
+    if !engines(fabric).contains(&engine) {
+        let names = |fabric| names(engines(fabric));
+        return Err(TargetError::EngineUnavailable {
+            engine: engine.name(),
+            fabric: fabric.name(),
+            there: names(fabric),
+            simulated: names(Fabric::Sim),
+        });
     }
     if fabric == Fabric::Verbs && !cfg!(feature = "verbs") {
         return Err(TargetError::FabricUnavailable { fabric: fabric.name() });
@@ -85,9 +93,22 @@ fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
     Ok(())
 }
 
+/// The engines that can be measured over a fabric.
+fn engines(fabric: Fabric) -> &'static [Engine] {
+    match fabric {
+        Fabric::Sim => simulated::ENGINES,
+        Fabric::Shm => ENGINES,
+        Fabric::Verbs => &[Engine::Nessie],
+    }
+}
+
 /// The engines of this build, for people.
 pub fn engine_names() -> String {
-    let names: Vec<_> = ENGINES.iter().map(|engine| engine.name()).collect();
+    names(ENGINES)
+}
+
+fn names(engines: &[Engine]) -> String {
+    let names: Vec<_> = engines.iter().map(|engine| engine.name()).collect();
     names.join(", ")
 }
 
@@ -142,10 +163,12 @@ mod tests {
     #[test]
     fn what_is_not_in_this_build_says_so() {
         assert!(check(Engine::Nessie, Fabric::Shm).is_ok());
-        assert!(check(Engine::Nessie, Fabric::Sim).is_ok());
+        for engine in simulated::ENGINES {
+            assert!(check(*engine, Fabric::Sim).is_ok());
+        }
         for (engine, fabric, word) in [
-            (Engine::Pilaf, Fabric::Shm, "pilaf"),
-            (Engine::NessieHybrid, Fabric::Sim, "nessie-hybrid"),
+            (Engine::NessiePublished, Fabric::Shm, "nessie-published"),
+            (Engine::KvDirect, Fabric::Sim, "kv-direct"),
             (Engine::Herd, Fabric::Verbs, "herd"),
         ] {
             let error = check(engine, fabric).unwrap_err();

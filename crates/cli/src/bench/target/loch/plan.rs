@@ -15,6 +15,7 @@ use loch_engines::nessie::dte::HEADER_BYTES;
 use loch_engines::nessie::geometry::{Geometry, Options, Shape};
 use loch_engines::nessie::slab::Classes;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_engines::requests::{Area, Service};
 
 use super::TABLE;
 use crate::bench::spec::Spec;
@@ -29,6 +30,14 @@ const HEADROOM_OF_MANY_PERCENT: u64 = 25;
 /// one process's memory.
 const HEADROOM_BYTES: u64 = 64 << 20;
 const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
+/// Values of herd and pilaf lie in blocks of other lengths, and not all nodes have equally many: so
+/// they get so many times what nessie needs.
+const OWN_LAYOUT_TIMES: u64 = 4;
+/// What a table's requests have room for at the least, and how many are under way, unless declared
+/// otherwise; and the replies that a client waits for at a time.
+const REQUEST_KEY_BYTES: u64 = 256;
+const WINDOW_DEFAULT: u16 = 8;
+const REPLIES_MAX: u16 = 256;
 /// Slabs of its own that a client has begun and not filled.
 const OPEN_SLABS: u64 = 2;
 
@@ -46,15 +55,21 @@ pub fn node_configs(
     check_data(spec, data_bytes)?;
     let index_slots = index_slots_a_node(spec);
     let table_bytes = table_bytes(index_slots, data_bytes);
+    let serves = engine.serves();
     let memory = SESSIONS_OFFSET
         + u64::from(sessions + 1) * SESSION_BYTES
-        + table_bytes
+        + table_bytes.saturating_mul(if engine.has_own_layout() { OWN_LAYOUT_TIMES } else { 1 })
+        + if serves { 2 * requests_bytes(spec)? } else { 0 }
         + 16 * TABLE_ALIGN_BYTES;
     let table = TableConfig {
         name: TABLE.into(),
         engine: engine.name().into(),
         memory: None,
-        index_slots: Some(index_slots),
+        // HERD's own rule knows best what a cache needs.
+        index_slots: Some(index_slots).filter(|_| engine != Engine::Herd),
+        workers: serves.then_some(spec.servers.workers),
+        window: spec.servers.window.filter(|_| serves),
+        sessions: serves.then(|| table_sessions(spec)),
         value_max: Some(ByteSize::new(spec.value_size as u64)),
         ways: spec.table.ways,
         bucket_slots: spec.table.bucket_slots,
@@ -63,6 +78,7 @@ pub fn node_configs(
         multi_read: spec.table.multi_read.into(),
         batched_reads: spec.table.batched_reads.into(),
         checksums: spec.table.checksums.into(),
+        ..TableConfig::default()
     };
     let config = |node: usize| NodeConfig {
         name: format!("bench-{node}"),
@@ -78,16 +94,25 @@ pub fn node_configs(
     Ok((0..sockets.len()).map(config).collect())
 }
 
-/// The same table for simulated nodes, each of which has so many clients. Their entries carry
-/// checksums: over a network a reader cannot do without.
-pub fn simulated_table(spec: &Spec, clients_a_node: u32) -> Result<Shape, TargetError> {
+/// Who writes a simulated table: its clients, or workers.
+#[derive(Debug, Clone, Copy)]
+pub struct Writers {
+    /// On each node.
+    pub a_node: u32,
+    /// Operations that each has under way.
+    pub lanes: usize,
+}
+
+/// The same table for simulated nodes. Its entries carry checksums: over a network a reader cannot
+/// do without.
+pub fn simulated_table(spec: &Spec, writers: Writers) -> Result<Shape, TargetError> {
     check_nodes(spec)?;
     let room = Room {
         // Others retire entries in a client's slabs, even if it is alone at its node.
-        clients: u64::from(clients_a_node).max(2),
+        clients: u64::from(writers.a_node).max(2),
         // Lanes that run out of entries at the same moment lease a slab each: over a network that
         // takes long enough for many to meet.
-        open_slabs: OPEN_SLABS + spec.lanes as u64,
+        open_slabs: OPEN_SLABS + writers.lanes as u64,
         bytes: HEADROOM_BYTES_SIMULATED,
     };
     let data_bytes = data_bytes_a_node(spec, room);
@@ -137,6 +162,29 @@ fn check_data(spec: &Spec, data_bytes: u64) -> Result<(), TargetError> {
 
 fn table_bytes(index_slots: u64, data_bytes: u64) -> u64 {
     index_slots * 8 * 17 / 16 + data_bytes + data_bytes / CHUNK_BYTES * 8
+}
+
+/// Bytes of a node's requests, which may take no more than half of its table.
+fn requests_bytes(spec: &Spec) -> Result<u64, TargetError> {
+    let impossible =
+        |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
+    let key_bytes = REQUEST_KEY_BYTES.max(spec.key_size as u64);
+    let value_bytes = spec.value_size as u64;
+    let service = Service {
+        workers: spec.servers.workers,
+        window: spec.servers.window.unwrap_or(WINDOW_DEFAULT),
+        replies: REPLIES_MAX,
+        sessions_per_node: table_sessions(spec) + 1,
+        request_bytes: Service::request_bytes_for(key_bytes, value_bytes).map_err(impossible)?,
+        reply_bytes: Service::reply_bytes_for(value_bytes).map_err(impossible)?,
+        ..Service::default()
+    };
+    Ok(Area::new(service, spec.nodes as u16).map_err(impossible)?.bytes())
+}
+
+/// Sessions that can have the table open, each of which has slots for its requests.
+fn table_sessions(spec: &Spec) -> u32 {
+    (spec.clients * 2).min(sessions(spec))
 }
 
 /// Every client has a session at home, and while it loads one at another node.
@@ -210,6 +258,22 @@ mod tests {
             assert_eq!(config.memory, configs[0].memory);
             assert!(config.ephemeral && config.region.is_some());
         }
+    }
+
+    #[test]
+    fn requests_have_memory_of_their_own() {
+        let plan =
+            |engine, line: &str| node_configs(engine, &spec(line).unwrap(), Path::new("/dir"));
+        let line = "--clients 4 --nodes 2 --records 1000 --value-size 16KiB";
+        let nessie = plan(Engine::Nessie, line).unwrap().remove(0);
+        let line = format!("{line} --engine nessie-server --workers 3 --window 2");
+        let server = plan(Engine::NessieServer, &line).unwrap().remove(0);
+        // Three workers, two requests each, of eight clients of two nodes and two who watch.
+        let requests = 3 * 2 * (2 * 8 + 2) * (16 << 10);
+        assert!(server.memory.bytes() > nessie.memory.bytes() + 2 * requests);
+        let table = &server.tables[0];
+        assert_eq!((table.workers, table.window, table.sessions), (Some(3), Some(2), Some(8)));
+        assert_eq!((nessie.tables[0].workers, nessie.tables[0].sessions), (None, None));
     }
 
     #[test]

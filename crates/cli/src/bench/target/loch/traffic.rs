@@ -14,24 +14,23 @@ use std::pin::pin;
 use loch::VerbCount;
 use loch::lanes;
 use loch_engines::EngineError;
-use loch_engines::nessie::{Client, PutOptions};
-use loch_fabric::Fabric;
 
 use super::client::{Lane, refuse};
+use super::store::Store;
 use crate::bench::measure::{Kind, Outcome, Run, Ticks};
 use crate::bench::target::{OpTraffic, Traffic};
 
 /// Executes the operations of `run` and counts. Operations that are refused do not count; why the
 /// last of them was is in `refusal`.
-pub async fn count<F: Fabric, C: Ticks>(
-    engine: &Client<F>,
+pub async fn count<S: Store, C: Ticks>(
+    store: &S,
     run: &Run<'_, C>,
     lanes: usize,
     refusal: &RefCell<Option<EngineError>>,
 ) -> Result<Traffic, EngineError> {
     let sums = Cell::new(Traffic::default());
     let mut fatal = None;
-    let work = (0..lanes).map(|_| lane(engine, run, &sums, refusal));
+    let work = (0..lanes).map(|_| lane(store, run, &sums, refusal));
     lanes::run(lanes, work, |ended| {
         fatal = fatal.take().or(ended.err());
     })
@@ -39,27 +38,26 @@ pub async fn count<F: Fabric, C: Ticks>(
     fatal.map_or(Ok(sums.get()), Err)
 }
 
-async fn lane<F: Fabric, C: Ticks>(
-    engine: &Client<F>,
+async fn lane<S: Store, C: Ticks>(
+    store: &S,
     run: &Run<'_, C>,
     sums: &Cell<Traffic>,
     refusal: &RefCell<Option<EngineError>>,
 ) -> Result<(), EngineError> {
     let workload = run.workload();
-    let counters = engine.fabric().counters();
     let mut lane = Lane::new(workload);
     while let Some(op) = run.next() {
         let result = match op.kind {
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);
                 let buf = std::mem::take(&mut lane.buf);
-                let get = engine.get(&lane.key, buf);
-                let (found, count) = counted(|| counters.snapshot(), get).await;
+                let get = store.get(&lane.key, buf);
+                let (found, count) = counted(|| store.counted(), get).await;
                 found.map(|found| {
                     match found {
                         Some(found) => {
                             run.finish(&op, Outcome::Found(&found));
-                            lane.buf = found.into_buf();
+                            lane.buf = S::into_buf(found);
                         }
                         None => run.finish(&op, Outcome::Missing),
                     }
@@ -68,8 +66,8 @@ async fn lane<F: Fabric, C: Ticks>(
             }
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
-                let put = engine.put(key, value, PutOptions::default());
-                let (stored, count) = counted(|| counters.snapshot(), put).await;
+                let put = store.put(key, value);
+                let (stored, count) = counted(|| store.counted(), put).await;
                 stored.map(|_| {
                     run.finish(&op, Outcome::Stored);
                     count

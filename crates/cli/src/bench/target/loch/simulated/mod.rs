@@ -9,28 +9,47 @@
 //!   Where there are fewer clients than nodes, the records of the other nodes
 //!   are stored there by a client that leaves before the measurement.
 //! * Clients never sleep, but their processor time is only what they do: a
-//!   client that polls in vain takes none.
+//!   client that waits for verbs takes none. Who polls memory does.
+//! * Workers are processes on their node's host, each with a core of its own
+//!   unless there are hogs; what their work takes is a model ([`costs`]). The
+//!   servers' processor time is what workers spent on requests: all of it, and
+//!   not the polls in vain in between.
 //!
 //! Everything follows from the options: same options, same result.
+//!
+//! | file | what it knows |
+//! | --- | --- |
+//! | [`design`] | what the simulator asks of an engine |
+//! | [`nessie`], [`served`], [`herd`], [`pilaf`] | the engines |
+//! | [`replies`] | messages that the fabric does not count |
+//! | [`host`], [`costs`] | what the processors of workers do, and what that takes |
+
+mod costs;
+mod design;
+mod herd;
+mod host;
+mod nessie;
+mod pilaf;
+mod replies;
+mod served;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use loch::ConnectOptions;
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr};
-use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
-use loch_fabric::{RegionId, RemoteAddr};
+use loch_engines::requests::WorkerId;
+use loch_fabric::RegionId;
+use loch_fabric::sim::{Faults, ProcessId, World};
 
-use super::client::load_batch;
-use super::{nodes, plan, traffic};
+use self::design::{Design, Meter, Place, Seat};
+use self::host::Card;
+use super::store::{Store, load_batch};
+use super::{nodes, traffic};
 use crate::bench::harness::{Measured, merge, part};
 use crate::bench::measure::{Budget, Run, Ticks};
 use crate::bench::progress::Progress;
@@ -42,8 +61,18 @@ use crate::bench::trace::Trace;
 use crate::bench::wire::ClientReport;
 use crate::bench::workload::{Workload, mix};
 
-/// Cores of a simulated host that clients share with background hogs: as many as the nodes of the
-/// Nessie paper have (nessie §6).
+/// The engines that can be simulated.
+pub const ENGINES: &[Engine] = &[
+    Engine::Nessie,
+    Engine::NessiePublished,
+    Engine::NessieHybrid,
+    Engine::NessieServer,
+    Engine::Herd,
+    Engine::Pilaf,
+];
+
+/// Cores of a simulated host that its processes share with background hogs: as many as the nodes of
+/// the Nessie paper have (nessie §6).
 const CORES_A_NODE: u32 = 12;
 /// Operations of a trace: a simulated client does not come far.
 const TRACE_OPS_MAX: u64 = 1 << 16;
@@ -52,28 +81,47 @@ const OPERATION_NS_MIN: f64 = 500.0;
 /// Events between two looks at whether to stop.
 const EVENTS_A_LOOK: u32 = 100_000;
 
-/// The engine on the simulator.
-type Nessie = nessie::Client<SimEndpoint>;
-
-/// Simulates a run.
+/// Simulates a run of an engine, one of [`ENGINES`].
 pub fn measure(
     engine: Engine,
     spec: &Spec,
     progress: &Progress,
     interrupted: &AtomicBool,
 ) -> Result<Measured, TargetError> {
-    progress.phase("laying out", None);
-    let mut cluster = Cluster::new(engine, spec, progress, interrupted)?;
+    let setting = Setting { engine, spec, progress, interrupted };
+    match engine {
+        Engine::Nessie => measure_as::<nessie::Nessie>(setting),
+        Engine::NessiePublished => measure_as::<nessie::Published>(setting),
+        Engine::NessieServer => measure_as::<served::ServerDriven>(setting),
+        Engine::NessieHybrid => measure_as::<served::Hybrid>(setting),
+        Engine::Herd => measure_as::<herd::Herd>(setting),
+        Engine::Pilaf => measure_as::<pilaf::Pilaf>(setting),
+        Engine::KvDirect => unreachable!("it was checked that it can be simulated"),
+    }
+}
+
+/// What is measured, and who watches.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    engine: Engine,
+    spec: &'a Spec,
+    progress: &'a Progress,
+    interrupted: &'a AtomicBool,
+}
+
+fn measure_as<D: Design>(setting: Setting<'_>) -> Result<Measured, TargetError> {
+    setting.progress.phase("laying out", None);
+    let mut cluster = Cluster::<D>::new(setting)?;
     cluster.load()?;
     cluster.share_cores();
     let clients = cluster.prepare();
     cluster.run("warming up", &clients, |client| &client.warm_up, Budget::warm_up)?;
+    let busy_ns = cluster.busy_ns();
     let (reports, sum) =
         cluster.run("measuring", &clients, |client| &client.trace, |budget| budget)?;
-    let mut measured = merge(System::Engine(engine), &reports);
+    let mut measured = merge(System::Engine(setting.engine), &reports);
     measured.traffic = Some(sum);
-    // No process of a node's has a part in an operation.
-    measured.server_cpu_s = Some(0.0);
+    measured.server_cpu_s = Some((cluster.busy_ns() - busy_ns) as f64 / 1e9);
     Ok(measured)
 }
 
@@ -93,16 +141,21 @@ impl Ticks for VirtualClock {
     }
 }
 
-/// A client: its process on a node's host, and its engine.
-#[derive(Clone)]
-struct Client {
+/// A client: its process on a host, and its engine.
+struct Client<S> {
     process: ProcessId,
-    engine: Rc<Nessie>,
+    store: Rc<S>,
+}
+
+impl<S> Clone for Client<S> {
+    fn clone(&self) -> Self {
+        Self { process: self.process, store: self.store.clone() }
+    }
 }
 
 /// A client with all that it needs for a run.
-struct Runner {
-    client: Client,
+struct Runner<S> {
+    client: Client<S>,
     number: u32,
     /// Of the warm-up: not the beginning of the other, which would be in the cache then.
     warm_up: Rc<Trace>,
@@ -113,85 +166,112 @@ struct Runner {
 type Ended = Result<(u32, ClientReport, Traffic), EngineError>;
 
 /// The simulated cluster. Dropping it ends every program.
-struct Cluster<'a> {
-    engine: Engine,
+struct Cluster<'a, D: Design> {
+    setting: Setting<'a>,
     spec: &'a Spec,
-    progress: &'a Progress,
-    interrupted: &'a AtomicBool,
     world: World,
-    map: Arc<TableMap>,
+    design: D,
     workload: Rc<Workload>,
-    clients: Vec<Client>,
+    clients: Vec<Client<D::Client>>,
+    workers: Vec<ProcessId>,
+    /// What each worker spent on requests.
+    meters: Vec<Meter>,
+    /// Each host's.
+    cards: Vec<Card>,
     /// Taken session slots of each node.
     seats: Vec<u32>,
     incarnation: u64,
 }
 
-impl Drop for Cluster<'_> {
+impl<D: Design> Drop for Cluster<'_, D> {
     fn drop(&mut self) {
         // Programs that still run hold the world.
         self.world.clone().end();
     }
 }
 
-impl<'a> Cluster<'a> {
-    fn new(
-        engine: Engine,
-        spec: &'a Spec,
-        progress: &'a Progress,
-        interrupted: &'a AtomicBool,
-    ) -> Result<Self, TargetError> {
+impl<'a, D: Design> Cluster<'a, D> {
+    fn new(setting: Setting<'a>) -> Result<Self, TargetError> {
+        let spec = setting.spec;
         // A node without a client has one while it is loaded.
-        let sessions = spec.clients.div_ceil(spec.nodes);
-        let shape = plan::simulated_table(spec, sessions)?;
-        let table_at = (SESSIONS_OFFSET + u64::from(sessions) * SESSION_BYTES)
+        let workers = if D::SERVES { spec.servers.workers } else { 0 };
+        let sessions = spec.clients.div_ceil(spec.nodes) + u32::from(workers);
+        let offset = (SESSIONS_OFFSET + u64::from(sessions) * SESSION_BYTES)
             .next_multiple_of(TABLE_ALIGN_BYTES);
-        let region_bytes = table_at + shape.bytes();
+        let design = D::lay_out(spec, Place { offset, sessions })?;
+        let region_bytes = offset + design.bytes();
         nodes::check_memory(spec.nodes, region_bytes * u64::from(spec.nodes))?;
         let world = World::new(mix(spec.seed), spec.hardware.profile(), Faults::default());
-        let regions: Vec<_> = (0..spec.nodes)
-            .map(|_| (RemoteAddr::new(world.add_node(region_bytes), table_at), sessions))
-            .collect();
+        (0..spec.nodes).for_each(|_| _ = world.add_node(region_bytes));
+        (0..spec.servers.client_hosts).for_each(|_| _ = world.add_node(offset));
+        let hosts = spec.nodes + spec.servers.client_hosts;
         let mut cluster = Cluster {
-            engine,
+            setting,
             spec,
-            progress,
-            interrupted,
             world,
-            map: Arc::new(TableMap::new(shape, &regions)),
+            design,
             workload: Rc::new(Workload::new(spec)),
             clients: Vec::new(),
+            workers: Vec::new(),
+            meters: Vec::new(),
+            cards: (0..hosts).map(|_| Card::default()).collect(),
             seats: vec![0; spec.nodes as usize],
             incarnation: 0,
         };
-        cluster.clients =
-            (0..spec.clients).map(|client| cluster.attach(client % spec.nodes)).collect();
+        for node in 0..spec.nodes {
+            (0..workers).for_each(|worker| cluster.start_worker(node, worker));
+        }
+        cluster.clients = (0..spec.clients).map(|client| cluster.attach(client)).collect();
         Ok(cluster)
     }
 
-    /// A new client, with a session, on a node's host.
-    fn attach(&mut self, node: u32) -> Client {
-        let home = RegionId(node as u8);
+    fn start_worker(&mut self, node: u32, worker: u16) {
+        let seat = self.sit(node, node);
+        let (process, meter) = (seat.process, Meter::default());
+        let id = WorkerId { node: node as u16, worker };
+        let serves = self.design.serve(seat, id, meter.clone());
+        self.world.start(process, serves);
+        self.workers.push(process);
+        self.meters.push(meter);
+    }
+
+    /// A new client, with a session: on the host of the node whose turn it is, or on one of those
+    /// that are for clients alone.
+    fn attach(&mut self, client: u32) -> Client<D::Client> {
+        let (nodes, own) = (self.spec.nodes, self.spec.servers.client_hosts);
+        let host = if own > 0 { nodes + client % own } else { client % nodes };
+        let seat = self.sit(client % nodes, host);
+        let process = seat.process;
+        Client { process, store: Rc::new(self.design.client(seat, &self.workers)) }
+    }
+
+    /// A new process on a host, with a session slot of a node.
+    fn sit(&mut self, node: u32, host: u32) -> Seat {
+        let home = RegionId(host as u8);
         let slot = self.seats[node as usize];
         self.seats[node as usize] += 1;
         self.incarnation += 1;
         let at = session_addr(home, slot);
         self.world.store(at, self.incarnation);
         self.world.store(at.add(8), 0);
-        let process = self.world.add_process(home);
-        let engine = Nessie::new(
-            self.world.endpoint(process),
-            self.map.clone(),
-            Session::new(home, slot, self.incarnation),
-            CacheLimits::default(),
-            ConnectOptions::default().operation_timeout.as_micros() as u64,
-        );
-        Client { process, engine: Rc::new(engine) }
+        Seat {
+            world: self.world.clone(),
+            process: self.world.add_process(home),
+            home,
+            session: Session::new(home, slot, self.incarnation),
+            node: node as u16,
+            card: self.cards[host as usize].clone(),
+        }
+    }
+
+    /// What all workers spent on requests so far.
+    fn busy_ns(&self) -> u64 {
+        self.meters.iter().map(|meter| meter.get()).sum()
     }
 
     /// Stores all records: equal parts at all nodes, by all clients of each.
     fn load(&mut self) -> Result<(), TargetError> {
-        self.progress.phase("loading", None);
+        self.setting.progress.phase("loading", None);
         let (records, nodes, clients) = (self.spec.records, self.spec.nodes, self.spec.clients);
         let mut loading = Vec::new();
         for node in 0..nodes {
@@ -217,16 +297,16 @@ impl<'a> Cluster<'a> {
 
     fn start_loading(
         &self,
-        client: Client,
+        client: Client<D::Client>,
         records: Range<u64>,
         leaves: bool,
     ) -> Program<Result<(), EngineError>> {
-        let (engine, workload) = (client.engine, self.workload.clone());
+        let (store, workload) = (client.store, self.workload.clone());
         self.start(client.process, async move {
             // Nobody waits for virtual time: one lane is the least work.
-            load_batch(&engine, &workload, records, 1).await?;
+            load_batch(&*store, &workload, records, 1).await?;
             if leaves {
-                engine.detach().await?;
+                store.leave().await?;
             }
             Ok(())
         })
@@ -243,8 +323,8 @@ impl<'a> Cluster<'a> {
     }
 
     /// Draws what each client will do.
-    fn prepare(&self) -> Vec<Runner> {
-        self.progress.phase("preparing", None);
+    fn prepare(&self) -> Vec<Runner<D::Client>> {
+        self.setting.progress.phase("preparing", None);
         let most = match self.spec.stop {
             Stop::Ops(_) => TRACE_OPS_MAX,
             Stop::Seconds(seconds) => {
@@ -252,7 +332,7 @@ impl<'a> Cluster<'a> {
                 TRACE_OPS_MAX.min(ops as u64).max(1)
             }
         };
-        let runner = |(number, client): (u32, &Client)| Runner {
+        let runner = |(number, client): (u32, &Client<_>)| Runner {
             client: client.clone(),
             number,
             warm_up: Rc::new(Trace::of_length(self.spec, self.spec.clients + number, most / 8 + 1)),
@@ -265,15 +345,15 @@ impl<'a> Cluster<'a> {
     fn run(
         &self,
         phase: &'static str,
-        runners: &[Runner],
-        trace: impl Fn(&Runner) -> &Rc<Trace>,
+        runners: &[Runner<D::Client>],
+        trace: impl Fn(&Runner<D::Client>) -> &Rc<Trace>,
         budget: impl Fn(Budget) -> Budget,
     ) -> Result<(Vec<ClientReport>, Traffic), TargetError> {
-        let cpu_ns = |runner: &Runner| self.world.cpu_ns(runner.client.process);
+        let cpu_ns = |runner: &Runner<D::Client>| self.world.cpu_ns(runner.client.process);
         let before: Vec<u64> = runners.iter().map(cpu_ns).collect();
-        let start = |runner: &Runner| {
+        let start = |runner: &Runner<D::Client>| {
             let program = run(
-                runner.client.engine.clone(),
+                runner.client.store.clone(),
                 self.workload.clone(),
                 trace(runner).clone(),
                 VirtualClock(self.world.clone()),
@@ -286,7 +366,7 @@ impl<'a> Cluster<'a> {
         let programs = runners.iter().map(start).collect();
         let length_ns = budget(Budget::of(self.spec, 0)).ns;
         let total_ns = Some(length_ns).filter(|ns| *ns < u64::MAX);
-        self.progress.phase(phase, total_ns);
+        self.setting.progress.phase(phase, total_ns);
         let (mut reports, mut sum) = (Vec::new(), Traffic::default());
         for ended in self.finish(programs, total_ns)? {
             let (number, mut report, traffic) =
@@ -341,7 +421,7 @@ impl<'a> Cluster<'a> {
             first_left.get() == programs.len()
         };
         while !all_ended() {
-            if self.interrupted.load(Ordering::Relaxed) {
+            if self.setting.interrupted.load(Ordering::Relaxed) {
                 return Err(self.lost("go on", "it was interrupted"));
             }
             for _ in 0..EVENTS_A_LOOK {
@@ -353,7 +433,7 @@ impl<'a> Cluster<'a> {
                 }
             }
             if total_ns.is_some() {
-                self.progress.at(self.world.now_ns() - began_ns);
+                self.setting.progress.at(self.world.now_ns() - began_ns);
             }
         }
         let output = |program: Program<T>| program.output.take().expect("its program has ended");
@@ -361,7 +441,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn lost(&self, action: &'static str, reason: impl ToString) -> TargetError {
-        TargetError::Lost { store: self.engine.name(), action, reason: reason.to_string() }
+        TargetError::Lost { store: self.setting.engine.name(), action, reason: reason.to_string() }
     }
 }
 
@@ -372,8 +452,8 @@ struct Program<T> {
 }
 
 /// One client's part of a phase.
-async fn run(
-    engine: Rc<Nessie>,
+async fn run<S: Store>(
+    store: Rc<S>,
     workload: Rc<Workload>,
     trace: Rc<Trace>,
     clock: VirtualClock,
@@ -382,10 +462,10 @@ async fn run(
     lanes: usize,
 ) -> Ended {
     let run = Run::begin(&workload, &trace, &clock, number, budget, 1);
-    let retries = engine.counts().retries.get();
+    let retries = store.retries();
     let mut refusal = RefCell::new(None);
-    let traffic = traffic::count(&engine, &run, lanes, &refusal).await?;
-    run.retried(engine.counts().retries.get() - retries);
+    let traffic = traffic::count(&*store, &run, lanes, &refusal).await?;
+    run.retried(store.retries() - retries);
     let refusal = refusal.get_mut().take().map(|error| error.to_string());
     let (seconds, tally, gets, puts) = run.end();
     let (get_ns, put_ns) = (pack(&gets), pack(&puts));

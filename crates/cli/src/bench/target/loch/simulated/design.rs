@@ -1,0 +1,123 @@
+//! What the simulator asks of an engine: how its table is laid out, its clients and its workers.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+
+use loch::ConnectOptions;
+use loch_engines::epoch::Session;
+use loch_engines::requests::{Service, Timing, WorkerId};
+use loch_fabric::RegionId;
+use loch_fabric::sim::{ProcessId, World};
+
+use super::host::{Card, Host};
+use crate::bench::spec::Spec;
+use crate::bench::target::TargetError;
+use crate::bench::target::loch::simulated::costs::Costs;
+use crate::bench::target::loch::store::Store;
+
+/// An engine in the simulator.
+pub trait Design: Sized {
+    /// Its client.
+    type Client: Store + 'static;
+    /// Whether its nodes have workers.
+    const SERVES: bool;
+
+    /// Lays out the table of a run, which begins at `place` on every node.
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError>;
+
+    /// Bytes of the table on each node.
+    fn bytes(&self) -> u64;
+
+    /// A client. `workers` are all workers' processes, by node and then by worker.
+    fn client(&self, seat: Seat, workers: &[ProcessId]) -> Self::Client;
+
+    /// A worker's program, which ends when it is dropped.
+    fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static;
+}
+
+/// Where a table is on every node.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// Its first byte.
+    pub offset: u64,
+    /// Session slots of each node.
+    pub sessions: u32,
+}
+
+/// Processor nanoseconds that a worker spent on requests: not on polls in vain, nor on waiting for
+/// its card.
+pub type Meter = Rc<Cell<u64>>;
+
+/// A process that has a session.
+pub struct Seat {
+    /// The cluster.
+    pub world: World,
+    /// The process, and the host it is on.
+    pub process: ProcessId,
+    pub home: RegionId,
+    /// Its session there.
+    pub session: Session,
+    /// The node among whose clients it counts: that of its host, if that is one.
+    pub node: u16,
+    /// The card of its host.
+    pub card: Card,
+}
+
+impl Seat {
+    /// The endpoint of a process that polls.
+    pub fn host(&self, costs: Costs) -> Host {
+        Host::client(&self.world, self.process, self.home, costs)
+    }
+}
+
+/// How long an operation may take.
+pub fn timeout_us() -> u64 {
+    ConnectOptions::default().operation_timeout.as_micros() as u64
+}
+
+/// The patience of clients whose requests and replies are WRITTEN. Nothing is lost in these
+/// simulations, and what waits behind long values must not be sent again.
+pub fn timing() -> Timing {
+    Timing { resend_us: timeout_us() / 2, timeout_us: timeout_us() }
+}
+
+/// That of clients who are answered by SEND. The first reply gets lost if the request was there
+/// before the client had introduced itself.
+pub fn timing_by_send() -> Timing {
+    Timing { timeout_us: timeout_us(), ..Timing::default() }
+}
+
+/// How requests are served, but for the slots. Of a client as many are under way at one worker as
+/// it has lanes, unless told otherwise.
+pub fn service(spec: &Spec, sessions: u32) -> Service {
+    const WINDOW_DEFAULT: usize = 16;
+    Service {
+        workers: spec.servers.workers,
+        window: spec.servers.window.unwrap_or(spec.lanes.min(WINDOW_DEFAULT) as u16),
+        replies: spec.lanes.min(loch_engines::limits::REPLIES_MAX.into()) as u16,
+        sessions_per_node: sessions,
+        ..Service::default()
+    }
+}
+
+/// After a worker's turn: notes what it took, and waits for the moment of the next. `before_ns` is
+/// what the worker's processor had taken when that was noted last.
+pub async fn after_turn(
+    host: &Host,
+    world: &World,
+    process: ProcessId,
+    busy: &Meter,
+    before_ns: &mut u64,
+) {
+    let (worked, waited_ns) = host.take_work();
+    match worked {
+        true => host.go_on().await,
+        false => loch_fabric::Fabric::pause(host, 1).await,
+    }
+    let now_ns = world.cpu_ns(process);
+    if worked {
+        busy.set(busy.get() + (now_ns - *before_ns).saturating_sub(waited_ns));
+    }
+    *before_ns = now_ns;
+}

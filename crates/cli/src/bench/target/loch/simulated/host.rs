@@ -1,0 +1,426 @@
+//! The endpoint of a process that reaches its own node's memory by its processor.
+//!
+//! The simulated fabric's own endpoint goes through the network card for every verb, also to its own
+//! node, as a client of nessie has to where cards execute atomics. Workers and their clients need
+//! not: what they change is changed by processors alone (nessie §5). So here READs, WRITEs and
+//! atomics of the own node are loads and stores, which take the processor time that [`Costs`] says
+//! and are no verbs; all others are the fabric's.
+//!
+//! Besides, the fabric's datagrams have the sending card to themselves. Here those of one node take
+//! turns: a worker whose card is behind waits for it.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+
+use loch_fabric::limits::BUCKET_WORDS_MAX;
+use loch_fabric::sim::{ProcessId, SimEndpoint, World};
+use loch_fabric::{
+    Buf, Caps, Counters, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr,
+    UnreliableWrites,
+};
+
+use super::costs::Costs;
+
+/// How far a card may be behind before who sends waits for it: what a send queue holds.
+const QUEUE_SENDS: f64 = 64.0;
+/// Pauses up to this are those of who polls.
+const BREATH_US: u64 = 1;
+
+/// When the card of a node has sent all that it was given, in nanoseconds.
+pub type Card = Rc<Cell<f64>>;
+
+/// The endpoint of a worker, or of a client that polls.
+pub struct Host {
+    endpoint: SimEndpoint,
+    world: World,
+    home: RegionId,
+    costs: Costs,
+    card: Card,
+    /// Messages are in own memory from here on: of a worker, who replies with each it writes.
+    replies_at: Option<u64>,
+    /// Processor time that is not yet a whole nanosecond.
+    fraction_ns: Cell<f64>,
+    /// When this process last said that it has nothing to do.
+    breathed_ns: Cell<u64>,
+    /// Whether it did more than to look since it was last asked, and how long it waited for its card.
+    worked: Cell<bool>,
+    waited_ns: Cell<u64>,
+}
+
+impl Host {
+    /// The endpoint of a client.
+    pub fn client(world: &World, process: ProcessId, home: RegionId, costs: Costs) -> Self {
+        Self {
+            endpoint: world.endpoint(process),
+            world: world.clone(),
+            home,
+            costs,
+            card: Card::default(),
+            replies_at: None,
+            fraction_ns: Cell::new(0.0),
+            breathed_ns: Cell::new(u64::MAX),
+            worked: Cell::new(false),
+            waited_ns: Cell::new(0),
+        }
+    }
+
+    /// The endpoint of a worker: each message that it sends, WRITEs elsewhere or stores in its own
+    /// memory from `replies_at` on is the answer to a request.
+    pub fn worker(self, replies_at: u64, card: Card) -> Self {
+        Self { replies_at: Some(replies_at), card, ..self }
+    }
+
+    /// Whether there was work since this was last asked, and how long of it was waiting.
+    pub fn take_work(&self) -> (bool, u64) {
+        (self.worked.take(), self.waited_ns.take())
+    }
+
+    /// Lets the processor's next turn come at once.
+    pub async fn go_on(&self) {
+        self.endpoint.pause(0).await;
+    }
+
+    fn is_own(&self, at: RemoteAddr) -> bool {
+        at.region() == self.home
+    }
+
+    fn charge(&self, ns: f64) {
+        let sum = self.fraction_ns.get() + ns;
+        self.endpoint.work(sum as u64);
+        self.fraction_ns.set(sum.fract());
+    }
+
+    /// Charges an access to memory and `bytes` copied from there.
+    fn charge_read(&self, bytes: usize) {
+        self.worked.set(true);
+        self.charge(self.costs.memory_ns as f64 + bytes as f64 * self.costs.byte_ns);
+    }
+
+    /// A client lets the time that its own accesses took pass before it goes on, so that it is seen
+    /// in their latencies. What a worker does then is seen in its reply, which leaves later.
+    async fn let_pass(&self) {
+        if self.replies_at.is_none() {
+            self.go_on().await;
+        }
+    }
+
+    /// Charges a request, if this is its answer.
+    fn charge_reply(&self, at: RemoteAddr) {
+        let is_reply = self.replies_at.is_some_and(|from| !self.is_own(at) || at.offset() >= from);
+        if is_reply {
+            self.worked.set(true);
+            self.endpoint.work(self.costs.request_ns);
+        }
+    }
+
+    /// Own bytes, which may begin and end inside words.
+    fn copy(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        let first = RemoteAddr::new(at.region(), at.offset() & !7);
+        let skip = (at.offset() - first.offset()) as usize;
+        let mut left = len;
+        for (index, skip) in std::iter::once(skip).chain(std::iter::repeat(0)).enumerate() {
+            if left == 0 {
+                break;
+            }
+            let word = self.endpoint.load(first.add(index as u64 * 8))?.to_le_bytes();
+            let part = &word[skip..8.min(skip + left)];
+            buf.extend_from_slice(part);
+            left -= part.len();
+        }
+        Ok(())
+    }
+
+    /// Changes an own word in one step: no other process has a turn in it.
+    fn exchange(&self, at: RemoteAddr, new: impl Fn(u64) -> u64) -> Result<u64, FabricError> {
+        let old = self.endpoint.load(at)?;
+        self.endpoint.announce(at, new(old))?;
+        Ok(old)
+    }
+
+    /// The node's card takes up the messages of a doorbell, one after the other.
+    fn occupy_card(&self, messages: usize) {
+        let now = self.world.now_ns() as f64;
+        let free = self.card.get().max(now) + messages as f64 * self.costs.send_ns;
+        self.card.set(free);
+        let behind = (free - now - QUEUE_SENDS * self.costs.send_ns).max(0.0) as u64;
+        self.endpoint.work(behind);
+        self.waited_ns.set(self.waited_ns.get() + behind);
+    }
+}
+
+impl Fabric for Host {
+    fn caps(&self) -> Caps {
+        self.endpoint.caps()
+    }
+
+    fn counters(&self) -> &Counters {
+        self.endpoint.counters()
+    }
+
+    fn read_words<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        out: &'a mut [u64],
+    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+        let mut own = Ok(());
+        let far = if at.iter().all(|at| self.is_own(*at)) {
+            self.charge_read(out.len() * 8);
+            let each = out.len() / at.len();
+            for (at, out) in at.iter().zip(out.chunks_exact_mut(each)) {
+                for (word, out) in (0..).zip(out) {
+                    match self.endpoint.load(at.add(word * 8)) {
+                        Ok(word) => *out = word,
+                        Err(error) => own = Err(error),
+                    }
+                }
+            }
+            None
+        } else {
+            Some(self.endpoint.read_words(at, out))
+        };
+        async move {
+            match far {
+                Some(far) => far.await,
+                None => {
+                    self.let_pass().await;
+                    own
+                }
+            }
+        }
+    }
+
+    fn read_bucket(
+        &self,
+        at: RemoteAddr,
+        words: usize,
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+        let far = (!self.is_own(at)).then(|| self.endpoint.read_bucket(at, words));
+        if far.is_none() {
+            self.charge_read(words * 8);
+        }
+        async move {
+            if let Some(far) = far {
+                return far.await;
+            }
+            self.let_pass().await;
+            let mut bucket = [0; BUCKET_WORDS_MAX];
+            for (word, out) in (0..).zip(&mut bucket[..words]) {
+                *out = self.endpoint.load(at.add(word * 8))?;
+            }
+            Ok(bucket)
+        }
+    }
+
+    fn read(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        let own = self.is_own(at).then(|| {
+            self.charge_read(len);
+            self.copy(at, len, &mut buf)
+        });
+        let far = match own {
+            Some(done) => Err((buf, done)),
+            None => Ok(self.endpoint.read(at, len, buf)),
+        };
+        async move {
+            match far {
+                Ok(far) => far.await,
+                Err(own) => {
+                    self.let_pass().await;
+                    own
+                }
+            }
+        }
+    }
+
+    fn read_word_and_bytes(
+        &self,
+        word: RemoteAddr,
+        at: RemoteAddr,
+        len: usize,
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+        let own = (self.is_own(word) && self.is_own(at)).then(|| {
+            self.charge_read(len + 8);
+            self.copy(at, len, &mut buf).and_then(|()| self.endpoint.load(word))
+        });
+        let far = match own {
+            Some(done) => Err((buf, done)),
+            None => Ok(self.endpoint.read_word_and_bytes(word, at, len, buf)),
+        };
+        async move {
+            match far {
+                Ok(far) => far.await,
+                Err(own) => {
+                    self.let_pass().await;
+                    own
+                }
+            }
+        }
+    }
+
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        expect: u64,
+        new: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        let own =
+            self.is_own(at).then(|| self.exchange(at, |old| if old == expect { new } else { old }));
+        let far = own.is_none().then(|| self.endpoint.compare_swap(at, expect, new));
+        async move {
+            match far {
+                Some(far) => far.await,
+                None => own.expect("it is one or the other"),
+            }
+        }
+    }
+
+    fn fetch_add(
+        &self,
+        at: RemoteAddr,
+        add: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        let own = self.is_own(at).then(|| self.exchange(at, |old| old.wrapping_add(add)));
+        let far = own.is_none().then(|| self.endpoint.fetch_add(at, add));
+        async move {
+            match far {
+                Some(far) => far.await,
+                None => own.expect("it is one or the other"),
+            }
+        }
+    }
+
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        if self.is_own(at) {
+            return self.store(at, &[bytes]);
+        }
+        self.charge_reply(at);
+        self.endpoint.work(self.costs.doorbell_ns);
+        self.endpoint.write_unsignaled(at, bytes)
+    }
+
+    fn write(
+        &self,
+        at: RemoteAddr,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        self.charge_reply(at);
+        let far = if self.is_own(at) {
+            let done = self.endpoint.store(at, &[&buf]);
+            Err((buf, done))
+        } else {
+            Ok(self.endpoint.write(at, buf))
+        };
+        async move {
+            match far {
+                Ok(far) => far.await,
+                Err(own) => own,
+            }
+        }
+    }
+
+    fn is_mapped(&self, region: RegionId) -> bool {
+        self.endpoint.is_mapped(region)
+    }
+
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+        self.charge_reply(at);
+        self.endpoint.store(at, parts)
+    }
+
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.endpoint.store_before(at, word)
+    }
+
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.endpoint.announce(at, word)
+    }
+
+    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.charge(8.0 * self.costs.byte_ns);
+        self.endpoint.load(at)
+    }
+
+    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.endpoint.reload(at)
+    }
+
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
+        self.endpoint.raw(at, len)
+    }
+
+    fn posted(&self) -> u64 {
+        self.endpoint.posted()
+    }
+
+    fn is_settled(&self, mark: u64) -> bool {
+        self.endpoint.is_settled(mark)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.endpoint.now_us()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.endpoint.wall_ms()
+    }
+
+    fn random(&self) -> u64 {
+        self.endpoint.random()
+    }
+
+    /// Who only lets others have a turn looks again after [`Costs::poll_ns`], however many of its
+    /// lanes do so.
+    async fn pause(&self, us: u64) {
+        if us > BREATH_US {
+            return self.endpoint.pause(us).await;
+        }
+        let now = self.world.now_ns();
+        if self.breathed_ns.replace(now) != now {
+            self.endpoint.work(self.costs.poll_ns);
+        }
+        self.endpoint.pause(0).await;
+    }
+}
+
+impl Messages for Host {
+    type Peer = ProcessId;
+
+    fn message_bytes_max(&self) -> usize {
+        self.endpoint.message_bytes_max()
+    }
+
+    fn address(&self) -> MessageAddress {
+        self.endpoint.address()
+    }
+
+    fn peer(&self, address: &MessageAddress) -> Result<ProcessId, FabricError> {
+        self.endpoint.peer(address)
+    }
+
+    fn send_all(&self, messages: &[(ProcessId, &[u8])]) -> Result<(), FabricError> {
+        self.worked.set(true);
+        self.endpoint.work(self.costs.doorbell_ns);
+        if self.replies_at.is_some() {
+            self.endpoint.work(self.costs.request_ns * messages.len() as u64);
+        }
+        self.occupy_card(messages.len());
+        self.endpoint.send_all(messages)
+    }
+
+    fn try_receive(&self, buf: Buf) -> Result<(ProcessId, Buf), Buf> {
+        self.endpoint.try_receive(buf)
+    }
+}
+
+impl UnreliableWrites for Host {
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.endpoint.work(self.costs.doorbell_ns);
+        self.endpoint.write_unreliable(at, bytes)
+    }
+}

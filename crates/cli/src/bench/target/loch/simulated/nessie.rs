@@ -1,0 +1,82 @@
+//! The engines whose nodes lend memory and do nothing: Nessie by Loch's protocol, and as published.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use loch_engines::nessie::geometry::Protocol;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::{self, CacheLimits, published};
+use loch_engines::requests::WorkerId;
+use loch_fabric::sim::{ProcessId, SimEndpoint};
+use loch_fabric::{RegionId, RemoteAddr};
+
+use super::design::{Design, Meter, Place, Seat, timeout_us};
+use crate::bench::spec::Spec;
+use crate::bench::target::TargetError;
+use crate::bench::target::loch::plan::{self, Writers};
+
+/// A table by Loch's protocol.
+pub struct Nessie(Arc<TableMap>);
+
+/// A table by the published protocol, with previous versions.
+pub struct Published(Arc<TableMap>);
+
+fn table(spec: &Spec, place: Place, protocol: Protocol) -> Result<Arc<TableMap>, TargetError> {
+    let writers = Writers { a_node: place.sessions, lanes: spec.lanes };
+    let shape = plan::simulated_table(spec, writers)?;
+    let shape = shape.geometry.with_protocol(protocol).validate();
+    let shape = shape.map_err(|error| TargetError::Impossible(error.to_string()))?;
+    Ok(Arc::new(TableMap::new(shape, &places(spec, place))))
+}
+
+impl Design for Nessie {
+    type Client = nessie::Client<SimEndpoint>;
+    const SERVES: bool = false;
+
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        table(spec, place, Protocol::Loch).map(Self)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.shape.bytes()
+    }
+
+    fn client(&self, seat: Seat, _: &[ProcessId]) -> Self::Client {
+        let (endpoint, cache) = (seat.world.endpoint(seat.process), CacheLimits::default());
+        nessie::Client::new(endpoint, self.0.clone(), seat.session, cache, timeout_us())
+    }
+
+    /// Nobody asks anybody.
+    fn serve(&self, _: Seat, _: WorkerId, _: Meter) -> impl Future<Output = ()> + 'static {
+        std::future::pending()
+    }
+}
+
+impl Design for Published {
+    type Client = published::Client<SimEndpoint>;
+    const SERVES: bool = false;
+
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        table(spec, place, Protocol::Published { previous_versions: true }).map(Self)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.shape.bytes()
+    }
+
+    fn client(&self, seat: Seat, _: &[ProcessId]) -> Self::Client {
+        let (endpoint, cache) = (seat.world.endpoint(seat.process), CacheLimits::default());
+        published::Client::new(endpoint, self.0.clone(), seat.session, cache, timeout_us())
+    }
+
+    /// Nobody asks anybody.
+    fn serve(&self, _: Seat, _: WorkerId, _: Meter) -> impl Future<Output = ()> + 'static {
+        std::future::pending()
+    }
+}
+
+/// The table's first bytes and sessions on all nodes.
+pub fn places(spec: &Spec, place: Place) -> Vec<(RemoteAddr, u32)> {
+    let at = |node| (RemoteAddr::new(RegionId(node as u8), place.offset), place.sessions);
+    (0..spec.nodes).map(at).collect()
+}

@@ -1,0 +1,153 @@
+//! Pilaf: clients READ by themselves, and SEND the rest to the one server of the key's node.
+//!
+//! Without a log: what a disk takes is not simulated.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use loch::VerbCount;
+use loch_engines::EngineError;
+use loch_engines::operation::{Operation, PutOptions, Value};
+use loch_engines::pilaf::{self, Access, Logging, NoStorage, Server, Shape};
+use loch_engines::requests::message::{REPLY_TRAILER_BYTES, Ticket};
+use loch_engines::requests::{Area, RequestMap, Service, WorkerId};
+use loch_fabric::sim::{DATAGRAM_BYTES_MAX, ProcessId};
+use loch_fabric::{Buf, Fabric, RemoteAddr};
+
+use super::costs::Costs;
+use super::design::{Design, Meter, Place, Seat, after_turn, service, timing_by_send};
+use super::host::Host;
+use super::nessie::places;
+use super::replies::Messages;
+use crate::bench::spec::Spec;
+use crate::bench::target::TargetError;
+use crate::bench::target::loch::store::Store;
+
+/// Roots begin at multiples of this.
+const ROOT_ALIGN_BYTES: u64 = 64;
+/// Bytes of an index slot.
+const SLOT_BYTES: u64 = 64;
+/// Extents are powers of two, of which the old and the new are there during a PUT; and keys' hashes
+/// are not even.
+const EXTENTS_A_RECORD: u64 = 4;
+const EXTENT_OVERHEAD_BYTES: u64 = 64;
+
+/// A table.
+pub struct Pilaf {
+    map: Arc<RequestMap>,
+    shapes: Vec<Shape>,
+    costs: Costs,
+}
+
+/// A client, and what it sent and was answered.
+pub struct Client {
+    pilaf: pilaf::Client<Host>,
+    messages: Messages,
+}
+
+impl Design for Pilaf {
+    type Client = Client;
+    const SERVES: bool = true;
+
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        let impossible =
+            |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
+        let (key, value) = (spec.key_size as u64, spec.value_size as u64);
+        let service = Service {
+            request_bytes: Service::request_bytes_for(key, value).map_err(impossible)?,
+            ..service(spec, place.sessions)
+        };
+        let area = Area::new(service, spec.nodes as u16).map_err(impossible)?;
+        let bases: Vec<_> = places(spec, place).into_iter().map(|(at, _)| at).collect();
+        let records = spec.records.div_ceil(spec.nodes.into());
+        let slots = records * 100 / u64::from(spec.table.index_fill);
+        let index_slots = slots.max(8).next_power_of_two();
+        let extent = (key + value + EXTENT_OVERHEAD_BYTES).next_power_of_two();
+        let extents = (records + u64::from(place.sessions)) * EXTENTS_A_RECORD * extent;
+        // Room for the index to double.
+        let arena_bytes = (extents + 4 * index_slots * SLOT_BYTES).next_power_of_two();
+        let root_at = area.bytes().next_multiple_of(ROOT_ALIGN_BYTES);
+        let shape = |(node, base): (usize, &RemoteAddr)| Shape {
+            root: base.add(root_at),
+            arena_bytes,
+            index_slots,
+            value_bytes_max: value,
+            seed: spec.seed,
+            node: node as u8,
+        };
+        let shapes = bases.iter().enumerate().map(shape).collect();
+        let map = Arc::new(RequestMap::new(area, bases));
+        Ok(Self { map, shapes, costs: Costs::of(spec) })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.map.area().bytes().next_multiple_of(ROOT_ALIGN_BYTES) + self.shapes[0].bytes()
+    }
+
+    fn client(&self, seat: Seat, workers: &[ProcessId]) -> Client {
+        let access = Access {
+            roots: self.shapes.iter().map(|shape| shape.root).collect(),
+            map: self.map.clone(),
+            servers: workers.to_vec(),
+            seed: self.shapes[0].seed,
+            value_bytes_max: self.shapes[0].value_bytes_max,
+            send_bytes_max: DATAGRAM_BYTES_MAX,
+        };
+        let pilaf =
+            pilaf::Client::new(seat.host(self.costs), access, &seat.session, timing_by_send());
+        Client { pilaf, messages: Messages::default() }
+    }
+
+    fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
+        let host = seat.host(self.costs).worker(u64::MAX, seat.card.clone());
+        let shape = self.shapes[usize::from(id.node)];
+        let log: Option<Logging<NoStorage>> = None;
+        let server = Server::open(host, &self.map, id.node, shape, log);
+        let mut server = server.expect("its arena was made to measure");
+        let (world, process) = (seat.world, seat.process);
+        async move {
+            let mut before_ns = world.cpu_ns(process);
+            loop {
+                server.turn().expect("its own memory is there");
+                after_turn(server.fabric(), &world, process, &busy, &mut before_ns).await;
+            }
+        }
+    }
+}
+
+impl Store for Client {
+    type Found = Value;
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.pilaf.get(key, buf).await
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        let options = PutOptions::default();
+        self.pilaf.put(key, value, options).await?;
+        let put = Operation::Put { value, options };
+        let request = Ticket::new(0, 0, key, Some(&put)).message_len();
+        // What no datagram holds was WRITTEN and waited for, which the fabric counted.
+        match request <= DATAGRAM_BYTES_MAX {
+            true => self.messages.note(2, 1, request + REPLY_TRAILER_BYTES),
+            false => self.messages.note(1, 0, REPLY_TRAILER_BYTES),
+        }
+        Ok(())
+    }
+
+    fn into_buf(found: Value) -> Buf {
+        found.into_buf()
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.pilaf.fabric().counters().snapshot() + self.messages.count()
+    }
+
+    fn retries(&self) -> u64 {
+        self.pilaf.requests().resent.get()
+    }
+
+    async fn leave(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}

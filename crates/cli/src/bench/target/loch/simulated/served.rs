@@ -1,0 +1,180 @@
+//! The engines whose nodes' workers serve a nessie table: nessie-server and nessie-hybrid.
+
+use std::future::Future;
+
+use loch::VerbCount;
+use loch_engines::EngineError;
+use loch_engines::nessie::{self, CacheLimits};
+use loch_engines::nessie_server::{self, Turns, Worker};
+use loch_engines::operation::{PutOptions, Value};
+use loch_engines::requests::{Service, WorkerId};
+use loch_engines::{nessie_hybrid, nessie_server::Served};
+use loch_fabric::Buf;
+use loch_fabric::sim::ProcessId;
+
+use super::costs::Costs;
+use super::design::{Design, Meter, Place, Seat, after_turn, service, timeout_us, timing};
+use super::host::Host;
+use super::nessie::places;
+use crate::bench::spec::Spec;
+use crate::bench::target::TargetError;
+use crate::bench::target::loch::plan::{self, Writers};
+use crate::bench::target::loch::store::Store;
+
+/// Requests that a worker has under way, most of them replies that are on their way.
+const WORKER_LANES: usize = 16;
+
+/// A table that workers serve.
+struct Table {
+    map: Served,
+    costs: Costs,
+    /// The first byte of requests and replies on every node.
+    requests_at: u64,
+}
+
+impl Table {
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        let impossible =
+            |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
+        let writers = Writers { a_node: spec.servers.workers.into(), lanes: WORKER_LANES };
+        let shape = plan::simulated_table(spec, writers)?;
+        let shape = shape.geometry.coupled().validate().map_err(impossible)?;
+        let (key, value) = (spec.key_size as u64, spec.value_size as u64);
+        let service = Service {
+            request_bytes: Service::request_bytes_for(key, value).map_err(impossible)?,
+            reply_bytes: Service::reply_bytes_for(value).map_err(impossible)?,
+            ..service(spec, place.sessions)
+        };
+        let map = Served::new(shape, service, &places(spec, place)).map_err(impossible)?;
+        let requests_at = place.offset + map.table.shape.bytes();
+        Ok(Self { map, costs: Costs::of(spec), requests_at })
+    }
+
+    fn bytes(&self) -> u64 {
+        Served::bytes(&self.map.table.shape, self.map.requests.area())
+    }
+
+    fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
+        let host = seat.host(self.costs).worker(self.requests_at, seat.card.clone());
+        let (map, cache) = (self.map.clone(), CacheLimits::default());
+        let table = map.table.clone();
+        let client = nessie::Client::new(host, table, seat.session, cache, timeout_us());
+        let (world, process) = (seat.world, seat.process);
+        async move {
+            let worker = Worker::open(client, map, id).expect("its own memory is there");
+            let mut turns = worker.serve(WORKER_LANES);
+            let mut before_ns = world.cpu_ns(process);
+            loop {
+                turns.turn().expect("its own memory is there");
+                let host = worker.client().fabric();
+                after_turn(host, &world, process, &busy, &mut before_ns).await;
+            }
+        }
+    }
+}
+
+/// Its clients ask for everything.
+pub struct ServerDriven(Table);
+
+/// Its clients GET by themselves and ask for the rest.
+pub struct Hybrid(Table);
+
+impl Design for ServerDriven {
+    type Client = nessie_server::Client<Host>;
+    const SERVES: bool = true;
+
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        Table::lay_out(spec, place).map(Self)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn client(&self, seat: Seat, _: &[ProcessId]) -> Self::Client {
+        let host = seat.host(self.0.costs);
+        nessie_server::Client::new(host, self.0.map.clone(), &seat.session, timing())
+    }
+
+    fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
+        self.0.serve(seat, id, busy)
+    }
+}
+
+impl Design for Hybrid {
+    type Client = nessie_hybrid::Client<Host>;
+    const SERVES: bool = true;
+
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        Table::lay_out(spec, place).map(Self)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn client(&self, seat: Seat, _: &[ProcessId]) -> Self::Client {
+        let (host, cache) = (seat.host(self.0.costs), CacheLimits::default());
+        nessie_hybrid::Client::new(host, self.0.map.clone(), seat.session, cache, timing())
+    }
+
+    fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
+        self.0.serve(seat, id, busy)
+    }
+}
+
+impl Store for nessie_server::Client<Host> {
+    type Found = Value;
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.get(key, buf).await
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        self.put(key, value, PutOptions::default()).await.map(|_| ())
+    }
+
+    fn into_buf(found: Value) -> Buf {
+        found.into_buf()
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.counted()
+    }
+
+    fn retries(&self) -> u64 {
+        self.counts().resent.get()
+    }
+
+    async fn leave(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+impl Store for nessie_hybrid::Client<Host> {
+    type Found = Value;
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.get(key, buf).await
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        self.put(key, value, PutOptions::default()).await.map(|_| ())
+    }
+
+    fn into_buf(found: Value) -> Buf {
+        found.into_buf()
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.counted()
+    }
+
+    fn retries(&self) -> u64 {
+        self.counts().resent.get() + self.reader().counts().retries.get()
+    }
+
+    async fn leave(&self) -> Result<(), EngineError> {
+        self.reader().detach().await
+    }
+}

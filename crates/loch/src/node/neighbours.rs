@@ -1,0 +1,207 @@
+//! The memory of a cluster's nodes as one node's workers have it: attached when the nodes are first
+//! there, and again when one comes back with other memory.
+//!
+//! A thread calls the other nodes, and then sleeps on the connections: they end when a node's process
+//! does. At rest it uses no CPU.
+//!
+//! # Faults
+//! A node that is down is called again, after ever longer pauses. Its memory is as good as ever.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+
+use crate::Error;
+use crate::connection::Connection;
+use crate::limits::{CLOSE_TIMEOUT, NEIGHBOUR_PAUSE, NEIGHBOUR_PAUSE_MAX};
+use crate::memory::{Member, Memory};
+
+/// All memory, once it is known.
+#[derive(Default)]
+pub(crate) struct Surroundings {
+    /// With the number of the change that it came with.
+    state: Mutex<(u64, Option<Arc<Memory>>)>,
+    changed: Condvar,
+}
+
+impl Surroundings {
+    /// Those that never change.
+    pub fn fixed(memory: Arc<Memory>) -> Self {
+        let surroundings = Self::default();
+        surroundings.publish(memory);
+        surroundings
+    }
+
+    /// Whether all memory is known.
+    pub fn is_known(&self) -> bool {
+        self.state.lock().expect("nothing panics while it is held").1.is_some()
+    }
+
+    /// All memory, waited for unless it is time to stop.
+    pub fn wait(&self, stops: impl Fn() -> bool) -> Option<(u64, Arc<Memory>)> {
+        let mut state = self.state.lock().expect("nothing panics while it is held");
+        loop {
+            if stops() {
+                return None;
+            }
+            if let (number, Some(memory)) = &*state {
+                return Some((*number, memory.clone()));
+            }
+            // Who stops does not say so here.
+            let waited = self.changed.wait_timeout(state, NEIGHBOUR_PAUSE_MAX);
+            state = waited.expect("nothing panics while it is held").0;
+        }
+    }
+
+    /// All memory, if it has changed since that number.
+    pub fn newer_than(&self, number: u64) -> Option<(u64, Arc<Memory>)> {
+        // A worker looks rarely, so a lock that nobody holds for long is no matter.
+        let state = self.state.lock().expect("nothing panics while it is held");
+        (state.0 > number).then(|| state.1.clone().map(|memory| (state.0, memory))).flatten()
+    }
+
+    fn publish(&self, memory: Arc<Memory>) {
+        let mut state = self.state.lock().expect("nothing panics while it is held");
+        *state = (state.0 + 1, Some(memory));
+        self.changed.notify_all();
+    }
+}
+
+/// The thread. Dropping it ends it.
+pub(crate) struct Neighbours {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread knows.
+struct Caller {
+    home: usize,
+    cluster: Vec<PathBuf>,
+    known: Vec<Option<Member>>,
+    calls: Vec<Option<Connection>>,
+    surroundings: Arc<Surroundings>,
+}
+
+impl Neighbours {
+    /// Starts the thread of node `own` of a cluster, if it has others. It ends when this is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn start(
+        own: &Member,
+        cluster: &[PathBuf],
+        surroundings: Arc<Surroundings>,
+    ) -> Result<Self, Error> {
+        let home = usize::from(own.header.node);
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(Error::os("make an event for", &own.socket))?);
+        let mut known: Vec<_> = cluster.iter().map(|_| None).collect();
+        known[home] = Some(own.clone());
+        let calls = cluster.iter().map(|_| None).collect();
+        let mut caller = Caller { home, cluster: cluster.into(), known, calls, surroundings };
+        if cluster.len() == 1 {
+            caller.join();
+            return Ok(Self { stop, thread: None });
+        }
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("loch-neighbours".into())
+            .spawn(move || caller.run(&stopped))
+            .map_err(Error::os("start a thread for", &own.socket))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        // It fails only if the count is full, and then the thread has been woken already.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that calls the neighbours had panicked");
+        }
+    }
+}
+
+impl Caller {
+    fn run(&mut self, stop: &OwnedFd) {
+        let mut pause = NEIGHBOUR_PAUSE;
+        loop {
+            let (all_there, changed) = self.call_all();
+            if changed {
+                self.join();
+            }
+            pause = if all_there { NEIGHBOUR_PAUSE } else { (pause * 2).min(NEIGHBOUR_PAUSE_MAX) };
+            if self.sleep(stop, (!all_there).then_some(pause)) {
+                return;
+            }
+        }
+    }
+
+    /// Calls the nodes to which there is no connection: whether all are there, and whether one has
+    /// other memory than before.
+    fn call_all(&mut self) -> (bool, bool) {
+        let (mut all_there, mut changed) = (true, false);
+        for node in 0..self.cluster.len() {
+            if node == self.home {
+                continue;
+            }
+            if self.calls[node].as_ref().is_some_and(Connection::is_open) {
+                continue;
+            }
+            self.calls[node] = None;
+            match self.call(node) {
+                Ok(other) => changed |= other,
+                Err(error) => {
+                    tracing::debug!(%error, "a neighbour is down");
+                    all_there = false;
+                }
+            }
+        }
+        (all_there, changed)
+    }
+
+    /// Connects to a node; whether it has other memory than before.
+    fn call(&mut self, node: usize) -> Result<bool, Error> {
+        let admitted = Connection::open(&self.cluster[node], false, Instant::now(), CLOSE_TIMEOUT)?;
+        let identity = admitted.welcome.identity;
+        if self.known[node].as_ref().is_some_and(|known| known.header.identity == identity) {
+            self.calls[node] = Some(admitted.connection);
+            return Ok(false);
+        }
+        let (connection, _, member) = admitted.map(false)?;
+        self.known[node] = Some(member);
+        self.calls[node] = Some(connection);
+        Ok(true)
+    }
+
+    /// Makes all memory known, if it is.
+    fn join(&mut self) {
+        if self.known.iter().any(Option::is_none) {
+            return;
+        }
+        match Memory::join(self.known.clone(), self.home) {
+            Ok(memory) => self.surroundings.publish(Arc::new(memory)),
+            // Its clients are told the same.
+            Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
+        }
+    }
+
+    /// Sleeps until a node goes away or it is time to call again; whether it is time to stop.
+    fn sleep(&self, stop: &OwnedFd, at_most: Option<Duration>) -> bool {
+        let calls = self.calls.iter().flatten().map(Connection::stream);
+        let streams = std::iter::once(stop.as_fd()).chain(calls);
+        let mut watched: Vec<_> =
+            streams.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout =
+            at_most.map(|time| Timespec::try_from(time).expect("a pause is not that long"));
+        // What interrupts it is as good as an event.
+        let _ = rustix::event::poll(&mut watched, timeout.as_ref());
+        !watched[0].revents().is_empty()
+    }
+}

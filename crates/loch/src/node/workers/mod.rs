@@ -1,0 +1,275 @@
+//! A node's workers: the threads that serve tables of engines whose server takes part.
+//!
+//! There is a thread for each worker of each table ([`start`]). What it does in a turn is its
+//! engine's business (`nessie.rs`, `herd.rs`, `pilaf.rs`); when the next one comes, and what else is
+//! asked of it in between, is told by its [`Control`](control::Control).
+//!
+//! # Invariants
+//! 1. Workers begin when the memory of all nodes is known: so no client of theirs lives whose replies
+//!    they cannot send. A node that comes back with other memory is attached anew, without their
+//!    losing anything of their own.
+//! 2. There is one worker of a number at a time: threads are joined before the region is given up,
+//!    and a region has one node ([`region`](super::region), invariant 2).
+//! 3. A node that starts takes the incarnations of the last one's workers out of memory before it
+//!    lets anybody in: an incarnation that is there is of a worker that works, or was killed.
+//!
+//! # Faults
+//! * **A worker fails or panics.** The node's other workers end, and so does its server: its clients
+//!   find it down. Whoever runs the node is told why ([`Failure`]).
+//! * **The process is killed.** What its nessie workers leave is what dead clients leave: their
+//!   sessions end at the next start, and the scrubber does the rest.
+
+mod control;
+mod herd;
+mod nessie;
+mod pilaf;
+mod rest;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+
+use loch_engines::EngineError;
+use loch_engines::pilaf::ServerError;
+use loch_engines::region::EngineId;
+use loch_engines::requests::WorkerId;
+use loch_fabric::FabricError;
+
+use super::neighbours::Surroundings;
+use super::sessions::Sessions;
+use crate::Error;
+use crate::memory::Member;
+use crate::plan::WorkerPlan;
+use crate::wire::Inspected;
+
+pub(crate) use control::Failure;
+use control::{Control, Order};
+
+/// Why a worker cannot go on.
+#[derive(Debug, thiserror::Error)]
+enum WorkerError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("its log at {path} cannot be opened: {cause}", path = .path.display())]
+    Log { path: PathBuf, cause: String },
+    #[error("it cannot be bound to processor {core}: {cause}")]
+    Core { core: u16, cause: rustix::io::Errno },
+}
+
+/// One worker: which, and what it needs of its node.
+struct Station {
+    home: usize,
+    /// The table's number.
+    table: usize,
+    name: String,
+    worker: u16,
+    engine: EngineId,
+    sessions: Arc<Sessions>,
+    /// The session slot of a worker that is a client of its node.
+    slot: Option<u32>,
+    /// The folder of the log, and whether it is synced.
+    log: Option<(PathBuf, bool)>,
+    core: Option<u16>,
+}
+
+/// What can be asked of a node's workers.
+#[derive(Clone, Default)]
+pub(crate) struct Orders {
+    to: Vec<Recipient>,
+}
+
+#[derive(Clone)]
+struct Recipient {
+    table: usize,
+    sender: Sender<Order>,
+    thread: Thread,
+}
+
+/// A node's workers. Dropping them ends them: they finish what they have begun, within a bound.
+pub(crate) struct Workers {
+    failure: Arc<Failure>,
+    orders: Orders,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What goes with the tells of several workers.
+type Answer = Box<dyn FnOnce(Inspected) + Send>;
+
+/// The workers of a table that have been asked, and have not told.
+pub(super) struct Gathering {
+    left: usize,
+    told: Inspected,
+    answer: Option<Answer>,
+}
+
+impl Orders {
+    /// Has the workers of a table tell what they have; `answer` is told when all did. Whether it has
+    /// any that have something of their own.
+    pub fn inspect(&self, table: usize, answer: Answer) -> bool {
+        let to: Vec<_> = self.to.iter().filter(|it| it.table == table).collect();
+        if to.is_empty() {
+            return false;
+        }
+        let told = Inspected::default();
+        let gathering = Gathering { left: to.len(), told, answer: Some(answer) };
+        let gathering = Arc::new(Mutex::new(gathering));
+        for it in to {
+            // One that has ended tells nothing any more, and neither does its node.
+            let _ = it.sender.send(Order { gathering: gathering.clone() });
+            it.thread.unpark();
+        }
+        true
+    }
+}
+
+impl Workers {
+    /// Starts the workers of the tables of `own`. If all memory is known already, they have opened
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there are no more threads, [`Error::WorkerFailed`].
+    pub fn start(
+        own: &Member,
+        plan: &WorkerPlan,
+        sessions: &Arc<Sessions>,
+        surroundings: &Arc<Surroundings>,
+    ) -> Result<Self, Error> {
+        let stations = stations(own, plan, sessions);
+        let failure = Arc::new(Failure::new(stations.len()));
+        let mut workers =
+            Self { failure: failure.clone(), orders: Orders::default(), threads: Vec::new() };
+        for station in &stations {
+            forget_incarnation(own, station);
+        }
+        for station in stations {
+            let (sender, orders) = mpsc::channel();
+            let (table, engine) = (station.table, station.engine);
+            let control =
+                Control::new(&plan.waiting, failure.clone(), surroundings.clone(), orders);
+            let name = format!("loch-{}-{}", station.name, station.worker);
+            let thread = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || work(&station, control))
+                .map_err(Error::os("start a thread for", &own.socket))?;
+            // What a nessie table holds is in memory for all to see.
+            if !engine.has_nessie_layout() {
+                let thread = thread.thread().clone();
+                workers.orders.to.push(Recipient { table, sender, thread });
+            }
+            workers.threads.push(thread);
+        }
+        if surroundings.is_known() {
+            failure.wait_until_open()?;
+        }
+        Ok(workers)
+    }
+
+    /// What can be asked of them.
+    pub fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
+    /// What is known of their failing.
+    pub fn failure(&self) -> &Arc<Failure> {
+        &self.failure
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.failure.stop();
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // A panic was told as a failure.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a node needs workers at all.
+pub(crate) fn are_needed(own: &Member) -> bool {
+    own.tables.iter().any(|table| table.engine().is_some_and(EngineId::is_served))
+}
+
+fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<Station> {
+    let mut stations = Vec::new();
+    let mut cores = plan.waiting.cores.iter().copied().cycle();
+    for (table, entry) in own.tables.iter().enumerate() {
+        let Some(engine) = entry.engine().filter(|engine| engine.is_served()) else { continue };
+        let name = entry.name().unwrap_or_default();
+        let log = plan.logs.iter().find(|(of, ..)| of == name);
+        let mut slots = own.worker_slots(table);
+        for worker in 0..entry.service.workers {
+            stations.push(Station {
+                home: own.header.node.into(),
+                table,
+                name: name.into(),
+                worker,
+                engine,
+                sessions: sessions.clone(),
+                slot: slots.next(),
+                log: log.map(|(_, folder, sync)| (folder.clone(), *sync)),
+                core: cores.next(),
+            });
+        }
+    }
+    stations
+}
+
+/// Invariant 3.
+fn forget_incarnation(own: &Member, station: &Station) {
+    let entry = &own.tables[station.table];
+    let area = entry.area().expect("workers serve it");
+    let at = entry.offset + area.incarnation_at(station.worker);
+    own.region().word(at).store(0, Ordering::SeqCst);
+}
+
+/// A worker's thread.
+fn work(station: &Station, mut control: Control) {
+    let failure = control.failure().clone();
+    let work = || -> Result<(), WorkerError> {
+        if let Some(core) = station.core {
+            bind(core)?;
+        }
+        match station.engine {
+            EngineId::Herd => herd::serve(station, &mut control),
+            EngineId::Pilaf => pilaf::serve(station, &mut control),
+            _ => nessie::serve(station, &mut control),
+        }
+    };
+    let what = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => format!("it panicked: {}", message_of(&*panic)),
+    };
+    let (table, worker) = (station.name.clone(), station.worker);
+    tracing::error!(table, worker, what, "a worker failed: the node stops");
+    failure.fail(Error::WorkerFailed { table, worker, what });
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// Binds this thread to a processor.
+fn bind(core: u16) -> Result<(), WorkerError> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core.into());
+    let bound = rustix::thread::sched_setaffinity(None, &set);
+    bound.map_err(|cause| WorkerError::Core { core, cause })
+}
+
+impl Station {
+    fn id(&self) -> WorkerId {
+        WorkerId { node: self.home as u16, worker: self.worker }
+    }
+}

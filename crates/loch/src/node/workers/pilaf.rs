@@ -1,0 +1,94 @@
+//! The worker of a pilaf table on one node: the only one that writes it.
+
+use std::fs::File;
+
+use loch_engines::log::Policy;
+use loch_engines::pilaf::{Logging, Server, Shape};
+use loch_engines::region::checksum;
+
+use super::control::{Control, Next, Order};
+use super::{Station, WorkerError, herd};
+use crate::limits::{PILAF_COMPACT_BYTES, REGION_LOCK_TIMEOUT};
+use crate::memory::Parts;
+use crate::node::lock::lock_within;
+use crate::served::endpoint::{Patient, WorkerMail};
+use crate::served::layout::Extra;
+use crate::storage::FileStorage;
+use crate::wire::Inspected;
+
+/// Serves until it is told to end.
+pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), WorkerError> {
+    let Some(memory) = control.memory() else { return Ok(()) };
+    let table = &memory.tables[station.table];
+    let Parts::Mailed(mailed) = &table.parts else {
+        unreachable!("a table of pilaf has mailboxes");
+    };
+    let Extra::Pilaf { arena_bytes, index_slots } = mailed.extra else {
+        unreachable!("it was checked when it was read");
+    };
+    let (node, geometry) = (station.home as u16, &table.entry.geometry);
+    let shape = Shape {
+        root: mailed.root(node),
+        arena_bytes,
+        index_slots,
+        value_bytes_max: geometry.value_bytes_max,
+        seed: geometry.seed,
+        node: station.home as u8,
+    };
+    let (_lock, logging) = open_log(station)?.unzip();
+    let fabric = herd::fabric(&memory, station, mailed)?;
+    let mut server = Server::open(fabric, &mailed.requests, node, shape, logging)?;
+    let recovered = server.recovered();
+    tracing::info!(table = station.name, ?recovered, "the table is open");
+    control.opened();
+    let mut orders: Vec<Order> = Vec::new();
+    loop {
+        let was_busy = server.turn()?;
+        // What is prepared and not committed is neither there nor not there.
+        if !was_busy && !orders.is_empty() {
+            let told = inspect(&server)?;
+            orders.drain(..).for_each(|order| order.tell(told.clone()));
+        }
+        match control.after(was_busy) {
+            Next::Turn => (),
+            Next::Attach(anew) => server.fabric().messages().reopen(anew.regions())?,
+            Next::Tell(order) => orders.push(order),
+            Next::Stop => break,
+        }
+    }
+    Ok(server.close()?)
+}
+
+fn inspect(server: &Server<Patient<WorkerMail>, FileStorage>) -> Result<Inspected, WorkerError> {
+    let report = server.store().check(server.fabric())?;
+    let slots = server.store().slots();
+    let index_bytes = slots * loch_engines::pilaf::layout::LINE_BYTES;
+    Ok(Inspected {
+        slots,
+        index_bytes,
+        data_bytes: server.store().shape().arena_bytes.saturating_sub(index_bytes),
+        entries: report.keys,
+        entry_bytes: report.block_bytes,
+        broken: report.broken,
+    })
+}
+
+/// The node's log of the table, if it has one, and what keeps other processes away from it.
+fn open_log(station: &Station) -> Result<Option<(File, Logging<FileStorage>)>, WorkerError> {
+    let Some((folder, sync)) = &station.log else { return Ok(None) };
+    let path = folder.join(format!("node-{}", station.home));
+    let failed = |cause: String| WorkerError::Log { path: path.clone(), cause };
+    let storage = FileStorage::open(&path).map_err(|e| failed(e.to_string()))?;
+    let lock = File::create(path.join("lock")).map_err(|e| failed(e.to_string()))?;
+    if !lock_within(&lock, REGION_LOCK_TIMEOUT).map_err(|e| failed(e.to_string()))? {
+        return Err(failed("another process has it".into()));
+    }
+    let logging = Logging {
+        storage,
+        // Two tables in one folder, or two nodes, are noticed.
+        table: checksum(format!("{} {}", station.home, station.name).as_bytes()),
+        policy: Policy { sync: *sync, ..Policy::default() },
+        compact_bytes: PILAF_COMPACT_BYTES,
+    };
+    Ok(Some((lock, logging)))
+}

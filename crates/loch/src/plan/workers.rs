@@ -1,0 +1,70 @@
+//! What is planned of workers that is not in a table's directory entry.
+
+use std::path::PathBuf;
+
+use loch_engines::region::{EngineId, TableEntry};
+
+use crate::engine::Engine;
+use crate::limits::{WORKER_SLEEP_MAX_US, WORKERS_MAX};
+use crate::{Error, TableConfig, WorkersConfig};
+
+/// What a node's workers need to know that is not in its memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkerPlan {
+    pub waiting: WorkersConfig,
+    /// The log of each table that has one, and whether it is synced.
+    pub logs: Vec<(String, PathBuf, bool)>,
+}
+
+impl WorkerPlan {
+    /// Checks what is said of workers.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn new(waiting: &WorkersConfig, tables: &[TableConfig]) -> Result<Self, Error> {
+        let WorkersConfig { cores, sleep_max_us, .. } = waiting;
+        if !(1..=WORKER_SLEEP_MAX_US).contains(sleep_max_us) {
+            let problem = format!("it is {sleep_max_us}, it may be 1 to {WORKER_SLEEP_MAX_US}");
+            return Err(Error::config("workers: sleep_max_us", problem));
+        }
+        if let Some(core) = cores.iter().find(|core| usize::from(**core) >= CORES_MAX) {
+            let problem = format!("{core} is none: there are up to {CORES_MAX}");
+            return Err(Error::config("workers: cores", problem));
+        }
+        let log = |table: &TableConfig| {
+            let log = table.log.as_ref()?;
+            let absolute = std::path::absolute(log).map_err(Error::os("resolve", log));
+            Some(absolute.map(|log| (table.name.clone(), log, table.sync)))
+        };
+        let logs = tables.iter().filter_map(log).collect::<Result<_, _>>()?;
+        Ok(Self { waiting: waiting.clone(), logs })
+    }
+}
+
+/// Processors that a thread can be bound to.
+const CORES_MAX: usize = rustix::thread::CpuSet::MAX_CPU;
+
+/// Session slots that a table's workers have on each node.
+pub(crate) fn worker_sessions_of(table: &TableEntry) -> u64 {
+    let are_clients = |engine| matches!(engine, EngineId::NessieServer | EngineId::NessieHybrid);
+    if table.engine().is_some_and(are_clients) { table.service.workers.into() } else { 0 }
+}
+
+/// The same, of tables that are planned.
+///
+/// # Errors
+/// [`Error::Config`] if a table cannot have as many workers.
+pub(super) fn worker_sessions(tables: &[TableConfig], engines: &[Engine]) -> Result<u32, Error> {
+    let mut sessions = 0;
+    for (table, engine) in tables.iter().zip(engines) {
+        let workers = table.workers.unwrap_or(1);
+        if workers == 0 || workers > WORKERS_MAX {
+            let problem = format!("workers is {workers}, it may be 1 to {WORKERS_MAX}");
+            return Err(Error::config(format!("table {:?}", table.name), problem));
+        }
+        if matches!(engine, Engine::NessieServer | Engine::NessieHybrid { .. }) {
+            sessions += u32::from(workers);
+        }
+    }
+    Ok(sessions)
+}

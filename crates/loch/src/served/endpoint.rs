@@ -1,0 +1,326 @@
+//! An endpoint for those who wait for workers, and one with messages.
+//!
+//! Who waits for a worker on a machine that has not a processor for each of them waits until the
+//! worker gets one. So a client that has polled for a while offers its own in between. A worker does
+//! that as well; see `node/workers/rest.rs`.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::sync::Arc;
+
+use loch_fabric::limits::BUCKET_WORDS_MAX;
+use loch_fabric::shm::{self, Region, ShmEndpoint, ShmMessages};
+use loch_fabric::{
+    Buf, Caps, Counters, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr,
+    UnreliableWrites,
+};
+
+use crate::limits::PATIENT_POLLS;
+
+/// A shared-memory endpoint whose pauses let others work, with messages `M`.
+pub(crate) struct Patient<M = ()> {
+    fabric: ShmEndpoint,
+    messages: M,
+    /// Pauses since something was last sent.
+    pauses: Cell<u32>,
+}
+
+impl<M> Patient<M> {
+    pub fn new(fabric: ShmEndpoint, messages: M) -> Self {
+        Self { fabric, messages, pauses: Cell::new(0) }
+    }
+
+    pub fn messages(&self) -> &M {
+        &self.messages
+    }
+
+    #[inline]
+    fn sends(&self) {
+        self.pauses.set(0);
+    }
+}
+
+impl<M> Fabric for Patient<M> {
+    #[inline]
+    fn caps(&self) -> Caps {
+        self.fabric.caps()
+    }
+
+    fn counters(&self) -> &Counters {
+        self.fabric.counters()
+    }
+
+    #[inline]
+    fn read_words<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        out: &'a mut [u64],
+    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+        self.fabric.read_words(at, out)
+    }
+
+    #[inline]
+    fn read_bucket(
+        &self,
+        at: RemoteAddr,
+        words: usize,
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+        self.fabric.read_bucket(at, words)
+    }
+
+    #[inline]
+    fn read(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        self.fabric.read(at, len, buf)
+    }
+
+    #[inline]
+    fn read_word_and_bytes(
+        &self,
+        word: RemoteAddr,
+        at: RemoteAddr,
+        len: usize,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+        self.fabric.read_word_and_bytes(word, at, len, buf)
+    }
+
+    #[inline]
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        expect: u64,
+        new: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        self.fabric.compare_swap(at, expect, new)
+    }
+
+    #[inline]
+    fn fetch_add(
+        &self,
+        at: RemoteAddr,
+        add: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        self.fabric.fetch_add(at, add)
+    }
+
+    #[inline]
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.sends();
+        self.fabric.write_unsignaled(at, bytes)
+    }
+
+    #[inline]
+    fn write(
+        &self,
+        at: RemoteAddr,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        self.sends();
+        self.fabric.write(at, buf)
+    }
+
+    fn is_mapped(&self, region: RegionId) -> bool {
+        self.fabric.is_mapped(region)
+    }
+
+    #[inline]
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+        self.sends();
+        self.fabric.store(at, parts)
+    }
+
+    #[inline]
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.fabric.store_before(at, word)
+    }
+
+    #[inline]
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.fabric.announce(at, word)
+    }
+
+    #[inline]
+    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.fabric.load(at)
+    }
+
+    #[inline]
+    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.fabric.reload(at)
+    }
+
+    #[inline]
+    fn will_store(&self, at: RemoteAddr) {
+        self.fabric.will_store(at);
+    }
+
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
+        self.fabric.raw(at, len)
+    }
+
+    #[inline]
+    fn now_us(&self) -> u64 {
+        self.fabric.now_us()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.fabric.wall_ms()
+    }
+
+    fn random(&self) -> u64 {
+        self.fabric.random()
+    }
+
+    #[inline]
+    fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
+        let pauses = self.pauses.get().wrapping_add(1);
+        self.pauses.set(pauses);
+        if pauses.is_multiple_of(PATIENT_POLLS) {
+            std::thread::yield_now();
+        }
+        self.fabric.pause(us)
+    }
+}
+
+impl<M> UnreliableWrites for Patient<M> {
+    #[inline]
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.sends();
+        self.fabric.write_unreliable(at, bytes)
+    }
+}
+
+impl<M: Messages> Messages for Patient<M> {
+    type Peer = M::Peer;
+
+    fn message_bytes_max(&self) -> usize {
+        self.messages.message_bytes_max()
+    }
+
+    fn address(&self) -> MessageAddress {
+        self.messages.address()
+    }
+
+    fn peer(&self, address: &MessageAddress) -> Result<M::Peer, FabricError> {
+        self.messages.peer(address)
+    }
+
+    #[inline]
+    fn send_all(&self, messages: &[(M::Peer, &[u8])]) -> Result<(), FabricError> {
+        self.sends();
+        self.messages.send_all(messages)
+    }
+
+    #[inline]
+    fn try_receive(&self, buf: Buf) -> Result<(M::Peer, Buf), Buf> {
+        self.messages.try_receive(buf)
+    }
+}
+
+/// A worker's messages. Nodes may come back with other memory, in which their clients have other
+/// mailboxes: then it opens its own mailbox anew.
+///
+/// # Faults
+/// What was not taken when that happens is lost, and where replies go is forgotten: clients that get
+/// none introduce themselves and ask again.
+pub(crate) struct WorkerMail {
+    mailbox: RemoteAddr,
+    /// How often it was opened anew.
+    generation: Cell<u32>,
+    messages: RefCell<Option<ShmMessages>>,
+}
+
+/// Messages that are sent in one doorbell.
+const DOORBELL_MESSAGES: usize = 16;
+
+/// A peer as a worker knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkerPeer {
+    generation: u32,
+    peer: shm::Peer,
+}
+
+impl WorkerMail {
+    /// The worker's end of the mailbox at `mailbox`.
+    ///
+    /// # Errors
+    /// As [`ShmMessages::open`].
+    pub fn open(
+        regions: impl IntoIterator<Item = (RegionId, Arc<Region>)>,
+        mailbox: RemoteAddr,
+    ) -> Result<Self, FabricError> {
+        let messages = RefCell::new(Some(ShmMessages::open(regions, mailbox)?));
+        Ok(Self { mailbox, generation: Cell::new(0), messages })
+    }
+
+    /// Goes on with these regions in place of those it had.
+    ///
+    /// # Errors
+    /// As [`ShmMessages::open`].
+    pub fn reopen(
+        &self,
+        regions: impl IntoIterator<Item = (RegionId, Arc<Region>)>,
+    ) -> Result<(), FabricError> {
+        // A mailbox has one owner at a time.
+        self.messages.take();
+        self.generation.set(self.generation.get().wrapping_add(1));
+        self.messages.replace(Some(ShmMessages::open(regions, self.mailbox)?));
+        Ok(())
+    }
+
+    fn named(&self, peer: shm::Peer) -> WorkerPeer {
+        WorkerPeer { generation: self.generation.get(), peer }
+    }
+}
+
+impl Messages for WorkerMail {
+    type Peer = WorkerPeer;
+
+    fn message_bytes_max(&self) -> usize {
+        self.messages.borrow().as_ref().map_or(0, ShmMessages::message_bytes_max)
+    }
+
+    fn address(&self) -> MessageAddress {
+        let messages = self.messages.borrow();
+        messages.as_ref().expect("it is open between two calls of `reopen`").address()
+    }
+
+    fn peer(&self, address: &MessageAddress) -> Result<WorkerPeer, FabricError> {
+        let messages = self.messages.borrow();
+        let Some(messages) = &*messages else {
+            return Err(FabricError::Unattached { region: self.mailbox.region() });
+        };
+        messages.peer(address).map(|peer| self.named(peer))
+    }
+
+    fn send_all(&self, messages: &[(WorkerPeer, &[u8])]) -> Result<(), FabricError> {
+        let ours = self.messages.borrow();
+        let Some(ours) = &*ours else { return Ok(()) };
+        let now = self.generation.get();
+        // Who is not known any more asks again.
+        let mut known = messages.iter().filter(|(to, _)| to.generation == now);
+        while let Some((first, bytes)) = known.next() {
+            let mut doorbell = [(first.peer, *bytes); DOORBELL_MESSAGES];
+            let mut len = 1;
+            for (place, (to, bytes)) in doorbell[1..].iter_mut().zip(known.by_ref()) {
+                *place = (to.peer, *bytes);
+                len += 1;
+            }
+            ours.send_all(&doorbell[..len])?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn try_receive(&self, buf: Buf) -> Result<(WorkerPeer, Buf), Buf> {
+        match &*self.messages.borrow() {
+            Some(messages) => messages.try_receive(buf).map(|(peer, buf)| (self.named(peer), buf)),
+            None => Err(buf),
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! What a table does, whatever its engine: one suite, run against each, on nodes inside the test's
+//! process.
+
+use std::io::Write;
+use std::time::{Duration, SystemTime};
+
+use loch::lanes::{block_on, run};
+use loch::{
+    ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Expect, PutOptions, RequestWay, Table,
+    TableConfig, TableMode, Version,
+};
+
+/// An engine, with the options that it is run with.
+struct Kind {
+    engine: &'static str,
+    set: fn(&mut TableConfig),
+    /// Bytes that a key and its value may have together, if that is bounded.
+    item_max: Option<usize>,
+    /// Values that a table of 16 MiB on one node takes at least.
+    value_max: usize,
+}
+
+const MIB: u64 = 1 << 20;
+
+const NESSIE: Kind = Kind { engine: "nessie", set: |_| (), item_max: None, value_max: 3 << 20 };
+const SERVER: Kind = Kind {
+    engine: "nessie-server",
+    set: |t| (t.workers, t.window) = (Some(2), Some(4)),
+    item_max: None,
+    value_max: 4097,
+};
+const HYBRID: Kind = Kind { engine: "nessie-hybrid", set: |_| (), item_max: None, value_max: 4097 };
+const HYBRID_PLUS: Kind = Kind { engine: "nessie-hybrid+", ..HYBRID };
+const HERD: Kind = Kind { engine: "herd", set: |_| (), item_max: Some(968), value_max: 900 };
+const HERD_STORE: Kind =
+    Kind { set: |t| (t.mode, t.workers) = (Some(TableMode::Store), Some(2)), ..HERD };
+const HERD_BY_SEND: Kind = Kind { set: |t| t.requests = Some(RequestWay::Send), ..HERD };
+const PILAF: Kind = Kind { engine: "pilaf", set: |_| (), item_max: None, value_max: 4097 };
+
+impl Kind {
+    fn table(&self, name: &str) -> TableConfig {
+        let mut table =
+            TableConfig { name: name.into(), engine: self.engine.into(), ..TableConfig::default() };
+        (self.set)(&mut table);
+        table
+    }
+
+    fn config(&self, nodes: u16) -> EmbeddedConfig {
+        EmbeddedConfig {
+            nodes,
+            memory: ByteSize::new(16 * MIB),
+            sessions: 16,
+            // Tests are run on busy machines.
+            operation_timeout: Duration::from_secs(60),
+            tables: vec![self.table("default")],
+            ..EmbeddedConfig::default()
+        }
+    }
+
+    fn cluster(&self, nodes: u16) -> Cluster {
+        Cluster::embedded(self.config(nodes)).unwrap()
+    }
+
+    fn open(&self) -> Table {
+        self.cluster(1).table("default").unwrap()
+    }
+
+    /// The longest key that goes with a value of so many bytes, as far as it is worth a test.
+    fn key_max(&self, value: usize) -> usize {
+        match self.item_max {
+            Some(max) => max - value,
+            None => 256,
+        }
+    }
+}
+
+fn bytes(table: &Table, key: &[u8]) -> Option<Vec<u8>> {
+    table.get(key).unwrap().map(|value| value.into_vec())
+}
+
+fn a_value_is_put_read_and_deleted(kind: &Kind) {
+    let table = kind.open();
+    assert_eq!(bytes(&table, b"key"), None);
+    let first = table.put(b"key", b"value").unwrap();
+    assert_eq!(bytes(&table, b"key"), Some(b"value".to_vec()));
+    let second = table.put(b"key", b"").unwrap();
+    assert_ne!(first, second);
+    let value = table.get(b"key").unwrap().unwrap();
+    assert_eq!((value.len(), value.version(), value.expires_at()), (0, second, None));
+    assert!(table.contains(b"key").unwrap());
+    assert!(table.delete(b"key").unwrap() && !table.delete(b"key").unwrap());
+    assert!(!table.contains(b"key").unwrap());
+    assert_eq!(bytes(&table, b"key"), None);
+}
+
+fn values_of_every_length_come_back_whole(kind: &Kind) {
+    let table = kind.open();
+    let mut into = Vec::new();
+    let lengths = [0, 1, 7, 8, 63, 64, 500, 900, 4096, 4097, 100_000, 3 << 20];
+    for len in lengths.into_iter().filter(|len| *len <= kind.value_max) {
+        let value: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+        let version = table.put(b"key", &value).unwrap();
+        assert_eq!(bytes(&table, b"key").as_ref(), Some(&value), "{len}");
+        assert_eq!(table.get_into(b"key", &mut into).unwrap(), Some(version));
+        assert!(into == value, "{len}");
+    }
+    assert_eq!(table.get_into(b"none", &mut into).unwrap(), None);
+    assert!(into.is_empty());
+    let longest_key = vec![b'k'; kind.key_max(5)];
+    table.put(&longest_key, b"value").unwrap();
+    assert_eq!(bytes(&table, &longest_key), Some(b"value".to_vec()));
+    assert!(table.delete(&longest_key).unwrap());
+}
+
+fn a_value_is_as_long_as_was_declared_and_no_longer(kind: &Kind) {
+    let max = kind.value_max.min(900);
+    let declared =
+        TableConfig { value_max: Some(ByteSize::new(max as u64)), ..kind.table("default") };
+    let config = EmbeddedConfig { tables: vec![declared], ..kind.config(1) };
+    let table = Cluster::embedded(config).unwrap().table("default").unwrap();
+    table.put(b"key", &vec![1; max]).unwrap();
+    for error in [
+        table.put(b"key", &vec![2; max + 1]).unwrap_err(),
+        table.put_if_absent(b"new", &vec![2; max + 1]).unwrap_err(),
+        table.reserve(b"key", max + 1).err().unwrap(),
+        table.reserve(b"key", 1 << 40).err().unwrap(),
+    ] {
+        // What engines of bounded items tell is the bound of the item.
+        assert!(matches!(error, Error::ValueTooLong { .. }), "{error}");
+        assert!(error.to_string().contains("value_max"), "{error}");
+    }
+    assert_eq!(bytes(&table, b"key"), Some(vec![1; max]));
+}
+
+fn wrong_arguments_are_named_and_change_nothing(kind: &Kind) {
+    let table = kind.open();
+    table.put(b"key", b"value").unwrap();
+    assert!(matches!(table.get(b""), Err(Error::KeyEmpty)));
+    assert!(matches!(table.contains(b""), Err(Error::KeyEmpty)));
+    assert!(matches!(table.put(b"", b"v"), Err(Error::KeyEmpty)));
+    let long = vec![0; loch::limits::KEY_BYTES_MAX + 1];
+    for error in [
+        table.get(&long).unwrap_err(),
+        table.put(&long, b"v").unwrap_err(),
+        table.delete(&long).unwrap_err(),
+        table.contains(&long).unwrap_err(),
+        table.get_many(&[&long]).unwrap_err(),
+        table.reserve(&long, 1).err().unwrap(),
+    ] {
+        assert!(matches!(error, Error::KeyTooLong { len: 65537 }), "{error}");
+    }
+    assert!(matches!(table.fetch_add(b"key", 1), Err(Error::NotACounter { len: 5 })));
+    assert_eq!(bytes(&table, b"key"), Some(b"value".to_vec()));
+}
+
+fn conditions_are_kept(kind: &Kind) {
+    let table = kind.open();
+    let Conditional::Done(first) = table.put_if_absent(b"key", b"one").unwrap() else {
+        panic!("it was absent");
+    };
+    let refused = Conditional::Refused(Some(first));
+    assert_eq!(table.put_if_absent(b"key", b"two").unwrap(), refused);
+    let other = Version::from_u64(first.as_u64() ^ 1);
+    assert_eq!(table.put_if_version(b"key", b"two", other).unwrap(), refused);
+    let done = table.put_if_version(b"key", b"two", first).unwrap();
+    assert!(matches!(done, Conditional::Done(_)));
+    assert_eq!(bytes(&table, b"key"), Some(b"two".to_vec()));
+    let none = table.put_if_version(b"none", b"x", first).unwrap();
+    assert_eq!(none, Conditional::Refused(None));
+    let ttl = PutOptions { ttl: Some(Duration::from_secs(60)) };
+    let done = table.put_if(b"timed", b"x", Expect::Absent, ttl).unwrap();
+    assert!(matches!(done, Conditional::Done(_)));
+    assert!(table.get(b"timed").unwrap().unwrap().expires_at().is_some());
+}
+
+fn a_value_with_a_time_to_live_expires(kind: &Kind) {
+    let table = kind.open();
+    let ttl = |ms| PutOptions { ttl: Some(Duration::from_millis(ms)) };
+    table.put_with(b"now", b"x", ttl(0)).unwrap();
+    assert_eq!(bytes(&table, b"now"), None);
+    assert!(!table.contains(b"now").unwrap());
+    assert!(matches!(table.put_if_absent(b"now", b"y").unwrap(), Conditional::Done(_)));
+    let before = SystemTime::now();
+    table.put_with(b"later", b"x", ttl(60_000)).unwrap();
+    let expires = table.get(b"later").unwrap().unwrap().expires_at().unwrap();
+    let lives = expires.duration_since(before).unwrap();
+    assert!((59_000..62_000).contains(&lives.as_millis()), "{lives:?}");
+    let for_ever = PutOptions { ttl: Some(Duration::MAX) };
+    table.put_with(b"ever", b"x", for_ever).unwrap();
+    assert!(table.contains(b"ever").unwrap());
+}
+
+fn numbers_are_added_to(kind: &Kind) {
+    let table = kind.open();
+    assert_eq!(table.fetch_add(b"n", 5).unwrap(), 0);
+    assert_eq!(table.fetch_add(b"n", u64::MAX).unwrap(), 5);
+    assert_eq!(table.fetch_add(b"n", 0).unwrap(), 4);
+    assert_eq!(bytes(&table, b"n"), Some(4u64.to_le_bytes().to_vec()));
+    table.put(b"m", &7u64.to_le_bytes()).unwrap();
+    assert_eq!(table.fetch_add(b"m", 1).unwrap(), 7);
+}
+
+fn many_at_a_time_come_back_in_order(kind: &Kind) {
+    let table = kind.open().with_lanes(7);
+    let pairs: Vec<_> = (0..1000u32).map(|i| (i.to_le_bytes(), i.to_string())).collect();
+    let versions = table.put_many(&pairs).unwrap();
+    let keys: Vec<_> = (0..1100u32).map(u32::to_le_bytes).collect();
+    let values = table.get_many(&keys).unwrap();
+    for (i, value) in values.iter().enumerate() {
+        let Some(value) = value else {
+            assert!(i >= 1000, "{i} is missing");
+            continue;
+        };
+        assert_eq!(&value[..], i.to_string().as_bytes());
+        assert_eq!(value.version(), versions[i]);
+    }
+    assert!(table.get_many::<&[u8]>(&[]).unwrap().is_empty());
+    let wrong = table.put_many(&[(&b"good"[..], &b"v"[..]), (b"", b"v")]);
+    assert!(matches!(wrong, Err(Error::KeyEmpty)));
+}
+
+fn lanes_mix_all_operations(kind: &Kind) {
+    let table = kind.open();
+    let lanes = table.asynch();
+    let mut last = 0;
+    let work = (0..500u64).map(|i| async move {
+        let key = (i % 16).to_le_bytes();
+        lanes.put(&key, &i.to_le_bytes()).await?;
+        assert!(lanes.contains(&key).await?);
+        lanes.fetch_add(b"operations", 1).await
+    });
+    // More than a window has room for.
+    block_on(run(40, work, |before| last = last.max(before.unwrap())));
+    assert_eq!(last, 499);
+    let mut reserved = block_on(lanes.reserve(b"in place", 3)).unwrap();
+    reserved.write_at(0, b"abc").unwrap();
+    block_on(reserved.commit_async()).unwrap();
+    assert_eq!(bytes(&table, b"in place"), Some(b"abc".to_vec()));
+}
+
+fn a_value_is_written_in_place(kind: &Kind) {
+    let table = kind.open();
+    let mut value = table.reserve(b"key", 10).unwrap();
+    assert_eq!(value.len(), 10);
+    assert!(!value.as_mut_ptr().unwrap().is_null());
+    value.write_all(b"01234").unwrap();
+    value.write_at(5, b"56789").unwrap();
+    let error = value.write_at(6, b"56789").unwrap_err();
+    assert!(matches!(error, Error::OutsideReservation { end: 11, len: 10 }), "{error}");
+    assert!(value.write_at(usize::MAX, b"x").is_err());
+    assert_eq!(value.write(b"5678901").unwrap(), 5);
+    assert!(value.write_all(b"x").is_err(), "it is full");
+    assert_eq!(bytes(&table, b"key"), None, "it is not committed");
+    value.commit().unwrap();
+    assert_eq!(bytes(&table, b"key"), Some(b"0123456789".to_vec()));
+    drop(table.reserve(b"key", 10).unwrap());
+    assert_eq!(bytes(&table, b"key"), Some(b"0123456789".to_vec()));
+    assert_eq!(table.check().unwrap().unshown, 0, "it leaves nothing behind");
+}
+
+fn threads_at_several_nodes_see_one_table(kind: &Kind) {
+    let cluster = kind.cluster(3);
+    std::thread::scope(|scope| {
+        for thread in 0..6usize {
+            let cluster = cluster.with_home(thread % 3).unwrap();
+            scope.spawn(move || {
+                let table = cluster.table("default").unwrap();
+                for i in 0..500u64 {
+                    table.put(&(i % 50).to_le_bytes(), &i.to_le_bytes()).unwrap();
+                    table.fetch_add(b"puts", 1).unwrap();
+                }
+            });
+        }
+    });
+    let table = cluster.table("default").unwrap();
+    assert_eq!(table.fetch_add(b"puts", 0).unwrap(), 3000);
+    let report = table.check().unwrap();
+    assert_eq!((report.broken, report.values, report.unshown), (vec![], 51, 0));
+    let usage = table.usage().unwrap();
+    assert_eq!(usage.iter().map(|u| u.entries).sum::<u64>(), 51);
+    assert_eq!(usage.len(), 3);
+    let info = cluster.info();
+    assert_eq!((info.nodes.len(), info.nodes[0].sessions_taken), (3, 1));
+    assert!(matches!(cluster.with_home(3), Err(Error::ClusterMismatch { .. })));
+}
+
+fn two_tables_are_apart(kind: &Kind) {
+    let tables = vec![kind.table("first"), kind.table("second")];
+    let config = EmbeddedConfig { tables, memory: ByteSize::new(64 * MIB), ..kind.config(2) };
+    let cluster = Cluster::embedded(config).unwrap();
+    assert_eq!(cluster.tables(), ["first", "second"]);
+    let (first, second) = (cluster.table("first").unwrap(), cluster.table("second").unwrap());
+    for i in 0..100u32 {
+        first.put(&i.to_le_bytes(), b"first").unwrap();
+        second.put(&i.to_le_bytes(), b"second").unwrap();
+    }
+    for i in 0..100u32 {
+        assert_eq!(bytes(&first, &i.to_le_bytes()), Some(b"first".to_vec()));
+        assert!(second.delete(&i.to_le_bytes()).unwrap());
+        assert!(first.contains(&i.to_le_bytes()).unwrap());
+    }
+    let error = cluster.table("third").err().unwrap();
+    assert!(error.to_string().contains("first, second"), "{error}");
+}
+
+fn a_table_goes_to_another_thread_and_outlives_its_cluster(kind: &Kind) {
+    let table = kind.open();
+    table.put(b"key", b"value").unwrap();
+    let moved = std::thread::spawn(move || bytes(&table, b"key"));
+    assert_eq!(moved.join().unwrap(), Some(b"value".to_vec()));
+}
+
+fn a_session_is_used_again_by_the_next_client(kind: &Kind) {
+    let cluster = kind.cluster(1);
+    for i in 0..40u64 {
+        let table = cluster.table("default").unwrap();
+        assert_eq!(table.fetch_add(b"opened", 1).unwrap(), i);
+    }
+    let mut tables: Vec<_> = (0..16).map(|_| cluster.table("default").unwrap()).collect();
+    let error = cluster.table("default").err().unwrap();
+    assert!(matches!(error, Error::SessionsExhausted { sessions: 16, .. }), "{error}");
+    tables.pop();
+    cluster.table("default").unwrap().put(b"key", b"value").unwrap();
+}
+
+/// The cases, against one engine.
+macro_rules! suite {
+    ($kind:expr) => {
+        suite!($kind; a_value_is_put_read_and_deleted values_of_every_length_come_back_whole
+            a_value_is_as_long_as_was_declared_and_no_longer
+            wrong_arguments_are_named_and_change_nothing conditions_are_kept
+            a_value_with_a_time_to_live_expires numbers_are_added_to
+            many_at_a_time_come_back_in_order lanes_mix_all_operations
+            a_value_is_written_in_place threads_at_several_nodes_see_one_table
+            two_tables_are_apart a_table_goes_to_another_thread_and_outlives_its_cluster
+            a_session_is_used_again_by_the_next_client);
+    };
+    ($kind:expr; $($case:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                super::$case(&$kind);
+            }
+        )*
+    };
+}
+
+mod nessie {
+    suite!(super::NESSIE);
+}
+
+mod nessie_server {
+    suite!(super::SERVER);
+}
+
+mod nessie_hybrid {
+    suite!(super::HYBRID);
+}
+
+mod nessie_hybrid_plus {
+    suite!(super::HYBRID_PLUS);
+}
+
+mod herd {
+    suite!(super::HERD);
+}
+
+mod herd_store {
+    suite!(super::HERD_STORE);
+}
+
+mod herd_by_send {
+    suite!(super::HERD_BY_SEND);
+}
+
+mod pilaf {
+    suite!(super::PILAF);
+}
