@@ -56,7 +56,7 @@ fi
 # What the feature adds and no device is needed for: the control plane, hostile set-ups.
 cargo clippy --quiet --locked -p loch-fabric -p loch -p loch-cli --all-targets --features verbs -- \
   -D warnings
-cargo test --quiet --locked -p loch-fabric -p loch --features verbs
+cargo test --quiet --locked -p loch-fabric -p loch --lib --features verbs
 cargo build --quiet --locked -p loch-cli --features verbs
 loch=${CARGO_TARGET_DIR:-target}/debug/loch
 
