@@ -15,7 +15,7 @@ use super::key::KeyHash;
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::limits::HERD_ITEM_BYTES_MAX;
-use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Conditional, Expect, Operation, PutOptions, Value};
 use crate::requests::{
     BySend, Counts, Reply, RequestMap, RequestPath, Requester, SentReplies, Timing, WorkerId,
 };
@@ -80,12 +80,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// # Errors
     /// [`EngineError`]; [`EngineError::Timeout`] if the worker did not answer in time.
     pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        let reply = self.ask(key, Operation::Get, buf).await?;
-        match reply.outcome() {
-            Outcome::Found { .. } => Ok(reply.into_value().ok()),
-            Outcome::Absent => Ok(None),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::Get, buf).await?.into_found()
     }
 
     /// Whether `key` has a value.
@@ -93,10 +88,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// # Errors
     /// As [`Client::get`].
     pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(key, Operation::Contains, Buf::new()).await?.outcome() {
-            Outcome::Contained(is) => Ok(is),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::Contains, Buf::new()).await?.contained()
     }
 
     /// Gives `key` the value `value`. Returns the value's version.
@@ -109,10 +101,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         value: &[u8],
         options: PutOptions,
     ) -> Result<u64, EngineError> {
-        match self.ask(key, Operation::Put { value, options }, Buf::new()).await?.outcome() {
-            Outcome::Stored(version) => Ok(version),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::Put { value, options }, Buf::new()).await?.stored()
     }
 
     /// Gives `key` the value `value` if what it has is as expected.
@@ -127,11 +116,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
         let operation = Operation::PutIf { value, expect, options };
-        match self.ask(key, operation, Buf::new()).await?.outcome() {
-            Outcome::Stored(version) => Ok(Conditional::Done(version)),
-            Outcome::Refused(version) => Ok(Conditional::Refused(version)),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, operation, Buf::new()).await?.conditional()
     }
 
     /// Removes the value of `key`; whether it had one.
@@ -139,10 +124,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// # Errors
     /// As [`Client::put`].
     pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(key, Operation::Delete, Buf::new()).await?.outcome() {
-            Outcome::Deleted(was_there) => Ok(was_there),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::Delete, Buf::new()).await?.deleted()
     }
 
     /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
@@ -151,10 +133,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// # Errors
     /// As [`Client::put`], and [`EngineError::NotACounter`].
     pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        match self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.outcome() {
-            Outcome::Before(before) => Ok(before),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.before()
     }
 
     #[inline]
@@ -167,21 +146,10 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         if key.len() > HERD_ITEM_BYTES_MAX {
             return Err(EngineError::KeyTooLong { len: key.len() });
         }
-        if let Operation::Put { value, .. } | Operation::PutIf { value, .. } = operation {
-            let (len, max) = (value.len() as u64, (HERD_ITEM_BYTES_MAX - key.len()) as u64);
-            if len > max {
-                return Err(EngineError::ValueTooLong { len, max });
-            }
+        let (len, max) = (operation.value().len() as u64, (HERD_ITEM_BYTES_MAX - key.len()) as u64);
+        if len > max {
+            return Err(EngineError::ValueTooLong { len, max });
         }
         self.requester.call(&self.fabric, self.owner(key), key, operation, buf).await
-    }
-
-    /// A reply to another question than was asked.
-    #[cold]
-    fn strange(&self, key: &[u8], outcome: Outcome<'_>) -> EngineError {
-        let WorkerId { node, worker } = self.owner(key);
-        let what =
-            format!("worker {worker} of node {node} replies {outcome:?} to another question");
-        EngineError::Damaged { what }
     }
 }

@@ -6,7 +6,7 @@ use super::served::Served;
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::nessie::hash::KeyHash;
-use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Conditional, Expect, Operation, PutOptions, Value};
 use crate::requests::{ByWrite, Counts, Reply, Requester, Timing, WrittenReplies};
 
 /// What both served engines ask for.
@@ -63,19 +63,11 @@ impl Asker {
         key: &[u8],
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        let reply = self.ask(fabric, key, Operation::Get, buf).await?;
-        match reply.outcome() {
-            Outcome::Found { .. } => Ok(reply.into_value().ok()),
-            Outcome::Absent => Ok(None),
-            other => Err(strange(&other)),
-        }
+        self.ask(fabric, key, Operation::Get, buf).await?.into_found()
     }
 
     pub async fn contains<F: Fabric>(&self, fabric: &F, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(fabric, key, Operation::Contains, Buf::new()).await?.outcome() {
-            Outcome::Contained(is) => Ok(is),
-            other => Err(strange(&other)),
-        }
+        self.ask(fabric, key, Operation::Contains, Buf::new()).await?.contained()
     }
 
     pub async fn put<F: Fabric>(
@@ -86,10 +78,7 @@ impl Asker {
         options: PutOptions,
     ) -> Result<u64, EngineError> {
         let operation = Operation::Put { value, options };
-        match self.ask(fabric, key, operation, Buf::new()).await?.outcome() {
-            Outcome::Stored(version) => Ok(version),
-            other => Err(strange(&other)),
-        }
+        self.ask(fabric, key, operation, Buf::new()).await?.stored()
     }
 
     pub async fn put_if<F: Fabric>(
@@ -101,18 +90,11 @@ impl Asker {
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
         let operation = Operation::PutIf { value, expect, options };
-        match self.ask(fabric, key, operation, Buf::new()).await?.outcome() {
-            Outcome::Stored(version) => Ok(Conditional::Done(version)),
-            Outcome::Refused(version) => Ok(Conditional::Refused(version)),
-            other => Err(strange(&other)),
-        }
+        self.ask(fabric, key, operation, Buf::new()).await?.conditional()
     }
 
     pub async fn delete<F: Fabric>(&self, fabric: &F, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(fabric, key, Operation::Delete, Buf::new()).await?.outcome() {
-            Outcome::Deleted(was) => Ok(was),
-            other => Err(strange(&other)),
-        }
+        self.ask(fabric, key, Operation::Delete, Buf::new()).await?.deleted()
     }
 
     pub async fn fetch_add<F: Fabric>(
@@ -121,23 +103,6 @@ impl Asker {
         key: &[u8],
         add: u64,
     ) -> Result<u64, EngineError> {
-        match self.ask(fabric, key, Operation::FetchAdd(add), Buf::new()).await?.outcome() {
-            Outcome::Before(before) => Ok(before),
-            other => Err(strange(&other)),
-        }
+        self.ask(fabric, key, Operation::FetchAdd(add), Buf::new()).await?.before()
     }
-}
-
-/// A reply to another question than was asked.
-#[cold]
-fn strange(outcome: &Outcome<'_>) -> EngineError {
-    let what = match outcome {
-        Outcome::Found { .. } => "a value",
-        Outcome::Absent => "the absence of one",
-        Outcome::Contained(_) => "whether there is a value",
-        Outcome::Stored(_) | Outcome::Refused(_) => "what became of a PUT",
-        Outcome::Deleted(_) => "what became of a DELETE",
-        Outcome::Before(_) => "a number",
-    };
-    EngineError::Damaged { what: format!("a worker told {what} when asked for something else") }
 }

@@ -12,7 +12,7 @@ use super::get::{ReadCounts, Reader};
 use super::path::SendOrWrite;
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Conditional, Expect, Operation, PutOptions, Value};
 use crate::requests::{
     BySend, ByWrite, Counts, Reply, RequestMap, Requester, SentReplies, Timing, WorkerId,
 };
@@ -101,12 +101,7 @@ impl<F: Fabric + Messages> Client<F> {
     /// # Errors
     /// [`EngineError`].
     pub async fn get_by_message(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        let reply = self.ask(key, Operation::Get, buf).await?;
-        match reply.outcome() {
-            Outcome::Found { .. } => Ok(reply.into_value().ok()),
-            Outcome::Absent => Ok(None),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::Get, buf).await?.into_found()
     }
 
     /// Gives `key` the value `value`. Returns the value's version.
@@ -119,10 +114,7 @@ impl<F: Fabric + Messages> Client<F> {
         value: &[u8],
         options: PutOptions,
     ) -> Result<u64, EngineError> {
-        match self.ask(key, Operation::Put { value, options }, Buf::new()).await?.outcome() {
-            Outcome::Stored(version) => Ok(version),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::Put { value, options }, Buf::new()).await?.stored()
     }
 
     /// Gives `key` the value `value` if what it has is as expected.
@@ -137,11 +129,7 @@ impl<F: Fabric + Messages> Client<F> {
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
         let operation = Operation::PutIf { value, expect, options };
-        match self.ask(key, operation, Buf::new()).await?.outcome() {
-            Outcome::Stored(version) => Ok(Conditional::Done(version)),
-            Outcome::Refused(version) => Ok(Conditional::Refused(version)),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, operation, Buf::new()).await?.conditional()
     }
 
     /// Removes the value of `key`; whether it had one.
@@ -149,10 +137,7 @@ impl<F: Fabric + Messages> Client<F> {
     /// # Errors
     /// As [`Client::put`].
     pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(key, Operation::Delete, Buf::new()).await?.outcome() {
-            Outcome::Deleted(was_there) => Ok(was_there),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::Delete, Buf::new()).await?.deleted()
     }
 
     /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it was;
@@ -161,10 +146,7 @@ impl<F: Fabric + Messages> Client<F> {
     /// # Errors
     /// As [`Client::put`], and [`EngineError::NotACounter`].
     pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        match self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.outcome() {
-            Outcome::Before(before) => Ok(before),
-            other => Err(self.strange(key, other)),
-        }
+        self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.before()
     }
 
     fn server_of(&self, key: &[u8]) -> WorkerId {
@@ -177,20 +159,10 @@ impl<F: Fabric + Messages> Client<F> {
         operation: Operation<'_>,
         buf: Buf,
     ) -> Result<Reply, EngineError> {
-        if let Operation::Put { value, .. } | Operation::PutIf { value, .. } = operation {
-            let (len, max) = (value.len() as u64, self.value_bytes_max);
-            if len > max {
-                return Err(EngineError::ValueTooLong { len, max });
-            }
+        let (len, max) = (operation.value().len() as u64, self.value_bytes_max);
+        if len > max {
+            return Err(EngineError::ValueTooLong { len, max });
         }
         self.requester.call(&self.fabric, self.server_of(key), key, operation, buf).await
-    }
-
-    /// A reply to another question than was asked.
-    #[cold]
-    fn strange(&self, key: &[u8], outcome: Outcome<'_>) -> EngineError {
-        let node = self.server_of(key).node;
-        let what = format!("the server of node {node} replies {outcome:?} to another question");
-        EngineError::Damaged { what }
     }
 }
