@@ -12,45 +12,10 @@
 # below each the results of `loch bench --fabric sim --json`. With --smoke everything is tiny and says
 # nothing: it shows that the script works. LOCH names a binary to use instead of building one.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-
-smoke=
-[ "${1:-}" != --smoke ] || { smoke=yes && shift; }
-if [[ $# -gt 1 || ${1:-} == -* ]]; then
-  sed -n 's/^# \{0,1\}//; 2,13p' "$0" >&2
-  exit 2
-fi
-folder=${1:-docs/results}
-
-say() { echo "simulated-servers: $*" >&2; }
-
-if [ -z "${LOCH:-}" ]; then
-  cargo build --release --locked --quiet -p loch-cli
-  LOCH=${CARGO_TARGET_DIR:-target}/release/loch
-fi
-mkdir -p "$folder"
-results=$(mktemp "$folder/simulated-servers.XXXXXX")
-trap 'rm -f "$results"' EXIT
-
-commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
-
-# Begins a group of results: its title, and how each of them is made.
-group() {
-  say "$1"
-  printf '{"title":"%s","commit":"%s","date":"%s","command":"loch bench --fabric sim %s"}\n' \
-    "$1" "$commit" "$(date -u +%F)" "$2" >>"$results"
-}
-
-# Runs the bench. In a smoke run there are few records and little time.
-run() {
-  local variant=$1 options=(--fabric sim --json --dist uniform "${@:2}") at
-  for at in "${!options[@]}"; do
-    [ -z "$smoke" ] || [ "${options[at]}" != --records ] || options[at + 1]=600
-    [ -z "$smoke" ] || [ "${options[at]}" != --seconds ] || options[at + 1]=0.0001
-  done
-  say "  $variant: loch bench ${options[*]}"
-  "$LOCH" bench "${options[@]}" | sed "s/^{/{\"variant\":\"$variant\",/" >>"$results"
-}
+# shellcheck disable=SC2034
+smoke_records=600
+# shellcheck source=scripts/simulated-results.sh
+. "$(dirname "$0")/simulated-results.sh"
 
 # nessie §6.2, Figures 5 to 7: 15 nodes, 12 threads each. With nessie all of them are clients; with
 # the others some are workers, as many as the paper found best (§6). A node of the paper holds 20 GB;
@@ -99,6 +64,4 @@ for workers in 1 2 4 6 10 16; do
   done
 done
 
-chmod 644 "$results"
-mv "$results" "$folder/simulated-servers.jsonl"
-say "wrote $folder/simulated-servers.jsonl"
+publish

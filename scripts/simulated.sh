@@ -8,43 +8,10 @@
 # the results of `loch bench --fabric sim --json`. With --smoke everything is tiny and says nothing:
 # it shows that the script works.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-
-smoke=
-[ "${1:-}" != --smoke ] || { smoke=yes && shift; }
-if [[ $# -gt 1 || ${1:-} == -* ]]; then
-  sed -n 's/^# \{0,1\}//; 2,9p' "$0" >&2
-  exit 2
-fi
-folder=${1:-docs/results}
-
-say() { echo "simulated: $*" >&2; }
-
-cargo build --release --locked --quiet -p loch-cli
-loch=${CARGO_TARGET_DIR:-target}/release/loch
-mkdir -p "$folder"
-results=$(mktemp "$folder/simulated.XXXXXX")
-trap 'rm -f "$results"' EXIT
-
-commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
-
-# Begins a group of results: its title, and how each of them is made.
-group() {
-  say "$1"
-  printf '{"title":"%s","commit":"%s","date":"%s","command":"loch bench --fabric sim %s"}\n' \
-    "$1" "$commit" "$(date -u +%F)" "$2" >>"$results"
-}
-
-# Runs the bench. In a smoke run there are few records and little time.
-run() {
-  local variant=$1 options=(--fabric sim --json --dist uniform "${@:2}") at
-  for at in "${!options[@]}"; do
-    [ -z "$smoke" ] || [ "${options[at]}" != --records ] || options[at + 1]=2000
-    [ -z "$smoke" ] || [ "${options[at]}" != --seconds ] || options[at + 1]=0.0001
-  done
-  say "  $variant: loch bench ${options[*]}"
-  "$loch" bench "${options[@]}" | sed "s/^{/{\"variant\":\"$variant\",/" >>"$results"
-}
+# shellcheck disable=SC2034
+smoke_records=2000
+# shellcheck source=scripts/simulated-results.sh
+. "$(dirname "$0")/simulated-results.sh"
 
 group "One operation at a time" "--profile P --nodes 2 --lanes 1 --reads S"
 for profile in connectx3-10g connectx3-56g connectx6-200g; do
@@ -87,6 +54,4 @@ done <<'SIZES'
 128KiB 7200 0.2
 SIZES
 
-chmod 644 "$results"
-mv "$results" "$folder/simulated.jsonl"
-say "wrote $folder/simulated.jsonl"
+publish
