@@ -5,15 +5,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loch_engines::EngineError;
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
-use loch_engines::operation::{Conditional, Expect, PutOptions};
 use loch_engines::pilaf::{Access, Client, Logging, Server, Shape};
 use loch_engines::requests::{Area, RequestMap, Service, WorkerId, breathe};
 use loch_fabric::sim::{ProcessId, SimEndpoint};
-use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
 #[allow(dead_code, reason = "other engines need more of it")]
+#[macro_use]
 mod servers;
 
 use servers::{Engine, Seat, Setting};
@@ -117,32 +116,7 @@ impl Engine for Pilaf {
     }
 }
 
-impl servers::Client for Client<SimEndpoint> {
-    async fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, EngineError> {
-        let found = self.get(key, Buf::new()).await?;
-        Ok(found.map(|value| (value.to_vec(), value.version())))
-    }
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.contains(key).await
-    }
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        self.put(key, value, PutOptions::default()).await
-    }
-    async fn put_if(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        expect: Expect,
-    ) -> Result<Conditional, EngineError> {
-        self.put_if(key, value, expect, PutOptions::default()).await
-    }
-    async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.delete(key).await
-    }
-    async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        self.fetch_add(key, add).await
-    }
-}
+client!(Client<SimEndpoint>);
 
 #[test]
 fn what_clients_are_told_is_linearizable() {

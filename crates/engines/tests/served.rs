@@ -4,18 +4,18 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::KeyHash;
 use loch_engines::nessie::{self, CacheLimits, release_dead};
 use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
-use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_engines::operation::PutOptions;
 use loch_engines::requests::{Service, Timing, WorkerId, breathe};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
+#[macro_use]
 mod servers;
 
 use servers::{Engine, Seat, Setting};
@@ -81,38 +81,6 @@ async fn audit(map: &Served, seat: Seat) -> Result<(), String> {
         return Err(format!("left behind at the end: {report:?}"));
     }
     Ok(())
-}
-
-/// A client's operations, of which both engines' have the same names.
-macro_rules! client {
-    ($client:ty) => {
-        impl servers::Client for $client {
-            async fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, EngineError> {
-                let found = self.get(key, Buf::new()).await?;
-                Ok(found.map(|value| (value.to_vec(), value.version())))
-            }
-            async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-                self.contains(key).await
-            }
-            async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-                self.put(key, value, PutOptions::default()).await
-            }
-            async fn put_if(
-                &self,
-                key: &[u8],
-                value: &[u8],
-                expect: Expect,
-            ) -> Result<Conditional, EngineError> {
-                self.put_if(key, value, expect, PutOptions::default()).await
-            }
-            async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-                self.delete(key).await
-            }
-            async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-                self.fetch_add(key, add).await
-            }
-        }
-    };
 }
 
 client!(nessie_server::Client<SimEndpoint>);

@@ -31,6 +31,50 @@ use rand_chacha::ChaCha8Rng;
 
 use recorder::Recorder;
 
+/// Makes an engine's client one of this harness: the operations of all have the same names.
+macro_rules! client {
+    ($client:ty) => {
+        impl crate::servers::Client for $client {
+            async fn get(
+                &self,
+                key: &[u8],
+            ) -> Result<Option<(Vec<u8>, u64)>, loch_engines::EngineError> {
+                let found = self.get(key, loch_fabric::Buf::new()).await?;
+                Ok(found.map(|value| (value.to_vec(), value.version())))
+            }
+            async fn contains(&self, key: &[u8]) -> Result<bool, loch_engines::EngineError> {
+                self.contains(key).await
+            }
+            async fn put(
+                &self,
+                key: &[u8],
+                value: &[u8],
+            ) -> Result<u64, loch_engines::EngineError> {
+                self.put(key, value, loch_engines::operation::PutOptions::default()).await
+            }
+            async fn put_if(
+                &self,
+                key: &[u8],
+                value: &[u8],
+                expect: loch_engines::operation::Expect,
+            ) -> Result<loch_engines::operation::Conditional, loch_engines::EngineError> {
+                self.put_if(key, value, expect, loch_engines::operation::PutOptions::default())
+                    .await
+            }
+            async fn delete(&self, key: &[u8]) -> Result<bool, loch_engines::EngineError> {
+                self.delete(key).await
+            }
+            async fn fetch_add(
+                &self,
+                key: &[u8],
+                add: u64,
+            ) -> Result<u64, loch_engines::EngineError> {
+                self.fetch_add(key, add).await
+            }
+        }
+    };
+}
+
 /// Session slots of a node.
 pub const SESSIONS: u32 = 16;
 /// The longest value that is written.
