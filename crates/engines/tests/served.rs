@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::KeyHash;
@@ -273,6 +274,45 @@ fn an_idle_client_does_not_notice_that_workers_start_anew() {
         start_worker(&world, &map, node as u16, 3);
     }
     restarted.set(true);
+    finish(&world, process);
+    world.end();
+}
+
+/// A node that starts first forgets the incarnation of the dead worker. Until the next one has made
+/// itself known, what became of a mutation is not settled, and nobody is told anything.
+#[test]
+fn nobody_is_told_what_became_of_a_mutation_before_the_next_worker_knows() {
+    let (world, map) = calm();
+    let worker = start_worker(&world, &map, 0, 1);
+    let _far = start_worker(&world, &map, 1, 1);
+    let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
+    let (is_dead, is_told) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let (waits, tells, table) = (is_dead.clone(), is_told.clone(), map.clone());
+    world.start(process, async move {
+        let client = nessie_server::Client::new(endpoint, table, &session, Timing::default());
+        let ours = |key: &u32| {
+            KeyHash::of(&client.map().table, &key.to_le_bytes()).owner(&client.map().table) == 0
+        };
+        let key = (0..).find(ours).unwrap().to_le_bytes();
+        assert_eq!(client.fetch_add(&key, 5).await, Ok(0));
+        while !waits.get() {
+            client.fabric().pause(50).await;
+        }
+        let told = client.fetch_add(&key, 1).await;
+        assert!(matches!(told, Err(EngineError::Ambiguous(_))), "{told:?}");
+        tells.set(true);
+    });
+    world.run_until(1_000_000);
+    world.kill(worker);
+    world.fence(worker);
+    is_dead.set(true);
+    world.run_until(3_000_000);
+    let (starts, Seat { endpoint, .. }) = seat(&world, 0, 3);
+    let at = map.requests.incarnation_addr(WorkerId { node: 0, worker: 0 });
+    world.start(starts, async move { endpoint.announce(at, 0).unwrap() });
+    world.run_until(100_000_000);
+    assert!(!is_told.get());
+    start_worker(&world, &map, 0, 4);
     finish(&world, process);
     world.end();
 }

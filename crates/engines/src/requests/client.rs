@@ -375,12 +375,17 @@ impl<P: Path, R: Path> Requester<P, R> {
     }
 
     /// The worker's incarnation as it is known here. Where its word can be loaded, it is looked at
-    /// before every request: so a worker that started anew meanwhile is noticed in time.
+    /// before every request: so a worker that started anew meanwhile is noticed in time. A word of 0
+    /// says that none has: whoever is told now that a request is ambiguous could still read what was
+    /// before the dead one's last work, and the next one may have it yet, from its log.
     #[inline]
     fn belief<F: Fabric>(&self, fabric: &F, line: &Line, to: WorkerId) -> Result<u32, EngineError> {
         let word = self.map.incarnation_addr(to);
         if fabric.is_mapped(word.region()) {
-            line.believe(fabric.load(word)? as u32);
+            let known = fabric.load(word)? as u32;
+            if known != 0 {
+                line.believe(known);
+            }
         }
         Ok(line.incarnation.get())
     }
