@@ -41,67 +41,44 @@ pub trait Store {
     fn leave(&self) -> impl Future<Output = Result<(), EngineError>>;
 }
 
-impl<F: Fabric> Store for nessie::Client<F> {
-    type Found = Found;
+/// A client of nessie, of either protocol: their operations have the same names.
+macro_rules! store {
+    ($($client:ident)::+) => {
+        impl<F: Fabric> Store for $($client)::+<F> {
+            type Found = Found;
 
-    #[inline]
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Found>, EngineError> {
-        self.get(key, buf).await
-    }
+            #[inline]
+            async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Found>, EngineError> {
+                self.get(key, buf).await
+            }
 
-    #[inline]
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.put(key, value, PutOptions::default()).await.map(|_| ())
-    }
+            #[inline]
+            async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+                self.put(key, value, PutOptions::default()).await.map(|_| ())
+            }
 
-    fn into_buf(found: Found) -> Buf {
-        found.into_buf()
-    }
+            fn into_buf(found: Found) -> Buf {
+                found.into_buf()
+            }
 
-    #[inline]
-    fn counted(&self) -> VerbCount {
-        self.fabric().counters().snapshot()
-    }
+            #[inline]
+            fn counted(&self) -> VerbCount {
+                self.fabric().counters().snapshot()
+            }
 
-    fn retries(&self) -> u64 {
-        self.counts().retries.get()
-    }
+            fn retries(&self) -> u64 {
+                self.counts().retries.get()
+            }
 
-    async fn leave(&self) -> Result<(), EngineError> {
-        self.detach().await
-    }
+            async fn leave(&self) -> Result<(), EngineError> {
+                self.detach().await
+            }
+        }
+    };
 }
 
-impl<F: Fabric> Store for published::Client<F> {
-    type Found = Found;
-
-    #[inline]
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Found>, EngineError> {
-        self.get(key, buf).await
-    }
-
-    #[inline]
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.put(key, value, PutOptions::default()).await.map(|_| ())
-    }
-
-    fn into_buf(found: Found) -> Buf {
-        found.into_buf()
-    }
-
-    #[inline]
-    fn counted(&self) -> VerbCount {
-        self.fabric().counters().snapshot()
-    }
-
-    fn retries(&self) -> u64 {
-        self.counts().retries.get()
-    }
-
-    async fn leave(&self) -> Result<(), EngineError> {
-        self.detach().await
-    }
-}
+store!(nessie::Client);
+store!(published::Client);
 
 /// Stores records in so many lanes.
 pub async fn load_batch(
