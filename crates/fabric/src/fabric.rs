@@ -157,6 +157,17 @@ pub trait Fabric {
     /// Loads a word of a mapped region; nothing after it is executed before it.
     fn load(&self, at: RemoteAddr) -> Result<u64, FabricError>;
 
+    /// Appends `len` bytes of a mapped region to `buf` by CPU loads, in any order: they need not be of
+    /// one moment. `at` is 8-aligned.
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        let end = buf.len() + len;
+        for offset in (0..len as u64).step_by(8) {
+            buf.extend_from_slice(&self.load(at.add(offset))?.to_le_bytes());
+        }
+        buf.truncate(end);
+        Ok(())
+    }
+
     /// READs a word after everything that was read before: the second look at a generation, where
     /// [`Validation::Reread`] says that it is cheap. Part of the READ it validates, so not counted.
     ///

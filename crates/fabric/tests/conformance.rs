@@ -423,6 +423,10 @@ fn a_mapped_region_takes_stores<C: Cluster>() {
             let raw = f.raw(at(HERE, 5), 10).expect("it is mapped");
             let last = f.raw(at(HERE, 5).add(9), 1).expect("it is mapped");
             assert_eq!(last as usize - raw as usize, 9);
+            let mut loaded = Buf::new();
+            loaded.extend_from_slice(b"by ");
+            assert_eq!(f.load_bytes(at(HERE, 64), 13, &mut loaded), Ok(()));
+            assert_eq!(loaded[..], *b"by \x08\0\0\0\0\0\0\0\x09\0\0\0\0");
             assert!(f.raw(at(HERE, BYTES), 0).is_ok(), "nothing can be at the end");
         })
     });
@@ -439,6 +443,7 @@ fn an_unmapped_region_takes_none<C: Cluster>() {
                 assert_eq!(f.store_before(place, 1), Err(error));
                 assert_eq!(f.announce(place, 1), Err(error));
                 assert_eq!(f.load(place), Err(error));
+                assert_eq!(f.load_bytes(place, 1, &mut Buf::new()), Err(error));
                 assert_eq!(f.raw(place, 1), Err(error));
             }
             assert_eq!(word(f, at(THERE, 0)).await, 0);

@@ -133,6 +133,10 @@ impl Fabric for ShmThread {
         self.memory.load(at)
     }
 
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        self.memory.load_bytes(at, len, buf)
+    }
+
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
         self.memory.reload(at)
     }

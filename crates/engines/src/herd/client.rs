@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric, Messages};
+use loch_fabric::{Buf, Fabric, Messages, VerbCount};
 
 use super::key::KeyHash;
 use crate::epoch::Session;
@@ -59,6 +59,12 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// The fabric, for its counters.
     pub fn fabric(&self) -> &F {
         &self.fabric
+    }
+
+    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
+    /// sent, and its reply, which the worker sent.
+    pub fn counted(&self) -> VerbCount {
+        self.requester.counted(&self.fabric)
     }
 
     /// What was counted besides verbs.

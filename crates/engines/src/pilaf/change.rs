@@ -12,11 +12,10 @@
 //!    that replaces it is in memory, and may be filled anew at once. The pointer's checksums are
 //!    what tells a reader so (`layout.rs`, invariant 3).
 
-use loch_fabric::Fabric;
+use loch_fabric::{Buf, Fabric};
 
 use super::buddy::order_of;
 use super::hash::KeyHash;
-use super::index::copy_out;
 use super::layout::{Entry, extent_addr, extent_parts};
 use super::store::{Pin, Store, out_of_memory};
 use crate::error::EngineError;
@@ -189,13 +188,8 @@ impl Store {
         if entry.value_len != 8 {
             return Err(EngineError::NotACounter { len: u64::from(entry.value_len) });
         }
-        let mut extent = Vec::with_capacity(entry.extent_len());
-        copy_out(
-            fabric,
-            extent_addr(self.shape.root, entry.grain),
-            entry.extent_len(),
-            &mut extent,
-        )?;
+        let (mut extent, len) = (Buf::new(), entry.extent_len());
+        fabric.load_bytes(extent_addr(self.shape.root, entry.grain), len, &mut extent)?;
         let bytes = extent[entry.value_at()..].try_into().expect("eight bytes");
         Ok(u64::from_le_bytes(bytes))
     }

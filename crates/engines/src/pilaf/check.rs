@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use loch_fabric::Fabric;
+use loch_fabric::{Buf, Fabric};
 
 use super::buddy::order_of;
 use super::hash::{KeyHash, candidates};
-use super::index::{Index, copy_out};
+use super::index::Index;
 use super::layout::{GRAIN_BYTES, extent_addr};
 use super::store::Store;
 use crate::error::EngineError;
@@ -41,9 +41,9 @@ impl Store {
             if entry.is_empty() {
                 continue;
             }
-            let mut extent = Vec::new();
+            let mut extent = Buf::new();
             let at = extent_addr(self.shape.root, entry.grain);
-            copy_out(fabric, at, entry.extent_len(), &mut extent)?;
+            fabric.load_bytes(at, entry.extent_len(), &mut extent)?;
             if !entry.verifies(&extent) {
                 report.broken.push(format!("slot {slot}: its extent does not verify"));
             }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric, Messages, RemoteAddr};
+use loch_fabric::{Buf, Fabric, Messages, RemoteAddr, VerbCount};
 
 use super::get::{ReadCounts, Reader};
 use super::path::SendOrWrite;
@@ -72,6 +72,12 @@ impl<F: Fabric + Messages> Client<F> {
     /// What was counted of reads.
     pub fn reads(&self) -> &ReadCounts {
         self.reader.counts()
+    }
+
+    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
+    /// sent, and its reply, which the worker sent.
+    pub fn counted(&self) -> VerbCount {
+        self.requester.counted(&self.fabric)
     }
 
     /// What was counted of requests, besides verbs.

@@ -219,21 +219,3 @@ fn holds<F: Fabric>(
     }
     Ok(true)
 }
-
-/// Appends `len` bytes from the aligned place `at` of the server's own memory.
-///
-/// # Errors
-/// The fabric's.
-pub fn copy_out<F: Fabric>(
-    fabric: &F,
-    at: RemoteAddr,
-    len: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), EngineError> {
-    let start = out.len();
-    for i in 0..len.div_ceil(8) {
-        out.extend_from_slice(&fabric.load(at.add(i as u64 * 8))?.to_le_bytes());
-    }
-    out.truncate(start + len);
-    Ok(())
-}

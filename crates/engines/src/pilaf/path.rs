@@ -9,7 +9,7 @@
 use loch_fabric::{Buf, Fabric, FabricError, Messages, RemoteAddr};
 
 use crate::requests::path::Path;
-use crate::requests::{BySend, ByWrite, RequestPath, WorkerId};
+use crate::requests::{BySend, ByWrite, RequestPath, Sent, WorkerId};
 
 /// Requests by SEND, and by WRITE where they are too long for that.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl<F: Fabric + Messages> RequestPath<F> for SendOrWrite<F::Peer> {
         to: WorkerId,
         slot: (RemoteAddr, u32),
         message: Buf,
-    ) -> (Buf, Result<bool, FabricError>) {
+    ) -> (Buf, Result<Sent, FabricError>) {
         if message.len() <= fabric.message_bytes_max().min(self.send_bytes_max) {
             return self.send.send(fabric, to, slot, message).await;
         }

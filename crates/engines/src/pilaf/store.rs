@@ -4,11 +4,11 @@
 //! (a larger index) and `check.rs`. Everything here that is not in the region is made again from
 //! nothing when a server starts.
 
-use loch_fabric::{Fabric, RemoteAddr};
+use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use super::buddy::{Buddy, order_of};
 use super::hash::KeyHash;
-use super::index::{Index, copy_out};
+use super::index::Index;
 use super::layout::{ARENA_OFFSET, GRAIN_BYTES, LINE_BYTES, Root, WAYS, extent_addr};
 use super::versions::Versions;
 use crate::error::EngineError;
@@ -84,7 +84,7 @@ pub struct Store {
     pub(super) pins: Vec<Pin>,
     /// Grains of extents of changes that are prepared.
     pub(super) prepared_grains: u64,
-    scratch: Vec<u8>,
+    scratch: Buf,
 }
 
 /// A key and its state.
@@ -118,7 +118,7 @@ impl Store {
             is_open: false,
             pins: Vec::new(),
             prepared_grains: 0,
-            scratch: Vec::new(),
+            scratch: Buf::new(),
         })
     }
 
@@ -182,7 +182,7 @@ impl Store {
         };
         self.scratch.clear();
         let at = extent_addr(self.shape.root, entry.grain);
-        copy_out(fabric, at, entry.extent_len(), &mut self.scratch)?;
+        fabric.load_bytes(at, entry.extent_len(), &mut self.scratch)?;
         let expires_at_ms = entry.expires_at_ms(&self.scratch);
         if expires_at_ms.is_some_and(|ms| ms <= now_ms) {
             return Ok(None);
@@ -219,7 +219,7 @@ impl Store {
         }
         self.scratch.clear();
         let at = extent_addr(self.shape.root, entry.grain);
-        copy_out(fabric, at, entry.extent_len(), &mut self.scratch)?;
+        fabric.load_bytes(at, entry.extent_len(), &mut self.scratch)?;
         let (key, value) = self.scratch[entry.key_at()..].split_at(entry.key_len as usize);
         let (version, expires_at_ms) = (entry.version, entry.expires_at_ms(&self.scratch));
         Ok(Some((key, Change::Put { value, version, expires_at_ms })))

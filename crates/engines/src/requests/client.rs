@@ -12,7 +12,7 @@ use loch_fabric::{Buf, Fabric, FabricError, RegionId, VerbCount};
 use super::counts::{Counts, Ways};
 use super::layout::{RequestMap, WorkerId};
 use super::message::{REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket};
-use super::path::{Path, ReplyPath, RequestPath};
+use super::path::{Path, ReplyPath, RequestPath, Sent};
 use super::reply::Answer;
 use super::wait::breathe;
 use super::window::{Line, Replies, UnderWay};
@@ -317,9 +317,11 @@ impl<P: Path, R: Path> Requester<P, R> {
             let (mut message, sent) = self.requests.send(fabric, to, slot, message).await;
             message.clear();
             self.scratch.borrow_mut().push(message);
-            let waited = match sent {
-                Ok(waited) => waited,
-                Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => false,
+            let way = match sent {
+                Ok(way) => way,
+                Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => {
+                    Sent::Written
+                }
                 Err(error) if !arrived => return Err(error.into()),
                 Err(_) => return Err(self.unknown(to)),
             };
@@ -327,12 +329,8 @@ impl<P: Path, R: Path> Requester<P, R> {
             let patience = self.timing.resend_us << attempt.min(DOUBLINGS_MAX);
             let again = fabric.now_us().saturating_add(patience).min(until);
             if let Some(head) = self.reply_until(fabric, &ticket, expected, again, buf).await? {
-                let ways = Ways {
-                    requests_by_send: P::BY_SEND,
-                    replies_by_send: R::BY_SEND,
-                    is_remote: slot.0.region() != self.home,
-                    waited,
-                };
+                let is_remote = slot.0.region() != self.home;
+                let ways = Ways { request: way, reply_by_send: R::BY_SEND, is_remote };
                 self.counts.count(&ticket, &head, ways);
                 return Ok(sort(line, head, attempt));
             }

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use loch_fabric::VerbCount;
 
 use super::message::{ReplyHead, Ticket};
+use super::path::Sent;
 
 /// What a client counts besides verbs.
 #[derive(Debug, Default)]
@@ -22,12 +23,10 @@ pub struct Counts {
 /// The ways that a request and its reply took.
 #[derive(Clone, Copy)]
 pub(super) struct Ways {
-    pub requests_by_send: bool,
-    pub replies_by_send: bool,
+    pub request: Sent,
+    pub reply_by_send: bool,
     /// Whether the worker is another node's.
     pub is_remote: bool,
-    /// Whether the request was waited for, so that the fabric counted a round trip.
-    pub waited: bool,
 }
 
 impl Counts {
@@ -41,19 +40,21 @@ impl Counts {
     #[inline]
     pub(super) fn count(&self, ticket: &Ticket, head: &ReplyHead, ways: Ways) {
         self.answered.set(self.answered.get() + 1);
-        let sends = ways.requests_by_send || ways.replies_by_send;
-        if !ways.is_remote && !sends {
+        let was_sent = ways.request == Sent::Datagram;
+        let is_stored = !ways.is_remote;
+        let request = if was_sent { ticket.message_len() } else { 0 };
+        let reply = if ways.reply_by_send || !is_stored { head.message_len() } else { 0 };
+        let verbs = u64::from(was_sent) + u64::from(reply > 0);
+        if verbs == 0 {
             return;
         }
-        let request = if ways.requests_by_send { ticket.message_len() } else { 0 };
-        let bytes = (request + head.message_len()) as u64;
-        let verbs = 1 + u64::from(ways.requests_by_send);
+        let bytes = (request + reply) as u64;
         let is_remote = u64::from(ways.is_remote);
         let beside = VerbCount {
             verbs,
             remote_verbs: verbs * is_remote,
-            round_trips: u64::from(!ways.waited),
-            writes: u64::from(!ways.replies_by_send),
+            round_trips: u64::from(ways.request != Sent::Awaited),
+            writes: u64::from(!ways.reply_by_send),
             bytes,
             remote_bytes: bytes * is_remote,
             ..VerbCount::default()

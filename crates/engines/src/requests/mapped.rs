@@ -6,13 +6,16 @@ use super::message::{
     POLL_WORD_FROM_END, REPLY_TRAILER_BYTES, REQUEST_TRAILER_BYTES, ReplyHead, Ticket, has_checksum,
 };
 
-/// Words loaded before they are appended together.
-const CHUNK_WORDS: usize = 32;
-
 /// The address of the word that tells of a message in a slot of `bytes` bytes.
 #[inline]
 pub(super) fn poll_addr(slot: RemoteAddr, bytes: u32) -> RemoteAddr {
-    slot.add(u64::from(bytes) - POLL_WORD_FROM_END as u64)
+    start_of(slot, bytes, POLL_WORD_FROM_END)
+}
+
+/// Where a message of `len` bytes begins in a slot of `bytes` bytes.
+#[inline]
+pub(super) fn start_of(slot: RemoteAddr, bytes: u32, len: usize) -> RemoteAddr {
+    slot.add(u64::from(bytes) - len as u64)
 }
 
 /// The request at the end of a slot, and all of its bytes in `message`; `None` if there is none, or
@@ -24,7 +27,6 @@ pub(super) fn load_request<F: Fabric>(
     bytes: u32,
     message: &mut Buf,
 ) -> Result<Option<Ticket>, FabricError> {
-    let end = slot.add(u64::from(bytes));
     let trailer = load_words(fabric, slot, bytes, REQUEST_TRAILER_BYTES)?;
     let [a, b, c, d, ..] = trailer;
     let Some(ticket) = Ticket::parse([a, b, c, d]) else { return Ok(None) };
@@ -33,7 +35,7 @@ pub(super) fn load_request<F: Fabric>(
         return Ok(None);
     }
     message.clear();
-    load(fabric, end, len, len - REQUEST_TRAILER_BYTES, message)?;
+    fabric.load_bytes(start_of(slot, bytes, len), len - REQUEST_TRAILER_BYTES, message)?;
     append(&trailer[..REQUEST_TRAILER_BYTES / 8], message);
     Ok(has_checksum(message).then_some(ticket))
 }
@@ -48,7 +50,6 @@ pub(super) fn load_reply<F: Fabric>(
     expected: impl Fn(&ReplyHead) -> bool,
     message: &mut Buf,
 ) -> Result<Option<ReplyHead>, FabricError> {
-    let end = slot.add(u64::from(bytes));
     let trailer = load_words(fabric, slot, bytes, REPLY_TRAILER_BYTES)?;
     let [a, b, c, d, e, _] = trailer;
     let Some(head) = ReplyHead::parse([a, b, c, d, e]) else { return Ok(None) };
@@ -57,7 +58,7 @@ pub(super) fn load_reply<F: Fabric>(
         return Ok(None);
     }
     message.clear();
-    load(fabric, end, len, len - REPLY_TRAILER_BYTES, message)?;
+    fabric.load_bytes(start_of(slot, bytes, len), len - REPLY_TRAILER_BYTES, message)?;
     append(&trailer, message);
     Ok(has_checksum(message).then_some(head))
 }
@@ -71,34 +72,11 @@ fn load_words<F: Fabric>(
     len: usize,
 ) -> Result<[u64; REPLY_TRAILER_BYTES / 8], FabricError> {
     let mut words = [0; REPLY_TRAILER_BYTES / 8];
-    let at = slot.add(u64::from(bytes) - len as u64);
+    let at = start_of(slot, bytes, len);
     for (i, word) in words[..len / 8].iter_mut().enumerate() {
         *word = fabric.load(at.add(i as u64 * 8))?;
     }
     Ok(words)
-}
-
-/// Appends the first `count` bytes of the last `len` before `end`; both are multiples of 8.
-#[inline]
-fn load<F: Fabric>(
-    fabric: &F,
-    end: RemoteAddr,
-    len: usize,
-    count: usize,
-    message: &mut Buf,
-) -> Result<(), FabricError> {
-    let start = RemoteAddr::new(end.region(), end.offset() - len as u64);
-    let mut words = [0; CHUNK_WORDS];
-    let mut next = 0;
-    while next < count {
-        let words = &mut words[..CHUNK_WORDS.min((count - next) / 8)];
-        for (i, word) in words.iter_mut().enumerate() {
-            *word = fabric.load(start.add((next + i * 8) as u64))?;
-        }
-        append(words, message);
-        next += words.len() * 8;
-    }
-    Ok(())
 }
 
 #[inline(always)]

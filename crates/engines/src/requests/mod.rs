@@ -119,7 +119,7 @@ pub use counts::Counts;
 pub use layout::{Area, RequestMap, Service, WorkerId};
 pub use message::{Request, Ticket};
 pub use path::{
-    BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, SentReplies, WrittenReplies,
+    BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
 };
 pub use reply::{Answer, Failure, Short};
 pub use wait::{breathe, within};

@@ -20,10 +20,21 @@ pub trait Path {
     const BY_SEND: bool;
 }
 
+/// How a request was sent, and so what the fabric's counters know of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// As a datagram, of which they know nothing.
+    Datagram,
+    /// By WRITE, which nobody waited for: no round trip. Or by a store, which is no verb.
+    Written,
+    /// By WRITE, and its round trip was waited for.
+    Awaited,
+}
+
 /// How a client's requests reach workers.
 pub trait RequestPath<F: Fabric>: Path {
     /// Sends a message to a worker. `slot` is the slot, of `bytes` bytes, where the worker looks for
-    /// it. Gives the buffer back, and says whether a round trip was waited for.
+    /// it. Gives the buffer back.
     ///
     /// # Errors
     /// The fabric's. [`FabricError::OutcomeUnknown`] alone leaves open whether it arrived.
@@ -33,7 +44,7 @@ pub trait RequestPath<F: Fabric>: Path {
         to: WorkerId,
         slot: (RemoteAddr, u32),
         message: Buf,
-    ) -> impl Future<Output = (Buf, Result<bool, FabricError>)>;
+    ) -> impl Future<Output = (Buf, Result<Sent, FabricError>)>;
 }
 
 /// How replies reach a client.
@@ -64,26 +75,25 @@ pub trait ReplyPath<F: Fabric>: Path {
     ) -> Result<(), FabricError>;
 }
 
-/// WRITEs a message into the end of a slot; whether a round trip was waited for. What fits a cache
-/// line goes inline and unsignaled.
+/// WRITEs a message into the end of a slot. What fits a cache line goes inline and unsignaled.
 pub(super) async fn write<F: Fabric>(
     fabric: &F,
     home: RegionId,
     (slot, bytes): (RemoteAddr, u32),
     message: Buf,
-) -> (Buf, Result<bool, FabricError>) {
+) -> (Buf, Result<Sent, FabricError>) {
     debug_assert!(message.len() <= bytes as usize, "a slot has room for its longest message");
-    let at = slot.add(u64::from(bytes) - message.len() as u64);
+    let at = mapped::start_of(slot, bytes, message.len());
     if slot.region() == home {
         let done = fabric.store(at, &[&message]);
-        return (message, done.map(|()| false));
+        return (message, done.map(|()| Sent::Written));
     }
     if message.len() <= CACHE_LINE_BYTES {
         let done = fabric.write_unsignaled(at, &message);
-        return (message, done.map(|()| false));
+        return (message, done.map(|()| Sent::Written));
     }
     let (message, done) = fabric.write(at, message).await;
-    (message, done.map(|()| true))
+    (message, done.map(|()| Sent::Awaited))
 }
 
 /// Requests by WRITE over reliable connections (nessie §5).
@@ -105,7 +115,7 @@ impl<F: Fabric> RequestPath<F> for ByWrite {
         _: WorkerId,
         slot: (RemoteAddr, u32),
         message: Buf,
-    ) -> (Buf, Result<bool, FabricError>) {
+    ) -> (Buf, Result<Sent, FabricError>) {
         write(fabric, self.home, slot, message).await
     }
 }
@@ -129,14 +139,14 @@ impl<F: UnreliableWrites> RequestPath<F> for ByUnreliableWrite {
         _: WorkerId,
         (slot, bytes): (RemoteAddr, u32),
         message: Buf,
-    ) -> (Buf, Result<bool, FabricError>) {
-        let at = slot.add(u64::from(bytes) - message.len() as u64);
+    ) -> (Buf, Result<Sent, FabricError>) {
+        let at = mapped::start_of(slot, bytes, message.len());
         let done = if slot.region() == self.home {
             fabric.store(at, &[&message])
         } else {
             fabric.write_unreliable(at, &message)
         };
-        (message, done.map(|()| false))
+        (message, done.map(|()| Sent::Written))
     }
 }
 
@@ -167,9 +177,9 @@ impl<F: Fabric + Messages> RequestPath<F> for BySend<F::Peer> {
         to: WorkerId,
         _: (RemoteAddr, u32),
         message: Buf,
-    ) -> (Buf, Result<bool, FabricError>) {
+    ) -> (Buf, Result<Sent, FabricError>) {
         let done = fabric.send(self.worker(to), &message);
-        (message, done.map(|()| false))
+        (message, done.map(|()| Sent::Datagram))
     }
 }
 

@@ -188,8 +188,8 @@ impl ShmEndpoint {
     /// Completes a READ: appends its bytes to `buf`.
     ///
     /// # Safety
-    /// `place` must come from [`Self::post_read`] with the same `len`, and `self` must have been
-    /// borrowed since.
+    /// `place` must come from [`Self::post_read`] or [`Self::locate`] with the same `len`, and `self`
+    /// must have been borrowed since.
     #[inline(always)]
     pub(super) unsafe fn complete_read(&self, place: *const u8, len: usize, buf: &mut Buf) {
         // SAFETY: by this function's contract `place` has `len` mapped bytes; `append_with` gives
@@ -431,6 +431,14 @@ impl Fabric for ShmEndpoint {
     #[inline(always)]
     fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
         Ok(words::load(self.word(at, false)?))
+    }
+
+    #[inline]
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        let place = self.locate(at, len, false)?;
+        // SAFETY: `locate` gave `len` mapped bytes, and nothing came between.
+        unsafe { self.complete_read(place, len, buf) };
+        Ok(())
     }
 
     #[inline(always)]

@@ -497,6 +497,16 @@ impl Fabric for SimEndpoint {
         self.own_word(at)
     }
 
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        let end = buf.len() + len;
+        for offset in (0..len as u64).step_by(8) {
+            buf.extend_from_slice(&self.own_word(at.add(offset))?.to_le_bytes());
+        }
+        buf.truncate(end);
+        self.work((len as f64 / self.world.profile.copy_gbyte_s) as u64);
+        Ok(())
+    }
+
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
         self.own_word(at)
     }

@@ -208,6 +208,10 @@ impl Fabric for VerbsEndpoint {
         self.local.load(at)
     }
 
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        self.local.load_bytes(at, len, buf)
+    }
+
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
         self.local.reload(at)
     }

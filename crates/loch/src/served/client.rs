@@ -196,11 +196,9 @@ impl Served {
                 let retries = counters.retries + reader.retries.get();
                 Counters { retries, ..counters }
             }
-            Engine::Herd(client) => of(client.fabric().counters().snapshot(), client.counts()),
-            Engine::HerdBySend(client) => {
-                of(client.fabric().counters().snapshot(), client.counts())
-            }
-            Engine::Pilaf(client) => of(client.fabric().counters().snapshot(), client.requests()),
+            Engine::Herd(client) => of(client.counted(), client.counts()),
+            Engine::HerdBySend(client) => of(client.counted(), client.counts()),
+            Engine::Pilaf(client) => of(client.counted(), client.requests()),
             Engine::Observer(it) => {
                 Counters { verbs: it.fabric.counters().snapshot(), ..Counters::default() }
             }

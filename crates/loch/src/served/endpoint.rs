@@ -150,6 +150,11 @@ impl<M> Fabric for Patient<M> {
     }
 
     #[inline]
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        self.fabric.load_bytes(at, len, buf)
+    }
+
+    #[inline]
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
         self.fabric.reload(at)
     }

@@ -8,16 +8,14 @@ use loch_engines::herd::storage::{Mode, Partition, Plan};
 use loch_engines::herd::{self, DEPTH_DEFAULT, Settings, Worker};
 use loch_engines::limits::HERD_ITEM_BYTES_MAX;
 use loch_engines::operation::{PutOptions, Value};
-use loch_engines::requests::message::REPLY_TRAILER_BYTES;
 use loch_engines::requests::{Area, BySend, ByUnreliableWrite, RequestMap, Service, WorkerId};
+use loch_fabric::Buf;
 use loch_fabric::sim::ProcessId;
-use loch_fabric::{Buf, Fabric};
 
 use super::costs::Costs;
 use super::design::{Design, Meter, Place, Seat, after_turn, service, timing_by_send};
 use super::host::Host;
 use super::nessie::places;
-use super::replies::Messages;
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
 use crate::bench::target::loch::store::Store;
@@ -40,11 +38,8 @@ pub struct Herd {
     seed: u64,
 }
 
-/// A client, and what it was answered.
-pub struct Client {
-    herd: herd::Client<Host, ByUnreliableWrite>,
-    replies: Messages,
-}
+/// A client.
+pub type Client = herd::Client<Host, ByUnreliableWrite>;
 
 impl Design for Herd {
     type Client = Client;
@@ -85,7 +80,7 @@ impl Design for Herd {
         let workers = BySend { workers: workers.to_vec(), per_node };
         let requests = ByUnreliableWrite { home };
         let (map, session) = (self.map.clone(), &seat.session);
-        let herd = herd::Client::new(
+        herd::Client::new(
             host,
             map,
             session,
@@ -94,8 +89,7 @@ impl Design for Herd {
             workers,
             timing_by_send(),
             self.seed,
-        );
-        Client { herd, replies: Messages::default() }
+        )
     }
 
     fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
@@ -121,16 +115,11 @@ impl Store for Client {
     type Found = Value;
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        let found = self.herd.get(key, buf).await?;
-        let value = found.as_ref().map_or(0, |value| value.len());
-        self.replies.note(1, 1, value.next_multiple_of(8) + REPLY_TRAILER_BYTES);
-        Ok(found)
+        Client::get(self, key, buf).await
     }
 
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.herd.put(key, value, PutOptions::default()).await?;
-        self.replies.note(1, 1, REPLY_TRAILER_BYTES);
-        Ok(())
+        Client::put(self, key, value, PutOptions::default()).await.map(|_| ())
     }
 
     fn into_buf(found: Value) -> Buf {
@@ -138,11 +127,11 @@ impl Store for Client {
     }
 
     fn counted(&self) -> VerbCount {
-        self.herd.fabric().counters().snapshot() + self.replies.count()
+        Client::counted(self)
     }
 
     fn retries(&self) -> u64 {
-        self.herd.counts().resent.get()
+        self.counts().resent.get()
     }
 
     async fn leave(&self) -> Result<(), EngineError> {

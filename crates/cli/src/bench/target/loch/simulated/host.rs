@@ -346,6 +346,10 @@ impl Fabric for Host {
         self.endpoint.load(at)
     }
 
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+        self.endpoint.load_bytes(at, len, buf)
+    }
+
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
         self.endpoint.reload(at)
     }

@@ -30,7 +30,6 @@ mod herd;
 mod host;
 mod nessie;
 mod pilaf;
-mod replies;
 mod served;
 
 use std::cell::{Cell, RefCell};

@@ -7,18 +7,16 @@ use std::sync::Arc;
 
 use loch::VerbCount;
 use loch_engines::EngineError;
-use loch_engines::operation::{Operation, PutOptions, Value};
+use loch_engines::operation::{PutOptions, Value};
 use loch_engines::pilaf::{self, Access, Logging, NoStorage, Server, Shape};
-use loch_engines::requests::message::{REPLY_TRAILER_BYTES, Ticket};
 use loch_engines::requests::{Area, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{DATAGRAM_BYTES_MAX, ProcessId};
-use loch_fabric::{Buf, Fabric, RemoteAddr};
+use loch_fabric::{Buf, RemoteAddr};
 
 use super::costs::Costs;
 use super::design::{Design, Meter, Place, Seat, after_turn, service, timing_by_send};
 use super::host::Host;
 use super::nessie::places;
-use super::replies::Messages;
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
 use crate::bench::target::loch::store::Store;
@@ -39,11 +37,8 @@ pub struct Pilaf {
     costs: Costs,
 }
 
-/// A client, and what it sent and was answered.
-pub struct Client {
-    pilaf: pilaf::Client<Host>,
-    messages: Messages,
-}
+/// A client.
+pub type Client = pilaf::Client<Host>;
 
 impl Design for Pilaf {
     type Client = Client;
@@ -93,9 +88,7 @@ impl Design for Pilaf {
             value_bytes_max: self.shapes[0].value_bytes_max,
             send_bytes_max: DATAGRAM_BYTES_MAX,
         };
-        let pilaf =
-            pilaf::Client::new(seat.host(self.costs), access, &seat.session, timing_by_send());
-        Client { pilaf, messages: Messages::default() }
+        pilaf::Client::new(seat.host(self.costs), access, &seat.session, timing_by_send())
     }
 
     fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
@@ -119,20 +112,11 @@ impl Store for Client {
     type Found = Value;
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.pilaf.get(key, buf).await
+        Client::get(self, key, buf).await
     }
 
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        let options = PutOptions::default();
-        self.pilaf.put(key, value, options).await?;
-        let put = Operation::Put { value, options };
-        let request = Ticket::new(0, 0, key, Some(&put)).message_len();
-        // What no datagram holds was WRITTEN and waited for, which the fabric counted.
-        match request <= DATAGRAM_BYTES_MAX {
-            true => self.messages.note(2, 1, request + REPLY_TRAILER_BYTES),
-            false => self.messages.note(1, 0, REPLY_TRAILER_BYTES),
-        }
-        Ok(())
+        Client::put(self, key, value, PutOptions::default()).await.map(|_| ())
     }
 
     fn into_buf(found: Value) -> Buf {
@@ -140,11 +124,11 @@ impl Store for Client {
     }
 
     fn counted(&self) -> VerbCount {
-        self.pilaf.fabric().counters().snapshot() + self.messages.count()
+        Client::counted(self)
     }
 
     fn retries(&self) -> u64 {
-        self.pilaf.requests().resent.get()
+        self.requests().resent.get()
     }
 
     async fn leave(&self) -> Result<(), EngineError> {
