@@ -5,9 +5,6 @@
 #
 #   scripts/simulated-servers.sh [--smoke] [FOLDER]     default folder: docs/results
 #
-# Background processes (nessie §6.1) are not part of it: the simulator knows nothing of a scheduler
-# that pins workers to cores.
-#
 # Writes FOLDER/simulated-servers.jsonl, one object a line: headers that say what is measured, and
 # below each the results of `loch bench --fabric sim --json`. With --smoke everything is tiny and says
 # nothing: it shows that the script works. LOCH names a binary to use instead of building one.

@@ -144,15 +144,6 @@ impl ServerOptions {
                 "--client-hosts are simulated: add --fabric sim, or drop it",
             ));
         }
-        if let (Some(engine), true) =
-            (served, spec.background_hogs > 0 && spec.fabric == Fabric::Sim)
-        {
-            return Err(BenchError::usage(format!(
-                "--background-hogs: how workers of {} share cores with others is not simulated: \
-                 drop it, or simulate nessie alone",
-                engine.name()
-            )));
-        }
         if self.workers > 1 && spec.engines.contains(&Engine::Pilaf) {
             return Err(BenchError::usage(format!(
                 "--workers {}: pilaf has one server on each node; give it a run of its own",
@@ -276,7 +267,6 @@ mod tests {
             ("--workers 2", "--workers", "nessie-server"),
             ("--fabric sim --window 2", "--window", "nessie-server"),
             ("--engine herd --client-hosts 2", "--client-hosts", "--fabric sim"),
-            ("--fabric sim --engine herd --background-hogs 1", "--background-hogs", "drop it"),
             ("--fabric sim --engine herd,pilaf --workers 2", "--workers", "pilaf"),
             ("--fabric sim --workers 0", "--workers", "1.."),
             ("--fabric sim --window 257", "--window", "256"),

@@ -107,8 +107,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "X", default_value_t = 1)]
     pub seed: u64,
     /// Busy-looping processes beside the measurement; with --fabric sim on every node's host,
-    /// whose 12 cores they share with the clients there (without hogs each client has its own).
-    /// Workers beside hogs are not simulated
+    /// whose 12 cores they share with its clients and workers (without hogs each has its own)
     #[arg(long, value_name = "H", default_value_t = 0)]
     pub background_hogs: u32,
     /// Stores to measure beside Loch: memcached, redis, lmdb
