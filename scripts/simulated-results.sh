@@ -35,9 +35,11 @@ group() {
     "$1" "$commit" "$(date -u +%F)" "$2" >>"$results"
 }
 
-# Runs the bench. In a smoke run there are few records and little time.
+# Runs the bench, with uniform keys unless told otherwise. In a smoke run there are few records and
+# little time.
 run() {
-  local variant=$1 options=(--fabric sim --json --dist uniform "${@:2}") at
+  local variant=$1 options=(--fabric sim --json "${@:2}") at
+  [[ " ${options[*]} " == *" --dist "* ]] || options+=(--dist uniform)
   for at in "${!options[@]}"; do
     [ -z "$smoke" ] || [ "${options[at]}" != --records ] || options[at + 1]=$smoke_records
     [ -z "$smoke" ] || [ "${options[at]}" != --seconds ] || options[at + 1]=0.0001

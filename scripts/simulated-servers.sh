@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the engines whose servers take part, beside the ones whose servers do not, on simulated
-# clusters of the papers' scale. Takes about a quarter of an hour and 6 GiB of memory. Times are virtual,
+# clusters of the papers' scale. Takes about half an hour and 6 GiB of memory. Times are virtual,
 # so the results are the same on any machine.
 #
 #   scripts/simulated-servers.sh [--smoke] [FOLDER]     default folder: docs/results
@@ -14,40 +14,81 @@ smoke_records=600
 # shellcheck source=scripts/simulated-results.sh
 . "$(dirname "$0")/simulated-results.sh"
 
-# nessie §6.2, Figures 5 to 7: 15 nodes, 12 threads each. With nessie all of them are clients; with
-# the others some are workers, as many as the paper found best (§6). A node of the paper holds 20 GB;
-# here there are so few records that memory suffices, but many times as many as operations under
-# way. Caches, which would hold few of 20 GB, are off, and as in the paper the hybrid version has
-# neither filter bits nor multiple READs; nessie-hybrid+ has both.
-group "Figures 5 to 7 of the Nessie paper" \
-  "--profile connectx3-10g --nodes 15 --clients C --workers W --lanes 1 --key-size 128 --value-size V --reads S --records R --index-fill 40 --cache off"
-while read -r size records seconds; do
+# Clusters of the Nessie paper: 15 nodes, 12 threads each. With nessie all of them are clients; with
+# the others some are workers, as many as the paper found best (nessie §6). A node of the paper holds
+# 20 GB; here there are so few records that memory suffices, but many times as many as operations
+# under way.
+cluster() { # VARIANT WORKERS SIZE READS OPTION…
+  local variant=$1 workers=$2 size=$3 reads=$4 records seconds
+  read -r records seconds <<<"${sizes[$size]}"
+  run "$variant" --profile connectx3-10g --nodes 15 --clients $((15 * (12 - workers))) --lanes 1 \
+    --key-size 128 --value-size "$size" --records "$records" --index-fill 40 --reads "$reads" \
+    --seconds "${longer:-$seconds}" "${@:5}"
+}
+declare -A sizes=(
+  [256]="60000 0.002" [2KiB]="60000 0.003" [4KiB]="60000 0.003" [8KiB]="30000 0.005"
+  [16KiB]="15000 0.01" [32KiB]="9000 0.02" [64KiB]="6000 0.03" [128KiB]="3000 0.04"
+)
+command="--profile connectx3-10g --nodes 15 --clients C --workers W --lanes 1 --key-size 128 --value-size V --reads S --records R --index-fill 40"
+
+# Workers of a node that the paper found best.
+server_workers() { [ "$1" = 256 ] && echo 3 || echo 2; }                     # SIZE
+hybrid_workers() {                                                           # SIZE READS
+  case $1,$2 in
+    64KiB,0.5 | 128KiB,0.5) echo 2 ;;
+    *,0.5) echo 3 ;;
+    *) echo 1 ;;
+  esac
+}
+hybrid=(--engine nessie-hybrid --filter-bits off --multi-read off)
+
+# nessie §6.1, Figure 4. Long enough for many of the scheduler's slices.
+group "Figure 4 of the Nessie paper" "$command --cache off --background-hogs H"
+for hogs in 0 1 2 4 6 8 10 12; do
+  longer=0.05
+  options=(16KiB 0.9 --cache off --background-hogs "$hogs")
+  cluster nessie 0 "${options[@]}" --engine nessie
+  cluster nessie-server 2 "${options[@]}" --engine nessie-server --workers 2
+  cluster nessie-hybrid 1 "${options[@]}" "${hybrid[@]}" --workers 1
+  longer=
+done
+
+# nessie §6.2, Figures 5 to 7 and Table 1. Caches, which would hold few of 20 GB, are off, and as in
+# the paper the hybrid version has neither filter bits nor multiple READs; nessie-hybrid+ has both.
+group "Figures 5 to 7 of the Nessie paper" "$command --cache off"
+for size in 256 2KiB 4KiB 8KiB 16KiB 32KiB 64KiB 128KiB; do
   for reads in 0.5 0.9 0.99; do
-    server=2
-    [ "$size" != 256 ] || server=3
-    hybrid=3
-    [ "$size" != 128KiB ] || hybrid=2
-    [ "$reads" = 0.5 ] || hybrid=1
-    cluster() {
-      local variant=$1 workers=$2
-      run "$variant" --profile connectx3-10g --nodes 15 --clients $((15 * (12 - workers))) \
-        --lanes 1 --key-size 128 --value-size "$size" --records "$records" --index-fill 40 \
-        --cache off --reads "$reads" --seconds "$seconds" "${@:3}"
-    }
-    cluster nessie 0 --engine nessie
-    cluster nessie-published 0 --engine nessie-published
-    cluster nessie-server "$server" --engine nessie-server --workers "$server"
-    cluster nessie-hybrid "$hybrid" --engine nessie-hybrid --workers "$hybrid" --filter-bits off \
-      --multi-read off
-    cluster nessie-hybrid+ "$hybrid" --engine nessie-hybrid --workers "$hybrid"
+    server=$(server_workers "$size")
+    workers=$(hybrid_workers "$size" "$reads")
+    cluster nessie 0 "$size" "$reads" --cache off --engine nessie
+    cluster nessie-published 0 "$size" "$reads" --cache off --engine nessie-published
+    cluster nessie-server "$server" "$size" "$reads" --cache off --engine nessie-server \
+      --workers "$server"
+    cluster nessie-hybrid "$workers" "$size" "$reads" --cache off "${hybrid[@]}" --workers "$workers"
+    cluster nessie-hybrid+ "$workers" "$size" "$reads" --cache off --engine nessie-hybrid \
+      --workers "$workers"
   done
-done <<'SIZES'
-256 60000 0.002
-2KiB 60000 0.003
-8KiB 30000 0.005
-16KiB 15000 0.01
-128KiB 3000 0.04
-SIZES
+done
+
+# nessie §6.2, Figures 12 and 13.
+group "Figure 12 of the Nessie paper" "$command --dist zipf:0.99"
+for size in 256 2KiB 8KiB 16KiB 128KiB; do
+  for reads in 0.5 0.9 0.99; do
+    server=$(server_workers "$size")
+    cluster nessie 0 "$size" "$reads" --dist zipf:0.99 --engine nessie
+    cluster nessie-published 0 "$size" "$reads" --dist zipf:0.99 --engine nessie-published
+    cluster nessie-server "$server" "$size" "$reads" --dist zipf:0.99 --engine nessie-server \
+      --workers "$server"
+  done
+done
+group "Figure 13 of the Nessie paper" "$command --dist zipf:0.99 --engine nessie-published SWITCH"
+for reads in 0.5 0.99; do
+  off=(--filter-bits off --cache off --previous-versions off --multi-read off)
+  for step in basic "+ filter" "+ caching" "+ previous versions" "+ multi-read"; do
+    cluster "$step" 0 16KiB "$reads" --dist zipf:0.99 --engine nessie-published "${off[@]}"
+    off=("${off[@]:2}")
+  done
+done
 
 # herd §5.2, Figure 9 (six server processes), and Figure 13 (one core and more): 51 clients on 17
 # machines, a window of 4, items of 16 + 32 bytes.

@@ -10,7 +10,7 @@ use loch_engines::epoch::Session;
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::operation::PutOptions;
 use loch_engines::pilaf::{Access, Client, Logging, Server, Shape, service};
-use loch_engines::requests::{Area, RequestMap, Timing, breathe};
+use loch_engines::requests::{Area, RequestMap, Timing};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
@@ -86,7 +86,7 @@ impl Rig {
                         *gave_up.borrow_mut() = Some(error.to_string());
                         break;
                     }
-                    breathe(server.fabric()).await;
+                    server.fabric().breathe().await;
                 }
                 while life.get() == own {
                     pauses.pause(5).await;

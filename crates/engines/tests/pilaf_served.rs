@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::pilaf::{Access, Client, Logging, Server, Shape};
-use loch_engines::requests::{Area, RequestMap, Service, WorkerId, breathe};
+use loch_engines::requests::{Area, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{ProcessId, SimEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
@@ -106,7 +106,7 @@ impl Engine for Pilaf {
                 assert_eq!(report.broken, Vec::<String>::new());
                 SNAPSHOTS.set(SNAPSHOTS.get().max(server.counts().snapshots));
             }
-            breathe(server.fabric()).await;
+            server.fabric().breathe().await;
         }
     }
 

@@ -12,7 +12,7 @@ use loch_engines::nessie::{self, CacheLimits, release_dead};
 use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
 use loch_engines::operation::PutOptions;
-use loch_engines::requests::{Service, Timing, WorkerId, breathe};
+use loch_engines::requests::{Service, Timing, WorkerId};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
@@ -64,7 +64,7 @@ async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
     let mut turns = worker.serve(LANES);
     loop {
         turns.turn().expect("its own memory is there");
-        breathe(worker.client().fabric()).await;
+        worker.client().fabric().breathe().await;
     }
 }
 

@@ -1,6 +1,8 @@
 //! The fabric trait: RDMA's semantics, and no more.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 
 use crate::limits::BUCKET_WORDS_MAX;
 use crate::{Buf, Counters, FabricError, RegionId, RemoteAddr};
@@ -43,6 +45,9 @@ pub struct Caps {
     /// What a round trip costs.
     pub round_trip: RoundTrip,
 }
+
+/// How long a thread that has nothing else to do lets pass before it looks again, at most.
+const BREATH_US: u64 = 1;
 
 /// One thread's way to the regions of a cluster.
 ///
@@ -205,4 +210,25 @@ pub trait Fabric {
 
     /// Waits for `us` microseconds of [`Fabric::now_us`], letting other lanes work.
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_;
+
+    /// Lets the other lanes have a turn: for who looks at memory until it changes. Pending once; a
+    /// thread without other lanes may be asked again after a microsecond at most.
+    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+        async {
+            let mut pause = pin!(self.pause(BREATH_US));
+            let mut taken = false;
+            let turn = poll_fn(|cx| {
+                // The pause is asked but once, so that whoever sleeps for it is woken; it is not
+                // waited for: whatever wakes the thread before is worth a look.
+                if std::mem::replace(&mut taken, true) {
+                    return Poll::Ready(());
+                }
+                if pause.as_mut().poll(cx).is_ready() {
+                    cx.waker().wake_by_ref();
+                }
+                Poll::Pending
+            });
+            turn.await;
+        }
+    }
 }

@@ -29,8 +29,8 @@ use crate::error::EngineError;
 use crate::operation::Operation;
 use crate::requests::{Answer, Failure, Inbox, Incoming, Request, RequestMap, Ticket, WorkerId};
 
-/// Looks at slots that found nothing, one after the other, after which a no-op is pushed into each
-/// place of a stage (herd §4.1.1).
+/// Looks that found nothing, one after the other, after which a no-op is pushed into each place of a
+/// stage (herd §4.1.1).
 const EMPTY_POLLS_MAX: u32 = 100;
 /// Requests taken in one turn, from slots and from datagrams each.
 const TURN_REQUESTS_MAX: usize = 64;
@@ -87,7 +87,8 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
     versions: Versions,
     seed: u64,
     empty_polls: u32,
-    now_ms: u64,
+    /// The time of this turn, if anybody asked for it.
+    now_ms: Option<u64>,
     /// Where each client's replies go.
     peers: Vec<Option<F::Peer>>,
     outbox: Vec<(F::Peer, Buf)>,
@@ -121,7 +122,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
             versions: Versions::new(map.base(id.node).region()),
             seed,
             empty_polls: 0,
-            now_ms: 0,
+            now_ms: None,
             peers: vec![None; map.area().clients() as usize],
             outbox: Vec::new(),
             spare: Vec::new(),
@@ -158,13 +159,14 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         if self.versions.left() < TURN_VERSIONS {
             self.versions.lease(&self.fabric).await?;
         }
-        self.now_ms = self.fabric.wall_ms();
+        self.now_ms = None;
         // Who introduces itself in a datagram does so before it writes its request.
         let taken = self.take_datagrams() + self.take_slots()?;
         if taken > 0 {
             self.empty_polls = 0;
         } else if !self.pipeline.is_empty() {
-            self.empty_polls += 1 + self.inbox.active() as u32;
+            // One of datagrams, the others of slots.
+            self.empty_polls += 1 + self.inbox.looks_in_vain() as u32;
             if self.empty_polls >= EMPTY_POLLS_MAX {
                 self.empty_polls = 0;
                 (0..self.pipeline.depth()).for_each(|_| self.advance(None));
@@ -263,7 +265,8 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         self.counts.executed += 1;
         let Request { key, operation } = ticket.request(&message);
         let version = if ticket.is_read() { 0 } else { self.versions.take() };
-        let outcome = self.partition.execute(hash, key, operation, version, self.now_ms);
+        let now_ms = *self.now_ms.get_or_insert_with(|| self.fabric.wall_ms());
+        let outcome = self.partition.execute(hash, key, operation, version, now_ms);
         let answer = match outcome {
             Ok(outcome) => Answer::Done(outcome),
             Err(error) => Answer::Failed(Failure::from(&error)),

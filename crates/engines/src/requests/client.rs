@@ -14,7 +14,6 @@ use super::layout::{RequestMap, WorkerId};
 use super::message::{REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket};
 use super::path::{Path, ReplyPath, RequestPath, Sent};
 use super::reply::Answer;
-use super::wait::breathe;
 use super::window::{Line, Replies, UnderWay};
 use crate::epoch::Session;
 use crate::error::EngineError;
@@ -280,7 +279,7 @@ impl<P: Path, R: Path> Requester<P, R> {
             if fabric.now_us() >= until {
                 return Err(EngineError::Timeout { timeout_us: self.timing.timeout_us });
             }
-            breathe(fabric).await;
+            fabric.breathe().await;
         }
     }
 
@@ -368,7 +367,7 @@ impl<P: Path, R: Path> Requester<P, R> {
             if polls.is_multiple_of(POLLS_PER_LOOK) && fabric.now_us() >= again {
                 return Ok(None);
             }
-            breathe(fabric).await;
+            fabric.breathe().await;
         }
     }
 

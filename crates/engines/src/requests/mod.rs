@@ -63,7 +63,7 @@
 //!             inbox.complete(&ticket, &answer, &mut reply);
 //!             return send_reply(&server, &map, home, &ticket, reply).await.1;
 //!         }
-//!         breathe(&server).await;
+//!         server.breathe().await;
 //!     }
 //! };
 //! # let (mut asks, mut serves) = (std::pin::pin!(asks), std::pin::pin!(serves));
@@ -122,7 +122,7 @@ pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
 };
 pub use reply::{Answer, Failure, Short};
-pub use wait::{breathe, within};
+pub use wait::within;
 pub use worker::{Inbox, Incoming};
 
 /// WRITEs a reply, as [`Inbox::complete`] or [`Inbox::repeat`] made it, into the slot that waits for

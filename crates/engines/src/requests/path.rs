@@ -4,8 +4,6 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
 use loch_fabric::limits::CACHE_LINE_BYTES;
 use loch_fabric::{Buf, Fabric, FabricError, Messages, RegionId, RemoteAddr, UnreliableWrites};
@@ -230,6 +228,8 @@ pub struct SentReplies<P> {
     to: BySend<P>,
     /// By reply slot: the newest that came and was not taken.
     arrived: RefCell<Vec<Option<(ReplyHead, Buf)>>>,
+    /// Buffers for those that come, used again and again.
+    spare: RefCell<Vec<Buf>>,
 }
 
 impl<P: Copy> SentReplies<P> {
@@ -237,7 +237,13 @@ impl<P: Copy> SentReplies<P> {
     pub fn new(to: BySend<P>, map: &RequestMap) -> Self {
         let replies = usize::from(map.area().service().replies);
         let arrived = RefCell::new((0..replies).map(|_| None).collect());
-        Self { to, arrived }
+        Self { to, arrived, spare: RefCell::default() }
+    }
+
+    #[inline]
+    fn keep(&self, mut buf: Buf) {
+        buf.clear();
+        self.spare.borrow_mut().push(buf);
     }
 }
 
@@ -254,23 +260,35 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
         message: &mut Buf,
     ) -> Result<Option<ReplyHead>, FabricError> {
         let mut arrived = self.arrived.borrow_mut();
-        if let Some((head, bytes)) = arrived[usize::from(reply)].take()
-            && expected(&head)
-        {
-            *message = bytes;
-            return Ok(Some(head));
-        }
-        let mut cx = Context::from_waker(Waker::noop());
-        // Dropped while it waits it takes none, so asking costs nothing but the question.
-        while let Poll::Ready((_, bytes)) = pin!(fabric.receive(Buf::new())).poll(&mut cx) {
-            let Some(head) = ReplyHead::read(&bytes) else { continue };
-            if head.reply == reply && expected(&head) {
-                *message = bytes;
+        if let Some((head, bytes)) = arrived[usize::from(reply)].take() {
+            let old = std::mem::replace(message, bytes);
+            self.keep(old);
+            if expected(&head) {
                 return Ok(Some(head));
             }
-            if let Some(place) = arrived.get_mut(usize::from(head.reply)) {
-                *place = Some((head, bytes));
+        }
+        loop {
+            let buf = self.spare.borrow_mut().pop().unwrap_or_default();
+            let bytes = match fabric.try_receive(buf) {
+                Ok((_, bytes)) => bytes,
+                Err(back) => {
+                    self.keep(back);
+                    break;
+                }
+            };
+            let Some(head) = ReplyHead::read(&bytes) else {
+                self.keep(bytes);
+                continue;
+            };
+            if head.reply == reply && expected(&head) {
+                self.keep(std::mem::replace(message, bytes));
+                return Ok(Some(head));
             }
+            let old = match arrived.get_mut(usize::from(head.reply)) {
+                Some(place) => place.replace((head, bytes)).map(|(_, bytes)| bytes),
+                None => Some(bytes),
+            };
+            old.into_iter().for_each(|old| self.keep(old));
         }
         Ok(None)
     }

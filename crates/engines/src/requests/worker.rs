@@ -47,8 +47,9 @@ pub struct Inbox {
     source: u16,
     incarnation: u32,
     active: Vec<Active>,
-    /// Where in `active` the round is.
+    /// Where in `active` the round is, and how many requests of that client it has found.
     cursor: usize,
+    found: u16,
     rounds: u32,
     /// The slot at which the roll call goes on: client times window plus slot.
     called: u64,
@@ -92,6 +93,7 @@ impl Inbox {
             incarnation,
             active: Vec::new(),
             cursor: 0,
+            found: 0,
             rounds: 0,
             called: 0,
             memory: Memory::new(area.clients(), service.window),
@@ -121,7 +123,8 @@ impl Inbox {
     }
 
     /// The next request in the slots, its bytes in `message`; `None` at the end of a round, that is,
-    /// after one look at each active client. Of one client at most one request comes in a round.
+    /// after a look at each active client. Of one client at most a window of requests comes in a
+    /// round, however fast it sends.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is no longer mapped.
@@ -132,26 +135,38 @@ impl Inbox {
         message: &mut Buf,
     ) -> Result<Option<Incoming>, FabricError> {
         while let Some(active) = self.active.get_mut(self.cursor) {
-            self.cursor += 1;
             let word = fabric.load(active.poll)?;
-            if word >> 8 != active.next {
-                continue;
-            }
-            active.seen = self.rounds;
             let (client, next) = (active.client, active.next);
             let slot = self.area.slot_of(client, next);
-            if word == self.dealt[slot as usize] {
-                // It was for another incarnation, or of another session, and is dealt with.
-                continue;
+            // What is dealt with was for another incarnation, or of another session.
+            if word >> 8 == next && word != self.dealt[slot as usize] {
+                active.seen = self.rounds;
+                if let Some(incoming) = self.look(fabric, slot, message)? {
+                    self.found += 1;
+                    if self.found == self.area.service().window {
+                        self.go_on();
+                    }
+                    return Ok(Some(incoming));
+                }
             }
-            if let Some(incoming) = self.look(fabric, slot, message)? {
-                return Ok(Some(incoming));
-            }
+            self.go_on();
         }
         if self.dealt.is_empty() {
             return Ok(None);
         }
         self.call_the_roll(fabric, message)
+    }
+
+    /// Goes on to the next active client.
+    #[inline]
+    fn go_on(&mut self) {
+        self.cursor += 1;
+        self.found = 0;
+    }
+
+    /// Looks at slots that a round takes in which nothing is found.
+    pub fn looks_in_vain(&self) -> usize {
+        self.active.len() + self.dealt.len().min(CALLED_SLOTS as usize)
     }
 
     /// Judges a request that came as a datagram; `None` if there is nothing to do about it.
@@ -232,8 +247,7 @@ impl Inbox {
         let poll = self.poll_addr(self.area.slot_of(ticket.client, next));
         let active = Active { client: ticket.client, seen: self.rounds, next, poll };
         // The usual case: it is the client at which the round is.
-        let at = self.cursor.wrapping_sub(1);
-        match self.active.get_mut(at) {
+        match self.active.get_mut(self.cursor) {
             Some(known) if known.client == ticket.client => *known = active,
             _ => match self.active.iter_mut().find(|known| known.client == ticket.client) {
                 Some(known) => *known = active,

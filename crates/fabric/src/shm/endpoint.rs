@@ -472,6 +472,11 @@ impl Fabric for ShmEndpoint {
         self.random.borrow_mut().next_u64()
     }
 
+    #[inline]
+    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+        Turn::default()
+    }
+
     async fn pause(&self, us: u64) {
         if us >= SLEEP_US_MIN {
             std::thread::sleep(std::time::Duration::from_micros(us));

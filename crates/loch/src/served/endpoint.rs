@@ -38,6 +38,16 @@ impl<M> Patient<M> {
     fn sends(&self) {
         self.pauses.set(0);
     }
+
+    /// Before a pause: offers the processor, now and then.
+    #[inline]
+    fn offer(&self) {
+        let pauses = self.pauses.get().wrapping_add(1);
+        self.pauses.set(pauses);
+        if pauses.is_multiple_of(PATIENT_POLLS) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl<M> Fabric for Patient<M> {
@@ -183,12 +193,14 @@ impl<M> Fabric for Patient<M> {
 
     #[inline]
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
-        let pauses = self.pauses.get().wrapping_add(1);
-        self.pauses.set(pauses);
-        if pauses.is_multiple_of(PATIENT_POLLS) {
-            std::thread::yield_now();
-        }
+        self.offer();
         self.fabric.pause(us)
+    }
+
+    #[inline]
+    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+        self.offer();
+        self.fabric.breathe()
     }
 }
 
