@@ -154,6 +154,26 @@ fn one_lane_one_client_more_nodes_than_clients() {
 }
 
 #[test]
+fn an_open_loop_does_what_is_wanted_and_no_more() {
+    let line = "--engine nessie-server --records 2000 --seconds 1";
+    let object = object("open", &format!("{line} --rate 1000"));
+    // Within five deviations of a Poisson process, and fewer where the machine did not keep up.
+    assert!((500.0..1160.0).contains(&number(&object, "ops")), "{object}");
+    assert_eq!((number(&object, "offered_ops_per_s"), &object["errors"]), (1000.0, &0.into()));
+    let share = self::object("open-share", &format!("{line} --rate 10%"));
+    assert!(number(&share, "offered_ops_per_s") > 1000.0, "a closed loop does more: {share}");
+}
+
+#[test]
+fn at_rest_servers_are_measured_all_the_same() {
+    let line = "--engine nessie-server --records 2000 --seconds 0.5 --rate 0";
+    let (rests, polls) = (object("rest", line), object("polls", &format!("{line} --dedicated")));
+    assert_eq!((number(&rests, "ops"), number(&polls, "ops")), (0.0, 0.0));
+    let cpu_s = |object| number(object, "server_cpu_s");
+    assert!(cpu_s(&rests) < cpu_s(&polls), "a worker that never sleeps: {rests} {polls}");
+}
+
+#[test]
 fn long_values_and_only_updates() {
     let object = object(
         "long",

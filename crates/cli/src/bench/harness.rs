@@ -1,7 +1,7 @@
 //! Runs one system through its phases and merges what its clients measured.
 //!
 //! Owns the order of phases: connect, load, prepare (trace and warm-up), tune,
-//! measure, count, bare loop. The background hogs run from "prepare" to
+//! probe, measure, count, bare loop. The background hogs run from "prepare" to
 //! "measure"; only the CPU time of "measure" is counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,7 @@ use super::error::BenchError;
 use super::fleet::{Fleet, Phase, Step};
 use super::hogs::Hogs;
 use super::progress::Progress;
+use super::rate::Rate;
 use super::spec::{Spec, Stop};
 use super::system::{Fabric, System};
 use super::tally::{Latencies, Tally, latencies, unpack_into};
@@ -52,6 +53,8 @@ pub struct Measured {
     pub limit_ops_per_s: Option<f64>,
     /// The way of sharing cores that was the best of those tried.
     pub tuning: Option<Tuning>,
+    /// Operations a second that were to begin, in an open loop.
+    pub offered_ops_per_s: Option<f64>,
 }
 
 /// Starts `system`, loads it, measures it, and ends everything it started.
@@ -77,8 +80,10 @@ pub fn measure(
     prepare(&mut fleet, spec, progress)?;
     let tuning = tune(&mut fleet, service.as_ref(), spec, progress)?;
 
+    let offered = offered(&mut fleet, spec, progress)?;
+
     let server_cpu_before = service.cpu_seconds();
-    let reports = run(&mut fleet, spec, progress)?;
+    let reports = run(&mut fleet, spec, offered, progress)?;
     let server_cpu_after = service.cpu_seconds();
     drop(hogs);
 
@@ -90,6 +95,7 @@ pub fn measure(
     measured.server_cpu_s = server_cpu_after.zip(server_cpu_before).map(|(end, begin)| end - begin);
     measured.limit_ops_per_s = limit_ops_per_s;
     measured.tuning = tuning;
+    measured.offered_ops_per_s = offered;
     Ok(measured)
 }
 
@@ -179,9 +185,36 @@ fn try_out(
     tuning: Tuning,
 ) -> Result<f64, BenchError> {
     service.place(cores, tuning).map_err(BenchError::os("place the server"))?;
-    fleet.tell_all(&ToClient::Try(tuning))?;
+    speed(fleet, &ToClient::Try(tuning), "tuning", spec)
+}
+
+/// Operations a second that are to begin, in an open loop.
+fn offered(
+    fleet: &mut Fleet<'_>,
+    spec: &Spec,
+    progress: &Progress,
+) -> Result<Option<f64>, BenchError> {
+    match spec.rate {
+        None => Ok(None),
+        Some(Rate::PerSecond(per_s)) => Ok(Some(per_s)),
+        Some(Rate::Percent(percent)) => {
+            progress.phase("probing", None);
+            let full = speed(fleet, &ToClient::Probe, "probing", spec)?;
+            Ok(Some(full * percent / 100.0))
+        }
+    }
+}
+
+/// Operations a second of all clients together, in a run of this kind.
+fn speed(
+    fleet: &mut Fleet<'_>,
+    kind: &ToClient,
+    name: &'static str,
+    spec: &Spec,
+) -> Result<f64, BenchError> {
+    fleet.tell_all(kind)?;
     let mut sum = 0.0;
-    fleet.gather(&phase("tuning", spec), |_, answer| match answer {
+    fleet.gather(&phase(name, spec), |_, answer| match answer {
         FromClient::Tried(ops_per_s) => {
             sum += ops_per_s;
             Step::Finished
@@ -194,6 +227,7 @@ fn try_out(
 fn run(
     fleet: &mut Fleet<'_>,
     spec: &Spec,
+    offered: Option<f64>,
     progress: &Progress,
 ) -> Result<Vec<ClientReport>, BenchError> {
     let length = match spec.stop {
@@ -211,7 +245,8 @@ fn run(
         tick: &tick,
         ..phase("measuring", spec)
     };
-    fleet.tell_all(&ToClient::Go)?;
+    let of_each = offered.map(|per_s| per_s / f64::from(spec.clients));
+    fleet.tell_all(&ToClient::Go(of_each))?;
     let mut reports = Vec::new();
     fleet.gather(&measuring, |_, answer| match answer {
         FromClient::Done(report) => {
@@ -286,6 +321,7 @@ pub fn merge(system: System, reports: &[ClientReport]) -> Measured {
         client_cpu_s: 0.0,
         limit_ops_per_s: None,
         tuning: None,
+        offered_ops_per_s: None,
     };
     for report in reports {
         measured.seconds = measured.seconds.max(report.seconds);

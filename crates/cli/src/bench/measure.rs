@@ -6,13 +6,21 @@
 //! 1. No operation is handed out after the deadline or beyond the budget.
 //! 2. Every operation handed out is finished once; what is counted is what
 //!    was finished.
-//! 3. An operation is timed from the moment it was handed out, key and value
-//!    making included, to the moment its result was there.
+//! 3. In a closed loop an operation is timed from the moment it was handed out,
+//!    key and value making included, to the moment its result was there.
+//! 4. In an open loop every operation is timed, and from the moment it should
+//!    have begun: what waits because others take long is late by that too.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
 
 use quanta::Clock;
 
+use super::rate::Arrivals;
 use super::spec::{Spec, Stop};
 use super::tally::{Latencies, Tally, latencies};
 use super::trace::Trace;
@@ -28,6 +36,10 @@ const WARM_UP_SHARE: f64 = 0.1;
 /// Bounds of the warm-up.
 const WARM_UP_NS_MAX: f64 = 0.5e9;
 const WARM_UP_OPS_MAX: u64 = 100_000;
+
+/// A client whose next operation is due later than this, and that has none under way, sleeps until
+/// then. To go to sleep takes about as long.
+const SLEEP_NS_MIN: u64 = 5_000;
 
 /// Where a run takes its time from.
 pub trait Ticks {
@@ -104,7 +116,8 @@ pub struct Op {
     pub kind: Kind,
     /// Of the value a PUT writes.
     pub version: u32,
-    /// When it began, in raw clock units; 0 when it is not in the sample.
+    /// When it began, in raw clock units, or of an open loop when it should have begun, in
+    /// nanoseconds of the run; 0 when it is not in the sample.
     started: u64,
 }
 
@@ -136,6 +149,8 @@ pub struct Run<'a, C = Clock> {
     check_every_ops: Cell<u32>,
     checked_ns: Cell<u64>,
     ops_left: Cell<u64>,
+    /// When operations are due, in an open loop.
+    arrivals: Option<Arrivals>,
     version: Cell<u32>,
     /// One operation in so many is timed.
     time_every: u32,
@@ -174,6 +189,7 @@ impl<'a, C: Ticks> Run<'a, C> {
             check_every_ops: Cell::new(1),
             checked_ns: Cell::new(0),
             ops_left: Cell::new(budget.ops),
+            arrivals: None,
             // Clients write different values, as different writers do.
             version: Cell::new(client << 24 | 1),
             time_every: if budget.ops <= OPS_ALL_TIMED_MAX { 1 } else { time_every },
@@ -183,6 +199,11 @@ impl<'a, C: Ticks> Run<'a, C> {
             puts,
             began: clock.raw(),
         }
+    }
+
+    /// The same in an open loop, if there are arrivals.
+    pub fn arriving(self, arrivals: Option<Arrivals>) -> Self {
+        Run { arrivals, ..self }
     }
 
     /// Makes keys and values for the operations.
@@ -266,6 +287,12 @@ impl<'a, C: Ticks> Run<'a, C> {
     #[inline]
     fn take(&self, started: u64) -> Op {
         self.fuse.set(self.fuse.get() - 1);
+        self.draw(started)
+    }
+
+    /// The next operation of the trace.
+    #[inline]
+    fn draw(&self, started: u64) -> Op {
         let position = self.position.get();
         let entry = self.trace.at(position);
         self.position.set(if position + 1 == self.trace.len() { 0 } else { position + 1 });
@@ -302,7 +329,11 @@ impl<'a, C: Ticks> Run<'a, C> {
     }
 
     fn time(&self, op: &Op, now: u64) {
-        let ns = self.clock.delta_as_nanos(op.started, now).max(1);
+        let ns = match self.arrivals {
+            None => self.clock.delta_as_nanos(op.started, now),
+            Some(_) => self.clock.delta_as_nanos(self.began, now).saturating_sub(op.started),
+        };
+        let ns = ns.max(1);
         let histogram = match op.kind {
             Kind::Get => &self.gets,
             Kind::Put => &self.puts,
@@ -311,8 +342,57 @@ impl<'a, C: Ticks> Run<'a, C> {
     }
 }
 
+impl Run<'_> {
+    /// The next operation, when it is due: in a closed loop at once. `None` once the run is over.
+    #[inline]
+    pub fn next_due(&self) -> NextDue<'_> {
+        NextDue(self)
+    }
+
+    /// What is due in an open loop. The thread sleeps here while it has nothing else to do.
+    #[cold]
+    fn poll_due(&self, arrivals: &Arrivals) -> Poll<Option<Op>> {
+        loop {
+            let ns = self.clock.delta_as_nanos(self.began, self.clock.raw());
+            if ns >= self.budget.ns || arrivals.passed() == self.budget.ops {
+                return Poll::Ready(None);
+            }
+            let due_ns = arrivals.next_ns();
+            if due_ns <= ns {
+                arrivals.pass();
+                return Poll::Ready(Some(self.draw(due_ns)));
+            }
+            let Tally { gets, puts, errors, .. } = self.tally.get();
+            if arrivals.passed() > gets + puts + errors {
+                return Poll::Pending;
+            }
+            let rest_ns = due_ns.min(self.budget.ns) - ns;
+            if rest_ns >= SLEEP_NS_MIN {
+                thread::sleep(Duration::from_nanos(rest_ns));
+            }
+        }
+    }
+}
+
+/// The future of [`Run::next_due`].
+pub struct NextDue<'a>(&'a Run<'a>);
+
+impl Future for NextDue<'_> {
+    type Output = Option<Op>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Op>> {
+        match &self.0.arrivals {
+            None => Poll::Ready(self.0.next()),
+            Some(arrivals) => self.0.poll_due(arrivals),
+        }
+    }
+}
+
 #[cfg(test)]
 pub mod tests {
+    use std::task::Waker;
+
     use super::*;
     use crate::bench::spec::tests::spec;
 
@@ -372,6 +452,48 @@ pub mod tests {
         };
         assert_eq!(all_gets(ENDLESS).1.len(), 100);
         assert_eq!(all_gets(Budget { ops: 1000, ..ENDLESS }).1.len(), 1000);
+    }
+
+    #[test]
+    fn an_open_loop_times_from_the_moment_an_operation_is_due() {
+        let spec = spec("--ops 300 --reads 1").unwrap();
+        let (workload, trace) = (Workload::new(&spec), Trace::generate(&spec, 0));
+        let clock = Clock::new();
+        let budget = Budget { ops: 200, ..ENDLESS };
+        let run = Run::begin(&workload, &trace, &clock, 0, budget, 1000);
+        let run = run.arriving(Some(Arrivals::new(1, 0, 10_000.0)));
+        // A store that takes long for the first operation: those after it are late.
+        let mut done = 0;
+        let poll = || std::pin::pin!(run.next_due()).poll(&mut Context::from_waker(Waker::noop()));
+        while let Poll::Ready(Some(op)) = poll() {
+            if done == 0 {
+                thread::sleep(Duration::from_millis(10));
+            }
+            run.finish(&op, Outcome::Missing);
+            done += 1;
+        }
+        let (_, tally, gets, _) = run.end();
+        assert_eq!((tally.gets, gets.len(), done), (200, 200, 200), "all are timed");
+        assert!(gets.max() >= 10_000_000, "{}", gets.max());
+        // A tenth of a millisecond apart, the first hundred wait for 5 ms in their mean.
+        assert!(gets.mean() > 1_500_000.0, "{}", gets.mean());
+    }
+
+    #[test]
+    fn an_open_loop_hands_out_no_more_while_nothing_is_due() {
+        let spec = spec("--ops 300").unwrap();
+        let (workload, trace) = (Workload::new(&spec), Trace::generate(&spec, 0));
+        let clock = Clock::new();
+        let run = Run::begin(&workload, &trace, &clock, 0, Budget { ops: 2, ..ENDLESS }, 1);
+        let run = run.arriving(Some(Arrivals::new(1, 0, 1.0)));
+        let poll = || std::pin::pin!(run.next_due()).poll(&mut Context::from_waker(Waker::noop()));
+        run.arrivals.as_ref().unwrap().pass();
+        assert!(poll().is_pending(), "one is under way, and the next is due in a second");
+        let at_rest = Budget { ns: 1_000_000, ..ENDLESS };
+        let run = Run::begin(&workload, &trace, &clock, 0, at_rest, 1);
+        let run = run.arriving(Some(Arrivals::new(1, 0, 0.0)));
+        let ended = std::pin::pin!(run.next_due()).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(ended, Poll::Ready(None)) && run.end().0 >= 0.001);
     }
 
     #[test]

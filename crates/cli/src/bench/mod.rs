@@ -5,8 +5,8 @@
 //! one system after the other through its phases; [`fleet`] owns its client
 //! processes, each of which is a [`worker`] that speaks [`wire`] with the
 //! bench; a worker draws a [`trace`] of operations on the keys and values of
-//! a [`workload`], executes it against a [`target`], and [`measure`]s it into
-//! a [`tally`]; [`report`] prints what came out.
+//! a [`workload`], executes it against a [`target`], in an open loop at a given
+//! [`rate`], and [`measure`]s it into a [`tally`]; [`report`] prints what came out.
 //!
 //! The bench leaves nothing behind: processes end with their owner or at the
 //! latest with the bench's own process ([`process`]), files live in private
@@ -20,6 +20,7 @@ mod measure;
 mod options;
 mod process;
 mod progress;
+mod rate;
 mod report;
 mod size;
 mod spec;

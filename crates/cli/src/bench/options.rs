@@ -121,6 +121,10 @@ pub struct ServerOptions {
     #[arg(long, value_name = "W")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WINDOW_MAX)))]
     pub window: Option<u16>,
+    /// Workers without work never sleep, as in the papers
+    #[arg(long)]
+    #[arg(hide_short_help = true)]
+    pub dedicated: bool,
     /// Hosts without a node that run all clients, with --engine herd and --fabric sim; 0: clients
     /// run on the nodes' hosts
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -138,6 +142,12 @@ impl ServerOptions {
                 "{option}: none of these engines has workers: add one with --engine, such as \
                  nessie-server, or drop it"
             )));
+        }
+        if self.dedicated && (served.is_none() || spec.fabric == Fabric::Sim) {
+            return Err(BenchError::usage(
+                "--dedicated: there are no workers that could sleep: add an engine that has workers, \
+                 such as nessie-server, on another fabric than sim, or drop it",
+            ));
         }
         if self.client_hosts > 0 && spec.fabric != Fabric::Sim {
             return Err(BenchError::usage(
@@ -261,7 +271,8 @@ mod tests {
     #[test]
     fn workers_are_simulated_and_client_hosts_are_herds() {
         let line = "--fabric sim --engine herd --workers 6 --window 4 --client-hosts 17";
-        let expected = ServerOptions { workers: 6, window: Some(4), client_hosts: 17 };
+        let expected =
+            ServerOptions { workers: 6, window: Some(4), dedicated: false, client_hosts: 17 };
         assert_eq!(spec(line).unwrap().servers, expected);
         for (line, option, way_out) in [
             ("--workers 2", "--workers", "nessie-server"),
@@ -269,6 +280,8 @@ mod tests {
             ("--engine herd --client-hosts 2", "--client-hosts", "--fabric sim"),
             ("--fabric sim --engine herd,pilaf --workers 2", "--workers", "pilaf"),
             ("--fabric sim --workers 0", "--workers", "1.."),
+            ("--dedicated", "--dedicated", "nessie-server"),
+            ("--fabric sim --engine herd --dedicated", "--dedicated", "drop it"),
             ("--fabric sim --window 257", "--window", "256"),
             ("--fabric sim --client-hosts 1", "--client-hosts", "--engine herd"),
             ("--fabric sim --engine herd --client-hosts 256", "--client-hosts", "256"),

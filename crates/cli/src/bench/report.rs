@@ -10,6 +10,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
 
 use super::harness::Measured;
+use super::rate::Rate;
 use super::spec::Spec;
 use super::system::Fabric;
 use super::tally::Latencies;
@@ -37,6 +38,9 @@ pub struct Object {
     /// GETs and PUTs that were answered.
     ops: u64,
     ops_per_s: f64,
+    /// Operations a second that were to begin in an open loop; left out in a closed one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offered_ops_per_s: Option<f64>,
     gets: u64,
     puts: u64,
     get_hits: u64,
@@ -96,6 +100,7 @@ impl Object {
             seconds: rounded(measured.seconds, 6),
             ops,
             ops_per_s: per_s(ops),
+            offered_ops_per_s: measured.offered_ops_per_s.map(|offered| rounded(offered, 1)),
             gets: tally.gets,
             puts: tally.puts,
             get_hits: tally.get_hits,
@@ -164,12 +169,17 @@ pub fn put_out(bytes: &[u8]) -> io::Result<()> {
 fn heading(spec: &Spec) -> String {
     format!(
         "{} records of {} B keys and {} B values, {} % GETs, {};\n\
-         closed loop, {} client{} of {} lane{}{}{}",
+         {}, {} client{} of {} lane{}{}{}",
         grouped(spec.records as f64),
         spec.key_size,
         spec.value_size,
         rounded(spec.reads * 100.0, 2),
         spec.dist,
+        match spec.rate {
+            None => "closed loop".into(),
+            Some(Rate::PerSecond(_)) => "open loop".into(),
+            Some(rate) => format!("open loop of {rate} of a closed loop's operations"),
+        },
         spec.clients,
         plural(u64::from(spec.clients)),
         spec.lanes,
@@ -230,6 +240,7 @@ type Show = fn(&Object, &Object) -> Option<String>;
 /// `_` stands for the name of the first system, with which others are compared.
 const ROWS: &[(&str, Show)] = &[
     ("operations/s", |o, _| Some(grouped(o.ops_per_s))),
+    ("  wanted", |o, _| o.offered_ops_per_s.map(grouped)),
     ("  _ does × as many", |o, first| ratio(Some(first.ops_per_s), Some(o.ops_per_s))),
     ("goodput MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
     ("GET µs, median", |o, _| two_digits(o.get_us.p50)),
@@ -318,6 +329,7 @@ mod tests {
             client_cpu_s: 0.5,
             limit_ops_per_s: system.is_loch().then_some(400.0),
             tuning: (!system.is_loch()).then_some(Tuning::OneCore),
+            offered_ops_per_s: None,
         }
     }
 
@@ -340,6 +352,21 @@ mod tests {
                 r#""limit_ops_per_s":400.0}"#
             )
         );
+    }
+
+    #[test]
+    fn an_open_loop_says_what_was_wanted() {
+        let spec = spec("--rate 40%").unwrap();
+        let measured = Measured {
+            offered_ops_per_s: Some(250.04),
+            ..measured(System::Engine(Engine::Nessie))
+        };
+        let json = serde_json::to_value(Object::new(&spec, &measured)).unwrap();
+        assert_eq!(
+            (&json["offered_ops_per_s"], &json["ops_per_s"]),
+            (&250.0.into(), &200.0.into())
+        );
+        assert!(heading(&spec).contains("open loop of 40%"), "{}", heading(&spec));
     }
 
     #[test]

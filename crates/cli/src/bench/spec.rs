@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
 use super::options::{Attach, AttachOptions, KEY_PREFIX, ServerOptions, TableOptions};
+use super::rate::Rate;
 use super::size::parse_size;
 use super::system::{Engine, EngineChoice, Fabric, Hardware, Peer};
 
@@ -55,7 +56,8 @@ pub enum Stop {
 /// Run a workload and print what it measured.
 ///
 /// Every client is a process of its own that keeps --lanes operations
-/// outstanding (a closed loop). Sizes are written 64, 16KiB, 1GiB.
+/// outstanding (a closed loop), or begins them at random moments, --rate a second,
+/// whatever became of those before (an open loop). Sizes are written 64, 16KiB, 1GiB.
 ///
 /// With --fabric sim, nodes, clients and network are simulated: all times are
 /// virtual, and the same options give the same result to the last digit. With
@@ -103,6 +105,11 @@ pub struct BenchArgs {
     /// Operations to measure, of all clients together, instead of --seconds
     #[arg(long, value_name = "M")]
     pub ops: Option<u64>,
+    /// Begin so many operations a second, all clients together, at random moments, and time them
+    /// from the moment at which they should have begun: 200000, or 40%, a share of what a closed
+    /// loop does just before; 0 measures the servers at rest
+    #[arg(long, value_name = "R|P%")]
+    pub rate: Option<Rate>,
     /// Seed of the key traces
     #[arg(long, value_name = "X", default_value_t = 1)]
     pub seed: u64,
@@ -156,6 +163,8 @@ pub struct Spec {
     pub dist: Dist,
     /// End of the measured phase.
     pub stop: Stop,
+    /// The rate of an open loop; a closed loop without.
+    pub rate: Option<Rate>,
     /// Seed of all traces.
     pub seed: u64,
     /// Busy-looping processes.
@@ -192,6 +201,7 @@ impl BenchArgs {
             reads: self.reads,
             dist: self.dist,
             stop: stop(self.seconds, self.ops, self.fabric)?,
+            rate: self.rate,
             seed: self.seed,
             background_hogs: self.background_hogs,
             json: self.json,
@@ -222,6 +232,9 @@ impl BenchArgs {
                 "--peer is measured in real time and --fabric sim in virtual time, which cannot be \
                  compared: measure them in two runs",
             ));
+        }
+        if let Some(rate) = spec.rate {
+            check_rate(rate, &spec)?;
         }
         spec.servers.check(&spec)?;
         if spec.attach.is_some() {
@@ -311,6 +324,21 @@ fn stop(seconds: Option<f64>, ops: Option<u64>, fabric: Fabric) -> Result<Stop, 
         (None, None) if fabric == Fabric::Sim => Ok(Stop::Seconds(SECONDS_DEFAULT_SIMULATED)),
         (None, None) => Ok(Stop::Seconds(SECONDS_DEFAULT)),
     }
+}
+
+/// Where an open loop is possible.
+fn check_rate(rate: Rate, spec: &Spec) -> Result<(), BenchError> {
+    let problem = if spec.fabric == Fabric::Sim {
+        "what simulated clients and servers do while nothing is asked is not simulated: drop it, or \
+         --fabric sim"
+    } else if !spec.peers.is_empty() {
+        "peers are measured in a closed loop alone: drop it, or --peer"
+    } else if rate.is_rest() && matches!(spec.stop, Stop::Ops(_)) {
+        "at rest there are no operations to count: give --seconds in the place of --ops"
+    } else {
+        return Ok(());
+    };
+    Err(BenchError::usage(format!("--rate {rate}: {problem}")))
 }
 
 /// What a cluster that runs already cannot be asked for.
@@ -405,6 +433,11 @@ pub mod tests {
             ("--engine none,nessie --peer lmdb", "--engine", "drop one"),
             ("--engine nessy", "--engine", "nessie-hybrid"),
             ("--seconds 1 --ops 2", "--seconds", "cannot be used with"),
+            ("--rate=-1", "--rate", "200000"),
+            ("--rate 101%", "--rate", "40%"),
+            ("--rate 10 --fabric sim", "--rate", "drop it"),
+            ("--rate 10 --peer redis", "--rate", "--peer"),
+            ("--rate 0 --ops 10", "--rate", "--seconds"),
         ] {
             let error = spec(line).expect_err(line);
             assert!(error.contains(option) && error.contains(way_out), "{line}: {error}");
@@ -413,7 +446,7 @@ pub mod tests {
 
     #[test]
     fn a_spec_survives_its_way_to_a_worker() {
-        let spec = spec("--dist zipf:0.7 --ops 12 --peer lmdb").unwrap();
+        let spec = spec("--dist zipf:0.7 --ops 12 --rate 12.5%").unwrap();
         let line = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<Spec>(&line).unwrap(), spec);
     }

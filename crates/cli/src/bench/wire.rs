@@ -2,8 +2,8 @@
 //! the bench's on a client's stdin, the client's on its stdout.
 //!
 //! ```text
-//! bench   Open        Load        Prepare      Try…      Go        Count        Limit
-//! client      Opened   Loading… Loaded   Ready      Tried    Done      Counted      Limit
+//! bench   Open        Load        Prepare      Try…   Probe      Go        Count        Limit
+//! client      Opened   Loading… Loaded   Ready     Tried    Tried    Done      Counted      Limit
 //! ```
 //! A client can answer anything with `Failed`, and then ends.
 
@@ -30,8 +30,10 @@ pub enum ToClient {
     Prepare,
     /// Run for a moment in this way.
     Try(Tuning),
-    /// Run the measured phase.
-    Go,
+    /// Run a closed loop for as long as tells what this client can do.
+    Probe,
+    /// Run the measured phase: in an open loop, if it is told how many operations a second.
+    Go(Option<f64>),
     /// Count what operations send.
     Count,
     /// Measure the bare loop over the store's memory.
@@ -63,7 +65,7 @@ pub enum FromClient {
     Loaded,
     /// Waiting for `Go`.
     Ready,
-    /// Operations a second in the way tried.
+    /// Operations a second in the way tried, or probed.
     Tried(f64),
     /// The measured phase is over.
     Done(Box<ClientReport>),

@@ -3,11 +3,14 @@
 //! Single-threaded; does what the bench says until it closes the pipe.
 
 use std::io::{self, BufRead, Write};
+use std::num::NonZeroU64;
 
 use quanta::Clock;
+use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::measure::{Budget, Run};
+use super::rate::Arrivals;
 use super::spec::Spec;
 use super::tally::pack;
 use super::target::{self, Target, Traffic};
@@ -18,6 +21,11 @@ use super::workload::Workload;
 
 /// How long a way to share cores is tried.
 const TRIAL_NS: u64 = 100_000_000;
+/// How long a closed loop is run, at most, to see what a share of it is.
+const PROBE_NS_MAX: u64 = 500_000_000;
+/// How late the kernel may wake a client that sleeps until an operation is due, besides what waking
+/// takes: as little as can be asked for.
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
 /// How many operations are counted: enough that PUTs of a twentieth show to
 /// two digits; and how long that may take.
 const COUNT_OPS_MAX: u64 = 200_000;
@@ -77,11 +85,15 @@ fn answer(
         }
         ToClient::Prepare => {
             client.trace = Trace::generate(&client.spec, client.number);
-            client.run(client.budget().warm_up())?;
+            client.run(client.budget().warm_up(), None)?;
             Ok(FromClient::Ready)
         }
         ToClient::Try(tuning) => client.try_out(tuning).map(FromClient::Tried),
-        ToClient::Go => client.run(client.budget()).map(|report| FromClient::Done(report.into())),
+        ToClient::Probe => client.probe().map(FromClient::Tried),
+        ToClient::Go(per_s) => {
+            let report = client.run(client.budget(), per_s)?;
+            Ok(FromClient::Done(report.into()))
+        }
         ToClient::Count => client.count().map(FromClient::Counted),
         ToClient::Limit => client
             .target
@@ -115,7 +127,16 @@ impl Client {
     fn try_out(&mut self, tuning: Tuning) -> Result<f64, String> {
         self.cores.place_this_thread(tuning).map_err(|error| error.to_string())?;
         self.target.set_spinning(tuning == Tuning::Spinning);
-        let report = self.run(Budget { ops: u64::MAX, ns: TRIAL_NS })?;
+        self.ops_per_s(TRIAL_NS)
+    }
+
+    /// What a closed loop does in a second, as the measured phase of the same length would.
+    fn probe(&mut self) -> Result<f64, String> {
+        self.ops_per_s(self.budget().ns.min(PROBE_NS_MAX))
+    }
+
+    fn ops_per_s(&mut self, ns: u64) -> Result<f64, String> {
+        let report = self.run(Budget { ops: u64::MAX, ns }, None)?;
         Ok((report.tally.gets + report.tally.puts) as f64 / report.seconds)
     }
 
@@ -132,10 +153,16 @@ impl Client {
         self.target.traffic(&run).map_err(|error| error.to_string())
     }
 
-    fn run(&mut self, budget: Budget) -> Result<ClientReport, String> {
+    /// Runs in a closed loop, or in an open one of so many operations a second.
+    fn run(&mut self, budget: Budget, per_s: Option<f64>) -> Result<ClientReport, String> {
+        let arrivals = per_s.map(|per_s| Arrivals::new(self.spec.seed, self.number, per_s));
+        if arrivals.is_some() {
+            set_current_timer_slack(Some(TIMER_SLACK)).map_err(|error| error.to_string())?;
+        }
         let cpu_s = cpu_seconds();
         let every = self.target.time_every();
         let run = Run::begin(&self.workload, &self.trace, &self.clock, self.number, budget, every);
+        let run = run.arriving(arrivals);
         self.target.run(&run).map_err(|error| error.to_string())?;
         let (seconds, tally, gets, puts) = run.end();
         if tally.wrong_values > 0 {

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use loch::lanes::{self, block_on};
-use loch::{Cluster, ConnectOptions, Error, Table, VerbCount};
+use loch::{Cluster, Error, Table, VerbCount};
 
-use super::client::{CONNECT_LIMIT, LOAD_BATCH, LOAD_LANES_MIN, Lane, time_every};
+use super::client::{LOAD_BATCH, LOAD_LANES_MIN, Lane, connect_options, time_every};
 use super::{Homes, TABLE, traffic};
 use crate::bench::measure::{Kind, Op, Outcome, Run};
 use crate::bench::spec::Spec;
@@ -113,12 +113,7 @@ impl Target for Client {
 }
 
 fn open(socket: &PathBuf, table: &str) -> Result<Table, Error> {
-    let options = ConnectOptions {
-        connect_timeout: CONNECT_LIMIT,
-        populate: true,
-        ..ConnectOptions::default()
-    };
-    Cluster::connect_with(socket, options)?.table(table)
+    Cluster::connect_with(socket, connect_options())?.table(table)
 }
 
 fn lost(engine: Engine, action: &'static str) -> impl Fn(Error) -> TargetError {
@@ -164,7 +159,7 @@ async fn lane(
     let workload = run.workload();
     let mut lane = Lane::new(workload);
     let mut value = Vec::with_capacity(workload.value_size());
-    while let Some(op) = run.next() {
+    while let Some(op) = run.next_due().await {
         let (done, cost) = match op.kind {
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);

@@ -24,7 +24,11 @@ use crate::bench::trace::Trace;
 use crate::bench::workload::Workload;
 
 /// How long nodes may take to let a client in: they start together.
-pub const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// How long an operation may take. Nobody waits for one of the bench's, and on a machine whose cores
+/// many others want, a worker and its client each wait for theirs: what that takes is measured, and
+/// ends a run only when something stands still.
+const OPERATION_LIMIT: Duration = Duration::from_secs(60);
 /// Records loaded between two reports of progress.
 pub const LOAD_BATCH: u64 = 1 << 16;
 /// Loading overlaps at least so many operations.
@@ -38,6 +42,16 @@ const TIME_ALL_VALUE_BYTES: usize = 16 << 10;
 /// Times one operation in so many, where memory is shared.
 pub fn time_every(spec: &Spec) -> u32 {
     if spec.value_size < TIME_ALL_VALUE_BYTES { TIME_EVERY } else { 1 }
+}
+
+/// How the bench's clients attach.
+pub fn connect_options() -> ConnectOptions {
+    ConnectOptions {
+        connect_timeout: CONNECT_LIMIT,
+        operation_timeout: OPERATION_LIMIT,
+        populate: true,
+        ..ConnectOptions::default()
+    }
 }
 
 /// The engine below the API.
@@ -69,12 +83,8 @@ impl Client {
             reason: error.to_string(),
         };
         let homes = Homes::of(endpoint, spec, client);
-        let options = ConnectOptions {
-            connect_timeout: CONNECT_LIMIT,
-            populate: true,
-            ..ConnectOptions::default()
-        };
-        let cluster = Cluster::connect_with(&endpoint.paths[homes.home], options).map_err(lost)?;
+        let socket = &endpoint.paths[homes.home];
+        let cluster = Cluster::connect_with(socket, connect_options()).map_err(lost)?;
         let table = cluster.table(TABLE).map_err(lost)?;
         Ok(Client {
             engine,
@@ -169,7 +179,7 @@ async fn lane(
 ) -> Result<(), EngineError> {
     let workload = run.workload();
     let mut lane = Lane::new(workload);
-    while let Some(op) = run.next() {
+    while let Some(op) = run.next_due().await {
         let result = match op.kind {
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);

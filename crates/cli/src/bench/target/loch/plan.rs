@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
-use loch::{ByteSize, NodeConfig, TableConfig};
+use loch::{ByteSize, NodeConfig, TableConfig, WorkersConfig};
 use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::dte::HEADER_BYTES;
 use loch_engines::nessie::geometry::{Geometry, Options, Shape};
@@ -88,6 +88,7 @@ pub fn node_configs(
         sessions,
         ephemeral: true,
         region: Some(dir.join(format!("{node}.region"))),
+        workers: WorkersConfig { dedicated: spec.servers.dedicated, ..WorkersConfig::default() },
         tables: vec![table.clone()],
         ..NodeConfig::default()
     };
