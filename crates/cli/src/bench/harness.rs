@@ -55,6 +55,8 @@ pub struct Measured {
     pub tuning: Option<Tuning>,
     /// Operations a second that were to begin, in an open loop.
     pub offered_ops_per_s: Option<f64>,
+    /// Requests that each worker answered; known of simulated ones.
+    pub ops_of_workers: Option<Vec<u64>>,
 }
 
 /// Starts `system`, loads it, measures it, and ends everything it started.
@@ -322,6 +324,7 @@ pub fn merge(system: System, reports: &[ClientReport]) -> Measured {
         limit_ops_per_s: None,
         tuning: None,
         offered_ops_per_s: None,
+        ops_of_workers: None,
     };
     for report in reports {
         measured.seconds = measured.seconds.max(report.seconds);

@@ -61,6 +61,9 @@ pub struct Object {
     server_cpu_s: Option<f64>,
     client_cpu_s: f64,
     limit_ops_per_s: Option<f64>,
+    /// Requests that each worker answered, where that is known; else left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ops_of_workers: Option<Vec<u64>>,
     /// For the notes under the table.
     #[serde(skip)]
     tuning: Option<Tuning>,
@@ -118,6 +121,7 @@ impl Object {
             server_cpu_s: measured.server_cpu_s.map(|cpu_s| rounded(cpu_s, 6)),
             client_cpu_s: rounded(measured.client_cpu_s, 6),
             limit_ops_per_s: measured.limit_ops_per_s.map(|limit| rounded(limit, 1)),
+            ops_of_workers: measured.ops_of_workers.clone(),
             tuning: measured.tuning,
         }
     }
@@ -330,6 +334,7 @@ mod tests {
             limit_ops_per_s: system.is_loch().then_some(400.0),
             tuning: (!system.is_loch()).then_some(Tuning::OneCore),
             offered_ops_per_s: None,
+            ops_of_workers: None,
         }
     }
 

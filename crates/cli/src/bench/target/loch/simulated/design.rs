@@ -10,7 +10,7 @@ use loch_engines::requests::{Service, Timing, WorkerId};
 use loch_fabric::RegionId;
 use loch_fabric::sim::{ProcessId, World};
 
-use super::host::{Card, Host};
+use super::host::{Card, Host, Work};
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
 use crate::bench::target::loch::simulated::costs::Costs;
@@ -45,9 +45,17 @@ pub struct Place {
     pub sessions: u32,
 }
 
-/// Processor nanoseconds that a worker spent on requests: not on polls in vain, nor on waiting for
-/// its card.
-pub type Meter = Rc<Cell<u64>>;
+/// What a worker has done so far.
+pub type Meter = Rc<Load>;
+
+/// A worker's work.
+#[derive(Debug, Default)]
+pub struct Load {
+    /// Processor nanoseconds spent on requests: not on polls in vain, nor on waiting for its card.
+    pub busy_ns: Cell<u64>,
+    /// Requests answered.
+    pub answered: Cell<u64>,
+}
 
 /// A process that has a session.
 pub struct Seat {
@@ -110,14 +118,16 @@ pub async fn after_turn(
     busy: &Meter,
     before_ns: &mut u64,
 ) {
-    let (worked, waited_ns) = host.take_work();
+    let Work { worked, waited_ns, answered } = host.take_work();
+    busy.answered.set(busy.answered.get() + answered);
     match worked {
         true => host.go_on().await,
         false => loch_fabric::Fabric::pause(host, 1).await,
     }
     let now_ns = world.cpu_ns(process);
     if worked {
-        busy.set(busy.get() + (now_ns - *before_ns).saturating_sub(waited_ns));
+        let worked_ns = (now_ns - *before_ns).saturating_sub(waited_ns);
+        busy.busy_ns.set(busy.busy_ns.get() + worked_ns);
     }
     *before_ns = now_ns;
 }

@@ -46,6 +46,18 @@ pub struct Host {
     /// Whether it did more than to look since it was last asked, and how long it waited for its card.
     worked: Cell<bool>,
     waited_ns: Cell<u64>,
+    /// Requests that it answered since then.
+    answered: Cell<u64>,
+}
+
+/// What the processor of a worker did in a turn.
+pub struct Work {
+    /// Whether it did more than to look.
+    pub worked: bool,
+    /// How long it waited for its card.
+    pub waited_ns: u64,
+    /// Requests that it answered.
+    pub answered: u64,
 }
 
 impl Host {
@@ -62,6 +74,7 @@ impl Host {
             breathed_ns: Cell::new(u64::MAX),
             worked: Cell::new(false),
             waited_ns: Cell::new(0),
+            answered: Cell::new(0),
         }
     }
 
@@ -71,9 +84,10 @@ impl Host {
         Self { replies_at: Some(replies_at), card, ..self }
     }
 
-    /// Whether there was work since this was last asked, and how long of it was waiting.
-    pub fn take_work(&self) -> (bool, u64) {
-        (self.worked.take(), self.waited_ns.take())
+    /// What was done since this was last asked.
+    pub fn take_work(&self) -> Work {
+        let (worked, waited_ns) = (self.worked.take(), self.waited_ns.take());
+        Work { worked, waited_ns, answered: self.answered.take() }
     }
 
     /// Lets the processor's next turn come at once.
@@ -110,8 +124,14 @@ impl Host {
         let is_reply = self.replies_at.is_some_and(|from| !self.is_own(at) || at.offset() >= from);
         if is_reply {
             self.worked.set(true);
-            self.endpoint.work(self.costs.request_ns);
+            self.answers(1);
         }
+    }
+
+    /// Charges so many requests.
+    fn answers(&self, requests: u64) {
+        self.answered.set(self.answered.get() + requests);
+        self.endpoint.work(self.costs.request_ns * requests);
     }
 
     /// Own bytes, which may begin and end inside words.
@@ -411,7 +431,7 @@ impl Messages for Host {
         self.worked.set(true);
         self.endpoint.work(self.costs.doorbell_ns);
         if self.replies_at.is_some() {
-            self.endpoint.work(self.costs.request_ns * messages.len() as u64);
+            self.answers(messages.len() as u64);
         }
         self.occupy_card(messages.len());
         self.endpoint.send_all(messages)

@@ -115,12 +115,14 @@ fn measure_as<D: Design>(setting: Setting<'_>) -> Result<Measured, TargetError> 
     cluster.share_cores();
     let clients = cluster.prepare();
     cluster.run("warming up", &clients, |client| &client.warm_up, Budget::warm_up)?;
-    let busy_ns = cluster.busy_ns();
+    let (busy_ns, answered) = (cluster.busy_ns(), cluster.answered());
     let (reports, sum) =
         cluster.run("measuring", &clients, |client| &client.trace, |budget| budget)?;
     let mut measured = merge(System::Engine(setting.engine), &reports);
     measured.traffic = Some(sum);
     measured.server_cpu_s = Some((cluster.busy_ns() - busy_ns) as f64 / 1e9);
+    let of_each = cluster.answered().into_iter().zip(answered);
+    measured.ops_of_workers = D::SERVES.then(|| of_each.map(|(end, begin)| end - begin).collect());
     Ok(measured)
 }
 
@@ -173,7 +175,7 @@ struct Cluster<'a, D: Design> {
     workload: Rc<Workload>,
     clients: Vec<Client<D::Client>>,
     workers: Vec<ProcessId>,
-    /// What each worker spent on requests.
+    /// What each worker has done.
     meters: Vec<Meter>,
     /// Each host's.
     cards: Vec<Card>,
@@ -265,7 +267,12 @@ impl<'a, D: Design> Cluster<'a, D> {
 
     /// What all workers spent on requests so far.
     fn busy_ns(&self) -> u64 {
-        self.meters.iter().map(|meter| meter.get()).sum()
+        self.meters.iter().map(|meter| meter.busy_ns.get()).sum()
+    }
+
+    /// Requests that each worker answered so far.
+    fn answered(&self) -> Vec<u64> {
+        self.meters.iter().map(|meter| meter.answered.get()).collect()
     }
 
     /// Stores all records: equal parts at all nodes, by all clients of each.
