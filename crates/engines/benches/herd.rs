@@ -1,5 +1,6 @@
 //! Micro-benchmarks of the herd engine: the storage of one worker, on lines that are near and on a
-//! table that is much larger than all caches; what the pipeline hides; and a whole worker over shm.
+//! table that is much larger than all caches; what the pipeline hides; a whole worker over shm; and
+//! one that only polls.
 //!
 //! Large tables want huge pages. Without a line of code, glibc gives them with
 //! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`.
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loch_engines::herd::key::KeyHash;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
-use loch_engines::herd::{Pipeline, Settings, Worker, service};
+use loch_engines::herd::{DEPTH_DEFAULT, Pipeline, Settings, Worker, service};
 use loch_engines::operation::{Operation, Outcome, PutOptions};
 use loch_engines::requests::{Area, RequestMap, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
@@ -304,5 +305,35 @@ fn worker(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, near, far, accesses, worker);
+/// What it costs to look for requests where there are none: slots looked at, of clients that had one
+/// lately.
+fn polls(c: &mut Criterion) {
+    const TURNS: u64 = 1000;
+    const REQUESTS: usize = Served::CLIENTS as usize * Served::WINDOW as usize;
+    let mut group = c.benchmark_group("slots polled by a worker without requests");
+    group.throughput(Throughput::Elements(TURNS * u64::from(Served::CLIENTS))).sample_size(20);
+    let trace = trace(10_000, REQUESTS);
+    let mut served = None;
+    group.bench_function(BenchmarkId::new("polls", format!("{} clients", Served::CLIENTS)), |b| {
+        let new = || Served::new(filled(Mode::Cache, 10_000), DEPTH_DEFAULT);
+        let served = RefCell::new(served.get_or_insert_with(new));
+        b.iter_batched(
+            || {
+                let mut served = served.borrow_mut();
+                served.ask(&trace, Operation::Get);
+                served.work();
+                assert_eq!(served.worker.active(), Served::CLIENTS as usize, "all are polled");
+            },
+            |()| {
+                let worker = &mut served.borrow_mut().worker;
+                for _ in 0..TURNS {
+                    assert!(!block_on(worker.turn()).expect("the region is mapped"), "all is done");
+                }
+            },
+            BatchSize::PerIteration,
+        )
+    });
+}
+
+criterion_group!(benches, near, far, accesses, worker, polls);
 criterion_main!(benches);

@@ -1,11 +1,11 @@
 //! Micro-benchmarks of the pilaf engine's storage and log on lines that are near; and, printed before
 //! them, what the paper counts: probes per GET over the fill (§3.4, Figure 6) and races over the
-//! number of keys (§5.3, Figure 9).
+//! number of keys (§5.3, Figure 9), one JSON object a line, as a file of results has them.
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use loch_engines::log::{Change, LogError, MemoryStorage, Op, Policy, Storage, recover};
@@ -71,6 +71,13 @@ fn key_of(number: u64) -> [u8; 16] {
     key
 }
 
+/// Prints a number of one series among those that belong together.
+fn point(group: &str, series: &str, parameter: &str, unit: &str, value: f64) {
+    println!(
+        r#"{{"group":"{group}","series":"{series}","parameter":"{parameter}","unit":"{unit}","value":{value}}}"#
+    );
+}
+
 /// Probes per GET of keys that are there, over the share of slots that are filled.
 fn probes() {
     const SLOTS: u64 = 1 << 18;
@@ -88,56 +95,64 @@ fn probes() {
             assert!(found.is_ok_and(|found| found.is_some()), "it is there");
         }
         let per_get = reader.counts().probes.get() as f64 / keys as f64;
-        println!("fill {percent} %: {per_get:.3} probes per GET, {:?}", rig.store.counts());
+        let fill = format!("{percent} % of the slots filled");
+        point("Pilaf's probes (pilaf §3.4)", "probes/GET", &fill, "", per_get);
     }
 }
 
-/// GETs that meet a change, over the number of keys: one thread changes them as fast as it can, this
-/// one reads as fast as it can.
+/// GETs that meet a change, over the number of keys: one thread changes them, this one reads as fast
+/// as it can. `gets_a_put` holds the writer back; without, it is as fast as it can be (Figure 9).
 #[allow(clippy::disallowed_methods, reason = "a race needs another thread")]
-fn races() {
+fn races(group: &str, gets_a_put: Option<u64>) {
     const GETS: u64 = 300_000;
     for keys in [1, 10, 100, 1_000, 10_000] {
         let mut rig = Rig::new(1 << 15, 1 << 25);
         (0..keys).for_each(|key| rig.put(&key_of(key), &[0; 1024]));
         let (region, reader) = (rig.region.clone(), rig.reader());
-        let ends = AtomicBool::new(false);
+        let gets_done = AtomicU64::new(0);
         let mut puts = 0u64;
         std::thread::scope(|scope| {
-            let ends = &ends;
+            let gets_done = &gets_done;
             let gets = scope.spawn(move || {
                 let fabric = attach(&region);
                 let (mut buf, mut word) = (Buf::new(), 1u64);
-                for _ in 0..GETS {
+                for get in 1..=GETS {
                     word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                     let found = block_on(reader.get(&fabric, &key_of((word >> 33) % keys), buf));
                     buf = found.expect("shm does not fail").expect("it is there").into_buf();
+                    gets_done.store(get, Ordering::Relaxed);
                 }
-                ends.store(true, Ordering::Relaxed);
                 let counts = reader.counts();
                 (counts.torn_entries.get(), counts.torn_extents.get())
             });
             let mut word = 7u64;
-            while !ends.load(Ordering::Relaxed) {
+            loop {
+                let done = gets_done.load(Ordering::Relaxed);
+                if done == GETS {
+                    break;
+                }
+                if gets_a_put.is_some_and(|gets| puts * gets > done) {
+                    std::hint::spin_loop();
+                    continue;
+                }
                 word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 rig.put(&key_of((word >> 33) % keys), &[puts as u8; 1024]);
                 puts += 1;
             }
             let (entries, extents) = gets.join().expect("it does not panic");
-            let share = |races: u64| races as f64 * 100.0 / GETS as f64;
-            println!(
-                "{keys} keys of 1 KiB, {puts} PUTs beside {GETS} GETs: {:.4} % of GETs met a torn \
-                 entry, {:.4} % a torn extent",
-                share(entries),
-                share(extents)
-            );
+            let named = format!("{keys} keys");
+            let race = |series, value| point(group, series, &named, "%", value);
+            race("PUTs, of all operations", puts as f64 * 100.0 / (puts + GETS) as f64);
+            race("GETs that met a torn entry", entries as f64 * 100.0 / GETS as f64);
+            race("GETs that met a torn extent", extents as f64 * 100.0 / GETS as f64);
         });
     }
 }
 
 fn storage(c: &mut Criterion) {
     probes();
-    races();
+    races("Pilaf's races, 1 KiB values, reader and writer as fast as they can (pilaf §5.3)", None);
+    races("Pilaf's races, 1 KiB values, 90 % GETs", Some(9));
     let mut rig = Rig::new(1 << 10, 1 << 20);
     let (key, value) = (key_of(7), [7; 64]);
     rig.put(&key, &value);

@@ -12,6 +12,7 @@
 //! latest with the bench's own process ([`process`]), files live in private
 //! temporary directories.
 
+mod criterion;
 mod error;
 mod fleet;
 mod harness;

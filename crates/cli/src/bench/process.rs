@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus};
 use clap::Subcommand;
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 
-use super::{hogs, tables, worker};
+use super::{criterion, hogs, tables, worker};
 use crate::bench::error::BenchError;
 
 /// Hidden subcommands: what the bench starts of its own binary, and what its
@@ -49,6 +49,12 @@ pub enum Helper {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// Prints what micro-benchmarks measured, as lines of a file of results
+    #[command(name = "bench-points", hide = true)]
+    Points {
+        /// Criterion's folder
+        folder: PathBuf,
+    },
     /// Shows a file of results as Markdown tables
     #[command(name = "bench-table", hide = true)]
     Table {
@@ -73,6 +79,7 @@ pub fn run_helper(helper: Helper) -> Result<(), BenchError> {
             let error = Command::new(&command[0]).args(&command[1..]).exec();
             Err(BenchError::os("start the program")(error))
         }
+        Helper::Points { folder } => criterion::print(&folder),
         Helper::Table { file } => tables::print(&file),
     }
 }

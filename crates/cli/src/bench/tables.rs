@@ -5,7 +5,11 @@
 //! measured (`scripts/figures.sh` writes both). Results that differ in keys
 //! and reads only share a table, in which each system has a column. Where a
 //! result has a `variant`, what is compared is something else: then each result
-//! has a row.
+//! has a row, or, if the header says what to `show`, each variant ([`matrix`]).
+//! Numbers that no workload gave are points of series, which have tables of
+//! their own.
+
+mod matrix;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,6 +17,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use self::matrix::Show;
+use super::criterion::Point;
 use super::error::BenchError;
 
 /// A line of a results file.
@@ -21,6 +27,7 @@ use super::error::BenchError;
 enum Line {
     Header(Header),
     Result(Box<Row>),
+    Point(Point),
 }
 
 /// Where and how the results that follow were measured.
@@ -32,6 +39,9 @@ struct Header {
     date: String,
     host: String,
     command: String,
+    /// What tables of them show; if nothing, what there is.
+    #[serde(default)]
+    show: Vec<Show>,
 }
 
 /// The fields of a result that the tables show.
@@ -40,6 +50,9 @@ struct Row {
     /// What is special about this result, where several have the same workload.
     variant: Option<String>,
     engine: String,
+    /// What the engine is called, where it is measured in several ways.
+    #[serde(rename = "as")]
+    name: Option<String>,
     clients: u32,
     lanes: usize,
     records: u64,
@@ -47,7 +60,11 @@ struct Row {
     value_size: u64,
     reads: f64,
     dist: String,
+    seconds: Option<f64>,
+    ops: Option<f64>,
     ops_per_s: f64,
+    offered_ops_per_s: Option<f64>,
+    retries: Option<f64>,
     goodput_bytes_per_s: f64,
     get_us: Quantiles,
     verbs_per_get: Option<f64>,
@@ -57,7 +74,9 @@ struct Row {
     bytes_per_get: Option<f64>,
     bytes_per_put: Option<f64>,
     server_cpu_s: Option<f64>,
+    client_cpu_s: Option<f64>,
     limit_ops_per_s: Option<f64>,
+    ops_of_workers: Option<Vec<u64>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -79,16 +98,18 @@ pub fn print(file: &Path) -> Result<(), BenchError> {
 
 fn markdown(text: &str) -> Result<String, String> {
     let mut out = String::new();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut section = Section::default();
     let mut origins = BTreeSet::new();
     for (number, line) in text.lines().enumerate() {
         let line: Line = serde_json::from_str(line)
             .map_err(|error| format!("line {}: neither header nor result: {error}", number + 1))?;
         match line {
-            Line::Result(row) => rows.push(*row),
+            Line::Result(row) => section.rows.push(*row),
+            Line::Point(point) => section.points.push(point),
             Line::Header(header) => {
-                tables(&mut out, &std::mem::take(&mut rows));
-                let Header { title, commit, date, host, command } = header;
+                section.print(&mut out);
+                let Header { title, commit, date, host, command, show } = header;
+                section = Section { show, ..Section::default() };
                 if origins.insert((commit.clone(), host.clone())) {
                     let _ = writeln!(out, "Commit {commit}, {date}, on {host}.\n");
                 }
@@ -96,8 +117,29 @@ fn markdown(text: &str) -> Result<String, String> {
             }
         }
     }
-    tables(&mut out, &rows);
+    section.print(&mut out);
     Ok(out)
+}
+
+/// What stands below a header.
+#[derive(Default)]
+struct Section {
+    show: Vec<Show>,
+    rows: Vec<Row>,
+    points: Vec<Point>,
+}
+
+impl Section {
+    fn print(&self, out: &mut String) {
+        if self.show.is_empty() {
+            tables(out, &self.rows);
+        } else if !self.rows.is_empty() {
+            let rows: Vec<&Row> = self.rows.iter().collect();
+            let _ = writeln!(out, "{}:\n", heading(&rows));
+            matrix::results(out, &self.rows, &self.show);
+        }
+        matrix::points(out, &self.points);
+    }
 }
 
 /// Tables for each kind of records and clients, in the order of the file.
@@ -220,6 +262,11 @@ impl Row {
         (is_variant, records, self.key_size, self.value_size, self.clients, self.lanes)
     }
 
+    /// What it is the result of.
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.engine)
+    }
+
     fn workload(&self) -> (&str, f64) {
         (&self.dist, self.reads)
     }
@@ -256,12 +303,18 @@ fn heading(rows: &[&Row]) -> String {
     } else {
         String::new()
     };
+    let is_alike = |of: fn(&Row) -> u64| rows.iter().all(|row| of(row) == of(first));
+    let values = match is_alike(|row| row.value_size) {
+        true => format!("{} values, ", size(first.value_size)),
+        false => String::new(),
+    };
+    let clients = match is_alike(|row| row.clients.into()) {
+        true => format!("{} client{}", first.clients, plural(first.clients as usize)),
+        false => "clients".into(),
+    };
     format!(
-        "{} values, {records}{} B keys, {} client{} of {} lane{}",
-        size(first.value_size),
+        "{values}{records}{} B keys, {clients} of {} lane{}",
         first.key_size,
-        first.clients,
-        plural(first.clients as usize),
         first.lanes,
         plural(first.lanes)
     )
@@ -289,10 +342,10 @@ fn size(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn result(engine: &str, reads: f64, ops_per_s: f64, more: &str) -> String {
+    pub fn result(engine: &str, reads: f64, ops_per_s: f64, more: &str) -> String {
         format!(
             r#"{{{more}"engine":"{engine}","clients":1,"lanes":32,"records":1000000,"key_size":16,
             "value_size":64,"reads":{reads},"dist":"uniform","ops_per_s":{ops_per_s},
@@ -304,7 +357,7 @@ mod tests {
         .replace('\n', "")
     }
 
-    fn header(title: &str) -> String {
+    pub fn header(title: &str) -> String {
         format!(
             r#"{{"title":"{title}","commit":"c0ffee","date":"today","host":"two cores","command":"loch bench"}}"#
         )
