@@ -7,7 +7,7 @@ BENCH = --engine nessie --fabric shm --records 1000000 --value-size 64 --dist zi
 SECONDS = 60
 
 .DEFAULT_GOAL := help
-.PHONY: demo test verbs-test model bench figures lint sanitize fuzz deps clean help
+.PHONY: demo test verbs-test model bench figures headlines lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -29,6 +29,10 @@ bench: ## one workload on Loch and its peers; BENCH="…" for another
 figures: ## measure what docs/performance.md shows: a quarter of an hour of a quiet machine
 	scripts/deps.sh build peers
 	scripts/figures.sh
+
+headlines: ## measure what the papers claim, engine beside engine: ten minutes of a quiet machine
+	scripts/deps.sh build peers
+	scripts/headlines.sh
 
 soak: ## run new seeds of the simulation; SECONDS=600 for ten minutes
 	scripts/simulate.sh soak $(or $(SECONDS),60)

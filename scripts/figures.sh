@@ -19,32 +19,9 @@ fi
 folder=${1:-docs/results}
 peers=memcached,redis,lmdb
 
-say() { echo "figures: $*" >&2; }
-
-cargo build --release --locked --quiet -p loch-cli
-loch=${CARGO_TARGET_DIR:-target}/release/loch
-mkdir -p "$folder"
-results=$(mktemp "$folder/performance.XXXXXX")
-trap 'rm -f "$results"' EXIT
-
-# A text as the inside of a JSON string.
-json() { tr -d '"\134' <<<"$*" | tr '\n\t' '  ' | sed 's/ *$//'; }
-
-commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
-model=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
-memory=$(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)
-versions=$(
-  memcached --version 2>/dev/null
-  redis-server --version 2>/dev/null | sed -E 's/.*v=([^ ]*).*/redis \1/'
-)
-host=$(json "${model:-unknown processor}, $(nproc) cores, $memory, Linux $(uname -r), $versions")
-
-# Begins a group of results: its title, and how each of them is made.
-group() {
-  say "$1"
-  printf '{"title":"%s","commit":"%s","date":"%s","host":"%s","command":"%s"}\n' \
-    "$(json "$1")" "$(json "$commit")" "$(date -u +%F)" "$host" "$(json "loch bench $2")" >>"$results"
-}
+name=performance
+# shellcheck source=scripts/results.sh
+. scripts/results.sh
 
 # Runs the bench. In a smoke run the time is short and the records are few.
 variant=
@@ -54,14 +31,13 @@ run() {
     [ -z "$smoke" ] || [ "${options[at]}" != --records ] || options[at + 1]=200
   done
   say "  ${variant:+$variant: }loch bench ${options[*]}"
-  "$loch" bench "${options[@]}" | sed "s/^{/{${variant:+\"variant\":\"$variant\",}/" >>"$results"
+  "$LOCH" bench "${options[@]}" | sed "s/^{/{${variant:+\"variant\":\"$variant\",}/" >>"$results"
 }
 
-[ -n "$smoke" ] || awk '$1 > 0.5 { print "figures: this machine is busy (load " $1 "): expect noise" }' \
-  /proc/loadavg >&2
+[ -n "$smoke" ] || warn_if_busy
 
 group "Ten million records" \
-  "--records 10000000 --lanes 16 --peer $peers --dist D --reads S --seconds 2"
+  "loch bench --records 10000000 --lanes 16 --peer $peers --dist D --reads S --seconds 2"
 for dist in uniform zipf:0.99; do
   run --records 10000000 --lanes 16 --peer "$peers" --dist "$dist" --reads 0.95
   run --records 10000000 --lanes 16 --dist "$dist" --reads 1
@@ -70,7 +46,7 @@ done
 
 # Each store holds half a GiB to one GiB of values.
 group "Sizes of values, distributions of keys, and mixes" \
-  "--value-size V --records R --lanes 32 --peer $peers --dist D --reads S --seconds 2"
+  "loch bench --value-size V --records R --lanes 32 --peer $peers --dist D --reads S --seconds 2"
 while read -r size records; do
   for dist in uniform zipf:0.99; do
     for reads in 0.5 0.95 1; do
@@ -86,23 +62,25 @@ done <<'SIZES'
 1MiB 1024
 SIZES
 
-group "One operation at a time" "--lanes 1 --peer $peers --seconds 2"
+group "One operation at a time" "loch bench --lanes 1 --peer $peers --seconds 2"
 run --records 1000000 --lanes 1 --peer "$peers"
 
-group "More records, of the same size" "--records R --lanes 16 --dist uniform --reads 1 --seconds 2"
+group "More records, of the same size" \
+  "loch bench --records R --lanes 16 --dist uniform --reads 1 --seconds 2"
 for millions in 1 5 20 50; do
   variant="$millions M records"
   run --records "${millions}000000" --lanes 16 --dist uniform --reads 1
 done
 
 group "Beside others who want the cores" \
-  "--lanes 32 --peer memcached,redis --background-hogs H --seconds 2"
+  "loch bench --lanes 32 --peer memcached,redis --background-hogs H --seconds 2"
 for hogs in 0 2 4; do
   variant="$hogs hogs"
   run --records 1000000 --lanes 32 --peer memcached,redis --background-hogs "$hogs"
 done
 
-group "What each switch does (nessie §4.3.2)" "--nodes 2 --clients 2 --value-size 1KiB SWITCH"
+group "What each switch does (nessie §4.3.2)" \
+  "loch bench --nodes 2 --clients 2 --value-size 1KiB SWITCH"
 switches() {
   variant=$1
   run --nodes 2 --clients 2 --records 200000 --value-size 1KiB --lanes 16 "${@:2}"
@@ -116,13 +94,11 @@ switches "buckets of one slot" --bucket-slots 1
 switches "buckets of one slot, no filter bits" --bucket-slots 1 --filter-bits off
 switches "buckets of one slot, batched reads, cache" --bucket-slots 1 --batched-reads on --cache on
 variant=
-group "Long values in one READ" "--value-size 64KiB --multi-read SWITCH"
+group "Long values in one READ" "loch bench --value-size 64KiB --multi-read SWITCH"
 for switch in on off; do
   variant="multi-read $switch"
   run --value-size 64KiB --records 16384 --lanes 16 --multi-read "$switch"
 done
 
-"$loch" bench-table "$results" >"$folder/performance.md"
-chmod 644 "$results"
-mv "$results" "$folder/performance.jsonl"
-say "wrote $folder/performance.jsonl and $folder/performance.md"
+make_tables
+publish

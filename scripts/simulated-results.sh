@@ -16,24 +16,10 @@ if [[ $# -gt 1 || ${1:-} == -* ]]; then
 fi
 folder=${1:-docs/results}
 
-say() { echo "$name: $*" >&2; }
-
-if [ -z "${LOCH:-}" ]; then
-  cargo build --release --locked --quiet -p loch-cli
-  LOCH=${CARGO_TARGET_DIR:-target}/release/loch
-fi
-mkdir -p "$folder"
-results=$(mktemp "$folder/$name.XXXXXX")
-trap 'rm -f "$results"' EXIT
-
-commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
-
-# Begins a group of results: its title, and how each of them is made.
-group() {
-  say "$1"
-  printf '{"title":"%s","commit":"%s","date":"%s","command":"loch bench --fabric sim %s"}\n' \
-    "$1" "$commit" "$(date -u +%F)" "$2" >>"$results"
-}
+# shellcheck disable=SC2034
+host=simulated
+# shellcheck source=scripts/results.sh
+. scripts/results.sh
 
 # Runs the bench, with uniform keys unless told otherwise. In a smoke run there are few records and
 # little time.
@@ -46,11 +32,4 @@ run() {
   done
   say "  $variant: loch bench ${options[*]}"
   "$LOCH" bench "${options[@]}" | sed "s/^{/{\"variant\":\"$variant\",/" >>"$results"
-}
-
-# Puts the results where they belong.
-publish() {
-  chmod 644 "$results"
-  mv "$results" "$folder/$name.jsonl"
-  say "wrote $folder/$name.jsonl"
 }

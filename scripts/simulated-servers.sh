@@ -29,7 +29,7 @@ declare -A sizes=(
   [256]="60000 0.002" [2KiB]="60000 0.003" [4KiB]="60000 0.003" [8KiB]="30000 0.005"
   [16KiB]="15000 0.01" [32KiB]="9000 0.02" [64KiB]="6000 0.03" [128KiB]="3000 0.04"
 )
-command="--profile connectx3-10g --nodes 15 --clients C --workers W --lanes 1 --key-size 128 --value-size V --reads S --records R --index-fill 40"
+command="loch bench --fabric sim --profile connectx3-10g --nodes 15 --clients C --workers W --lanes 1 --key-size 128 --value-size V --reads S --records R --index-fill 40"
 
 # Workers of a node that the paper found best.
 server_workers() { [ "$1" = 256 ] && echo 3 || echo 2; }                     # SIZE
@@ -93,7 +93,7 @@ done
 # herd §5.2, Figure 9 (six server processes), and Figure 13 (one core and more): 51 clients on 17
 # machines, a window of 4, items of 16 + 32 bytes.
 group "HERD, Figures 9 and 13: one server, 51 clients on 17 hosts" \
-  "--profile connectx3-56g --engine herd --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers W --value-size 32 --records 200000 --reads S"
+  "loch bench --fabric sim --profile connectx3-56g --engine herd --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers W --value-size 32 --records 200000 --reads S"
 for workers in 1 2 4 6 10 16; do
   for reads in 0.95 0.5; do
     run "$workers workers" --profile connectx3-56g --engine herd --clients 51 --client-hosts 17 \

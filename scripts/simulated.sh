@@ -13,7 +13,7 @@ smoke_records=2000
 # shellcheck source=scripts/simulated-results.sh
 . "$(dirname "$0")/simulated-results.sh"
 
-group "One operation at a time" "--profile P --nodes 2 --lanes 1 --reads S"
+group "One operation at a time" "loch bench --fabric sim --profile P --nodes 2 --lanes 1 --reads S"
 for profile in connectx3-10g connectx3-56g connectx6-200g; do
   for reads in 1 0; do
     run "$profile" --profile "$profile" --nodes 2 --clients 1 --lanes 1 --records 100000 \
@@ -21,7 +21,7 @@ for profile in connectx3-10g connectx3-56g connectx6-200g; do
   done
 done
 
-group "More nodes" "--profile P --nodes N --clients C --lanes 16 --reads S --records 1000000"
+group "More nodes" "loch bench --fabric sim --profile P --nodes N --clients C --lanes 16 --reads S --records 1000000"
 for profile in connectx3-10g connectx6-200g; do
   # What is done in a virtual millisecond differs by more than a decade.
   seconds=0.005
@@ -39,7 +39,7 @@ done
 # nessie §6: 15 nodes of 12 threads, keys of 128 B, index slots filled to 40 %. There a node holds
 # 20 GB, of which a cache holds little; here, where records are few, there is none.
 group "Sizes of values on the cluster of the Nessie paper" \
-  "--profile connectx3-10g --nodes 15 --clients 180 --lanes 1 --key-size 128 --value-size V --reads S --index-fill 40 --cache off"
+  "loch bench --fabric sim --profile connectx3-10g --nodes 15 --clients 180 --lanes 1 --key-size 128 --value-size V --reads S --index-fill 40 --cache off"
 while read -r size records seconds; do
   for reads in 0.5 0.9 0.99; do
     run connectx3-10g --profile connectx3-10g --nodes 15 --clients 180 --lanes 1 --key-size 128 \

@@ -32,6 +32,10 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub multi_read: Switch,
+    /// With nessie-published: entries name the one before, which is read while they are not valid yet
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
+    #[arg(hide_short_help = true)]
+    pub previous_versions: Switch,
     /// A GET reads all of a key's slots in its first doorbell; auto: where a round trip is dear
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
     #[arg(hide_short_help = true)]
@@ -66,8 +70,8 @@ pub struct AttachOptions {
     /// started or stopped. Say the cluster's --fabric, too
     #[arg(long, value_name = "SOCKET")]
     #[arg(conflicts_with_all = [
-        "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "batched_reads",
-        "checksums", "ways", "bucket_slots", "index_fill",
+        "nodes", "peer", "profile", "filter_bits", "cache", "multi_read",
+        "previous_versions", "batched_reads", "checksums", "ways", "bucket_slots", "index_fill",
     ])]
     pub attach: Option<PathBuf>,
     /// Table of that cluster [default: default]
@@ -294,13 +298,14 @@ mod tests {
     #[test]
     fn every_switch_can_be_turned() {
         let options = spec(
-            "--filter-bits off --cache on --multi-read off --batched-reads on --checksums on \
-             --ways 2 --bucket-slots 1 --index-fill 50",
+            "--filter-bits off --cache on --multi-read off --previous-versions off \
+             --batched-reads on --checksums on --ways 2 --bucket-slots 1 --index-fill 50",
         );
         let expected = TableOptions {
             filter_bits: Switch::Off,
             cache: AutoSwitch::On,
             multi_read: Switch::Off,
+            previous_versions: Switch::Off,
             batched_reads: AutoSwitch::On,
             checksums: Switch::On,
             ways: 2,

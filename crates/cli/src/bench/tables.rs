@@ -272,15 +272,19 @@ impl Row {
     }
 
     fn speed(&self) -> String {
-        let speed = format!("{} M", rounded(self.ops_per_s / 1e6));
+        let speed = self.per_s(self.ops_per_s);
         if self.value_size < GOODPUT_VALUE_BYTES {
             return speed;
         }
-        format!(
-            "{} k, {} GB/s",
-            rounded(self.ops_per_s / 1e3),
-            rounded(self.goodput_bytes_per_s / 1e9)
-        )
+        format!("{speed}, {} GB/s", rounded(self.goodput_bytes_per_s / 1e9))
+    }
+
+    /// Operations on values of its size.
+    fn per_s(&self, ops: f64) -> String {
+        match self.value_size < GOODPUT_VALUE_BYTES {
+            true => format!("{} M", rounded(ops / 1e6)),
+            false => format!("{} k", rounded(ops / 1e3)),
+        }
     }
 
     /// Of the bare loop.

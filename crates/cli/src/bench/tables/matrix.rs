@@ -21,6 +21,9 @@ pub enum Show {
     SpeedOfFirstRow,
     /// The same, and how many times as much the first system does.
     SpeedOfFirstColumn,
+    /// Operations a second of each processor that the servers took, and how many times as much the
+    /// first system does.
+    SpeedPerServerCore,
     /// Processors that the servers took.
     ServerCores,
     /// Processors that the clients took.
@@ -100,6 +103,10 @@ pub fn results(out: &mut String, rows: &[Row], show: &[Show]) {
             Show::SpeedOfFirstColumn => {
                 format!("operations/s, and how many times as much {} does", matrix.columns[0])
             }
+            Show::SpeedPerServerCore => {
+                let first = matrix.columns[0];
+                format!("the same for each processor that servers take, and {first}'s multiple")
+            }
             Show::ServerCores => "processors that servers take".into(),
             Show::ClientCores => "processors that clients take".into(),
             Show::Latency => "GET µs, median / 99 %".into(),
@@ -119,7 +126,9 @@ fn shown(show: Show, row: &Row, above: Option<&Row>, first: Option<&Row>) -> Opt
     let speed = row.speed();
     match show {
         Show::Speed => Some(match row.offered_ops_per_s {
-            Some(offered) => format!("{speed} of {} M wanted", rounded(offered / 1e6)),
+            Some(offered) => {
+                format!("{} of {} wanted", row.per_s(row.ops_per_s), row.per_s(offered))
+            }
             None => speed,
         }),
         Show::SpeedOfFirstRow => {
@@ -131,6 +140,12 @@ fn shown(show: Show, row: &Row, above: Option<&Row>, first: Option<&Row>) -> Opt
             let is_first = first.name() == row.name();
             let times = || format!("{speed} ({} ×)", rounded(first.ops_per_s / row.ops_per_s));
             Some(if is_first { speed.clone() } else { times() })
+        }
+        Show::SpeedPerServerCore => {
+            let of = |row: &Row| Some(row.ops_per_s * row.seconds? / row.server_cpu_s?);
+            let per_core = of(row).filter(|per_core| per_core.is_finite())?;
+            let times = rounded(of(first?)? / per_core);
+            Some(format!("{} ({times} ×)", row.per_s(per_core)))
         }
         Show::ServerCores => cores(row.server_cpu_s),
         Show::ClientCores => cores(row.client_cpu_s),
@@ -223,6 +238,12 @@ mod tests {
         assert!(shown("server-cores", &lines).contains("| 40 % | 0.00 |"));
         assert!(shown("workers", &lines).contains("0.3, 0.2; most / least 1.5"));
         assert!(shown("retries", &lines).contains("| 40 % | – |"));
+        let none = shown("speed-per-server-core", &lines);
+        assert!(none.contains("| 40 % | – |"), "no processor was taken: {none}");
+        let lines = [of("9 %", "pilaf", 9e6, ""), of("9 %", "redis", 1e6, "")]
+            .map(|line| line.replace(r#""server_cpu_s":0"#, r#""server_cpu_s":1"#));
+        let text = shown("speed-per-server-core", &lines);
+        assert!(text.contains("| 9 % | 18 M (1 ×) | 2 M (9 ×) |"), "{text}");
     }
 
     #[test]

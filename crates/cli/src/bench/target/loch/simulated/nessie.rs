@@ -18,7 +18,7 @@ use crate::bench::target::loch::plan::{self, Writers};
 /// A table by Loch's protocol.
 pub struct Nessie(Arc<TableMap>);
 
-/// A table by the published protocol, with previous versions.
+/// A table by the published protocol.
 pub struct Published(Arc<TableMap>);
 
 fn table(spec: &Spec, place: Place, protocol: Protocol) -> Result<Arc<TableMap>, TargetError> {
@@ -57,7 +57,8 @@ impl Design for Published {
     const SERVES: bool = false;
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
-        table(spec, place, Protocol::Published { previous_versions: true }).map(Self)
+        let previous_versions = spec.table.previous_versions.into();
+        table(spec, place, Protocol::Published { previous_versions }).map(Self)
     }
 
     fn bytes(&self) -> u64 {
