@@ -6,8 +6,6 @@
 //! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`.
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 
-mod shm_thread;
-
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,11 +17,10 @@ use loch_engines::herd::{DEPTH_DEFAULT, Pipeline, Settings, Worker, service};
 use loch_engines::operation::{Operation, Outcome, PutOptions};
 use loch_engines::requests::{Area, RequestMap, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
-use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages};
+use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages, ShmThread};
 use loch_fabric::{Buf, Messages, RegionId, RemoteAddr, prefetch_read};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use shm_thread::ShmThread;
 use xxhash_rust::xxh3::xxh3_64;
 
 const SEED: u64 = 7;

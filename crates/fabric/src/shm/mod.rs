@@ -23,6 +23,7 @@ mod messages;
 mod now;
 mod region;
 mod ring;
+mod thread;
 mod words;
 
 pub(crate) use copy::prefetch;
@@ -31,3 +32,4 @@ pub use limit::Chase;
 pub use mailbox::MailboxShape;
 pub use messages::{Peer, ShmMessages};
 pub use region::{Pages, Region, RegionError};
+pub use thread::ShmThread;

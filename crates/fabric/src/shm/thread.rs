@@ -2,14 +2,18 @@
 
 use std::future::Future;
 
-use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::shm::{Peer, ShmEndpoint, ShmMessages};
-use loch_fabric::{
+use super::{Peer, ShmEndpoint, ShmMessages};
+use crate::limits::BUCKET_WORDS_MAX;
+use crate::{
     Buf, Caps, Counters, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr,
+    UnreliableWrites,
 };
 
+/// An endpoint and a mailbox.
 pub struct ShmThread {
+    /// The memory.
     pub memory: ShmEndpoint,
+    /// The messages.
     pub messages: ShmMessages,
 }
 
@@ -159,5 +163,12 @@ impl Fabric for ShmThread {
 
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
         self.memory.pause(us)
+    }
+}
+
+impl UnreliableWrites for ShmThread {
+    #[inline]
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.memory.write_unreliable(at, bytes)
     }
 }
