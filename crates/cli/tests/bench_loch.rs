@@ -176,6 +176,22 @@ fn at_rest_servers_are_measured_all_the_same() {
 }
 
 #[test]
+fn the_papers_baselines_run_beside_the_engines() {
+    let line = "--clients 2 --lanes 4 --records 2000 --value-size 32 --reads 0.5 --ops 8000";
+    for engine in ["pilaf-vo", "farm-em", "farm-em-var"] {
+        let object = object(engine, &format!("--engine {engine} {line}"));
+        assert_eq!((&object["ops"], &object["errors"]), (&8000.into(), &0.into()), "{object}");
+        assert_eq!(object["gets"], object["get_hits"], "{object}");
+        assert!(number(&object, "verbs_per_get") >= 1.0, "{object}");
+    }
+    for engine in ["echo-send-send", "echo-write-write", "echo-write-send"] {
+        let object = object(engine, &format!("--engine {engine} --workers 2 {line}"));
+        assert_eq!((&object["ops"], &object["errors"]), (&8000.into(), &0.into()), "{object}");
+        assert_eq!(object["get_hits"], 0, "nothing is stored: {object}");
+    }
+}
+
+#[test]
 fn long_values_and_only_updates() {
     let object = object(
         "long",

@@ -121,3 +121,53 @@ fn workers_are_what_bounds_small_requests() {
     let busy = number(&one, "server_cpu_s") / (2.0 * number(&one, "seconds"));
     assert!((0.9..1.05).contains(&busy), "all of both workers' time: {one}");
 }
+
+#[test]
+fn the_papers_baselines_cost_what_the_papers_say() {
+    let run = |engine: &str, options: &str| {
+        let object = object(&format!(
+            "--engine {engine} --clients 6 --lanes 2 --window 2 --records 2000 --value-size 32 \
+             --reads 0.5 --seconds 0.0005 {options}"
+        ));
+        assert_eq!((&object["engine"], &object["errors"]), (&engine.into(), &0.into()), "{object}");
+        assert!(number(&object, "server_cpu_s") > 0.0, "{object}");
+        object
+    };
+    let hosts = "--client-hosts 3 --workers 2";
+    // One READ of 6 * (16 + 32) bytes, or one of pointers and one of the value; a PUT is a WRITE
+    // and the WRITE of its reply (herd §5.1.2).
+    for (engine, reads, bytes) in [("farm-em", 1.0, 288.0), ("farm-em-var", 2.0, 144.0 + 32.0)] {
+        let object = run(engine, hosts);
+        assert_eq!(object["gets"], object["get_hits"], "{object}");
+        let [get, put] = costs(&object);
+        assert!((reads..reads + 0.05).contains(&get.0) && get.0 == get.1, "{object}");
+        assert!((bytes..bytes * 1.05).contains(&number(&object, "bytes_per_get")), "{object}");
+        assert_eq!(put, (2.0, 1.0), "{object}");
+    }
+    for engine in ["echo-send-send", "echo-write-write", "echo-write-send"] {
+        let object = run(engine, hosts);
+        assert_eq!((costs(&object), &object["get_hits"]), ([(2.0, 1.0); 2], &0.into()), "{object}");
+        assert!(number(&object, "gets") > 0.0, "{object}");
+    }
+    let object = run("pilaf-vo", "");
+    assert_eq!(object["gets"], object["get_hits"], "{object}");
+    // On its nodes' hosts, too, where replies are stored.
+    for (engine, hits) in [("farm-em", true), ("farm-em-var", true), ("echo-write-write", false)] {
+        let object = run(engine, "--nodes 2");
+        assert_eq!(object["gets"] == object["get_hits"], hits, "{object}");
+        // Values that were being written when they were read.
+        assert!(number(&object, "retries") < 0.01 * number(&object, "gets"), "{object}");
+    }
+}
+
+#[test]
+fn what_no_datagram_holds_is_refused() {
+    for engine in ["pilaf-vo", "echo-write-send"] {
+        let line = format!("bench --fabric sim --engine {engine} --records 10 --value-size 4KiB");
+        let output = Command::new(LOCH).args(line.split_whitespace()).output();
+        let output = output.expect("the binary under test starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("--value-size") && stderr.contains(engine), "{stderr}");
+    }
+}

@@ -129,8 +129,8 @@ pub struct ServerOptions {
     #[arg(long)]
     #[arg(hide_short_help = true)]
     pub dedicated: bool,
-    /// Hosts without a node that run all clients, with --engine herd and --fabric sim; 0: clients
-    /// run on the nodes' hosts
+    /// Hosts without a node that run all clients, with --fabric sim and --engine herd, farm-em,
+    /// farm-em-var or one of echo; 0: clients run on the nodes' hosts
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(hide_short_help = true)]
     pub client_hosts: u32,
@@ -158,19 +158,27 @@ impl ServerOptions {
                 "--client-hosts are simulated: add --fabric sim, or drop it",
             ));
         }
-        if self.workers > 1 && spec.engines.contains(&Engine::Pilaf) {
+        let is_pilaf = |engine: &&Engine| matches!(engine, Engine::Pilaf | Engine::PilafVo);
+        if self.workers > 1
+            && let Some(pilaf) = spec.engines.iter().find(is_pilaf)
+        {
             return Err(BenchError::usage(format!(
-                "--workers {}: pilaf has one server on each node; give it a run of its own",
-                self.workers
+                "--workers {}: {} has one server on each node; give it a run of its own",
+                self.workers,
+                pilaf.name()
             )));
         }
         if self.client_hosts == 0 {
             return Ok(());
         }
-        if let Some(other) = spec.engines.iter().find(|engine| **engine != Engine::Herd) {
+        let is_bound = |engine: &&Engine| {
+            let is_free = **engine == Engine::Herd || engine.is_baseline();
+            !is_free || **engine == Engine::PilafVo
+        };
+        if let Some(other) = spec.engines.iter().find(is_bound) {
             return Err(BenchError::usage(format!(
-                "--client-hosts is for --engine herd alone: clients of {} have memory at a node, and \
-                 run on its host",
+                "--client-hosts is for --engine herd, farm-em and echo alone: clients of {} have \
+                 memory at a node, and run on its host",
                 other.name()
             )));
         }

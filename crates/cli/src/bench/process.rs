@@ -15,6 +15,7 @@ use std::process::{Child, Command, ExitStatus};
 use clap::Subcommand;
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 
+use super::target::loch::baselines;
 use super::{criterion, hogs, tables, worker};
 use crate::bench::error::BenchError;
 
@@ -32,6 +33,13 @@ pub enum Helper {
     /// A busy loop
     #[command(name = "bench-hog", hide = true)]
     Hog {
+        /// Its bench's process
+        #[arg(long)]
+        parent: u32,
+    },
+    /// The server of a baseline; told on stdin what it is
+    #[command(name = "bench-baseline", hide = true)]
+    Baseline {
         /// Its bench's process
         #[arg(long)]
         parent: u32,
@@ -73,6 +81,10 @@ pub fn run_helper(helper: Helper) -> Result<(), BenchError> {
         Helper::Hog { parent } => {
             tie_to_parent(parent, Signal::KILL)?;
             hogs::spin()
+        }
+        Helper::Baseline { parent } => {
+            tie_to_parent(parent, Signal::KILL)?;
+            baselines::serve().map_err(BenchError::from)
         }
         Helper::Exec { parent, gently, command } => {
             tie_to_parent(parent, if gently { Signal::TERM } else { Signal::KILL })?;

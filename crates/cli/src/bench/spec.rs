@@ -66,7 +66,8 @@ pub enum Stop {
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
     /// Engines to measure: nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd,
-    /// kv-direct, or none
+    /// kv-direct, or none; and the papers' baselines pilaf-vo, farm-em, farm-em-var,
+    /// echo-send-send, echo-write-write, echo-write-send
     #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
     pub engine: Vec<EngineChoice>,
     /// What carries the verbs

@@ -38,6 +38,18 @@ pub enum Engine {
     Herd,
     /// Operations executed at the NIC.
     KvDirect,
+    /// No engine but a baseline: Pilaf whose GETs are requests too.
+    PilafVo,
+    /// A baseline: FaRM as HERD's authors emulate it, values in the hash table.
+    FarmEm,
+    /// A baseline: the same, values out of the table.
+    FarmEmVar,
+    /// A baseline: requests and replies without a store, both by SEND.
+    EchoSendSend,
+    /// A baseline: the same, both by WRITE.
+    EchoWriteWrite,
+    /// A baseline: the same, requests by WRITE and replies by SEND.
+    EchoWriteSend,
 }
 
 /// What carries verbs between Loch's processes.
@@ -111,7 +123,26 @@ impl Engine {
             Engine::Pilaf => "pilaf",
             Engine::Herd => "herd",
             Engine::KvDirect => "kv-direct",
+            Engine::PilafVo => "pilaf-vo",
+            Engine::FarmEm => "farm-em",
+            Engine::FarmEmVar => "farm-em-var",
+            Engine::EchoSendSend => "echo-send-send",
+            Engine::EchoWriteWrite => "echo-write-write",
+            Engine::EchoWriteSend => "echo-write-send",
         }
+    }
+
+    /// Whether it is none of Loch's, but what the papers compare theirs with.
+    pub fn is_baseline(self) -> bool {
+        matches!(
+            self,
+            Engine::PilafVo
+                | Engine::FarmEm
+                | Engine::FarmEmVar
+                | Engine::EchoSendSend
+                | Engine::EchoWriteWrite
+                | Engine::EchoWriteSend
+        )
     }
 
     /// Whether its nodes have workers.
@@ -178,8 +209,9 @@ impl FromStr for EngineChoice {
             return Ok(EngineChoice::None);
         }
         Engine::from_str(text, false).map(EngineChoice::Engine).map_err(|_| {
-            "engines are nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd, \
-             kv-direct, or none to run only peers"
+            "engines are nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd and \
+             kv-direct, baselines pilaf-vo, farm-em, farm-em-var, echo-send-send, echo-write-write \
+             and echo-write-send; or none to run only peers"
                 .into()
         })
     }

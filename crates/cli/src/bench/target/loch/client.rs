@@ -10,11 +10,11 @@ use std::time::Duration;
 use loch::lanes::{self, block_on};
 use loch::{Cluster, ConnectOptions, Table};
 use loch_engines::EngineError;
-use loch_engines::nessie::{self, PutOptions};
+use loch_engines::nessie;
 use loch_fabric::Buf;
 use loch_fabric::shm::ShmEndpoint;
 
-use super::store::load_batch;
+use super::store::{Store, load_batch};
 use super::{Homes, TABLE, limit, traffic};
 use crate::bench::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::bench::spec::Spec;
@@ -28,7 +28,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// How long an operation may take. Nobody waits for one of the bench's, and on a machine whose cores
 /// many others want, a worker and its client each wait for theirs: what that takes is measured, and
 /// ends a run only when something stands still.
-const OPERATION_LIMIT: Duration = Duration::from_secs(60);
+pub const OPERATION_LIMIT: Duration = Duration::from_secs(60);
 /// Records loaded between two reports of progress.
 pub const LOAD_BATCH: u64 = 1 << 16;
 /// Loading overlaps at least so many operations.
@@ -133,17 +133,9 @@ impl Target for Client {
     }
 
     fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
-        let engine = self.table.engine();
-        let retries = engine.counts().retries.get();
-        let mut refusal = RefCell::new(None);
-        let mut fatal = None;
-        let work = (0..self.lanes).map(|_| lane(engine, run, &refusal));
-        block_on(lanes::run(self.lanes, work, |ended| {
-            fatal = fatal.take().or(ended.err());
-        }));
-        run.retried(engine.counts().retries.get() - retries);
-        self.refusal = refusal.get_mut().take();
-        fatal.map_or(Ok(()), |error| Err(self.lost("run an operation", error)))
+        let done = block_on(operate(self.table.engine(), run, self.lanes));
+        self.refusal = done.map_err(|error| self.lost("run an operation", error))?;
+        Ok(())
     }
 
     fn time_every(&self) -> u32 {
@@ -171,9 +163,27 @@ impl Target for Client {
     }
 }
 
+/// Does the operations of `run` in so many lanes. Why the last one that was refused was.
+pub async fn operate<S: Store>(
+    store: &S,
+    run: &Run<'_>,
+    lanes: usize,
+) -> Result<Option<EngineError>, EngineError> {
+    let retries = store.retries();
+    let refusal = RefCell::new(None);
+    let mut fatal = None;
+    let work = (0..lanes).map(|_| lane(store, run, &refusal));
+    lanes::run(lanes, work, |ended| {
+        fatal = fatal.take().or(ended.err());
+    })
+    .await;
+    run.retried(store.retries() - retries);
+    fatal.map_or(Ok(refusal.into_inner()), Err)
+}
+
 /// One lane of a run: does one operation after the other until there are no more.
-async fn lane(
-    engine: &Nessie,
+async fn lane<S: Store>(
+    store: &S,
     run: &Run<'_>,
     refusal: &RefCell<Option<EngineError>>,
 ) -> Result<(), EngineError> {
@@ -184,18 +194,18 @@ async fn lane(
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);
                 let buf = std::mem::take(&mut lane.buf);
-                engine.get(&lane.key, buf).await.map(|found| match found {
+                store.get(&lane.key, buf).await.map(|found| match found {
                     Some(found) => {
                         run.finish(&op, Outcome::Found(&found));
-                        lane.buf = found.into_buf();
+                        lane.buf = S::into_buf(found);
                     }
                     None => run.finish(&op, Outcome::Missing),
                 })
             }
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
-                let stored = engine.put(key, value, PutOptions::default()).await;
-                stored.map(|_| run.finish(&op, Outcome::Stored))
+                let stored = store.put(key, value).await;
+                stored.map(|()| run.finish(&op, Outcome::Stored))
             }
         };
         if let Err(error) = result {

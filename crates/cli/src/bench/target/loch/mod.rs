@@ -9,11 +9,14 @@
 //! ([`network`]) and engines whose nodes have workers are measured through the
 //! public API ([`api`]), as programs use them.
 //!
+//! What the papers compare their systems with are [`baselines`], which know of no fabric.
+//!
 //! On the simulated fabric all of them run in this process, in virtual time
 //! ([`simulated`]).
 
 mod api;
 mod attached;
+pub mod baselines;
 mod client;
 mod limit;
 mod network;
@@ -38,6 +41,21 @@ pub use attached::resolve;
 pub const ENGINES: &[Engine] =
     &[Engine::Nessie, Engine::NessieHybrid, Engine::NessieServer, Engine::Herd, Engine::Pilaf];
 
+/// The same, and what they are compared with.
+const MEASURED: &[Engine] = &[
+    Engine::Nessie,
+    Engine::NessieHybrid,
+    Engine::NessieServer,
+    Engine::Herd,
+    Engine::Pilaf,
+    Engine::PilafVo,
+    Engine::FarmEm,
+    Engine::FarmEmVar,
+    Engine::EchoSendSend,
+    Engine::EchoWriteWrite,
+    Engine::EchoWriteSend,
+];
+
 /// Starts the nodes, each a process.
 pub fn start(
     engine: Engine,
@@ -45,6 +63,9 @@ pub fn start(
     interrupted: &AtomicBool,
 ) -> Result<Box<dyn Service>, TargetError> {
     check(engine, spec.fabric)?;
+    if engine.is_baseline() {
+        return Ok(Box::new(baselines::Server::start(engine, spec, interrupted)?));
+    }
     match &spec.attach {
         Some(attach) => Ok(Box::new(attached::Attached::find(attach)?)),
         None => Ok(Box::new(nodes::Nodes::start(engine, spec, interrupted)?)),
@@ -59,6 +80,9 @@ pub fn connect(
     client: u32,
 ) -> Result<Box<dyn Target>, TargetError> {
     check(engine, spec.fabric)?;
+    if engine.is_baseline() {
+        return baselines::connect(engine, spec, endpoint, client);
+    }
     if spec.attach.is_some() || spec.fabric == Fabric::Verbs || engine != Engine::Nessie {
         return Ok(Box::new(api::Client::connect(engine, spec, endpoint, client)?));
     }
@@ -97,7 +121,7 @@ fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
 fn engines(fabric: Fabric) -> &'static [Engine] {
     match fabric {
         Fabric::Sim => simulated::ENGINES,
-        Fabric::Shm => ENGINES,
+        Fabric::Shm => MEASURED,
         Fabric::Verbs => &[Engine::Nessie],
     }
 }

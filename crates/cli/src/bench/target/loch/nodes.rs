@@ -53,10 +53,7 @@ impl Nodes {
             server: "loch serve",
             reason: error.to_string(),
         };
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("loch-bench-{}-", std::process::id()))
-            .tempdir_in(MEMORY_DIR)
-            .map_err(failed)?;
+        let dir = memory_dir().map_err(failed)?;
         let mut configs = plan::node_configs(engine, spec, dir.path())?;
         if spec.fabric == Fabric::Verbs {
             network::join(&mut configs, dir.path()).map_err(failed)?;
@@ -74,7 +71,7 @@ impl Nodes {
                 server: "loch serve",
                 answers: &|| is_ready(&log),
                 log: &log,
-                limit: START_LIMIT + START_LIMIT_A_GIB.mul_f64(bytes as f64 / f64::from(1 << 30)),
+                limit: start_limit(bytes),
             };
             starting.wait(process, interrupted)?;
         }
@@ -102,6 +99,17 @@ impl Drop for Nodes {
             thread::sleep(STOP_POLL);
         }
     }
+}
+
+/// A private directory whose files are in memory.
+pub fn memory_dir() -> io::Result<TempDir> {
+    let prefix = format!("loch-bench-{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir_in(MEMORY_DIR)
+}
+
+/// How long a process may take until it is ready that has to allocate so much.
+pub fn start_limit(bytes: u64) -> Duration {
+    START_LIMIT + START_LIMIT_A_GIB.mul_f64(bytes as f64 / f64::from(1 << 30))
 }
 
 fn start(config: &NodeConfig) -> io::Result<Owned> {

@@ -95,6 +95,19 @@ pub fn node_configs(
     Ok((0..sockets.len()).map(config).collect())
 }
 
+/// How requests are served, but for the slots. Of a client as many are under way at one worker as
+/// it has lanes, unless told otherwise.
+pub fn service(spec: &Spec, sessions: u32) -> Service {
+    const WINDOW_DEFAULT_MAX: usize = 16;
+    Service {
+        workers: spec.servers.workers,
+        window: spec.servers.window.unwrap_or(spec.lanes.min(WINDOW_DEFAULT_MAX) as u16),
+        replies: spec.lanes.min(loch_engines::limits::REPLIES_MAX.into()) as u16,
+        sessions_per_node: sessions,
+        ..Service::default()
+    }
+}
+
 /// Who writes a simulated table: its clients, or workers.
 #[derive(Debug, Clone, Copy)]
 pub struct Writers {

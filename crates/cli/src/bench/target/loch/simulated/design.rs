@@ -6,13 +6,14 @@ use std::rc::Rc;
 
 use loch::ConnectOptions;
 use loch_engines::epoch::Session;
-use loch_engines::requests::{Service, Timing, WorkerId};
+use loch_engines::requests::{Timing, WorkerId};
 use loch_fabric::RegionId;
 use loch_fabric::sim::{ProcessId, World};
 
 use super::host::{Card, Host, Work};
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
+pub use crate::bench::target::loch::plan::service;
 use crate::bench::target::loch::simulated::costs::Costs;
 use crate::bench::target::loch::store::Store;
 
@@ -28,6 +29,11 @@ pub trait Design: Sized {
 
     /// Bytes of the table on each node.
     fn bytes(&self) -> u64;
+
+    /// Bytes that clients use of a host of their own.
+    fn client_host_bytes(&self) -> u64 {
+        0
+    }
 
     /// A client. `workers` are all workers' processes, by node and then by worker.
     fn client(&self, seat: Seat, workers: &[ProcessId]) -> Self::Client;
@@ -94,19 +100,6 @@ pub fn timing() -> Timing {
 /// before the client had introduced itself.
 pub fn timing_by_send() -> Timing {
     Timing { timeout_us: timeout_us(), ..Timing::default() }
-}
-
-/// How requests are served, but for the slots. Of a client as many are under way at one worker as
-/// it has lanes, unless told otherwise.
-pub fn service(spec: &Spec, sessions: u32) -> Service {
-    const WINDOW_DEFAULT: usize = 16;
-    Service {
-        workers: spec.servers.workers,
-        window: spec.servers.window.unwrap_or(spec.lanes.min(WINDOW_DEFAULT) as u16),
-        replies: spec.lanes.min(loch_engines::limits::REPLIES_MAX.into()) as u16,
-        sessions_per_node: sessions,
-        ..Service::default()
-    }
 }
 
 /// After a worker's turn: notes what it took, and waits for the moment of the next. `before_ns` is

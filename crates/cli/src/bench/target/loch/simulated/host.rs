@@ -444,6 +444,7 @@ impl Messages for Host {
 
 impl UnreliableWrites for Host {
     fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.charge_reply(at);
         self.endpoint.work(self.costs.doorbell_ns);
         self.endpoint.write_unreliable(at, bytes)
     }

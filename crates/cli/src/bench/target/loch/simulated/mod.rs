@@ -21,9 +21,11 @@
 //! | --- | --- |
 //! | [`design`] | what the simulator asks of an engine |
 //! | [`nessie`], [`served`], [`herd`], [`pilaf`] | the engines |
+//! | [`baseline`] | what the papers compare their systems with |
 //! | [`replies`] | messages that the fabric does not count |
 //! | [`host`], [`costs`] | what the processors of workers do, and what that takes |
 
+mod baseline;
 mod costs;
 mod design;
 mod herd;
@@ -45,10 +47,12 @@ use loch_engines::requests::WorkerId;
 use loch_fabric::RegionId;
 use loch_fabric::sim::{Faults, ProcessId, World};
 
+use self::baseline::Simulated;
 use self::design::{Design, Meter, Place, Seat};
 use self::host::Card;
+use super::baselines::Baseline;
 use super::store::{Store, load_batch};
-use super::{nodes, traffic};
+use super::{baselines, nodes, traffic};
 use crate::bench::harness::{Measured, merge, part};
 use crate::bench::measure::{Budget, Run, Ticks};
 use crate::bench::progress::Progress;
@@ -68,6 +72,12 @@ pub const ENGINES: &[Engine] = &[
     Engine::NessieServer,
     Engine::Herd,
     Engine::Pilaf,
+    Engine::PilafVo,
+    Engine::FarmEm,
+    Engine::FarmEmVar,
+    Engine::EchoSendSend,
+    Engine::EchoWriteWrite,
+    Engine::EchoWriteSend,
 ];
 
 /// Cores of a simulated host that its processes share with background hogs: as many as the nodes of
@@ -96,6 +106,7 @@ pub fn measure(
         Engine::Herd => measure_as::<herd::Herd>(setting),
         Engine::Pilaf => measure_as::<pilaf::Pilaf>(setting),
         Engine::KvDirect => unreachable!("it was checked that it can be simulated"),
+        baseline => baselines::visit(baseline, setting),
     }
 }
 
@@ -106,6 +117,14 @@ struct Setting<'a> {
     spec: &'a Spec,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
+}
+
+impl baselines::Visit for Setting<'_> {
+    type Output = Result<Measured, TargetError>;
+
+    fn visit<B: Baseline>(self) -> Self::Output {
+        measure_as::<Simulated<B>>(self)
+    }
 }
 
 fn measure_as<D: Design>(setting: Setting<'_>) -> Result<Measured, TargetError> {
@@ -204,7 +223,8 @@ impl<'a, D: Design> Cluster<'a, D> {
         nodes::check_memory(spec.nodes, region_bytes * u64::from(spec.nodes))?;
         let world = World::new(mix(spec.seed), spec.hardware.profile(), Faults::default());
         (0..spec.nodes).for_each(|_| _ = world.add_node(region_bytes));
-        (0..spec.servers.client_hosts).for_each(|_| _ = world.add_node(offset));
+        let client_host_bytes = offset + design.client_host_bytes();
+        (0..spec.servers.client_hosts).for_each(|_| _ = world.add_node(client_host_bytes));
         let hosts = spec.nodes + spec.servers.client_hosts;
         let mut cluster = Cluster {
             setting,

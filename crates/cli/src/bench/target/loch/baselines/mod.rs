@@ -1,0 +1,192 @@
+//! What the papers compare their systems with: nothing here is an engine of Loch.
+//!
+//! | name | what it is | file |
+//! | --- | --- | --- |
+//! | `pilaf-vo` | Pilaf whose clients ask the server for everything (pilaf §5.1) | [`verbs_only`] |
+//! | `farm-em`, `farm-em-var` | FaRM as HERD's authors emulate it, values in the table or out of it (herd §5.1.2) | [`farm`] |
+//! | `echo-send-send`, `echo-write-write`, `echo-write-send` | request and reply, and no store behind them (herd §3.3, Figure 5) | [`echo`] |
+//!
+//! They are built of what Loch's engines are built of: the requests of
+//! [`loch_engines::requests`] and, of pilaf, the engine. So what differs in a comparison is the
+//! design. Each is one [`Baseline`], which knows nothing of the fabric that carries it; on shared
+//! memory a [`process`] of its own serves it.
+
+mod echo;
+mod farm;
+mod process;
+mod server;
+mod table;
+mod verbs_only;
+
+use std::sync::Arc;
+
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::herd::key::KeyHash;
+use loch_engines::region::LayoutError;
+use loch_engines::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use loch_engines::requests::{Area, RequestMap, Service, Timing, WorkerId};
+use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
+use loch_fabric::sim::DATAGRAM_BYTES_MAX;
+use loch_fabric::{Fabric, Messages, RemoteAddr, UnreliableWrites};
+
+use self::echo::{Echo, SendSend, WriteSend, WriteWrite};
+use self::farm::Farm;
+use self::verbs_only::VerbsOnly;
+use super::plan::service;
+use super::store::Store;
+use crate::bench::spec::Spec;
+use crate::bench::system::Engine;
+use crate::bench::target::TargetError;
+
+pub use self::process::{Server, connect, serve};
+
+/// What is done with a baseline, whichever it is.
+pub trait Visit {
+    /// What that comes to.
+    type Output;
+
+    /// Does it.
+    fn visit<B: Baseline>(self) -> Self::Output;
+}
+
+/// Does it with the baseline of a name.
+///
+/// # Panics
+/// If it is that of an engine.
+pub fn visit<V: Visit>(baseline: Engine, visit: V) -> V::Output {
+    match baseline {
+        Engine::PilafVo => visit.visit::<VerbsOnly>(),
+        Engine::FarmEm => visit.visit::<Farm<true>>(),
+        Engine::FarmEmVar => visit.visit::<Farm<false>>(),
+        Engine::EchoSendSend => visit.visit::<Echo<SendSend>>(),
+        Engine::EchoWriteWrite => visit.visit::<Echo<WriteWrite>>(),
+        Engine::EchoWriteSend => visit.visit::<Echo<WriteSend>>(),
+        engine => unreachable!("{} is an engine", engine.name()),
+    }
+}
+
+/// What a thread of a baseline reaches others by.
+pub trait Thread: Fabric + Messages + UnreliableWrites + 'static {}
+
+impl<F: Fabric + Messages + UnreliableWrites + 'static> Thread for F {}
+
+/// A system that Loch's engines are compared with.
+pub trait Baseline: Sized + Sync + 'static {
+    /// Its client.
+    type Client<F: Thread>: Store + 'static;
+    /// Its worker.
+    type Server<F: Thread>: Serve<F> + 'static;
+    /// Whether replies are SENT: then the first gets lost if the request was there before the client
+    /// had introduced itself.
+    const REPLIES_BY_SEND: bool;
+
+    /// Lays it out.
+    ///
+    /// # Errors
+    /// [`TargetError::Impossible`] for a workload that it cannot hold.
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError>;
+
+    /// Bytes that it takes of each host.
+    fn bytes(&self) -> u64;
+
+    /// Where its requests and replies begin, from its first byte: what is behind is no table.
+    fn messages_at(&self) -> u64;
+
+    /// The client that holds `session`, on the host of that number. `workers` receive at these
+    /// peers.
+    fn client<F: Thread>(
+        &self,
+        fabric: F,
+        session: &Session,
+        host: u16,
+        workers: &[F::Peer],
+        timing: Timing,
+    ) -> Self::Client<F>;
+
+    /// A worker, which starts now.
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn server<F: Thread>(&self, fabric: F, id: WorkerId) -> Result<Self::Server<F>, EngineError>;
+}
+
+/// A worker of a baseline.
+pub trait Serve<F> {
+    /// One round; whether there was anything to do.
+    ///
+    /// # Errors
+    /// The fabric's, after which the worker is of no use any more.
+    fn turn(&mut self) -> Result<bool, EngineError>;
+
+    /// What it reaches others by.
+    fn fabric(&self) -> &F;
+}
+
+/// Where a baseline is.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its first byte on each host: on those of the nodes, and behind them on those that are the
+    /// clients' alone.
+    pub bases: Vec<RemoteAddr>,
+    /// Clients and workers of a host, at most.
+    pub sessions: u32,
+}
+
+/// Which worker serves a key: each has a part of the table.
+#[derive(Debug, Clone, Copy)]
+struct Owners {
+    seed: u64,
+    nodes: u32,
+    /// Of a node.
+    workers: u32,
+}
+
+impl Owners {
+    fn of(spec: &Spec) -> Self {
+        Self { seed: spec.seed, nodes: spec.nodes, workers: spec.servers.workers.into() }
+    }
+
+    #[inline]
+    fn owner(&self, key: &[u8]) -> WorkerId {
+        let part = KeyHash::of(self.seed, key).partition(self.nodes * self.workers);
+        WorkerId { node: (part / self.workers) as u16, worker: (part % self.workers) as u16 }
+    }
+}
+
+/// Requests and replies at `offset` from the first byte, each by WRITE where it has slots.
+fn requests(
+    spec: &Spec,
+    place: &Place,
+    offset: u64,
+    (by_send, replies_by_send): (bool, bool),
+) -> Result<Arc<RequestMap>, TargetError> {
+    let (key, value) = (spec.key_size as u64, spec.value_size as u64);
+    let request_bytes = Service::request_bytes_for(key, value).map_err(impossible)?;
+    let reply_bytes = Service::reply_bytes_for(value).map_err(impossible)?;
+    let service = Service {
+        request_bytes: if by_send { 0 } else { request_bytes },
+        reply_bytes: if replies_by_send { 0 } else { reply_bytes },
+        ..service(spec, place.sessions)
+    };
+    let area = Area::new(service, place.bases.len() as u16).map_err(impossible)?;
+    let bases = place.bases.iter().map(|base| base.add(offset)).collect();
+    Ok(Arc::new(RequestMap::new(area, bases)))
+}
+
+/// Whether all messages fit datagrams.
+fn check_datagrams(name: &str, spec: &Spec) -> Result<(), TargetError> {
+    let longest = REQUEST_OVERHEAD_BYTES.max(REPLY_TRAILER_BYTES) + spec.key_size + spec.value_size;
+    let max = DATAGRAM_BYTES_MAX.min(MAIL_MESSAGE_BYTES_MAX);
+    if longest <= max {
+        return Ok(());
+    }
+    Err(TargetError::Impossible(format!(
+        "--value-size {}: messages of {name} are datagrams and have up to {max} bytes",
+        spec.value_size
+    )))
+}
+
+fn impossible(error: LayoutError) -> TargetError {
+    TargetError::Impossible(error.to_string())
+}

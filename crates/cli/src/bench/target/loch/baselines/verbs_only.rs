@@ -1,0 +1,153 @@
+//! Pilaf-VO: Pilaf whose clients ask the server for everything, GETs too, by messages (pilaf §5.1).
+//!
+//! Server and table are those of the engine `pilaf`, without a log.
+
+use std::sync::Arc;
+
+use loch::VerbCount;
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::operation::{PutOptions, Value};
+use loch_engines::pilaf::{self, Access, NoStorage, Server, Shape};
+use loch_engines::requests::{RequestMap, Timing, WorkerId};
+use loch_fabric::Buf;
+
+use super::{Baseline, Place, Serve, Thread, check_datagrams, requests};
+use crate::bench::spec::Spec;
+use crate::bench::target::TargetError;
+use crate::bench::target::loch::store::Store;
+
+/// Requests begin at multiples of this.
+const ALIGN_BYTES: u64 = 64;
+/// Bytes of an index slot.
+const SLOT_BYTES: u64 = 64;
+/// Extents are powers of two, of which the old and the new are there during a PUT; and keys' hashes
+/// are not even.
+const EXTENTS_A_RECORD: u64 = 4;
+const EXTENT_OVERHEAD_BYTES: u64 = 64;
+const INDEX_SLOTS_MIN: u64 = 8;
+
+/// A pilaf table.
+pub struct VerbsOnly {
+    map: Arc<RequestMap>,
+    shapes: Vec<Shape>,
+}
+
+/// A client that READs nothing.
+pub struct Client<F: Thread>(pilaf::Client<F>);
+
+/// The server.
+pub struct Worker<F: Thread>(Server<F, NoStorage>);
+
+impl Baseline for VerbsOnly {
+    type Client<F: Thread> = Client<F>;
+    type Server<F: Thread> = Worker<F>;
+    const REPLIES_BY_SEND: bool = true;
+
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        check_datagrams("pilaf-vo", spec)?;
+        let (key, value) = (spec.key_size as u64, spec.value_size as u64);
+        let records = spec.records.div_ceil(spec.nodes.into());
+        let slots = records * 100 / u64::from(spec.table.index_fill);
+        let index_slots = slots.max(INDEX_SLOTS_MIN).next_power_of_two();
+        let extent = (key + value + EXTENT_OVERHEAD_BYTES).next_power_of_two();
+        let extents = (records + u64::from(place.sessions)) * EXTENTS_A_RECORD * extent;
+        // Room for the index to double.
+        let arena_bytes = (extents + 4 * index_slots * SLOT_BYTES).next_power_of_two();
+        let shape = |(node, base)| Shape {
+            root: base,
+            arena_bytes,
+            index_slots,
+            value_bytes_max: value,
+            seed: spec.seed,
+            node: node as u8,
+        };
+        let nodes = place.bases.iter().copied().take(spec.nodes as usize);
+        let shapes: Vec<_> = nodes.enumerate().map(shape).collect();
+        let map = requests(spec, &place, requests_at(&shapes), (false, true))?;
+        Ok(Self { map, shapes })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.messages_at() + self.map.area().bytes()
+    }
+
+    fn messages_at(&self) -> u64 {
+        requests_at(&self.shapes)
+    }
+
+    fn client<F: Thread>(
+        &self,
+        fabric: F,
+        session: &Session,
+        _: u16,
+        workers: &[F::Peer],
+        timing: Timing,
+    ) -> Client<F> {
+        let access = Access {
+            roots: self.shapes.iter().map(|shape| shape.root).collect(),
+            map: self.map.clone(),
+            servers: workers.to_vec(),
+            seed: self.shapes[0].seed,
+            value_bytes_max: self.shapes[0].value_bytes_max,
+            send_bytes_max: fabric.message_bytes_max(),
+        };
+        Client(pilaf::Client::new(fabric, access, session, timing))
+    }
+
+    fn server<F: Thread>(&self, fabric: F, id: WorkerId) -> Result<Worker<F>, EngineError> {
+        let shape = self.shapes[usize::from(id.node)];
+        let server = Server::open(fabric, &self.map, id.node, shape, None);
+        server.map(Worker).map_err(without_log)
+    }
+}
+
+/// Behind the table.
+fn requests_at(shapes: &[Shape]) -> u64 {
+    shapes[0].bytes().next_multiple_of(ALIGN_BYTES)
+}
+
+fn without_log(error: pilaf::ServerError) -> EngineError {
+    match error {
+        pilaf::ServerError::Engine(error) => error,
+        other => EngineError::Damaged { what: other.to_string() },
+    }
+}
+
+impl<F: Thread> Serve<F> for Worker<F> {
+    fn turn(&mut self) -> Result<bool, EngineError> {
+        self.0.turn().map_err(without_log)
+    }
+
+    fn fabric(&self) -> &F {
+        self.0.fabric()
+    }
+}
+
+impl<F: Thread> Store for Client<F> {
+    type Found = Value;
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.0.get_by_message(key, buf).await
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        self.0.put(key, value, PutOptions::default()).await.map(|_| ())
+    }
+
+    fn into_buf(found: Value) -> Buf {
+        found.into_buf()
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.0.counted()
+    }
+
+    fn retries(&self) -> u64 {
+        self.0.requests().resent.get()
+    }
+
+    async fn leave(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
