@@ -272,8 +272,16 @@ impl<P: Path, R: Path> Requester<P, R> {
         line: &'a Line,
         until: u64,
     ) -> Result<UnderWay<'a>, EngineError> {
+        if !line.is_awaited()
+            && let Some(under_way) = UnderWay::take(line, &self.replies)
+        {
+            return Ok(under_way);
+        }
+        let place = line.queue_up();
         loop {
-            if let Some(under_way) = UnderWay::take(line, &self.replies) {
+            if place.is_first()
+                && let Some(under_way) = UnderWay::take(line, &self.replies)
+            {
                 return Ok(under_way);
             }
             if fabric.now_us() >= until {

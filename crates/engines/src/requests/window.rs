@@ -1,7 +1,12 @@
 //! The client's half of the window: which numbers are under way at each worker, and which reply
 //! slots are waited for.
+//!
+//! Lanes that find no number stand in a **queue**. Without it a lane whose request was answered would
+//! take the number that it made free for its next one, in the same poll, and the lanes that had none
+//! would get none for as long as the others go on.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
 use super::message::NUMBER_BITS;
 
@@ -16,6 +21,30 @@ pub(super) struct Line {
     last: Cell<u64>,
     /// Whether the slot of a number is taken, by its remainder.
     taken: RefCell<Vec<bool>>,
+    /// The lanes that wait for a number, by the order in which they came.
+    queue: RefCell<VecDeque<u64>>,
+    /// Lanes that ever waited.
+    came: Cell<u64>,
+}
+
+/// A lane's place in the queue, which it leaves when this is dropped.
+pub(super) struct Place<'a> {
+    line: &'a Line,
+    came: u64,
+}
+
+impl Place<'_> {
+    /// Whether it is this lane's turn.
+    #[inline]
+    pub fn is_first(&self) -> bool {
+        self.line.queue.borrow().front() == Some(&self.came)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.line.queue.borrow_mut().retain(|came| *came != self.came);
+    }
 }
 
 impl Line {
@@ -29,6 +58,20 @@ impl Line {
         if self.incarnation.replace(incarnation) != incarnation {
             self.heard.set(false);
         }
+    }
+
+    /// Whether lanes wait for a number.
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
+        !self.queue.borrow().is_empty()
+    }
+
+    /// Takes the last place in the queue.
+    pub fn queue_up(&self) -> Place<'_> {
+        let came = self.came.get() + 1;
+        self.came.set(came);
+        self.queue.borrow_mut().push_back(came);
+        Place { line: self, came }
     }
 
     /// The next number, if its slot is free: then that is taken.
@@ -122,6 +165,19 @@ mod tests {
         assert!(UnderWay::take(&line, &replies).is_none());
         drop(first);
         assert_eq!(UnderWay::take(&line, &replies).map(|u| u.number), Some(3));
+    }
+
+    #[test]
+    fn who_came_first_is_first_and_who_gives_up_holds_nobody_back() {
+        let line = Line::new(1);
+        assert!(!line.is_awaited());
+        let [first, second, third] = [0; 3].map(|_| line.queue_up());
+        assert!(line.is_awaited() && first.is_first() && !second.is_first());
+        drop(second);
+        drop(first);
+        assert!(third.is_first());
+        drop(third);
+        assert!(!line.is_awaited());
     }
 
     #[test]
