@@ -140,7 +140,7 @@ if wanted c; then
 fi
 
 if wanted d; then
-  pilaf=(--engine pilaf --peer "memcached,redis" --records 1000000 --clients 1)
+  pilaf=(--engine "pilaf,pilaf-vo" --peer "memcached,redis" --records 1000000 --clients 1)
   group "Pilaf with one server core (pilaf §5.4, Figure 10)" \
     "loch bench ${pilaf[*]} --reads S --value-size V --lanes L --seconds 2" \
     speed-of-first-column speed-per-server-core latency server-cores

@@ -102,4 +102,26 @@ for workers in 1 2 4 6 10 16; do
   done
 done
 
+# herd §3.3, Figure 5 (requests and replies of 32 bytes), and §5.3, Figures 9 and 10: FaRM as HERD's
+# authors emulate it, beside HERD, as above. A worker of FaRM-em does nothing but PUTs.
+one_server() {
+  run "$1" --profile connectx3-56g --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers 6 \
+    --records 60000 --seconds 0.002 "${@:2}"
+}
+group "HERD, Figure 5: ECHO" \
+  "loch bench --fabric sim --profile connectx3-56g --engine E --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers 6 --value-size 32 --reads 0.5"
+for echo in echo-send-send echo-write-write echo-write-send; do
+  one_server "32 B" --engine "$echo" --value-size 32 --reads 0.5
+done
+group "HERD, Figures 9 and 10: HERD and FaRM" \
+  "loch bench --fabric sim --profile connectx3-56g --engine E --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers 6 --value-size V --reads S"
+for engine in herd farm-em farm-em-var; do
+  for reads in 0.95 0.5 0; do
+    one_server "32 B" --engine "$engine" --value-size 32 --reads "$reads"
+  done
+  for size in 8 16 64 128 256 512; do
+    one_server "$size B" --engine "$engine" --value-size "$size" --reads 0.95
+  done
+done
+
 publish
