@@ -210,6 +210,9 @@ impl<'a> AsyncTable<'a> {
         let options = self.table.engine_options(options);
         let reserved = match self.table.backend() {
             Backend::Shm(client) => client.reserve(key, len, options).await.map(Place::from),
+            Backend::Published(client) => {
+                client.check_lengths(key, len).map(|()| Place::own(key, len, options))
+            }
             Backend::Served(served) => {
                 served.check_lengths(key, len).map(|()| Place::own(key, len, options))
             }

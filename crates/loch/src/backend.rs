@@ -7,7 +7,7 @@
 use std::pin::Pin;
 
 use loch_engines::EngineError;
-use loch_engines::nessie::Client;
+use loch_engines::nessie::{Client, published};
 use loch_fabric::shm::ShmEndpoint;
 
 use crate::Error;
@@ -20,6 +20,8 @@ use crate::served::client::Served;
 pub(crate) enum Backend {
     /// A client of nessie, and all memory of the cluster is mapped.
     Shm(Client<ShmEndpoint>),
+    /// A client of nessie by the published protocol, and all memory of the cluster is mapped.
+    Published(Box<published::Client<ShmEndpoint>>),
     /// Workers take part, and all memory of the cluster is mapped.
     Served(Box<Served>),
     /// A client of nessie. The home node's memory is mapped; that of others is reached by
@@ -49,12 +51,13 @@ pub(crate) fn apart<'a, T>(work: impl Future<Output = T> + 'a) -> Apart<'a, T> {
 /// See [`apart`].
 pub(crate) type Apart<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// An expression with a client of nessie, on whatever backend it is, or one with the client of a
-/// table that workers serve.
+/// An expression with a client of nessie, of either protocol and on whatever backend it is, or one
+/// with the client of a table that workers serve.
 macro_rules! with_client {
     ($table:expr, $client:ident => $with:expr, $served:ident => $or:expr) => {
         match $table.backend() {
             $crate::backend::Backend::Shm($client) => $with,
+            $crate::backend::Backend::Published($client) => $with,
             $crate::backend::Backend::Served($served) => $or,
             #[cfg(feature = "verbs")]
             $crate::backend::Backend::Verbs(remote) => {
@@ -89,6 +92,10 @@ macro_rules! operate {
     ) => {
         match $table.backend() {
             $crate::backend::Backend::Shm($client) => $operation.await.map($then),
+            $crate::backend::Backend::Published($client) => {
+                let work = async { $operation.await.map($then) };
+                $crate::backend::apart(work).await
+            }
             $crate::backend::Backend::Served(served) => {
                 let work = async {
                     match &served.engine {

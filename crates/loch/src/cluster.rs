@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use loch_engines::nessie::Client;
+use loch_engines::nessie::geometry::Protocol;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::{Client, published};
 use loch_engines::region::EngineId;
 
 use crate::attachment::Attachment;
@@ -18,7 +20,7 @@ use crate::memory::{Member, Memory};
 use crate::remote::Remote;
 use crate::served::client::Served;
 use crate::served::whereabouts::Whereabouts;
-use crate::{CacheLimits, EmbeddedConfig, Error, Table};
+use crate::{CacheLimits, EmbeddedConfig, Error, Table, TableProtocol};
 
 /// A cluster this process is attached to. Cheap to clone; clones share one attachment.
 ///
@@ -93,6 +95,8 @@ pub struct TableInfo {
     pub name: String,
     /// Its engine.
     pub engine: String,
+    /// By which rules its clients go, where an engine has several.
+    pub protocol: TableProtocol,
     /// Slots of its index, over all nodes.
     pub index_slots: u64,
     /// Bytes of its index, over all nodes.
@@ -230,13 +234,7 @@ impl Cluster {
         let backend = match view.nessie() {
             // Without a request to make, who only reads such a table is a client of nessie.
             Some(map) if view.engine() == EngineId::Nessie || lease.is_read_only() => {
-                Backend::Shm(Client::new(
-                    memory.endpoint(self.home),
-                    map.clone(),
-                    lease.session(),
-                    self.options.cache,
-                    self.options.operation_timeout_us(),
-                ))
+                self.client_of_nessie(&memory, map, &lease)
             }
             _ => Backend::Served(Box::new(Served::open(
                 &memory,
@@ -248,6 +246,22 @@ impl Cluster {
             )?)),
         };
         Ok(Table::new(view.name.clone(), backend, lease))
+    }
+
+    fn client_of_nessie(&self, memory: &Memory, map: &Arc<TableMap>, lease: &Lease) -> Backend {
+        let endpoint = memory.endpoint(self.home);
+        let (session, cache) = (lease.session(), self.options.cache);
+        let timeout_us = self.options.operation_timeout_us();
+        match map.shape.protocol {
+            Protocol::Loch => {
+                Backend::Shm(Client::new(endpoint, map.clone(), session, cache, timeout_us))
+            }
+            Protocol::Published { .. } => {
+                let client =
+                    published::Client::new(endpoint, map.clone(), session, cache, timeout_us);
+                Backend::Published(Box::new(client))
+            }
+        }
     }
 
     fn whereabouts(&self) -> Whereabouts {

@@ -102,6 +102,19 @@ pub enum TableMode {
     Store,
 }
 
+/// By which rules the clients of a `nessie` table go. What a table does is the same; what it costs is
+/// not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableProtocol {
+    /// Loch's own.
+    #[default]
+    Loch,
+    /// The published one, repaired, to be measured beside Loch's own. A reservation is copied when it
+    /// is committed.
+    Published,
+}
+
 /// How the requests of a `herd` table reach its workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -155,6 +168,11 @@ pub struct TableConfig {
     /// | `herd` | workers, from their own memory: values are gone when the node's process ends |
     /// | `pilaf` | GET: the client; all else: one worker a node, which may keep a log |
     pub engine: String,
+    /// By which rules the clients of a `nessie` table go. Default `loch`.
+    pub protocol: TableProtocol,
+    /// Whether a GET that meets an undecided PUT takes the previous version, in a table of protocol
+    /// `published`; without, it waits. Default yes.
+    pub previous_versions: Option<bool>,
     /// Its share of the node's memory, in bytes. Tables without one divide the rest equally.
     pub memory: Option<ByteSize>,
     /// Slots of its index on each node: the most keys it can hold there, less some 5 %. Default:
@@ -260,6 +278,8 @@ impl Default for TableConfig {
         Self {
             name: "default".into(),
             engine: "nessie".into(),
+            protocol: TableProtocol::default(),
+            previous_versions: None,
             memory: None,
             index_slots: None,
             value_max: None,
@@ -354,6 +374,8 @@ mod tests {
             region: Some("/somewhere".into()),
             tables: vec![TableConfig {
                 cache: Some(true),
+                protocol: TableProtocol::Published,
+                previous_versions: Some(false),
                 memory: Some(ByteSize::new(1 << 30)),
                 mode: Some(TableMode::Store),
                 requests: Some(RequestWay::Send),

@@ -1,6 +1,6 @@
 //! In what two layouts may differ, for people.
 
-use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::nessie::geometry::{Geometry, Shape};
 use loch_engines::region::TableEntry;
 
 use crate::engine::name_of;
@@ -34,7 +34,11 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         want: format!("{name:?}"),
     };
     let (h, w) = (&have.geometry, &want.geometry);
-    let options = |g: &Geometry| format!("{:?}", Options::from_bits(g.options));
+    // Of engines without a geometry of nessie's both say nothing.
+    let shown =
+        |g: &Geometry, show: fn(Shape) -> String| g.validate().map(show).unwrap_or_default();
+    let options = |g| shown(g, |shape| format!("{:?}", shape.options));
+    let protocol = |g| shown(g, |shape| format!("{:?}", shape.protocol));
     let words = |entry: &TableEntry| format!("{:?}", entry.words);
     // As much as it was given, to within what is lost to alignment.
     let memory = |entry: &TableEntry| format!("about {} MiB", (entry.bytes + (1 << 19)) >> 20);
@@ -62,6 +66,7 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         number("replies", h_service.replies.into(), w_service.replies.into()),
         number("ways", h.ways as u64, w.ways as u64),
         number("bucket_slots", h.bucket_slots as u64, w.bucket_slots as u64),
+        fact("protocol", protocol(h), protocol(w)),
         fact("options", options(h), options(w)),
         fact("memory", memory(have), memory(want)),
         number("index_slots", h.index_slots(), w.index_slots()),

@@ -2,7 +2,7 @@
 
 use loch_engines::region::EngineId;
 
-use crate::{Error, TableConfig};
+use crate::{Error, TableConfig, TableProtocol};
 
 /// An engine, as a configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,9 @@ const ALL: [Engine; 6] = [
     Engine::Pilaf,
 ];
 
+/// Who knows this name from `loch bench` is told how to declare such a table.
+const BENCHS_NAME_OF_PUBLISHED: &str = "nessie-published";
+
 /// The name of an engine of the directory.
 pub(crate) fn name_of(engine: EngineId) -> &'static str {
     match engine {
@@ -41,8 +44,13 @@ impl Engine {
     /// The engine that a table is declared for.
     ///
     /// # Errors
-    /// [`Error::NoSuchEngine`].
+    /// [`Error::NoSuchEngine`]; [`Error::Config`] for the name that `loch bench` has for a protocol.
     pub fn of(table: &TableConfig) -> Result<Self, Error> {
+        if table.engine == BENCHS_NAME_OF_PUBLISHED {
+            let problem = "engine nessie-published is for `loch bench`; a table has engine = \"nessie\" \
+                           and protocol = \"published\"";
+            return Err(Error::config(format!("table {:?}", table.name), problem));
+        }
         let named = ALL.into_iter().find(|engine| engine.name() == table.engine);
         named.ok_or_else(|| Error::NoSuchEngine {
             table: table.name.clone(),
@@ -81,7 +89,10 @@ impl Engine {
         let (laid_out, read_by_clients) = (self.id().has_nessie_layout(), self.has_nessie_gets());
         let (nessies, readers) = ("nessie, nessie-server, nessie-hybrid", "nessie, nessie-hybrid+");
         let served = "nessie-server, nessie-hybrid, herd, pilaf";
+        let is_nessie = self == Self::Nessie;
         let options = [
+            ("protocol", "nessie", is_nessie, table.protocol != plain.protocol),
+            ("previous_versions", "nessie", is_nessie, table.previous_versions.is_some()),
             ("ways", nessies, laid_out, table.ways != plain.ways),
             ("bucket_slots", nessies, laid_out, table.bucket_slots != plain.bucket_slots),
             ("filter_bits", nessies, laid_out, table.filter_bits != plain.filter_bits),
@@ -100,6 +111,11 @@ impl Engine {
         let vain = options.into_iter().find(|(_, _, has_it, said)| *said && !has_it);
         if let Some((option, engines, ..)) = vain {
             let problem = format!("{option} is for {engines}; this table's is {}", self.name());
+            return Err(Error::config(format!("table {:?}", table.name), problem));
+        }
+        if table.previous_versions.is_some() && table.protocol != TableProtocol::Published {
+            let problem =
+                "previous_versions is for protocol \"published\"; this table's is \"loch\"";
             return Err(Error::config(format!("table {:?}", table.name), problem));
         }
         if table.sync && table.log.is_none() {
@@ -133,6 +149,9 @@ mod tests {
             ("nessie-hybrid", |t| t.cache = Some(true), "cache is for nessie, nessie-hybrid+"),
             ("pilaf", |t| t.mode = Some(crate::TableMode::Store), "mode is for herd"),
             ("pilaf", |t| t.sync = true, "sync needs a log"),
+            ("herd", |t| t.protocol = TableProtocol::Published, "protocol is for nessie;"),
+            ("pilaf", |t| t.previous_versions = Some(true), "previous_versions is for nessie;"),
+            ("nessie", |t| t.previous_versions = Some(true), "is for protocol \"published\""),
         ] {
             let error = of(engine, change).unwrap_err();
             assert!(error.contains(words) && error.contains("default"), "{words}: {error}");

@@ -72,8 +72,8 @@ mod wire;
 pub use asynch::AsyncTable;
 pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
 pub use config::{
-    EmbeddedConfig, FabricKind, NodeConfig, RequestWay, TableConfig, TableMode, TlsConfig,
-    WorkersConfig, default_socket,
+    EmbeddedConfig, FabricKind, NodeConfig, RequestWay, TableConfig, TableMode, TableProtocol,
+    TlsConfig, WorkersConfig, default_socket,
 };
 pub use error::Error;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};

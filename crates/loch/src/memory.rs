@@ -11,6 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie_server::Served;
 use loch_engines::region::{
@@ -27,7 +28,7 @@ use crate::engine::name_of;
 use crate::plan;
 use crate::served::layout::{Extra, Layout};
 use crate::wire::{MemberFacts, unhex};
-use crate::{Error, TableInfo};
+use crate::{Error, TableInfo, TableProtocol};
 
 /// One node: the layout of its region, and the region where this process has it mapped.
 #[derive(Clone)]
@@ -273,6 +274,10 @@ impl TableView {
         TableInfo {
             name: self.name.clone(),
             engine: name_of(self.engine()).into(),
+            protocol: match self.nessie().map(|map| map.shape.protocol) {
+                Some(Protocol::Published { .. }) => TableProtocol::Published,
+                Some(Protocol::Loch) | None => TableProtocol::Loch,
+            },
             index_slots,
             index_bytes,
             data_bytes,

@@ -10,7 +10,7 @@ mod workers;
 use std::path::{Path, PathBuf};
 
 use loch_engines::limits::CHUNK_BYTES;
-use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::nessie::geometry::{Geometry, Options, Protocol};
 use loch_engines::region::{
     EngineId, Header, LAYOUT_VERSION, MAGIC, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES,
     TableEntry,
@@ -25,7 +25,7 @@ use crate::limits::{
     SESSIONS_MAX, SOCKET_PATH_BYTES_MAX, TABLE_BYTES_PER_INDEX_SLOT, TABLE_NAME_BYTES_MAX,
     TABLES_MAX, VALUE_BYTES_DEFAULT, WORKERS_MAX,
 };
-use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig};
+use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig, TableProtocol};
 use served::Room;
 use workers::worker_sessions;
 pub(crate) use workers::{WorkerPlan, worker_sessions_of};
@@ -110,6 +110,7 @@ impl NodePlan {
     fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
         let network = Network::new(config)?;
         refuse_served(&config.tables)?;
+        refuse_published(&config.tables)?;
         // Over a network a second READ of the generation costs a round trip.
         let checked = |table: &TableConfig| TableConfig { checksums: true, ..table.clone() };
         let tables: Vec<_> = match &config.tables[..] {
@@ -150,6 +151,18 @@ fn refuse_served(tables: &[TableConfig]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Over a network connections break, and only clients of Loch's own protocol begin operations again.
+#[cfg(feature = "verbs")]
+fn refuse_published(tables: &[TableConfig]) -> Result<(), Error> {
+    match tables.iter().find(|table| table.protocol == TableProtocol::Published) {
+        None => Ok(()),
+        Some(table) => {
+            let problem = "protocol \"published\" is for fabric \"shm\" only: use \"loch\", or shm";
+            Err(Error::config(format!("table {:?}", table.name), problem))
+        }
+    }
 }
 
 /// Memory is shared: what is said of a network would be said in vain.
@@ -244,7 +257,8 @@ impl Plan {
                 private_bytes += planned.private_bytes;
                 planned.entry
             } else {
-                let geometry = geometry(table, share, header.nodes, options(table))?;
+                let geometry = geometry(table, share, header.nodes, options(table))?
+                    .with_protocol(protocol(table));
                 TableEntry::new(&table.name, EngineId::Nessie, offset, geometry)
                     .map_err(|e| Error::config("table", e.to_string()))?
             };
@@ -406,6 +420,15 @@ fn options(table: &TableConfig) -> Options {
     }
 }
 
+fn protocol(table: &TableConfig) -> Protocol {
+    match table.protocol {
+        TableProtocol::Loch => Protocol::Loch,
+        TableProtocol::Published => {
+            Protocol::Published { previous_versions: table.previous_versions.unwrap_or(true) }
+        }
+    }
+}
+
 fn geometry(
     table: &TableConfig,
     share: u64,
@@ -511,6 +534,7 @@ mod tests {
             (with(|t| t.ways = 9), "ways is 9"),
             (with(|t| t.bucket_slots = 3), "bucket_slots is 3"),
             (with(|t| t.engine = "pilau".into()), "nessie-server"),
+            (with(|t| t.engine = "nessie-published".into()), "protocol = \"published\""),
             (with(|t| t.name = String::new()), "name"),
             (with(|t| t.name = "n".repeat(49)), "1 to 48"),
             (with(|t| t.memory = Some(ByteSize::new(1 << 30))), "claim"),
@@ -546,6 +570,8 @@ mod tests {
         );
         assert_eq!(field(with(|t| t.ways = 2)), "table \"t\": ways");
         assert_eq!(field(with(|t| t.cache = Some(true))), "table \"t\": options");
+        let published = |t: &mut TableConfig| t.protocol = TableProtocol::Published;
+        assert_eq!(field(with(published)), "table \"t\": protocol");
         assert_eq!(field(with(|t| t.index_slots = Some(4096))), "table \"t\": index_slots");
         let two = plan(64 << 20, &[table("t"), table("u")]).unwrap();
         assert_eq!(field(two), "tables");

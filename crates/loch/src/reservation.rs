@@ -14,8 +14,8 @@ use crate::{Error, Table, Version};
 /// Memory for a value that is being written in place. It becomes the key's value with
 /// [`Reservation::commit`]; dropped before, it leaves nothing behind.
 ///
-/// Where workers write the values it is memory of this process, and copied when it is committed. Else
-/// it is the table's: while it lives, memory that others wait to reuse waits with it: fill it and commit it.
+/// Where workers write the values, and in tables of the published protocol, it is memory of this
+/// process, and copied when it is committed. Else it is the table's: while it lives, memory that others wait to reuse waits with it: fill it and commit it.
 /// [`io::Write`] writes from the start to the end.
 ///
 /// ```
@@ -39,7 +39,8 @@ pub struct Reservation<'a> {
 /// The place of the value, on the table's backend.
 pub(crate) enum Place<'a> {
     Shm(nessie::Reservation<'a, ShmEndpoint>),
-    /// Memory of this process: where workers write the values.
+    /// Memory of this process: where workers write the values, and where the protocol has no entry
+    /// that is filled in place.
     Own(Own),
     #[cfg(feature = "verbs")]
     Verbs(nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>),

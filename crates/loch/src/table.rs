@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use loch_engines::nessie::Client;
+use loch_engines::EngineError;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::{Client, published};
 use loch_engines::operation;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
@@ -260,6 +262,7 @@ impl Table {
     pub fn check(&self) -> Result<CheckReport, Error> {
         match &self.backend {
             Backend::Shm(client) => block_on(client.check()).map_err(|e| self.error(e)),
+            Backend::Published(client) => block_on(client.check()).map_err(|e| self.error(e)),
             Backend::Served(served) => block_on(served.check()).map_err(|e| self.failed(e)),
             #[cfg(feature = "verbs")]
             Backend::Verbs(remote) => {
@@ -275,18 +278,27 @@ impl Table {
     /// As [`Table::check`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
         match &self.backend {
-            Backend::Shm(client) => (0..client.map().data_tables())
-                .map(|dti| block_on(client.usage(dti as u8)).map_err(|e| self.error(e)))
-                .collect(),
+            Backend::Shm(client) => self.usage_of(client.map(), |dti| block_on(client.usage(dti))),
+            Backend::Published(client) => {
+                self.usage_of(client.map(), |dti| block_on(client.usage(dti)))
+            }
             Backend::Served(served) => block_on(served.usage()).map_err(|e| self.failed(e)),
             #[cfg(feature = "verbs")]
             Backend::Verbs(remote) => {
                 let client = remote.client();
                 let usage = |dti| block_on(remote.read(async || client.usage(dti).await));
-                let all = (0..client.map().data_tables()).map(|dti| usage(dti as u8));
-                all.map(|usage| usage.map_err(|e| self.error(e))).collect()
+                self.usage_of(client.map(), usage)
             }
         }
+    }
+
+    fn usage_of(
+        &self,
+        map: &TableMap,
+        usage: impl Fn(u8) -> Result<Usage, EngineError>,
+    ) -> Result<Vec<Usage>, Error> {
+        let tables = 0..map.data_tables();
+        tables.map(|dti| usage(dti as u8).map_err(|e| self.error(e))).collect()
     }
 
     /// What this table's operations cost so far; the difference of two is what happened between.
@@ -318,6 +330,18 @@ impl Table {
         }
     }
 
+    /// The same of a table of the published protocol.
+    ///
+    /// # Panics
+    /// If it is not one.
+    #[doc(hidden)]
+    pub fn published_engine(&self) -> &published::Client<ShmEndpoint> {
+        match &self.backend {
+            Backend::Published(client) => client,
+            _ => panic!("the table is not of the published protocol"),
+        }
+    }
+
     pub(crate) fn new(name: String, backend: Backend, lease: Lease) -> Self {
         Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), lease }
     }
@@ -332,7 +356,7 @@ impl Table {
     }
 
     #[cold]
-    pub(crate) fn error(&self, error: loch_engines::EngineError) -> Error {
+    pub(crate) fn error(&self, error: EngineError) -> Error {
         self.backend.explain(&error).unwrap_or_else(|| Error::of_table(&self.name, error))
     }
 

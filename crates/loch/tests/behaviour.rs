@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use loch::lanes::{block_on, run};
 use loch::{
     ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Expect, PutOptions, RequestWay, Table,
-    TableConfig, TableMode, Version,
+    TableConfig, TableMode, TableProtocol, Version,
 };
 
 /// An engine, with the options that it is run with.
@@ -23,6 +23,7 @@ struct Kind {
 const MIB: u64 = 1 << 20;
 
 const NESSIE: Kind = Kind { engine: "nessie", set: |_| (), item_max: None, value_max: 3 << 20 };
+const PUBLISHED: Kind = Kind { set: |t| t.protocol = TableProtocol::Published, ..NESSIE };
 const SERVER: Kind = Kind {
     engine: "nessie-server",
     set: |t| (t.workers, t.window) = (Some(2), Some(4)),
@@ -347,6 +348,10 @@ macro_rules! suite {
 
 mod nessie {
     suite!(super::NESSIE);
+}
+
+mod nessie_published {
+    suite!(super::PUBLISHED);
 }
 
 mod nessie_server {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use host::{Host, eventually};
-use loch::{ByteSize, Cluster, Node, NodeConfig, lanes};
+use loch::{ByteSize, Cluster, Node, NodeConfig, TableConfig, TableProtocol, lanes};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -42,9 +42,13 @@ fn client_process() {
     }
 }
 
+const PROTOCOLS: [TableProtocol; 2] = [TableProtocol::Loch, TableProtocol::Published];
+
 /// A node with room for slabs of all sizes for every client.
-fn start(host: &Host, name: &str) -> Node {
-    Node::start(NodeConfig { memory: ByteSize::new(128 << 20), ..host.config(name) }).unwrap()
+fn start(host: &Host, name: &str, protocol: TableProtocol) -> Node {
+    let tables = vec![TableConfig { protocol, ..TableConfig::default() }];
+    let config = NodeConfig { memory: ByteSize::new(128 << 20), tables, ..host.config(name) };
+    Node::start(config).unwrap()
 }
 
 fn spawn(host: &Host, name: &str) -> Child {
@@ -89,31 +93,35 @@ fn assert_recovers(host: &Host, name: &str) {
 
 #[test]
 fn clients_are_killed_and_nothing_is_left_of_them() {
-    let host = Host::of(&["a", "b"]);
-    let _nodes = [start(&host, "a"), start(&host, "b")];
-    let mut rng = SmallRng::seed_from_u64(3);
-    for _ in 0..3 {
-        let clients = ["a", "b", "a"].map(|home| spawn(&host, home));
-        // Somewhere in the middle of something.
-        let busy = std::time::Duration::from_micros(rng.random_range(0..20_000));
-        std::thread::sleep(busy);
-        clients.into_iter().for_each(kill);
+    for protocol in PROTOCOLS {
+        let host = Host::of(&["a", "b"]);
+        let _nodes = ["a", "b"].map(|name| start(&host, name, protocol));
+        let mut rng = SmallRng::seed_from_u64(3);
+        for _ in 0..3 {
+            let clients = ["a", "b", "a"].map(|home| spawn(&host, home));
+            // Somewhere in the middle of something.
+            let busy = std::time::Duration::from_micros(rng.random_range(0..20_000));
+            std::thread::sleep(busy);
+            clients.into_iter().for_each(kill);
+        }
+        assert_recovers(&host, "a");
+        assert_recovers(&host, "b");
     }
-    assert_recovers(&host, "a");
-    assert_recovers(&host, "b");
 }
 
 #[test]
 fn clients_that_die_while_their_node_is_away_are_found_by_the_next() {
-    let host = Host::new();
-    let node = start(&host, "a");
-    let (dies, lives) = (spawn(&host, "a"), spawn(&host, "a"));
-    node.stop();
-    kill(dies);
-    let _node = start(&host, "a");
-    let cluster = host.connect("a");
-    eventually("one of two is kept", || cluster.info().nodes[0].sessions_taken == 1);
-    // It is watched, though it is not connected.
-    kill(lives);
-    assert_recovers(&host, "a");
+    for protocol in PROTOCOLS {
+        let host = Host::new();
+        let node = start(&host, "a", protocol);
+        let (dies, lives) = (spawn(&host, "a"), spawn(&host, "a"));
+        node.stop();
+        kill(dies);
+        let _node = start(&host, "a", protocol);
+        let cluster = host.connect("a");
+        eventually("one of two is kept", || cluster.info().nodes[0].sessions_taken == 1);
+        // It is watched, though it is not connected.
+        kill(lives);
+        assert_recovers(&host, "a");
+    }
 }

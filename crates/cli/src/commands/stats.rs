@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Sheet};
-use loch::{ClusterInfo, NodeInfo, TableInfo, Usage};
+use loch::{ClusterInfo, NodeInfo, TableInfo, TableProtocol, Usage};
 use serde::Serialize;
 
 use super::target::{Access, ClusterArgs};
@@ -58,6 +58,8 @@ struct NodeStats {
 struct TableStats {
     name: String,
     engine: String,
+    /// By which rules its clients go.
+    protocol: TableProtocol,
     /// Workers of each node that serve it.
     workers: u16,
     value_bytes_max: u64,
@@ -177,6 +179,7 @@ impl TableStats {
         Self {
             name: table.name.clone(),
             engine: table.engine.clone(),
+            protocol: table.protocol,
             workers: table.workers,
             value_bytes_max: table.value_bytes_max,
             ways: table.ways,
@@ -190,7 +193,8 @@ impl TableStats {
     }
 
     fn declaration(&self) -> String {
-        let workers = match self.workers {
+        let work = match self.workers {
+            0 if self.protocol == TableProtocol::Published => " by the published protocol".into(),
             0 => String::new(),
             1 => " with 1 worker a node".into(),
             workers => format!(" with {workers} workers a node"),
@@ -200,7 +204,7 @@ impl TableStats {
             ways => format!(" ({ways} ways of {})", self.bucket_slots),
         };
         format!(
-            "table {:?}: engine {}{workers}, {} entries in {} slots{buckets}, values up to {}",
+            "table {:?}: engine {}{work}, {} entries in {} slots{buckets}, values up to {}",
             self.name,
             self.engine,
             self.entries,

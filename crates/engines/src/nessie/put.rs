@@ -181,12 +181,18 @@ impl<F: Fabric> Client<F> {
         let expires_at_ms = options.expires_at_ms.unwrap_or(0);
         let mut draft =
             Draft { hash, key, value, flags: flags | expires, expires_at_ms, version: 0 };
-        let (len, max) = (draft.value_len() as u64, self.map.shape.geometry.value_bytes_max);
+        self.check_value(draft.value_len())?;
+        draft.version = self.stamp().await?;
+        Ok(draft)
+    }
+
+    /// Refuses a value that is longer than the table's may be.
+    pub(super) fn check_value(&self, len: usize) -> Result<(), EngineError> {
+        let (len, max) = (len as u64, self.map.shape.geometry.value_bytes_max);
         if len > max {
             return Err(EngineError::ValueTooLong { len, max });
         }
-        draft.version = self.stamp().await?;
-        Ok(draft)
+        Ok(())
     }
 
     /// Writes a draft into an owned entry; its generation is there already.

@@ -28,9 +28,10 @@ use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
+use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::slab::Chunk;
-use loch_engines::nessie::{Client, Scrubbed, release_dead};
+use loch_engines::nessie::{Client, Scrubbed, published, release_dead};
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, RegionId};
 
@@ -264,29 +265,43 @@ impl<R: Reach> Worker<R> {
         if self.scrub && may_scrub && memory.is_complete() {
             self.scrubbed_at = Some(Instant::now());
             for (table, map) in scrubbable(&memory) {
-                let client = self.client(&memory, table, map, session)?;
-                for dti in reachable(&memory) {
-                    let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
-                    report(&table.name, dti, scrubbed);
-                }
+                self.scrub_table(&memory, table, map, session)?;
             }
             self.scrub = false;
         }
         Ok(())
     }
 
-    fn client(
+    /// Scrubs all of a table, by the rules of its protocol.
+    fn scrub_table(
         &mut self,
         memory: &Memory,
         table: &TableView,
         map: &Arc<TableMap>,
         opened: Opened,
-    ) -> Result<Client<R::Endpoint>, Error> {
+    ) -> Result<(), Halt> {
         let home = RegionId(self.node as u8);
         let session = Session::new(home, opened.slot, opened.incarnation);
         let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
         let endpoint = self.reach.endpoint(memory, table, opened)?;
-        Ok(Client::new(endpoint, map.clone(), session, cache, SCRUB_WAIT_US))
+        let (shape, map) = (&map.shape, map.clone());
+        match shape.protocol {
+            Protocol::Loch => {
+                let client = Client::new(endpoint, map, session, cache, SCRUB_WAIT_US);
+                for dti in reachable(memory) {
+                    let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
+                    report(&table.name, dti, scrubbed);
+                }
+            }
+            Protocol::Published { .. } => {
+                let client = published::Client::new(endpoint, map, session, cache, SCRUB_WAIT_US);
+                for dti in reachable(memory) {
+                    let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
+                    report(&table.name, dti, scrubbed);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Releases what dead sessions of this node leased in a data table.

@@ -67,6 +67,15 @@ impl<F: Fabric> Client<F> {
         self.base.set_quarantine(entries);
     }
 
+    /// Refuses what a PUT would for its key or its value's length, before there is a value.
+    ///
+    /// # Errors
+    /// [`EngineError`] as the PUT's.
+    pub fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
+        self.base.hash(key)?;
+        self.base.check_value(len)
+    }
+
     /// The incarnation of this client's session.
     pub fn incarnation(&self) -> u64 {
         self.base.incarnation()
