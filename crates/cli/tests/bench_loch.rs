@@ -294,7 +294,7 @@ fn what_cannot_be_simulated_is_a_usage_error() {
 fn an_engine_that_is_not_there_is_a_usage_error_that_says_what_is() {
     for (options, word) in [
         ("--engine kv-direct", "kv-direct"),
-        ("--engine nessie-published", "with --fabric sim nessie"),
+        ("--fabric verbs --engine nessie-published", "nessie-published"),
         ("--fabric verbs --engine herd", "herd"),
         ("--fabric sim --engine kv-direct", "has nessie, nessie-published"),
     ] {

@@ -32,7 +32,8 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub multi_read: Switch,
-    /// With nessie-published: entries name the one before, which is read while they are not valid yet
+    /// A GET that meets an undecided PUT takes the previous version instead of waiting: a switch of
+    /// --engine nessie-published; Loch's own PUTs are never undecided
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub previous_versions: Switch,
@@ -70,8 +71,8 @@ pub struct AttachOptions {
     /// started or stopped. Say the cluster's --fabric, too
     #[arg(long, value_name = "SOCKET")]
     #[arg(conflicts_with_all = [
-        "nodes", "peer", "profile", "filter_bits", "cache", "multi_read",
-        "previous_versions", "batched_reads", "checksums", "ways", "bucket_slots", "index_fill",
+        "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "previous_versions",
+        "batched_reads", "checksums", "ways", "bucket_slots", "index_fill",
     ])]
     pub attach: Option<PathBuf>,
     /// Table of that cluster [default: default]
@@ -101,6 +102,20 @@ pub struct Attach {
     pub table: String,
     /// Whether the records are stored first.
     pub loads: bool,
+}
+
+impl TableOptions {
+    /// Checks that what is asked for is there.
+    pub fn check(&self, spec: &Spec) -> Result<(), BenchError> {
+        let has_them = spec.engines.contains(&Engine::NessiePublished);
+        if self.previous_versions == Switch::Off && !has_them {
+            return Err(BenchError::usage(
+                "--previous-versions: none of these engines has any: add --engine \
+                 nessie-published, or drop it",
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl AttachOptions {
@@ -289,6 +304,7 @@ mod tests {
         for (line, option, way_out) in [
             ("--workers 2", "--workers", "nessie-server"),
             ("--fabric sim --window 2", "--window", "nessie-server"),
+            ("--previous-versions off", "--previous-versions", "nessie-published"),
             ("--engine herd --client-hosts 2", "--client-hosts", "--fabric sim"),
             ("--fabric sim --engine herd,pilaf --workers 2", "--workers", "pilaf"),
             ("--fabric sim --workers 0", "--workers", "1.."),
@@ -306,8 +322,8 @@ mod tests {
     #[test]
     fn every_switch_can_be_turned() {
         let options = spec(
-            "--filter-bits off --cache on --multi-read off --previous-versions off \
-             --batched-reads on --checksums on --ways 2 --bucket-slots 1 --index-fill 50",
+            "--filter-bits off --cache on --multi-read off --previous-versions off --batched-reads on \
+             --checksums on --engine nessie-published --ways 2 --bucket-slots 1 --index-fill 50",
         );
         let expected = TableOptions {
             filter_bits: Switch::Off,

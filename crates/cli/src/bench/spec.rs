@@ -238,6 +238,7 @@ impl BenchArgs {
             check_rate(rate, &spec)?;
         }
         spec.servers.check(&spec)?;
+        spec.table.check(&spec)?;
         if spec.attach.is_some() {
             check_attached(&spec)?;
         }

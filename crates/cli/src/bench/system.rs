@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use loch::TableProtocol;
 use loch_fabric::sim::Profile;
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +144,22 @@ impl Engine {
                 | Engine::EchoWriteWrite
                 | Engine::EchoWriteSend
         )
+    }
+
+    /// The name that its tables have for it.
+    pub fn of_tables(self) -> &'static str {
+        match self {
+            Engine::NessiePublished => Engine::Nessie.name(),
+            engine => engine.name(),
+        }
+    }
+
+    /// By which rules clients of its tables go.
+    pub fn table_protocol(self) -> TableProtocol {
+        match self {
+            Engine::NessiePublished => TableProtocol::Published,
+            _ => TableProtocol::Loch,
+        }
     }
 
     /// Whether its nodes have workers.

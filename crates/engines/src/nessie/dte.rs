@@ -17,6 +17,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::geometry::Protocol;
 use super::ite::Place;
 use crate::limits::KEY_BYTES_MAX;
 
@@ -60,6 +61,14 @@ pub struct Header {
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 const _: () = assert!(KEY_BYTES_MAX == 1 << 16);
+
+/// Bytes of an entry before its key, if it does not expire.
+pub fn head_bytes(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::Loch => HEADER_BYTES,
+        Protocol::Published { .. } => HEADER_BYTES + EXTENSION_BYTES,
+    }
+}
 
 impl Header {
     /// A header without checksum.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use loch::{Cluster, ClusterInfo, ConnectOptions, TableInfo};
+use loch::{Cluster, ClusterInfo, ConnectOptions, TableInfo, TableProtocol};
 use rustix::net::sockopt::socket_peercred;
 
 use super::network;
@@ -52,11 +52,17 @@ pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
 }
 
 fn check_table(spec: &Spec, table: &TableInfo) -> Result<(), BenchError> {
-    let engine = spec.engines[0].name();
-    if engine != table.engine {
+    let engine = spec.engines[0];
+    if (engine.of_tables(), engine.table_protocol()) != (&table.engine, table.protocol) {
+        let protocol = match table.protocol {
+            TableProtocol::Loch => "",
+            TableProtocol::Published => " by protocol published",
+        };
         return Err(BenchError::usage(format!(
-            "--engine {engine}: table {:?} has engine {}",
-            table.name, table.engine
+            "--engine {}: table {:?} has engine {}{protocol}",
+            engine.name(),
+            table.name,
+            table.engine
         )));
     }
     if spec.value_size as u64 > table.value_bytes_max {

@@ -4,13 +4,15 @@
 //! program does which re-uses its buffers: a GET allocates nothing.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::time::Duration;
 
 use loch::lanes::{self, block_on};
 use loch::{Cluster, ConnectOptions, Table};
 use loch_engines::EngineError;
-use loch_engines::nessie;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::{self, published};
 use loch_fabric::Buf;
 use loch_fabric::shm::ShmEndpoint;
 
@@ -54,11 +56,37 @@ pub fn connect_options() -> ConnectOptions {
     }
 }
 
-/// The engine below the API.
-pub type Nessie = nessie::Client<ShmEndpoint>;
+/// An engine below the API, on shared memory.
+pub trait Below: Store + 'static {
+    /// The engine of a table.
+    fn of(table: &Table) -> &Self;
+
+    /// Where its memory is, and its way there.
+    fn reach(&self) -> (&TableMap, &ShmEndpoint);
+}
+
+impl Below for nessie::Client<ShmEndpoint> {
+    fn of(table: &Table) -> &Self {
+        table.engine()
+    }
+
+    fn reach(&self) -> (&TableMap, &ShmEndpoint) {
+        (self.map(), self.fabric())
+    }
+}
+
+impl Below for published::Client<ShmEndpoint> {
+    fn of(table: &Table) -> &Self {
+        table.published_engine()
+    }
+
+    fn reach(&self) -> (&TableMap, &ShmEndpoint) {
+        (self.map(), self.fabric())
+    }
+}
 
 /// A connected client.
-pub struct Client {
+pub struct Client<S> {
     engine: Engine,
     cluster: Cluster,
     table: Table,
@@ -67,9 +95,10 @@ pub struct Client {
     time_every: u32,
     /// Why the last operation that was refused in a run was.
     refusal: Option<EngineError>,
+    store: PhantomData<S>,
 }
 
-impl Client {
+impl<S: Below> Client<S> {
     /// Attaches to the cluster at this client's home node.
     pub fn connect(
         engine: Engine,
@@ -94,6 +123,7 @@ impl Client {
             lanes: spec.lanes,
             time_every: time_every(spec),
             refusal: None,
+            store: PhantomData,
         })
     }
 
@@ -102,7 +132,7 @@ impl Client {
     }
 }
 
-impl Target for Client {
+impl<S: Below> Target for Client<S> {
     fn load(
         &mut self,
         workload: &Workload,
@@ -118,11 +148,11 @@ impl Target for Client {
                 let table = cluster.and_then(|cluster| cluster.table(TABLE));
                 Some(table.map_err(|error| self.lost("open the table", error))?)
             };
-            let engine = elsewhere.as_ref().unwrap_or(&self.table).engine();
+            let store = S::of(elsewhere.as_ref().unwrap_or(&self.table));
             let mut next = part.start;
             while next < part.end {
                 let end = part.end.min(next + LOAD_BATCH);
-                block_on(load_batch(engine, workload, next..end, self.lanes.max(LOAD_LANES_MIN)))
+                block_on(load_batch(store, workload, next..end, self.lanes.max(LOAD_LANES_MIN)))
                     .map_err(|error| self.lost("load a record", error))?;
                 done += end - next;
                 next = end;
@@ -133,7 +163,8 @@ impl Target for Client {
     }
 
     fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
-        let done = block_on(operate(self.table.engine(), run, self.lanes));
+        let store = S::of(&self.table);
+        let done = block_on(operate(store, run, self.lanes));
         self.refusal = done.map_err(|error| self.lost("run an operation", error))?;
         Ok(())
     }
@@ -148,7 +179,7 @@ impl Target for Client {
 
     fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
         let refusal = RefCell::new(None);
-        block_on(traffic::count(self.table.engine(), run, self.lanes, &refusal))
+        block_on(traffic::count(S::of(&self.table), run, self.lanes, &refusal))
             .map(Some)
             .map_err(|error| self.lost("count an operation", error))
     }
@@ -158,7 +189,7 @@ impl Target for Client {
         workload: &Workload,
         trace: &Trace,
     ) -> Result<Option<f64>, TargetError> {
-        limit::ops_per_s(self.table.engine(), workload, trace)
+        limit::ops_per_s(S::of(&self.table).reach(), workload, trace)
             .map_err(|error| self.lost("measure the bare loop", error))
     }
 }
@@ -205,7 +236,7 @@ async fn lane<S: Store>(
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
                 let stored = store.put(key, value).await;
-                stored.map(|()| run.finish(&op, Outcome::Stored))
+                stored.map(|_| run.finish(&op, Outcome::Stored))
             }
         };
         if let Err(error) = result {

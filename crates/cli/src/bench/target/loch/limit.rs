@@ -13,13 +13,12 @@ use std::time::Instant;
 use loch::lanes::block_on;
 use loch_engines::EngineError;
 use loch_engines::limits::GRAIN_BYTES;
-use loch_engines::nessie::dte::{HEADER_BYTES, Header};
+use loch_engines::nessie::dte::{Header, head_bytes};
 use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::ite::Ite;
-use loch_fabric::shm::Chase;
+use loch_fabric::shm::{Chase, ShmEndpoint};
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::client::Nessie;
 use crate::bench::trace::Trace;
 use crate::bench::workload::Workload;
 
@@ -28,27 +27,31 @@ const PASSES: u32 = 3;
 /// Bytes of entries that a pass reads at most; of small ones, the whole trace.
 const PASS_BYTES_MAX: u64 = 2 << 30;
 
+/// A table's map, and the way to its memory.
+type Reach<'a> = (&'a TableMap, &'a ShmEndpoint);
+
 /// Operations a second of the bare loop; `None` if no key of the trace is there.
 pub fn ops_per_s(
-    engine: &Nessie,
+    reach: Reach<'_>,
     workload: &Workload,
     trace: &Trace,
 ) -> Result<Option<f64>, EngineError> {
-    let entry_bytes = HEADER_BYTES + workload.key_size() + workload.value_size();
+    let entry_bytes =
+        head_bytes(reach.0.shape.protocol) + workload.key_size() + workload.value_size();
     let steps = (PASS_BYTES_MAX / entry_bytes as u64).max(1);
-    let slots = slots(engine, workload, trace, steps as usize)?;
+    let slots = slots(reach, workload, trace, steps as usize)?;
     if slots.is_empty() {
         return Ok(None);
     }
     let entries = Entries {
-        map: engine.map(),
+        map: reach.0,
         // Whole words; an entry's memory is a multiple of its grain.
         bytes: entry_bytes.next_multiple_of(8),
     };
     let mut best = f64::INFINITY;
     for _ in 0..PASSES {
         let began = Instant::now();
-        black_box(engine.fabric().chase(&slots, &entries)?);
+        black_box(reach.1.chase(&slots, &entries)?);
         best = best.min(began.elapsed().as_secs_f64());
     }
     Ok(Some(slots.len() as f64 / best))
@@ -56,7 +59,7 @@ pub fn ops_per_s(
 
 /// The slots that show the keys of the first operations of the trace.
 fn slots(
-    engine: &Nessie,
+    reach: Reach<'_>,
     workload: &Workload,
     trace: &Trace,
     most: usize,
@@ -66,20 +69,20 @@ fn slots(
     let mut buf = Buf::new();
     for at in 0..trace.len().min(most) {
         workload.write_key(trace.at(at).record, &mut key);
-        slots.extend(slot_of(engine, &key, &mut buf)?);
+        slots.extend(slot_of(reach, &key, &mut buf)?);
     }
     Ok(slots)
 }
 
 /// The slot that shows `key`; `None` if there is no such key.
-fn slot_of(engine: &Nessie, key: &[u8], buf: &mut Buf) -> Result<Option<RemoteAddr>, EngineError> {
-    let map = engine.map();
+fn slot_of(reach: Reach<'_>, key: &[u8], buf: &mut Buf) -> Result<Option<RemoteAddr>, EngineError> {
+    let (map, fabric) = reach;
     let candidates = Candidates::of(map, key);
     for slot in (0..candidates.count()).map(|candidate| candidates.slot(candidate)) {
-        let word = engine.fabric().load(slot)?;
+        let word = fabric.load(slot)?;
         let shows =
             map.codec.is_visible(Ite(word)) && map.codec.has_filter(Ite(word), candidates.filter);
-        if shows && key_at(engine, place(map, word), key, buf)? {
+        if shows && key_at(reach, place(map, word), key, buf)? {
             return Ok(Some(slot));
         }
     }
@@ -87,10 +90,17 @@ fn slot_of(engine: &Nessie, key: &[u8], buf: &mut Buf) -> Result<Option<RemoteAd
 }
 
 /// Whether the entry at `at` is of `key`.
-fn key_at(engine: &Nessie, at: RemoteAddr, key: &[u8], buf: &mut Buf) -> Result<bool, EngineError> {
+fn key_at(
+    reach: Reach<'_>,
+    at: RemoteAddr,
+    key: &[u8],
+    buf: &mut Buf,
+) -> Result<bool, EngineError> {
+    let (map, fabric) = reach;
     let mut into = std::mem::take(buf);
     into.clear();
-    let (filled, done) = block_on(engine.fabric().read(at, HEADER_BYTES + key.len(), into));
+    let (filled, done) =
+        block_on(fabric.read(at, head_bytes(map.shape.protocol) + key.len(), into));
     *buf = filled;
     done?;
     let found = Header::read(buf).and_then(|header| buf.get(header.key_at()..header.value_at()));

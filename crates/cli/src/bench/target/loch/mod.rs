@@ -29,6 +29,9 @@ mod traffic;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
+use loch_engines::nessie::{self, published};
+use loch_fabric::shm::ShmEndpoint;
+
 use super::{Endpoint, Service, Target, TargetError};
 use crate::bench::harness::Measured;
 use crate::bench::progress::Progress;
@@ -38,12 +41,19 @@ use crate::bench::system::{Engine, Fabric};
 pub use attached::resolve;
 
 /// The engines that can be measured in processes, by the fabric's real time.
-pub const ENGINES: &[Engine] =
-    &[Engine::Nessie, Engine::NessieHybrid, Engine::NessieServer, Engine::Herd, Engine::Pilaf];
+pub const ENGINES: &[Engine] = &[
+    Engine::Nessie,
+    Engine::NessiePublished,
+    Engine::NessieHybrid,
+    Engine::NessieServer,
+    Engine::Herd,
+    Engine::Pilaf,
+];
 
 /// The same, and what they are compared with.
 const MEASURED: &[Engine] = &[
     Engine::Nessie,
+    Engine::NessiePublished,
     Engine::NessieHybrid,
     Engine::NessieServer,
     Engine::Herd,
@@ -83,10 +93,20 @@ pub fn connect(
     if engine.is_baseline() {
         return baselines::connect(engine, spec, endpoint, client);
     }
-    if spec.attach.is_some() || spec.fabric == Fabric::Verbs || engine != Engine::Nessie {
+    if spec.attach.is_some() || spec.fabric == Fabric::Verbs {
         return Ok(Box::new(api::Client::connect(engine, spec, endpoint, client)?));
     }
-    Ok(Box::new(client::Client::connect(engine, spec, endpoint, client)?))
+    Ok(match engine {
+        Engine::Nessie => {
+            type Nessie = nessie::Client<ShmEndpoint>;
+            Box::new(client::Client::<Nessie>::connect(engine, spec, endpoint, client)?)
+        }
+        Engine::NessiePublished => {
+            type Published = published::Client<ShmEndpoint>;
+            Box::new(client::Client::<Published>::connect(engine, spec, endpoint, client)?)
+        }
+        _ => Box::new(api::Client::connect(engine, spec, endpoint, client)?),
+    })
 }
 
 /// Runs a whole cluster with its clients in virtual time, in this process.
@@ -191,7 +211,7 @@ mod tests {
             assert!(check(*engine, Fabric::Sim).is_ok());
         }
         for (engine, fabric, word) in [
-            (Engine::NessiePublished, Fabric::Shm, "nessie-published"),
+            (Engine::NessiePublished, Fabric::Verbs, "nessie-published"),
             (Engine::KvDirect, Fabric::Sim, "kv-direct"),
             (Engine::Herd, Fabric::Verbs, "herd"),
         ] {

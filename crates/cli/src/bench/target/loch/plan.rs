@@ -9,10 +9,10 @@
 use std::path::Path;
 
 use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
-use loch::{ByteSize, NodeConfig, TableConfig, WorkersConfig};
+use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, WorkersConfig};
 use loch_engines::limits::CHUNK_BYTES;
-use loch_engines::nessie::dte::HEADER_BYTES;
-use loch_engines::nessie::geometry::{Geometry, Options, Shape};
+use loch_engines::nessie::dte::head_bytes;
+use loch_engines::nessie::geometry::{Geometry, Options, Protocol, Shape};
 use loch_engines::nessie::slab::Classes;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 use loch_engines::requests::{Area, Service};
@@ -51,7 +51,7 @@ pub fn node_configs(
     let sockets: Vec<_> = (0..spec.nodes).map(|node| dir.join(format!("{node}.sock"))).collect();
     let sessions = sessions(spec);
     let room = Room { clients: spec.clients.into(), open_slabs: OPEN_SLABS, bytes: HEADROOM_BYTES };
-    let data_bytes = data_bytes_a_node(spec, room);
+    let data_bytes = data_bytes_a_node(spec, protocol(engine, spec), room);
     check_data(spec, data_bytes)?;
     let index_slots = index_slots_a_node(spec);
     let table_bytes = table_bytes(index_slots, data_bytes);
@@ -61,9 +61,12 @@ pub fn node_configs(
         + table_bytes.saturating_mul(if engine.has_own_layout() { OWN_LAYOUT_TIMES } else { 1 })
         + if serves { 2 * requests_bytes(spec)? } else { 0 }
         + 16 * TABLE_ALIGN_BYTES;
+    let published = engine == Engine::NessiePublished;
     let table = TableConfig {
         name: TABLE.into(),
-        engine: engine.name().into(),
+        engine: engine.of_tables().into(),
+        protocol: engine.table_protocol(),
+        previous_versions: published.then_some(spec.table.previous_versions.into()),
         memory: None,
         // HERD's own rule knows best what a cache needs.
         index_slots: Some(index_slots).filter(|_| engine != Engine::Herd),
@@ -108,6 +111,16 @@ pub fn service(spec: &Spec, sessions: u32) -> Service {
     }
 }
 
+/// By which rules clients of nessie's tables go; of other engines' tables, it is Loch's own.
+pub fn protocol(engine: Engine, spec: &Spec) -> Protocol {
+    match engine.table_protocol() {
+        TableProtocol::Loch => Protocol::Loch,
+        TableProtocol::Published => {
+            Protocol::Published { previous_versions: spec.table.previous_versions.into() }
+        }
+    }
+}
+
 /// Who writes a simulated table: its clients, or workers.
 #[derive(Debug, Clone, Copy)]
 pub struct Writers {
@@ -119,7 +132,11 @@ pub struct Writers {
 
 /// The same table for simulated nodes. Its entries carry checksums: over a network a reader cannot
 /// do without.
-pub fn simulated_table(spec: &Spec, writers: Writers) -> Result<Shape, TargetError> {
+pub fn simulated_table(
+    spec: &Spec,
+    protocol: Protocol,
+    writers: Writers,
+) -> Result<Shape, TargetError> {
     check_nodes(spec)?;
     let room = Room {
         // Others retire entries in a client's slabs, even if it is alone at its node.
@@ -129,7 +146,7 @@ pub fn simulated_table(spec: &Spec, writers: Writers) -> Result<Shape, TargetErr
         open_slabs: OPEN_SLABS + writers.lanes as u64,
         bytes: HEADROOM_BYTES_SIMULATED,
     };
-    let data_bytes = data_bytes_a_node(spec, room);
+    let data_bytes = data_bytes_a_node(spec, protocol, room);
     check_data(spec, data_bytes)?;
     let index_slots = index_slots_a_node(spec);
     let options = Options {
@@ -148,7 +165,7 @@ pub fn simulated_table(spec: &Spec, writers: Writers) -> Result<Shape, TargetErr
         spec.value_size as u64,
         options,
     )
-    .and_then(|geometry| geometry.validate())
+    .and_then(|geometry| geometry.with_protocol(protocol).validate())
     .map_err(|error| TargetError::Impossible(error.to_string()))
 }
 
@@ -221,8 +238,8 @@ struct Room {
 
 /// Bytes of a node's data table. Its size decides how it is cut into slabs, and
 /// that its size: two rounds settle it.
-fn data_bytes_a_node(spec: &Spec, room: Room) -> u64 {
-    let entry_bytes = HEADER_BYTES + spec.key_size + spec.value_size;
+fn data_bytes_a_node(spec: &Spec, protocol: Protocol, room: Room) -> u64 {
+    let entry_bytes = head_bytes(protocol) + spec.key_size + spec.value_size;
     let records = spec.records.div_ceil(spec.nodes.into());
     let mut bytes = records.saturating_mul(entry_bytes as u64);
     let headroom = if room.clients > 1 { HEADROOM_OF_MANY_PERCENT } else { HEADROOM_PERCENT };

@@ -25,8 +25,8 @@ pub trait Store {
         buf: Buf,
     ) -> impl Future<Output = Result<Option<Self::Found>, EngineError>>;
 
-    /// Gives `key` a value.
-    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), EngineError>>;
+    /// Gives `key` a value; the value's version.
+    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<u64, EngineError>>;
 
     /// The buffer of a value, for the next GET.
     fn into_buf(found: Self::Found) -> Buf;
@@ -41,20 +41,29 @@ pub trait Store {
     fn leave(&self) -> impl Future<Output = Result<(), EngineError>>;
 }
 
-/// A client of nessie, of either protocol: their operations have the same names.
+/// A client of nessie, of either protocol: their operations have the same names. Futures are passed on
+/// as they are: one that awaits another costs a GET over shared memory some percent.
 macro_rules! store {
     ($($client:ident)::+) => {
         impl<F: Fabric> Store for $($client)::+<F> {
             type Found = Found;
 
             #[inline]
-            async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Found>, EngineError> {
-                self.get(key, buf).await
+            fn get(
+                &self,
+                key: &[u8],
+                buf: Buf,
+            ) -> impl Future<Output = Result<Option<Found>, EngineError>> {
+                self.get(key, buf)
             }
 
             #[inline]
-            async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-                self.put(key, value, PutOptions::default()).await.map(|_| ())
+            fn put(
+                &self,
+                key: &[u8],
+                value: &[u8],
+            ) -> impl Future<Output = Result<u64, EngineError>> {
+                self.put(key, value, PutOptions::default())
             }
 
             fn into_buf(found: Found) -> Buf {

@@ -188,11 +188,11 @@ impl<F: Thread, W: Ways> Store for Client<F, W> {
         Ok(None)
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
         let put = Operation::Put { value, options: PutOptions::default() };
         let to = self.owners.owner(key);
         let reply = self.requester.call(&self.fabric, to, key, put, Buf::new()).await?;
-        reply.stored().map(|_| ())
+        reply.stored()
     }
 
     fn into_buf(found: Value) -> Buf {

@@ -13,7 +13,7 @@ use loch_engines::epoch::Session;
 use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
 use loch_engines::requests::{
     Answer, ByUnreliableWrite, Failure, Request, RequestMap, Requester, Timing, WorkerId,
-    WrittenReplies, breathe,
+    WrittenReplies,
 };
 use loch_fabric::{Buf, RemoteAddr};
 
@@ -180,15 +180,15 @@ impl<F: Thread> Store for Client<F> {
             if now >= *until.get_or_insert(now.saturating_add(self.timeout_us)) {
                 return Err(EngineError::Timeout { timeout_us: self.timeout_us });
             }
-            breathe(&self.fabric).await;
+            self.fabric.breathe().await;
         }
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
         let put = Operation::Put { value, options: PutOptions::default() };
         let to = self.tables.owners.owner(key);
         let reply = self.requester.call(&self.fabric, to, key, put, Buf::new()).await?;
-        reply.stored().map(|_| ())
+        reply.stored()
     }
 
     fn into_buf(found: Value) -> Buf {

@@ -131,8 +131,8 @@ impl<F: Thread> Store for Client<F> {
         self.0.get_by_message(key, buf).await
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.0.put(key, value, PutOptions::default()).await.map(|_| ())
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
+        self.0.put(key, value, PutOptions::default()).await
     }
 
     fn into_buf(found: Value) -> Buf {

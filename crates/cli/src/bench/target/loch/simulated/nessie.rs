@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{self, CacheLimits, published};
 use loch_engines::requests::WorkerId;
@@ -12,6 +11,7 @@ use loch_fabric::{RegionId, RemoteAddr};
 
 use super::design::{Design, Meter, Place, Seat, timeout_us};
 use crate::bench::spec::Spec;
+use crate::bench::system::Engine;
 use crate::bench::target::TargetError;
 use crate::bench::target::loch::plan::{self, Writers};
 
@@ -21,11 +21,9 @@ pub struct Nessie(Arc<TableMap>);
 /// A table by the published protocol.
 pub struct Published(Arc<TableMap>);
 
-fn table(spec: &Spec, place: Place, protocol: Protocol) -> Result<Arc<TableMap>, TargetError> {
+fn table(spec: &Spec, place: Place, engine: Engine) -> Result<Arc<TableMap>, TargetError> {
     let writers = Writers { a_node: place.sessions, lanes: spec.lanes };
-    let shape = plan::simulated_table(spec, writers)?;
-    let shape = shape.geometry.with_protocol(protocol).validate();
-    let shape = shape.map_err(|error| TargetError::Impossible(error.to_string()))?;
+    let shape = plan::simulated_table(spec, plan::protocol(engine, spec), writers)?;
     Ok(Arc::new(TableMap::new(shape, &places(spec, place))))
 }
 
@@ -34,7 +32,7 @@ impl Design for Nessie {
     const SERVES: bool = false;
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
-        table(spec, place, Protocol::Loch).map(Self)
+        table(spec, place, Engine::Nessie).map(Self)
     }
 
     fn bytes(&self) -> u64 {
@@ -57,8 +55,7 @@ impl Design for Published {
     const SERVES: bool = false;
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
-        let previous_versions = spec.table.previous_versions.into();
-        table(spec, place, Protocol::Published { previous_versions }).map(Self)
+        table(spec, place, Engine::NessiePublished).map(Self)
     }
 
     fn bytes(&self) -> u64 {

@@ -115,8 +115,8 @@ impl Store for Client {
         Client::get(self, key, buf).await
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        Client::put(self, key, value, PutOptions::default()).await.map(|_| ())
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
+        Client::put(self, key, value, PutOptions::default()).await
     }
 
     fn into_buf(found: Value) -> Buf {

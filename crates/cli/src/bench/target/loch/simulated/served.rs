@@ -4,6 +4,7 @@ use std::future::Future;
 
 use loch::VerbCount;
 use loch_engines::EngineError;
+use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_server::{self, Turns, Worker};
 use loch_engines::operation::{PutOptions, Value};
@@ -37,7 +38,7 @@ impl Table {
         let impossible =
             |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
         let writers = Writers { a_node: spec.servers.workers.into(), lanes: WORKER_LANES };
-        let shape = plan::simulated_table(spec, writers)?;
+        let shape = plan::simulated_table(spec, Protocol::Loch, writers)?;
         let shape = shape.geometry.coupled().validate().map_err(impossible)?;
         let (key, value) = (spec.key_size as u64, spec.value_size as u64);
         let service = Service {
@@ -130,8 +131,8 @@ impl Store for nessie_server::Client<Host> {
         self.get(key, buf).await
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.put(key, value, PutOptions::default()).await.map(|_| ())
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
+        self.put(key, value, PutOptions::default()).await
     }
 
     fn into_buf(found: Value) -> Buf {
@@ -158,8 +159,8 @@ impl Store for nessie_hybrid::Client<Host> {
         self.get(key, buf).await
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.put(key, value, PutOptions::default()).await.map(|_| ())
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
+        self.put(key, value, PutOptions::default()).await
     }
 
     fn into_buf(found: Value) -> Buf {
