@@ -1,6 +1,6 @@
 //! Known protocol bugs that tests plant, to see whether they would be found.
 //!
-//! Each is a rule of the protocol left out. Without the feature `planted`, which only the simulation
+//! Each is a rule of a protocol left out. Without the feature `planted`, which only the simulation
 //! test switches on, nothing can be planted and nothing of this is compiled in.
 
 /// A rule left out.
@@ -57,11 +57,19 @@ pub enum Bug {
     RetiresPreviousEarly,
     /// Published protocol: the scrubber does not count previous versions as needed.
     PreviousNotNeeded,
+    /// Requests: a worker does not remember what it has executed.
+    ExecutesAgain,
+    /// Requests: a worker executes what was meant for an earlier one.
+    AnyIncarnation,
+    /// Requests: a client takes it for an incarnation that there is none.
+    NobodyBelieved,
+    /// Herd: a cache compares a key's tag and not the key.
+    TagComparedOnly,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 29] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -87,6 +95,10 @@ impl Bug {
         Bug::MoveSparesInserts,
         Bug::RetiresPreviousEarly,
         Bug::PreviousNotNeeded,
+        Bug::ExecutesAgain,
+        Bug::AnyIncarnation,
+        Bug::NobodyBelieved,
+        Bug::TagComparedOnly,
     ];
 }
 

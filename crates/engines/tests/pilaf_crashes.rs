@@ -2,7 +2,7 @@
 //! chain of moves, of replacing the index, of recovering.
 //!
 //! The server's program makes changes by itself, so that its process can be killed (where requests
-//! come by message it is only dropped between two turns, see `pilaf_served.rs`): stores that were
+//! come by message it is only dropped between two turns, see `tests/simulation`): stores that were
 //! not in memory by then never are. Readers go on all the time, through the times when nobody serves
 //! and when the table is made again from the log. With `sync`, all of it together is linearizable.
 
@@ -365,25 +365,4 @@ fn a_key_is_in_zero_places_at_no_moment() {
         world.end();
     }
     assert!(moves.get() > 100 && looks > 100_000, "{moves:?} {looks}");
-}
-
-#[cfg(feature = "planted")]
-mod planted {
-    use super::run;
-    use loch_engines::planted::{Bug, plant};
-
-    /// What the second look, the checksums of extents and the state are for.
-    #[test]
-    fn rules_that_are_left_out_are_missed() {
-        for bug in [Bug::NoSecondLook, Bug::TornReadsBelieved, Bug::NoGenerationCheck] {
-            plant(Some(bug));
-            let ran = |seed: &u64| {
-                std::panic::catch_unwind(|| run(*seed)).map_or(true, |result| result.is_err())
-            };
-            let found = (0..20_000).find(ran);
-            plant(None);
-            println!("{bug:?}: seed {found:?}");
-            assert!(found.is_some(), "{bug:?} was not found");
-        }
-    }
 }

@@ -1,5 +1,6 @@
-//! Nessie's served versions on simulated clusters: workers and clients die, messages are torn and
-//! overtake each other, and what the clients are told is linearizable.
+//! Nessie's served versions, one client and two workers on a simulated cluster: what an operation
+//! costs, and what a client is told when workers start anew. Under faults, with many clients, they are
+//! run by the simulation program (`tests/simulation`).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,170 +9,34 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::KeyHash;
-use loch_engines::nessie::{self, CacheLimits, release_dead};
-use loch_engines::nessie_hybrid;
+use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
 use loch_engines::operation::PutOptions;
 use loch_engines::requests::{Service, Timing, WorkerId};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
-#[macro_use]
-mod servers;
-
-use servers::{Engine, Seat, Setting};
-
 /// A worker serves so many requests at a time.
 const LANES: usize = 4;
 /// How long a worker's nessie client goes on with an operation.
 const TIMEOUT_US: u64 = 20_000;
 
-fn table(setting: &Setting) -> Served {
-    let bit = |n: u32| setting.draw >> n & 1 == 1;
-    let options = Options {
-        filter_bits: bit(0),
-        multi_read: bit(1),
-        cache: [None, Some(true), Some(false)][setting.draw as usize / 4 % 3],
-        batched_reads: None,
-        checksums: true,
-    };
-    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, 1 << 10, options);
-    let mut geometry = planned.unwrap().coupled();
-    // So few slots that inserts move others, and so few chunks that memory is used again.
-    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, 4);
-    geometry.chunks = 40;
-    let shape = geometry.validate().unwrap();
-    Served::new(shape, setting.service, &servers::places(setting)).unwrap()
+/// Who a process is.
+struct Seat {
+    endpoint: SimEndpoint,
+    session: Session,
 }
 
-fn bytes(map: &Served) -> u64 {
-    Served::bytes(&map.table.shape, map.requests.area())
-}
-
-fn nessie_client(map: &Served, seat: Seat) -> nessie::Client<SimEndpoint> {
+async fn serve(map: Served, seat: Seat, id: WorkerId) {
     let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
-    nessie::Client::new(seat.endpoint, map.table.clone(), seat.session, cache, TIMEOUT_US)
-}
-
-/// What a node does when it starts a worker, and then the worker.
-async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
-    let dti = id.node as u8;
-    for owner in dead {
-        release_dead(&seat.endpoint, &map.table, dti, owner as u32).await.unwrap();
-    }
-    let client = nessie_client(&map, seat);
+    let Seat { endpoint, session } = seat;
+    let client = nessie::Client::new(endpoint, map.table.clone(), session, cache, TIMEOUT_US);
     let worker = Worker::open(client, map, id).unwrap();
     let mut turns = worker.serve(LANES);
     loop {
         turns.turn().expect("its own memory is there");
         worker.client().fabric().breathe().await;
     }
-}
-
-/// The memory is in order, and what dead workers left is found.
-async fn audit(map: &Served, seat: Seat) -> Result<(), String> {
-    let client = nessie_client(map, seat);
-    for dti in 0..map.table.data_tables() as u8 {
-        client.scrub(dti, 10_000).await.map_err(|error| format!("scrub: {error}"))?;
-    }
-    let report = client.check().await.map_err(|error| format!("check: {error}"))?;
-    if !report.broken.is_empty() {
-        return Err(format!("the memory is not in order: {:?}", report.broken));
-    }
-    if report.unshown + report.tentative + report.moving > 0 {
-        return Err(format!("left behind at the end: {report:?}"));
-    }
-    Ok(())
-}
-
-client!(nessie_server::Client<SimEndpoint>);
-client!(nessie_hybrid::Client<SimEndpoint>);
-
-struct ServerDriven(Served);
-
-impl Engine for ServerDriven {
-    type Client = nessie_server::Client<SimEndpoint>;
-    const SENDS: bool = false;
-
-    fn new(setting: &Setting) -> Self {
-        Self(table(setting))
-    }
-
-    fn bytes(&self) -> u64 {
-        bytes(&self.0)
-    }
-
-    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
-        nessie_server::Client::new(seat.endpoint, self.0.clone(), &seat.session, setting.timing)
-    }
-
-    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
-        serve(self.0.clone(), seat, id, dead).await
-    }
-
-    async fn audit(&self, seat: Seat) -> Result<(), String> {
-        audit(&self.0, seat).await
-    }
-}
-
-struct Hybrid(Served);
-
-impl Engine for Hybrid {
-    type Client = nessie_hybrid::Client<SimEndpoint>;
-    const SENDS: bool = false;
-
-    fn new(setting: &Setting) -> Self {
-        Self(table(setting))
-    }
-
-    fn bytes(&self) -> u64 {
-        bytes(&self.0)
-    }
-
-    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
-        let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
-        let Seat { endpoint, session } = seat;
-        nessie_hybrid::Client::new(endpoint, self.0.clone(), session, cache, setting.timing)
-    }
-
-    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
-        serve(self.0.clone(), seat, id, dead).await
-    }
-
-    async fn audit(&self, seat: Seat) -> Result<(), String> {
-        audit(&self.0, seat).await
-    }
-}
-
-/// The seeds of a test: `LOCH_SEEDS=from..to` chooses others.
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("LOCH_SEEDS") else { return 0..40 };
-    let (from, to) = text.split_once("..").expect("LOCH_SEEDS is from..to");
-    from.parse().unwrap()..to.parse().unwrap()
-}
-
-fn play<E: Engine>() {
-    let mut all = servers::Report::default();
-    for seed in seeds() {
-        let report = servers::run::<E>(seed);
-        all.operations += report.operations;
-        all.unknown += report.unknown;
-        all.restarts += report.restarts;
-        all.kills += report.kills;
-    }
-    println!("{all:?}");
-    assert!(all.restarts > 0 && all.kills > 0 && all.unknown > 0, "faults strike: {all:?}");
-    assert!(all.operations > 20 * all.unknown.min(all.operations / 21), "most work is done");
-}
-
-#[test]
-fn what_the_server_driven_version_tells_is_linearizable() {
-    play::<ServerDriven>();
-}
-
-#[test]
-fn what_the_hybrid_version_tells_is_linearizable() {
-    play::<Hybrid>();
 }
 
 /// Two nodes with a worker each, and nothing goes wrong.
@@ -191,7 +56,7 @@ fn calm() -> (World, Served) {
     let places = [0, 1].map(|node| (RemoteAddr::new(RegionId(node), 1 << 16), 4));
     let map = Served::new(geometry.validate().unwrap(), service, &places).unwrap();
     for _ in 0..2 {
-        world.add_node((1 << 16) + bytes(&map));
+        world.add_node((1 << 16) + Served::bytes(&map.table.shape, map.requests.area()));
     }
     (world, map)
 }
@@ -204,7 +69,7 @@ fn seat(world: &World, node: u16, incarnation: u64) -> (ProcessId, Seat) {
 
 fn start_worker(world: &World, map: &Served, node: u16, incarnation: u64) -> ProcessId {
     let (process, seat) = seat(world, node, incarnation);
-    world.start(process, serve(map.clone(), seat, WorkerId { node, worker: 0 }, Vec::new()));
+    world.start(process, serve(map.clone(), seat, WorkerId { node, worker: 0 }));
     process
 }
 

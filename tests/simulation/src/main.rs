@@ -7,6 +7,8 @@ mod cluster;
 mod plants;
 mod run;
 mod script;
+mod served;
+mod subject;
 mod workload;
 
 use std::process::ExitCode;
@@ -15,7 +17,8 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 
 use run::{Report, Sabotage, run};
-use workload::{Kind, Protocol, Workload};
+use subject::{Name, Subject};
+use workload::Protocol;
 
 /// Loch's engines in virtual time, under faults, every history checked for linearizability.
 #[derive(Parser)]
@@ -29,9 +32,11 @@ struct Arguments {
 enum Command {
     /// Run one seed and say what happened
     One {
-        workload: Workload,
+        /// A workload of nessie's (hot, full, reuse, long, moves), or an engine whose servers take part
+        /// (server, hybrid, herd-store, herd-cache, pilaf)
+        workload: Name,
         seed: u64,
-        /// By which rules the clients go
+        /// By which rules the clients of nessie go
         #[arg(long, default_value = "loch")]
         protocol: Protocol,
         /// A bug to plant, by its name in `plants`
@@ -46,14 +51,14 @@ enum Command {
         /// How many, of each workload
         #[arg(long, default_value_t = 2000)]
         count: u64,
-        /// Only this workload
+        /// Only this workload, or engine
         #[arg(long)]
-        workload: Option<Workload>,
+        workload: Option<Name>,
         /// Only this protocol
         #[arg(long)]
         protocol: Option<Protocol>,
     },
-    /// Run new seeds of all workloads of both protocols for so many seconds
+    /// Run new seeds of everything for so many seconds
     Soak {
         seconds: u64,
         /// The first seed
@@ -68,7 +73,7 @@ enum Command {
         /// Only this one
         #[arg(long)]
         bug: Option<String>,
-        /// Leave out those that take the longest to find
+        /// Begin with a seed that is known to find it, where that takes the longest
         #[arg(long)]
         quick: bool,
     },
@@ -79,7 +84,7 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| ()));
     let ended = match Arguments::parse().command {
         Command::One { workload, seed, protocol, plant } => {
-            one(Kind { protocol, workload }, seed, plant.as_deref())
+            one(workload.subject(protocol), seed, plant.as_deref())
         }
         Command::Seeds { from, count, workload, protocol } => {
             seeds(from, count, workload, protocol)
@@ -96,59 +101,62 @@ fn main() -> ExitCode {
     }
 }
 
-fn one(workload: Kind, seed: u64, plant: Option<&str>) -> Result<(), String> {
+fn one(subject: Subject, seed: u64, plant: Option<&str>) -> Result<(), String> {
     let ran = match plant {
-        None => run(workload, seed, Sabotage::default()),
-        Some(name) => plants::by_name(name)?.run(workload, seed),
+        None => run(subject, seed, Sabotage::default()),
+        Some(name) => plants::by_name(name)?.run(subject, seed),
     };
-    println!("{}", told(&ran.map_err(|failure| failed(workload, seed, &failure))?));
+    println!("{}", told(&ran.map_err(|failure| failed(subject, seed, &failure))?));
     Ok(())
 }
 
-fn failed(workload: Kind, seed: u64, failure: &str) -> String {
+fn failed(subject: Subject, seed: u64, failure: &str) -> String {
     format!(
         "{} seed {seed}: {failure}\nagain: cargo run --release -p loch-simulation -- one {} {seed}",
-        workload.name(),
-        workload.name()
+        subject.name(),
+        subject.name()
     )
 }
 
-/// All kinds of work under both protocols.
-fn kinds() -> impl Iterator<Item = Kind> {
-    [Protocol::Loch, Protocol::Published].into_iter().flat_map(Kind::all)
-}
+/// In so many seeds of an engine everything that can go wrong does.
+const SEEDS_WITH_EVERYTHING: u64 = 200;
 
 /// Runs `count` seeds of each workload, on as many threads as there are processors.
 fn seeds(
     from: u64,
     count: u64,
-    workload: Option<Workload>,
+    workload: Option<Name>,
     protocol: Option<Protocol>,
 ) -> Result<(), String> {
-    let wanted = |kind: &Kind| {
-        workload.is_none_or(|only| kind.workload == only)
-            && protocol.is_none_or(|only| kind.protocol == only)
+    let wanted = |subject: &Subject| {
+        workload.is_none_or(|only| subject.is_called(only))
+            && protocol.is_none_or(|only| subject.is_by(only))
     };
-    for workload in kinds().filter(wanted) {
+    for subject in Subject::all().into_iter().filter(wanted) {
         let began = Instant::now();
         let total = side_by_side(from, |next| {
-            (next < from + count).then(|| run(workload, next, Sabotage::default()))
+            (next < from + count).then(|| run(subject, next, Sabotage::default()))
         })
-        .map_err(|(seed, failure)| failed(workload, seed, &failure))?;
+        .map_err(|(seed, failure)| failed(subject, seed, &failure))?;
         let seconds = began.elapsed().as_secs_f64();
-        println!("{}: {count} seeds in {seconds:.1} s: {}", workload.name(), told(&total));
+        println!("{}: {count} seeds in {seconds:.1} s: {}", subject.name(), told(&total));
+        if let Subject::Served(engine) = subject
+            && count >= SEEDS_WITH_EVERYTHING
+        {
+            engine.check_strikes(&total)?;
+        }
     }
     Ok(())
 }
 
 fn soak(seconds: u64, from: u64) -> Result<(), String> {
     let (began, limit) = (Instant::now(), Duration::from_secs(seconds));
-    let kinds: Vec<Kind> = kinds().collect();
-    let kind = |next: u64| kinds[(next % kinds.len() as u64) as usize];
+    let subjects = Subject::all();
+    let subject = |next: u64| subjects[(next % subjects.len() as u64) as usize];
     let total = side_by_side(from, |next| {
-        (began.elapsed() < limit).then(|| run(kind(next), next, Sabotage::default()))
+        (began.elapsed() < limit).then(|| run(subject(next), next, Sabotage::default()))
     })
-    .map_err(|(seed, failure)| failed(kind(seed), seed, &failure))?;
+    .map_err(|(seed, failure)| failed(subject(seed), seed, &failure))?;
     println!("{:.0} s from seed {from}: {}", began.elapsed().as_secs_f64(), told(&total));
     Ok(())
 }
@@ -187,11 +195,12 @@ pub fn side_by_side(
 
 fn told(report: &Report) -> String {
     let Report { operations, events, retries, moves, helped, deaths, crashes, cuts, .. } = report;
-    let Report { unknown, refused, freed, virtual_ns, .. } = report;
+    let Report { unknown, refused, freed, virtual_ns, restarts, snapshots, lossy, .. } = report;
     format!(
         "{operations} operations ({unknown} of unknown outcome, {refused} without effect), {retries} \
-         retries, {moves} moves, {helped} helped, {deaths} clients died, {crashes} nodes failed, \
-         {cuts} links cut, {freed} leaks freed; {events} events in {:.1} virtual ms",
+         retries, {moves} moves, {helped} helped, {deaths} clients died, {restarts} workers died, \
+         {crashes} nodes failed, {cuts} links cut, {freed} leaks freed, {snapshots} snapshots, \
+         {lossy} caches lost values; {events} events in {:.1} virtual ms",
         *virtual_ns as f64 / 1e6
     )
 }

@@ -6,19 +6,20 @@ use std::rc::Rc;
 
 use loch_fabric::RegionId;
 use loch_fabric::sim::Faults;
-use loch_history::{Answer, History, Outcome, Verdict, check, timeline};
+use loch_history::{Answer, History, Operation, Outcome, Verdict, check, timeline};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::client::Client;
 use crate::cluster::{Cluster, Seat};
 use crate::script::{self, Notes, key_name, tag_of};
+use crate::subject::Subject;
 use crate::workload::{Kind, Setting};
 
 /// A run that needs more events than this is stuck.
 const EVENTS_MAX: u64 = 5_000_000;
 /// Configurations that the search may look at for one history.
-const SEARCH_BUDGET: u64 = 2_000_000;
+pub const SEARCH_BUDGET: u64 = 2_000_000;
 /// What is said when it may look no further: a failure, but no bug found.
 pub const BUDGET_SPENT: &str = "the search ran out of its budget";
 /// How long after its death a client is buried at the earliest and at the latest.
@@ -35,6 +36,12 @@ pub struct Report {
     pub helped: u64,
     pub deaths: u64,
     pub crashes: u64,
+    /// Workers that died.
+    pub restarts: u64,
+    /// Snapshots that logs made.
+    pub snapshots: u64,
+    /// Whether the history is one of a table that lost values, as that table may.
+    pub lossy: u64,
     pub cuts: u64,
     pub unknown: u64,
     pub refused: u64,
@@ -45,6 +52,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// Counts operations.
+    pub fn count(&mut self, operations: &[Operation]) {
+        let is_unknown = |o: &&Operation| !matches!(o.outcome, Outcome::Known(_));
+        let without = |o: &&Operation| matches!(o.outcome, Outcome::Known(Answer::NoEffect));
+        self.operations = operations.len() as u64;
+        self.unknown = operations.iter().filter(is_unknown).count() as u64;
+        self.refused = operations.iter().filter(without).count() as u64;
+        self.fingerprint = fingerprint(operations);
+    }
+
     /// Adds another's counts.
     pub fn add(&mut self, other: &Report) {
         self.operations += other.operations;
@@ -55,6 +72,9 @@ impl Report {
         self.helped += other.helped;
         self.deaths += other.deaths;
         self.crashes += other.crashes;
+        self.restarts += other.restarts;
+        self.snapshots += other.snapshots;
+        self.lossy += other.lossy;
         self.cuts += other.cuts;
         self.unknown += other.unknown;
         self.refused += other.refused;
@@ -77,8 +97,11 @@ pub struct Sabotage {
 ///
 /// # Errors
 /// What is wrong, in words, with the history that shows it.
-pub fn run(workload: Kind, seed: u64, sabotage: Sabotage) -> Result<Report, String> {
-    let ran = catch_unwind(AssertUnwindSafe(|| Run::new(workload, seed, sabotage).finish()));
+pub fn run(subject: Subject, seed: u64, sabotage: Sabotage) -> Result<Report, String> {
+    let ran = catch_unwind(AssertUnwindSafe(|| match subject {
+        Subject::Nessie(kind) => Run::new(kind, seed, sabotage).finish(),
+        Subject::Served(engine) => engine.run(seed),
+    }));
     ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -158,15 +181,9 @@ impl Run {
         cluster.world.clone().end();
         let told = |failure: String| format!("{failure}\n{}", setting.told());
         result.map_err(told)?;
-        report.operations = operations.len() as u64;
-        let is_unknown = |o: &&loch_history::Operation| !matches!(o.outcome, Outcome::Known(_));
-        report.unknown = operations.iter().filter(is_unknown).count() as u64;
-        let without =
-            |o: &&loch_history::Operation| matches!(o.outcome, Outcome::Known(Answer::NoEffect));
-        report.refused = operations.iter().filter(without).count() as u64;
+        report.count(&operations);
         report.freed = cluster.freed();
-        report.fingerprint = fingerprint(&operations);
-        judge(operations).map_err(told)?;
+        judge(operations, SEARCH_BUDGET).map_err(told)?;
         Ok(report)
     }
 
@@ -375,7 +392,7 @@ async fn look(client: &Client, notes: &Notes, setting: &Setting) -> Result<(), S
                 Some((tag.ok_or("a torn value at rest")?, value.version()))
             }
         };
-        notes.operations.borrow_mut().push(loch_history::Operation {
+        notes.operations.borrow_mut().push(Operation {
             client: u32::MAX,
             key,
             ask: loch_history::Ask::Get,
@@ -394,9 +411,14 @@ async fn look(client: &Client, notes: &Notes, setting: &Setting) -> Result<(), S
     Ok(())
 }
 
-fn judge(operations: Vec<loch_history::Operation>) -> Result<(), String> {
+/// Whether what was asked and answered is linearizable; the search may look at so many
+/// configurations.
+///
+/// # Errors
+/// What is wrong, with the history that shows it.
+pub fn judge(operations: Vec<Operation>, budget: u64) -> Result<(), String> {
     let history = History::from(operations);
-    match check(&history, SEARCH_BUDGET) {
+    match check(&history, budget) {
         Verdict::Linearizable => Ok(()),
         Verdict::Exhausted { key } => Err(format!("key {key}: {BUDGET_SPENT}")),
         Verdict::Violation(violation) => {
@@ -406,7 +428,7 @@ fn judge(operations: Vec<loch_history::Operation>) -> Result<(), String> {
 }
 
 /// Of all that was asked and answered, and when.
-fn fingerprint(operations: &[loch_history::Operation]) -> u64 {
+fn fingerprint(operations: &[Operation]) -> u64 {
     let text = format!("{operations:?}");
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

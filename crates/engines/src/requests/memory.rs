@@ -9,6 +9,7 @@
 use super::layout::remainder;
 use super::message::Ticket;
 use super::reply::Short;
+use crate::planted::{self, Bug};
 
 /// What is to be done about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,7 @@ impl Memory {
             return match record.state {
                 State::Repeatable => Admission::Again,
                 State::UnderWay => Admission::Drop,
+                State::Done(_) if planted::is(Bug::ExecutesAgain) => Admission::Again,
                 State::Done(short) => Admission::Known(short),
             };
         }

@@ -5,19 +5,22 @@ use std::rc::Rc;
 
 use loch_engines::EngineError;
 use loch_engines::operation::{Conditional, Expect};
-use loch_fabric::lanes;
+use loch_fabric::{FabricError, lanes};
 use loch_history::{Answer, Ask};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::client::Client;
 use super::recorder::Recorder;
-use super::{Client, VALUE_BYTES_MAX};
+use super::setting::VALUE_BYTES_MAX;
 
 /// How much a client does.
 pub struct Load {
     pub lanes: usize,
     pub ops: usize,
     pub keys: u64,
+    /// A client's patience.
+    pub timeout_us: u64,
 }
 
 /// The keys from this one on hold numbers that are added to.
@@ -50,7 +53,8 @@ pub async fn work<C: Client>(
 ) {
     let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
     let versions = RefCell::new(Vec::new());
-    let lane = Lane { client: &client, number, recorder: &recorder, versions: &versions };
+    let lane =
+        Lane { client: &client, number, recorder: &recorder, load: &load, versions: &versions };
     let work = (0..load.ops).map(|_| lane.operation(load.keys, &random));
     lanes::run(load.lanes, work, |()| ()).await;
 }
@@ -74,6 +78,7 @@ struct Lane<'a, C> {
     client: &'a C,
     number: u32,
     recorder: &'a Recorder,
+    load: &'a Load,
     /// The versions that were seen last.
     versions: &'a RefCell<Vec<u64>>,
 }
@@ -154,6 +159,9 @@ impl<C: Client> Lane<'_, C> {
                     self.versions.borrow_mut().push(version);
                 }
                 self.recorder.answer(call, answer);
+            }
+            Err(EngineError::Ambiguous(FabricError::OutcomeUnknown { at })) => {
+                self.recorder.unknown(call, self.load.timeout_us, at);
             }
             Err(EngineError::Ambiguous(_)) => (),
             Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => {

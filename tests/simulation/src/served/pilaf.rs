@@ -1,5 +1,4 @@
-//! Pilaf on simulated clusters: servers and clients die, messages are torn, lost and doubled, disks
-//! lose what was not synced, and what the clients are told is linearizable.
+//! Pilaf, with a log whose disk loses what was not synced.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,22 +10,17 @@ use loch_engines::requests::{Area, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{ProcessId, SimEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
-#[allow(dead_code, reason = "other engines need more of it")]
-#[macro_use]
-mod servers;
-
-use servers::{Engine, Seat, Setting};
+use super::cluster::{Engine, Seat};
+use super::setting::Setting;
 
 const SEED: u64 = 5;
 const VALUE_BYTES_MAX: u64 = 300;
 const ARENA_BYTES: u64 = 64 << 10;
 
-thread_local! {
+/// A table of pilaf, with a log on each node.
+pub struct Pilaf {
     /// Snapshots that were made in the longest life of a server.
-    static SNAPSHOTS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Pilaf {
+    snapshots: Cell<u64>,
     map: Arc<RequestMap>,
     shapes: Vec<Shape>,
     disks: Vec<MemoryStorage>,
@@ -37,6 +31,10 @@ struct Pilaf {
 impl Engine for Pilaf {
     type Client = Client<SimEndpoint>;
     const SENDS: bool = true;
+
+    fn requests(&self) -> &RequestMap {
+        &self.map
+    }
 
     fn new(setting: &Setting) -> Self {
         let service = Service { workers: 1, reply_bytes: 0, ..setting.service };
@@ -60,6 +58,7 @@ impl Engine for Pilaf {
             disk
         };
         Self {
+            snapshots: Cell::new(0),
             map: Arc::new(map),
             shapes: (0..setting.nodes).map(shape).collect(),
             disks: (0..setting.nodes).map(disk).collect(),
@@ -104,7 +103,7 @@ impl Engine for Pilaf {
             if turn.is_multiple_of(32) {
                 let report = server.store().check(server.fabric()).unwrap();
                 assert_eq!(report.broken, Vec::<String>::new());
-                SNAPSHOTS.set(SNAPSHOTS.get().max(server.counts().snapshots));
+                self.snapshots.set(self.snapshots.get().max(server.counts().snapshots));
             }
             server.fabric().breathe().await;
         }
@@ -114,23 +113,10 @@ impl Engine for Pilaf {
     async fn audit(&self, _: Seat) -> Result<(), String> {
         Ok(())
     }
-}
 
-client!(Client<SimEndpoint>);
-
-#[test]
-fn what_clients_are_told_is_linearizable() {
-    let seeds = std::env::var("LOCH_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    let from = std::env::var("LOCH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let mut total = servers::Report::default();
-    for seed in from..from + seeds.unwrap_or(200u64) {
-        let report = servers::run::<Pilaf>(seed);
-        total.operations += report.operations;
-        total.unknown += report.unknown;
-        total.restarts += report.restarts;
-        total.kills += report.kills;
+    fn snapshots(&self) -> u64 {
+        self.snapshots.get()
     }
-    println!("{total:?}");
-    assert!(SNAPSHOTS.get() > 0, "logs are compacted meanwhile");
-    assert!(seeds.is_some() || (total.restarts > 50 && total.kills > 50), "{total:?}");
 }
+
+crate::served::client!(Client<SimEndpoint>);

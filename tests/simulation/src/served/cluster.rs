@@ -4,14 +4,11 @@
 //! table is made, what a worker's program is) and [`Client`] (the operations); [`run`] then plays one
 //! seed: some clients work on a few keys, workers and clients die and come back, messages are torn,
 //! delayed and, where the engine sends some, lost and doubled; and what the clients were told is
-//! checked to be linearizable by `loch-history`. Every panic names its seed.
+//! checked to be linearizable.
 //!
 //! A worker dies in two ways: its process is killed ([`Engine::SENDS`] false), or its program is
 //! dropped at whatever it waits for and started anew in the same process, whose datagrams then still
 //! find it. Clients are killed.
-
-mod recorder;
-mod script;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -19,95 +16,22 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Conditional, Expect};
-use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr};
-use loch_engines::requests::{Service, Timing, WorkerId};
-use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
-use loch_fabric::{Fabric, RegionId, RemoteAddr};
+use loch_engines::region::session_addr;
+use loch_engines::requests::{RequestMap, Timing, WorkerId};
+use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
+use loch_fabric::{Fabric, RegionId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use recorder::Recorder;
-
-/// Makes an engine's client one of this harness: the operations of all have the same names.
-macro_rules! client {
-    ($client:ty) => {
-        impl crate::servers::Client for $client {
-            async fn get(
-                &self,
-                key: &[u8],
-            ) -> Result<Option<(Vec<u8>, u64)>, loch_engines::EngineError> {
-                let found = self.get(key, loch_fabric::Buf::new()).await?;
-                Ok(found.map(|value| (value.to_vec(), value.version())))
-            }
-            async fn contains(&self, key: &[u8]) -> Result<bool, loch_engines::EngineError> {
-                self.contains(key).await
-            }
-            async fn put(
-                &self,
-                key: &[u8],
-                value: &[u8],
-            ) -> Result<u64, loch_engines::EngineError> {
-                self.put(key, value, loch_engines::operation::PutOptions::default()).await
-            }
-            async fn put_if(
-                &self,
-                key: &[u8],
-                value: &[u8],
-                expect: loch_engines::operation::Expect,
-            ) -> Result<loch_engines::operation::Conditional, loch_engines::EngineError> {
-                self.put_if(key, value, expect, loch_engines::operation::PutOptions::default())
-                    .await
-            }
-            async fn delete(&self, key: &[u8]) -> Result<bool, loch_engines::EngineError> {
-                self.delete(key).await
-            }
-            async fn fetch_add(
-                &self,
-                key: &[u8],
-                add: u64,
-            ) -> Result<u64, loch_engines::EngineError> {
-                self.fetch_add(key, add).await
-            }
-        }
-    };
-}
-
-/// Session slots of a node.
-pub const SESSIONS: u32 = 16;
-/// The longest value that is written.
-pub const VALUE_BYTES_MAX: usize = 300;
-/// The longest key.
-pub const KEY_BYTES_MAX: usize = 16;
+use super::client::Client;
+use super::recorder::Recorder;
+use super::script;
+use super::setting::{SESSIONS, Setting};
+use crate::run::Report;
 
 /// A run that needs more events than this is stuck.
 const EVENTS_MAX: u64 = 20_000_000;
-
-/// What a seed makes of the cluster; engines lay their tables out by it.
-#[derive(Clone, Debug)]
-pub struct Setting {
-    /// Of this kind is the hardware.
-    pub profile: Profile,
-    /// Nodes.
-    pub nodes: u16,
-    /// How requests are served; engines change what they need otherwise.
-    pub service: Service,
-    /// The first byte of the table on every node.
-    pub offset: u64,
-    /// A number for the engine to draw its own options from.
-    pub draw: u64,
-    /// A client's patience.
-    pub timing: Timing,
-    faults: Faults,
-    clients: usize,
-    lanes: usize,
-    ops: usize,
-    keys: u64,
-    kill_every_us: u64,
-    restart_every_us: u64,
-}
 
 /// Who a process is.
 pub struct Seat {
@@ -127,6 +51,9 @@ pub trait Engine: Sized + 'static {
     /// The engine's table.
     fn new(setting: &Setting) -> Self;
 
+    /// The table's requests.
+    fn requests(&self) -> &RequestMap;
+
     /// Bytes of the table on one node.
     fn bytes(&self) -> u64;
 
@@ -144,84 +71,10 @@ pub trait Engine: Sized + 'static {
 
     /// Looks at the memory after everybody has ended.
     fn audit(&self, seat: Seat) -> impl Future<Output = Result<(), String>>;
-}
 
-/// A client's operations.
-#[allow(async_fn_in_trait, reason = "one thread, no bounds")]
-pub trait Client {
-    /// The value and its version.
-    async fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, EngineError>;
-    /// Whether there is one.
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError>;
-    /// The new version.
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError>;
-    /// What became of it.
-    async fn put_if(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        expect: Expect,
-    ) -> Result<Conditional, EngineError>;
-    /// Whether there was a value.
-    async fn delete(&self, key: &[u8]) -> Result<bool, EngineError>;
-    /// The number before.
-    async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError>;
-}
-
-impl Setting {
-    fn draw(random: &mut ChaCha8Rng, sends: bool) -> Self {
-        let one_host = random.random_bool(0.3);
-        let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
-        let nodes = random.random_range(1..=3);
-        let service = Service {
-            workers: random.random_range(1..=2),
-            window: random.random_range(1..=4),
-            replies: random.random_range(1..=6),
-            sessions_per_node: SESSIONS,
-            request_bytes: Service::request_bytes_for(KEY_BYTES_MAX as u64, 300).unwrap(),
-            reply_bytes: Service::reply_bytes_for(300).unwrap(),
-            ..Service::default()
-        };
-        let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
-            .next_multiple_of(TABLE_ALIGN_BYTES);
-        let mut rate = |most: f64| {
-            if random.random_bool(0.5) { random.random_range(0.0..most) } else { 0.0 }
-        };
-        let loss = if sends { 0.1 } else { 0.0 };
-        let faults = Faults {
-            torn: rate(1.0),
-            tear_ns: 4_000,
-            delays: rate(0.4),
-            delay_ns: 5_000,
-            slow_stores: rate(0.7),
-            store_ns: 2_000,
-            atomic_window_ns: 300,
-            lost_messages: if loss > 0.0 { rate(loss) } else { 0.0 },
-            doubled_messages: if loss > 0.0 { rate(loss) } else { 0.0 },
-            ..Faults::default()
-        };
-        let sometimes = |random: &mut ChaCha8Rng, us: u64| match random.random_bool(0.6) {
-            true => random.random_range(us / 4..us),
-            false => 0,
-        };
-        Self {
-            profile: Profile { retry_ns: 3_000_000, ..profile },
-            nodes,
-            service,
-            offset,
-            draw: random.random(),
-            timing: Timing {
-                resend_us: random.random_range(20..400),
-                timeout_us: [1_000, 10_000, 100_000][random.random_range(0..3usize)],
-            },
-            faults,
-            clients: random.random_range(2..=4),
-            lanes: random.random_range(1..=3),
-            ops: 40,
-            keys: random.random_range(2..=4),
-            kill_every_us: sometimes(random, 400),
-            restart_every_us: sometimes(random, 600),
-        }
+    /// Snapshots that its logs made, if it has some.
+    fn snapshots(&self) -> u64 {
+        0
     }
 }
 
@@ -287,24 +140,11 @@ struct Run<E: Engine> {
     next_restart_ns: u64,
 }
 
-/// What a run was like.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
-    /// Operations that were recorded.
-    pub operations: usize,
-    /// Those of which nobody knows what they came to.
-    pub unknown: usize,
-    /// Workers that died.
-    pub restarts: u32,
-    /// Clients that died.
-    pub kills: u32,
-}
-
 /// Plays one seed.
 ///
-/// # Panics
-/// If anything is wrong.
-pub fn run<E: Engine>(seed: u64) -> Report {
+/// # Errors
+/// What is wrong, in words, with the history that shows it.
+pub fn run<E: Engine>(seed: u64) -> Result<Report, String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let setting = Rc::new(Setting::draw(&mut random, E::SENDS));
     let engine = Rc::new(E::new(&setting));
@@ -328,8 +168,8 @@ pub fn run<E: Engine>(seed: u64) -> Report {
         recorder,
         random,
     };
-    let told = format!("seed {seed}: {:?}", run.setting);
-    run.play().unwrap_or_else(|wrong| panic!("{wrong}\n{told}"))
+    let setting = run.setting.clone();
+    run.play().map_err(|wrong| format!("{wrong}\n{setting:?}"))
 }
 
 impl<E: Engine> Run<E> {
@@ -365,13 +205,15 @@ impl<E: Engine> Run<E> {
         }
         self.world.set_faults(Faults::default());
         self.audit()?;
+        (report.events, report.virtual_ns) = (self.world.events(), self.world.now_ns());
+        report.snapshots = self.engine.snapshots();
         self.world.clone().end();
-        let (operations, unknown) = self.recorder.judge()?;
-        (report.operations, report.unknown) = (operations, unknown);
+        self.recorder.judge(&mut report)?;
         Ok(report)
     }
 
     fn step(&self) -> Result<(), String> {
+        self.recorder.nothing_absurd()?;
         if !self.world.step() {
             return Err("nothing happens any more, and not everybody has ended".into());
         }
@@ -418,7 +260,12 @@ impl<E: Engine> Run<E> {
         let program = script::work(
             client,
             number as u32,
-            script::Load { lanes: self.setting.lanes, ops, keys: self.setting.keys },
+            script::Load {
+                lanes: self.setting.lanes,
+                ops,
+                keys: self.setting.keys,
+                timeout_us: self.setting.timing.timeout_us,
+            },
             self.recorder.clone(),
             self.random.random(),
         );
@@ -437,11 +284,14 @@ impl<E: Engine> Run<E> {
 
     fn disturb(&mut self, report: &mut Report) {
         let now = self.world.now_ns();
+        for desk in &self.desks {
+            self.recorder.look_at(self.engine.requests().incarnation_addr(desk.id));
+        }
         let every = self.setting.kill_every_us;
         if Self::strikes(&mut self.random, now, &mut self.next_kill_ns, every) {
             let number = self.random.random_range(0..self.stools.len());
             if !self.stools[number].done {
-                report.kills += 1;
+                report.deaths += 1;
                 self.kill_client(number);
             }
         }
@@ -449,7 +299,9 @@ impl<E: Engine> Run<E> {
         if Self::strikes(&mut self.random, now, &mut self.next_restart_ns, every) {
             let desk = self.desks[self.random.random_range(0..self.desks.len())].clone();
             report.restarts += 1;
-            desk.down_until_ns.set(now + self.random.random_range(1_000..800_000));
+            desk.down_until_ns.set(now + self.random.random_range(1_000..1_500_000));
+            // A node that starts anew forgets the incarnations of its workers first.
+            self.world.store(self.engine.requests().incarnation_addr(desk.id), 0);
             if E::SENDS {
                 desk.crashes.set(desk.crashes.get() + 1);
             } else {
@@ -506,10 +358,4 @@ impl<E: Engine> Run<E> {
         }
         result.take().expect("it ended")
     }
-}
-
-/// Where the table is on each node, and how many session slots that has.
-pub fn places(setting: &Setting) -> Vec<(RemoteAddr, u32)> {
-    let at = |node: u16| RemoteAddr::new(RegionId(node as u8), setting.offset);
-    (0..setting.nodes).map(|node| (at(node), SESSIONS)).collect()
 }

@@ -1,0 +1,77 @@
+//! The engines whose servers take part in operations.
+
+mod client;
+mod cluster;
+mod herd;
+mod nessie;
+mod pilaf;
+mod recorder;
+mod script;
+mod setting;
+
+use clap::ValueEnum;
+use loch_engines::herd::storage::Mode;
+
+pub(crate) use client::client;
+
+use crate::run::Report;
+
+/// An engine whose servers take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// nessie-server: workers do everything.
+    Server,
+    /// nessie-hybrid: clients GET, workers do the rest.
+    Hybrid,
+    /// herd that loses nothing but what dies with its worker.
+    HerdStore,
+    /// herd that lets the oldest values go.
+    HerdCache,
+    /// pilaf with a log.
+    Pilaf,
+}
+
+impl Engine {
+    /// All of them.
+    pub const ALL: [Engine; 5] =
+        [Engine::Server, Engine::Hybrid, Engine::HerdStore, Engine::HerdCache, Engine::Pilaf];
+
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value().expect("none is hidden");
+        value.get_name().to_string()
+    }
+
+    /// Whether what the runs are there for has happened in them.
+    ///
+    /// # Errors
+    /// What has not.
+    pub fn check_strikes(self, total: &Report) -> Result<(), String> {
+        let needed = [
+            ("a client died", total.deaths > 0),
+            ("a worker died", total.restarts > 0),
+            ("an outcome was unknown", total.unknown > 0),
+            ("a snapshot was made", total.snapshots > 0 || self != Engine::Pilaf),
+            ("a cache lost a value", total.lossy > 0 || self != Engine::HerdCache),
+            ("most outcomes are known", total.operations > 10 * total.unknown),
+        ];
+        match needed.into_iter().find(|(_, has)| !has) {
+            None => Ok(()),
+            Some((what, _)) => Err(format!("{}: it is not so that {what}", self.name())),
+        }
+    }
+
+    /// Runs one seed.
+    ///
+    /// # Errors
+    /// What is wrong, in words, with the history that shows it.
+    pub fn run(self, seed: u64) -> Result<Report, String> {
+        match self {
+            Engine::Server => cluster::run::<nessie::ServerDriven>(seed),
+            Engine::Hybrid => cluster::run::<nessie::Hybrid>(seed),
+            Engine::HerdStore => herd::run(Mode::Store, seed),
+            Engine::HerdCache => herd::run(Mode::Cache, seed),
+            Engine::Pilaf => cluster::run::<pilaf::Pilaf>(seed),
+        }
+    }
+}

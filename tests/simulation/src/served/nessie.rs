@@ -1,0 +1,154 @@
+//! Nessie's served versions.
+
+use std::rc::Rc;
+
+use loch_engines::nessie::geometry::{Geometry, Options};
+use loch_engines::nessie::{self, CacheLimits, release_dead};
+use loch_engines::nessie_hybrid;
+use loch_engines::nessie_server::{self, Served, Turns, Worker};
+use loch_engines::requests::{RequestMap, WorkerId, breathe};
+use loch_fabric::Fabric;
+use loch_fabric::sim::{ProcessId, SimEndpoint};
+
+use super::cluster::{Engine, Seat};
+use super::setting::{Setting, places};
+
+/// A worker serves so many requests at a time.
+const LANES: usize = 4;
+/// How often it is looked whether anything is left behind.
+const LOOKS_MAX: u32 = 3;
+/// How long a worker's nessie client goes on with an operation.
+const TIMEOUT_US: u64 = 20_000;
+
+fn table(setting: &Setting) -> Served {
+    let bit = |n: u32| setting.draw >> n & 1 == 1;
+    let options = Options {
+        filter_bits: bit(0),
+        multi_read: bit(1),
+        cache: [None, Some(true), Some(false)][setting.draw as usize / 4 % 3],
+        batched_reads: None,
+        checksums: true,
+    };
+    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, 1 << 10, options);
+    let mut geometry = planned.unwrap().coupled();
+    // So few slots that inserts move others, and so few chunks that memory is used again.
+    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, 4);
+    geometry.chunks = 40;
+    let shape = geometry.validate().unwrap();
+    Served::new(shape, setting.service, &places(setting)).unwrap()
+}
+
+fn bytes(map: &Served) -> u64 {
+    Served::bytes(&map.table.shape, map.requests.area())
+}
+
+fn nessie_client(map: &Served, seat: Seat) -> nessie::Client<SimEndpoint> {
+    let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
+    nessie::Client::new(seat.endpoint, map.table.clone(), seat.session, cache, TIMEOUT_US)
+}
+
+/// What a node does when it starts a worker, and then the worker.
+async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
+    let dti = id.node as u8;
+    for owner in dead {
+        release_dead(&seat.endpoint, &map.table, dti, owner as u32).await.unwrap();
+    }
+    let client = nessie_client(&map, seat);
+    let worker = Worker::open(client, map, id).unwrap();
+    let mut turns = worker.serve(LANES);
+    loop {
+        turns.turn().expect("its own memory is there");
+        breathe(worker.client().fabric()).await;
+    }
+}
+
+/// The memory is in order, and what dead workers left is found.
+async fn audit(map: &Served, seat: Seat) -> Result<(), String> {
+    let client = nessie_client(map, seat);
+    let mut left = None;
+    for _ in 0..LOOKS_MAX {
+        for dti in 0..map.table.data_tables() as u8 {
+            client.scrub(dti, 10_000).await.map_err(|error| format!("scrub: {error}"))?;
+        }
+        let report = client.check().await.map_err(|error| format!("check: {error}"))?;
+        if !report.broken.is_empty() {
+            return Err(format!("the memory is not in order: {:?}", report.broken));
+        }
+        if report.unshown + report.tentative + report.moving == 0 {
+            return Ok(());
+        }
+        left = Some(report);
+        // Workers may still be at what nobody waits for any more.
+        client.fabric().pause(TIMEOUT_US).await;
+    }
+    Err(format!("left behind at the end: {left:?}"))
+}
+
+crate::served::client!(nessie_server::Client<SimEndpoint>);
+crate::served::client!(nessie_hybrid::Client<SimEndpoint>);
+
+/// A table whose clients ask for everything.
+pub struct ServerDriven(Served);
+
+impl Engine for ServerDriven {
+    type Client = nessie_server::Client<SimEndpoint>;
+    const SENDS: bool = false;
+
+    fn requests(&self) -> &RequestMap {
+        &self.0.requests
+    }
+
+    fn new(setting: &Setting) -> Self {
+        Self(table(setting))
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes(&self.0)
+    }
+
+    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
+        nessie_server::Client::new(seat.endpoint, self.0.clone(), &seat.session, setting.timing)
+    }
+
+    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
+        serve(self.0.clone(), seat, id, dead).await
+    }
+
+    async fn audit(&self, seat: Seat) -> Result<(), String> {
+        audit(&self.0, seat).await
+    }
+}
+
+/// A table whose clients GET by themselves and ask for the rest.
+pub struct Hybrid(Served);
+
+impl Engine for Hybrid {
+    type Client = nessie_hybrid::Client<SimEndpoint>;
+    const SENDS: bool = false;
+
+    fn requests(&self) -> &RequestMap {
+        &self.0.requests
+    }
+
+    fn new(setting: &Setting) -> Self {
+        Self(table(setting))
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes(&self.0)
+    }
+
+    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
+        let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
+        let Seat { endpoint, session } = seat;
+        nessie_hybrid::Client::new(endpoint, self.0.clone(), session, cache, setting.timing)
+    }
+
+    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
+        serve(self.0.clone(), seat, id, dead).await
+    }
+
+    async fn audit(&self, seat: Seat) -> Result<(), String> {
+        audit(&self.0, seat).await
+    }
+}

@@ -1,0 +1,120 @@
+//! What was asked and answered, and whether it is linearizable.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use loch_fabric::RemoteAddr;
+use loch_fabric::sim::World;
+use loch_history::{Answer, Ask, Operation, Outcome};
+
+use crate::run::{Report, judge};
+
+/// Operations so far. One that has not returned counts as unknown.
+pub struct Recorder {
+    world: World,
+    operations: RefCell<Vec<Operation>>,
+    tags: RefCell<u64>,
+    /// By the words of workers' incarnations.
+    workers: RefCell<HashMap<RemoteAddr, Presence>>,
+    absurd: RefCell<Option<String>>,
+}
+
+/// Configurations that the search may look at for one history: where clients give up soon and workers
+/// die often, many outcomes are unknown.
+const SEARCH_BUDGET: u64 = 16_000_000;
+
+/// What is known of who serves as a worker.
+#[derive(Clone, Copy, Debug, Default)]
+struct Presence {
+    /// When the last one made itself known.
+    announced_ns: u64,
+    /// Since when there is none.
+    gone_ns: Option<u64>,
+}
+
+/// For so long after its node forgot it, a client may be told what a worker said before it died:
+/// messages are held up for up to 500 us.
+const SAID_BEFORE_NS: u64 = 600_000;
+
+impl Recorder {
+    pub fn new(world: World) -> Self {
+        Self {
+            world,
+            operations: RefCell::default(),
+            tags: RefCell::new(0),
+            workers: RefCell::default(),
+            absurd: RefCell::default(),
+        }
+    }
+
+    /// A value that was never written before.
+    pub fn tag(&self) -> u64 {
+        let mut tags = self.tags.borrow_mut();
+        *tags += 1;
+        // Far from what adding makes.
+        *tags << 32
+    }
+
+    /// An operation is called; gives it a number.
+    pub fn call(&self, client: u32, key: u64, ask: Ask) -> usize {
+        let mut operations = self.operations.borrow_mut();
+        let (called, outcome) = (self.world.now_ns(), Outcome::Unknown);
+        operations.push(Operation { client, key, ask, called, returned: u64::MAX, outcome });
+        operations.len() - 1
+    }
+
+    /// It returned.
+    pub fn answer(&self, number: usize, answer: Answer) {
+        let operation = &mut self.operations.borrow_mut()[number];
+        operation.returned = self.world.now_ns();
+        operation.outcome = Outcome::Known(answer);
+    }
+
+    /// Looks whether there is a worker, whose incarnation is in that word.
+    pub fn look_at(&self, word: RemoteAddr) {
+        let is_there = self.world.load(word) != 0;
+        let mut workers = self.workers.borrow_mut();
+        let presence = workers.entry(word).or_default();
+        match presence.gone_ns {
+            None if !is_there => presence.gone_ns = Some(self.world.now_ns()),
+            Some(_) if is_there => {
+                *presence = Presence { announced_ns: self.world.now_ns(), gone_ns: None };
+            }
+            _ => (),
+        }
+    }
+
+    /// A client was told that nobody knows what became of a mutation at the worker whose incarnation
+    /// is in that word, though it had time left. Then there must have been another worker since: as
+    /// long as there is none, what the dead one did may come to light yet.
+    pub fn unknown(&self, number: usize, timeout_us: u64, word: RemoteAddr) {
+        let now = self.world.now_ns();
+        let called = self.operations.borrow()[number].called;
+        let Some(presence) = self.workers.borrow().get(&word).copied() else { return };
+        // A client's clock ticks in microseconds.
+        let is_early = now + 1_000 < called + timeout_us * 1_000;
+        let gone = presence.gone_ns.is_some_and(|since| now > since + SAID_BEFORE_NS);
+        if is_early && gone && called > presence.announced_ns {
+            let told = format!(
+                "a client that had asked at {called} ns was told at {now} ns of {word} what no worker \
+                 knows yet: {presence:?}"
+            );
+            self.absurd.borrow_mut().get_or_insert(told);
+        }
+    }
+
+    /// Whether everybody was told what can be.
+    ///
+    /// # Errors
+    /// What cannot.
+    pub fn nothing_absurd(&self) -> Result<(), String> {
+        self.absurd.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// Counts the operations, and judges them.
+    pub fn judge(&self, report: &mut Report) -> Result<(), String> {
+        let operations = self.operations.take();
+        report.count(&operations);
+        judge(operations, SEARCH_BUDGET)
+    }
+}

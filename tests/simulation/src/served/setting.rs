@@ -1,0 +1,107 @@
+//! Everything that a seed decides of a cluster with workers before the first step.
+
+use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_engines::requests::{Service, Timing};
+use loch_fabric::sim::{Faults, Profile};
+use loch_fabric::{RegionId, RemoteAddr};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+/// Session slots of a node.
+pub const SESSIONS: u32 = 16;
+/// The longest value that is written.
+pub const VALUE_BYTES_MAX: usize = 300;
+/// The longest key.
+pub const KEY_BYTES_MAX: usize = 16;
+
+/// What a seed makes of the cluster; engines lay their tables out by it.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Of this kind is the hardware.
+    pub profile: Profile,
+    /// Nodes.
+    pub nodes: u16,
+    /// How requests are served; engines change what they need otherwise.
+    pub service: Service,
+    /// The first byte of the table on every node.
+    pub offset: u64,
+    /// A number for the engine to draw its own options from.
+    pub draw: u64,
+    /// A client's patience.
+    pub timing: Timing,
+    /// What messages and memory suffer.
+    pub faults: Faults,
+    /// Clients, and the operations that each has under way, and does.
+    pub clients: usize,
+    pub lanes: usize,
+    pub ops: usize,
+    /// Keys, all of whose histories are checked.
+    pub keys: u64,
+    /// Mean time between two deaths of clients, and of workers, in microseconds; 0: none.
+    pub kill_every_us: u64,
+    pub restart_every_us: u64,
+}
+
+impl Setting {
+    /// What a seed makes of it. `sends`: whether workers get datagrams, which can be lost.
+    pub fn draw(random: &mut ChaCha8Rng, sends: bool) -> Self {
+        let one_host = random.random_bool(0.3);
+        let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
+        let nodes = random.random_range(1..=3);
+        let service = Service {
+            workers: random.random_range(1..=2),
+            window: random.random_range(1..=4),
+            replies: random.random_range(1..=6),
+            sessions_per_node: SESSIONS,
+            request_bytes: Service::request_bytes_for(KEY_BYTES_MAX as u64, 300).unwrap(),
+            reply_bytes: Service::reply_bytes_for(300).unwrap(),
+            ..Service::default()
+        };
+        let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
+            .next_multiple_of(TABLE_ALIGN_BYTES);
+        let mut rate = |most: f64| {
+            if random.random_bool(0.5) { random.random_range(0.0..most) } else { 0.0 }
+        };
+        let loss = if sends { 0.1 } else { 0.0 };
+        let faults = Faults {
+            torn: rate(1.0),
+            tear_ns: 4_000,
+            delays: rate(0.4),
+            delay_ns: 5_000,
+            slow_stores: rate(0.7),
+            store_ns: 2_000,
+            atomic_window_ns: 300,
+            lost_messages: if loss > 0.0 { rate(loss) } else { 0.0 },
+            doubled_messages: if loss > 0.0 { rate(loss) } else { 0.0 },
+            ..Faults::default()
+        };
+        let sometimes = |random: &mut ChaCha8Rng, us: u64| match random.random_bool(0.6) {
+            true => random.random_range(us / 4..us),
+            false => 0,
+        };
+        Self {
+            profile: Profile { retry_ns: 3_000_000, ..profile },
+            nodes,
+            service,
+            offset,
+            draw: random.random(),
+            timing: Timing {
+                resend_us: random.random_range(20..400),
+                timeout_us: [1_000, 10_000, 100_000][random.random_range(0..3usize)],
+            },
+            faults,
+            clients: random.random_range(2..=4),
+            lanes: random.random_range(1..=3),
+            ops: 40,
+            keys: random.random_range(2..=4),
+            kill_every_us: sometimes(random, 400),
+            restart_every_us: sometimes(random, 600),
+        }
+    }
+}
+
+/// Where the table is on each node, and how many session slots that has.
+pub fn places(setting: &Setting) -> Vec<(RemoteAddr, u32)> {
+    let at = |node: u16| RemoteAddr::new(RegionId(node as u8), setting.offset);
+    (0..setting.nodes).map(|node| (at(node), SESSIONS)).collect()
+}

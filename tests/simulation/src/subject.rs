@@ -1,0 +1,74 @@
+//! What a seed is run on: clients that do everything themselves, by one of two protocols, or an engine
+//! whose servers take part.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+use crate::served::Engine;
+use crate::workload::{Kind, Protocol, Workload};
+
+/// What a seed is run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Nessie(Kind),
+    Served(Engine),
+}
+
+/// The name of one, of the command line. Those of nessie have a protocol besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    Workload(Workload),
+    Engine(Engine),
+}
+
+impl Subject {
+    /// All of them.
+    pub fn all() -> Vec<Subject> {
+        let driven = [Protocol::Loch, Protocol::Published].into_iter().flat_map(Kind::all);
+        driven.map(Subject::Nessie).chain(Engine::ALL.map(Subject::Served)).collect()
+    }
+
+    /// As the command line names it.
+    pub fn name(self) -> String {
+        match self {
+            Subject::Nessie(kind) => kind.name(),
+            Subject::Served(engine) => engine.name(),
+        }
+    }
+
+    pub fn is_called(self, name: Name) -> bool {
+        match (self, name) {
+            (Subject::Nessie(kind), Name::Workload(workload)) => kind.workload == workload,
+            (Subject::Served(engine), Name::Engine(other)) => engine == other,
+            _ => false,
+        }
+    }
+
+    pub fn is_by(self, protocol: Protocol) -> bool {
+        matches!(self, Subject::Nessie(kind) if kind.protocol == protocol)
+    }
+}
+
+impl Name {
+    /// What is meant by it.
+    pub fn subject(self, protocol: Protocol) -> Subject {
+        match self {
+            Name::Workload(workload) => Subject::Nessie(Kind { protocol, workload }),
+            Name::Engine(engine) => Subject::Served(engine),
+        }
+    }
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let workload = Workload::from_str(text, false).map(Name::Workload);
+        workload.or_else(|_| Engine::from_str(text, false).map(Name::Engine)).map_err(|_| {
+            let engines = Engine::ALL.map(Engine::name);
+            let names: Vec<_> = Workload::ALL.map(|w| w.name().to_string()).into();
+            format!("there are {}", [names, engines.into()].concat().join(", "))
+        })
+    }
+}
