@@ -89,6 +89,39 @@ fn a_node_at_rest_uses_no_cpu() {
     assert!(table.get(&1_u32.to_le_bytes()).expect("it can be read").is_some());
 }
 
+/// The share of a processor that a worker without work may take: documented are one to two percent, on a
+/// machine that has nothing else to do.
+const WORKER_AT_REST_MAX: f64 = 0.1;
+
+#[test]
+fn workers_at_rest_use_next_to_no_cpu() {
+    let dir = private_dir();
+    for (engine, workers) in [("nessie-server", 2), ("herd", 2), ("pilaf", 1)] {
+        let count = workers.to_string();
+        let options = ["--memory", "64MiB", "--engine", engine, "--workers", &count];
+        let node = Node::start(dir.path(), engine, &options);
+        let table = Cluster::connect(&node.socket).and_then(|cluster| cluster.table("default"));
+        let table = table.expect("the node is up");
+        for key in 0..1000_u32 {
+            table.put(&key.to_le_bytes(), &[7; 64]).expect("there is room");
+        }
+        let pid = node.process.pid();
+        let time = Duration::from_secs(if is_long() { 60 } else { 2 });
+        let before = effort(pid);
+        // What is tested is what happens in this time, while nobody asks for anything.
+        thread::sleep(time);
+        let ticks = effort(pid).ticks - before.ticks;
+        let share = ticks as f64
+            / rustix::param::clock_ticks_per_second() as f64
+            / time.as_secs_f64()
+            / f64::from(workers);
+        println!("{engine}: {:.1} % of a processor for each worker", share * 100.0);
+        assert!(share < WORKER_AT_REST_MAX, "{engine}: {share}");
+        // And they are there at once.
+        assert!(table.get(&1_u32.to_le_bytes()).expect("it can be read").is_some());
+    }
+}
+
 #[test]
 fn a_busy_client_costs_its_node_nothing() {
     let dir = private_dir();
