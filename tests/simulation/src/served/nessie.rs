@@ -6,7 +6,7 @@ use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::{self, CacheLimits, release_dead};
 use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
-use loch_engines::requests::{RequestMap, WorkerId, breathe};
+use loch_engines::requests::{RequestMap, WorkerId};
 use loch_fabric::Fabric;
 use loch_fabric::sim::{ProcessId, SimEndpoint};
 
@@ -58,7 +58,7 @@ async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
     let mut turns = worker.serve(LANES);
     loop {
         turns.turn().expect("its own memory is there");
-        breathe(worker.client().fabric()).await;
+        worker.client().fabric().breathe().await;
     }
 }
 
