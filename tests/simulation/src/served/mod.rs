@@ -53,7 +53,7 @@ impl Engine {
             ("an outcome was unknown", total.unknown > 0),
             ("a snapshot was made", total.snapshots > 0 || self != Engine::Pilaf),
             ("a cache lost a value", total.lossy > 0 || self != Engine::HerdCache),
-            ("most outcomes are known", total.operations > 10 * total.unknown),
+            ("most outcomes are known", total.operations > 5 * total.unknown),
         ];
         match needed.into_iter().find(|(_, has)| !has) {
             None => Ok(()),
