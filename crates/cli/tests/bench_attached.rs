@@ -60,6 +60,26 @@ fn both_nodes_of_a_cluster_are_measured() {
 }
 
 #[test]
+fn a_table_of_the_published_protocol_is_measured_by_its_name() {
+    let dir = private_dir();
+    let config = dir.path().join("n.toml");
+    let declared = "memory = \"32MiB\"\n[[table]]\nprotocol = \"published\"\n";
+    std::fs::write(&config, format!("{declared}previous_versions = false\n")).expect("a file");
+    let node = Node::start(dir.path(), "n", &["--config", &config.display().to_string()]);
+    node.loch(&["put", "colour", "green"]).expect(0, &[]);
+    let line = format!("--attach {} --records 500 --ops 1000", node.socket.display());
+    let object = object(&format!("{line} --engine nessie-published --reads 0.5"));
+    assert_eq!((&object["errors"], &object["gets"]), (&0.into(), &object["get_hits"]), "{object}");
+    bench(&line).expect(2, &["--engine nessie:", "by protocol published"]);
+    let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
+    let table = &stats["tables"][0];
+    assert_eq!((&table["engine"], &table["protocol"]), (&"nessie".into(), &"published".into()));
+    assert!(node.loch(&["stats"]).expect(0, &[]).text().contains("by the published protocol"));
+    node.loch(&["check"]).expect(0, &[]);
+    assert_eq!(node.loch(&["get", "colour"]).expect(0, &[]).text(), "green");
+}
+
+#[test]
 fn what_contradicts_the_cluster_is_refused() {
     let dir = private_dir();
     let _node = Node::start(dir.path(), "n", &["--memory", "16MiB", "--value-max", "1KiB"]);

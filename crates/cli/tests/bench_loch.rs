@@ -214,6 +214,31 @@ fn switches_of_the_table_show_in_what_a_get_costs() {
     assert!(unfiltered.1 > plain.1 * 1.2, "others' entries are read: {unfiltered:?} of {plain:?}");
 }
 
+/// The steps of nessie, Figure 13: basic, and then one optimisation more each.
+const ABLATION: [&str; 5] = [
+    "--filter-bits off --cache off --previous-versions off --multi-read off",
+    "--cache off --previous-versions off --multi-read off",
+    "--cache on --cache-entry-max 32KiB --previous-versions off --multi-read off",
+    "--cache on --cache-entry-max 32KiB --multi-read off",
+    "--cache on --cache-entry-max 32KiB",
+];
+
+#[test]
+fn every_step_of_the_ablation_can_be_measured() {
+    let line = "--engine nessie-published --value-size 16KiB --records 600 --ops 3000 --reads 0.5 \
+                --nodes 2 --clients 2 --bucket-slots 1 --index-fill 60 --dist uniform";
+    for fabric in ["shm", "sim"] {
+        let bytes = ABLATION.map(|step| {
+            let object = object("ablation", &format!("{line} --fabric {fabric} {step}"));
+            assert_eq!(object["engine"], "nessie-published");
+            assert_eq!((&object["errors"], &object["gets"]), (&0.into(), &object["get_hits"]));
+            number(&object, "bytes_per_get")
+        });
+        assert!(bytes[0] > bytes[1] * 1.1, "{fabric}: filters spare long READs: {bytes:?}");
+        assert!(bytes[1] > bytes[2] * 1.1, "{fabric}: so does the cache: {bytes:?}");
+    }
+}
+
 /// What a simulated run prints.
 fn simulated(options: &str) -> Vec<u8> {
     let line = format!("bench --fabric sim --json --verify --records 3000 {options}");

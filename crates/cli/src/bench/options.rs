@@ -8,10 +8,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use loch::CacheLimits;
 use loch_engines::limits::{NODES_MAX, WINDOW_MAX, WORKERS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
+use super::size::parse_size;
 use super::spec::Spec;
 use super::system::{Engine, Fabric};
 
@@ -28,6 +30,14 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
     #[arg(hide_short_help = true)]
     pub cache: AutoSwitch,
+    /// Lines of a client's cache
+    #[arg(long, value_name = "N", default_value_t = CacheLimits::default().lines as u64)]
+    #[arg(hide_short_help = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub cache_lines: u64,
+    /// Entries up to this length are cached whole, of longer ones only where they are
+    #[arg(long, value_name = "SIZE", default_value_t = CacheLimits::default().entry_bytes_max as u64)]
+    #[arg(hide_short_help = true, value_parser = parse_size)]
+    pub cache_entry_max: u64,
     /// Of entries above 4 KiB, header and key are read first
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
@@ -105,6 +115,12 @@ pub struct Attach {
 }
 
 impl TableOptions {
+    /// How much a client may cache, where it caches at all.
+    pub fn cache_limits(&self) -> CacheLimits {
+        let (lines, entry_bytes_max) = (self.cache_lines as usize, self.cache_entry_max as usize);
+        CacheLimits { lines, entry_bytes_max }
+    }
+
     /// Checks that what is asked for is there.
     pub fn check(&self, spec: &Spec) -> Result<(), BenchError> {
         let has_them = spec.engines.contains(&Engine::NessiePublished);
@@ -322,12 +338,14 @@ mod tests {
     #[test]
     fn every_switch_can_be_turned() {
         let options = spec(
-            "--filter-bits off --cache on --multi-read off --previous-versions off --batched-reads on \
+            "--filter-bits off --cache on --cache-lines 64 --cache-entry-max 32KiB --multi-read off --previous-versions off --batched-reads on \
              --checksums on --engine nessie-published --ways 2 --bucket-slots 1 --index-fill 50",
         );
         let expected = TableOptions {
             filter_bits: Switch::Off,
             cache: AutoSwitch::On,
+            cache_lines: 64,
+            cache_entry_max: 32 << 10,
             multi_read: Switch::Off,
             previous_versions: Switch::Off,
             batched_reads: AutoSwitch::On,

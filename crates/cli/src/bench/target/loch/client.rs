@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use loch::lanes::{self, block_on};
-use loch::{Cluster, ConnectOptions, Table};
+use loch::{CacheLimits, Cluster, ConnectOptions, Table};
 use loch_engines::EngineError;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{self, published};
@@ -47,11 +47,12 @@ pub fn time_every(spec: &Spec) -> u32 {
 }
 
 /// How the bench's clients attach.
-pub fn connect_options() -> ConnectOptions {
+pub fn connect_options(cache: CacheLimits) -> ConnectOptions {
     ConnectOptions {
         connect_timeout: CONNECT_LIMIT,
         operation_timeout: OPERATION_LIMIT,
         populate: true,
+        cache,
         ..ConnectOptions::default()
     }
 }
@@ -113,7 +114,8 @@ impl<S: Below> Client<S> {
         };
         let homes = Homes::of(endpoint, spec, client);
         let socket = &endpoint.paths[homes.home];
-        let cluster = Cluster::connect_with(socket, connect_options()).map_err(lost)?;
+        let options = connect_options(spec.table.cache_limits());
+        let cluster = Cluster::connect_with(socket, options).map_err(lost)?;
         let table = cluster.table(TABLE).map_err(lost)?;
         Ok(Client {
             engine,

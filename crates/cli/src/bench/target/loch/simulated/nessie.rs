@@ -16,10 +16,10 @@ use crate::bench::target::TargetError;
 use crate::bench::target::loch::plan::{self, Writers};
 
 /// A table by Loch's protocol.
-pub struct Nessie(Arc<TableMap>);
+pub struct Nessie(Arc<TableMap>, CacheLimits);
 
 /// A table by the published protocol.
-pub struct Published(Arc<TableMap>);
+pub struct Published(Arc<TableMap>, CacheLimits);
 
 fn table(spec: &Spec, place: Place, engine: Engine) -> Result<Arc<TableMap>, TargetError> {
     let writers = Writers { a_node: place.sessions, lanes: spec.lanes };
@@ -32,7 +32,7 @@ impl Design for Nessie {
     const SERVES: bool = false;
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
-        table(spec, place, Engine::Nessie).map(Self)
+        Ok(Self(table(spec, place, Engine::Nessie)?, spec.table.cache_limits()))
     }
 
     fn bytes(&self) -> u64 {
@@ -40,8 +40,8 @@ impl Design for Nessie {
     }
 
     fn client(&self, seat: Seat, _: &[ProcessId]) -> Self::Client {
-        let (endpoint, cache) = (seat.world.endpoint(seat.process), CacheLimits::default());
-        nessie::Client::new(endpoint, self.0.clone(), seat.session, cache, timeout_us())
+        let endpoint = seat.world.endpoint(seat.process);
+        nessie::Client::new(endpoint, self.0.clone(), seat.session, self.1, timeout_us())
     }
 
     /// Nobody asks anybody.
@@ -55,7 +55,7 @@ impl Design for Published {
     const SERVES: bool = false;
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
-        table(spec, place, Engine::NessiePublished).map(Self)
+        Ok(Self(table(spec, place, Engine::NessiePublished)?, spec.table.cache_limits()))
     }
 
     fn bytes(&self) -> u64 {
@@ -63,8 +63,8 @@ impl Design for Published {
     }
 
     fn client(&self, seat: Seat, _: &[ProcessId]) -> Self::Client {
-        let (endpoint, cache) = (seat.world.endpoint(seat.process), CacheLimits::default());
-        published::Client::new(endpoint, self.0.clone(), seat.session, cache, timeout_us())
+        let endpoint = seat.world.endpoint(seat.process);
+        published::Client::new(endpoint, self.0.clone(), seat.session, self.1, timeout_us())
     }
 
     /// Nobody asks anybody.
