@@ -23,7 +23,7 @@ cluster() { # VARIANT WORKERS SIZE READS OPTION…
   read -r records seconds <<<"${sizes[$size]}"
   run "$variant" --profile connectx3-10g --nodes 15 --clients $((15 * (12 - workers))) --lanes 1 \
     --key-size 128 --value-size "$size" --records "$records" --index-fill 40 --reads "$reads" \
-    --seconds "${longer:-$seconds}" "${@:5}"
+    --cache-lines $((records / 200)) --seconds "${longer:-$seconds}" "${@:5}"
 }
 declare -A sizes=(
   [256]="60000 0.002" [2KiB]="60000 0.003" [4KiB]="60000 0.003" [8KiB]="30000 0.005"
@@ -70,22 +70,24 @@ for size in 256 2KiB 4KiB 8KiB 16KiB 32KiB 64KiB 128KiB; do
   done
 done
 
-# nessie §6.2, Figures 12 and 13.
-group "Figure 12 of the Nessie paper" "$command --dist zipf:0.99"
+# nessie §6.2, Figures 12 and 13. Caches hold whole entries, of 0.5 % of the keys.
+skewed=(--dist zipf:0.99 --cache on --cache-entry-max 256KiB)
+group "Figure 12 of the Nessie paper" "$command ${skewed[*]}"
 for size in 256 2KiB 8KiB 16KiB 128KiB; do
   for reads in 0.5 0.9 0.99; do
     server=$(server_workers "$size")
-    cluster nessie 0 "$size" "$reads" --dist zipf:0.99 --engine nessie
-    cluster nessie-published 0 "$size" "$reads" --dist zipf:0.99 --engine nessie-published
+    cluster nessie 0 "$size" "$reads" "${skewed[@]}" --engine nessie
+    cluster nessie-published 0 "$size" "$reads" "${skewed[@]}" --engine nessie-published
     cluster nessie-server "$server" "$size" "$reads" --dist zipf:0.99 --engine nessie-server \
       --workers "$server"
   done
 done
-group "Figure 13 of the Nessie paper" "$command --dist zipf:0.99 --engine nessie-published SWITCH"
+group "Figure 13 of the Nessie paper" "$command --engine nessie-published ${skewed[*]} SWITCH"
 for reads in 0.5 0.99; do
   off=(--filter-bits off --cache off --previous-versions off --multi-read off)
   for step in basic "+ filter" "+ caching" "+ previous versions" "+ multi-read"; do
-    cluster "$step" 0 16KiB "$reads" --dist zipf:0.99 --engine nessie-published "${off[@]}"
+    cluster "$step" 0 16KiB "$reads" --dist zipf:0.99 --cache-entry-max 256KiB \
+      --engine nessie-published "${off[@]}"
     off=("${off[@]:2}")
   done
 done
