@@ -138,6 +138,8 @@ impl VerbsEndpoint {
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.engine.borrow_mut();
         engine.progress(|| self.local.now_us());
+        // Who waits for no verb, as a worker, finds it out here.
+        engine.break_stalled(self.local.now_us());
         let broken = engine.ways().filter(|(_, way)| way.link.is_none());
         let mut broken: Vec<_> = broken.map(|(region, _)| region).collect();
         broken.sort_unstable();
