@@ -10,7 +10,7 @@ use loch_engines::epoch::Session;
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::operation::PutOptions;
 use loch_engines::pilaf::{Access, Client, Logging, Server, Shape, service};
-use loch_engines::requests::{Area, RequestMap, Timing};
+use loch_engines::requests::{Area, BySend, RequestMap, Timing};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
@@ -103,7 +103,7 @@ impl Rig {
         let access = Access {
             roots: vec![self.shape.root],
             map: self.map.clone(),
-            servers: vec![self.server],
+            servers: BySend::new(&[self.server], 1),
             seed: 1,
             value_bytes_max: VALUE_BYTES_MAX,
             send_bytes_max: usize::MAX,

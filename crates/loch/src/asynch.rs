@@ -217,6 +217,10 @@ impl<'a> AsyncTable<'a> {
                 served.check_lengths(key, len).map(|()| Place::own(key, len, options))
             }
             #[cfg(feature = "verbs")]
+            Backend::ServedAfar(served) => {
+                served.check_lengths(key, len).map(|()| Place::own(key, len, options))
+            }
+            #[cfg(feature = "verbs")]
             Backend::Verbs(remote) => {
                 apart(remote.operate(async || {
                     remote.client().reserve(key, len, options).await.map(Place::from)

@@ -103,15 +103,17 @@ impl Attachment {
         let mut state = self.state();
         let mut told = Vec::new();
         for node in 0..state.connections.len() {
-            if !state.connections[node].as_ref().is_some_and(|it| it.is_open()) {
+            // Where memory is not shared the home node asks the others.
+            let by = if state.is_remote() { self.home } else { node };
+            if !state.connections[by].as_ref().is_some_and(|it| it.is_open()) {
                 let deadline = Instant::now() + self.options.connect_timeout;
-                if !self.reopen(&mut state, node, deadline)? {
+                if !self.reopen(&mut state, by, deadline)? {
                     let problem = "a node has come back with other memory: open the table again";
                     return Err(Error::ClusterMismatch { problem: problem.into() });
                 }
             }
-            let connection = state.connections[node].clone().expect("it was just made");
-            told.push(connection.inspect(table, INSPECT_TIMEOUT)?);
+            let connection = state.connections[by].clone().expect("it was just made");
+            told.push(connection.inspect(node, table, INSPECT_TIMEOUT)?);
         }
         Ok(told)
     }
@@ -185,6 +187,12 @@ impl Attachment {
         }
         let lease = Lease::of_node(self.home, memory.clone(), connection, opened);
         Ok((memory, lease))
+    }
+
+    /// What takes the place of a session for who only looks at memory, and in which memory.
+    pub fn reader(&self) -> (Arc<Memory>, Lease) {
+        let state = self.state();
+        (state.memory.clone(), self.observer(&state))
     }
 
     /// What takes the place of a session for who only reads.

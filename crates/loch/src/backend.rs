@@ -14,6 +14,9 @@ use crate::Error;
 #[cfg(feature = "verbs")]
 use crate::remote::Remote;
 use crate::served::client::Served;
+use crate::served::net::Shm;
+#[cfg(feature = "verbs")]
+use crate::served::net::Verbs;
 
 /// The engine of a table.
 #[allow(clippy::large_enum_variant, reason = "the short way is not boxed")]
@@ -23,11 +26,14 @@ pub(crate) enum Backend {
     /// A client of nessie by the published protocol, and all memory of the cluster is mapped.
     Published(Box<published::Client<ShmEndpoint>>),
     /// Workers take part, and all memory of the cluster is mapped.
-    Served(Box<Served>),
+    Served(Box<Served<Shm>>),
     /// A client of nessie. The home node's memory is mapped; that of others is reached by
     /// connections, which may break.
     #[cfg(feature = "verbs")]
     Verbs(Box<Remote>),
+    /// Workers take part, and memory is as for [`Backend::Verbs`].
+    #[cfg(feature = "verbs")]
+    ServedAfar(Box<Served<Verbs>>),
 }
 
 impl Backend {
@@ -35,6 +41,8 @@ impl Backend {
     pub fn explain(&self, error: &EngineError) -> Option<Error> {
         match (self, error) {
             (Self::Served(served), error) => served.explain(error),
+            #[cfg(feature = "verbs")]
+            (Self::ServedAfar(served), error) => served.explain_network(error),
             #[cfg(feature = "verbs")]
             (Self::Verbs(remote), EngineError::Fabric(error)) => remote.explain(*error),
             _ => None,
@@ -60,6 +68,8 @@ macro_rules! with_client {
             $crate::backend::Backend::Published($client) => $with,
             $crate::backend::Backend::Served($served) => $or,
             #[cfg(feature = "verbs")]
+            $crate::backend::Backend::ServedAfar($served) => $or,
+            #[cfg(feature = "verbs")]
             $crate::backend::Backend::Verbs(remote) => {
                 let $client = remote.client();
                 $with
@@ -75,20 +85,19 @@ pub(crate) use with_client;
 /// unknown. Those that change something are not for who only reads.
 macro_rules! operate {
     (read $table:expr, $client:ident => $operation:expr, $then:expr) => {
-        $crate::backend::operate!(@ $table, $client => $operation, $then, $crate::remote::of_read, {
-            $crate::served::client::Engine::Observer($client) => $operation.await.map($then),
-        })
+        $crate::backend::operate!(
+            @ $table, $client => $operation, $then, $crate::remote::of_read, $operation.await.map($then)
+        )
     };
     ($table:expr, $client:ident => $operation:expr, $then:expr) => {
-        $crate::backend::operate!(@ $table, $client => $operation, $then, std::convert::identity, {
-            $crate::served::client::Engine::Observer(_) => {
-                Err(loch_engines::EngineError::ReadOnly)
-            }
-        })
+        $crate::backend::operate!(
+            @ $table, $client => $operation, $then, std::convert::identity,
+            Err(loch_engines::EngineError::ReadOnly)
+        )
     };
     (
         @ $table:expr, $client:ident => $operation:expr, $then:expr, $meaning:path,
-        { $($observer:tt)* }
+        $observed:expr
     ) => {
         match $table.backend() {
             $crate::backend::Backend::Shm($client) => $operation.await.map($then),
@@ -98,25 +107,11 @@ macro_rules! operate {
             }
             $crate::backend::Backend::Served(served) => {
                 let work = async {
-                    match &served.engine {
-                        $crate::served::client::Engine::Server(it) => {
-                            let $client = &it.client;
-                            $operation.await.map($then)
-                        }
-                        $crate::served::client::Engine::Hybrid($client) => {
-                            $operation.await.map($then)
-                        }
-                        $crate::served::client::Engine::Herd($client) => {
-                            $operation.await.map($then)
-                        }
-                        $crate::served::client::Engine::HerdBySend($client) => {
-                            $operation.await.map($then)
-                        }
-                        $crate::served::client::Engine::Pilaf($client) => {
-                            $operation.await.map($then)
-                        }
-                        $($observer)*
-                    }
+                    $crate::served::client::with_engine!(
+                        &served.engine,
+                        $client => $operation.await.map($then),
+                        $client => { let _ = $client; $observed }
+                    )
                 };
                 $crate::backend::apart(work).await
             }
@@ -128,6 +123,24 @@ macro_rules! operate {
                         let $client = remote.client();
                         let done = $operation.await.map($then).map_err($meaning);
                         if !remote.goes_on(&mut attempts, done.as_ref().err()).await {
+                            break done;
+                        }
+                    }
+                };
+                $crate::backend::apart(work).await
+            }
+            #[cfg(feature = "verbs")]
+            $crate::backend::Backend::ServedAfar(served) => {
+                let work = async {
+                    let mut attempts = served.begin();
+                    loop {
+                        let done = $crate::served::client::with_engine!(
+                            &served.engine,
+                            $client => $operation.await.map($then),
+                            $client => { let _ = $client; $observed }
+                        );
+                        let done = done.map_err($meaning);
+                        if !served.goes_on(&mut attempts, done.as_ref().err()).await {
                             break done;
                         }
                     }

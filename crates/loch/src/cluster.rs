@@ -15,10 +15,13 @@ use crate::embedded::Embedded;
 use crate::engine::name_of;
 use crate::lease::Lease;
 use crate::limits::TIMEOUT_MAX;
-use crate::memory::{Member, Memory};
+use crate::memory::{Member, Memory, TableView};
 #[cfg(feature = "verbs")]
 use crate::remote::Remote;
-use crate::served::client::Served;
+use crate::served::client::{Opening, Served};
+use crate::served::net::Shm;
+#[cfg(feature = "verbs")]
+use crate::served::net::Verbs;
 use crate::served::whereabouts::Whereabouts;
 use crate::{CacheLimits, EmbeddedConfig, Error, Table, TableProtocol};
 
@@ -226,24 +229,26 @@ impl Cluster {
             && attachment.is_remote()
         {
             let (attachment, name) = (attachment.clone(), view.name.clone());
-            let number = memory.tables.iter().position(|table| table.name == name);
-            let number = number.expect("the table is this memory's");
-            let remote = Remote::open(attachment, memory.clone(), number, &lease, &self.options)?;
-            return Ok(Table::new(name, Backend::Verbs(Box::new(remote)), lease));
+            let options = &self.options;
+            let backend = if is_nessies(view, &lease) {
+                let (memory, number) = (memory.clone(), view.number);
+                Backend::Verbs(Box::new(Remote::open(attachment, memory, number, &lease, options)?))
+            } else {
+                let served = Served::<Verbs>::open(&attachment, &memory, view, &lease, options)?;
+                Backend::ServedAfar(Box::new(served))
+            };
+            return Ok(Table::new(name, backend, lease));
         }
         let backend = match view.nessie() {
-            // Without a request to make, who only reads such a table is a client of nessie.
-            Some(map) if view.engine() == EngineId::Nessie || lease.is_read_only() => {
-                self.client_of_nessie(&memory, map, &lease)
-            }
-            _ => Backend::Served(Box::new(Served::open(
-                &memory,
-                view,
-                self.home,
-                lease.session(),
-                &self.options,
-                self.whereabouts(),
-            )?)),
+            Some(map) if is_nessies(view, &lease) => self.client_of_nessie(&memory, map, &lease),
+            _ => Backend::Served(Box::new(Served::<Shm>::open(Opening {
+                memory: &memory,
+                table: view,
+                home: self.home,
+                session: lease.session(),
+                options: &self.options,
+                whereabouts: self.whereabouts(),
+            })?)),
         };
         Ok(Table::new(view.name.clone(), backend, lease))
     }
@@ -312,4 +317,10 @@ impl Cluster {
             Nodes::Embedded(embedded) => embedded.memory().clone(),
         }
     }
+}
+
+/// Whether the holder of a lease uses a table as a client of nessie: without a request to make, who
+/// only reads a table of nessie is one too.
+fn is_nessies(table: &TableView, lease: &Lease) -> bool {
+    table.engine() == EngineId::Nessie || (lease.is_read_only() && table.nessie().is_some())
 }

@@ -182,8 +182,14 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn inspect(&self, table: usize, wait: Duration) -> Result<wire::Inspected, Error> {
-        match self.request(&Request::Inspect { table: table as u32 }, wait)? {
+    pub fn inspect(
+        &self,
+        node: usize,
+        table: usize,
+        wait: Duration,
+    ) -> Result<wire::Inspected, Error> {
+        let request = Request::Inspect { node: node as u16, table: table as u32 };
+        match self.request(&request, wait)? {
             Reply::Inspected(told) => Ok(told),
             Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),

@@ -109,6 +109,9 @@ pub const WORKER_OPERATION_US: u64 = 1_000_000;
 /// How long a client waits for a reply before it sends its request again, in microseconds; doubles.
 /// On shared memory nothing gets lost, but for what a worker had not taken when it died.
 pub const RESEND_US: u64 = 2_000;
+/// The same over a network, where connections break and datagrams get lost, but rarely.
+#[cfg(feature = "verbs")]
+pub const RESEND_NETWORK_US: u64 = 20_000;
 
 /// Polls that a client waits for a reply before it offers its processor to others in between.
 pub const PATIENT_POLLS: u32 = 200;

@@ -103,6 +103,15 @@ impl Member {
         first..first + sessions(&self.tables[table..=table])
     }
 
+    /// The parts of a table of this node, as offsets into its region, if there is such a table.
+    #[cfg(feature = "verbs")]
+    pub fn parts(&self, table: usize) -> Option<Parts> {
+        let entry = self.tables.get(table)?;
+        let place = RemoteAddr::new(RegionId(0), entry.offset);
+        let places = vec![(place, self.header.sessions); self.header.nodes.into()];
+        Some(Parts::of(entry, &places).expect("it was checked when it was read"))
+    }
+
     /// Client session slots that are taken, if the region is mapped.
     pub fn client_sessions_taken(&self) -> Option<u32> {
         let region = self.mapped()?;
@@ -205,6 +214,11 @@ impl Mailed {
     /// The mailbox of the client that holds a session slot.
     pub fn client_mailbox(&self, node: u16, slot: u32) -> RemoteAddr {
         self.requests.base(node).add(self.layout.client_mailbox_at(slot))
+    }
+
+    /// The root of each node's part of a pilaf table.
+    pub fn roots(&self) -> Vec<RemoteAddr> {
+        (0..self.requests.area().nodes()).map(|node| self.root(node)).collect()
     }
 
     /// The root of a node's part of a pilaf table.
@@ -326,6 +340,11 @@ impl Memory {
     /// Whether every node is known.
     pub fn is_complete(&self) -> bool {
         self.nodes.iter().all(Option::is_some)
+    }
+
+    /// What tells each node's memory from other memory.
+    pub fn identities(&self) -> impl Iterator<Item = Option<u64>> + '_ {
+        self.nodes.iter().map(|node| node.as_ref().map(|node| node.header.identity))
     }
 
     /// The regions that are mapped.

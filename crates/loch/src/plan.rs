@@ -109,14 +109,17 @@ impl NodePlan {
 impl NodePlan {
     fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
         let network = Network::new(config)?;
-        refuse_served(&config.tables)?;
         refuse_published(&config.tables)?;
         // Over a network a second READ of the generation costs a round trip.
-        let checked = |table: &TableConfig| TableConfig { checksums: true, ..table.clone() };
-        let tables: Vec<_> = match &config.tables[..] {
-            [] => vec![checked(&TableConfig::default())],
-            tables => tables.iter().map(checked).collect(),
+        let checked = |table: &TableConfig| {
+            let checksums = Engine::of(table)?.id().has_nessie_layout();
+            Ok(TableConfig { checksums, ..table.clone() })
         };
+        let tables: Vec<_> = match &config.tables[..] {
+            [] => vec![checked(&TableConfig::default())?],
+            tables => tables.iter().map(checked).collect::<Result<_, Error>>()?,
+        };
+        let workers = WorkerPlan::new(&config.workers, &tables)?;
         let plan = Plan::new(Sizes {
             node: network.node,
             nodes: network.addresses.len(),
@@ -126,7 +129,7 @@ impl NodePlan {
         })?;
         Ok(Self {
             plan,
-            workers: WorkerPlan::default(),
+            workers,
             region: std::path::absolute(config.region_path())
                 .map_err(Error::os("resolve", &config.region_path()))?,
             socket,
@@ -134,23 +137,6 @@ impl NodePlan {
             network: Some(network),
         })
     }
-}
-
-/// Over a network there are no workers yet.
-#[cfg(feature = "verbs")]
-fn refuse_served(tables: &[TableConfig]) -> Result<(), Error> {
-    for table in tables {
-        let engine = Engine::of(table)?;
-        if engine.id().is_served() {
-            let problem = format!(
-                "engine {} needs workers, which there are on fabric \"shm\" only: use nessie, or \
-                 shm",
-                engine.name()
-            );
-            return Err(Error::config(format!("table {:?}", table.name), problem));
-        }
-    }
-    Ok(())
 }
 
 /// Over a network connections break, and only clients of Loch's own protocol begin operations again.

@@ -8,13 +8,18 @@
 //!    number of lanes that would need it.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
 use loch_engines::nessie::Client;
-use loch_fabric::verbs::{Answer, Device, DeviceError, Selection, VerbsEndpoint, VerbsError};
+use loch_engines::region::{EngineId, TableEntry};
+use loch_fabric::verbs::{
+    Answer, Device, DeviceError, Selection, Transport, VerbsEndpoint, VerbsError,
+};
 use loch_fabric::{Fabric, FabricError, RegionId};
+use serde::Deserialize;
 
 use crate::attachment::Attachment;
 use crate::lease::Lease;
@@ -23,13 +28,20 @@ use crate::memory::{Member, Memory};
 use crate::wire::{Connect, DeviceChoice};
 use crate::{ByteSize, ConnectOptions, Error};
 
-/// A client of one table, and how it comes by connections.
+/// A client of a table that nobody serves, and how it comes by connections.
 pub(crate) struct Remote {
     client: Client<VerbsEndpoint>,
+    ways: Ways,
+}
+
+/// How one client's endpoint comes by connections.
+pub(crate) struct Ways {
     attachment: Arc<Attachment>,
     memory: Arc<Memory>,
     /// What is asked of every node, but for node, memory and offer.
     ask: Connect,
+    /// The connections to each node.
+    transports: &'static [Transport],
     timeout: Duration,
     /// By node.
     ways: RefCell<Vec<Way>>,
@@ -64,7 +76,7 @@ impl Remote {
     /// A client of table number `table`, connected to all nodes that can be reached now.
     ///
     /// # Errors
-    /// [`Error::Device`]; if the home node cannot let it in, as [`Error::NodeUnreachable`].
+    /// As [`Ways::open`].
     pub fn open(
         attachment: Arc<Attachment>,
         memory: Arc<Memory>,
@@ -72,41 +84,11 @@ impl Remote {
         lease: &Lease,
         options: &ConnectOptions,
     ) -> Result<Self, Error> {
-        let home = attachment.home();
-        let region = memory.nodes[home].as_ref().expect("the home node is known").region();
-        let endpoint =
-            VerbsEndpoint::new(attachment.device()?, RegionId(home as u8), region.clone())
-                .map_err(|error| of_verbs(error, region.len()))?;
-        let (session, endpoint_number) = lease.caller();
-        let ask = Connect {
-            session,
-            endpoint: endpoint_number,
-            node: 0,
-            identity: 0,
-            table: table as u32,
-            offer: serde_json::Value::Null,
-        };
-        let client = Client::new(
-            endpoint,
-            memory.tables[table]
-                .nessie()
-                .expect("other engines are refused over a network")
-                .clone(),
-            lease.session(),
-            options.cache,
-            options.operation_timeout_us(),
-        );
-        let timeout = Duration::from_micros(options.operation_timeout_us());
-        let ways = RefCell::new(memory.nodes.iter().map(|_| Way::default()).collect());
-        let remote = Self { client, attachment, memory, ask, timeout, ways };
-        // Without its own node a client can do nothing; others are tried again when they are
-        // needed.
-        remote.connect(home)?;
-        remote.ways.borrow_mut()[home].made = true;
-        for node in (0..remote.memory.nodes.len()).filter(|node| *node != home) {
-            remote.try_connect(node);
-        }
-        Ok(remote)
+        let map = memory.tables[table].nessie().expect("it is laid out as nessie's").clone();
+        let (endpoint, ways) = Ways::open(attachment, memory, table, lease, options)?;
+        let timeout_us = options.operation_timeout_us();
+        let client = Client::new(endpoint, map, lease.session(), options.cache, timeout_us);
+        Ok(Self { client, ways })
     }
 
     /// The engine.
@@ -114,39 +96,17 @@ impl Remote {
         &self.client
     }
 
-    /// Before an operation: makes connections again that broke, so that what became of the verbs on
-    /// them is settled, and memory that others wait for is not held back.
+    /// As [`Ways::begin`].
     pub fn begin(&self) -> Attempts {
-        for region in self.client.fabric().broken() {
-            self.try_connect(region.0 as usize);
-        }
-        Attempts { since: None }
+        self.ways.begin(self.client.fabric())
     }
 
-    /// After an operation: whether it is to be begun again, because it lacked a connection that is
-    /// there now.
+    /// As [`Ways::goes_on`].
     pub async fn goes_on(&self, attempts: &mut Attempts, error: Option<&EngineError>) -> bool {
-        let Some(EngineError::Fabric(error)) = error else {
-            return false;
-        };
-        let Some(node) = self.lacking(*error) else {
-            return false;
-        };
-        let since = *attempts.since.get_or_insert_with(Instant::now);
-        loop {
-            if since.elapsed() > self.timeout {
-                return false;
-            }
-            // Another lane may have been faster; a connection that works is not replaced.
-            if !self.lacks(node) || self.try_connect(node) {
-                return true;
-            }
-            // Other lanes go on meanwhile.
-            self.client.fabric().pause(RECONNECT_PAUSE.as_micros() as u64).await;
-        }
+        self.ways.goes_on(self.client.fabric(), attempts, error).await
     }
 
-    /// Runs an operation, again and again while it lacks connections that can be made.
+    /// As [`Ways::operate`].
     ///
     /// # Errors
     /// The operation's.
@@ -154,13 +114,7 @@ impl Remote {
         &self,
         operation: impl AsyncFn() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let mut attempts = self.begin();
-        loop {
-            let done = operation().await;
-            if !self.goes_on(&mut attempts, done.as_ref().err()).await {
-                return done;
-            }
-        }
+        self.ways.operate(self.client.fabric(), operation).await
     }
 
     /// The same, of an operation that changes nothing: of those no outcome is unknown.
@@ -174,6 +128,122 @@ impl Remote {
         self.operate(async || operation().await.map_err(of_read)).await
     }
 
+    /// As [`Ways::explain`].
+    pub fn explain(&self, error: FabricError) -> Option<Error> {
+        self.ways.explain(error)
+    }
+}
+
+impl Ways {
+    /// An endpoint for table number `table`, connected to all nodes that can be reached now.
+    ///
+    /// # Errors
+    /// [`Error::Device`]; if the home node cannot let it in, as [`Error::NodeUnreachable`].
+    pub fn open(
+        attachment: Arc<Attachment>,
+        memory: Arc<Memory>,
+        table: usize,
+        lease: &Lease,
+        options: &ConnectOptions,
+    ) -> Result<(VerbsEndpoint, Self), Error> {
+        let home = attachment.home();
+        let region = memory.nodes[home].as_ref().expect("the home node is known").region();
+        let endpoint =
+            VerbsEndpoint::new(attachment.device()?, RegionId(home as u8), region.clone())
+                .map_err(|error| of_verbs(error, region.len()))?;
+        let (session, endpoint_number) = lease.caller();
+        let ask = Connect {
+            session,
+            endpoint: endpoint_number,
+            node: 0,
+            identity: 0,
+            table: table as u32,
+            unreliable: false,
+            offer: serde_json::Value::Null,
+        };
+        let transports = match writes_unreliably(&memory.tables[table].entry) {
+            true => &[Transport::Reliable, Transport::Unreliable][..],
+            false => &[Transport::Reliable],
+        };
+        let timeout = Duration::from_micros(options.operation_timeout_us());
+        let ways = RefCell::new(memory.nodes.iter().map(|_| Way::default()).collect());
+        let made = Self { attachment, memory, ask, transports, timeout, ways };
+        // Without its own node a client can do nothing; others are tried again when they are
+        // needed.
+        made.connect(&endpoint, home)?;
+        made.ways.borrow_mut()[home].made = true;
+        for node in (0..made.memory.nodes.len()).filter(|node| *node != home) {
+            made.try_connect(&endpoint, node);
+        }
+        Ok((endpoint, made))
+    }
+
+    /// Before an operation: makes connections again that broke, so that what became of the verbs on
+    /// them is settled, and memory that others wait for is not held back.
+    pub fn begin(&self, endpoint: &VerbsEndpoint) -> Attempts {
+        self.mend(endpoint);
+        Attempts { since: None }
+    }
+
+    /// Makes connections again that broke.
+    pub fn mend(&self, endpoint: &VerbsEndpoint) {
+        for region in endpoint.broken() {
+            self.try_connect(endpoint, region.0 as usize);
+        }
+    }
+
+    /// After an operation: whether it is to be begun again, because it lacked a connection that is
+    /// there now.
+    pub async fn goes_on(
+        &self,
+        endpoint: &VerbsEndpoint,
+        attempts: &mut Attempts,
+        error: Option<&EngineError>,
+    ) -> bool {
+        let Some(EngineError::Fabric(error)) = error else {
+            return false;
+        };
+        let Some(node) = self.lacking(*error) else {
+            return false;
+        };
+        let is_first = attempts.since.is_none();
+        let since = *attempts.since.get_or_insert_with(Instant::now);
+        loop {
+            if since.elapsed() > self.timeout {
+                return false;
+            }
+            // Another lane may have been faster; a connection that works is not replaced. But it may
+            // be the node's worker that lacks one.
+            let is_there = !self.lacks(endpoint, node);
+            if (is_there && is_first) || (!is_there && self.try_connect(endpoint, node)) {
+                return true;
+            }
+            // Other lanes go on meanwhile.
+            endpoint.pause(RECONNECT_PAUSE.as_micros() as u64).await;
+            if is_there {
+                return true;
+            }
+        }
+    }
+
+    /// Runs an operation, again and again while it lacks connections that can be made.
+    ///
+    /// # Errors
+    /// The operation's.
+    pub async fn operate<T>(
+        &self,
+        endpoint: &VerbsEndpoint,
+        operation: impl AsyncFn() -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let mut attempts = self.begin(endpoint);
+        loop {
+            let done = operation().await;
+            if !self.goes_on(endpoint, &mut attempts, done.as_ref().err()).await {
+                return done;
+            }
+        }
+    }
+
     /// The node whose connection an operation lacked.
     fn lacking(&self, error: FabricError) -> Option<usize> {
         let region = match error {
@@ -185,18 +255,17 @@ impl Remote {
     }
 
     /// Whether there is no connection to a node.
-    fn lacks(&self, node: usize) -> bool {
-        !self.ways.borrow()[node].made
-            || self.client.fabric().broken().contains(&RegionId(node as u8))
+    fn lacks(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
+        !self.ways.borrow()[node].made || endpoint.broken().contains(&RegionId(node as u8))
     }
 
     /// Connects to a node, if the last try was not just now; whether it is connected.
-    fn try_connect(&self, node: usize) -> bool {
+    fn try_connect(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
         let failed = self.ways.borrow()[node].failure.as_ref().map(|failure| failure.at);
         if failed.is_some_and(|at| at.elapsed() < RECONNECT_PAUSE) {
             return false;
         }
-        let connected = self.connect(node);
+        let connected = self.connect(endpoint, node);
         let done = connected.is_ok();
         let way = &mut self.ways.borrow_mut()[node];
         way.made |= done;
@@ -207,7 +276,7 @@ impl Remote {
         done
     }
 
-    fn connect(&self, node: usize) -> Result<(), Error> {
+    fn connect(&self, endpoint: &VerbsEndpoint, node: usize) -> Result<(), Error> {
         let member = self.member(node);
         let ask =
             Connect { node: node as u16, identity: member.header.identity, ..self.ask.clone() };
@@ -217,8 +286,10 @@ impl Remote {
         let wait = self.timeout.saturating_mul(1 << silences).min(ADMIT_TIMEOUT);
         let begun = Instant::now();
         let broker = self.attachment.broker(wait)?;
-        let asked = |ask| broker.connect(ask, wait);
-        let connected = connect(self.client.fabric(), member, ask, asked);
+        let connected = self.transports.iter().try_for_each(|transport| {
+            let asked = |ask| broker.connect(ask, wait);
+            connect(endpoint, member, *transport, ask.clone(), asked)
+        });
         let is_silence = connected.is_err() && begun.elapsed() >= wait;
         self.ways.borrow_mut()[node].silences =
             if is_silence { (silences + 1).min(DOUBLINGS_MAX) } else { 0 };
@@ -262,18 +333,33 @@ pub(crate) fn of_read(error: EngineError) -> EngineError {
 pub(crate) fn connect(
     endpoint: &VerbsEndpoint,
     member: &Member,
+    transport: Transport,
     ask: Connect,
     asked: impl FnOnce(Connect) -> Result<serde_json::Value, Error>,
 ) -> Result<(), Error> {
     let region = RegionId(member.header.node as u8);
     let bytes = member.header.region_bytes;
-    let offer = endpoint.offer(region).map_err(|error| of_verbs(error, bytes))?;
+    let offer = endpoint.offer_over(region, transport).map_err(|error| of_verbs(error, bytes))?;
     let offer = serde_json::to_value(&offer).expect("an offer is plain data");
-    let answer = asked(Connect { offer, ..ask })?;
-    let answer: Answer = serde_json::from_value(answer).map_err(|error| Error::Device {
-        problem: format!("{} answers what is no answer: {error}", member.socket.display()),
-    })?;
+    let unreliable = transport == Transport::Unreliable;
+    let answer = asked(Connect { offer, unreliable, ..ask })?;
+    let answer = of_answer(&answer, &member.socket)?;
     endpoint.connect(region, bytes, &answer).map_err(|error| of_verbs(error, bytes))
+}
+
+/// Whether requests to the table's workers are WRITEs that may get lost.
+fn writes_unreliably(table: &TableEntry) -> bool {
+    table.engine() == Some(EngineId::Herd) && table.service.request_bytes > 0
+}
+
+/// The answer of the node at `socket`.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn of_answer(answer: &serde_json::Value, socket: &Path) -> Result<Answer, Error> {
+    Answer::deserialize(answer).map_err(|error| Error::Device {
+        problem: format!("{} answers what is no answer: {error}", socket.display()),
+    })
 }
 
 /// Opens a device.

@@ -265,6 +265,8 @@ impl Table {
             Backend::Published(client) => block_on(client.check()).map_err(|e| self.error(e)),
             Backend::Served(served) => block_on(served.check()).map_err(|e| self.failed(e)),
             #[cfg(feature = "verbs")]
+            Backend::ServedAfar(served) => block_on(served.check()).map_err(|e| self.failed(e)),
+            #[cfg(feature = "verbs")]
             Backend::Verbs(remote) => {
                 let checked = block_on(remote.read(async || remote.client().check().await));
                 checked.map_err(|e| self.error(e))
@@ -283,6 +285,8 @@ impl Table {
                 self.usage_of(client.map(), |dti| block_on(client.usage(dti)))
             }
             Backend::Served(served) => block_on(served.usage()).map_err(|e| self.failed(e)),
+            #[cfg(feature = "verbs")]
+            Backend::ServedAfar(served) => block_on(served.usage()).map_err(|e| self.failed(e)),
             #[cfg(feature = "verbs")]
             Backend::Verbs(remote) => {
                 let client = remote.client();
@@ -383,6 +387,10 @@ impl Table {
     pub(crate) fn check_lengths(&self, key: &[u8], value: usize) -> Result<(), Error> {
         match &self.backend {
             Backend::Served(served) => {
+                served.check_lengths(key, value).map_err(|error| self.error(error))
+            }
+            #[cfg(feature = "verbs")]
+            Backend::ServedAfar(served) => {
                 served.check_lengths(key, value).map_err(|error| self.error(error))
             }
             _ => Ok(()),

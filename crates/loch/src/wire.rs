@@ -68,6 +68,8 @@ pub(crate) enum Request {
     },
     /// What do your workers have of a table?
     Inspect {
+        /// The node: where memory is not shared, a client's own asks the others.
+        node: u16,
         /// Number of the table in the directory.
         table: u32,
     },
@@ -87,6 +89,9 @@ pub(crate) struct Connect {
     pub identity: u64,
     /// Number of the table in the directory.
     pub table: u32,
+    /// Whether what is offered is a connection for WRITEs that may get lost; a client may have one of
+    /// each kind.
+    pub unreliable: bool,
     /// The client's side of the connection, as the fabric writes it.
     pub offer: serde_json::Value,
 }
@@ -423,9 +428,11 @@ mod tests {
             node: 2,
             identity: u64::MAX,
             table: 3,
+            unreliable: true,
             offer: serde_json::json!({"qp": u64::MAX}),
         });
-        vec![hello(), Request::OpenSession {}, close, Request::Member { node: 1 }, connect]
+        let inspect = Request::Inspect { node: 1, table: 2 };
+        vec![hello(), Request::OpenSession {}, close, Request::Member { node: 1 }, connect, inspect]
     }
 
     fn all(decoder: &mut Decoder) -> Result<Vec<Vec<u8>>, WireError> {

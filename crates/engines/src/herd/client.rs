@@ -35,9 +35,6 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// The client that holds `session`, at the `node`-th node of `map`. `workers` are where all
     /// workers of the table receive, and `seed` is what its keys are hashed with.
     ///
-    /// A worker that starts again has to receive where the one before did; else its clients have to
-    /// be made again.
-    ///
     /// # Panics
     /// If the session is an observer's, or its slot none of the map's.
     #[expect(clippy::too_many_arguments, reason = "each is of another origin")]

@@ -27,7 +27,9 @@ use super::storage::Partition;
 use super::versions::Versions;
 use crate::error::EngineError;
 use crate::operation::Operation;
-use crate::requests::{Answer, Failure, Inbox, Incoming, Request, RequestMap, Ticket, WorkerId};
+use crate::requests::{
+    Answer, Failure, Inbox, Incoming, Request, RequestMap, Ticket, WorkerId, make_known,
+};
 
 /// Looks that found nothing, one after the other, after which a no-op is pushed into each place of a
 /// stage (herd §4.1.1).
@@ -114,6 +116,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     ) -> Result<Self, EngineError> {
         let Settings { seed, depth } = settings;
         assert!(depth <= DEPTH_MAX, "a pipeline of depth {depth}, {DEPTH_MAX} at most");
+        make_known(&fabric, map, id)?;
         let inbox = Inbox::open(&fabric, map, id)?;
         Ok(Self {
             inbox,

@@ -1,6 +1,6 @@
 //! A client of a nessie-hybrid table.
 
-use loch_fabric::{Buf, Fabric, VerbCount};
+use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
 use crate::epoch::Session;
 use crate::error::EngineError;
@@ -65,10 +65,15 @@ impl<F: Fabric> Client<F> {
     /// The value of `key`, if it has one. `buf` is filled with the entry.
     ///
     /// # Errors
-    /// As [`nessie::Client::get`].
+    /// As [`nessie::Client::get`], and where this client may not write as [`Client::put`].
     pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         // Linearization point: that of nessie's GET.
-        Ok(self.reader.get(key, buf).await?.map(nessie::Found::into_value))
+        let mut found = self.reader.get(key, buf).await;
+        while may_not_write(&found) {
+            self.expire(key).await?;
+            found = self.reader.get(key, Buf::new()).await;
+        }
+        Ok(found?.map(nessie::Found::into_value))
     }
 
     /// Whether `key` has a value. Reads no value.
@@ -76,7 +81,14 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// As [`Client::get`].
     pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.reader.contains(key).await
+        let found = self.reader.contains(key).await;
+        if may_not_write(&found) { self.expire(key).await } else { found }
+    }
+
+    /// Has the worker look at a key whose value is expired, which removes it.
+    #[cold]
+    async fn expire(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.asked(self.asker.contains(self.fabric(), key).await)
     }
 
     /// Gives `key` the value `value`. Returns the value's version.
@@ -129,4 +141,9 @@ impl<F: Fabric> Client<F> {
         self.reader.rest()?;
         told
     }
+}
+
+/// Whether a GET met an expired value that it has no right to remove.
+fn may_not_write<T>(found: &Result<T, EngineError>) -> bool {
+    matches!(found, Err(EngineError::Fabric(FabricError::ReadOnly { .. })))
 }

@@ -25,7 +25,7 @@ pub struct Access<P> {
     /// Its requests.
     pub map: Arc<RequestMap>,
     /// Where each node's server receives.
-    pub servers: Vec<P>,
+    pub servers: BySend<P>,
     /// What its keys are hashed with.
     pub seed: u64,
     /// Bytes of the longest value.
@@ -55,10 +55,9 @@ impl<F: Fabric + Messages> Client<F> {
         let Access { roots, map, servers, seed, value_bytes_max, send_bytes_max } = access;
         let node = roots.iter().position(|root| root.region() == session.home());
         let node = node.expect("a session's home is one of the table's nodes") as u16;
-        let by_send = BySend { workers: servers, per_node: 1 };
-        let replies = SentReplies::new(by_send.clone(), &map);
+        let replies = SentReplies::new(servers.clone(), &map);
         let write = ByWrite { home: session.home() };
-        let path = SendOrWrite { send: by_send, write, send_bytes_max };
+        let path = SendOrWrite { send: servers, write, send_bytes_max };
         let requester = Requester::new(map, session, node, path, replies, timing);
         let reader = Reader::new(roots, seed, timing.timeout_us);
         Self { fabric, reader, requester, value_bytes_max }

@@ -6,7 +6,7 @@
 //! order among them, and no memory for those that miss some. A client may write its own request
 //! slots and nothing else.
 
-use loch_fabric::{Buf, Fabric, FabricError, Messages, RemoteAddr};
+use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr};
 
 use crate::requests::path::Path;
 use crate::requests::{BySend, ByWrite, RequestPath, Sent, WorkerId};
@@ -43,5 +43,9 @@ impl<F: Fabric + Messages> RequestPath<F> for SendOrWrite<F::Peer> {
             return (message, Err(FabricError::TooLong { len, max }));
         }
         self.write.send(fabric, to, slot, message).await
+    }
+
+    fn meet(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
+        self.send.meet(fabric, worker, at);
     }
 }

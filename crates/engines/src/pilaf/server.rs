@@ -40,7 +40,7 @@ use super::compaction::Compaction;
 use super::store::{Shape, Store};
 use crate::error::EngineError;
 use crate::log::{Log, LogError, Policy, Recovered, Storage, Told, recover};
-use crate::requests::{Inbox, Incoming, RequestMap, Ticket, WorkerId};
+use crate::requests::{Inbox, Incoming, RequestMap, Ticket, WorkerId, make_known};
 
 /// Requests taken in one turn, from slots and from datagrams each.
 const TURN_REQUESTS_MAX: usize = 64;
@@ -153,9 +153,10 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
         let (log, recovered) = replayed.transpose()?.unzip();
         let recovered = recovered.unwrap_or_default();
         store.versions_were_leased(recovered.leased);
-        let clients = map.area().clients() as usize;
+        let (clients, id) = (map.area().clients() as usize, WorkerId { node, worker: 0 });
+        make_known(&fabric, map, id)?;
         let mut server = Self {
-            inbox: Inbox::open(&fabric, map, WorkerId { node, worker: 0 })?,
+            inbox: Inbox::open(&fabric, map, id)?,
             fabric,
             store,
             log,

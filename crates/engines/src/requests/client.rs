@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric, FabricError, RegionId, VerbCount};
+use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, VerbCount};
 
 use super::counts::{Counts, Ways};
 use super::layout::{RequestMap, WorkerId};
@@ -306,6 +306,9 @@ impl<P: Path, R: Path> Requester<P, R> {
     {
         let Asked { to, key, operation, line, under_way, until } = asked;
         let mut ticket = Ticket::new(self.client, self.session, key, Some(operation));
+        if !line.heard.get() {
+            self.seek(fabric, line, to).await;
+        }
         ticket.worker = self.belief(fabric, line, to)?;
         (ticket.number, ticket.reply) = (under_way.number, under_way.reply);
         if !line.heard.get() {
@@ -333,21 +336,22 @@ impl<P: Path, R: Path> Requester<P, R> {
                 Err(error) if !arrived => return Err(error.into()),
                 Err(_) => return Err(self.unknown(to)),
             };
-            arrived |= !matches!(sent, Err(FabricError::Unreachable { .. }));
+            // Nobody executes what is meant for no incarnation: such a request only asks for one.
+            arrived |= ticket.worker != 0 && !matches!(sent, Err(FabricError::Unreachable { .. }));
             let patience = self.timing.resend_us << attempt.min(DOUBLINGS_MAX);
             let again = fabric.now_us().saturating_add(patience).min(until);
             if let Some(head) = self.reply_until(fabric, &ticket, expected, again, buf).await? {
                 let is_remote = slot.0.region() != self.home;
                 let ways = Ways { request: way, reply_by_send: R::BY_SEND, is_remote };
                 self.counts.count(&ticket, &head, ways);
-                return Ok(sort(line, head, attempt));
+                return Ok(sort(line, head, ticket.worker != 0 && attempt > 0));
             }
             if again == until {
                 return Err(self.give_up(to, operation, arrived));
             }
             // The node may have started its workers anew: then nobody will answer.
-            if fabric.is_mapped(slot.0.region()) && self.belief(fabric, line, to)? != ticket.worker
-            {
+            self.seek(fabric, line, to).await;
+            if self.belief(fabric, line, to)? != ticket.worker {
                 return Ok(Exchanged::Renewed { perhaps_done: arrived });
             }
             self.counts.resent.set(self.counts.resent.get() + 1);
@@ -395,6 +399,31 @@ impl<P: Path, R: Path> Requester<P, R> {
             }
         }
         Ok(line.incarnation.get())
+    }
+
+    /// Looks where a worker receives, if that has to be found out, and which incarnation it is.
+    async fn seek<F>(&self, fabric: &F, line: &Line, to: WorkerId)
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
+        if !self.answers.seeks() {
+            return;
+        }
+        let mut words = [0; 1 + MessageAddress::WORDS];
+        // A look that fails is repeated.
+        if fabric.read_words(&[self.map.incarnation_addr(to)], &mut words).await.is_err() {
+            return;
+        }
+        // The two may be of different incarnations: then nobody answers, and the next look is right.
+        let [incarnation, address @ ..] = words;
+        let address = MessageAddress::from_words(address);
+        self.requests.meet(fabric, to, &address);
+        self.answers.meet(fabric, to, &address);
+        if let Some(incarnation) = u32::try_from(incarnation).ok().filter(|it| *it != 0) {
+            line.believe(incarnation);
+        }
     }
 
     /// Whether a request slot has room for the request.
@@ -462,12 +491,13 @@ struct Asked<'a> {
 }
 
 /// Takes note of who replied; a worker that says that it is another one did not do what was asked.
-fn sort(line: &Line, head: ReplyHead, attempt: u32) -> Exchanged {
+/// `perhaps_done`: whether one before it may have.
+fn sort(line: &Line, head: ReplyHead, perhaps_done: bool) -> Exchanged {
     if let Some(Answer::Stale(incarnation)) = head.short.answer(&[]) {
         line.believe(incarnation);
         line.heard.set(true);
         // The first attempt came to a worker that had started before: so none before it saw it.
-        return Exchanged::Renewed { perhaps_done: attempt > 0 };
+        return Exchanged::Renewed { perhaps_done };
     }
     line.heard.set(true);
     Exchanged::Reply(head)

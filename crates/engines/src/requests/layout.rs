@@ -1,7 +1,7 @@
 //! The memory of requests and replies on one node, as a part of a table.
 //!
 //! ```text
-//! worker lines     workers × 64 bytes; the first word is the worker's incarnation
+//! worker lines     workers × 64 bytes: the worker's incarnation, and where it receives (4 words)
 //! request slots    workers × clients × window slots of request_bytes     (herd §4.2, Figure 8)
 //! reply slots      sessions_per_node × replies slots of reply_bytes
 //! ```
@@ -9,7 +9,9 @@
 //! The request slots are those of the node's own workers, the reply slots those of the node's own
 //! clients. All of it starts zeroed, and a message never has number 0.
 
-use loch_fabric::RemoteAddr;
+use std::ops::Range;
+
+use loch_fabric::{MessageAddress, RemoteAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
@@ -218,6 +220,28 @@ impl Area {
         self.requests_at() + slot * u64::from(self.service.request_bytes)
     }
 
+    /// The lines of all workers, from the area's first byte.
+    pub fn worker_lines(&self) -> Range<u64> {
+        0..self.requests_at()
+    }
+
+    /// All request slots of a client at a worker, from the area's first byte: who may write those may
+    /// speak in the client's name.
+    ///
+    /// # Panics
+    /// If there is no such worker or client.
+    pub fn request_slots_of(&self, worker: u16, client: u32) -> Range<u64> {
+        assert!(worker < self.service.workers && client < self.clients(), "no such slots");
+        let window = u64::from(self.service.window);
+        let start = self.slot_at(worker, u64::from(client) * window);
+        start..start + window * u64::from(self.service.request_bytes)
+    }
+
+    /// The reply slots of all clients of a node, from the area's first byte.
+    pub fn reply_slots(&self) -> Range<u64> {
+        self.replies_at..self.bytes
+    }
+
     /// Where a reply slot of a node's session slot starts, from the area's first byte.
     #[inline]
     pub fn reply_at(&self, session_slot: u32, reply: u16) -> u64 {
@@ -273,6 +297,11 @@ impl RequestMap {
         self.base(at.node).add(self.area.incarnation_at(at.worker))
     }
 
+    /// The words that say where a worker receives messages; they follow its incarnation.
+    pub fn worker_address_addr(&self, at: WorkerId) -> RemoteAddr {
+        self.incarnation_addr(at).add(8)
+    }
+
     /// The first byte of a request slot.
     #[inline]
     pub fn request_addr(&self, at: WorkerId, client: u32, number: u64) -> RemoteAddr {
@@ -289,6 +318,7 @@ impl RequestMap {
 
 const _: () = {
     assert!(size_of::<Service>() == 24);
+    assert!(8 + MessageAddress::WORDS * 8 <= LINE_BYTES as usize);
     // A worker's number among all of the cluster has 16 bits in a reply.
     assert!(WORKERS_MAX as usize * NODES_MAX <= 1 << 16);
 };
@@ -328,6 +358,9 @@ mod tests {
                 for client in 0..area.clients() {
                     for number in 7..7 + u64::from(service.window) {
                         let at = area.request_at(worker, client, number);
+                        if service.request_bytes > 0 {
+                            prop_assert!(area.request_slots_of(worker, client).contains(&at));
+                        }
                         let before = taken.insert(at, u64::from(service.request_bytes));
                         prop_assert_eq!(before, None);
                         let next = area.request_at(worker, client, number + u64::from(service.window));
@@ -338,6 +371,7 @@ mod tests {
             for session in 0..service.sessions_per_node {
                 for reply in 0..service.replies {
                     let at = area.reply_at(session, reply);
+                    prop_assert!(service.reply_bytes == 0 || area.reply_slots().contains(&at));
                     if service.reply_bytes > 0 {
                         let before = taken.insert(at, u64::from(service.reply_bytes));
                         prop_assert_eq!(before, None);

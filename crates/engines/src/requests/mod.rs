@@ -96,6 +96,8 @@
 //! * **A worker dies.** Its clients wait until the node has another, which tells them that they
 //!   believe in the wrong incarnation. Reads are sent again; a mutation is ambiguous if the dead
 //!   worker may have got it, that is, unless the first attempt met the new one.
+//!   Where it receives messages it makes known beside its incarnation ([`make_known`]): whoever has
+//!   no answer looks there again.
 //! * **A worker stands still.** Its clients wait, until their time is up.
 //! * **Hostile bytes** in slots and datagrams cost the worker time and nothing else; but whoever may
 //!   write another client's slots can speak in its name.
@@ -120,6 +122,7 @@ pub use layout::{Area, RequestMap, Service, WorkerId};
 pub use message::{Request, Ticket};
 pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
+    make_known,
 };
 pub use reply::{Answer, Failure, Short};
 pub use wait::within;

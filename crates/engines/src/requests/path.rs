@@ -6,7 +6,9 @@ use std::cell::RefCell;
 use std::future::Future;
 
 use loch_fabric::limits::CACHE_LINE_BYTES;
-use loch_fabric::{Buf, Fabric, FabricError, Messages, RegionId, RemoteAddr, UnreliableWrites};
+use loch_fabric::{
+    Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, UnreliableWrites,
+};
 
 use super::layout::{RequestMap, WorkerId};
 use super::mapped;
@@ -43,6 +45,9 @@ pub trait RequestPath<F: Fabric>: Path {
         slot: (RemoteAddr, u32),
         message: Buf,
     ) -> impl Future<Output = (Buf, Result<Sent, FabricError>)>;
+
+    /// A worker receives there, from now on.
+    fn meet(&self, _fabric: &F, _worker: WorkerId, _at: &MessageAddress) {}
 }
 
 /// How replies reach a client.
@@ -71,6 +76,14 @@ pub trait ReplyPath<F: Fabric>: Path {
         to: WorkerId,
         hello: impl FnOnce() -> Buf,
     ) -> Result<(), FabricError>;
+
+    /// Whether where workers receive has to be found out, by a look at their lines.
+    fn seeks(&self) -> bool {
+        false
+    }
+
+    /// As [`RequestPath::meet`].
+    fn meet(&self, _fabric: &F, _worker: WorkerId, _at: &MessageAddress) {}
 }
 
 /// WRITEs a message into the end of a slot. What fits a cache line goes inline and unsignaled.
@@ -148,19 +161,69 @@ impl<F: UnreliableWrites> RequestPath<F> for ByUnreliableWrite {
     }
 }
 
-/// Requests by SEND (herd §5.5, pilaf §4), to workers known by these names.
+/// Requests by SEND (herd §5.5, pilaf §4), and the names by which workers are known.
 #[derive(Clone, Debug)]
 pub struct BySend<P> {
-    /// Each worker's, by [`Area::source`](super::layout::Area::source).
-    pub workers: Vec<P>,
+    /// Each worker's, by [`Area::source`](super::layout::Area::source), once it is known.
+    workers: RefCell<Vec<Option<P>>>,
     /// Workers of a node.
-    pub per_node: u16,
+    per_node: u16,
+    /// Whether they have to be found out.
+    seeks: bool,
 }
 
 impl<P: Copy> BySend<P> {
-    fn worker(&self, to: WorkerId) -> P {
-        self.workers[usize::from(to.node) * usize::from(self.per_node) + usize::from(to.worker)]
+    /// To workers that are found by these names, whenever they start.
+    pub fn new(workers: &[P], per_node: u16) -> Self {
+        let workers = RefCell::new(workers.iter().copied().map(Some).collect());
+        Self { workers, per_node, seeks: false }
     }
+
+    /// To workers that make known where they receive whenever they start ([`make_known`]).
+    pub fn seeking(map: &RequestMap) -> Self {
+        let per_node = map.area().service().workers;
+        let workers = usize::from(map.area().nodes()) * usize::from(per_node);
+        Self { workers: RefCell::new(vec![None; workers]), per_node, seeks: true }
+    }
+
+    fn place(&self, to: WorkerId) -> usize {
+        usize::from(to.node) * usize::from(self.per_node) + usize::from(to.worker)
+    }
+
+    /// A message to who is not known yet is lost, as messages may be.
+    #[inline]
+    fn post<F: Messages<Peer = P>>(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        message: &[u8],
+    ) -> Result<(), FabricError> {
+        let known = self.workers.borrow()[self.place(to)];
+        known.map_or(Ok(()), |peer| fabric.send(peer, message))
+    }
+
+    /// An address that cannot be, as that of a worker which never started, is no place to send to.
+    #[cold]
+    fn know<F: Messages<Peer = P>>(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
+        if self.seeks
+            && let Ok(peer) = fabric.peer(at)
+        {
+            self.workers.borrow_mut()[self.place(worker)] = Some(peer);
+        }
+    }
+}
+
+/// Has clients find out where a worker receives, before its incarnation is made known.
+///
+/// # Errors
+/// The fabric's, if the region of the worker's node is not mapped and writable.
+pub fn make_known<F: Fabric + Messages>(
+    fabric: &F,
+    map: &RequestMap,
+    id: WorkerId,
+) -> Result<(), FabricError> {
+    let words = fabric.address().words().map(u64::to_le_bytes);
+    fabric.store(map.worker_address_addr(id), &[words.as_flattened()])
 }
 
 impl<P> Path for BySend<P> {
@@ -176,8 +239,12 @@ impl<F: Fabric + Messages> RequestPath<F> for BySend<F::Peer> {
         _: (RemoteAddr, u32),
         message: Buf,
     ) -> (Buf, Result<Sent, FabricError>) {
-        let done = fabric.send(self.worker(to), &message);
+        let done = self.post(fabric, to, &message);
         (message, done.map(|()| Sent::Datagram))
+    }
+
+    fn meet(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
+        self.know(fabric, worker, at);
     }
 }
 
@@ -299,6 +366,14 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
         to: WorkerId,
         hello: impl FnOnce() -> Buf,
     ) -> Result<(), FabricError> {
-        fabric.send(self.to.worker(to), &hello())
+        self.to.post(fabric, to, &hello())
+    }
+
+    fn seeks(&self) -> bool {
+        self.to.seeks
+    }
+
+    fn meet(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
+        self.to.know(fabric, worker, at);
     }
 }

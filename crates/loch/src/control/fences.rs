@@ -52,7 +52,7 @@ impl Fences {
             Caller::Reader { visit, endpoint } => {
                 visit == who.visit && who.endpoint.is_none_or(|it| it == endpoint)
             }
-            Caller::Session(_) => false,
+            Caller::Session(_) | Caller::Worker(_) => false,
         };
         let left: Vec<Caller> = self.readers.extract_if(is_it).collect();
         let is_touched = |caller: &Caller| self.nodes.iter().any(|n| n.touched.contains(caller));

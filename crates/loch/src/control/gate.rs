@@ -1,22 +1,25 @@
 //! What lets clients' connections into this node's memory, and who is in.
 //!
 //! # Invariants
-//! 1. A client has one connection to a table, at most: the one before is ended *before* another is
+//! 1. A client has one connection of a kind to a table, at most: the one before is ended *before* another is
 //!    let in, so what is unknown of verbs on the first is known when the second is there.
-//! 2. What is let in can reach the table it asked for, and the words of the node that every client
-//!    needs; a reader can change nothing.
+//! 2. What is let in can reach of the table it asked for what it needs, and no more ([`grants`]); a
+//!    reader can change nothing, and a client of a table that workers serve no value.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, STAMP_OFFSET};
+use loch_engines::region::{EPOCH_OFFSET, EngineId, SESSION_BYTES, SESSIONS_OFFSET, STAMP_OFFSET};
+use loch_engines::requests::RequestMap;
 use loch_fabric::verbs::{Access, Grant};
 use serde_json::Value;
 
-use crate::memory::Member;
+use crate::memory::{Member, Parts};
 use crate::node::courier::Caller;
+use crate::node::sessions::SCRUBBER_SLOT;
 use crate::wire::{Code, Connect, Refused};
 
 /// A connection that was let in. Dropping it is the **fence**: nothing that the client posted on it
@@ -32,21 +35,93 @@ pub(crate) trait Gate: Send + Sync {
     fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String>;
 }
 
-/// Invariant 2: what a client of a table may do. Grace periods need the epoch and the sessions of
-/// every node, and stamps are taken at home; but memory is registered anew for each set of grants,
-/// so all that write have the same.
-pub(crate) fn grants(own: &Member, table: usize, writes: bool) -> Option<[Grant; 4]> {
-    let entry = own.tables.get(table)?;
-    let [atomic, full] =
-        if writes { [Access::ReadAtomic, Access::Full] } else { [Access::Read, Access::Read] };
+/// Invariant 2: what a caller of node `home` may do with this node's part of a table, and its words.
+///
+/// * Who reads may read.
+/// * A client of nessie may change the table, as may any node's scrubber. Grace periods need the epoch
+///   and the sessions of every node, and stamps are taken at home; but memory is registered anew for
+///   each set of grants, so all of them have the same.
+/// * Where workers serve, a client has its own request slots and what its engine reads; so it can
+///   neither damage a value nor speak in another's name. Those are rights of its own, and memory
+///   that is registered for them alone, once for each session slot.
+/// * A worker of another node has the reply slots of this node's clients.
+///
+/// # Errors
+/// Why it may do nothing.
+pub(crate) fn grants(
+    own: &Member,
+    table: usize,
+    home: u16,
+    caller: Caller,
+) -> Result<Vec<Grant>, String> {
+    let (Some(entry), Some(parts)) = (own.tables.get(table), own.parts(table)) else {
+        return Err(format!("there is no table {table}"));
+    };
+    let whole = entry.offset..entry.end();
+    let (slot, requests) = match (caller, parts.requests()) {
+        (Caller::Reader { .. }, _) => return Ok(of_words(own, whole, [Access::Read; 2]).into()),
+        (Caller::Session(session), Some(requests)) if session.slot != SCRUBBER_SLOT => {
+            (session.slot, requests)
+        }
+        (Caller::Worker(_), Some(requests)) => {
+            return Ok(vec![within(requests, requests.area().reply_slots(), Access::Full)]);
+        }
+        (Caller::Worker(_), None) => return Err(format!("nobody serves table {table}")),
+        (Caller::Session(_), _) => return Ok(all_of(own, table).into()),
+    };
+    let (area, service) = (requests.area(), requests.area().service());
+    if home >= area.nodes() || slot >= service.sessions_per_node {
+        return Err(format!("session slot {slot} of node {home} is none of table {table}'s"));
+    }
+    let client = area.client(home, slot);
+    let slots = (0..service.workers).map(|worker| area.request_slots_of(worker, client));
+    let mut grants: Vec<_> = slots.map(|slots| within(requests, slots, Access::Full)).collect();
+    let read =
+        |Range { start, end }| Grant { offset: start, len: end - start, access: Access::Read };
+    match (entry.engine(), &parts) {
+        (Some(EngineId::NessieHybrid), _) => {
+            // Whoever asks for a stamp learns that it may only read.
+            grants.push(read(STAMP_OFFSET..STAMP_OFFSET + 8));
+            grants.push(read(entry.offset..requests.base(0).offset()));
+        }
+        (_, Parts::Mailed(mailed)) => {
+            grants.push(within(requests, area.worker_lines(), Access::Read));
+            if entry.engine() == Some(EngineId::Pilaf) {
+                grants.push(read(mailed.root(0).offset()..entry.end()));
+            }
+        }
+        _ => (),
+    }
+    // Where requests are sent there are no slots.
+    grants.retain(|grant| grant.len > 0);
+    Ok(grants)
+}
+
+/// All rights to a table of this node that anybody is given.
+///
+/// # Panics
+/// If there is no such table.
+pub(crate) fn all_of(own: &Member, table: usize) -> [Grant; 4] {
+    let entry = &own.tables[table];
+    of_words(own, entry.offset..entry.end(), [Access::ReadAtomic, Access::Full])
+}
+
+/// The rights to the words of a node that every client of nessie needs, and to a table.
+fn of_words(own: &Member, table: Range<u64>, [atomic, full]: [Access; 2]) -> [Grant; 4] {
     let word = |offset| Grant { offset, len: 8, access: atomic };
     let sessions = own.header.sessions as u64 * SESSION_BYTES;
-    Some([
+    [
         word(EPOCH_OFFSET),
         word(STAMP_OFFSET),
         Grant { offset: SESSIONS_OFFSET, len: sessions, access: Access::Read },
-        Grant { offset: entry.offset, len: entry.end() - entry.offset, access: full },
-    ])
+        Grant { offset: table.start, len: table.end - table.start, access: full },
+    ]
+}
+
+/// The rights to a part of a table's requests.
+fn within(requests: &RequestMap, part: Range<u64>, access: Access) -> Grant {
+    let offset = requests.base(0).offset() + part.start;
+    Grant { offset, len: part.end - part.start, access }
 }
 
 /// Whose connection it is: which client of which node, to which table.
@@ -55,6 +130,7 @@ struct Key {
     home: u16,
     caller: Caller,
     table: u32,
+    unreliable: bool,
 }
 
 /// Everybody who is in.
@@ -80,12 +156,10 @@ impl Registry {
             let text = "it has come back with other memory: open the table again";
             return Err(Refused::new(Code::OtherMemory, text));
         }
-        let table = ask.table;
-        let writes = matches!(caller, Caller::Session(_));
-        let Some(grants) = grants(&self.own, table as usize, writes) else {
-            return Err(Refused::new(Code::Other, format!("there is no table {table}")));
-        };
-        let key = Key { home, caller, table };
+        let (table, unreliable) = (ask.table, ask.unreliable);
+        let granted = grants(&self.own, table as usize, home, caller);
+        let grants = granted.map_err(|why| Refused::new(Code::Other, why))?;
+        let key = Key { home, caller, table, unreliable };
         // Invariant 1. The lock is not held while the device is at work: the caller sees to it that
         // nobody else speaks for the same client meanwhile.
         let before = self.admitted().remove(&key);

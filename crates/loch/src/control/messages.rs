@@ -1,8 +1,8 @@
 //! What nodes say to each other over a channel. Frames are those of [`wire`](crate::wire).
 //!
 //! ```text
-//! dialer     hello     living …   connect     fence …   ping   …
-//! acceptor    welcome        done    connected      done   pong
+//! dialer     hello     living …   connect     fence …   inspect     ping   …
+//! acceptor    welcome        done    connected      done   inspected   pong
 //! ```
 //! The dialer speaks for its clients: it asks, the acceptor answers each request once and in order.
 //! To anything the acceptor can answer `refused`.
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::node::courier::Caller;
-use crate::wire::{Connect, Refused};
+use crate::wire::{Connect, Inspected, Refused};
 
 /// From the node that dialed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +26,8 @@ pub(super) enum Ask {
     Fence { callers: Vec<Caller> },
     /// Let a connection in.
     Connect { caller: Caller, connect: Connect },
+    /// What do your workers have of a table?
+    Inspect { table: u32 },
     /// I am there.
     Ping { sessions_taken: u32 },
 }
@@ -40,6 +42,8 @@ pub(super) enum Told {
     Done {},
     /// It is let in.
     Connected { answer: Value },
+    /// They have this.
+    Inspected(Inspected),
     /// So am I.
     Pong { sessions_taken: u32 },
     /// No.

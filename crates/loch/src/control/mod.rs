@@ -61,11 +61,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 
 use crate::Error;
-use crate::memory::Member;
+use crate::limits::ASK_TIMEOUT;
+use crate::memory::{Member, Memory};
 use crate::node::courier::{Caller, Courier, Post, Readers};
+use crate::node::neighbours::Surroundings;
 use crate::node::scrubber::Bell;
-use crate::node::sessions::{End, Sessions};
-use crate::wire::{Code, Connect, Refused, Reply};
+use crate::node::sessions::{End, Opened, Sessions};
+use crate::node::workers::Orders;
+use crate::wire::{Code, Connect, Inspected, Refused, Reply};
 
 use credentials::Credentials;
 use fences::Fences;
@@ -105,6 +108,9 @@ pub(crate) struct Hub {
     /// From whom links were accepted, by node.
     inbound: Vec<Mutex<Inbound>>,
     bell: OnceLock<Bell>,
+    /// What the node's workers know of all nodes' memory.
+    surroundings: Arc<Surroundings>,
+    orders: OnceLock<Orders>,
 }
 
 /// What a node's worker is given to do.
@@ -113,6 +119,11 @@ enum Job {
     Connect {
         caller: Caller,
         ask: Connect,
+        reply: Box<dyn FnOnce(Reply) + Send>,
+    },
+    /// Have the workers of a table tell what they have.
+    Inspect {
+        table: u32,
         reply: Box<dyn FnOnce(Reply) + Send>,
     },
     /// Somebody may have to be fenced.
@@ -141,7 +152,10 @@ impl Control {
             jobs,
             inbound: (0..nodes).map(|_| Mutex::default()).collect(),
             bell: OnceLock::new(),
+            surroundings: Arc::default(),
+            orders: OnceLock::new(),
         });
+        hub.look_around();
         let port = listen.map(|address| Port::open(&address, hub.clone())).transpose()?;
         let mut control = Self { hub, port, workers: Vec::with_capacity(nodes) };
         for (number, queue) in queues.into_iter().enumerate() {
@@ -166,7 +180,19 @@ impl Control {
 /// The sessions that the node's last process left, whether they live or not.
 fn inherited(sessions: &Sessions) -> HashSet<Caller> {
     let all = sessions.living().into_iter().chain(sessions.dying());
-    all.map(Caller::Session).collect()
+    all.map(|session| caller_of(sessions, session)).collect()
+}
+
+fn no_node(node: u16) -> Reply {
+    Reply::Refused(Refused::new(Code::Other, format!("there is no node {node}")))
+}
+
+/// Who a session speaks for when it asks for connections.
+fn caller_of(sessions: &Sessions, session: Opened) -> Caller {
+    match sessions.is_workers(session) {
+        true => Caller::Worker(session),
+        false => Caller::Session(session),
+    }
 }
 
 impl Drop for Control {
@@ -209,14 +235,48 @@ impl Hub {
         }
     }
 
-    fn enqueue(&self, caller: Caller, ask: Connect, reply: Box<dyn FnOnce(Reply) + Send>) {
+    /// Has a connection let in; `reply` is told, and nobody waits.
+    pub fn enqueue(&self, caller: Caller, ask: Connect, reply: Box<dyn FnOnce(Reply) + Send>) {
         match self.jobs.get(ask.node as usize) {
             // A worker that has ended drops the job: the node stops.
             Some(queue) => drop(queue.send(Job::Connect { caller, ask, reply })),
-            None => {
-                let text = format!("there is no node {}", ask.node);
-                reply(Reply::Refused(Refused::new(Code::Other, text)));
-            }
+            None => reply(no_node(ask.node)),
+        }
+    }
+
+    /// What the workers of a table of this node have.
+    fn told_of(&self, table: u32) -> Result<Inspected, Refused> {
+        let (sender, told) = mpsc::channel();
+        // Whoever gave up waiting has dropped the receiver.
+        let answer = Box::new(move |inspected| drop(sender.send(inspected)));
+        if !self.orders.get().is_some_and(|orders| orders.inspect(table as usize, answer)) {
+            return Err(Refused::new(Code::Other, format!("table {table} has no workers there")));
+        }
+        let told = told.recv_timeout(ASK_TIMEOUT);
+        told.map_err(|_| Refused::new(Code::Away, "its workers have too much to do to tell"))
+    }
+
+    /// Has other nodes ask these workers.
+    pub fn set_orders(&self, orders: Orders) {
+        // It is set once, by the node that starts both.
+        let _ = self.orders.set(orders);
+    }
+
+    /// What the node's workers know of all nodes' memory.
+    pub fn surroundings(&self) -> &Arc<Surroundings> {
+        &self.surroundings
+    }
+
+    /// After a node was met: it may be the first time, or have come back with other memory.
+    fn look_around(&self) {
+        let known = self.roster.members();
+        if known.iter().any(Option::is_none) {
+            return;
+        }
+        match Memory::join(known, self.roster.own()) {
+            Ok(memory) => self.surroundings.publish(Arc::new(memory)),
+            // Its clients are told the same.
+            Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
         }
     }
 
@@ -233,7 +293,7 @@ impl Hub {
     fn touch(&self, node: usize, caller: Caller) -> Result<(), Refused> {
         let mut fences = self.fences();
         let lives = match caller {
-            Caller::Session(session) => self.sessions.lives(session),
+            Caller::Session(session) | Caller::Worker(session) => self.sessions.lives(session),
             Caller::Reader { .. } => fences.is_reading(&caller),
         };
         if !lives {
@@ -246,14 +306,16 @@ impl Hub {
     /// What a node has to fence now.
     fn owed(&self, node: usize) -> Vec<Caller> {
         let fences = self.fences();
-        let dying: Vec<_> = self.sessions.dying().into_iter().map(Caller::Session).collect();
+        let dying = self.sessions.dying().into_iter();
+        let dying: Vec<_> = dying.map(|it| caller_of(&self.sessions, it)).collect();
         fences.owed(node, &dying)
     }
 
     /// The clients of this node that live.
     fn living(&self) -> HashSet<Caller> {
         let fences = self.fences();
-        let sessions = self.sessions.living().into_iter().map(Caller::Session);
+        let sessions = self.sessions.living().into_iter();
+        let sessions = sessions.map(|it| caller_of(&self.sessions, it));
         sessions.chain(fences.readers()).collect()
     }
 
@@ -262,7 +324,7 @@ impl Hub {
         let mut fences = self.fences();
         change(&mut fences);
         for session in self.sessions.dying() {
-            if fences.is_clear(&Caller::Session(session))
+            if fences.is_clear(&caller_of(&self.sessions, session))
                 && let Some(how) = self.sessions.bury(session)
                 && let Some(bell) = self.bell.get()
             {
@@ -290,6 +352,15 @@ impl Courier for Hub {
             self.fences().enter(caller);
         }
         self.enqueue(caller, ask, Box::new(move |reply| post.send(token, reply)));
+    }
+
+    fn inspect(&self, node: u16, table: u32, post: Arc<Post>, token: u64) {
+        let reply = Box::new(move |reply| post.send(token, reply));
+        match self.jobs.get(usize::from(node)) {
+            // As of a connection.
+            Some(queue) => drop(queue.send(Job::Inspect { table, reply })),
+            None => reply(no_node(node)),
+        }
     }
 
     fn leave(&self, readers: Readers) {

@@ -12,6 +12,9 @@ pub(super) fn serve(hub: &Hub, jobs: &Receiver<Job>) {
         match job {
             Job::Stop => return,
             Job::Look => (),
+            Job::Inspect { table, reply } => {
+                reply(hub.told_of(table).map_or_else(Reply::Refused, Reply::Inspected));
+            }
             Job::Connect { caller, ask, reply } => {
                 let admitted = hub
                     .touch(own, caller)

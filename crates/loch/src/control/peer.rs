@@ -51,6 +51,7 @@ impl Peer {
                     let answer = self.connect(caller, ask);
                     reply(answer.map_or_else(Reply::Refused, |a| Reply::Connected { answer: a }));
                 }
+                Ok(Job::Inspect { table, reply }) => reply(self.inspect(table)),
                 Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
             }
             self.fence();
@@ -104,6 +105,7 @@ impl Peer {
         }
         hub.settle(|fences| fences.reconciled(node, &living));
         hub.roster.met(node, &welcome);
+        hub.look_around();
         Ok(link)
     }
 
@@ -143,6 +145,19 @@ impl Peer {
                 Err(Refused::new(Code::Away, "it answered out of turn"))
             }
         }
+    }
+
+    fn inspect(&mut self, table: u32) -> Reply {
+        let refused = match self.ask(&Ask::Inspect { table }, ADMIT_TIMEOUT) {
+            None => self.hub.roster.why_away(self.node),
+            Some(Told::Inspected(told)) => return Reply::Inspected(told),
+            Some(Told::Refused(refused)) => refused,
+            Some(other) => {
+                self.lose(out_of_turn(&other));
+                Refused::new(Code::Away, "it answered out of turn")
+            }
+        };
+        Reply::Refused(refused)
     }
 
     /// Has fenced whoever is to be.

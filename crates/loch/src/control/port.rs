@@ -228,6 +228,9 @@ impl Visit<'_> {
                 Ok(answer) => Told::Connected { answer },
                 Err(refused) => Told::Refused(refused),
             },
+            Ask::Inspect { table } => {
+                self.hub.told_of(table).map_or_else(Told::Refused, Told::Inspected)
+            }
             Ask::Ping { sessions_taken } => {
                 self.hub.roster.count_sessions(home, sessions_taken);
                 Told::Pong { sessions_taken: self.hub.roster.sessions_taken() }

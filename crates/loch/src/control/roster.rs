@@ -127,6 +127,16 @@ impl Roster {
         nodes.iter().map(|known| known.member.clone().filter(|_| known.up)).collect()
     }
 
+    /// The nodes of which something is known, whether they are up or not.
+    pub fn members(&self) -> Vec<Option<Member>> {
+        self.nodes().iter().map(|known| known.member.clone()).collect()
+    }
+
+    /// Whether a node is up, as far as is known.
+    pub fn is_up(&self, node: usize) -> bool {
+        self.nodes()[node].up
+    }
+
     /// What a client is told of a node.
     pub fn facts(&self, node: u16) -> Reply {
         let nodes = self.nodes();

@@ -43,9 +43,9 @@ pub(super) trait Desk {
     ) -> Option<Reply>;
     /// Ends the connections of readers.
     fn leave(&mut self, readers: Readers);
-    /// Has the workers of a table tell what they have. `None`: the reply comes later, to
+    /// Has the workers of a table at a node tell what they have. `None`: the reply comes later, to
     /// conversation `token`.
-    fn inspect(&mut self, token: u64, table: usize) -> Option<Reply>;
+    fn inspect(&mut self, token: u64, node: u16, table: u32) -> Option<Reply>;
 }
 
 /// A connection and what is known of its client.
@@ -207,11 +207,12 @@ impl Conversation {
                 desk.leave(Readers { visit: self.token, endpoint: Some(endpoint) });
                 self.say(&Reply::Closed {});
             }
-            (Request::Inspect { table }, Some(_)) => match desk.inspect(self.token, table as usize)
-            {
-                Some(reply) => self.say(&reply),
-                None => self.waiting = true,
-            },
+            (Request::Inspect { node, table }, Some(_)) => {
+                match desk.inspect(self.token, node, table) {
+                    Some(reply) => self.say(&reply),
+                    None => self.waiting = true,
+                }
+            }
         }
     }
 

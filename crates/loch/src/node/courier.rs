@@ -17,6 +17,8 @@ use crate::wire::{Connect, Reply};
 pub(crate) enum Caller {
     /// A session of the node; it may write.
     Session(Opened),
+    /// The session of a worker of the node, which replies to other nodes' clients.
+    Worker(Opened),
     /// A client without a session; it only reads.
     Reader {
         /// The conversation over which it asks.
@@ -39,6 +41,9 @@ pub(crate) trait Courier: Send + Sync {
     fn member(&self, node: u16) -> Reply;
     /// Has a connection let in; the reply goes to `post` under `token`.
     fn connect(&self, caller: Caller, ask: Connect, post: Arc<Post>, token: u64);
+    /// Has the workers of a table at another node tell what they have; the reply goes to `post` under
+    /// `token`.
+    fn inspect(&self, node: u16, table: u32, post: Arc<Post>, token: u64);
     /// Ends the connections of readers.
     fn leave(&self, readers: Readers);
     /// Sessions have ended: they are among the dying.

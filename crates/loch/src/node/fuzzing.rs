@@ -123,7 +123,7 @@ impl Desk for Lobby {
 
     fn leave(&mut self, _readers: Readers) {}
 
-    fn inspect(&mut self, _token: u64, _table: usize) -> Option<Reply> {
+    fn inspect(&mut self, _token: u64, _node: u16, _table: u32) -> Option<Reply> {
         Some(unconnected())
     }
 }

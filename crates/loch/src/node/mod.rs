@@ -24,9 +24,13 @@ mod lock;
 #[cfg(feature = "verbs")]
 mod network;
 mod server;
+#[cfg(feature = "verbs")]
+mod ties;
 
 #[cfg(all(test, feature = "verbs"))]
 mod network_tests;
+#[cfg(all(test, feature = "verbs"))]
+mod rights;
 #[cfg(test)]
 mod tests;
 
@@ -57,6 +61,7 @@ use region::Owned;
 use scrubber::{Reach, Scrubber, Shared};
 use server::{Counter, Server, StopSwitch};
 use sessions::Sessions;
+use workers::ground::Mapped;
 use workers::{Failure, Orders, Workers};
 
 /// A running node. Dropping it stops it in an orderly way, as [`Node::stop`].
@@ -102,7 +107,7 @@ struct Behind {
     own: Member,
     sessions: Arc<Sessions>,
     /// Before what they need: they end first.
-    workers: Option<(Workers, Neighbours)>,
+    workers: Option<(Workers, Option<Neighbours>)>,
     scrubber: Scrubber,
     #[cfg(feature = "verbs")]
     control: Option<(Control, DeviceChoice)>,
@@ -145,7 +150,7 @@ impl Node {
         let (door, region, pages) = prepare(plan)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let machine = machine(&own)?;
-        let behind = Behind::networked(network, own, region.warm, &machine)?;
+        let behind = Behind::networked(network, own, plan, region.warm, &machine)?;
         Self::serve(config, plan, door, region, pages, behind)
     }
 
@@ -265,7 +270,9 @@ impl Behind {
         let workers = if workers::are_needed(&own) {
             let surroundings = Arc::<Surroundings>::default();
             let neighbours = Neighbours::start(&own, &plan.cluster, surroundings.clone())?;
-            Some((Workers::start(&own, &plan.workers, &sessions, &surroundings)?, neighbours))
+            let (plan, ground) = (&plan.workers, Mapped { home: node });
+            let workers = Workers::start(&own, plan, &sessions, &surroundings, &ground)?;
+            Some((workers, Some(neighbours)))
         } else {
             None
         };
@@ -284,6 +291,7 @@ impl Behind {
     fn networked(
         network: Network,
         own: Member,
+        plan: &NodePlan,
         warm: bool,
         machine: &impl Machine,
     ) -> Result<Self, Error> {
@@ -294,7 +302,16 @@ impl Behind {
         if warm {
             scrubber.bell().ended(ended > 0);
         }
-        Ok(Self { own, sessions, workers: None, scrubber, control: Some((control, device)) })
+        let workers = if workers::are_needed(&own) {
+            let hub = control.hub();
+            let (ground, around) = (machine.ground(hub.clone()), hub.surroundings());
+            let workers = Workers::start(&own, &plan.workers, &sessions, around, &ground)?;
+            hub.set_orders(workers.orders().clone());
+            Some((workers, None))
+        } else {
+            None
+        };
+        Ok(Self { own, sessions, workers, scrubber, control: Some((control, device)) })
     }
 
     fn orders(&self) -> Orders {

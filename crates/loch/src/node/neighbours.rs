@@ -64,8 +64,12 @@ impl Surroundings {
         (state.0 > number).then(|| state.1.clone().map(|memory| (state.0, memory))).flatten()
     }
 
-    fn publish(&self, memory: Arc<Memory>) {
+    /// Makes all memory known, if it is other memory than before.
+    pub fn publish(&self, memory: Arc<Memory>) {
         let mut state = self.state.lock().expect("nothing panics while it is held");
+        if state.1.as_ref().is_some_and(|known| known.identities().eq(memory.identities())) {
+            return;
+        }
         *state = (state.0 + 1, Some(memory));
         self.changed.notify_all();
     }

@@ -4,14 +4,16 @@
 use std::sync::Arc;
 
 use loch_fabric::RegionId;
-use loch_fabric::verbs::{Device, Grant, Host, Offer, VerbsEndpoint};
+use loch_fabric::verbs::{Device, Grant, Host, Offer, Transport, VerbsEndpoint};
 use serde_json::Value;
 
 use super::courier::Caller;
 use super::scrubber::{Reach, Scrubber};
 use super::sessions::{Opened, Sessions};
+use super::ties::Connected;
+use super::workers::ground::Ground;
 use crate::Error;
-use crate::control::gate::{Admission, Gate, grants};
+use crate::control::gate::{Admission, Gate, all_of};
 use crate::control::network::Network;
 use crate::control::{Control, Hub, Parts};
 use crate::memory::{Member, Memory, TableView};
@@ -22,10 +24,14 @@ use crate::wire::{Code, Connect, Refused};
 pub(super) trait Machine {
     /// How the scrubber comes to memory.
     type Reach: Reach;
+    /// How workers do.
+    type Ground: Ground;
     /// What lets connections in.
     fn gate(&self) -> Arc<dyn Gate>;
     /// The scrubber's way.
     fn reach(&self, hub: Arc<Hub>) -> Self::Reach;
+    /// The workers' way.
+    fn ground(&self, hub: Arc<Hub>) -> Self::Ground;
 }
 
 /// Starts control plane and scrubber of a node.
@@ -76,7 +82,7 @@ impl Card {
         let endpoint =
             VerbsEndpoint::new(device.clone(), home, own.region().clone()).map_err(failed)?;
         for table in 0..own.tables.len() {
-            let grants = grants(own, table, true).expect("the table is there");
+            let grants = all_of(own, table);
             let offer = endpoint.offer(home).map_err(failed)?;
             drop(host.accept(&offer, &grants).map_err(failed)?);
         }
@@ -86,6 +92,7 @@ impl Card {
 
 impl Machine for Card {
     type Reach = Networked;
+    type Ground = Connected;
 
     fn gate(&self) -> Arc<dyn Gate> {
         self.host.clone()
@@ -94,9 +101,14 @@ impl Machine for Card {
     fn reach(&self, hub: Arc<Hub>) -> Networked {
         Networked { hub, device: self.device.clone(), own: self.own.clone() }
     }
+
+    fn ground(&self, hub: Arc<Hub>) -> Connected {
+        Connected::new(hub, self.device.clone(), self.host.clone(), self.own.clone())
+    }
 }
 
-struct Lent(Host);
+/// The node's memory, lent by way of its device.
+pub(super) struct Lent(pub Host);
 
 impl Gate for Lent {
     fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String> {
@@ -139,13 +151,14 @@ impl Reach for Networked {
                 node: member.header.node,
                 identity: member.header.identity,
                 table: number.expect("the table is this memory's") as u32,
+                unreliable: false,
                 offer: Value::Null,
             };
             let asked = |ask| {
                 let answer = self.hub.connect_own(Caller::Session(session), ask);
                 answer.map_err(|refused| of_refused(member, refused))
             };
-            connect(&endpoint, member, ask, asked)?;
+            connect(&endpoint, member, Transport::Reliable, ask, asked)?;
         }
         Ok(endpoint)
     }

@@ -11,6 +11,7 @@ use super::Node;
 use super::network::Machine;
 use super::scrubber::Reach;
 use super::sessions::Opened;
+use super::workers::ground::Mapped;
 use crate::connection::Connection;
 use crate::control::Hub;
 use crate::control::gate::Gate;
@@ -29,6 +30,7 @@ struct Nowhere;
 
 impl Machine for Deviceless {
     type Reach = Nowhere;
+    type Ground = Mapped;
 
     fn gate(&self) -> Arc<dyn Gate> {
         Arc::new(self.0.clone())
@@ -36,6 +38,10 @@ impl Machine for Deviceless {
 
     fn reach(&self, _hub: Arc<Hub>) -> Nowhere {
         Nowhere
+    }
+
+    fn ground(&self, _hub: Arc<Hub>) -> Mapped {
+        unreachable!("no table of these nodes has workers")
     }
 }
 
@@ -111,6 +117,7 @@ impl Hosts {
             node,
             identity: facts.identity,
             table: 0,
+            unreliable: false,
             offer: offer.into(),
         };
         connection.connect(ask, WAIT)

@@ -330,10 +330,15 @@ impl Desk for NodeDesk {
         }
     }
 
-    fn inspect(&mut self, token: u64, table: usize) -> Option<Reply> {
+    fn inspect(&mut self, token: u64, node: u16, table: u32) -> Option<Reply> {
         let post = self.post.clone();
+        if node != self.counter.welcome.node {
+            let Some(courier) = &self.counter.courier else { return Some(shared()) };
+            courier.inspect(node, table, post, token);
+            return None;
+        }
         let answer = move |told| post.send(token, Reply::Inspected(told));
-        if self.counter.orders.inspect(table, Box::new(answer)) {
+        if self.counter.orders.inspect(table as usize, Box::new(answer)) {
             return None;
         }
         let text = format!("table {table} has no workers here");

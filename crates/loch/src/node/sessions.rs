@@ -157,15 +157,23 @@ impl Sessions {
         Some(self.take(&mut slots, slot as u32, process))
     }
 
-    /// Opens the session of the worker whose slot it is. There is one worker of a slot at a time.
+    /// Opens the session of the worker whose slot it is; `None` while that of the worker before is
+    /// dying. There is one worker of a slot at a time.
     ///
     /// # Panics
     /// If it is no worker's slot, or the worker before has not ended.
-    pub fn open_worker(&self, slot: u32) -> Opened {
+    pub fn open_worker(&self, slot: u32) -> Option<Opened> {
         assert!(slot > self.last_client, "slot {slot} is a client's");
         let mut slots = self.slots();
-        assert!(slots[slot as usize].is_none(), "the worker of slot {slot} has not ended");
-        self.take(&mut slots, slot, Process::own())
+        let held = slots[slot as usize];
+        assert!(!held.is_some_and(|held| held.lives()), "the worker of slot {slot} has not ended");
+        held.is_none().then(|| self.take(&mut slots, slot, Process::own()))
+    }
+
+    /// Whether a session's slot is a worker's.
+    #[cfg(feature = "verbs")]
+    pub fn is_workers(&self, session: Opened) -> bool {
+        session.slot > self.last_client
     }
 
     /// Ends the session of a worker.

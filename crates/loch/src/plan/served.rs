@@ -373,14 +373,4 @@ mod tests {
         let store = TableConfig { mode: Some(TableMode::Store), ..table("herd") };
         assert!(field(store).contains("mode"));
     }
-
-    #[cfg(feature = "verbs")]
-    #[test]
-    fn over_a_network_nobody_serves_yet() {
-        for engine in SERVED {
-            let error = crate::plan::refuse_served(&[table(engine)]).unwrap_err().to_string();
-            assert!(error.contains("default") && error.contains(engine), "{error}");
-        }
-        assert!(crate::plan::refuse_served(&[table("nessie")]).is_ok());
-    }
 }

@@ -1,5 +1,7 @@
 //! The client of a table that workers serve, whatever its engine.
 
+#[cfg(feature = "verbs")]
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
@@ -10,23 +12,33 @@ use loch_engines::nessie_server::Served as Map;
 use loch_engines::operation::Value;
 use loch_engines::region::EngineId;
 use loch_engines::requests::{BySend, ByUnreliableWrite, Counts, Timing, WorkerId};
-use loch_engines::{herd, nessie, nessie_hybrid, nessie_server, pilaf};
-use loch_fabric::shm::{Peer, ShmEndpoint, ShmMessages};
-use loch_fabric::{
-    Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, VerbCount,
-};
+use loch_engines::{herd, nessie_hybrid, nessie_server, pilaf};
+use loch_fabric::shm::ShmMessages;
+#[cfg(feature = "verbs")]
+use loch_fabric::verbs::{Datagrams, VerbsEndpoint};
+use loch_fabric::{Buf, Fabric, Messages, RegionId, VerbCount};
 
 use super::endpoint::Patient;
 use super::layout::PILAF_SEND_BYTES_MAX;
-use super::whereabouts::Whereabouts;
+#[cfg(feature = "verbs")]
+use super::net::Verbs;
+use super::net::{Net, Shm};
+use super::whereabouts::{Inspector, Whereabouts};
+#[cfg(feature = "verbs")]
+use crate::attachment::Attachment;
 use crate::engine::name_of;
-use crate::limits::{RESEND_US, RETRY_PAUSE, RETRY_PAUSE_MAX};
+#[cfg(feature = "verbs")]
+use crate::lease::Lease;
+use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::memory::{Mailed, Memory, Parts, TableView};
+#[cfg(feature = "verbs")]
+use crate::remote::{Attempts, Ways, of_verbs};
 use crate::{ConnectOptions, Counters, Error, Usage};
 
 /// The client of a table, and how it asks what its nodes know.
-pub(crate) struct Served {
-    pub engine: Engine,
+pub(crate) struct Served<N: Net> {
+    pub engine: Engine<N>,
+    options: ConnectOptions,
     whereabouts: Whereabouts,
     table: String,
     /// The table's number.
@@ -36,30 +48,41 @@ pub(crate) struct Served {
     value_max: u64,
 }
 
-/// The clients of the engines, over shared memory.
-pub(crate) enum Engine {
-    Server(WithInspector),
-    Hybrid(nessie_hybrid::Client<Patient>),
-    Herd(herd::Client<Patient<ShmMessages>, ByUnreliableWrite>),
-    HerdBySend(herd::Client<Patient<ShmMessages>, BySend<Peer>>),
-    Pilaf(pilaf::Client<Patient<ShmMessages>>),
-    Observer(Observer),
+/// The clients of the engines.
+pub(crate) enum Engine<N: Net> {
+    Server(nessie_server::Client<Patient<N>>),
+    Hybrid(nessie_hybrid::Client<Patient<N>>),
+    Herd(herd::Client<Patient<N, N::Mail>, ByUnreliableWrite>),
+    HerdBySend(herd::Client<Patient<N, N::Mail>, BySend<PeerOf<N>>>),
+    Pilaf(pilaf::Client<Patient<N, N::Mail>>),
+    Observer(Observer<N>),
 }
 
-/// A client of nessie-server, and one that looks at the table's memory itself: for checks.
-pub(crate) struct WithInspector {
-    pub client: nessie_server::Client<Patient>,
-    inspector: nessie::Client<ShmEndpoint>,
+type PeerOf<N> = <<N as Net>::Mail as Messages>::Peer;
+
+/// An expression with the client of an engine, whichever it is.
+macro_rules! with_engine {
+    ($engine:expr, $client:ident => $with:expr, $observer:ident => $or:expr) => {
+        match $engine {
+            $crate::served::client::Engine::Server($client) => $with,
+            $crate::served::client::Engine::Hybrid($client) => $with,
+            $crate::served::client::Engine::Herd($client) => $with,
+            $crate::served::client::Engine::HerdBySend($client) => $with,
+            $crate::served::client::Engine::Pilaf($client) => $with,
+            $crate::served::client::Engine::Observer($observer) => $or,
+        }
+    };
 }
+pub(crate) use with_engine;
 
 /// A client of a table with mailboxes that was attached for reading: it has none.
-pub(crate) struct Observer {
-    fabric: ShmEndpoint,
+pub(crate) struct Observer<N: Net> {
+    fabric: Patient<N>,
     /// Of a pilaf table. The reads of herd are requests.
     reader: Option<pilaf::Reader>,
 }
 
-impl Observer {
+impl<N: Net> Observer<N> {
     pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         check_key(key)?;
         let reader = self.reader.as_ref().ok_or(EngineError::ReadOnly)?;
@@ -81,38 +104,141 @@ fn check_key(key: &[u8]) -> Result<(), EngineError> {
     }
 }
 
-impl Served {
-    /// The client of `table` that holds `session`, at node `home`.
+/// Whose client is opened, of which table, and how.
+pub(crate) struct Opening<'a> {
+    pub memory: &'a Memory,
+    pub table: &'a TableView,
+    pub home: usize,
+    pub session: Session,
+    pub options: &'a ConnectOptions,
+    pub whereabouts: Whereabouts,
+}
+
+impl Served<Shm> {
+    /// The client of a table, all of whose memory is mapped.
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`] if the session's slot is not one of the table's,
     /// [`Error::NodeUnreachable`] if a worker has not started.
-    pub fn open(
-        memory: &Memory,
-        table: &TableView,
-        home: usize,
-        session: Session,
-        options: &ConnectOptions,
-        whereabouts: Whereabouts,
-    ) -> Result<Self, Error> {
+    pub fn open(opening: Opening<'_>) -> Result<Self, Error> {
+        let Opening { memory, table, home, ref session, options, .. } = opening;
         if !session.is_observer() {
-            check_slot(memory, table, home, &session)?;
+            check_slot(memory, table, home, session)?;
             wait_for_workers(memory, table, home, options.connect_timeout)?;
         }
+        let slot = session.slot();
+        let mail = |mailed: &Mailed| {
+            let mailbox = mailed.client_mailbox(home as u16, slot);
+            ShmMessages::open(memory.regions(), mailbox).map_err(Error::Fabric)
+        };
+        Self::over(memory.endpoint(home), (), mail, opening)
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Served<Verbs> {
+    /// The client of a table whose nodes are on other hosts, but for its home.
+    ///
+    /// # Errors
+    /// As [`Ways::open`], and [`Error::SessionsExhausted`].
+    pub fn open(
+        attachment: &Arc<Attachment>,
+        memory: &Arc<Memory>,
+        table: &TableView,
+        lease: &Lease,
+        options: &ConnectOptions,
+    ) -> Result<Self, Error> {
+        let (home, session) = (attachment.home(), lease.session());
+        if !session.is_observer() {
+            check_slot(memory, table, home, &session)?;
+        }
+        let (attached, number) = (attachment.clone(), table.number);
+        let (fabric, ways) = Ways::open(attached, memory.clone(), number, lease, options)?;
+        let region_bytes = memory.nodes[home].as_ref().map_or(0, |it| it.header.region_bytes);
+        let whereabouts = Whereabouts::Attached(attachment.clone());
+        let opening = Opening { memory, table, home, session, options, whereabouts };
+        let mail = |_: &Mailed| {
+            let datagrams = Datagrams::new(&attachment.device()?);
+            datagrams.map_err(|error| of_verbs(error, region_bytes))
+        };
+        Self::over(fabric, ways, mail, opening)
+    }
+
+    /// The endpoint, and its connections.
+    fn linked(&self) -> (&VerbsEndpoint, &Ways) {
+        with_engine!(
+            &self.engine,
+            client => (client.fabric().bare(), client.fabric().patience()),
+            observer => (observer.fabric.bare(), observer.fabric.patience())
+        )
+    }
+
+    /// As [`Ways::begin`].
+    pub fn begin(&self) -> Attempts {
+        let (endpoint, ways) = self.linked();
+        ways.begin(endpoint)
+    }
+
+    /// As [`Ways::goes_on`].
+    pub async fn goes_on(&self, attempts: &mut Attempts, error: Option<&EngineError>) -> bool {
+        let (endpoint, ways) = self.linked();
+        ways.goes_on(endpoint, attempts, error).await
+    }
+
+    /// What is known of an error that is for want of a connection.
+    pub fn explain_network(&self, error: &EngineError) -> Option<Error> {
+        match error {
+            EngineError::Fabric(error) => self.linked().1.explain(*error),
+            error => self.explain(error),
+        }
+    }
+}
+
+impl<N: Net> Served<N> {
+    fn over(
+        fabric: N::Fabric,
+        patience: N::Patience,
+        mail: impl FnOnce(&Mailed) -> Result<N::Mail, Error>,
+        opening: Opening<'_>,
+    ) -> Result<Self, Error> {
+        let Opening { table, home, session, options, whereabouts, .. } = opening;
         let value_max = table.entry.geometry.value_bytes_max;
         let key_and_value_max = match table.engine() {
             EngineId::Herd => HERD_ITEM_BYTES_MAX,
             _ => usize::MAX,
         };
+        let timing = Timing { resend_us: N::RESEND_US, timeout_us: options.operation_timeout_us() };
         let engine = match &table.parts {
-            Parts::Served(map) => of_nessie(memory, table, home, session, options, map),
-            Parts::Mailed(mailed) => mailed_client(memory, table, home, session, options, mailed)
-                .map_err(Error::Fabric)?,
+            Parts::Served(map) => {
+                let fabric = Patient::new(fabric, patience, ());
+                of_nessie(fabric, table, session, options, timing, map)
+            }
+            Parts::Mailed(mailed) if session.is_observer() => {
+                let seed = table.entry.geometry.seed;
+                let is_pilaf = table.engine() == EngineId::Pilaf;
+                let reader =
+                    is_pilaf.then(|| pilaf::Reader::new(mailed.roots(), seed, timing.timeout_us));
+                let fabric = Patient::new(fabric, patience, ());
+                Engine::Observer(Observer { fabric, reader })
+            }
+            Parts::Mailed(mailed) => {
+                let fabric = Patient::new(fabric, patience, mail(mailed)?);
+                of_mailed(fabric, table, home, &session, timing, mailed)
+            }
             Parts::Nessie(_) => unreachable!("nobody serves it"),
         };
-        let engine_name = name_of(table.engine());
+        let (engine_name, options) = (name_of(table.engine()), options.clone());
         let (table, number) = (table.name.clone(), table.number);
-        Ok(Self { engine, whereabouts, table, number, engine_name, key_and_value_max, value_max })
+        Ok(Self {
+            engine,
+            options,
+            whereabouts,
+            table,
+            number,
+            engine_name,
+            key_and_value_max,
+            value_max,
+        })
     }
 
     /// Whether a value of such a length can be put under the key.
@@ -149,20 +275,17 @@ impl Served {
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Fabric`].
     pub async fn check(&self) -> Result<CheckReport, Failed> {
-        match &self.engine {
-            Engine::Server(served) => Ok(served.inspector.check().await?),
-            Engine::Hybrid(client) => Ok(client.reader().check().await?),
-            _ => {
-                let mut all = CheckReport::default();
-                for (node, told) in self.whereabouts.inspect(self.number)?.into_iter().enumerate() {
-                    all.slots += told.slots;
-                    all.values += told.entries;
-                    let broken = told.broken.into_iter();
-                    all.broken.extend(broken.map(|what| format!("node {node}: {what}")));
-                }
-                Ok(all)
-            }
+        if self.has_nessie_layout() {
+            return self.inspector()?.check().await;
         }
+        let mut all = CheckReport::default();
+        for (node, told) in self.whereabouts.inspect(self.number)?.into_iter().enumerate() {
+            all.slots += told.slots;
+            all.values += told.entries;
+            let broken = told.broken.into_iter();
+            all.broken.extend(broken.map(|what| format!("node {node}: {what}")));
+        }
+        Ok(all)
     }
 
     /// As [`Table::usage`](crate::Table::usage).
@@ -170,15 +293,20 @@ impl Served {
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Fabric`].
     pub async fn usage(&self) -> Result<Vec<Usage>, Failed> {
-        let client = match &self.engine {
-            Engine::Server(served) => &served.inspector,
-            Engine::Hybrid(client) => return usage_of(client.reader()).await,
-            _ => {
-                let told = self.whereabouts.inspect(self.number)?;
-                return Ok(told.iter().map(|told| told.usage()).collect());
-            }
-        };
-        usage_of(client).await
+        if self.has_nessie_layout() {
+            return self.inspector()?.usage().await;
+        }
+        let told = self.whereabouts.inspect(self.number)?;
+        Ok(told.iter().map(|told| told.usage()).collect())
+    }
+
+    fn has_nessie_layout(&self) -> bool {
+        matches!(self.engine, Engine::Server(_) | Engine::Hybrid(_))
+    }
+
+    /// A reader of the table's memory: the client itself need not have the right to.
+    fn inspector(&self) -> Result<Inspector, Error> {
+        self.whereabouts.inspector(self.number, &self.options)
     }
 
     /// As [`Table::counters`](crate::Table::counters).
@@ -189,7 +317,7 @@ impl Served {
             ..Counters::default()
         };
         match &self.engine {
-            Engine::Server(it) => of(it.client.counted(), it.client.counts()),
+            Engine::Server(client) => of(client.counted(), client.counts()),
             Engine::Hybrid(client) => {
                 let (reader, counters) =
                     (client.reader().counts(), of(client.counted(), client.counts()));
@@ -207,14 +335,7 @@ impl Served {
 
     /// Wall-clock time in milliseconds since the Unix epoch.
     pub fn wall_ms(&self) -> u64 {
-        match &self.engine {
-            Engine::Server(it) => it.client.fabric().wall_ms(),
-            Engine::Hybrid(client) => client.fabric().wall_ms(),
-            Engine::Herd(client) => client.fabric().wall_ms(),
-            Engine::HerdBySend(client) => client.fabric().wall_ms(),
-            Engine::Pilaf(client) => client.fabric().wall_ms(),
-            Engine::Observer(it) => it.fabric.wall_ms(),
-        }
+        with_engine!(&self.engine, it => it.fabric().wall_ms(), it => it.fabric.wall_ms())
     }
 
     /// Leaves nothing behind.
@@ -223,8 +344,6 @@ impl Served {
     /// The fabric's.
     pub async fn detach(&self) -> Result<(), EngineError> {
         match &self.engine {
-            // It shares its session with no other that would have begun an operation.
-            Engine::Server(it) => it.inspector.detach().await,
             Engine::Hybrid(client) => client.reader().detach().await,
             _ => Ok(()),
         }
@@ -247,14 +366,6 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         Self::Node(error)
     }
-}
-
-async fn usage_of<F: Fabric>(client: &nessie::Client<F>) -> Result<Vec<Usage>, Failed> {
-    let mut all = Vec::new();
-    for dti in 0..client.map().data_tables() {
-        all.push(client.usage(dti as u8).await?);
-    }
-    Ok(all)
 }
 
 /// Whether a session's slot is one of those whose clients can have the table open.
@@ -303,96 +414,51 @@ fn wait_for_workers(
     Ok(())
 }
 
-fn timing(options: &ConnectOptions) -> Timing {
-    Timing { resend_us: RESEND_US, timeout_us: options.operation_timeout_us() }
-}
-
 /// The client of a table of nessie that workers serve. Who only reads needs none: it reads as a
 /// client of nessie.
-fn of_nessie(
-    memory: &Memory,
+fn of_nessie<N: Net>(
+    fabric: Patient<N>,
     table: &TableView,
-    home: usize,
     session: Session,
     options: &ConnectOptions,
+    timing: Timing,
     map: &Map,
-) -> Engine {
-    let fabric = Patient::new(memory.endpoint(home), ());
-    let (map, timing) = (map.clone(), timing(options));
+) -> Engine<N> {
+    let map = map.clone();
     if table.engine() == EngineId::NessieHybrid {
         let client = nessie_hybrid::Client::new(fabric, map, session, options.cache, timing);
         return Engine::Hybrid(client);
     }
-    let table = map.table.clone();
-    let client = nessie_server::Client::new(fabric, map, &session, timing);
-    let timeout_us = options.operation_timeout_us();
-    let inspector =
-        nessie::Client::new(memory.endpoint(home), table, session, options.cache, timeout_us);
-    Engine::Server(WithInspector { client, inspector })
+    Engine::Server(nessie_server::Client::new(fabric, map, &session, timing))
 }
 
-fn mailed_client(
-    memory: &Memory,
+fn of_mailed<N: Net>(
+    fabric: Patient<N, N::Mail>,
     table: &TableView,
     home: usize,
-    session: Session,
-    options: &ConnectOptions,
+    session: &Session,
+    timing: Timing,
     mailed: &Mailed,
-) -> Result<Engine, FabricError> {
-    let (requests, geometry) = (&mailed.requests, &table.entry.geometry);
-    let (seed, is_pilaf) = (geometry.seed, table.engine() == EngineId::Pilaf);
-    let roots = || (0..geometry.nodes).map(|node| mailed.root(node)).collect();
-    if session.is_observer() {
-        let timeout_us = options.operation_timeout_us();
-        let reader = is_pilaf.then(|| pilaf::Reader::new(roots(), seed, timeout_us));
-        return Ok(Engine::Observer(Observer { fabric: memory.endpoint(home), reader }));
-    }
-    let node = home as u16;
-    let mailbox = mailed.client_mailbox(node, session.slot());
-    let messages = ShmMessages::open(memory.regions(), mailbox)?;
-    let workers = peers(&messages, mailed)?;
-    let fabric = Patient::new(memory.endpoint(home), messages);
-    let (map, timing) = (requests.clone(), timing(options));
-    if is_pilaf {
+) -> Engine<N> {
+    let (map, geometry) = (mailed.requests.clone(), &table.entry.geometry);
+    let (seed, workers) = (geometry.seed, BySend::seeking(&map));
+    if table.engine() == EngineId::Pilaf {
         let access = pilaf::Access {
-            roots: roots(),
+            roots: mailed.roots(),
             map,
             servers: workers,
             seed,
             value_bytes_max: geometry.value_bytes_max,
             send_bytes_max: PILAF_SEND_BYTES_MAX,
         };
-        let client = pilaf::Client::new(fabric, access, &session, timing);
-        return Ok(Engine::Pilaf(client));
+        return Engine::Pilaf(pilaf::Client::new(fabric, access, session, timing));
     }
-    let service = requests.area().service();
-    let to = BySend { workers, per_node: service.workers };
+    let (node, service) = (home as u16, *map.area().service());
     if service.request_bytes == 0 {
-        let by = to.clone();
-        let client = herd::Client::new(fabric, map, &session, node, by, to, timing, seed);
-        return Ok(Engine::HerdBySend(client));
+        let by = workers.clone();
+        let client = herd::Client::new(fabric, map, session, node, by, workers, timing, seed);
+        return Engine::HerdBySend(client);
     }
     let by = ByUnreliableWrite { home: RegionId(home as u8) };
-    let client = herd::Client::new(fabric, map, &session, node, by, to, timing, seed);
-    Ok(Engine::Herd(client))
-}
-
-/// All workers of a table, node by node, as a client knows them.
-fn peers(messages: &ShmMessages, mailed: &Mailed) -> Result<Vec<Peer>, FabricError> {
-    let area = mailed.requests.area();
-    let mut peers = Vec::new();
-    for node in 0..area.nodes() {
-        for worker in 0..area.service().workers {
-            let at = mailed.worker_mailbox(WorkerId { node, worker });
-            peers.push(messages.peer(&address_of(messages, at))?);
-        }
-    }
-    Ok(peers)
-}
-
-/// The address of a mailbox: on shared memory that is its place.
-fn address_of(messages: &ShmMessages, mailbox: RemoteAddr) -> MessageAddress {
-    let mut words = messages.address().words();
-    words[0] = mailbox.to_word();
-    MessageAddress::from_words(words)
+    Engine::Herd(herd::Client::new(fabric, map, session, node, by, workers, timing, seed))
 }

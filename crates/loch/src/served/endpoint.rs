@@ -2,32 +2,47 @@
 //!
 //! Who waits for a worker on a machine that has not a processor for each of them waits until the
 //! worker gets one. So a client that has polled for a while offers its own in between. A worker does
-//! that as well; see `node/workers/rest.rs`.
+//! that as well; see `node/workers/rest.rs`. Over a network a client that waits looks after its
+//! connections: without one neither its request arrives nor the reply.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::sync::Arc;
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::shm::{self, Region, ShmEndpoint, ShmMessages};
+use loch_fabric::shm::{self, Region, ShmMessages};
 use loch_fabric::{
     Buf, Caps, Counters, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr,
     UnreliableWrites,
 };
 
+use super::net::Net;
 use crate::limits::PATIENT_POLLS;
 
-/// A shared-memory endpoint whose pauses let others work, with messages `M`.
-pub(crate) struct Patient<M = ()> {
-    fabric: ShmEndpoint,
+/// An endpoint of `N` whose pauses let others work, with messages `M`.
+pub(crate) struct Patient<N: Net, M = ()> {
+    fabric: N::Fabric,
+    patience: N::Patience,
     messages: M,
     /// Pauses since something was last sent.
     pauses: Cell<u32>,
 }
 
-impl<M> Patient<M> {
-    pub fn new(fabric: ShmEndpoint, messages: M) -> Self {
-        Self { fabric, messages, pauses: Cell::new(0) }
+impl<N: Net, M> Patient<N, M> {
+    pub fn new(fabric: N::Fabric, patience: N::Patience, messages: M) -> Self {
+        Self { fabric, patience, messages, pauses: Cell::new(0) }
+    }
+
+    /// The endpoint without messages.
+    #[cfg(feature = "verbs")]
+    pub fn bare(&self) -> &N::Fabric {
+        &self.fabric
+    }
+
+    /// What is done in its pauses.
+    #[cfg(feature = "verbs")]
+    pub fn patience(&self) -> &N::Patience {
+        &self.patience
     }
 
     pub fn messages(&self) -> &M {
@@ -45,12 +60,12 @@ impl<M> Patient<M> {
         let pauses = self.pauses.get().wrapping_add(1);
         self.pauses.set(pauses);
         if pauses.is_multiple_of(PATIENT_POLLS) {
-            std::thread::yield_now();
+            N::wait(&self.fabric, &self.patience);
         }
     }
 }
 
-impl<M> Fabric for Patient<M> {
+impl<N: Net, M> Fabric for Patient<N, M> {
     #[inline]
     fn caps(&self) -> Caps {
         self.fabric.caps()
@@ -178,6 +193,14 @@ impl<M> Fabric for Patient<M> {
         self.fabric.raw(at, len)
     }
 
+    fn posted(&self) -> u64 {
+        self.fabric.posted()
+    }
+
+    fn is_settled(&self, mark: u64) -> bool {
+        self.fabric.is_settled(mark)
+    }
+
     #[inline]
     fn now_us(&self) -> u64 {
         self.fabric.now_us()
@@ -204,7 +227,7 @@ impl<M> Fabric for Patient<M> {
     }
 }
 
-impl<M> UnreliableWrites for Patient<M> {
+impl<N: Net, M> UnreliableWrites for Patient<N, M> {
     #[inline]
     fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
         self.sends();
@@ -212,7 +235,7 @@ impl<M> UnreliableWrites for Patient<M> {
     }
 }
 
-impl<M: Messages> Messages for Patient<M> {
+impl<N: Net, M: Messages> Messages for Patient<N, M> {
     type Peer = M::Peer;
 
     fn message_bytes_max(&self) -> usize {

@@ -3,6 +3,7 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `layout.rs` | the parts of a table of `herd` or `pilaf`, which have mailboxes |
+//! | `net.rs` | the fabrics, as clients of such tables use them |
 //! | `endpoint.rs` | an endpoint that lets workers have the processor, with messages |
 //! | `client.rs` | the client of a table, whatever its engine |
 //! | `whereabouts.rs` | how a table asks its nodes for what only they know |
@@ -10,4 +11,5 @@
 pub(crate) mod client;
 pub(crate) mod endpoint;
 pub(crate) mod layout;
+pub(crate) mod net;
 pub(crate) mod whereabouts;

@@ -168,7 +168,11 @@ impl Run {
         let process = self.world.add_process(home);
         self.incarnations += 1;
         let session = Session::new(home, number / u32::from(NODES), self.incarnations);
-        let replies = BySend { workers: self.workers.clone(), per_node: WORKERS };
+        // Every other client has to find out where workers receive.
+        let replies = match self.incarnations % 2 {
+            0 => BySend::new(&self.workers, WORKERS),
+            _ => BySend::seeking(&self.map),
+        };
         if self.setting.by_send {
             self.start_with(process, number, operations, &session, replies.clone(), replies);
         } else {

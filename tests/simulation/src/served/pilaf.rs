@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::pilaf::{Access, Client, Logging, Server, Shape};
-use loch_engines::requests::{Area, RequestMap, Service, WorkerId};
+use loch_engines::requests::{Area, BySend, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{ProcessId, SimEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
@@ -72,10 +72,16 @@ impl Engine for Pilaf {
     }
 
     fn client(&self, seat: Seat, setting: &Setting, workers: &[ProcessId]) -> Self::Client {
+        let servers: Vec<_> =
+            workers.iter().step_by(setting.service.workers.into()).copied().collect();
         let access = Access {
             roots: self.shapes.iter().map(|shape| shape.root).collect(),
             map: self.map.clone(),
-            servers: workers.iter().step_by(setting.service.workers.into()).copied().collect(),
+            // Some have to find out where servers receive.
+            servers: match self.draw >> 21 & 1 {
+                0 => BySend::new(&servers, 1),
+                _ => BySend::seeking(&self.map),
+            },
             seed: SEED,
             value_bytes_max: VALUE_BYTES_MAX,
             // Some requests are too long for that, or all, or none.

@@ -1,5 +1,6 @@
 //! The control plane on loopback TCP, with a gate that stands for the device.
 
+mod grants;
 mod hubs;
 mod links;
 pub(crate) mod rig;

@@ -96,11 +96,16 @@ pub fn secret(byte: u8) -> Credentials {
 
 /// The memory of node `node` of `nodes`.
 pub fn member(node: usize, nodes: usize, ways: u8) -> Member {
+    member_with(node, nodes, vec![TableConfig { ways, ..TableConfig::default() }])
+}
+
+/// The same, with these tables.
+pub fn member_with(node: usize, nodes: usize, tables: Vec<TableConfig>) -> Member {
     let config = EmbeddedConfig {
         nodes: nodes as u16,
         memory: ByteSize::new(4 << 20),
         sessions: 4,
-        tables: vec![TableConfig { ways, ..TableConfig::default() }],
+        tables,
         ..EmbeddedConfig::default()
     };
     let plan = plan::of_embedded(&config).unwrap().remove(node);
@@ -179,6 +184,7 @@ impl Rig {
             node: node as u16,
             identity: self.places[node].member.header.identity,
             table: 0,
+            unreliable: false,
             offer: offer.into(),
         };
         self.control(home).hub().connect_own(caller, ask)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::Gathering;
 use super::rest::Rest;
-use crate::limits::WORKER_TURNS;
+use crate::limits::{NEIGHBOUR_PAUSE, WORKER_TURNS};
 use crate::memory::Memory;
 use crate::node::neighbours::Surroundings;
 use crate::wire::Inspected;
@@ -75,6 +75,18 @@ impl Control {
         let (generation, memory) = self.surroundings.wait(|| self.failure.is_stopping())?;
         self.generation = generation;
         Some(memory)
+    }
+
+    /// What comes about sooner or later; `None` if the worker is to end before.
+    pub fn wait_for<T>(&self, mut it: impl FnMut() -> Option<T>) -> Option<T> {
+        while !self.failure.is_stopping() {
+            if let Some(there) = it() {
+                return Some(there);
+            }
+            // Whoever stops the workers unparks them.
+            std::thread::park_timeout(NEIGHBOUR_PAUSE);
+        }
+        None
     }
 
     /// The worker serves from now on.

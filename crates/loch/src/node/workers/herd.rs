@@ -1,20 +1,24 @@
 //! A worker of herd: one partition, in the memory of the node's process.
 
+use loch_engines::EngineError;
 use loch_engines::herd::storage::{Partition, Plan};
 use loch_engines::herd::{DEPTH_DEFAULT, Settings, Worker};
-use loch_fabric::RegionId;
+use loch_fabric::FabricError;
 use loch_fabric::lanes::block_on;
-use loch_fabric::shm::ShmEndpoint;
 
 use super::control::{Control, Next};
+use super::ground::Ground;
 use super::{Station, WorkerError};
-use crate::memory::{Mailed, Memory, Parts};
-use crate::served::endpoint::{Patient, WorkerMail};
+use crate::memory::Parts;
 use crate::served::layout::Extra;
 use crate::wire::Inspected;
 
 /// Serves until it is told to end.
-pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), WorkerError> {
+pub(super) fn serve(
+    station: &Station,
+    ground: &impl Ground,
+    control: &mut Control,
+) -> Result<(), WorkerError> {
     let Some(memory) = control.memory() else { return Ok(()) };
     let table = &memory.tables[station.table];
     let Parts::Mailed(mailed) = &table.parts else {
@@ -27,14 +31,23 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), Work
     // Fresh pages of the system are zeros, and it gives them when they are first used.
     let partition = Partition::new(vec![0u64; plan.words()], &plan);
     let settings = Settings { seed: table.entry.geometry.seed, depth: DEPTH_DEFAULT };
-    let fabric = fabric(&memory, station, mailed)?;
+    let fabric = ground.mail(&memory, table, mailed, station.id())?;
     let mut worker = Worker::open(fabric, &mailed.requests, station.id(), partition, settings)?;
     control.opened();
     loop {
-        let was_busy = block_on(worker.turn())?;
+        ground.tend_mail(worker.fabric());
+        let was_busy = match block_on(worker.turn()) {
+            // It could not lease versions, and has begun nothing.
+            Err(EngineError::Fabric(
+                FabricError::Unreachable { .. }
+                | FabricError::Unattached { .. }
+                | FabricError::OutcomeUnknown { .. },
+            )) => false,
+            turned => turned?,
+        };
         match control.after(was_busy) {
             Next::Turn => (),
-            Next::Attach(anew) => worker.fabric().messages().reopen(anew.regions())?,
+            Next::Attach(anew) => ground.attach(worker.fabric(), &anew)?,
             Next::Tell(order) => {
                 let report = worker.partition().check(settings.seed);
                 order.tell(Inspected {
@@ -49,18 +62,4 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), Work
             Next::Stop => return Ok(()),
         }
     }
-}
-
-/// What a worker with a mailbox works over: its own node's memory, and messages to all.
-pub(super) fn fabric(
-    memory: &Memory,
-    station: &Station,
-    mailed: &Mailed,
-) -> Result<Patient<WorkerMail>, WorkerError> {
-    let home = RegionId(station.home as u8);
-    let own = memory.nodes[station.home].as_ref().expect("a node knows itself");
-    let mut endpoint = ShmEndpoint::new(home);
-    endpoint.attach(home, own.region().clone());
-    let messages = WorkerMail::open(memory.regions(), mailed.worker_mailbox(station.id()))?;
-    Ok(Patient::new(endpoint, messages))
 }

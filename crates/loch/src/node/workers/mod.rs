@@ -20,6 +20,7 @@
 //!   sessions end at the next start, and the scrubber does the rest.
 
 mod control;
+pub(crate) mod ground;
 mod herd;
 mod nessie;
 mod pilaf;
@@ -48,6 +49,7 @@ use crate::wire::Inspected;
 
 pub(crate) use control::Failure;
 use control::{Control, Order};
+use ground::Ground;
 
 /// Why a worker cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,8 @@ enum WorkerError {
     Fabric(#[from] FabricError),
     #[error(transparent)]
     Server(#[from] ServerError),
+    #[error(transparent)]
+    Reach(#[from] Error),
     #[error("its log at {path} cannot be opened: {cause}", path = .path.display())]
     Log { path: PathBuf, cause: String },
     #[error("it cannot be bound to processor {core}: {cause}")]
@@ -141,6 +145,7 @@ impl Workers {
         plan: &WorkerPlan,
         sessions: &Arc<Sessions>,
         surroundings: &Arc<Surroundings>,
+        ground: &impl Ground,
     ) -> Result<Self, Error> {
         let stations = stations(own, plan, sessions);
         let failure = Arc::new(Failure::new(stations.len()));
@@ -155,9 +160,10 @@ impl Workers {
             let control =
                 Control::new(&plan.waiting, failure.clone(), surroundings.clone(), orders);
             let name = format!("loch-{}-{}", station.name, station.worker);
+            let ground = ground.clone();
             let thread = std::thread::Builder::new()
                 .name(name)
-                .spawn(move || work(&station, control))
+                .spawn(move || work(&station, &ground, control))
                 .map_err(Error::os("start a thread for", &own.socket))?;
             // What a nessie table holds is in memory for all to see.
             if !engine.has_nessie_layout() {
@@ -233,16 +239,16 @@ fn forget_incarnation(own: &Member, station: &Station) {
 }
 
 /// A worker's thread.
-fn work(station: &Station, mut control: Control) {
+fn work(station: &Station, ground: &impl Ground, mut control: Control) {
     let failure = control.failure().clone();
     let work = || -> Result<(), WorkerError> {
         if let Some(core) = station.core {
             bind(core)?;
         }
         match station.engine {
-            EngineId::Herd => herd::serve(station, &mut control),
-            EngineId::Pilaf => pilaf::serve(station, &mut control),
-            _ => nessie::serve(station, &mut control),
+            EngineId::Herd => herd::serve(station, ground, &mut control),
+            EngineId::Pilaf => pilaf::serve(station, ground, &mut control),
+            _ => nessie::serve(station, ground, &mut control),
         }
     };
     let what = match catch_unwind(AssertUnwindSafe(work)) {

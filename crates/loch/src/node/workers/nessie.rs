@@ -1,5 +1,6 @@
 //! A worker of nessie-server or nessie-hybrid: a client of its own node.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use loch_engines::epoch::Session;
@@ -9,6 +10,7 @@ use loch_fabric::RegionId;
 use loch_fabric::lanes::block_on;
 
 use super::control::{Control, Next};
+use super::ground::Ground;
 use super::{Station, WorkerError};
 use crate::CacheLimits;
 use crate::limits::{WORKER_DRAIN, WORKER_LANES, WORKER_OPERATION_US};
@@ -16,16 +18,24 @@ use crate::memory::{Memory, Parts};
 use crate::node::sessions::{End, Opened};
 
 /// Serves until it is told to end.
-pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), WorkerError> {
+pub(super) fn serve(
+    station: &Station,
+    ground: &impl Ground,
+    control: &mut Control,
+) -> Result<(), WorkerError> {
     let slot = station.slot.expect("such a worker has a session slot");
     let Some(mut memory) = control.memory() else { return Ok(()) };
     let mut first = true;
     loop {
-        let session = station.sessions.open_worker(slot);
-        let served = serve_in(&memory, station, control, session, &mut first);
+        // Over a network that of the worker before is fenced first.
+        let Some(session) = control.wait_for(|| station.sessions.open_worker(slot)) else {
+            return Ok(());
+        };
+        let served = serve_in(&memory, station, ground, control, session, &mut first);
         let how =
             if served.as_ref().is_ok_and(|(_, drained)| *drained) { End::Left } else { End::Died };
         station.sessions.close_worker(session, how);
+        ground.session_ended();
         match served?.0 {
             Next::Attach(anew) => memory = anew,
             _ => return Ok(()),
@@ -35,19 +45,20 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), Work
 
 /// Serves in this memory; what is next, and whether nothing was left unfinished.
 fn serve_in(
-    memory: &Memory,
+    memory: &Arc<Memory>,
     station: &Station,
+    ground: &impl Ground,
     control: &mut Control,
-    session: Opened,
+    opened: Opened,
     first: &mut bool,
 ) -> Result<(Next, bool), WorkerError> {
     let Parts::Served(map) = &memory.tables[station.table].parts else {
         unreachable!("a table of nessie that workers serve");
     };
     let home = RegionId(station.home as u8);
-    let session = Session::new(home, session.slot, session.incarnation);
+    let session = Session::new(home, opened.slot, opened.incarnation);
     let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
-    let endpoint = memory.endpoint(station.home);
+    let (endpoint, mut ties) = ground.endpoint(memory, station.table, opened)?;
     let client =
         nessie::Client::new(endpoint, map.table.clone(), session, cache, WORKER_OPERATION_US);
     let worker = Worker::open(client, map.clone(), station.id())?;
@@ -58,6 +69,7 @@ fn serve_in(
         let mut turns = worker.serve(WORKER_LANES);
         let next = loop {
             let was_busy = turns.turn()?;
+            ground.tend(&mut ties, worker.client().fabric());
             match control.after(was_busy) {
                 Next::Turn => (),
                 // What it has is in memory for all to see.

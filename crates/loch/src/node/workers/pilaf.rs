@@ -5,19 +5,24 @@ use std::fs::File;
 use loch_engines::log::Policy;
 use loch_engines::pilaf::{Logging, Server, Shape};
 use loch_engines::region::checksum;
+use loch_fabric::{Fabric, Messages};
 
 use super::control::{Control, Next, Order};
-use super::{Station, WorkerError, herd};
+use super::ground::Ground;
+use super::{Station, WorkerError};
 use crate::limits::{PILAF_COMPACT_BYTES, REGION_LOCK_TIMEOUT};
 use crate::memory::Parts;
 use crate::node::lock::lock_within;
-use crate::served::endpoint::{Patient, WorkerMail};
 use crate::served::layout::Extra;
 use crate::storage::FileStorage;
 use crate::wire::Inspected;
 
 /// Serves until it is told to end.
-pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), WorkerError> {
+pub(super) fn serve(
+    station: &Station,
+    ground: &impl Ground,
+    control: &mut Control,
+) -> Result<(), WorkerError> {
     let Some(memory) = control.memory() else { return Ok(()) };
     let table = &memory.tables[station.table];
     let Parts::Mailed(mailed) = &table.parts else {
@@ -36,13 +41,14 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), Work
         node: station.home as u8,
     };
     let (_lock, logging) = open_log(station)?.unzip();
-    let fabric = herd::fabric(&memory, station, mailed)?;
+    let fabric = ground.mail(&memory, table, mailed, station.id())?;
     let mut server = Server::open(fabric, &mailed.requests, node, shape, logging)?;
     let recovered = server.recovered();
     tracing::info!(table = station.name, ?recovered, "the table is open");
     control.opened();
     let mut orders: Vec<Order> = Vec::new();
     loop {
+        ground.tend_mail(server.fabric());
         let was_busy = server.turn()?;
         // What is prepared and not committed is neither there nor not there.
         if !was_busy && !orders.is_empty() {
@@ -51,7 +57,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), Work
         }
         match control.after(was_busy) {
             Next::Turn => (),
-            Next::Attach(anew) => server.fabric().messages().reopen(anew.regions())?,
+            Next::Attach(anew) => ground.attach(server.fabric(), &anew)?,
             Next::Tell(order) => orders.push(order),
             Next::Stop => break,
         }
@@ -59,7 +65,9 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<(), Work
     Ok(server.close()?)
 }
 
-fn inspect(server: &Server<Patient<WorkerMail>, FileStorage>) -> Result<Inspected, WorkerError> {
+fn inspect<F: Fabric + Messages>(
+    server: &Server<F, FileStorage>,
+) -> Result<Inspected, WorkerError> {
     let report = server.store().check(server.fabric())?;
     let slots = server.store().slots();
     let index_bytes = slots * loch_engines::pilaf::layout::LINE_BYTES;

@@ -152,7 +152,7 @@ impl<W: Ways> Baseline for Echo<W> {
         timing: Timing,
     ) -> Client<F, W> {
         let area = self.map.area();
-        let to = BySend { workers: workers.to_vec(), per_node: area.service().workers };
+        let to = BySend::new(workers, area.service().workers);
         let requests = W::requests::<F>(session.home(), &to);
         let replies = W::replies::<F>(&to, &self.map, area.client(host, session.slot()));
         let requester = Requester::new(self.map.clone(), session, host, requests, replies, timing);

@@ -9,7 +9,7 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::pilaf::{self, Access, NoStorage, Server, Shape};
-use loch_engines::requests::{RequestMap, Timing, WorkerId};
+use loch_engines::requests::{BySend, RequestMap, Timing, WorkerId};
 use loch_fabric::Buf;
 
 use super::{Baseline, Place, Serve, Thread, check_datagrams, requests};
@@ -87,7 +87,7 @@ impl Baseline for VerbsOnly {
         let access = Access {
             roots: self.shapes.iter().map(|shape| shape.root).collect(),
             map: self.map.clone(),
-            servers: workers.to_vec(),
+            servers: BySend::new(workers, 1),
             seed: self.shapes[0].seed,
             value_bytes_max: self.shapes[0].value_bytes_max,
             send_bytes_max: fabric.message_bytes_max(),

@@ -77,7 +77,7 @@ impl Design for Herd {
     fn client(&self, seat: Seat, workers: &[ProcessId]) -> Client {
         let (host, home) = (seat.host(self.costs), seat.home);
         let per_node = self.map.area().service().workers;
-        let workers = BySend { workers: workers.to_vec(), per_node };
+        let workers = BySend::new(workers, per_node);
         let requests = ByUnreliableWrite { home };
         let (map, session) = (self.map.clone(), &seat.session);
         herd::Client::new(

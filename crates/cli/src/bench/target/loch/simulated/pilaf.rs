@@ -9,7 +9,7 @@ use loch::VerbCount;
 use loch_engines::EngineError;
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::pilaf::{self, Access, Logging, NoStorage, Server, Shape};
-use loch_engines::requests::{Area, RequestMap, Service, WorkerId};
+use loch_engines::requests::{Area, BySend, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{DATAGRAM_BYTES_MAX, ProcessId};
 use loch_fabric::{Buf, RemoteAddr};
 
@@ -83,7 +83,7 @@ impl Design for Pilaf {
         let access = Access {
             roots: self.shapes.iter().map(|shape| shape.root).collect(),
             map: self.map.clone(),
-            servers: workers.to_vec(),
+            servers: BySend::new(workers, 1),
             seed: self.shapes[0].seed,
             value_bytes_max: self.shapes[0].value_bytes_max,
             send_bytes_max: DATAGRAM_BYTES_MAX,

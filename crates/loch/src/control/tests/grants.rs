@@ -1,0 +1,110 @@
+//! What the clients of each engine may do with a node's memory.
+
+use loch_engines::region::STAMP_OFFSET;
+use loch_fabric::verbs::{Access, Grant};
+
+use super::rig::member_with;
+use crate::TableConfig;
+use crate::control::gate::grants;
+use crate::memory::{Member, Parts};
+use crate::node::courier::Caller;
+use crate::node::sessions::Opened;
+
+const HOME: u16 = 1;
+const SLOT: u32 = 2;
+
+fn of_slot(slot: u32) -> Opened {
+    Opened { slot, incarnation: 7 }
+}
+
+fn member(engine: &str) -> Member {
+    let table = TableConfig { engine: engine.into(), ..TableConfig::default() };
+    member_with(0, 2, vec![table])
+}
+
+fn granted(member: &Member, caller: Caller) -> Vec<Grant> {
+    let mut grants = grants(member, 0, HOME, caller).unwrap();
+    grants.sort_unstable();
+    grants
+}
+
+/// Whether `offset` may be used so.
+fn may(grants: &[Grant], offset: u64, access: Access) -> bool {
+    let there = |g: &&Grant| (g.offset..g.offset + g.len).contains(&offset);
+    grants.iter().find(there).is_some_and(|grant| grant.access.includes(access))
+}
+
+#[test]
+fn a_client_writes_its_own_request_slots_and_nothing_else() {
+    for engine in ["nessie-server", "nessie-hybrid", "pilaf", "herd"] {
+        let own = member(engine);
+        let parts = own.parts(0).unwrap();
+        let requests = parts.requests().unwrap();
+        let (area, base) = (requests.area(), requests.base(0).offset());
+        let grants = granted(&own, Caller::Session(of_slot(SLOT)));
+        let slots = area.request_slots_of(0, area.client(HOME, SLOT));
+        let writable: Vec<_> = grants.iter().filter(|g| g.access != Access::Read).collect();
+        let expected = Grant {
+            offset: base + slots.start,
+            len: slots.end - slots.start,
+            access: Access::Full,
+        };
+        assert_eq!(writable, [&expected], "{engine}");
+        for other in [area.client(0, SLOT), area.client(HOME, SLOT + 1)] {
+            let theirs = base + area.request_slots_of(0, other).start;
+            assert!(!may(&grants, theirs, Access::ReadAtomic), "{engine}: slots of client {other}");
+        }
+    }
+}
+
+#[test]
+fn a_client_reads_what_its_gets_need() {
+    for (engine, table) in
+        [("nessie-server", false), ("nessie-hybrid", true), ("pilaf", true), ("herd", false)]
+    {
+        let own = member(engine);
+        let grants = granted(&own, Caller::Session(of_slot(SLOT)));
+        let entry = &own.tables[0];
+        // The first byte of nessie's part, and the last of pilaf's.
+        let at = if engine.starts_with("nessie") { entry.offset } else { entry.end() - 1 };
+        assert_eq!(may(&grants, at, Access::Read), table, "{engine}: the table");
+        assert!(!may(&grants, at, Access::ReadAtomic), "{engine}: the table");
+        assert!(!may(&grants, STAMP_OFFSET, Access::ReadAtomic), "{engine}: stamps");
+        let lines = own.parts(0).unwrap().requests().unwrap().base(0).offset();
+        let sends = matches!(own.parts(0), Some(Parts::Mailed(_)));
+        assert_eq!(may(&grants, lines, Access::Read), sends, "{engine}: where workers receive");
+    }
+}
+
+#[test]
+fn a_worker_of_another_node_has_the_reply_slots_and_a_scrubber_the_table() {
+    let own = member("nessie-server");
+    let requests = own.parts(0).unwrap().requests().unwrap().clone();
+    let base = requests.base(0).offset();
+    let replies = requests.area().reply_slots();
+    let of_worker = granted(&own, Caller::Worker(of_slot(5)));
+    let expected = Grant {
+        offset: base + replies.start,
+        len: replies.end - replies.start,
+        access: Access::Full,
+    };
+    assert_eq!(of_worker, [expected]);
+    let of_scrubber = granted(&own, Caller::Session(of_slot(0)));
+    assert!(may(&of_scrubber, own.tables[0].offset, Access::Full));
+    let reader = Caller::Reader { visit: 1, endpoint: 1 };
+    assert!(granted(&own, reader).iter().all(|grant| grant.access == Access::Read));
+}
+
+#[test]
+fn who_has_no_slots_is_refused() {
+    let own = member("nessie-server");
+    for (table, home, caller) in [
+        (0, HOME, Caller::Session(of_slot(5))),
+        (0, 2, Caller::Session(of_slot(SLOT))),
+        (1, HOME, Caller::Session(of_slot(SLOT))),
+        (1, HOME, Caller::Worker(of_slot(5))),
+    ] {
+        assert!(grants(&own, table, home, caller).is_err(), "{table}, {home}, {caller:?}");
+    }
+    assert!(grants(&member("nessie"), 0, HOME, Caller::Worker(of_slot(5))).is_err());
+}

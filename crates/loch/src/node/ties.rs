@@ -1,0 +1,271 @@
+//! The connections of a worker: to its own node's card, for atomics, and to the nodes of its clients,
+//! into whose memory it WRITEs replies.
+//!
+//! # Invariants
+//! 1. A worker waits for nobody: other nodes are asked by the control plane's threads, and what they
+//!    answer is looked at between two turns.
+//! 2. A connection takes the place of another when the other one's passive end is gone: at home it is
+//!    the worker's own, elsewhere the gate sees to it.
+//!
+//! # Faults
+//! A connection breaks, or its node is away: replies over it are lost, and their clients ask again;
+//! it is made again when the node is up. A node that comes back with other memory is attached anew
+//! ([`Surroundings`](super::neighbours::Surroundings)).
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::Instant;
+
+use loch_engines::requests::WorkerId;
+use loch_fabric::RegionId;
+use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, VerbsError};
+
+use super::courier::Caller;
+use super::network::Lent;
+use super::sessions::Opened;
+use super::workers::ground::Ground;
+use crate::Error;
+use crate::control::Hub;
+use crate::control::gate::all_of;
+use crate::limits::RECONNECT_PAUSE;
+use crate::memory::{Mailed, Member, Memory, TableView};
+use crate::node::courier::Courier;
+use crate::remote::{of_answer, of_verbs};
+use crate::served::endpoint::Patient;
+use crate::served::net::Net;
+use crate::wire::{Connect, Reply};
+
+/// A node's device, as its workers use it.
+#[derive(Clone)]
+pub(super) struct Connected {
+    hub: Arc<Hub>,
+    device: Arc<Device>,
+    host: Arc<Lent>,
+    own: Member,
+}
+
+/// The connections of one worker.
+pub(super) struct Ties {
+    memory: Arc<Memory>,
+    caller: Opened,
+    home: HomeTie,
+    /// By node; that of the worker's own is `home`.
+    ties: Vec<Tie>,
+}
+
+/// A worker's connection to its own node's card. Both ends are this process's.
+pub(super) struct HomeTie {
+    host: Arc<Lent>,
+    own: Member,
+    table: usize,
+    /// The passive end, if there is one.
+    end: RefCell<Option<Accepted>>,
+    /// When to try again.
+    due: Cell<Instant>,
+}
+
+/// What a worker that sends its replies works over: its own node's memory, and datagrams.
+pub(super) struct Alone;
+
+impl Net for Alone {
+    type Fabric = VerbsEndpoint;
+    type Mail = Datagrams;
+    type Patience = HomeTie;
+    /// It waits for no reply.
+    const RESEND_US: u64 = u64::MAX;
+
+    fn wait(endpoint: &VerbsEndpoint, home: &HomeTie) {
+        home.mend(endpoint);
+    }
+}
+
+/// One connection.
+enum Tie {
+    /// There is none; when to try.
+    Lacking(Instant),
+    /// Its node was asked.
+    Asked(Receiver<Reply>),
+    /// There is one, unless it broke.
+    Made,
+}
+
+impl HomeTie {
+    /// Makes the connection if there is none, or it broke.
+    fn mend(&self, endpoint: &VerbsEndpoint) {
+        let home = RegionId(self.own.header.node as u8);
+        let is_made = self.end.borrow().is_some() && !endpoint.broken().contains(&home);
+        if is_made || Instant::now() < self.due.get() {
+            return;
+        }
+        if let Err(error) = self.make(endpoint, home) {
+            tracing::debug!(%error, "a worker has no connection to its own node's card");
+            self.due.set(Instant::now() + RECONNECT_PAUSE);
+        }
+    }
+
+    fn make(&self, endpoint: &VerbsEndpoint, home: RegionId) -> Result<(), VerbsError> {
+        let offer = endpoint.offer(home)?;
+        // Before another takes its place.
+        self.end.take();
+        let (end, answer) = self.host.0.accept(&offer, &all_of(&self.own, self.table))?;
+        endpoint.connect(home, self.own.header.region_bytes, &answer)?;
+        self.end.replace(Some(end));
+        Ok(())
+    }
+}
+
+impl Connected {
+    pub fn new(hub: Arc<Hub>, device: Arc<Device>, host: Arc<Lent>, own: Member) -> Self {
+        Self { hub, device, host, own }
+    }
+
+    fn home(&self) -> RegionId {
+        RegionId(self.own.header.node as u8)
+    }
+
+    fn home_tie(&self, table: usize) -> HomeTie {
+        HomeTie {
+            host: self.host.clone(),
+            own: self.own.clone(),
+            table,
+            end: RefCell::default(),
+            due: Cell::new(Instant::now()),
+        }
+    }
+
+    fn new_endpoint(&self) -> Result<VerbsEndpoint, Error> {
+        let (home, region) = (self.home(), self.own.region().clone());
+        VerbsEndpoint::new(self.device.clone(), home, region)
+            .map_err(|error| of_verbs(error, self.own.header.region_bytes))
+    }
+
+    /// Goes on with one connection as far as that is possible now.
+    fn tend_one(&self, ties: &mut Ties, endpoint: &VerbsEndpoint, node: usize) {
+        let next = match &ties.ties[node] {
+            Tie::Made => return,
+            Tie::Lacking(until) if Instant::now() < *until => return,
+            Tie::Lacking(_) => self.ask(ties, endpoint, node),
+            Tie::Asked(answer) => match answer.try_recv() {
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => Ok(later()),
+                Ok(reply) => self.take(&ties.memory, endpoint, node, reply),
+            },
+        };
+        ties.ties[node] = next.unwrap_or_else(|error| {
+            tracing::debug!(node, %error, "a worker has no connection to a node");
+            later()
+        });
+    }
+
+    /// Has a node asked for a connection.
+    fn ask(&self, ties: &Ties, endpoint: &VerbsEndpoint, node: usize) -> Result<Tie, Error> {
+        if !self.hub.roster.is_up(node) {
+            return Ok(later());
+        }
+        let header = &ties.memory.nodes[node].as_ref().expect("all nodes are known").header;
+        let offer = endpoint.offer(RegionId(node as u8));
+        let offer = offer.map_err(|error| of_verbs(error, header.region_bytes))?;
+        let ask = Connect {
+            session: None,
+            endpoint: 0,
+            node: header.node,
+            identity: header.identity,
+            table: ties.home.table as u32,
+            unreliable: false,
+            offer: serde_json::to_value(&offer).expect("an offer is plain data"),
+        };
+        let (sender, answer) = mpsc::channel();
+        // A worker that has ended does not care.
+        let reply = move |reply| drop(sender.send(reply));
+        self.hub.enqueue(Caller::Worker(ties.caller), ask, Box::new(reply));
+        Ok(Tie::Asked(answer))
+    }
+
+    fn take(
+        &self,
+        memory: &Memory,
+        endpoint: &VerbsEndpoint,
+        node: usize,
+        reply: Reply,
+    ) -> Result<Tie, Error> {
+        let member = memory.nodes[node].as_ref().expect("all nodes are known");
+        let answer: Answer = match reply {
+            Reply::Connected { answer } => of_answer(&answer, &member.socket)?,
+            Reply::Refused(refused) => {
+                let (socket, reason) = (member.socket.clone(), refused.text);
+                return Err(Error::Refused { socket, reason });
+            }
+            other => unreachable!("{other:?} is no reply to who wants to be connected"),
+        };
+        let bytes = member.header.region_bytes;
+        let connected = endpoint.connect(RegionId(node as u8), bytes, &answer);
+        connected.map_err(|error| of_verbs(error, bytes))?;
+        Ok(Tie::Made)
+    }
+}
+
+fn later() -> Tie {
+    Tie::Lacking(Instant::now() + RECONNECT_PAUSE)
+}
+
+impl Ground for Connected {
+    type Endpoint = VerbsEndpoint;
+    type Ties = Ties;
+    type Mail = Patient<Alone, Datagrams>;
+
+    fn endpoint(
+        &self,
+        memory: &Arc<Memory>,
+        table: usize,
+        session: Opened,
+    ) -> Result<(VerbsEndpoint, Ties), Error> {
+        let (endpoint, now) = (self.new_endpoint()?, Instant::now());
+        let mut ties = Ties {
+            memory: memory.clone(),
+            caller: session,
+            home: self.home_tie(table),
+            ties: memory.nodes.iter().map(|_| Tie::Lacking(now)).collect(),
+        };
+        self.tend(&mut ties, &endpoint);
+        Ok((endpoint, ties))
+    }
+
+    fn tend(&self, ties: &mut Ties, endpoint: &VerbsEndpoint) {
+        for region in endpoint.broken() {
+            let tie = &mut ties.ties[usize::from(region.0)];
+            if matches!(tie, Tie::Made) {
+                *tie = Tie::Lacking(Instant::now());
+            }
+        }
+        ties.home.mend(endpoint);
+        for node in (0..ties.ties.len()).filter(|node| RegionId(*node as u8) != self.home()) {
+            self.tend_one(ties, endpoint, node);
+        }
+    }
+
+    fn session_ended(&self) {
+        self.hub.sessions_ended();
+    }
+
+    fn mail(
+        &self,
+        _: &Memory,
+        table: &TableView,
+        _: &Mailed,
+        _: WorkerId,
+    ) -> Result<Self::Mail, Error> {
+        let datagrams = Datagrams::new(&self.device);
+        let datagrams = datagrams.map_err(|error| of_verbs(error, self.own.header.region_bytes))?;
+        Ok(Patient::new(self.new_endpoint()?, self.home_tie(table.number), datagrams))
+    }
+
+    /// Replies go where requests came from.
+    fn attach(&self, _: &Self::Mail, _: &Memory) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn tend_mail(&self, mail: &Self::Mail) {
+        mail.patience().mend(mail.bare());
+    }
+}
