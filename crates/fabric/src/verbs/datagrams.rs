@@ -6,6 +6,12 @@
 //! 2. Message `n` leaves from send buffer `n % SENDS`, and there are never more than `SENDS` under
 //!    way; of any `SIGNAL_EVERY` in a row one is signaled, so a full queue moves on.
 //! 3. The queue pair is destroyed before its buffers are deregistered: fields are dropped in order.
+//! 4. A queue pair that failed is started anew when the card has no receive buffer any more and all
+//!    completions were polled: so no buffer is posted twice.
+//!
+//! # Faults
+//! A port that goes down takes a queue pair that sends into its error state, for good. It is started
+//! anew under its number, so its address stays; what was under way is lost, as messages may be.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -51,6 +57,10 @@ struct Inner {
     /// Messages sent, and those of them whose buffers are free again.
     sent: u32,
     done: u32,
+    /// Receive buffers that the card has.
+    posted: usize,
+    /// The queue pair is in its error state.
+    failed: bool,
     /// What came in and was not taken: the sender, the buffer, and bytes.
     arrived: VecDeque<(Peer, u16, usize)>,
     completions: Box<[Completion; BATCH]>,
@@ -104,6 +114,8 @@ impl Datagrams {
             chain: Chain::new(),
             sent: 0,
             done: 0,
+            posted: 0,
+            failed: false,
             arrived: VecDeque::with_capacity(RECEIVES),
             completions: Box::new([Completion::none(); BATCH]),
             empty_polls: 0,
@@ -187,7 +199,9 @@ impl Inner {
         let local = Local { start, len: RECEIVE_BYTES as u32, lkey: self.mr.lkey() };
         // SAFETY: registered for as long as the queue pair lives (invariant 3), and left alone
         // until its completion was polled (invariant 1).
-        unsafe { self.qp.post_receive(&Receive { id: RECEIVED | u64::from(index), local }) }
+        unsafe { self.qp.post_receive(&Receive { id: RECEIVED | u64::from(index), local })? };
+        self.posted += 1;
+        Ok(())
     }
 
     /// Takes completions.
@@ -199,17 +213,49 @@ impl Inner {
         for index in 0..count {
             let completion = self.completions[index];
             let id = completion.id();
+            self.posted -= usize::from(id & RECEIVED != 0);
             if completion.status() != Status::Done {
-                // Only this end's own failure comes to this: the queue pair is of no more use, and
-                // messages are lost, as they may be.
-                tracing::error!(status = ?completion.status(), "datagrams failed");
+                self.fail(completion.status());
             }
             if id & RECEIVED == 0 {
-                self.done = (id as u32).wrapping_add(1);
+                // Of a queue pair that was started anew meanwhile it may be an old one.
+                let next = (id as u32).wrapping_add(1);
+                if next.wrapping_sub(self.done) <= self.sent.wrapping_sub(self.done) {
+                    self.done = next;
+                }
             } else if completion.status() == Status::Done {
                 self.take_in(&completion, id as u16);
             }
         }
+        if self.failed && self.posted == 0 && count == 0 {
+            self.start_anew();
+        }
+    }
+
+    /// Has the card give back all buffers. Only this end's own failure comes to this.
+    #[cold]
+    fn fail(&mut self, status: Status) {
+        if std::mem::replace(&mut self.failed, true) {
+            return;
+        }
+        tracing::warn!(?status, "datagrams failed: they are started anew");
+        if let Err(error) = self.qp.stop() {
+            tracing::error!(%error, "cannot stop a QP for datagrams");
+        }
+    }
+
+    /// Invariant 4.
+    #[cold]
+    fn start_anew(&mut self) {
+        let (port, psn) = (self.device.describe().port, rand::rng().next_u32() >> 8);
+        let opened = self.qp.reset().and_then(|()| self.qp.open(port, DATAGRAM_QKEY, psn));
+        if let Err(error) = opened {
+            return tracing::debug!(%error, "cannot start a QP for datagrams anew");
+        }
+        (self.failed, self.done) = (false, self.sent);
+        let kept = |index| self.arrived.iter().any(|(_, kept, _)| *kept == index);
+        let free: Vec<u16> = (0..RECEIVES as u16).filter(|index| !kept(*index)).collect();
+        free.into_iter().for_each(|index| self.give_back(index));
     }
 
     /// Finds out who sent what is in a receive buffer.
@@ -232,6 +278,10 @@ impl Inner {
     }
 
     fn give_back(&mut self, index: u16) {
+        if self.failed {
+            // It is posted when the queue pair is started anew.
+            return;
+        }
         if let Err(error) = self.post_receive(index) {
             tracing::error!(%error, "cannot post a receive buffer");
         }
@@ -351,6 +401,13 @@ impl Messages for Datagrams {
             return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });
         }
         let inner = &mut *self.inner.borrow_mut();
+        if inner.failed {
+            inner.progress();
+        }
+        if inner.failed {
+            // All are lost, as messages may be.
+            return Ok(());
+        }
         for (to, bytes) in messages {
             if inner.chain.is_full() || inner.sent.wrapping_sub(inner.done) as usize == SENDS {
                 inner.post();

@@ -195,6 +195,12 @@ impl Qp {
         self.modify(&mut attr, what)
     }
 
+    /// Makes a queue pair as new, but for its number. What was posted to it is forgotten, and has no
+    /// completions.
+    pub fn reset(&self) -> io::Result<()> {
+        self.modify(&mut no_attr(ffi::ibv_qp_state::IBV_QPS_RESET), mask::IBV_QP_STATE)
+    }
+
     /// Makes a new UD queue pair ready.
     pub fn open(&self, port: u8, qkey: u32, psn: u32) -> io::Result<()> {
         assert!(self.kind == Kind::Ud, "the others are connected");
