@@ -74,6 +74,7 @@ row "READ, RC, two hosts" 2 vm/pair ib_read_lat "${tool[@]}" -n 100
 rust 1 verbs:: -p loch-fabric --lib --test conformance --test messages
 rust 1 "" -p loch-fabric --test verbs
 rust 2 "" -p loch-fabric --test two_hosts
+rust 1 node::rights -p loch --lib
 rust 2 two_machines -p loch --test two_hosts
 rust 2 what_two_machines -p loch-cli --test machines
 row "loch: put, get, doctor" 2 vm/tests/cluster.sh "$loch"

@@ -233,6 +233,7 @@ impl Round<'_> {
             client,
             table: self.table.into(),
             crowd: self.crowd,
+            value_max: usize::MAX,
             round: self.tally.rounds,
             lanes: LANES[place],
             over_network: false,

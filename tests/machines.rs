@@ -26,19 +26,20 @@ use guest::merge::{CLIENTS_OF_HOST, merged, records_in};
 use guest::wire::Cut;
 use guest::{Guest, HOSTS, in_shared};
 use loch::{Cluster, ConnectOptions};
-use loch_history::{Answer, History, Outcome, check};
+use loch_history::{Answer, Ask, History, Outcome, check};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use recorded::record::Recorder;
 use recorded::{HOT_KEYS, Recorded, Task, name_of, now};
 use rustix::process::Signal;
 use support::{Node, is_long, private_dir, socket_of, wait_for};
 
-/// What the nodes have but for who they are. The tables take turns; they are those of
-/// `histories.rs`, with tiny indexes and little memory.
+/// What the nodes have but for who they are, and where the `LOG` is. The tables take turns; those of
+/// nessie are those of `histories.rs`, with tiny indexes and little memory.
 const CONFIG: &str = r#"
 fabric = "verbs"
-memory = "12MiB"
+memory = "40MiB"
 sessions = 32
 
 [[table]]
@@ -60,8 +61,49 @@ value_max = "64KiB"
 bucket_slots = 1
 cache = true
 batched_reads = true
+
+[[table]]
+name = "server"
+engine = "nessie-server"
+index_slots = 32
+value_max = "20KiB"
+sessions = 8
+window = 4
+
+[[table]]
+name = "hybrid"
+engine = "nessie-hybrid+"
+index_slots = 32
+value_max = "20KiB"
+sessions = 8
+window = 4
+
+[[table]]
+name = "pilaf"
+engine = "pilaf"
+log = "LOG"
+sync = true
+index_slots = 16
+value_max = "20KiB"
+sessions = 8
+window = 4
+
+[[table]]
+name = "herd"
+engine = "herd"
+mode = "store"
+index_slots = 16
+sessions = 8
+window = 4
 "#;
+/// Of the engine nessie.
 const TABLES: [&str; 3] = ["usual", "pairs", "cached"];
+/// Of engines whose servers take part.
+const SERVED: [&str; 4] = ["server", "hybrid", "pilaf", "herd"];
+/// Whose values are in its workers' own memory, and are lost with it.
+const FORGETFUL: &str = "herd";
+/// The longest value that there is room for beside a key.
+const VALUE_MAX_OF_HERD: usize = 900;
 
 const SECRET: &str = "the secret of both machines";
 const CONTROL_PORT: u16 = 7400;
@@ -94,6 +136,9 @@ const LEAKS_RETURN_MAX: Duration = Duration::from_secs(30);
 /// fault. A round trip over the wire of emulated hosts takes half a millisecond, and tens of them
 /// where others use the processors.
 const UNCERTAINTY_MAX: Duration = Duration::from_millis(50);
+
+/// What the checker says if it has nothing to say.
+const LINEARIZABLE: &str = "linearizable";
 
 /// Configurations that the checker may look at for each key.
 const BUDGET: u64 = 5_000_000;
@@ -133,12 +178,31 @@ fn faults(random: &mut ChaCha8Rng) -> Vec<Fault> {
     faults
 }
 
-/// The faults of each round: of each kind in two rounds, or in every one of a long run.
-fn rounds(random: &mut ChaCha8Rng) -> Vec<Vec<Fault>> {
-    match is_long() {
-        true => (0..LONG_ROUNDS).map(|_| faults(random)).collect(),
-        false => faults(random).chunks(3).map(<[Fault]>::to_vec).collect(),
+/// Faults of those kinds that clients of workers notice, in any order.
+fn faults_of_served(random: &mut ChaCha8Rng) -> Vec<Fault> {
+    let mut host = || random.random_range(1..=HOSTS);
+    // That of which queue pairs for datagrams notice something.
+    let cut = Fault::Cut { host: host(), how: Cut::Loud, kills: host() };
+    let mut faults = vec![Fault::Node(host()), cut];
+    faults.shuffle(random);
+    faults
+}
+
+/// The tables and the faults of each round. A short run has faults of each kind on tables of nessie, in
+/// two rounds, and some on all tables that workers serve, in a third; a long one every kind in every
+/// round.
+fn rounds(random: &mut ChaCha8Rng, seed: u64) -> Vec<(Vec<&'static str>, Vec<Fault>)> {
+    let nessies = TABLES.iter().cycle().skip((seed % TABLES.len() as u64) as usize);
+    let nessies = nessies.map(|table| vec![*table]);
+    if is_long() {
+        let all: Vec<_> = nessies.take(TABLES.len()).chain([SERVED.to_vec()]).collect();
+        let all = all.into_iter().cycle().take(LONG_ROUNDS);
+        return all.map(|tables| (tables, faults(random))).collect();
     }
+    let all = faults(random);
+    let mut rounds: Vec<_> = nessies.zip(all.chunks(3).map(<[Fault]>::to_vec)).collect();
+    rounds.push((SERVED.to_vec(), faults_of_served(random)));
+    rounds
 }
 
 /// What happened in a run. Host 1 knows all of it.
@@ -225,7 +289,7 @@ struct Machine {
     node: Node,
     clients: Vec<Recorded>,
     /// Of the clients that were killed in this round.
-    dead: Vec<PathBuf>,
+    dead: Vec<Task>,
     next_client: u32,
     /// For what concerns this host alone.
     random: ChaCha8Rng,
@@ -245,7 +309,9 @@ impl Machine {
             "listen = {:?}\ncluster = {addresses:?}\nsecret = {secret:?}",
             addresses[guest.host - 1]
         );
-        fs::write(dir.path().join("loch.toml"), [&own, CONFIG].concat()).expect("a file");
+        let log = dir.path().join("log");
+        let config = CONFIG.replace("LOG", log.to_str().expect("text"));
+        fs::write(dir.path().join("loch.toml"), [own, config].concat()).expect("a file");
         Self {
             guest,
             node: start_node(&dir, guest.host),
@@ -277,48 +343,63 @@ impl Machine {
         (info.index_slots as f64 * CROWDED) as usize
     }
 
-    /// Makes room for keys of a later round in the same table.
+    /// Makes room for keys of a later round in the same tables.
     fn delete_keys_of(&self, round: &Round) {
-        let table = self.attach().table(round.table).expect("the nodes are up");
-        for key in 0..HOT_KEYS + round.crowd {
-            table.delete(&name_of(round.number, key)).expect("nobody else wants it any more");
+        for (name, crowd) in &round.tables {
+            let table = self.attach().table(name).expect("the nodes are up");
+            for key in 0..HOT_KEYS + crowd {
+                table.delete(&name_of(round.number, key)).expect("nobody else wants it any more");
+            }
         }
     }
 
     fn start_client(&mut self, round: &Round, place: usize) -> Recorded {
-        let client = self.next_client;
-        self.next_client += 1;
+        let client = self.take_number();
+        let (table, crowd) = round.tables[place % round.tables.len()];
         let task = Task {
             dir: self.records.path().into(),
             socket: socket_of(self.dir.path(), &name_of_node(self.guest.host)),
             client,
-            table: round.table.into(),
-            crowd: round.crowd,
+            table: table.into(),
+            crowd,
+            value_max: if table == FORGETFUL { VALUE_MAX_OF_HERD } else { usize::MAX },
             round: round.number,
-            lanes: LANES[place],
+            lanes: LANES[place % LANES.len()],
             over_network: true,
             seed: self.random.random(),
         };
         Recorded::start(task, "client_process")
     }
 
+    /// A client, or one of each table if there are several.
+    fn kill_clients(&mut self, round: &Round) {
+        let places = 0..self.clients.len();
+        match round.tables.len() {
+            1 => {
+                let place = self.random.random_range(places);
+                self.kill_client(round, place);
+            }
+            _ => places.for_each(|place| self.kill_client(round, place)),
+        }
+    }
+
     /// Another one takes its place.
-    fn kill_client(&mut self, round: &Round) {
-        let place = self.random.random_range(0..self.clients.len());
+    fn kill_client(&mut self, round: &Round, place: usize) {
         let fresh = self.start_client(round, place);
         let mut victim = std::mem::replace(&mut self.clients[place], fresh);
         victim.assert_alive();
         victim.process.kill();
-        self.dead.push(victim.task.record());
+        self.dead.push(victim.task);
     }
 
     /// Does this host's part of a fault, until it is over.
     fn suffer(&mut self, fault: Fault, round: &Round) {
         let own = self.guest.host;
         match fault {
-            Fault::Clients => self.kill_client(round),
+            Fault::Clients => self.kill_clients(round),
             Fault::Node(host) if host == own => {
                 self.node.process.kill();
+                self.record_loss(round);
                 last(NODE_DOWN);
                 self.node = start_node(&self.dir, own);
                 let ready = &self.node.ready;
@@ -331,7 +412,7 @@ impl Machine {
                 }
                 last(CUT / 2);
                 if kills == own {
-                    self.kill_client(round);
+                    self.kill_clients(round);
                 }
                 last(CUT / 2);
                 if host == own {
@@ -345,6 +426,29 @@ impl Machine {
             }
             Fault::Blink { .. } => (),
         }
+    }
+
+    /// What a node forgot may be gone from now on: as if somebody had begun to delete every key when it
+    /// was killed, and nobody knew what came of it.
+    fn record_loss(&mut self, round: &Round) {
+        let Some((table, crowd)) = round.tables.iter().find(|(name, _)| *name == FORGETFUL) else {
+            return;
+        };
+        let task = Task {
+            client: self.take_number(),
+            table: (*table).into(),
+            ..self.clients[0].task.clone()
+        };
+        let recorder = Recorder::create(&task.record());
+        for key in 0..HOT_KEYS + crowd {
+            recorder.called(key as u64, Ask::Delete);
+        }
+        self.dead.push(task);
+    }
+
+    fn take_number(&mut self) -> u32 {
+        self.next_client += 1;
+        self.next_client - 1
     }
 
     /// Waits until every client is answered again.
@@ -376,7 +480,8 @@ impl Machine {
         let mut offset = None;
         self.guest.meet(&at("begins"));
         self.measure(&mut offset);
-        self.clients = (0..LANES.len()).map(|place| self.start_client(round, place)).collect();
+        let places = LANES.len().max(round.tables.len());
+        self.clients = (0..places).map(|place| self.start_client(round, place)).collect();
         self.clients.iter_mut().for_each(|client| client.wait_for_operations(ANSWERS as u64));
         for (number, fault) in round.faults.iter().enumerate() {
             self.guest.meet(&at(&format!("fault-{number}")));
@@ -394,38 +499,48 @@ impl Machine {
             self.judge(round, offset);
         }
         // Who waits for the verdict needs not wait for more if it is another.
-        assert_eq!(self.guest.hear(&at("verdict")), "linearizable");
+        assert_eq!(self.guest.hear(&at("verdict")), LINEARIZABLE);
     }
 
     /// Lets the clients end, and puts all records where host 1 finds them.
     fn hand_in(&mut self, round: &Round) {
-        let folder = round.records_of(self.guest.host);
-        fs::create_dir(&folder).expect("the guests share a folder");
-        let mut records = std::mem::take(&mut self.dead);
+        for (table, _) in &round.tables {
+            let folder = round.records_of(self.guest.host, table);
+            fs::create_dir(folder).expect("the guests share a folder");
+        }
+        let mut tasks = std::mem::take(&mut self.dead);
         for mut client in std::mem::take(&mut self.clients) {
             client.end();
-            records.push(client.task.record());
+            tasks.push(client.task);
         }
         // One that was killed early has none.
-        for record in records.iter().filter(|record| record.exists()) {
+        for task in tasks.iter().filter(|task| task.record().exists()) {
+            let (record, folder) = (task.record(), round.records_of(self.guest.host, &task.table));
             let name = record.file_name().expect("a file's");
-            fs::copy(record, folder.join(name)).expect("the guests share a folder");
-            fs::remove_file(record).expect("it was copied");
+            fs::copy(&record, folder.join(name)).expect("the guests share a folder");
+            fs::remove_file(&record).expect("it was copied");
         }
     }
 
     fn judge(&mut self, round: &Round, offset: Offset) {
-        let [first, second] = [1, 2].map(|host| records_in(&round.records_of(host)));
-        println!("operations: {} and {}", first.len(), second.len());
-        let merged = merged(first, second, offset);
-        self.tally.count_history(&merged.history);
-        self.tally.across += merged.across;
-        self.tally.ambiguous += merged.ambiguous;
-        self.tally.cut_off += merged.cut_off;
+        let mut wrong = Vec::new();
+        for (table, _) in &round.tables {
+            let [first, second] = [1, 2].map(|host| records_in(&round.records_of(host, table)));
+            println!("table {table}, operations: {} and {}", first.len(), second.len());
+            let merged = merged(first, second, offset, TABLES.contains(table));
+            self.tally.count_history(&merged.history);
+            self.tally.across += merged.across;
+            self.tally.ambiguous += merged.ambiguous;
+            self.tally.cut_off += merged.cut_off;
+            let begun = Instant::now();
+            let verdict = check(&merged.history, BUDGET).to_string();
+            println!("round {} was checked in {:.1?}: {verdict}", round.number, begun.elapsed());
+            if verdict != LINEARIZABLE {
+                wrong.push(format!("table {table}: {verdict}"));
+            }
+        }
         self.tally.uncertainty = self.tally.uncertainty.max(offset.uncertainty());
-        let begun = Instant::now();
-        let verdict = check(&merged.history, BUDGET).to_string();
-        println!("round {} was checked in {:.1?}: {verdict}", round.number, begun.elapsed());
+        let verdict = if wrong.is_empty() { LINEARIZABLE.into() } else { wrong.concat() };
         self.guest.tell(&format!("round-{}-verdict", round.number), &verdict);
     }
 
@@ -473,14 +588,14 @@ impl Drop for Telltale {
 /// Faults on keys of their own.
 struct Round {
     number: u64,
-    table: &'static str,
-    crowd: usize,
+    /// With the keys that fill their indexes.
+    tables: Vec<(&'static str, usize)>,
     faults: Vec<Fault>,
 }
 
 impl Round {
-    fn records_of(&self, host: usize) -> PathBuf {
-        in_shared(format!("round-{}-records-of-{host}", self.number))
+    fn records_of(&self, host: usize, table: &str) -> PathBuf {
+        in_shared(format!("round-{}-records-of-{host}-{table}", self.number))
     }
 }
 
@@ -524,10 +639,10 @@ fn what_two_machines_are_answered_is_linearizable() {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut machine = Machine::start(guest, seed);
     let _telltale = Telltale(machine.node.log_path().to_owned());
-    for (number, faults) in (0..).zip(rounds(&mut random)) {
-        let table = TABLES[(seed + number) as usize % TABLES.len()];
-        let round = Round { number, table, crowd: machine.crowd(table), faults };
-        println!("host {}: round {number}, table {table}, {:.1?}", guest.host, begun.elapsed());
+    for (number, (tables, faults)) in (0..).zip(rounds(&mut random, seed)) {
+        println!("host {}: round {number}, tables {tables:?}, {:.1?}", guest.host, begun.elapsed());
+        let tables = tables.into_iter().map(|table| (table, machine.crowd(table))).collect();
+        let round = Round { number, tables, faults };
         machine.run(&round);
         // Otherwise every round has a table of its own.
         if machine.is_first() && is_long() {

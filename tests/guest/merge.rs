@@ -33,8 +33,14 @@ pub fn records_in(dir: &Path) -> Vec<Operation> {
     operations
 }
 
-/// Puts the operations of both hosts together, each by the clock of its host.
-pub fn merged(first: Vec<Operation>, second: Vec<Operation>, offset: Offset) -> Merged {
+/// Puts the operations of both hosts together, each by the clock of its host. `looks_settle`: whether
+/// who reads a key learns what became of an operation of unknown outcome ([`bounded`]).
+pub fn merged(
+    first: Vec<Operation>,
+    second: Vec<Operation>,
+    offset: Offset,
+    looks_settle: bool,
+) -> Merged {
     let is_open = |o: &&Operation| !matches!(o.outcome, Outcome::Known(_));
     let both = || first.iter().chain(&second);
     let ambiguous = both().filter(is_open).filter(|o| o.returned < u64::MAX).count();
@@ -43,6 +49,8 @@ pub fn merged(first: Vec<Operation>, second: Vec<Operation>, offset: Offset) -> 
     cut_off.sort_unstable();
     cut_off.dedup();
     let (across, cut_off) = (across(&first, &second, offset), cut_off.len());
+    let bounded =
+        |operations| if looks_settle { bounded(operations) } else { unbounded(operations) };
     let second = bounded(second).into_iter().map(|operation| offset.widened(operation));
     let history = bounded(first).into_iter().chain(second).collect();
     Merged { history, across, ambiguous, cut_off }
@@ -70,6 +78,15 @@ fn bounded(operations: Vec<Operation>) -> Vec<Operation> {
         }
     };
     operations.into_iter().map(bounded).collect()
+}
+
+/// A request that nobody waits for any more may be executed whenever its worker finds it.
+fn unbounded(operations: Vec<Operation>) -> Vec<Operation> {
+    let unbounded = |operation: Operation| match operation.outcome {
+        Outcome::Known(_) => operation,
+        _ => Operation { outcome: Outcome::Unknown, ..operation },
+    };
+    operations.into_iter().map(unbounded).collect()
 }
 
 /// How many operations of the second host overlap one of the first on the same key, wherever in

@@ -130,26 +130,27 @@ impl Client<'_> {
     /// `None` if it may or may not have been done.
     async fn answer(&self, key: usize, ask: Ask) -> Option<Answer> {
         let (table, plain) = (self.table, PutOptions::default());
+        let value_of = |tag| value_of(key, tag, self.task.value_max);
         let name = name_of(self.task.round, key);
         let done = match ask {
             Ask::Get => table.get(&name).await.map(|found| {
                 Answer::Found(found.map(|value| {
-                    let tag = tag_of(key, &value);
+                    let tag = tag_of(key, &value, self.task.value_max);
                     let tag = tag.unwrap_or_else(|| panic!("key {key}: nobody wrote {value:?}"));
                     (tag, value.version().as_u64())
                 }))
             }),
             Ask::Put(tag) => {
-                let version = table.put(&name, &value_of(key, tag)).await;
+                let version = table.put(&name, &value_of(tag)).await;
                 version.map(|version| Answer::Stored(version.as_u64()))
             }
             Ask::PutIfAbsent(tag) => {
-                let done = table.put_if(&name, &value_of(key, tag), Expect::Absent, plain).await;
+                let done = table.put_if(&name, &value_of(tag), Expect::Absent, plain).await;
                 done.map(of_condition)
             }
             Ask::PutIfVersion { version, value } => {
                 let expect = Expect::Version(Version::from_u64(version));
-                let done = table.put_if(&name, &value_of(key, value), expect, plain).await;
+                let done = table.put_if(&name, &value_of(value), expect, plain).await;
                 done.map(of_condition)
             }
             Ask::Delete => table.delete(&name).await.map(Answer::Deleted),

@@ -47,6 +47,8 @@ pub struct Task {
     pub table: String,
     /// Other keys, which fill the index, so that entries have to move.
     pub crowd: usize,
+    /// Bytes of the longest value that the table takes.
+    pub value_max: usize,
     /// Each round has keys of its own.
     pub round: u64,
     /// Operations under way at a time.

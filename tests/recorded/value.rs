@@ -15,18 +15,19 @@ pub fn is_counter(key: usize) -> bool {
     key < COUNTERS
 }
 
-/// The value of a tag: the tag, and as many more bytes as the tag says, all of which depend on it.
-pub fn value_of(key: usize, tag: u64) -> Vec<u8> {
+/// The value of a tag: the tag, and as many more bytes as the tag says, all of which depend on it; up
+/// to `longest` bytes.
+pub fn value_of(key: usize, tag: u64, longest: usize) -> Vec<u8> {
     let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let has_lengths = (COUNTERS..HOT_KEYS).contains(&key);
-    let words = if has_lengths { LENGTHS[(mixed >> 61) as usize] / 8 } else { 1 };
+    let words = if has_lengths { LENGTHS[(mixed >> 61) as usize].min(longest) / 8 } else { 1 };
     let rest = (1..words as u64).map(|word| mixed.wrapping_mul(word | 1).rotate_left(word as u32));
     std::iter::once(tag).chain(rest).flat_map(u64::to_le_bytes).collect()
 }
 
 /// The tag of a value; none if it is not one of ours.
-pub fn tag_of(key: usize, value: &[u8]) -> Option<u64> {
+pub fn tag_of(key: usize, value: &[u8], longest: usize) -> Option<u64> {
     let (tag, _) = value.split_first_chunk()?;
     let tag = u64::from_le_bytes(*tag);
-    (value == value_of(key, tag)).then_some(tag)
+    (value == value_of(key, tag, longest)).then_some(tag)
 }

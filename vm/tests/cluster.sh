@@ -32,7 +32,8 @@ table=(--table warm)
 prints "SEND" "$loch" doctor --fabric verbs
 refused 1 "none0" "$loch" doctor --fabric verbs --device none0 --no-self-test
 refused 2 "secret" "$loch" serve --socket /tmp/open.sock --fabric verbs --listen "10.9.0.$HOST:7401"
-start_node
+served=(nessie-server nessie-hybrid herd pilaf)
+start_node "${served[@]}"
 meet up
 
 # What one host puts the other gets, and what it deletes is gone.
@@ -47,6 +48,20 @@ prints "green of host $theirs" "$loch" get "${table[@]}" "colour$theirs"
 prints "" "$loch" delete "${table[@]}" "colour$theirs"
 meet deleted
 refused 1 "colour$HOST" "$loch" get "${table[@]}" "colour$HOST"
+for engine in "${served[@]}"; do
+  prints "" "$loch" put --table "$engine" "sound$HOST" "hum of host $HOST"
+  prints "" "$loch" put --table "$engine" "long$HOST" - <<<"$(head -c 500 </dev/zero | tr '\0' "$HOST")"
+done
+meet served-put
+for engine in "${served[@]}"; do
+  prints "hum of host $theirs" "$loch" get --table "$engine" "sound$theirs"
+  prints "$theirs$theirs$theirs" "$loch" get --table "$engine" "long$theirs"
+  prints "" "$loch" delete --table "$engine" "sound$theirs"
+done
+meet served-deleted
+for engine in "${served[@]}"; do
+  refused 1 "sound$HOST" "$loch" get --table "$engine" "sound$HOST"
+done
 prints "" "$loch" check
 prints "host$theirs" "$loch" stats
 meet checked

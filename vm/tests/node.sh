@@ -26,8 +26,8 @@ meet() { # WHERE
 }
 
 # A node of a cluster of all guests, as $node, with a table `cold` that remembers nothing, and one
-# that remembers what it has seen.
-start_node() {
+# that remembers what it has seen; and one for each of these engines, named after it.
+start_node() { # [ENGINE…]
   if [ "$HOST" -eq 1 ]; then
     (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >/shared/new)
     mv /shared/new /shared/secret
@@ -37,7 +37,7 @@ start_node() {
   cat >/tmp/node.toml <<END_OF_FILE
 name = "host$HOST"
 socket = "$socket"
-memory = "64MiB"
+memory = "$((64 + 32 * $#))MiB"
 fabric = "verbs"
 listen = "10.9.0.$HOST:7400"
 cluster = [$(seq -s , "$HOSTS" | sed -E 's/[0-9]+/"10.9.0.&:7400"/g')]
@@ -50,6 +50,7 @@ cache = false
 [[table]]
 name = "warm"
 cache = true
+$(for engine; do printf '[[table]]\nname = "%s"\nengine = "%s"\n' "$engine" "$engine"; done)
 END_OF_FILE
   "$loch" serve --config /tmp/node.toml >/tmp/node.log 2>&1 &
   node=$!
