@@ -60,7 +60,7 @@ micro() {
   # Huge pages, so that what is seen is memory and not the page table's.
   CRITERION_HOME=$left GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     cargo bench --locked --quiet -p loch-engines --bench "$bench" -- \
-    "${times[@]}" --sample-size 10 --noplot "$pattern" >"$left/out"
+    "${times[@]}" --sample-size 10 --noplot --quiet "$pattern" >"$left/out"
   sed -n '/^{"group"/p' "$left/out" >>"$results"
   if [ -n "$(find "$left" -name estimates.json -print -quit)" ]; then
     "$LOCH" bench-points "$left" >>"$results"
@@ -99,8 +99,9 @@ if wanted b; then
 128KiB 2048
 SIZES
 
-  # Each line has one switch more than the one before. They are the published protocol's, which is
-  # measured on the simulator, with the paper's hardware, nodes and clients.
+  # Each line has one switch more than the one before. They are the published protocol's: on the
+  # simulator with the paper's hardware, nodes and clients, and on this host, where a round trip
+  # costs next to nothing.
   steps() {
     local extra=("$@")
     run basic "${extra[@]}" --filter-bits off --cache off --previous-versions off --multi-read off
@@ -120,9 +121,15 @@ SIZES
       --seconds 0.01
   done
   as=
-  # nessie-published on this host: when `loch bench --fabric shm` knows it, its five lines are
-  #   group "What each switch brings under skew (nessie §6.2, Figure 13)" … speed-of-first-row retries
-  #   steps --engine nessie-published SKEWED --clients 2 --records 16384 --reads S --seconds 2
+  group "What each switch brings under skew, on this host (nessie §6.2, Figure 13)" \
+    "loch bench --engine nessie-published ${skewed[*]} --clients 2 --records 16384 --reads S --seconds 2" \
+    speed-of-first-row retries
+  for reads in 0.5 0.99; do
+    as="$(awk "BEGIN { print 100 * $reads }") % GETs"
+    steps --engine nessie-published "${skewed[@]}" --clients 2 --records 16384 --reads "$reads" \
+      --seconds 2
+  done
+  as=
 fi
 
 if wanted c; then
@@ -152,7 +159,8 @@ if wanted d; then
     done
   done
   group "Pilaf's probes and races (pilaf §3.4, §5.3)" "cargo bench -p loch-engines --bench pilaf"
-  micro pilaf '^get$'
+  # It prints them before it measures anything, which is not asked for.
+  micro pilaf '^nothing$'
 fi
 
 if wanted e; then

@@ -154,9 +154,10 @@ fn accesses(c: &mut Criterion) {
         message[8..16].copy_from_slice(&asked.to_le_bytes());
         xxh3_64(&message)
     };
+    let accesses = |count| format!("{count} access{}", if count == 1 { "" } else { "es" });
     for count in 1..=8 {
         let mut start = 1u64;
-        group.bench_function(BenchmarkId::new("without prefetching", count), |b| {
+        group.bench_function(BenchmarkId::new("without prefetching", accesses(count)), |b| {
             let memory = memory.get_or_insert_with(fill);
             b.iter(|| {
                 for _ in 0..BATCH {
@@ -167,7 +168,7 @@ fn accesses(c: &mut Criterion) {
                 }
             })
         });
-        group.bench_function(BenchmarkId::new("with prefetching", count), |b| {
+        group.bench_function(BenchmarkId::new("with prefetching", accesses(count)), |b| {
             let memory = memory.get_or_insert_with(fill);
             b.iter(|| {
                 for _ in 0..BATCH / REQUESTS {
@@ -285,7 +286,8 @@ fn worker(c: &mut Criterion) {
             let mut served = None;
             for (verb, operation) in [("get", Operation::Get), ("put", PUT)] {
                 let mut batches = trace.chunks_exact(REQUESTS).cycle();
-                group.bench_function(BenchmarkId::new(verb, depth), |b| {
+                let deep = format!("{depth} deep");
+                group.bench_function(BenchmarkId::new(verb, deep), |b| {
                     let new = || Served::new(filled(Mode::Cache, items), depth);
                     let served = RefCell::new(served.get_or_insert_with(new));
                     b.iter_batched(

@@ -316,12 +316,11 @@ fn heading(rows: &[&Row]) -> String {
         true => format!("{} client{}", first.clients, plural(first.clients as usize)),
         false => "clients".into(),
     };
-    format!(
-        "{values}{records}{} B keys, {clients} of {} lane{}",
-        first.key_size,
-        first.lanes,
-        plural(first.lanes)
-    )
+    let lanes = match is_alike(|row| row.lanes as u64) {
+        true => format!(" of {} lane{}", first.lanes, plural(first.lanes)),
+        false => String::new(),
+    };
+    format!("{values}{records}{} B keys, {clients}{lanes}", first.key_size)
 }
 
 fn missing() -> String {

@@ -178,7 +178,12 @@ pub fn points(out: &mut String, points: &[Point]) {
         matrix.print(out, "", times.as_deref(), |row, column| match column {
             Some(column) => {
                 let Point { value, unit, .. } = matrix.at(row, column)?;
-                Some(format!("{} {unit}", rounded(*value)).trim_end().into())
+                // A share may be small and is no zero then.
+                let value = match *value {
+                    small if small > 0.0 && small < 0.01 => format!("{small:.1e}"),
+                    value => rounded(value),
+                };
+                Some(format!("{value} {unit}").trim_end().into())
             }
             None => {
                 let of = matrix.at(row, 0)?.value / matrix.at(row, 1)?.value;
@@ -258,6 +263,7 @@ mod tests {
             point("accesses", "without", "1", 3.0),
             point("accesses", "with", "2", 8.0),
             point("probes", "probes/GET", "75 %", 1.6),
+            point("races", "torn", "1000 keys", 0.000_33),
         ];
         let text = shown("speed", &lines);
         for part in [
@@ -265,6 +271,7 @@ mod tests {
             "| 1 | 9 M/s | 3 M/s | 3 × |",
             "| 2 | 8 M/s | – | – |",
             "probes:\n\n|  | probes/GET |",
+            "| 1000 keys | 3.3e-4 M/s |",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
