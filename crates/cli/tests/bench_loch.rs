@@ -320,7 +320,6 @@ fn an_engine_that_is_not_there_is_a_usage_error_that_says_what_is() {
     for (options, word) in [
         ("--engine kv-direct", "kv-direct"),
         ("--fabric verbs --engine nessie-published", "nessie-published"),
-        ("--fabric verbs --engine herd", "herd"),
         ("--fabric sim --engine kv-direct", "has nessie, nessie-published"),
     ] {
         let output = Run::new("not", &format!("bench --records 10 {options}")).output();

@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use loch::{ByteSize, Cluster, ConnectOptions, Error, FabricKind, Node, NodeConfig, Table};
+use loch::{
+    ByteSize, Cluster, ConnectOptions, Error, FabricKind, Node, NodeConfig, PutOptions, Table,
+    TableConfig,
+};
 
 const SECRET: &str = "LOCH_TEST_SECRET";
 const RIGHT: &str = "the secret of both hosts";
@@ -40,6 +43,15 @@ fn config(secret: &str) -> NodeConfig {
         secret: Some(file.into()),
         sessions: 8,
         region: Some("/dev/shm/loch-test.region".into()),
+        tables: vec![
+            TableConfig { memory: Some(ByteSize::new(24 << 20)), ..TableConfig::default() },
+            TableConfig {
+                name: "hybrid".into(),
+                engine: "nessie-hybrid".into(),
+                sessions: Some(4),
+                ..TableConfig::default()
+            },
+        ],
         ..NodeConfig::default()
     }
 }
@@ -138,6 +150,7 @@ fn two_machines() {
     values_are_seen_by_both(&table);
     large_values_pass(&table);
     readers_change_nothing();
+    who_may_not_remove_expired_values_has_it_done();
     in_turn("client", a_killed_client_is_fenced_and_scrubbed, || {
         a_killed_client_is_fenced_and_scrubbed();
     });
@@ -210,6 +223,26 @@ fn readers_change_nothing() {
     assert!(reader.contains(b"counter").unwrap());
     assert!(matches!(reader.put(b"counter", b"x"), Err(Error::ReadOnly)));
     assert_eq!(reader.check().unwrap().broken, Vec::<String>::new());
+}
+
+/// A client of nessie-hybrid has no right to write the table.
+fn who_may_not_remove_expired_values_has_it_done() {
+    let cluster = Cluster::connect_with(socket(), options()).unwrap();
+    let table = cluster.table("hybrid").unwrap();
+    let key = |host: usize, i: u8| [host as u8, i];
+    let soon = PutOptions { ttl: Some(Duration::from_millis(1)) };
+    // Of both nodes.
+    for i in 0..8 {
+        table.put_with(&key(host(), i), b"gone soon", soon).unwrap();
+    }
+    meet("expiring");
+    for i in 0..8 {
+        eventually("it is gone", || table.get(&key(3 - host(), i)).unwrap().is_none());
+    }
+    meet("expired");
+    // Removed, and not only past its time.
+    assert_eq!(table.check().unwrap().values, 0);
+    meet("removed");
 }
 
 /// Its session's slot is free again, so both nodes have fenced it, and its entries are found.

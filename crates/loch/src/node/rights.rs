@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use loch_fabric::lanes::block_on;
-use loch_fabric::verbs::{Access, Answer, VerbsEndpoint};
+use loch_fabric::verbs::{Access, Answer, Granted, VerbsEndpoint};
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
 use serde::Deserialize;
 
@@ -22,14 +22,19 @@ use crate::wire::DeviceChoice;
 const SLOT: u32 = 2;
 const BYTES: [u8; 100] = [0xEE; 100];
 
-/// A client of a node's table that holds one key for everything, if it is to be believed.
+/// A client of a node's table that claims rights it was not given.
 struct Liar {
     endpoint: VerbsEndpoint,
     _admission: Admission,
 }
 
 impl Liar {
-    fn connect(own: &Member, gate: &Arc<dyn Gate>) -> Self {
+    /// `lie` makes of what was granted what the client believes.
+    fn connect(
+        own: &Member,
+        gate: &Arc<dyn Gate>,
+        lie: impl Fn(Vec<Granted>) -> Vec<Granted>,
+    ) -> Self {
         let device = open_device(&DeviceChoice::default()).unwrap();
         // Its home is another node, so that nothing is done by the processor.
         let elsewhere = member_with(1, 2, own_tables("pilaf")).region().clone();
@@ -37,10 +42,8 @@ impl Liar {
         let offer = serde_json::to_value(endpoint.offer(RegionId(0)).unwrap()).unwrap();
         let caller = Caller::Session(Opened { slot: SLOT, incarnation: 7 });
         let (admission, answer) = gate.accept(&offer, &grants(own, 0, 1, caller).unwrap()).unwrap();
-        let mut answer = Answer::deserialize(&answer).unwrap();
-        for granted in &mut answer.grants {
-            granted.access = Access::Full;
-        }
+        let answer = Answer::deserialize(&answer).unwrap();
+        let answer = Answer { grants: lie(answer.grants.clone()), ..answer };
         endpoint.connect(RegionId(0), own.header.region_bytes, &answer).unwrap();
         Self { endpoint, _admission: admission }
     }
@@ -79,7 +82,10 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
         let table = if engine == "pilaf" { entry.end() - 4096 } else { entry.offset };
         let before = bytes_at(&own, table);
 
-        let liar = Liar::connect(&own, &gate);
+        let writes_all = |granted: Vec<Granted>| {
+            granted.into_iter().map(|it| Granted { access: Access::Full, ..it }).collect()
+        };
+        let liar = Liar::connect(&own, &gate, writes_all);
         liar.write(slots).unwrap();
         assert_eq!(bytes_at(&own, slots), BYTES, "{engine}: its own request slots");
         let refused = liar.write(table).unwrap_err();
@@ -88,7 +94,20 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
         // The connection is at its end, as is everything that the client might still try on it.
         assert_eq!(liar.endpoint.broken(), [RegionId(0)], "{engine}");
         let others = requests.base(0).offset() + requests.area().request_slots_of(0, 0).start;
-        let other = Liar::connect(&own, &gate);
+        // The key of its own slots, for another's.
+        let elsewhere = |granted: Vec<Granted>| {
+            let own = granted.into_iter().filter(|it| it.access == Access::Full);
+            let moved = |it: Granted| Granted {
+                offset: others,
+                address: it.address - it.offset + others,
+                ..it
+            };
+            own.map(moved).collect()
+        };
+        let other = Liar::connect(&own, &gate, elsewhere);
+        let before = bytes_at(&own, others);
         other.write(others).unwrap_err();
+        assert_eq!(bytes_at(&own, others), before, "{engine}: another client's request slots");
+        assert_eq!(other.endpoint.broken(), [RegionId(0)], "{engine}");
     }
 }
