@@ -22,14 +22,14 @@ cluster() { # VARIANT WORKERS SIZE READS OPTION…
   local variant=$1 workers=$2 size=$3 reads=$4 records seconds
   read -r records seconds <<<"${sizes[$size]}"
   run "$variant" --profile connectx3-10g --nodes 15 --clients $((15 * (12 - workers))) --lanes 1 \
-    --key-size 128 --value-size "$size" --records "$records" --index-fill 40 --reads "$reads" \
-    --cache-lines $((records / 200)) --seconds "${longer:-$seconds}" "${@:5}"
+    --key-size 128 --value-size "$size" --records "$records" --index-fill 40 --bucket-slots 1 \
+    --reads "$reads" --cache-lines $((records / 200)) --seconds "${longer:-$seconds}" "${@:5}"
 }
 declare -A sizes=(
   [256]="60000 0.002" [2KiB]="60000 0.003" [4KiB]="60000 0.003" [8KiB]="30000 0.005"
   [16KiB]="15000 0.01" [32KiB]="9000 0.02" [64KiB]="6000 0.03" [128KiB]="3000 0.04"
 )
-command="loch bench --fabric sim --profile connectx3-10g --nodes 15 --clients C --workers W --lanes 1 --key-size 128 --value-size V --reads S --records R --index-fill 40"
+command="loch bench --fabric sim --profile connectx3-10g --nodes 15 --clients C --workers W --lanes 1 --key-size 128 --value-size V --reads S --records R --index-fill 40 --bucket-slots 1"
 
 # Workers of a node that the paper found best.
 server_workers() { [ "$1" = 256 ] && echo 3 || echo 2; }                     # SIZE

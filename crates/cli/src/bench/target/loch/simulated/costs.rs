@@ -46,8 +46,11 @@ pub struct Costs {
     pub poll_ns: u64,
     /// Of a doorbell.
     pub doorbell_ns: u64,
-    /// What a card needs for a message that it sends.
+    /// What a card needs for a message that it sends, if that is short.
     pub send_ns: f64,
+    /// What the link needs for a byte, and the bytes that each message has besides its own.
+    pub link_byte_ns: f64,
+    pub header_bytes: u64,
 }
 
 impl Costs {
@@ -70,7 +73,15 @@ impl Costs {
             poll_ns: (value_ns / POLLS_A_VALUE).clamp(POLL_NS as f64, POLL_NS_MAX) as u64,
             doorbell_ns,
             send_ns: profile.issue_write_ns,
+            link_byte_ns: 8.0 / profile.link_gbit_s,
+            header_bytes: profile.header_bytes,
         }
+    }
+
+    /// What card and link need for a message of so many bytes.
+    pub fn of_send(&self, bytes: usize) -> f64 {
+        let on_link = (bytes as u64 + self.header_bytes) as f64 * self.link_byte_ns;
+        self.send_ns.max(on_link)
     }
 }
 
@@ -86,6 +97,14 @@ mod tests {
         let ns = costs.request_ns + profile.doorbell_ns + profile.post_ns;
         assert!((4.1..4.3).contains(&(1e3 / ns as f64)), "{ns}");
         assert_eq!((costs.poll_ns, costs.byte_ns), (POLL_NS, 0.2));
+    }
+
+    #[test]
+    fn long_messages_fill_the_link() {
+        let costs = Costs::of(&spec("--fabric sim --profile connectx3-56g").unwrap());
+        assert_eq!(costs.of_send(80), costs.send_ns);
+        let gbit_s = 4096.0 * 8.0 / costs.of_send(4096);
+        assert!((55.0..56.0).contains(&gbit_s), "{gbit_s}");
     }
 
     #[test]

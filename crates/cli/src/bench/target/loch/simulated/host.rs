@@ -159,9 +159,10 @@ impl Host {
     }
 
     /// The node's card takes up the messages of a doorbell, one after the other.
-    fn occupy_card(&self, messages: usize) {
+    fn occupy_card(&self, lengths: impl Iterator<Item = usize>) {
         let now = self.world.now_ns() as f64;
-        let free = self.card.get().max(now) + messages as f64 * self.costs.send_ns;
+        let sends: f64 = lengths.map(|len| self.costs.of_send(len)).sum();
+        let free = self.card.get().max(now) + sends;
         self.card.set(free);
         let behind = (free - now - QUEUE_SENDS * self.costs.send_ns).max(0.0) as u64;
         self.endpoint.work(behind);
@@ -433,7 +434,7 @@ impl Messages for Host {
         if self.replies_at.is_some() {
             self.answers(messages.len() as u64);
         }
-        self.occupy_card(messages.len());
+        self.occupy_card(messages.iter().map(|(_, message)| message.len()));
         self.endpoint.send_all(messages)
     }
 
