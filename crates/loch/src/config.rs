@@ -193,7 +193,8 @@ pub struct TableConfig {
     pub cache: Option<bool>,
     /// Whether of long entries the header is read first. Default yes.
     pub multi_read: bool,
-    /// Whether a GET reads all candidates at once. Default: where a round trip is dear.
+    /// Whether a GET reads all candidates at once. Default: where a round trip is dear. Where readers
+    /// go by checksums, as over a network, they always do.
     pub batched_reads: Option<bool>,
     /// Whether entries carry checksums. Default no: clients on the node's host do not need them.
     pub checksums: bool,

@@ -47,7 +47,8 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub previous_versions: Switch,
-    /// A GET reads all of a key's slots in its first doorbell; auto: where a round trip is dear
+    /// A GET reads all of a key's slots in its first doorbell; auto: where a round trip is dear. With
+    /// --fabric sim or verbs it always does
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
     #[arg(hide_short_help = true)]
     pub batched_reads: AutoSwitch,
