@@ -112,8 +112,8 @@ impl Plant {
             (_, Bug::DestinationStays) => 843,
             (_, Bug::StatusNotReread) => 2_345,
             (Family::Published, Bug::NoGenerationCheck) => 1_495,
-            (Family::Pilaf, Bug::NoSecondLook) => 3_068,
-            (Family::Pilaf, Bug::NoGenerationCheck) => 946,
+            (Family::Pilaf, Bug::NoSecondLook) => 48_375,
+            (Family::Pilaf, Bug::NoGenerationCheck) => 1_033,
             _ => return None,
         })
     }
