@@ -145,6 +145,10 @@ impl Fabric for ShmThread {
         self.memory.reload(at)
     }
 
+    fn will_store(&self, at: RemoteAddr) {
+        self.memory.will_store(at);
+    }
+
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
         self.memory.raw(at, len)
     }
@@ -163,6 +167,11 @@ impl Fabric for ShmThread {
 
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
         self.memory.pause(us)
+    }
+
+    #[inline]
+    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+        self.memory.breathe()
     }
 }
 
