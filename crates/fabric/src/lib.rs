@@ -18,6 +18,7 @@ mod fabric;
 pub mod lanes;
 pub mod limits;
 mod messages;
+mod pass_on;
 mod prefetch;
 pub mod shm;
 pub mod sim;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
+use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -73,12 +73,11 @@ async fn step() {
 }
 
 impl Fabric for Stepped {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
-    }
-    fn counters(&self) -> &Counters {
-        self.inner.counters()
-    }
+    loch_fabric::pass_on!(
+        caps counters write_unsignaled is_mapped store store_before announce load reload raw
+        wall_ms => inner
+    );
+
     async fn read_words(&self, at: &[RemoteAddr], out: &mut [u64]) -> Result<(), FabricError> {
         let each = out.len() / at.len();
         let mut order: Vec<usize> = (0..at.len()).collect();
@@ -93,11 +92,13 @@ impl Fabric for Stepped {
         }
         Ok(())
     }
+
     async fn read_bucket(&self, at: RemoteAddr, words: usize) -> Result<[u64; 4], FabricError> {
         let mut bucket = [0; 4];
         self.read_words(&[at], &mut bucket[..words]).await?;
         Ok(bucket)
     }
+
     fn read(
         &self,
         at: RemoteAddr,
@@ -106,6 +107,7 @@ impl Fabric for Stepped {
     ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
         self.read_halves(at, len, buf)
     }
+
     async fn read_word_and_bytes(
         &self,
         word: RemoteAddr,
@@ -124,6 +126,7 @@ impl Fabric for Stepped {
         }
         (buf, done.map(|()| value[0]))
     }
+
     async fn compare_swap(
         &self,
         at: RemoteAddr,
@@ -133,47 +136,25 @@ impl Fabric for Stepped {
         step().await;
         self.inner.compare_swap(at, expect, new).await
     }
+
     async fn fetch_add(&self, at: RemoteAddr, add: u64) -> Result<u64, FabricError> {
         step().await;
         self.inner.fetch_add(at, add).await
     }
-    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
-        self.inner.write_unsignaled(at, bytes)
-    }
+
     async fn write(&self, at: RemoteAddr, buf: Buf) -> (Buf, Result<(), FabricError>) {
         step().await;
         self.inner.write(at, buf).await
     }
-    fn is_mapped(&self, region: RegionId) -> bool {
-        self.inner.is_mapped(region)
-    }
-    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
-        self.inner.store(at, parts)
-    }
-    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.inner.store_before(at, word)
-    }
-    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.inner.announce(at, word)
-    }
-    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.inner.load(at)
-    }
-    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.inner.reload(at)
-    }
-    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
-        self.inner.raw(at, len)
-    }
+
     fn now_us(&self) -> u64 {
         self.run.steps.get() * STEP_US
     }
-    fn wall_ms(&self) -> u64 {
-        self.inner.wall_ms()
-    }
+
     fn random(&self) -> u64 {
         self.run.random.borrow_mut().random()
     }
+
     async fn pause(&self, us: u64) {
         let until = self.now_us() + us;
         while self.now_us() < until {

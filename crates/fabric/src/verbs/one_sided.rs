@@ -21,6 +21,11 @@ enum Either<H, A> {
 }
 
 impl Fabric for VerbsEndpoint {
+    crate::pass_on!(
+        store store_before announce load load_bytes reload will_store raw now_us wall_ms random
+        => local
+    );
+
     fn caps(&self) -> Caps {
         Caps {
             atomics: Atomics::Nic,
@@ -192,56 +197,12 @@ impl Fabric for VerbsEndpoint {
         region == self.home
     }
 
-    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
-        self.local.store(at, parts)
-    }
-
-    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.local.store_before(at, word)
-    }
-
-    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.local.announce(at, word)
-    }
-
-    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.local.load(at)
-    }
-
-    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
-        self.local.load_bytes(at, len, buf)
-    }
-
-    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.local.reload(at)
-    }
-
-    fn will_store(&self, at: RemoteAddr) {
-        self.local.will_store(at);
-    }
-
-    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
-        self.local.raw(at, len)
-    }
-
     fn posted(&self) -> u64 {
         self.engine.borrow().posted
     }
 
     fn is_settled(&self, mark: u64) -> bool {
         self.engine.borrow_mut().is_settled(mark, || self.now_us())
-    }
-
-    fn now_us(&self) -> u64 {
-        self.local.now_us()
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.local.wall_ms()
-    }
-
-    fn random(&self) -> u64 {
-        self.local.random()
     }
 
     async fn pause(&self, us: u64) {

@@ -9,11 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::sync::Arc;
 
-use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::shm::{self, Region, ShmMessages};
 use loch_fabric::{
-    Buf, Caps, Counters, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr,
-    UnreliableWrites,
+    Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, UnreliableWrites,
 };
 
 use super::net::Net;
@@ -66,72 +64,11 @@ impl<N: Net, M> Patient<N, M> {
 }
 
 impl<N: Net, M> Fabric for Patient<N, M> {
-    #[inline]
-    fn caps(&self) -> Caps {
-        self.fabric.caps()
-    }
-
-    fn counters(&self) -> &Counters {
-        self.fabric.counters()
-    }
-
-    #[inline]
-    fn read_words<'a>(
-        &'a self,
-        at: &'a [RemoteAddr],
-        out: &'a mut [u64],
-    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
-        self.fabric.read_words(at, out)
-    }
-
-    #[inline]
-    fn read_bucket(
-        &self,
-        at: RemoteAddr,
-        words: usize,
-    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
-        self.fabric.read_bucket(at, words)
-    }
-
-    #[inline]
-    fn read(
-        &self,
-        at: RemoteAddr,
-        len: usize,
-        buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
-        self.fabric.read(at, len, buf)
-    }
-
-    #[inline]
-    fn read_word_and_bytes(
-        &self,
-        word: RemoteAddr,
-        at: RemoteAddr,
-        len: usize,
-        buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
-        self.fabric.read_word_and_bytes(word, at, len, buf)
-    }
-
-    #[inline]
-    fn compare_swap(
-        &self,
-        at: RemoteAddr,
-        expect: u64,
-        new: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        self.fabric.compare_swap(at, expect, new)
-    }
-
-    #[inline]
-    fn fetch_add(
-        &self,
-        at: RemoteAddr,
-        add: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        self.fabric.fetch_add(at, add)
-    }
+    loch_fabric::pass_on!(
+        caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
+        is_mapped store_before announce load load_bytes reload will_store raw posted is_settled
+        now_us wall_ms random => fabric
+    );
 
     #[inline]
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
@@ -149,69 +86,10 @@ impl<N: Net, M> Fabric for Patient<N, M> {
         self.fabric.write(at, buf)
     }
 
-    fn is_mapped(&self, region: RegionId) -> bool {
-        self.fabric.is_mapped(region)
-    }
-
     #[inline]
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
         self.sends();
         self.fabric.store(at, parts)
-    }
-
-    #[inline]
-    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.fabric.store_before(at, word)
-    }
-
-    #[inline]
-    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.fabric.announce(at, word)
-    }
-
-    #[inline]
-    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.fabric.load(at)
-    }
-
-    #[inline]
-    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
-        self.fabric.load_bytes(at, len, buf)
-    }
-
-    #[inline]
-    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.fabric.reload(at)
-    }
-
-    #[inline]
-    fn will_store(&self, at: RemoteAddr) {
-        self.fabric.will_store(at);
-    }
-
-    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
-        self.fabric.raw(at, len)
-    }
-
-    fn posted(&self) -> u64 {
-        self.fabric.posted()
-    }
-
-    fn is_settled(&self, mark: u64) -> bool {
-        self.fabric.is_settled(mark)
-    }
-
-    #[inline]
-    fn now_us(&self) -> u64 {
-        self.fabric.now_us()
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.fabric.wall_ms()
-    }
-
-    fn random(&self) -> u64 {
-        self.fabric.random()
     }
 
     #[inline]

@@ -16,8 +16,7 @@ use std::rc::Rc;
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::sim::{ProcessId, SimEndpoint, World};
 use loch_fabric::{
-    Buf, Caps, Counters, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr,
-    UnreliableWrites,
+    Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, UnreliableWrites,
 };
 
 use super::costs::Costs;
@@ -171,13 +170,10 @@ impl Host {
 }
 
 impl Fabric for Host {
-    fn caps(&self) -> Caps {
-        self.endpoint.caps()
-    }
-
-    fn counters(&self) -> &Counters {
-        self.endpoint.counters()
-    }
+    loch_fabric::pass_on!(
+        caps counters is_mapped store_before announce load_bytes reload raw posted is_settled
+        now_us wall_ms random => endpoint
+    );
 
     fn read_words<'a>(
         &'a self,
@@ -345,58 +341,14 @@ impl Fabric for Host {
         }
     }
 
-    fn is_mapped(&self, region: RegionId) -> bool {
-        self.endpoint.is_mapped(region)
-    }
-
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
         self.charge_reply(at);
         self.endpoint.store(at, parts)
     }
 
-    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.endpoint.store_before(at, word)
-    }
-
-    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
-        self.endpoint.announce(at, word)
-    }
-
     fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
         self.charge(8.0 * self.costs.byte_ns);
         self.endpoint.load(at)
-    }
-
-    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
-        self.endpoint.load_bytes(at, len, buf)
-    }
-
-    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.endpoint.reload(at)
-    }
-
-    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
-        self.endpoint.raw(at, len)
-    }
-
-    fn posted(&self) -> u64 {
-        self.endpoint.posted()
-    }
-
-    fn is_settled(&self, mark: u64) -> bool {
-        self.endpoint.is_settled(mark)
-    }
-
-    fn now_us(&self) -> u64 {
-        self.endpoint.now_us()
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.endpoint.wall_ms()
-    }
-
-    fn random(&self) -> u64 {
-        self.endpoint.random()
     }
 
     /// Who only lets others have a turn looks again after [`Costs::poll_ns`], however many of its
