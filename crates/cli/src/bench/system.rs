@@ -133,17 +133,19 @@ impl Engine {
         }
     }
 
-    /// Whether it is none of Loch's, but what the papers compare theirs with.
+    /// None of Loch's, but what the papers compare theirs with.
+    pub const BASELINES: &[Engine] = &[
+        Engine::PilafVo,
+        Engine::FarmEm,
+        Engine::FarmEmVar,
+        Engine::EchoSendSend,
+        Engine::EchoWriteWrite,
+        Engine::EchoWriteSend,
+    ];
+
+    /// Whether it is one of [`Engine::BASELINES`].
     pub fn is_baseline(self) -> bool {
-        matches!(
-            self,
-            Engine::PilafVo
-                | Engine::FarmEm
-                | Engine::FarmEmVar
-                | Engine::EchoSendSend
-                | Engine::EchoWriteWrite
-                | Engine::EchoWriteSend
-        )
+        Self::BASELINES.contains(&self)
     }
 
     /// The name that its tables have for it.

@@ -40,7 +40,7 @@ use crate::bench::system::{Engine, Fabric};
 
 pub use attached::resolve;
 
-/// The engines that can be measured in processes, by the fabric's real time.
+/// Loch's engines that can be measured.
 pub const ENGINES: &[Engine] = &[
     Engine::Nessie,
     Engine::NessiePublished,
@@ -48,25 +48,6 @@ pub const ENGINES: &[Engine] = &[
     Engine::NessieServer,
     Engine::Herd,
     Engine::Pilaf,
-];
-
-/// Those whose tables are served over a network.
-const AFAR: &[Engine] =
-    &[Engine::Nessie, Engine::NessieHybrid, Engine::NessieServer, Engine::Herd, Engine::Pilaf];
-/// All of them, and what they are compared with.
-const MEASURED: &[Engine] = &[
-    Engine::Nessie,
-    Engine::NessiePublished,
-    Engine::NessieHybrid,
-    Engine::NessieServer,
-    Engine::Herd,
-    Engine::Pilaf,
-    Engine::PilafVo,
-    Engine::FarmEm,
-    Engine::FarmEmVar,
-    Engine::EchoSendSend,
-    Engine::EchoWriteWrite,
-    Engine::EchoWriteSend,
 ];
 
 /// Starts the nodes, each a process.
@@ -126,7 +107,7 @@ pub fn simulate(
 /// Whether this build has both.
 fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
     if !engines(fabric).contains(&engine) {
-        let names = |fabric| names(engines(fabric));
+        let names = |fabric| names(&engines(fabric));
         return Err(TargetError::EngineUnavailable {
             engine: engine.name(),
             fabric: fabric.name(),
@@ -141,11 +122,13 @@ fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
 }
 
 /// The engines that can be measured over a fabric.
-fn engines(fabric: Fabric) -> &'static [Engine] {
+fn engines(fabric: Fabric) -> Vec<Engine> {
     match fabric {
-        Fabric::Sim => simulated::ENGINES,
-        Fabric::Shm => MEASURED,
-        Fabric::Verbs => AFAR,
+        Fabric::Sim | Fabric::Shm => [ENGINES, Engine::BASELINES].concat(),
+        // Tables of the published protocol are not served over a network.
+        Fabric::Verbs => {
+            ENGINES.iter().copied().filter(|engine| *engine != Engine::NessiePublished).collect()
+        }
     }
 }
 
@@ -210,7 +193,7 @@ mod tests {
     #[test]
     fn what_is_not_in_this_build_says_so() {
         assert!(check(Engine::Nessie, Fabric::Shm).is_ok());
-        for engine in simulated::ENGINES {
+        for engine in ENGINES.iter().chain(Engine::BASELINES) {
             assert!(check(*engine, Fabric::Sim).is_ok());
         }
         for (engine, fabric, word) in [

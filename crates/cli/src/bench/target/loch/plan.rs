@@ -14,8 +14,10 @@ use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::dte::head_bytes;
 use loch_engines::nessie::geometry::{Geometry, Options, Protocol, Shape};
 use loch_engines::nessie::slab::Classes;
+use loch_engines::pilaf;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 use loch_engines::requests::{Area, Service};
+use loch_fabric::RemoteAddr;
 
 use super::TABLE;
 use crate::bench::spec::Spec;
@@ -96,6 +98,33 @@ pub fn node_configs(
         ..NodeConfig::default()
     };
     Ok((0..sockets.len()).map(config).collect())
+}
+
+/// Bytes of an index slot of pilaf.
+const PILAF_SLOT_BYTES: u64 = 64;
+const PILAF_INDEX_SLOTS_MIN: u64 = 8;
+/// Extents are powers of two, of which the old and the new are there during a PUT; and keys' hashes
+/// are not even.
+const PILAF_EXTENTS_A_RECORD: u64 = 4;
+const PILAF_EXTENT_OVERHEAD_BYTES: u64 = 64;
+
+/// A node's part of a table of pilaf whose clients have so many sessions there.
+pub fn pilaf_shape(spec: &Spec, sessions: u32, root: RemoteAddr, node: usize) -> pilaf::Shape {
+    let (key, value) = (spec.key_size as u64, spec.value_size as u64);
+    let records = spec.records.div_ceil(spec.nodes.into());
+    let slots = records * 100 / u64::from(spec.table.index_fill);
+    let index_slots = slots.max(PILAF_INDEX_SLOTS_MIN).next_power_of_two();
+    let extent = (key + value + PILAF_EXTENT_OVERHEAD_BYTES).next_power_of_two();
+    let extents = (records + u64::from(sessions)) * PILAF_EXTENTS_A_RECORD * extent;
+    pilaf::Shape {
+        root,
+        // Room for the index to double.
+        arena_bytes: (extents + 4 * index_slots * PILAF_SLOT_BYTES).next_power_of_two(),
+        index_slots,
+        value_bytes_max: value,
+        seed: spec.seed,
+        node: node as u8,
+    }
 }
 
 /// How requests are served, but for the slots. Of a client as many are under way at one worker as

@@ -15,18 +15,11 @@ use loch_fabric::Buf;
 use super::{Baseline, Place, Serve, Thread, check_datagrams, requests};
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
+use crate::bench::target::loch::plan::pilaf_shape;
 use crate::bench::target::loch::store::Store;
 
 /// Requests begin at multiples of this.
 const ALIGN_BYTES: u64 = 64;
-/// Bytes of an index slot.
-const SLOT_BYTES: u64 = 64;
-/// Extents are powers of two, of which the old and the new are there during a PUT; and keys' hashes
-/// are not even.
-const EXTENTS_A_RECORD: u64 = 4;
-const EXTENT_OVERHEAD_BYTES: u64 = 64;
-const INDEX_SLOTS_MIN: u64 = 8;
-
 /// A pilaf table.
 pub struct VerbsOnly {
     map: Arc<RequestMap>,
@@ -46,23 +39,8 @@ impl Baseline for VerbsOnly {
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
         check_datagrams("pilaf-vo", spec)?;
-        let (key, value) = (spec.key_size as u64, spec.value_size as u64);
-        let records = spec.records.div_ceil(spec.nodes.into());
-        let slots = records * 100 / u64::from(spec.table.index_fill);
-        let index_slots = slots.max(INDEX_SLOTS_MIN).next_power_of_two();
-        let extent = (key + value + EXTENT_OVERHEAD_BYTES).next_power_of_two();
-        let extents = (records + u64::from(place.sessions)) * EXTENTS_A_RECORD * extent;
-        // Room for the index to double.
-        let arena_bytes = (extents + 4 * index_slots * SLOT_BYTES).next_power_of_two();
-        let shape = |(node, base)| Shape {
-            root: base,
-            arena_bytes,
-            index_slots,
-            value_bytes_max: value,
-            seed: spec.seed,
-            node: node as u8,
-        };
         let nodes = place.bases.iter().copied().take(spec.nodes as usize);
+        let shape = |(node, base)| pilaf_shape(spec, place.sessions, base, node);
         let shapes: Vec<_> = nodes.enumerate().map(shape).collect();
         let map = requests(spec, &place, requests_at(&shapes), (false, true))?;
         Ok(Self { map, shapes })

@@ -64,22 +64,6 @@ use crate::bench::trace::Trace;
 use crate::bench::wire::ClientReport;
 use crate::bench::workload::{Workload, mix};
 
-/// The engines that can be simulated.
-pub const ENGINES: &[Engine] = &[
-    Engine::Nessie,
-    Engine::NessiePublished,
-    Engine::NessieHybrid,
-    Engine::NessieServer,
-    Engine::Herd,
-    Engine::Pilaf,
-    Engine::PilafVo,
-    Engine::FarmEm,
-    Engine::FarmEmVar,
-    Engine::EchoSendSend,
-    Engine::EchoWriteWrite,
-    Engine::EchoWriteSend,
-];
-
 /// Cores of a simulated host that its processes share with background hogs: as many as the nodes of
 /// the Nessie paper have (nessie §6).
 const CORES_A_NODE: u32 = 12;
@@ -90,7 +74,7 @@ const OPERATION_NS_MIN: f64 = 500.0;
 /// Events between two looks at whether to stop.
 const EVENTS_A_LOOK: u32 = 100_000;
 
-/// Simulates a run of an engine, one of [`ENGINES`].
+/// Simulates a run of an engine.
 pub fn measure(
     engine: Engine,
     spec: &Spec,

@@ -19,17 +19,11 @@ use super::host::Host;
 use super::nessie::places;
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
+use crate::bench::target::loch::plan::pilaf_shape;
 use crate::bench::target::loch::store::Store;
 
 /// Roots begin at multiples of this.
 const ROOT_ALIGN_BYTES: u64 = 64;
-/// Bytes of an index slot.
-const SLOT_BYTES: u64 = 64;
-/// Extents are powers of two, of which the old and the new are there during a PUT; and keys' hashes
-/// are not even.
-const EXTENTS_A_RECORD: u64 = 4;
-const EXTENT_OVERHEAD_BYTES: u64 = 64;
-
 /// A table.
 pub struct Pilaf {
     map: Arc<RequestMap>,
@@ -54,21 +48,9 @@ impl Design for Pilaf {
         };
         let area = Area::new(service, spec.nodes as u16).map_err(impossible)?;
         let bases: Vec<_> = places(spec, place).into_iter().map(|(at, _)| at).collect();
-        let records = spec.records.div_ceil(spec.nodes.into());
-        let slots = records * 100 / u64::from(spec.table.index_fill);
-        let index_slots = slots.max(8).next_power_of_two();
-        let extent = (key + value + EXTENT_OVERHEAD_BYTES).next_power_of_two();
-        let extents = (records + u64::from(place.sessions)) * EXTENTS_A_RECORD * extent;
-        // Room for the index to double.
-        let arena_bytes = (extents + 4 * index_slots * SLOT_BYTES).next_power_of_two();
         let root_at = area.bytes().next_multiple_of(ROOT_ALIGN_BYTES);
-        let shape = |(node, base): (usize, &RemoteAddr)| Shape {
-            root: base.add(root_at),
-            arena_bytes,
-            index_slots,
-            value_bytes_max: value,
-            seed: spec.seed,
-            node: node as u8,
+        let shape = |(node, base): (usize, &RemoteAddr)| {
+            pilaf_shape(spec, place.sessions, base.add(root_at), node)
         };
         let shapes = bases.iter().enumerate().map(shape).collect();
         let map = Arc::new(RequestMap::new(area, bases));
