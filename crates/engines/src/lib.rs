@@ -9,6 +9,7 @@
 pub mod epoch;
 pub mod error;
 pub mod herd;
+pub mod kv_direct;
 pub mod limits;
 pub mod log;
 pub mod nessie;

@@ -56,6 +56,14 @@ pub enum Operation<'a> {
     Delete,
     /// To have so much more, wrapping; without a value it counts as 0.
     FetchAdd(u64),
+    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them: the request has no key, and only
+    /// workers of that engine unpack it.
+    Packet {
+        /// The packet.
+        bytes: &'a [u8],
+        /// Whether none of them changes anything.
+        is_read: bool,
+    },
 }
 
 impl<'a> Operation<'a> {
@@ -64,6 +72,7 @@ impl<'a> Operation<'a> {
     pub fn value(&self) -> &'a [u8] {
         match self {
             Operation::Put { value, .. } | Operation::PutIf { value, .. } => value,
+            Operation::Packet { bytes, .. } => bytes,
             _ => &[],
         }
     }
@@ -71,7 +80,10 @@ impl<'a> Operation<'a> {
     /// Whether it changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self, Operation::Get | Operation::Contains)
+        matches!(
+            self,
+            Operation::Get | Operation::Contains | Operation::Packet { is_read: true, .. }
+        )
     }
 }
 
@@ -99,6 +111,8 @@ pub enum Outcome<'a> {
     Deleted(bool),
     /// FETCH_ADD: the number before.
     Before(u64),
+    /// Of a packet: the results of its operations, packed.
+    Packet(&'a [u8]),
 }
 
 /// A value that was found: owns the bytes it came with and shows those of the value.

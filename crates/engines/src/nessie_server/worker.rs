@@ -150,6 +150,7 @@ impl<F: Fabric> Worker<F> {
             }
             Operation::Delete => Outcome::Deleted(client.delete(key).await?),
             Operation::FetchAdd(add) => Outcome::Before(client.fetch_add(key, add).await?),
+            Operation::Packet { .. } => return Err(EngineError::KeyEmpty),
         }))
     }
 

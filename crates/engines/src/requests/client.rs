@@ -134,6 +134,22 @@ impl Reply {
         }
     }
 
+    /// Of a packet: the packed results.
+    ///
+    /// # Errors
+    /// As [`Reply::into_found`].
+    pub fn packed(&self) -> Result<&[u8], EngineError> {
+        match self.outcome() {
+            Outcome::Packet(results) => Ok(results),
+            other => Err(other_question(&other)),
+        }
+    }
+
+    /// The buffer that it came in.
+    pub fn into_buf(self) -> Buf {
+        self.message
+    }
+
     /// Of a FETCH_ADD: the number before.
     ///
     /// # Errors
@@ -155,6 +171,7 @@ fn other_question(outcome: &Outcome<'_>) -> EngineError {
         Outcome::Stored(_) | Outcome::Refused(_) => "what became of a PUT",
         Outcome::Deleted(_) => "what became of a DELETE",
         Outcome::Before(_) => "a number",
+        Outcome::Packet(_) => "the results of a packet",
     };
     EngineError::Damaged { what: format!("a worker told {what} when asked for something else") }
 }
@@ -231,7 +248,7 @@ impl<P: Path, R: Path> Requester<P, R> {
         to: WorkerId,
         key: &[u8],
         operation: Operation<'_>,
-        mut buf: Buf,
+        buf: Buf,
     ) -> Result<Reply, EngineError>
     where
         F: Fabric,
@@ -244,6 +261,44 @@ impl<P: Path, R: Path> Requester<P, R> {
         if key.len() > KEY_BYTES_MAX {
             return Err(EngineError::KeyTooLong { len: key.len() });
         }
+        self.ask(fabric, to, key, operation, buf).await
+    }
+
+    /// Sends a worker a packet of operations and waits for the results. `buf` is filled with the
+    /// reply.
+    ///
+    /// # Errors
+    /// As [`Requester::call`]; nothing of the packet was executed after any error but
+    /// [`EngineError::Ambiguous`].
+    pub async fn call_packed<F>(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        packet: &[u8],
+        is_read: bool,
+        buf: Buf,
+    ) -> Result<Reply, EngineError>
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
+        self.ask(fabric, to, &[], Operation::Packet { bytes: packet, is_read }, buf).await
+    }
+
+    async fn ask<F>(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        key: &[u8],
+        operation: Operation<'_>,
+        mut buf: Buf,
+    ) -> Result<Reply, EngineError>
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
         if !P::BY_SEND {
             self.check_length(key, &operation)?;
         }

@@ -62,6 +62,8 @@ mod code {
     pub const PUT_IF_VERSION: u8 = 6;
     pub const DELETE: u8 = 7;
     pub const FETCH_ADD: u8 = 8;
+    pub const PACKET: u8 = 9;
+    pub const READ_PACKET: u8 = 10;
     /// The flag of a request whose value expires.
     pub const EXPIRES: u8 = 1;
 }
@@ -114,8 +116,12 @@ impl Ticket {
             },
             Some(Operation::Delete) => (code::DELETE, &[][..], PutOptions::default()),
             Some(Operation::FetchAdd(_)) => (code::FETCH_ADD, &[][..], PutOptions::default()),
+            Some(Operation::Packet { bytes, is_read }) => {
+                let code = if *is_read { code::READ_PACKET } else { code::PACKET };
+                (code, *bytes, PutOptions::default())
+            }
         };
-        let keyed = operation.is_some();
+        let keyed = !matches!(operation, None | Some(Operation::Packet { .. }));
         assert!(!keyed || (1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
         Self {
             client,
@@ -140,7 +146,13 @@ impl Ticket {
     /// Whether the request changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self.code, code::HELLO | code::GET | code::CONTAINS)
+        matches!(self.code, code::HELLO | code::GET | code::CONTAINS | code::READ_PACKET)
+    }
+
+    /// Whether the request is a packet of operations, which has no key.
+    #[inline]
+    pub fn is_packet(&self) -> bool {
+        matches!(self.code, code::PACKET | code::READ_PACKET)
     }
 
     /// Bytes of the message.
@@ -151,7 +163,8 @@ impl Ticket {
 
     #[inline]
     fn key_len(&self) -> usize {
-        if self.is_hello() { 0 } else { usize::from(self.key_less_one) + 1 }
+        let keyed = !self.is_hello() && !self.is_packet();
+        if keyed { usize::from(self.key_less_one) + 1 } else { 0 }
     }
 
     #[inline]
@@ -206,8 +219,9 @@ impl Ticket {
             value_len: (words[2] >> 32) as u32,
         };
         let puts = matches!(code, code::PUT | code::PUT_IF_ABSENT | code::PUT_IF_VERSION);
-        let fits = puts || ticket.value_len == 0 && flags == 0;
-        let known = (code::HELLO..=code::FETCH_ADD).contains(&code) && flags & !code::EXPIRES == 0;
+        let fits = puts || flags == 0 && (ticket.value_len == 0 || ticket.is_packet());
+        let known =
+            (code::HELLO..=code::READ_PACKET).contains(&code) && flags & !code::EXPIRES == 0;
         (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
 
@@ -239,6 +253,8 @@ impl Ticket {
             }
             code::DELETE => Operation::Delete,
             code::FETCH_ADD => Operation::FetchAdd(operand),
+            code::PACKET => Operation::Packet { bytes: value, is_read: false },
+            code::READ_PACKET => Operation::Packet { bytes: value, is_read: true },
             _ => Operation::Get,
         };
         Request { key, operation }
@@ -266,6 +282,8 @@ impl Ticket {
             if let Some(expires_at_ms) = options.expires_at_ms {
                 buf.extend_from_slice(&expires_at_ms.to_le_bytes());
             }
+        } else if let Some(Operation::Packet { bytes, .. }) = operation {
+            buf.extend_from_slice(bytes);
         } else {
             buf.extend_from_slice(&key[..self.key_len()]);
         }
@@ -415,6 +433,7 @@ mod tests {
             Operation::PutIf { value, expect: Expect::Version(operand), options },
             Operation::Delete,
             Operation::FetchAdd(operand),
+            Operation::Packet { bytes: value, is_read: operand.is_multiple_of(2) },
         ]
     }
 
@@ -434,7 +453,8 @@ mod tests {
                 prop_assert_eq!(message.len(), ticket.message_len());
                 prop_assert!(message.len() <= key.len() + value.len() + REQUEST_OVERHEAD_BYTES + 7);
                 prop_assert_eq!(Ticket::read(&message), Some(ticket));
-                prop_assert_eq!(ticket.request(&message), Request { key: &key, operation });
+                let key = if ticket.is_packet() { &[][..] } else { &key };
+                prop_assert_eq!(ticket.request(&message), Request { key, operation });
                 let mut bad = message.to_vec();
                 let bit = usize::from(flip) % (bad.len() * 8);
                 bad[bit / 8] ^= 1 << (bit % 8);
@@ -477,7 +497,7 @@ mod tests {
             }
             if let Some(ticket) = Ticket::read(&bytes) {
                 let Request { key, .. } = ticket.request(&bytes);
-                prop_assert_eq!(key.is_empty(), ticket.is_hello());
+                prop_assert_eq!(key.is_empty(), ticket.is_hello() || ticket.is_packet());
             }
             if let Some(head) = ReplyHead::read(&bytes) {
                 prop_assert_eq!(bytes[head.value_at()].len(), head.value_len());

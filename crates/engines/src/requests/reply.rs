@@ -78,6 +78,7 @@ mod status {
     pub const REFUSED_ABSENT: u8 = 8;
     pub const DELETED: u8 = 9;
     pub const BEFORE: u8 = 10;
+    pub const PACKET: u8 = 11;
     pub const VALUE_TOO_LONG: u8 = 16;
     pub const INDEX_FULL: u8 = 17;
     pub const OUT_OF_MEMORY: u8 = 18;
@@ -98,7 +99,7 @@ impl<'a> Answer<'a> {
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         match self {
-            Answer::Done(Outcome::Found { value, .. }) => value,
+            Answer::Done(Outcome::Found { value, .. } | Outcome::Packet(value)) => value,
             _ => &[],
         }
     }
@@ -121,6 +122,7 @@ impl<'a> Answer<'a> {
                 Outcome::Refused(None) => (status::REFUSED_ABSENT, 0, 0),
                 Outcome::Deleted(was) => (status::DELETED, u64::from(was), 0),
                 Outcome::Before(number) => (status::BEFORE, number, 0),
+                Outcome::Packet(_) => (status::PACKET, 0, 0),
             },
         };
         Short { status, first, second }
@@ -131,7 +133,7 @@ impl Short {
     /// Whether a value goes with it.
     #[inline]
     pub(super) fn has_value(&self) -> bool {
-        matches!(self.status, status::FOUND | status::FOUND_EXPIRING)
+        matches!(self.status, status::FOUND | status::FOUND_EXPIRING | status::PACKET)
     }
 
     /// The answer, with its value; `None` if there is no such answer.
@@ -151,6 +153,7 @@ impl Short {
             status::REFUSED_ABSENT => Outcome::Refused(None),
             status::DELETED => Outcome::Deleted(first != 0),
             status::BEFORE => Outcome::Before(first),
+            status::PACKET => Outcome::Packet(value),
             _ => return Failure::read(*self).map(Answer::Failed),
         };
         Some(Answer::Done(outcome))
@@ -250,6 +253,7 @@ mod tests {
             Answer::Done(Outcome::Refused(Some(4))),
             Answer::Done(Outcome::Deleted(false)),
             Answer::Done(Outcome::Before(u64::MAX)),
+            Answer::Done(Outcome::Packet(b"results")),
             Answer::Failed(Failure::ValueTooLong { len: 9, max: 8 }),
             Answer::Failed(Failure::IndexFull { slots: 9, moves: 5 }),
             Answer::Failed(Failure::OutOfMemory { bytes: 9, capacity: 8 }),
@@ -267,6 +271,6 @@ mod tests {
     #[test]
     fn a_status_that_is_none_is_no_answer() {
         let known = |status| Short { status, first: 0, second: 0 }.answer(&[]).is_some();
-        assert_eq!((0..=u8::MAX).filter(|status| known(*status)).count(), 18);
+        assert_eq!((0..=u8::MAX).filter(|status| known(*status)).count(), 19);
     }
 }

@@ -1,0 +1,242 @@
+//! The memory access engine: host memory as the processor sees it (kv-direct §3.3.4).
+//!
+//! Host memory is an array of 64-byte *lines*. A processor has its lines to itself, and reaches them
+//! by DMA only: one read or write of consecutive lines is one *access*, and is counted. Where the time
+//! of an access is spent is the implementation's business: [`Near`] is the memory of the processor's
+//! own host, where a read prefetches when it is posted and copies when it is polled again.
+//!
+//! # Invariants
+//! 1. A write is visible to every read that is posted after it was posted.
+//! 2. At most one operation has an access to a line under way, or it has only reads under way: the
+//!    station and the allocator see to that, the engine does not order accesses of its own accord.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::ops::DerefMut;
+use std::task::Poll;
+
+use loch_fabric::prefetch_read;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a line.
+pub const LINE_BYTES: usize = 64;
+
+/// The unit of host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+pub struct Line(pub [u8; LINE_BYTES]);
+
+impl Line {
+    /// All bits zero.
+    pub const ZERO: Self = Self([0; LINE_BYTES]);
+}
+
+/// What an access is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A bucket of the hash index, chained ones too.
+    Index,
+    /// A key and value in a slab.
+    Data,
+    /// Free slabs, to or from the host's daemon.
+    Slabs,
+}
+
+/// Accesses of one purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// Reads of consecutive lines.
+    pub reads: u64,
+    /// Writes of consecutive lines.
+    pub writes: u64,
+    /// Lines that were read.
+    pub lines_read: u64,
+    /// Lines that were written.
+    pub lines_written: u64,
+}
+
+impl Accesses {
+    /// Reads and writes together.
+    pub fn all(&self) -> u64 {
+        self.reads + self.writes
+    }
+}
+
+/// What was accessed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// The hash index.
+    pub index: Accesses,
+    /// Keys and values in slabs.
+    pub data: Accesses,
+    /// Free slabs.
+    pub slabs: Accesses,
+}
+
+impl Counts {
+    /// Accesses of all purposes.
+    pub fn all(&self) -> u64 {
+        self.index.all() + self.data.all() + self.slabs.all()
+    }
+
+    /// Those of a purpose.
+    pub fn of(&mut self, purpose: Purpose) -> &mut Accesses {
+        match purpose {
+            Purpose::Index => &mut self.index,
+            Purpose::Data => &mut self.data,
+            Purpose::Slabs => &mut self.slabs,
+        }
+    }
+
+    /// Counts a read.
+    #[inline]
+    pub fn read(&mut self, purpose: Purpose, lines: usize) {
+        let accesses = self.of(purpose);
+        accesses.reads += 1;
+        accesses.lines_read += lines as u64;
+    }
+
+    /// Counts a write.
+    #[inline]
+    pub fn wrote(&mut self, purpose: Purpose, lines: usize) {
+        let accesses = self.of(purpose);
+        accesses.writes += 1;
+        accesses.lines_written += lines as u64;
+    }
+}
+
+/// The lines of one processor.
+///
+/// # Panics
+/// All methods, if a line is not one of the memory's.
+#[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
+pub trait HostMemory {
+    /// How many lines there are.
+    fn lines(&self) -> u32;
+
+    /// Reads one line.
+    async fn read_line(&self, purpose: Purpose, at: u32) -> Line;
+
+    /// Writes one line. Returns when it is posted.
+    async fn write_line(&self, purpose: Purpose, at: u32, line: &Line);
+
+    /// Reads `into.len()` lines from `at` on, as one access.
+    async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]);
+
+    /// Writes `from` at `at` and on, as one access. Returns when it is posted.
+    async fn write(&self, purpose: Purpose, at: u32, from: &[Line]);
+
+    /// What was accessed so far.
+    fn counts(&self) -> Counts;
+
+    /// The content of a line, for tests and `loch check`; not counted, and up to date only while no
+    /// operation is under way.
+    fn peek(&self, at: u32) -> Line;
+
+    /// An access by another engine on the processor's behalf, which takes its time and is counted,
+    /// and whose bytes are elsewhere: free slabs on their way to or from the host's daemon.
+    async fn exchange(&self, is_write: bool, lines: usize);
+}
+
+/// Memory of the processor's own host.
+///
+/// A read is pending once: posted, it prefetches; polled again, it copies. Meanwhile other
+/// operations go on, as they do while a DMA is under way.
+///
+/// ```
+/// use loch_engines::kv_direct::memory::{HostMemory, Line, Near, Purpose};
+/// # use loch_fabric::lanes::block_on;
+/// let memory = Near::new(vec![Line::ZERO; 16]);
+/// block_on(async {
+///     memory.write_line(Purpose::Index, 3, &Line([7; 64])).await;
+///     assert_eq!(memory.read_line(Purpose::Index, 3).await, Line([7; 64]));
+/// });
+/// assert_eq!(memory.counts().index.all(), 2);
+/// ```
+#[derive(Debug)]
+pub struct Near<M> {
+    lines: RefCell<M>,
+    counts: Cell<Counts>,
+}
+
+impl<M: DerefMut<Target = [Line]>> Near<M> {
+    /// Memory that is `lines`.
+    ///
+    /// # Panics
+    /// If they are 2^32 or more.
+    pub fn new(lines: M) -> Self {
+        assert!(u32::try_from(lines.len()).is_ok(), "a processor has less than 2^32 lines");
+        Self { lines: RefCell::new(lines), counts: Cell::default() }
+    }
+
+    #[inline(always)]
+    fn count(&self, count: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        count(&mut counts);
+        self.counts.set(counts);
+    }
+}
+
+/// Pending once, so that others go on while lines come in.
+#[inline(always)]
+async fn posted() {
+    let mut was_posted = false;
+    poll_fn(|_| match std::mem::replace(&mut was_posted, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
+    fn lines(&self) -> u32 {
+        self.lines.borrow().len() as u32
+    }
+
+    #[inline(always)]
+    async fn read_line(&self, purpose: Purpose, at: u32) -> Line {
+        self.count(|counts| counts.read(purpose, 1));
+        prefetch_read(&self.lines.borrow()[at as usize]);
+        posted().await;
+        self.lines.borrow()[at as usize]
+    }
+
+    #[inline(always)]
+    async fn write_line(&self, purpose: Purpose, at: u32, line: &Line) {
+        self.count(|counts| counts.wrote(purpose, 1));
+        self.lines.borrow_mut()[at as usize] = *line;
+    }
+
+    #[inline]
+    async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
+        self.count(|counts| counts.read(purpose, into.len()));
+        let range = at as usize..at as usize + into.len();
+        // The processor's own prefetcher finds the lines after the first few.
+        self.lines.borrow()[range.clone()].iter().take(8).for_each(prefetch_read);
+        posted().await;
+        into.copy_from_slice(&self.lines.borrow()[range]);
+    }
+
+    #[inline]
+    async fn write(&self, purpose: Purpose, at: u32, from: &[Line]) {
+        self.count(|counts| counts.wrote(purpose, from.len()));
+        let at = at as usize;
+        self.lines.borrow_mut()[at..at + from.len()].copy_from_slice(from);
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts.get()
+    }
+
+    fn peek(&self, at: u32) -> Line {
+        self.lines.borrow()[at as usize]
+    }
+
+    #[inline]
+    async fn exchange(&self, is_write: bool, lines: usize) {
+        self.count(|counts| match is_write {
+            true => counts.wrote(Purpose::Slabs, lines),
+            false => counts.read(Purpose::Slabs, lines),
+        });
+    }
+}
