@@ -61,6 +61,38 @@ pub enum EngineError {
         /// Bytes of the value.
         len: u64,
     },
+    /// The value is not made of elements of this size.
+    #[error(
+        "the value has {len} bytes, which {wanted} does not divide or equal: name the element that \
+         the value is made of, and as many operands as it has elements"
+    )]
+    NotAVector {
+        /// Bytes of the value.
+        len: u64,
+        /// Bytes of an element, or of all operands.
+        wanted: u64,
+    },
+    /// No function was registered under this number.
+    #[error("function {number} is not registered: declare it with the table (functions)")]
+    NoFunction {
+        /// The number.
+        number: u16,
+    },
+    /// A registered function trapped, or took longer than it may. Nothing was changed.
+    #[error("function {number} trapped or used up its fuel; the value is as it was")]
+    FunctionFailed {
+        /// The number.
+        number: u16,
+    },
+    /// The function is not for such elements, or not for such an operation.
+    #[error(
+        "the function cannot be applied: floats have no bitwise functions, comparisons are for \
+         filters, all others for updates and reductions"
+    )]
+    UnfitFunction,
+    /// The table keeps no versions.
+    #[error("the table keeps no versions: declare it with versions = true")]
+    NoVersions,
     /// The client was attached for reading only.
     #[error("this client was attached read-only")]
     ReadOnly,

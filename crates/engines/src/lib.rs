@@ -21,5 +21,6 @@ pub mod pilaf;
 pub mod planted;
 pub mod region;
 pub mod requests;
+mod versions;
 
 pub use error::EngineError;

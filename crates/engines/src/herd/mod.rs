@@ -34,7 +34,7 @@ mod client;
 pub mod key;
 mod pipeline;
 pub mod storage;
-mod versions;
+
 mod worker;
 
 pub use client::Client;

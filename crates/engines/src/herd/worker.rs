@@ -24,12 +24,12 @@ use loch_fabric::{Buf, Fabric, Messages, prefetch_read};
 use super::key::KeyHash;
 use super::pipeline::Pipeline;
 use super::storage::Partition;
-use super::versions::Versions;
 use crate::error::EngineError;
 use crate::operation::Operation;
 use crate::requests::{
     Answer, Failure, Inbox, Incoming, Request, RequestMap, Ticket, WorkerId, make_known,
 };
+use crate::versions::Versions;
 
 /// Looks that found nothing, one after the other, after which a no-op is pushed into each place of a
 /// stage (herd §4.1.1).

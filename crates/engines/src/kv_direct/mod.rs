@@ -5,7 +5,7 @@
 //! Keys are divided among *processors* by their hash; a node has one or more ([`key`]). A client
 //! packs operations into packets (`packet`), and WRITEs each into a request slot of the processor
 //! that owns the keys. The processor unpacks it, admits the operations to its *reservation station*
-//! (`station`), and executes up to 256 of them at a time; what depends on an operation under way
+//! ([`station`]), and executes up to 256 of them at a time; what depends on an operation under way
 //! waits in the station and is executed on the value that it leaves, without a look at memory. Results
 //! go back in one packet, in the order of the request.
 //!
@@ -31,3 +31,4 @@
 pub mod key;
 pub mod memory;
 pub mod operation;
+pub mod station;

@@ -230,6 +230,11 @@ impl From<&EngineError> for Failure {
             EngineError::Ambiguous(_) => Failure::Ambiguous,
             EngineError::KeyEmpty
             | EngineError::KeyTooLong { .. }
+            | EngineError::NotAVector { .. }
+            | EngineError::NoFunction { .. }
+            | EngineError::FunctionFailed { .. }
+            | EngineError::UnfitFunction
+            | EngineError::NoVersions
             | EngineError::ReadOnly
             | EngineError::Fabric(_) => Failure::Refused,
         }

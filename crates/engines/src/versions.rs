@@ -15,7 +15,7 @@ const BLOCK: u64 = 1 << 22;
 
 /// The versions that one worker gives.
 #[derive(Debug)]
-pub(super) struct Versions {
+pub(crate) struct Versions {
     home: RegionId,
     next: u64,
     end: u64,
