@@ -86,3 +86,6 @@ pub const REQUEST_AREA_BYTES_MAX: u64 = 1 << 40;
 /// Slots looked at in search of a chain of moves in a pilaf index, before it is doubled (pilaf §3.3:
 /// "a limit on the number of kicks").
 pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;
+
+/// Operations of a kv-direct packet: as many as the reservation station has slots (kv-direct §3.3.3).
+pub const KV_DIRECT_PACKET_OPS_MAX: usize = 1024;

@@ -21,6 +21,7 @@
 //! | [`key`] | from a key to its processor, bucket, and secondary hash |
 //! | [`operation`] | what can be asked, and what is answered |
 //! | [`memory`] | host memory: lines, DMA, counts |
+//! | [`packet`] | many operations in one packet, and their replies: bytes |
 //!
 //! # Linearization points
 //! An operation takes effect when the processor executes it: at its lookup if it changes nothing,
@@ -31,4 +32,5 @@
 pub mod key;
 pub mod memory;
 pub mod operation;
+pub mod packet;
 pub mod station;

@@ -1,0 +1,270 @@
+//! Reading the operations of a packet, which anybody may have written.
+
+use super::format::{
+    Given, HEAD_BYTES, KNOWN, LAMBDA, LENGTH, PARTS, SAME_SIZES, SAME_VALUE, Shape, VERSION, code,
+};
+use super::{CODE, EXTRA, Malformed, skip, take, take_length};
+use crate::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
+use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use crate::operation::{Expect, PutOptions};
+
+/// An operation of a packet by where its parts are, so that it needs no borrow of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    key_at: u32,
+    key_len: u32,
+    value_at: u32,
+    value_len: u32,
+    first: u8,
+    shape: Shape,
+}
+
+impl Packed {
+    /// The key.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than the one that this was read from. So does [`action`](Self::action).
+    #[inline]
+    pub fn key<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[self.key_at as usize..][..self.key_len as usize]
+    }
+
+    /// Whether it changes nothing, so that it may be executed again.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self.code(), code::GET | code::CONTAINS | code::REDUCE | code::FILTER)
+    }
+
+    /// Whether it is a GET.
+    #[inline]
+    pub fn is_get(&self) -> bool {
+        self.code() == code::GET
+    }
+
+    /// What is to be done. Scalars are zero above their element.
+    #[inline]
+    pub fn action<'a>(&self, packet: &'a [u8]) -> Action<'a> {
+        let extra = self.first & EXTRA != 0;
+        match self.code() {
+            code::CONTAINS => Action::Contains,
+            code::PUT => {
+                Action::Put { value: self.value(packet), options: self.options(packet, 0) }
+            }
+            code::PUT_IF_ABSENT => Action::PutIf {
+                value: self.value(packet),
+                expect: Expect::Absent,
+                options: self.options(packet, 0),
+            },
+            code::PUT_IF_VERSION => Action::PutIf {
+                value: self.value(packet),
+                expect: Expect::Version(self.word(packet, 0)),
+                options: self.options(packet, 1),
+            },
+            code::DELETE => Action::Delete,
+            code::UPDATE => Action::Update(self.lambda(packet)),
+            code::UPDATE_ALL => Action::UpdateAll { lambda: self.lambda(packet), returns: extra },
+            code::UPDATE_EACH => {
+                let (second, operands) = self.value(packet).split_at(self.shape.second_len());
+                let lambda = self.lambda_of(0, scalar(second));
+                Action::UpdateEach { lambda, operands, returns: extra }
+            }
+            code::REDUCE => Action::Reduce(self.lambda(packet)),
+            code::FILTER => Action::Filter(self.lambda(packet)),
+            _ => Action::Get,
+        }
+    }
+
+    #[inline]
+    fn code(&self) -> u8 {
+        self.first & CODE
+    }
+
+    #[inline]
+    fn value<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[self.value_at as usize..][..self.value_len as usize]
+    }
+
+    /// A word behind the key.
+    #[inline]
+    fn word(&self, packet: &[u8], index: usize) -> u64 {
+        let at = self.key_at as usize + self.key_len as usize + index * 8;
+        scalar(&packet[at..at + 8])
+    }
+
+    #[inline]
+    fn options(&self, packet: &[u8], index: usize) -> PutOptions {
+        let expires = self.first & EXTRA != 0;
+        PutOptions { expires_at_ms: expires.then(|| self.word(packet, index)) }
+    }
+
+    #[inline]
+    fn lambda(&self, packet: &[u8]) -> Lambda {
+        let (operand, second) = self.value(packet).split_at(self.shape.element.bytes());
+        self.lambda_of(scalar(operand), scalar(second))
+    }
+
+    #[inline]
+    fn lambda_of(&self, operand: u64, second: u64) -> Lambda {
+        let Shape { function, element } = self.shape;
+        Lambda { function, element, operand, second }
+    }
+}
+
+/// Up to eight bytes as a number.
+#[inline]
+fn scalar(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Where the reading of a packet has got to. It does not borrow the packet, which must be the same
+/// every time: another one is read as if it were hostile.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    at: u32,
+    left: u16,
+    given: Given,
+}
+
+impl Cursor {
+    /// Before the first operation.
+    ///
+    /// # Errors
+    /// If there is none, or there are more than [`KV_DIRECT_PACKET_OPS_MAX`]: then nobody knows how
+    /// many replies are waited for, and there is none.
+    pub fn new(packet: &[u8]) -> Result<Self, Malformed> {
+        let malformed = Malformed { at: 0 };
+        let left = u16::from_le_bytes(take(packet, &mut 0).ok_or(malformed)?);
+        let fits = (1..=KV_DIRECT_PACKET_OPS_MAX).contains(&usize::from(left));
+        if !fits || u32::try_from(packet.len()).is_err() {
+            return Err(malformed);
+        }
+        Ok(Self { at: HEAD_BYTES as u32, left, given: Given::NOTHING })
+    }
+
+    /// How many operations are left, malformed ones too.
+    #[inline]
+    pub fn left(&self) -> usize {
+        usize::from(self.left)
+    }
+
+    /// The next operation. After one that is malformed all are.
+    #[inline]
+    pub fn next(&mut self, packet: &[u8]) -> Option<Result<Packed, Malformed>> {
+        self.left = self.left.checked_sub(1)?;
+        let mut at = self.at as usize;
+        match self.decode(packet, &mut at) {
+            Some(packed) if self.left > 0 || at == packet.len() => {
+                self.at = at as u32;
+                Some(Ok(packed))
+            }
+            _ => {
+                let malformed = Malformed { at: self.at };
+                // Nothing that was given holds any more, so that no byte is read as an operation.
+                self.at = packet.len() as u32;
+                Some(Err(malformed))
+            }
+        }
+    }
+
+    #[inline]
+    fn decode(&mut self, packet: &[u8], at: &mut usize) -> Option<Packed> {
+        let [first] = take(packet, at)?;
+        let parts = PARTS[usize::from(first & CODE)];
+        if first & !CODE & !parts != 0 || parts & KNOWN == 0 {
+            return None;
+        }
+        if first & SAME_SIZES == 0 {
+            self.sizes(packet, at, first, parts)?;
+        } else if self.given.key_len == 0 {
+            return None;
+        }
+        let key_len = self.given.key_len;
+        let key_at = skip(packet, at, key_len as usize)?;
+        let mut packed = Packed { key_at, key_len, value_at: 0, value_len: 0, first, shape: NONE };
+        if parts & SAME_VALUE != 0 {
+            self.value(packet, at, parts, &mut packed)?;
+        }
+        Some(packed)
+    }
+
+    /// Reads the sizes of an operation that brings its own.
+    fn sizes(&mut self, packet: &[u8], at: &mut usize, first: u8, parts: u8) -> Option<()> {
+        let key_less_one = take_length(packet, at)?;
+        if key_less_one as usize >= KEY_BYTES_MAX {
+            return None;
+        }
+        self.given.key_len = key_less_one + 1;
+        if parts & LENGTH != 0 && first & SAME_VALUE == 0 {
+            self.given.value_len = take_length(packet, at)?;
+        }
+        if parts & LAMBDA != 0 {
+            self.given.shape = Some(Shape::take(packet, at)?);
+        }
+        Some(())
+    }
+
+    /// Reads what comes after the key of an operation that can have a value.
+    #[inline]
+    fn value(
+        &mut self,
+        packet: &[u8],
+        at: &mut usize,
+        parts: u8,
+        packed: &mut Packed,
+    ) -> Option<()> {
+        let is_put = parts & LAMBDA == 0;
+        let words = u8::from(parts & VERSION != 0) + u8::from(is_put && packed.first & EXTRA != 0);
+        skip(packet, at, usize::from(words) * 8)?;
+        let is_same = packed.first & SAME_VALUE != 0;
+        if !is_put {
+            packed.shape = self.given.shape?;
+            let element = packed.shape.element.bytes();
+            let second = packed.shape.second_len();
+            if parts & LENGTH != 0 {
+                // The second operand is a part of the value.
+                (self.given.value_len as usize >= second).then_some(())?;
+            } else if is_same {
+                (self.given.value_len as usize == element + second).then_some(())?;
+            } else {
+                self.given.value_len = (element + second) as u32;
+            }
+        }
+        if !is_same {
+            self.given.value_at = skip(packet, at, self.given.value_len as usize)?;
+        }
+        packed.value_at = self.given.value_at;
+        packed.value_len = self.given.value_len;
+        Some(())
+    }
+}
+
+/// The shape of what has none.
+const NONE: Shape = Shape { function: Function::Builtin(Builtin::Add), element: Element::U8 };
+
+/// The operations of a packet, one after the other.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    packet: &'a [u8],
+    cursor: Cursor,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the first operation on.
+    ///
+    /// # Errors
+    /// As [`Cursor::new`].
+    pub fn new(packet: &'a [u8]) -> Result<Self, Malformed> {
+        Ok(Self { packet, cursor: Cursor::new(packet)? })
+    }
+}
+
+impl Iterator for Reader<'_> {
+    type Item = Result<Packed, Malformed>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.cursor.next(self.packet)
+    }
+}

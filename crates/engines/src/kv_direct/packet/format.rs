@@ -1,0 +1,138 @@
+//! What operations are written with: codes, flags, and what flags refer to.
+
+use super::{CODE, EXTRA, take};
+use crate::kv_direct::operation::{Builtin, Element, Function, Lambda};
+
+/// Bytes before the first operation.
+pub(super) const HEAD_BYTES: usize = 2;
+/// The value is the one before.
+pub(super) const SAME_VALUE: u8 = 1 << 6;
+/// Sizes and function are those before.
+pub(super) const SAME_SIZES: u8 = 1 << 7;
+/// Of a shape: the function is a user's.
+const IS_USER: u8 = 1 << 7;
+
+pub(super) mod code {
+    pub const GET: u8 = 1;
+    pub const CONTAINS: u8 = 2;
+    pub const PUT: u8 = 3;
+    pub const PUT_IF_ABSENT: u8 = 4;
+    pub const PUT_IF_VERSION: u8 = 5;
+    pub const DELETE: u8 = 6;
+    pub const UPDATE: u8 = 7;
+    pub const UPDATE_ALL: u8 = 8;
+    pub const UPDATE_EACH: u8 = 9;
+    pub const REDUCE: u8 = 10;
+    pub const FILTER: u8 = 11;
+}
+
+/// What an operation of a code has, beside the flags that it may have. 0: there is no such code.
+pub(super) const KNOWN: u8 = 1;
+/// A value whose length is said.
+pub(super) const LENGTH: u8 = 2;
+/// A function, and scalars.
+pub(super) const LAMBDA: u8 = 4;
+/// A version that is expected.
+pub(super) const VERSION: u8 = 8;
+
+pub(super) const PARTS: [u8; CODE as usize + 1] = {
+    let mut parts = [0; CODE as usize + 1];
+    let bare = KNOWN | SAME_SIZES;
+    let put = bare | LENGTH | EXTRA | SAME_VALUE;
+    let lambda = bare | LAMBDA | SAME_VALUE;
+    parts[code::GET as usize] = bare;
+    parts[code::CONTAINS as usize] = bare;
+    parts[code::PUT as usize] = put;
+    parts[code::PUT_IF_ABSENT as usize] = put;
+    parts[code::PUT_IF_VERSION as usize] = put | VERSION;
+    parts[code::DELETE as usize] = bare;
+    parts[code::UPDATE as usize] = lambda;
+    parts[code::UPDATE_ALL as usize] = lambda | EXTRA;
+    parts[code::UPDATE_EACH as usize] = lambda | EXTRA | LENGTH;
+    parts[code::REDUCE as usize] = lambda;
+    parts[code::FILTER as usize] = lambda;
+    parts
+};
+
+/// What is done with which elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub function: Function,
+    pub element: Element,
+}
+
+impl Shape {
+    pub fn of(lambda: &Lambda) -> Self {
+        Self { function: lambda.function, element: lambda.element }
+    }
+
+    /// Bytes of the scalars, but the first operand.
+    pub fn second_len(self) -> usize {
+        let has_second = self.function == Function::Builtin(Builtin::CompareSwap);
+        if has_second { self.element.bytes() } else { 0 }
+    }
+
+    pub fn encoded_len(self) -> usize {
+        if matches!(self.function, Function::User(_)) { 3 } else { 2 }
+    }
+
+    pub fn push(self, bytes: &mut Vec<u8>) {
+        let element = self.element as u8;
+        match self.function {
+            Function::Builtin(builtin) => bytes.extend([element, builtin as u8]),
+            Function::User(number) => {
+                bytes.push(element | IS_USER);
+                bytes.extend(number.to_le_bytes());
+            }
+        }
+    }
+
+    pub fn take(packet: &[u8], at: &mut usize) -> Option<Self> {
+        let [first] = take(packet, at)?;
+        let element = Element::ALL.into_iter().find(|e| *e as u8 == first & !IS_USER)?;
+        let function = match first & IS_USER {
+            0 => {
+                let [code] = take(packet, at)?;
+                Function::Builtin(BUILTINS.into_iter().find(|builtin| *builtin as u8 == code)?)
+            }
+            _ => Function::User(u16::from_le_bytes(take(packet, at)?)),
+        };
+        Some(Self { function, element })
+    }
+}
+
+/// The last sizes, value and function that were given: what flags refer to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    /// 0 before the first key.
+    pub key_len: u32,
+    pub value_at: u32,
+    pub value_len: u32,
+    pub shape: Option<Shape>,
+}
+
+impl Given {
+    pub const NOTHING: Self = Self { key_len: 0, value_at: 0, value_len: 0, shape: None };
+
+    pub fn value(self, packet: &[u8]) -> &[u8] {
+        &packet[self.value_at as usize..][..self.value_len as usize]
+    }
+}
+
+const BUILTINS: [Builtin; 15] = [
+    Builtin::Add,
+    Builtin::SaturatingAdd,
+    Builtin::Subtract,
+    Builtin::SaturatingSubtract,
+    Builtin::Max,
+    Builtin::Min,
+    Builtin::And,
+    Builtin::Or,
+    Builtin::Xor,
+    Builtin::Exchange,
+    Builtin::CompareSwap,
+    Builtin::Equal,
+    Builtin::NotEqual,
+    Builtin::Less,
+    Builtin::Greater,
+];

@@ -1,0 +1,352 @@
+//! Packets of anything survive the trip; packets of other bytes end where they make no sense.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::kv_direct::operation::{Action, Builtin, Element, Failure, Function, Lambda, Reply};
+use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use crate::operation::{Expect, PutOptions};
+
+/// What an operation of a test is made of; few different ones, so that some are as those before.
+#[derive(Clone, Debug)]
+struct Choice {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    kind: u8,
+    lambda: Lambda,
+    words: (u64, Option<u64>, bool),
+}
+
+impl Choice {
+    fn action(&self) -> Action<'_> {
+        let Self { value, lambda, words: (version, expires_at_ms, flag), .. } = self;
+        let (lambda, options) = (*lambda, PutOptions { expires_at_ms: *expires_at_ms });
+        match self.kind {
+            0 => Action::Get,
+            1 => Action::Contains,
+            2 => Action::Put { value, options },
+            3 => Action::PutIf { value, expect: Expect::Absent, options },
+            4 => Action::PutIf { value, expect: Expect::Version(*version), options },
+            5 => Action::Delete,
+            6 => Action::Update(lambda),
+            7 => Action::UpdateAll { lambda, returns: *flag },
+            8 => Action::UpdateEach { lambda, operands: value, returns: *flag },
+            9 => Action::Reduce(lambda),
+            _ => Action::Filter(lambda),
+        }
+    }
+
+    fn reply(&self) -> Reply<'_> {
+        let Self { value, words: (word, expires_at_ms, flag), .. } = self;
+        let (word, number) = (*word, self.lambda.operand);
+        match self.kind {
+            0 => Reply::Found { version: word, expires_at_ms: *expires_at_ms, value },
+            1 => Reply::Absent,
+            2 => Reply::Contained(*flag),
+            3 => Reply::Stored(word),
+            4 => Reply::Refused(flag.then_some(word)),
+            5 => Reply::Deleted(*flag),
+            6 => Reply::Scalar(word),
+            7 => Reply::Updated(word),
+            8 => Reply::Vector(value),
+            _ => Reply::Failed(match number % 9 {
+                0 => Failure::TooLong { len: word, max: number },
+                1 => Failure::OutOfMemory { bytes: word, capacity: number },
+                2 => Failure::NotAVector { len: word, wanted: number },
+                3 => Failure::NoFunction(word as u16),
+                4 => Failure::Unfit,
+                5 => Failure::Trapped(word as u16),
+                6 => Failure::Unsupported,
+                7 => Failure::Malformed,
+                _ => Failure::Damaged,
+            }),
+        }
+    }
+
+    /// The action as it arrives: without what its function does not use.
+    fn arrives(&self) -> Action<'_> {
+        let mut action = self.action();
+        let is_each = matches!(action, Action::UpdateEach { .. });
+        if let Action::Update(lambda)
+        | Action::UpdateAll { lambda, .. }
+        | Action::UpdateEach { lambda, .. }
+        | Action::Reduce(lambda)
+        | Action::Filter(lambda) = &mut action
+        {
+            let mask = u64::MAX >> (64 - 8 * lambda.element.bytes());
+            let has_second = lambda.function == Function::Builtin(Builtin::CompareSwap);
+            lambda.operand &= if is_each { 0 } else { mask };
+            lambda.second &= if has_second { mask } else { 0 };
+        }
+        action
+    }
+}
+
+fn lambdas() -> impl Strategy<Value = Lambda> {
+    let words = prop_oneof![Just(1u64), Just(u64::MAX), any::<u64>()];
+    let function = prop_oneof![
+        Just(Function::Builtin(Builtin::Add)),
+        Just(Function::Builtin(Builtin::CompareSwap)),
+        Just(Function::Builtin(Builtin::Greater)),
+        Just(Function::User(1)),
+        any::<u16>().prop_map(Function::User),
+    ];
+    let element = prop_oneof![Just(Element::U64), prop::sample::select(&Element::ALL)];
+    (function, element, words.clone(), words).prop_map(|(function, element, operand, second)| {
+        Lambda { function, element, operand, second }
+    })
+}
+
+fn choices() -> impl Strategy<Value = Choice> {
+    let key = prop_oneof![
+        4 => prop::collection::vec(any::<u8>(), 8),
+        2 => prop::collection::vec(any::<u8>(), 1..300),
+    ];
+    let value = prop_oneof![
+        2 => Just(b"the same".to_vec()),
+        2 => prop::collection::vec(any::<u8>(), 8),
+        1 => prop::collection::vec(any::<u8>(), 0..300),
+    ];
+    let expiry = prop_oneof![Just(None), any::<u64>().prop_map(Some)];
+    let words = (prop_oneof![Just(0u64), any::<u64>()], expiry, any::<bool>());
+    (key, value, 0u8..12, lambdas(), words).prop_map(|(key, value, kind, lambda, words)| Choice {
+        key,
+        value,
+        kind,
+        lambda,
+        words,
+    })
+}
+
+/// Sequences with runs.
+fn sequences() -> impl Strategy<Value = Vec<Choice>> {
+    let runs = prop::collection::vec((choices(), 1usize..4), 1..12);
+    runs.prop_map(|runs| runs.into_iter().flat_map(|(choice, times)| vec![choice; times]).collect())
+}
+
+fn packed(choices: &[Choice]) -> Writer {
+    let mut packet = Writer::default();
+    for choice in choices {
+        let len = packet.len_with(&choice.key, &choice.action());
+        packet.push(&choice.key, &choice.action());
+        assert_eq!(packet.bytes().len(), len);
+    }
+    packet
+}
+
+fn replied(choices: &[Choice]) -> ReplyWriter {
+    let mut packet = ReplyWriter::default();
+    for choice in choices {
+        let len = packet.len_with(&choice.reply());
+        packet.push(&choice.reply());
+        assert_eq!(packet.bytes().len(), len);
+    }
+    packet
+}
+
+/// Looks at everything that a packet of operations may say, and returns how many make sense.
+fn look(packet: &[u8]) -> usize {
+    let Ok(reader) = Reader::new(packet) else {
+        return 0;
+    };
+    let mut known = 0;
+    let mut seen = 0;
+    let mut is_malformed = false;
+    for operation in reader {
+        seen += 1;
+        match operation {
+            Ok(operation) => {
+                assert!(!is_malformed, "reading does not go on behind what makes no sense");
+                assert!((1..=KEY_BYTES_MAX).contains(&operation.key(packet).len()));
+                assert_eq!(operation.action(packet).is_read(), operation.is_read());
+                known += 1;
+            }
+            Err(_) => is_malformed = true,
+        }
+    }
+    assert_eq!(seen, usize::from(u16::from_le_bytes([packet[0], packet[1]])));
+    known
+}
+
+fn look_at_replies(packet: &[u8], count: usize) -> usize {
+    let replies: Vec<_> = ReplyReader::new(packet, count).collect();
+    assert_eq!(replies.len(), count);
+    let known = replies.iter().take_while(|reply| reply.is_ok()).count();
+    assert!(replies[known..].iter().all(Result::is_err), "after an error nothing makes sense");
+    known
+}
+
+proptest! {
+    #[test]
+    fn operations_survive_the_trip(sequence in sequences()) {
+        let mut packet = packed(&sequence);
+        for _ in 0..2 {
+            prop_assert_eq!(packet.count(), sequence.len());
+            prop_assert_eq!(packet.is_read(), sequence.iter().all(|op| op.action().is_read()));
+            let operations = Reader::new(packet.bytes()).unwrap();
+            for (choice, operation) in sequence.iter().zip(operations) {
+                let operation = operation.unwrap();
+                prop_assert_eq!(operation.key(packet.bytes()), &choice.key);
+                prop_assert_eq!(operation.action(packet.bytes()), choice.arrives());
+            }
+            let first = packet.bytes().to_vec();
+            packet.clear();
+            for choice in &sequence {
+                packet.push(&choice.key, &choice.action());
+            }
+            prop_assert_eq!(packet.bytes(), first, "a cleared packet remembers nothing");
+        }
+    }
+
+    #[test]
+    fn replies_survive_the_trip(sequence in sequences()) {
+        let mut packet = replied(&sequence);
+        let replies = ReplyReader::new(packet.bytes(), sequence.len());
+        for (choice, reply) in sequence.iter().zip(replies) {
+            prop_assert_eq!(reply, Ok(choice.reply()));
+        }
+        prop_assert_eq!(look_at_replies(packet.bytes(), sequence.len()), sequence.len());
+        let first = packet.bytes().to_vec();
+        packet.clear();
+        for choice in &sequence {
+            packet.push(&choice.reply());
+        }
+        prop_assert_eq!(packet.bytes(), first, "a cleared packet remembers nothing");
+    }
+
+    #[test]
+    fn a_packet_that_is_cut_off_ends_there(sequence in sequences(), more in any::<u8>()) {
+        let bytes = packed(&sequence).bytes().to_vec();
+        for len in 0..bytes.len() {
+            let known = look(&bytes[..len]);
+            prop_assert!(known < sequence.len(), "{len} of {} bytes are all", bytes.len());
+        }
+        let longer = [&bytes[..], &[more]].concat();
+        prop_assert_eq!(look(&longer), sequence.len() - 1, "what is left over belongs to no other");
+        let bytes = replied(&sequence).bytes().to_vec();
+        for len in 0..bytes.len() {
+            let known = look_at_replies(&bytes[..len], sequence.len());
+            prop_assert!(known < sequence.len(), "{len} of {} bytes are all", bytes.len());
+        }
+        let longer = [&bytes[..], &[more]].concat();
+        prop_assert_eq!(look_at_replies(&longer, sequence.len()), sequence.len() - 1);
+        let one_more = look_at_replies(&bytes, sequence.len() + 1);
+        prop_assert!(one_more <= sequence.len(), "{one_more} replies to {}", sequence.len());
+    }
+
+    #[test]
+    fn a_flipped_bit_makes_other_operations_or_none(sequence in sequences(), flip in any::<u32>()) {
+        for mut bytes in [packed(&sequence).bytes().to_vec(), replied(&sequence).bytes().to_vec()] {
+            let bit = flip as usize % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            look(&bytes);
+            look_at_replies(&bytes, sequence.len());
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_are_looked_at_and_no_more(
+        count in 1u16..100,
+        bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0u8..12, 0x80u8..0x8c], 0..400),
+    ) {
+        look(&[&count.to_le_bytes()[..], &bytes].concat());
+        look_at_replies(&bytes, usize::from(count));
+    }
+}
+
+#[test]
+fn what_is_as_before_costs_a_byte() {
+    let mut packet = Writer::default();
+    let mut after = |key: &[u8; 8], action| {
+        let before = packet.bytes().len();
+        packet.push(key, &action);
+        packet.bytes().len() - before
+    };
+    let put = |value| Action::Put { value, options: PutOptions::default() };
+    let add = |operand| {
+        let function = Function::Builtin(Builtin::Add);
+        Action::Update(Lambda { function, element: Element::U64, operand, second: 0 })
+    };
+    assert_eq!(after(b"00000000", Action::Get), 1 + 1 + 8);
+    assert_eq!(after(b"00000001", Action::Get), 1 + 8);
+    assert_eq!(after(b"00000002", put(b"01234567")), 1 + 1 + 1 + 8 + 8);
+    assert_eq!(after(b"00000003", put(b"76543210")), 1 + 8 + 8);
+    assert_eq!(after(b"00000004", put(b"76543210")), 1 + 8, "the value is as before, too");
+    assert_eq!(after(b"00000005", Action::Get), 1 + 8);
+    assert_eq!(after(b"00000006", put(b"01234567")), 1 + 8 + 8, "a GET has no value to compare");
+    assert_eq!(after(b"00000007", add(1)), 1 + 1 + 2 + 8 + 8);
+    assert_eq!(after(b"00000008", add(2)), 1 + 8 + 8);
+    assert_eq!(after(b"00000009", add(2)), 1 + 8);
+}
+
+#[test]
+fn more_replies_than_fit_in_a_run_make_another() {
+    let mut packet = ReplyWriter::default();
+    for _ in 0..300 {
+        packet.push(&Reply::Stored(0));
+    }
+    // One, 128, 128 and 43.
+    assert_eq!(packet.bytes().len(), 4);
+    assert_eq!(look_at_replies(packet.bytes(), 300), 300);
+    assert_eq!(look_at_replies(packet.bytes(), 299), 298, "one that nobody asked for");
+    assert_eq!(look_at_replies(packet.bytes(), 301), 300);
+}
+
+#[test]
+fn a_packet_says_how_many_operations_it_has() {
+    let empty = Writer::default();
+    assert_eq!(Cursor::new(empty.bytes()).unwrap_err(), Malformed { at: 0 });
+    assert_eq!(Cursor::new(&[1]).unwrap_err(), Malformed { at: 0 });
+    let max = KV_DIRECT_PACKET_OPS_MAX as u16;
+    assert!(Cursor::new(&(max + 1).to_le_bytes()).is_err());
+    // One operation that makes sense, none behind it: each of them is malformed, and not for long.
+    let mut packet = Writer::default();
+    packet.push(b"key", &Action::Get);
+    let mut bytes = packet.bytes().to_vec();
+    bytes[..2].copy_from_slice(&max.to_le_bytes());
+    assert_eq!(look(&bytes), 1);
+    let mut cursor = Cursor::new(&bytes).unwrap();
+    assert!(cursor.next(&bytes).unwrap().is_ok());
+    assert!(cursor.next(&bytes).unwrap().is_err());
+    assert_eq!(cursor.left(), usize::from(max) - 2);
+}
+
+#[test]
+fn what_no_writer_writes_is_malformed() {
+    let one = |operation: &[u8]| look(&[&[1, 0][..], operation].concat());
+    assert_eq!(one(b"\x01\x02key"), 1);
+    assert_eq!(one(b"\x00\x02key"), 0, "no code");
+    assert_eq!(one(b"\x0c\x02key"), 0, "no such code");
+    assert_eq!(one(b"\x21\x02key"), 0, "a GET has no flag EXTRA");
+    assert_eq!(one(b"\x41\x02key"), 0, "a GET has no value");
+    assert_eq!(one(b"\x81key"), 0, "no sizes before");
+    assert_eq!(one(b"\x01\x80\x80\x04key"), 0, "a key of over 64 KiB");
+    assert_eq!(one(b"\x07\x02\x03\x00key12345678"), 1, "add to an element of 64 bits");
+    assert_eq!(one(b"\x07\x02\x08\x00key12345678"), 0, "no such element");
+    assert_eq!(one(b"\x07\x02\x03\x0bkey12345678"), 0, "no such function");
+    assert_eq!(one(b"\x09\x02\x07\x03\x0akey1234567"), 0, "operands shorter than the second one");
+    assert_eq!(one(b"\x09\x02\x08\x03\x0akey12345678"), 1, "the second one, and no operands");
+    let two = |first: &[u8], second: &[u8]| look(&[&[2, 0][..], first, second].concat());
+    assert_eq!(two(b"\x03\x00\x08k12345678", b"\xc3k"), 2, "a PUT as before");
+    assert_eq!(two(b"\x03\x00\x08k12345678", b"\x47\x00\x03\x00k"), 2, "its value as an operand");
+    assert_eq!(two(b"\x03\x00\x08k12345678", b"\x47\x00\x02\x00k"), 1, "the operand is shorter");
+    assert_eq!(two(b"\x03\x00\x08k12345678", b"\xc7k"), 1, "no function before");
+}
+
+#[test]
+fn a_length_is_written_in_one_way() {
+    for length in (0..32).flat_map(|bit| [1 << bit, (1u32 << bit) - 1, u32::MAX >> bit]) {
+        let mut bytes = Vec::new();
+        push_length(&mut bytes, length);
+        assert_eq!(bytes.len(), length_len(length), "{length}");
+        let mut at = 0;
+        assert_eq!(take_length(&bytes, &mut at), Some(length));
+        assert_eq!(at, bytes.len());
+        assert_eq!(take_length(&bytes[..at - 1], &mut 0), None, "{length}: cut off");
+        *bytes.last_mut().unwrap() |= 0x80;
+        bytes.push(0);
+        assert_eq!(take_length(&bytes, &mut 0), None, "{length}: longer than it needs");
+    }
+    assert_eq!(take_length(&[0xff, 0xff, 0xff, 0xff, 0x1f], &mut 0), None, "over 32 bits");
+    assert_eq!(take_length(&[0x80, 0x80, 0x80, 0x80, 0x80, 1], &mut 0), None);
+}

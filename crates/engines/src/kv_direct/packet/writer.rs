@@ -1,0 +1,235 @@
+//! Packing operations into a packet.
+
+use super::format::{Given, HEAD_BYTES, LENGTH, PARTS, SAME_SIZES, SAME_VALUE, Shape, code};
+use super::{EXTRA, as_length, length_len, push_length};
+use crate::kv_direct::operation::{Action, Lambda};
+use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use crate::operation::{Expect, PutOptions};
+
+/// Packs operations into a packet.
+///
+/// ```
+/// use loch_engines::kv_direct::operation::Action;
+/// use loch_engines::kv_direct::packet::{Reader, Writer};
+/// let mut packet = Writer::default();
+/// packet.push(b"left", &Action::Get);
+/// packet.push(b"hand", &Action::Get);
+/// assert_eq!(packet.bytes(), b"\x02\0\x01\x03left\x81hand");
+/// let keys: Vec<_> = Reader::new(packet.bytes()).unwrap().map(|op| op.unwrap()).collect();
+/// assert_eq!(keys[1].key(packet.bytes()), b"hand");
+/// ```
+#[derive(Debug)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    count: usize,
+    changes: bool,
+    given: Given,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        let bytes = vec![0; HEAD_BYTES];
+        Self { bytes, count: 0, changes: false, given: Given::NOTHING }
+    }
+}
+
+impl Writer {
+    /// Adds an operation. Of a lambda, only what it uses is sent: scalars as long as the element, the
+    /// second operand if the function has one, and no operand with a vector of them.
+    ///
+    /// # Panics
+    /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the packet has
+    /// [`KV_DIRECT_PACKET_OPS_MAX`] operations, or would have 4 GiB.
+    pub fn push(&mut self, key: &[u8], action: &Action<'_>) {
+        assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
+        assert!(self.count < KV_DIRECT_PACKET_OPS_MAX, "a packet has room");
+        let parts = Parts::of(action);
+        let first = parts.first(key, &self.given, &self.bytes);
+        let end = self.bytes.len() + parts.len(first, key);
+        assert!(u32::try_from(end).is_ok(), "a packet has less than 4 GiB");
+        self.bytes.reserve(end - self.bytes.len());
+        self.bytes.push(first);
+        let own_sizes = first & SAME_SIZES == 0;
+        if own_sizes {
+            push_length(&mut self.bytes, as_length(key.len() - 1));
+        }
+        if own_sizes && first & SAME_VALUE == 0 && parts.has(LENGTH) {
+            push_length(&mut self.bytes, as_length(parts.value_len()));
+        }
+        if let Some(shape) = parts.shape {
+            if own_sizes {
+                shape.push(&mut self.bytes);
+            }
+            self.given.shape = Some(shape);
+        }
+        self.given.key_len = key.len() as u32;
+        self.bytes.extend_from_slice(key);
+        for word in [parts.version, parts.expires_at_ms].into_iter().flatten() {
+            self.bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        if parts.has(SAME_VALUE) && first & SAME_VALUE == 0 {
+            self.given.value_at = self.bytes.len() as u32;
+            self.given.value_len = parts.value_len() as u32;
+            self.bytes.extend_from_slice(parts.scalars());
+            self.bytes.extend_from_slice(parts.bytes);
+        }
+        debug_assert_eq!(self.bytes.len(), end);
+        self.changes |= !action.is_read();
+        self.count += 1;
+        self.bytes[..HEAD_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
+    }
+
+    /// How many bytes the packet would have with this operation.
+    pub fn len_with(&self, key: &[u8], action: &Action<'_>) -> usize {
+        let parts = Parts::of(action);
+        self.bytes.len() + parts.len(parts.first(key, &self.given, &self.bytes), key)
+    }
+
+    /// The packet; one without operations is none.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How many operations it has.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether it changes nothing, so that it may be executed again.
+    pub fn is_read(&self) -> bool {
+        !self.changes
+    }
+
+    /// Starts another packet, in the same memory.
+    pub fn clear(&mut self) {
+        self.bytes.truncate(HEAD_BYTES);
+        self.count = 0;
+        self.changes = false;
+        self.given = Given::NOTHING;
+    }
+}
+
+/// An action taken apart as it is written.
+struct Parts<'a> {
+    code: u8,
+    extra: bool,
+    shape: Option<Shape>,
+    version: Option<u64>,
+    expires_at_ms: Option<u64>,
+    /// One behind the other, as many as `scalars_len` says.
+    scalars: [u8; 16],
+    scalars_len: usize,
+    /// What comes after the scalars.
+    bytes: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn new(code: u8) -> Self {
+        Self {
+            code,
+            extra: false,
+            shape: None,
+            version: None,
+            expires_at_ms: None,
+            scalars: [0; 16],
+            scalars_len: 0,
+            bytes: &[],
+        }
+    }
+
+    fn put(code: u8, bytes: &'a [u8], options: &PutOptions) -> Self {
+        let expires_at_ms = options.expires_at_ms;
+        Self { extra: expires_at_ms.is_some(), expires_at_ms, bytes, ..Self::new(code) }
+    }
+
+    fn lambda(code: u8, lambda: &Lambda) -> Self {
+        let shape = Shape::of(lambda);
+        let mut parts = Self { shape: Some(shape), ..Self::new(code) };
+        if code != code::UPDATE_EACH {
+            parts.scalar(lambda.operand, shape.element.bytes());
+        }
+        parts.scalar(lambda.second, shape.second_len());
+        parts
+    }
+
+    fn scalar(&mut self, scalar: u64, len: usize) {
+        let at = self.scalars_len;
+        self.scalars[at..at + len].copy_from_slice(&scalar.to_le_bytes()[..len]);
+        self.scalars_len += len;
+    }
+
+    fn of(action: &Action<'a>) -> Self {
+        match action {
+            Action::Get => Self::new(code::GET),
+            Action::Contains => Self::new(code::CONTAINS),
+            Action::Put { value, options } => Self::put(code::PUT, value, options),
+            Action::PutIf { value, expect: Expect::Absent, options } => {
+                Self::put(code::PUT_IF_ABSENT, value, options)
+            }
+            Action::PutIf { value, expect: Expect::Version(version), options } => {
+                let put = Self::put(code::PUT_IF_VERSION, value, options);
+                Self { version: Some(*version), ..put }
+            }
+            Action::Delete => Self::new(code::DELETE),
+            Action::Update(lambda) => Self::lambda(code::UPDATE, lambda),
+            Action::UpdateAll { lambda, returns } => {
+                Self { extra: *returns, ..Self::lambda(code::UPDATE_ALL, lambda) }
+            }
+            Action::UpdateEach { lambda, operands, returns } => {
+                let each = Self::lambda(code::UPDATE_EACH, lambda);
+                Self { extra: *returns, bytes: operands, ..each }
+            }
+            Action::Reduce(lambda) => Self::lambda(code::REDUCE, lambda),
+            Action::Filter(lambda) => Self::lambda(code::FILTER, lambda),
+        }
+    }
+
+    fn scalars(&self) -> &[u8] {
+        &self.scalars[..self.scalars_len]
+    }
+
+    fn value_len(&self) -> usize {
+        self.scalars_len + self.bytes.len()
+    }
+
+    fn value_is(&self, other: &[u8]) -> bool {
+        other.strip_prefix(self.scalars()) == Some(self.bytes)
+    }
+
+    fn has(&self, part: u8) -> bool {
+        PARTS[usize::from(self.code)] & part != 0
+    }
+
+    /// The first byte, after what was given.
+    fn first(&self, key: &[u8], given: &Given, packet: &[u8]) -> u8 {
+        let mut first = self.code | if self.extra { EXTRA } else { 0 };
+        let mut same_sizes = key.len() as u64 == u64::from(given.key_len);
+        if self.has(SAME_VALUE) {
+            let as_long = self.value_len() as u64 == u64::from(given.value_len);
+            if as_long && self.value_len() > 0 && self.value_is(given.value(packet)) {
+                first |= SAME_VALUE;
+            }
+            same_sizes &= as_long || !self.has(LENGTH);
+            same_sizes &= self.shape.is_none() || self.shape == given.shape;
+        }
+        first | if same_sizes { SAME_SIZES } else { 0 }
+    }
+
+    /// Bytes of the operation.
+    fn len(&self, first: u8, key: &[u8]) -> usize {
+        let mut len = 1 + key.len();
+        if first & SAME_SIZES == 0 {
+            len += length_len(as_length(key.len() - 1));
+            len += self.shape.map_or(0, Shape::encoded_len);
+        }
+        let words = [self.version, self.expires_at_ms];
+        len += 8 * words.iter().flatten().count();
+        if first & SAME_VALUE == 0 {
+            len += self.value_len();
+            if self.has(LENGTH) && first & SAME_SIZES == 0 {
+                len += length_len(as_length(self.value_len()));
+            }
+        }
+        len
+    }
+}
