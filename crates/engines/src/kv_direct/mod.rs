@@ -22,6 +22,7 @@
 //! | [`operation`] | what can be asked, and what is answered |
 //! | [`memory`] | host memory: lines, DMA, counts |
 //! | [`packet`] | many operations in one packet, and their replies: bytes |
+//! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //!
 //! # Linearization points
 //! An operation takes effect when the processor executes it: at its lookup if it changes nothing,
@@ -33,4 +34,5 @@ pub mod key;
 pub mod memory;
 pub mod operation;
 pub mod packet;
+pub mod slab;
 pub mod station;
