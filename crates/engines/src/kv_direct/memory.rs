@@ -7,8 +7,10 @@
 //!
 //! # Invariants
 //! 1. A write is visible to every read that is posted after it was posted.
-//! 2. At most one operation has an access to a line under way, or it has only reads under way: the
-//!    station and the allocator see to that, the engine does not order accesses of its own accord.
+//! 2. At most one operation has an access to half a line under way, or it has only reads under way: the
+//!    station and the allocator see to that, the engine does not order accesses of its own accord. Two
+//!    operations may be at the halves of one line: a write of half a line leaves the other as it is
+//!    then, and a read that looks at one half may find anything in the other.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,6 +22,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a line.
 pub const LINE_BYTES: usize = 64;
+
+/// Bytes of half a line: the smallest slab, and the smallest write.
+pub const HALF_BYTES: usize = LINE_BYTES / 2;
 
 /// The unit of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -120,6 +125,10 @@ pub trait HostMemory {
     /// Writes one line. Returns when it is posted.
     async fn write_line(&self, purpose: Purpose, at: u32, line: &Line);
 
+    /// Writes half `half` of the memory, of two halves a line, and leaves the other half of its line
+    /// as it is at that moment: a DMA with byte enables. Returns when it is posted.
+    async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]);
+
     /// Reads `into.len()` lines from `at` on, as one access.
     async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]);
 
@@ -205,6 +214,14 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
     async fn write_line(&self, purpose: Purpose, at: u32, line: &Line) {
         self.count(|counts| counts.wrote(purpose, 1));
         self.lines.borrow_mut()[at as usize] = *line;
+    }
+
+    #[inline(always)]
+    async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
+        self.count(|counts| counts.wrote(purpose, 1));
+        let at = half as usize % 2 * HALF_BYTES;
+        let line = &mut self.lines.borrow_mut()[half as usize / 2];
+        line.0[at..at + HALF_BYTES].copy_from_slice(bytes);
     }
 
     #[inline]
