@@ -89,3 +89,9 @@ pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;
 
 /// Operations of a kv-direct packet: as many as the reservation station has slots (kv-direct §3.3.3).
 pub const KV_DIRECT_PACKET_OPS_MAX: usize = 1024;
+/// Slabs of a kv-direct processor that are not larger are read by one access; of larger ones so much
+/// is, and then the rest that there is: for them bytes that are not needed cost more than an access.
+pub const KV_DIRECT_READ_BYTES_MAX: u64 = 4096;
+
+/// Lines that a kv-direct processor keeps for the next entry, of each operation under way.
+pub const KV_DIRECT_KEPT_LINES_MAX: usize = 1024;

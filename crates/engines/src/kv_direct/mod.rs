@@ -22,7 +22,10 @@
 //! | [`operation`] | what can be asked, and what is answered |
 //! | [`memory`] | host memory: lines, DMA, counts |
 //! | [`packet`] | many operations in one packet, and their replies: bytes |
+//! | [`bucket`] | a line of the hash index |
+//! | [`item`] | the bytes of an entry, inline and in a slab |
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
+//! | [`storage`] | looks up, stores and removes entries |
 //!
 //! # Linearization points
 //! An operation takes effect when the processor executes it: at its lookup if it changes nothing,
@@ -30,9 +33,12 @@
 //! forwarding, when the station's copy of the value changes. All are between its call and its return,
 //! and one processor executes all operations on a key, in the order in which it admitted them.
 
+pub mod bucket;
+pub mod item;
 pub mod key;
 pub mod memory;
 pub mod operation;
 pub mod packet;
 pub mod slab;
 pub mod station;
+pub mod storage;

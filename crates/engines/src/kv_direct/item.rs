@@ -1,0 +1,408 @@
+//! An entry's bytes: key, value, and what else there is to know about them.
+//!
+//! A *body* is the same inline and in a slab: the key's length where a table's keys differ in it (one
+//! byte below 255, else 255 and two more), the key, the version where the table has versions, the time
+//! of expiry where the entry has one, and the value, which is the rest. In a slab a *header* comes
+//! before it:
+//!
+//! | slab | header |
+//! | --- | --- |
+//! | up to 4 KiB, read at once | 15 bits: bytes of the body; 1 bit: whether it expires |
+//! | larger | 32 bits: bytes of the body; 8 bits: the class; 1 bit: whether it expires; 23 bits 0 |
+//!
+//! So of a power of two two bytes are metadata, as in the paper (kv-direct §5.2.1), and a table of
+//! keys of one length and without versions spends nothing else.
+
+use std::ops::Range;
+
+use zerocopy::IntoBytes;
+
+use super::bucket::{Bucket, INLINE_BYTES_MAX};
+use super::memory::Line;
+use super::operation::Failure;
+use super::slab::{Class, Place};
+use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_KEPT_LINES_MAX, KV_DIRECT_READ_BYTES_MAX};
+
+/// Bytes of a version, and of a time of expiry.
+const WORD: usize = 8;
+/// A key's length that does not fit its byte.
+const LONG_KEY: u8 = 255;
+/// Header of a slab that is read at once.
+const SMALL_HEADER: usize = 2;
+/// Header of a larger slab.
+const LARGE_HEADER: usize = 8;
+const SMALL_EXPIRES: u16 = 1 << 15;
+const LARGE_EXPIRES: u64 = 1 << 40;
+const LARGE_CLASS_SHIFT: u32 = 32;
+
+const _: () = assert!(KV_DIRECT_READ_BYTES_MAX <= SMALL_EXPIRES as u64);
+const _: () = assert!(KEY_BYTES_MAX <= LONG_KEY as usize + u16::MAX as usize);
+
+/// What a table's entries have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Bytes of every key, if all have the same.
+    pub key_bytes: Option<u16>,
+    /// Whether entries have versions.
+    pub versions: bool,
+}
+
+/// An entry that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// The version, which a table without versions does not keep.
+    pub version: u64,
+    /// When it expires.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// Where the parts of a body are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Parts {
+    key: Range<usize>,
+    version_at: Option<usize>,
+    expiry_at: Option<usize>,
+    value_at: usize,
+}
+
+impl Format {
+    /// Whether a key is of a length that the table takes.
+    #[inline(always)]
+    pub fn admits(&self, key: &[u8]) -> bool {
+        match self.key_bytes {
+            Some(bytes) => key.len() == bytes as usize,
+            None => (1..=KEY_BYTES_MAX).contains(&key.len()),
+        }
+    }
+
+    /// Bytes of a body.
+    #[inline(always)]
+    pub fn body_bytes(&self, key: usize, value: usize, expires: bool) -> u64 {
+        let length = match self.key_bytes {
+            Some(_) => 0,
+            None if key < LONG_KEY as usize => 1,
+            None => 3,
+        };
+        let words = usize::from(self.versions) + usize::from(expires);
+        (length + key + words * WORD) as u64 + value as u64
+    }
+
+    /// Writes a body to `into`, which has just its length.
+    pub fn write(&self, draft: &Draft<'_>, into: &mut [u8]) {
+        let mut rest = into;
+        let mut put = |bytes: &[u8]| {
+            let (to, after) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            to.copy_from_slice(bytes);
+            rest = after;
+        };
+        if self.key_bytes.is_none() {
+            match u8::try_from(draft.key.len()) {
+                Ok(len) if len < LONG_KEY => put(&[len]),
+                _ => {
+                    let [low, high] = ((draft.key.len() - LONG_KEY as usize) as u16).to_le_bytes();
+                    put(&[LONG_KEY, low, high]);
+                }
+            }
+        }
+        put(draft.key);
+        if self.versions {
+            put(&draft.version.to_le_bytes());
+        }
+        if let Some(at) = draft.expires_at_ms {
+            put(&at.to_le_bytes());
+        }
+        put(draft.value);
+        assert!(rest.is_empty(), "a body has the length that was reckoned");
+    }
+
+    /// Where the parts of a body are; none if it cannot be one.
+    #[inline(always)]
+    fn parts(&self, body: &[u8], expires: bool) -> Option<Parts> {
+        let (key_at, key_len) = match (self.key_bytes, body) {
+            (Some(bytes), _) => (0, bytes as usize),
+            (None, [LONG_KEY, low, high, ..]) => {
+                (3, LONG_KEY as usize + u16::from_le_bytes([*low, *high]) as usize)
+            }
+            (None, [len, ..]) => (1, *len as usize),
+            (None, []) => return None,
+        };
+        let mut at = key_at + key_len;
+        let mut word = |is_there: bool| {
+            let word = is_there.then_some(at);
+            at += WORD * usize::from(is_there);
+            word
+        };
+        let (version_at, expiry_at) = (word(self.versions), word(expires));
+        let parts = Parts { key: key_at..key_at + key_len, version_at, expiry_at, value_at: at };
+        (at <= body.len()).then_some(parts)
+    }
+
+    /// The key of a body, as far as `body` reaches.
+    pub fn key<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
+        let plain = Self { versions: false, ..*self };
+        plain.parts(body, false).map(|parts| &body[parts.key])
+    }
+}
+
+/// The first bytes of a key's inline items: compared with all of a bucket, before anything else is.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    word: u64,
+    mask: u64,
+}
+
+impl Probe {
+    /// The probe for `key`; it matches nothing if the key is too long to be inline.
+    #[inline(always)]
+    pub fn new(format: &Format, key: &[u8]) -> Self {
+        let start = match key.first_chunk() {
+            Some(start) => u64::from_le_bytes(*start),
+            None => key.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        };
+        let (word, bytes) = match format.key_bytes {
+            Some(_) => (start, key.len()),
+            None => (start << 8 | key.len() as u64, key.len() + 1),
+        };
+        if bytes > INLINE_BYTES_MAX {
+            return Self { word: 1, mask: 0 };
+        }
+        let mask = u64::MAX >> (64 - 8 * bytes.clamp(1, 8));
+        Self { word: word & mask, mask }
+    }
+
+    /// The slots of `bucket` in which an item begins that could be the key's.
+    #[inline(always)]
+    pub fn candidates(&self, bucket: &Bucket) -> u32 {
+        let mut left = bucket.begins();
+        let mut found = 0;
+        while left != 0 {
+            let slot = left.trailing_zeros();
+            found |= u32::from(bucket.start_of(slot) & self.mask == self.word) << slot;
+            left &= left - 1;
+        }
+        found
+    }
+}
+
+/// What the bytes of an entry's slab say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The size of the slab.
+    pub class: Class,
+    /// Bytes of the body.
+    pub body_bytes: u64,
+    /// Whether the body has a time of expiry.
+    pub expires: bool,
+}
+
+impl Header {
+    /// The largest class of which a slot's type is the number, and whose slabs are read at once.
+    pub const SMALL_CLASS: Class = Class::holding(KV_DIRECT_READ_BYTES_MAX).expect("a page");
+
+    /// The type of slots that point to larger slabs.
+    pub const LARGE_KIND: u8 = Self::SMALL_CLASS.number() + 1;
+
+    /// The class of a slab for a body of so many bytes, if there is one.
+    #[inline]
+    pub fn class_for(body_bytes: u64) -> Option<Class> {
+        match Class::holding(body_bytes + SMALL_HEADER as u64)? {
+            class if class <= Self::SMALL_CLASS => Some(class),
+            _ => Class::holding(body_bytes + LARGE_HEADER as u64),
+        }
+    }
+
+    /// Where a body starts in slabs of this class.
+    #[inline(always)]
+    pub fn bytes(class: Class) -> usize {
+        if class <= Self::SMALL_CLASS { SMALL_HEADER } else { LARGE_HEADER }
+    }
+
+    /// The type of slots that point to slabs of this class.
+    #[inline(always)]
+    pub fn kind(class: Class) -> u8 {
+        class.number().min(Self::LARGE_KIND)
+    }
+
+    /// Writes the header of a slab to its first bytes.
+    #[inline]
+    pub fn write(&self, into: &mut [u8]) {
+        if self.class <= Self::SMALL_CLASS {
+            let bits = self.body_bytes as u16 | if self.expires { SMALL_EXPIRES } else { 0 };
+            into[..SMALL_HEADER].copy_from_slice(&bits.to_le_bytes());
+        } else {
+            let class = u64::from(self.class.number()) << LARGE_CLASS_SHIFT;
+            let bits = self.body_bytes | class | if self.expires { LARGE_EXPIRES } else { 0 };
+            into[..LARGE_HEADER].copy_from_slice(&bits.to_le_bytes());
+        }
+    }
+
+    /// The header of a slab which starts with `bytes`, and to which slots of type `kind` point; none
+    /// if it cannot be one.
+    #[inline(always)]
+    pub fn read(kind: u8, bytes: &[u8]) -> Option<Self> {
+        let header = if kind < Self::LARGE_KIND {
+            let bits = u16::from_le_bytes(*bytes.first_chunk()?);
+            Self {
+                class: Class::new(kind)?,
+                body_bytes: (bits & !SMALL_EXPIRES).into(),
+                expires: bits & SMALL_EXPIRES != 0,
+            }
+        } else {
+            let bits = u64::from_le_bytes(*bytes.first_chunk()?);
+            Self {
+                class: Class::new((bits >> LARGE_CLASS_SHIFT) as u8)?,
+                body_bytes: (bits as u32).into(),
+                expires: bits & LARGE_EXPIRES != 0,
+            }
+        };
+        let fits = header.body_bytes + Self::bytes(header.class) as u64 <= header.class.bytes();
+        (fits && Self::kind(header.class) == kind).then_some(header)
+    }
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// In the bucket itself, from this slot on.
+    Inline {
+        /// The first slot.
+        slot: u32,
+    },
+    /// In a slab.
+    Slab {
+        /// The slot of its bucket that points there.
+        slot: u32,
+        /// Where it begins.
+        place: Place,
+        /// Its size.
+        class: Class,
+    },
+}
+
+impl Home {
+    /// The first slot of the entry.
+    #[inline(always)]
+    pub fn slot(self) -> u32 {
+        match self {
+            Self::Inline { slot } | Self::Slab { slot, .. } => slot,
+        }
+    }
+}
+
+/// What a lookup found: the lines of an entry, to be used again by the next lookup.
+#[derive(Debug, Default)]
+pub struct Item {
+    lines: Vec<Line>,
+    /// The body's bytes of the lines.
+    body: Range<usize>,
+    parts: Parts,
+    home: Option<Home>,
+    /// The version, 0 in a table without.
+    pub version: u64,
+    /// When it expires.
+    pub expires_at_ms: Option<u64>,
+}
+
+impl Item {
+    /// An item that is nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The value.
+    #[inline(always)]
+    pub fn value(&self) -> &[u8] {
+        &self.lines.as_bytes()[self.body.start + self.parts.value_at..self.body.end]
+    }
+
+    /// The value, to be changed in place and [written back](super::storage::Storage::rewrite).
+    #[inline(always)]
+    pub fn value_mut(&mut self) -> &mut [u8] {
+        let at = self.body.start + self.parts.value_at..self.body.end;
+        &mut self.lines.as_mut_bytes()[at]
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.body()[self.parts.key.clone()]
+    }
+
+    /// Where it was found.
+    pub(super) fn home(&self) -> Option<Home> {
+        self.home
+    }
+
+    /// Whether its bytes have a time of expiry.
+    pub(super) fn expires(&self) -> bool {
+        self.parts.expiry_at.is_some()
+    }
+
+    /// All bytes of the entry, without a header.
+    pub(super) fn body(&self) -> &[u8] {
+        &self.lines.as_bytes()[self.body.clone()]
+    }
+
+    /// Its lines, up to the end of the entry.
+    pub(super) fn lines(&self) -> &[Line] {
+        &self.lines[..self.body.end.div_ceil(size_of::<Line>())]
+    }
+
+    /// Gives it another version and time of expiry, where its bytes have them.
+    pub(super) fn stamp(&mut self, version: u64, expires_at_ms: Option<u64>) {
+        let body = &mut self.lines.as_mut_bytes()[self.body.clone()];
+        let words =
+            [(self.parts.version_at, version), (self.parts.expiry_at, expires_at_ms.unwrap_or(0))];
+        for (at, word) in words {
+            if let Some(at) = at {
+                body[at..at + WORD].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        self.version = if self.parts.version_at.is_some() { version } else { 0 };
+        self.expires_at_ms = expires_at_ms;
+    }
+
+    /// Room for `lines` lines that are to be read, of which the first `kept` stay.
+    #[inline(always)]
+    pub(super) fn room(&mut self, lines: usize, kept: usize) -> &mut [Line] {
+        if self.lines.len() < lines || self.lines.len() > KV_DIRECT_KEPT_LINES_MAX {
+            self.lines.resize(lines, Line::ZERO);
+            self.lines.shrink_to(KV_DIRECT_KEPT_LINES_MAX);
+        }
+        &mut self.lines[kept..lines]
+    }
+
+    /// All lines there are, as bytes.
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.lines.as_bytes()
+    }
+
+    /// Becomes the entry whose body is the bytes `body` of its lines, if that has this key. Fails if
+    /// there can be no entry.
+    #[inline(always)]
+    pub(super) fn become_entry(
+        &mut self,
+        format: &Format,
+        key: &[u8],
+        body: Range<usize>,
+        expires: bool,
+        home: Home,
+    ) -> Result<bool, Failure> {
+        let bytes = self.lines.as_bytes().get(body.clone()).ok_or(Failure::Damaged)?;
+        let parts = format.parts(bytes, expires).ok_or(Failure::Damaged)?;
+        if bytes[parts.key.clone()] != *key {
+            return Ok(false);
+        }
+        let word = |at: Option<usize>| {
+            at.map(|at| u64::from_le_bytes(*bytes[at..].first_chunk().expect("parts are inside")))
+        };
+        self.version = word(parts.version_at).unwrap_or(0);
+        self.expires_at_ms = word(parts.expiry_at);
+        (self.parts, self.body, self.home) = (parts, body, Some(home));
+        Ok(true)
+    }
+}

@@ -1,0 +1,201 @@
+//! Finding an entry.
+
+use super::{LINE_PLACES, Storage};
+use crate::kv_direct::bucket::{Bucket, Pointer};
+use crate::kv_direct::item::{Header, Home, Item, Probe};
+use crate::kv_direct::key::KeyHash;
+use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Purpose};
+use crate::kv_direct::operation::Failure;
+use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
+use crate::limits::KV_DIRECT_READ_BYTES_MAX;
+
+/// A bucket, and the line that it was read from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub(super) line: u32,
+    pub(super) bucket: Bucket,
+}
+
+impl At {
+    /// As what a chain points to.
+    pub(super) fn place(&self) -> u32 {
+        self.line * LINE_PLACES
+    }
+}
+
+/// Where a key's entry is, or could be.
+///
+/// It holds up to two buckets of the chain, so that what follows need not read any. After a lookup
+/// they are, if the key was found, its bucket and the one before it, so that an empty one can be taken
+/// out of the chain; if not, the head and of the others the first with the most room, so that if
+/// neither has room none has.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    pub(super) secondary: u16,
+    pub(super) found: Option<Home>,
+    pub(super) here: At,
+    pub(super) other: Option<At>,
+}
+
+impl Lookup {
+    /// Whether the key has an entry.
+    #[inline(always)]
+    pub fn found(&self) -> bool {
+        self.found.is_some()
+    }
+}
+
+/// What is searched for.
+struct Wanted<'a> {
+    key: &'a [u8],
+    probe: Probe,
+    secondary: u16,
+}
+
+impl<H: HostMemory> Storage<H> {
+    /// Looks for the entry of `key`, whose hash is `hash`, and fills `item` if there is one.
+    ///
+    /// # Errors
+    /// [`Failure::Unsupported`] if the table takes no keys of such a length, [`Failure::Damaged`].
+    #[inline]
+    pub async fn lookup(
+        &self,
+        hash: KeyHash,
+        key: &[u8],
+        item: &mut Item,
+    ) -> Result<Lookup, Failure> {
+        if !self.format.admits(key) {
+            return Err(Failure::Unsupported);
+        }
+        let secondary = hash.secondary();
+        let wanted = Wanted { key, probe: Probe::new(&self.format, key), secondary };
+        let here = self.read_bucket(self.group(hash)).await;
+        let found = self.search(&here.bucket, &wanted, item).await?;
+        let lookup = Lookup { secondary, found, here, other: None };
+        match here.bucket.next() {
+            Some(_) if found.is_none() => self.walk(lookup, &wanted, item).await,
+            _ => Ok(lookup),
+        }
+    }
+
+    #[inline(always)]
+    async fn read_bucket(&self, line: u32) -> At {
+        At { line, bucket: Bucket(self.memory.read_line(Purpose::Index, line).await) }
+    }
+
+    /// Goes on through the chain, from its head.
+    async fn walk(
+        &self,
+        mut lookup: Lookup,
+        wanted: &Wanted<'_>,
+        item: &mut Item,
+    ) -> Result<Lookup, Failure> {
+        let mut before = lookup.here;
+        // A chain that is longer than the memory goes round in circles.
+        for _ in 0..self.memory.lines() {
+            let Some(place) = before.bucket.next() else {
+                return Ok(lookup);
+            };
+            let here = self.read_bucket(self.chained_line(place)?).await;
+            let found = self.search(&here.bucket, wanted, item).await?;
+            if found.is_some() {
+                return Ok(Lookup { found, here, other: Some(before), ..lookup });
+            }
+            if here.bucket.room() > lookup.other.map_or(0, |other| other.bucket.room()) {
+                lookup.other = Some(here);
+            }
+            before = here;
+        }
+        Err(Failure::Damaged)
+    }
+
+    /// The line of a chained bucket.
+    pub(super) fn chained_line(&self, place: u32) -> Result<u32, Failure> {
+        let line = place / LINE_PLACES;
+        let is_one = place.is_multiple_of(LINE_PLACES)
+            && (self.buckets..self.memory.lines()).contains(&line);
+        if is_one { Ok(line) } else { Err(Failure::Damaged) }
+    }
+
+    /// Looks for the entry in one bucket.
+    #[inline(always)]
+    async fn search(
+        &self,
+        bucket: &Bucket,
+        wanted: &Wanted<'_>,
+        item: &mut Item,
+    ) -> Result<Option<Home>, Failure> {
+        let mut candidates = wanted.probe.candidates(bucket);
+        while candidates != 0 {
+            let slot = candidates.trailing_zeros();
+            candidates &= candidates - 1;
+            let inline = bucket.inline(slot).ok_or(Failure::Damaged)?;
+            item.room(1, 0)[0] = bucket.0;
+            let (body, home) = (inline.at..inline.at + inline.len, Home::Inline { slot });
+            if item.become_entry(&self.format, wanted.key, body, inline.expires, home)? {
+                return Ok(Some(home));
+            }
+        }
+        let mut candidates = bucket.pointing(wanted.secondary);
+        while candidates != 0 {
+            let slot = candidates.trailing_zeros();
+            candidates &= candidates - 1;
+            let found = self.visit(slot, bucket.pointer(slot), wanted.key, item).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the entry that a pointer points to: where it is, if it has this key.
+    async fn visit(
+        &self,
+        slot: u32,
+        pointer: Pointer,
+        key: &[u8],
+        item: &mut Item,
+    ) -> Result<Option<Home>, Failure> {
+        let place = Place::new(pointer.place).ok_or(Failure::Damaged)?;
+        let first = Class::new(pointer.kind.min(Header::SMALL_CLASS.number()));
+        let first = self.slab_lines(place, first.ok_or(Failure::Damaged)?)?;
+        let at = place.number() / LINE_PLACES;
+        match item.room(first, 0) {
+            [line] => *line = self.memory.read_line(Purpose::Data, at).await,
+            lines => self.memory.read(Purpose::Data, at, lines).await,
+        }
+        // A slab of 32 bytes can be the second half of its line.
+        let start = (place.number() % LINE_PLACES) as usize * PLACE_BYTES as usize;
+        let read = &item.bytes()[start..first * LINE_BYTES];
+        let header = Header::read(pointer.kind, read).ok_or(Failure::Damaged)?;
+        let body = start + Header::bytes(header.class);
+        let end = body + header.body_bytes as usize;
+        if pointer.kind == Header::LARGE_KIND {
+            let known = self.format.key(&read[body - start..]);
+            if known.is_some_and(|known| known != key) {
+                return Ok(None);
+            }
+            self.slab_lines(place, header.class)?;
+            let lines = end.div_ceil(LINE_BYTES);
+            if lines > first {
+                let rest = item.room(lines, first);
+                self.memory.read(Purpose::Data, at + first as u32, rest).await;
+            }
+        }
+        let home = Home::Slab { slot, place, class: header.class };
+        let found = item.become_entry(&self.format, key, body..end, header.expires, home)?;
+        Ok(found.then_some(home))
+    }
+
+    /// How many lines the slab of this class at this place is in, of which all have to be there.
+    #[inline(always)]
+    fn slab_lines(&self, place: Place, class: Class) -> Result<usize, Failure> {
+        let lines = class.bytes().div_ceil(LINE_BYTES as u64);
+        let at = u64::from(place.number() / LINE_PLACES);
+        let is_inside = at >= self.buckets.into() && at + lines <= self.memory.lines().into();
+        let is_aligned = place.number().is_multiple_of(class.places());
+        if is_inside && is_aligned { Ok(lines as usize) } else { Err(Failure::Damaged) }
+    }
+}
+
+const _: () = assert!(Header::SMALL_CLASS.bytes() == KV_DIRECT_READ_BYTES_MAX);
