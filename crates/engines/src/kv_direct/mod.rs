@@ -21,6 +21,7 @@
 //! | [`key`] | from a key to its processor, bucket, and secondary hash |
 //! | [`operation`] | what can be asked, and what is answered |
 //! | [`memory`] | host memory: lines, DMA, counts |
+//! | [`vector`] | functions on the elements of a value |
 //! | [`packet`] | many operations in one packet, and their replies: bytes |
 //! | [`bucket`] | a line of the hash index |
 //! | [`item`] | the bytes of an entry, inline and in a slab |
@@ -42,3 +43,4 @@ pub mod packet;
 pub mod slab;
 pub mod station;
 pub mod storage;
+pub mod vector;

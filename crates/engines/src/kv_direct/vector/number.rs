@@ -1,0 +1,128 @@
+//! Numbers as elements.
+
+/// A number that is an element: all its bits count, in little-endian order.
+pub(super) trait Number: Copy + PartialOrd {
+    const BYTES: usize;
+
+    /// Its bytes.
+    fn read(bytes: &[u8]) -> Self;
+
+    fn write(self, bytes: &mut [u8]);
+
+    /// The number of a word's low bits.
+    fn of_word(word: u64) -> Self;
+
+    /// The bits, and zeros above.
+    fn to_word(self) -> u64;
+
+    /// Wrapping if it is an integer.
+    fn plus(self, other: Self) -> Self;
+
+    /// Wrapping if it is an integer.
+    fn minus(self, other: Self) -> Self;
+
+    /// The nearest number to the sum.
+    fn nearest_plus(self, other: Self) -> Self;
+
+    /// The nearest number to the difference.
+    fn nearest_minus(self, other: Self) -> Self;
+}
+
+/// Reading and writing, which all numbers do in the same way.
+macro_rules! bytes {
+    ($bits:ty) => {
+        const BYTES: usize = size_of::<Self>();
+
+        #[inline(always)]
+        fn read(bytes: &[u8]) -> Self {
+            Self::from_le_bytes(bytes.try_into().expect("an element's bytes"))
+        }
+
+        #[inline(always)]
+        fn write(self, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.to_le_bytes());
+        }
+
+        #[inline(always)]
+        fn of_word(word: u64) -> Self {
+            Self::from_ne_bytes((word as $bits).to_ne_bytes())
+        }
+
+        #[inline(always)]
+        fn to_word(self) -> u64 {
+            u64::from(<$bits>::from_ne_bytes(self.to_ne_bytes()))
+        }
+    };
+}
+
+macro_rules! integers {
+    ($($number:ty, $bits:ty;)*) => {$(
+        impl Number for $number {
+            bytes!($bits);
+
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+
+            #[inline(always)]
+            fn nearest_plus(self, other: Self) -> Self {
+                self.saturating_add(other)
+            }
+
+            #[inline(always)]
+            fn nearest_minus(self, other: Self) -> Self {
+                self.saturating_sub(other)
+            }
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($number:ty, $bits:ty;)*) => {$(
+        impl Number for $number {
+            bytes!($bits);
+
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self {
+                self - other
+            }
+
+            #[inline(always)]
+            fn nearest_plus(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn nearest_minus(self, other: Self) -> Self {
+                self - other
+            }
+        }
+    )*};
+}
+
+integers! {
+    u8, u8;
+    u16, u16;
+    u32, u32;
+    u64, u64;
+    i8, u8;
+    i16, u16;
+    i32, u32;
+    i64, u64;
+}
+
+floats! {
+    f32, u32;
+    f64, u64;
+}
