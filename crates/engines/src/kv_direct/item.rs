@@ -60,6 +60,15 @@ pub struct Draft<'a> {
     pub expires_at_ms: Option<u64>,
 }
 
+/// An entry that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
 /// Where the parts of a body are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Parts {
@@ -139,6 +148,12 @@ impl Format {
         let (version_at, expiry_at) = (word(self.versions), word(expires));
         let parts = Parts { key: key_at..key_at + key_len, version_at, expiry_at, value_at: at };
         (at <= body.len()).then_some(parts)
+    }
+
+    /// The entry with this body; none if it cannot be one.
+    pub fn read<'a>(&self, body: &'a [u8], expires: bool) -> Option<Entry<'a>> {
+        let parts = self.parts(body, expires)?;
+        Some(Entry { key: &body[parts.key], value: &body[parts.value_at..] })
     }
 
     /// The key of a body, as far as `body` reaches.

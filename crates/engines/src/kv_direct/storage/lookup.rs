@@ -189,7 +189,7 @@ impl<H: HostMemory> Storage<H> {
 
     /// How many lines the slab of this class at this place is in, of which all have to be there.
     #[inline(always)]
-    fn slab_lines(&self, place: Place, class: Class) -> Result<usize, Failure> {
+    pub(super) fn slab_lines(&self, place: Place, class: Class) -> Result<usize, Failure> {
         let lines = class.bytes().div_ceil(LINE_BYTES as u64);
         let at = u64::from(place.number() / LINE_PLACES);
         let is_inside = at >= self.buckets.into() && at + lines <= self.memory.lines().into();

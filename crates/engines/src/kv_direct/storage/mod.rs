@@ -25,6 +25,7 @@
 //!    a bucket.
 //! 5. Bytes that contradict themselves are reported as damaged and never followed outside the memory.
 
+mod check;
 mod lookup;
 mod plan;
 mod store;
@@ -34,6 +35,7 @@ mod tests;
 use std::cell::RefCell;
 use std::sync::Arc;
 
+pub use self::check::Report;
 pub use self::lookup::Lookup;
 pub use self::plan::{Options, Plan};
 use super::item::Format;

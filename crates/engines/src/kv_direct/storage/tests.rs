@@ -163,6 +163,11 @@ proptest! {
         };
         let mut table = Checked::new(&options);
         steps.iter().for_each(|step| table.does(step));
+        let report = table.storage.check(SEED);
+        prop_assert_eq!(&report.broken, &Vec::<String>::new());
+        prop_assert_eq!(report.entries, table.model.len() as u64);
+        let bytes = table.model.iter().map(|(key, known)| key.len() + known.0.len()).sum::<usize>();
+        prop_assert_eq!(report.item_bytes, bytes as u64);
         let known = table.model.clone();
         for (key, known) in known {
             prop_assert_eq!(table.get(&key), Some(known));
