@@ -134,6 +134,12 @@ impl Value {
         Self { buf, at, version, expires_at_ms }
     }
 
+    /// All bytes of `buf`.
+    pub fn new_whole(buf: Buf, version: u64, expires_at_ms: Option<u64>) -> Self {
+        let at = 0..buf.len();
+        Self::new(buf, at, version, expires_at_ms)
+    }
+
     /// The version of the value: unique among all values the table ever held.
     pub fn version(&self) -> u64 {
         self.version

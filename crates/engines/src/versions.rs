@@ -48,6 +48,18 @@ impl Versions {
         Ok(())
     }
 
+    /// Leases a block that is given away as a whole.
+    ///
+    /// # Errors
+    /// As [`Versions::lease`].
+    pub async fn lease_block<F: Fabric>(
+        &mut self,
+        fabric: &F,
+    ) -> Result<std::ops::Range<u64>, EngineError> {
+        self.lease(fabric).await?;
+        Ok(std::mem::replace(&mut self.next, self.end)..self.end)
+    }
+
     /// The next one.
     ///
     /// # Panics

@@ -3,44 +3,99 @@
 //!
 //! # How it works
 //! Keys are divided among *processors* by their hash; a node has one or more ([`key`]). A client
-//! packs operations into packets (`packet`), and WRITEs each into a request slot of the processor
-//! that owns the keys. The processor unpacks it, admits the operations to its *reservation station*
-//! ([`station`]), and executes up to 256 of them at a time; what depends on an operation under way
-//! waits in the station and is executed on the value that it leaves, without a look at memory. Results
-//! go back in one packet, in the order of the request.
+//! packs operations into packets ([`packet`]), and WRITEs each into a request slot of the processor
+//! that owns the keys ([`Client`]). The processor unpacks it ([`Worker`]), admits the operations to
+//! its *reservation station* ([`station`]), and executes up to 256 of them at a time; what depends on
+//! an operation under way waits in the station and is executed on the value that it leaves, without a
+//! look at memory ([`processor`]). Results go back in one packet, in the order of the request.
 //!
 //! Host memory is an array of 64-byte lines which only the processor reads and writes, through the
 //! [memory access engine](memory), where every access is counted. A part of it is the *hash index*
-//! (`slab`), whose free entries the processor shares with a daemon on the host.
+//! ([`bucket`]): a bucket is one line. Short keys and values stand in the bucket, others in slabs
+//! ([`slab`]), whose free entries the processor shares with a daemon on the host.
 //!
-//! Values can be vectors of numbers: updates, reductions and filters (`vector`) with functions that are
+//! Values can be vectors of numbers: [updates, reductions and filters](vector) with functions that are
 //! built in, or that users registered.
 //!
 //! | file | what it does |
 //! | --- | --- |
 //! | [`key`] | from a key to its processor, bucket, and secondary hash |
 //! | [`operation`] | what can be asked, and what is answered |
+//! | [`packet`] | many operations in one message |
+//! | [`station`] | which operations are under way, and which wait for them |
+//! | [`processor`] | executes operations, those that do not depend on each other at the same time |
+//! | `worker.rs`, `answers.rs` | takes packets, sends their results |
+//! | `client.rs` | packs what the lanes of a thread ask for |
 //! | [`memory`] | host memory: lines, DMA, counts |
+//! | [`storage`] | looks up, stores and removes entries |
+//! | [`bucket`], [`item`] | a line of the hash index; the bytes of an entry |
+//! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
-//! | [`packet`] | many operations in one packet, and their replies: bytes |
 //! | [`bucket`] | a line of the hash index |
 //! | [`item`] | the bytes of an entry, inline and in a slab |
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`storage`] | looks up, stores and removes entries |
 //!
 //! # Linearization points
-//! An operation takes effect when the processor executes it: at its lookup if it changes nothing,
-//! else when it hands its WRITE of the bucket to the memory access engine, or, executed by data
-//! forwarding, when the station's copy of the value changes. All are between its call and its return,
-//! and one processor executes all operations on a key, in the order in which it admitted them.
+//! An operation takes effect when the processor applies it to the key's value ([`processor`],
+//! invariant 1), which is between its call and its return. One processor executes all operations on a
+//! key, in the order in which it admitted them.
+//!
+//! # What a client can break
+//! Clients read and write no memory but their own request slots. A broken or hostile one can ask for
+//! what it may ask for anyway, and nothing else.
+//!
+//! # Faults
+//! A processor's values are in its process's memory, and die with it. What a client sees then is said
+//! in [`requests`](crate::requests).
 
+mod answers;
 pub mod bucket;
+mod client;
 pub mod item;
 pub mod key;
 pub mod memory;
 pub mod operation;
 pub mod packet;
+pub mod processor;
 pub mod slab;
 pub mod station;
 pub mod storage;
 pub mod vector;
+mod worker;
+
+pub use client::{Access, Client};
+pub use processor::{Counts, Settings};
+pub use worker::Worker;
+
+use crate::limits::REPLIES_MAX;
+use crate::region::LayoutError;
+use crate::requests::Service;
+
+/// Bytes of an operation in a packet besides key and value, and of the packet itself, at most.
+const OPERATION_BYTES: usize = 64;
+
+/// How the requests of a table are served: slots for packets of `packet_bytes`, or for one operation
+/// on the longest key and value, if that is longer, and as many bytes for results.
+///
+/// # Errors
+/// [`LayoutError::Geometry`] if a slot cannot be so long.
+pub fn service(
+    workers: u16,
+    window: u16,
+    sessions_per_node: u32,
+    packet_bytes: u32,
+    key_and_value_bytes_max: u64,
+) -> Result<Service, LayoutError> {
+    let longest = key_and_value_bytes_max.saturating_add(OPERATION_BYTES as u64);
+    let room = longest.max(u64::from(packet_bytes));
+    Ok(Service {
+        workers,
+        window,
+        replies: window.saturating_mul(workers).min(REPLIES_MAX),
+        sessions_per_node,
+        request_bytes: Service::request_bytes_for(0, room)?,
+        reply_bytes: Service::reply_bytes_for(room)?,
+        ..Service::default()
+    })
+}

@@ -153,6 +153,26 @@ pub enum Action<'a> {
 }
 
 impl Action<'_> {
+    /// The bytes that it brings: a value, or operands.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Action::Put { value, .. } | Action::PutIf { value, .. } => value,
+            Action::UpdateEach { operands, .. } => operands,
+            _ => &[],
+        }
+    }
+
+    /// Whether elements are returned, as many as the value has perhaps.
+    pub fn returns_vector(&self) -> bool {
+        matches!(
+            self,
+            Action::Filter(_)
+                | Action::UpdateAll { returns: true, .. }
+                | Action::UpdateEach { returns: true, .. }
+        )
+    }
+
     /// Whether it changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
@@ -224,6 +244,8 @@ pub enum Failure {
     Trapped(u16),
     /// The table keeps no versions, or not with keys of such a length.
     Unsupported,
+    /// It is done, and the packet's reply has no room for the value: ask for it alone.
+    NoRoom,
     /// The packet could not be read from here on.
     Malformed,
     /// The processor's memory contradicts itself.

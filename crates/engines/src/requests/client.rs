@@ -145,6 +145,11 @@ impl Reply {
         }
     }
 
+    /// Where the value, or the packed results, are in [that](Self::into_buf).
+    pub fn value_at(&self) -> std::ops::Range<usize> {
+        self.head.value_at()
+    }
+
     /// The buffer that it came in.
     pub fn into_buf(self) -> Buf {
         self.message
@@ -221,6 +226,11 @@ impl<P: Path, R: Path> Requester<P, R> {
         }
     }
 
+    /// The client's patience.
+    pub fn timing(&self) -> Timing {
+        self.timing
+    }
+
     /// The table's requests.
     pub fn map(&self) -> &Arc<RequestMap> {
         &self.map
@@ -235,6 +245,12 @@ impl<P: Path, R: Path> Requester<P, R> {
     /// request of another node's worker, which that worker sent, and SENDs.
     pub fn counted<F: Fabric>(&self, fabric: &F) -> VerbCount {
         fabric.counters().snapshot() + self.counts.beside()
+    }
+
+    /// Whether a request to this worker could be sent at once.
+    #[inline]
+    pub fn is_free(&self, to: WorkerId) -> bool {
+        self.lines[usize::from(self.map.area().source(to.node, to.worker))].is_free()
     }
 
     /// Asks a worker for an operation on a key and waits for what it came to. `buf` is filled with

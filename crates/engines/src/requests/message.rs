@@ -260,6 +260,15 @@ impl Ticket {
         Request { key, operation }
     }
 
+    /// Where the packet stands in the message that the ticket was read from.
+    ///
+    /// # Panics
+    /// If `message` is shorter than the ticket's.
+    pub fn packet_at(&self, message: &[u8]) -> std::ops::Range<usize> {
+        let end = message.len() - REQUEST_TRAILER_BYTES;
+        end - self.value_len as usize..end
+    }
+
     #[inline]
     fn split_word<'a>(&self, body: &'a [u8], present: bool) -> (&'a [u8], Option<u64>) {
         if !present {

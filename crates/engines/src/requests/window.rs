@@ -66,6 +66,14 @@ impl Line {
         !self.queue.borrow().is_empty()
     }
 
+    /// Whether the next number can be had at once.
+    #[inline]
+    pub fn is_free(&self) -> bool {
+        let taken = self.taken.borrow();
+        let next = (self.last.get() + 1) % taken.len() as u64;
+        !taken[next as usize] && !self.is_awaited()
+    }
+
     /// Takes the last place in the queue.
     pub fn queue_up(&self) -> Place<'_> {
         let came = self.came.get() + 1;

@@ -71,7 +71,7 @@
 //! | 14 | vector, which is the value | |
 //! | 16, 17, 18 | too long, out of memory, no vector | two numbers (8, 8) |
 //! | 19, 20 | no such function, trapped | its number (2) |
-//! | 21, 22, 23, 24 | unfit, unsupported, malformed, damaged | |
+//! | 21, 22, 23, 24, 25 | unfit, unsupported, malformed, damaged, no room | |
 //!
 //! # Invariants
 //! 1. Whatever the bytes, decoding neither panics nor reads beyond them nor takes memory, and ends

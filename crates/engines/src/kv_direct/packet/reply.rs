@@ -36,6 +36,7 @@ mod status {
     pub const UNSUPPORTED: u8 = 22;
     pub const MALFORMED: u8 = 23;
     pub const DAMAGED: u8 = 24;
+    pub const NO_ROOM: u8 = 25;
 }
 
 /// What a reply of a status has: bytes of its words, beside what follows. 0: there is no such status.
@@ -71,6 +72,7 @@ const PARTS: [u8; CODE as usize + 1] = {
     parts[status::UNSUPPORTED as usize] = KNOWN;
     parts[status::MALFORMED as usize] = KNOWN;
     parts[status::DAMAGED as usize] = KNOWN;
+    parts[status::NO_ROOM as usize] = KNOWN;
     parts
 };
 
@@ -125,6 +127,7 @@ impl<'a> Parts<'a> {
             Failure::Unsupported => (status::UNSUPPORTED, [0; 2]),
             Failure::Malformed => (status::MALFORMED, [0; 2]),
             Failure::Damaged => (status::DAMAGED, [0; 2]),
+            Failure::NoRoom => (status::NO_ROOM, [0; 2]),
         };
         Self { first, words, expires_at_ms: 0, value: &[] }
     }
@@ -259,6 +262,12 @@ impl Replies {
         Self { at: 0, left: count, first: 0, value_len: 0, run: 0 }
     }
 
+    /// Where the value of the last reply ends.
+    #[inline]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
     /// The next reply. After one that is malformed all are.
     #[inline]
     pub fn next<'a>(&mut self, packet: &'a [u8]) -> Option<Result<Reply<'a>, Malformed>> {
@@ -362,6 +371,7 @@ impl Replies {
                 status::UNSUPPORTED => Failure::Unsupported,
                 status::MALFORMED => Failure::Malformed,
                 status::DAMAGED => Failure::Damaged,
+                status::NO_ROOM => Failure::NoRoom,
                 _ => return None,
             }),
         })

@@ -1,0 +1,615 @@
+//! The client: asks the processor that owns a key, many operations in one packet (kv-direct §4).
+//!
+//! What the lanes of a thread ask of a processor at the same time goes there in one packet. The lane
+//! that begins a packet *leads* it: it lets the others have their turn, waits until a request slot is
+//! free, sends the packet, and waits for the results, which each lane then takes for itself.
+//!
+//! # Invariants
+//! 1. A packet is added to until it is sent, by its leader alone; every operation of it gets a result
+//!    or is told why not.
+//! 2. A leader whose future is dropped leaves a mark: what it had not sent is asked for by others
+//!    again, a mutation that it had sent is ambiguous.
+//!
+//! A client writes nothing but its own request slots.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
+
+use super::answers::{bytes_of, with_bytes};
+use super::key::KeyHash;
+use super::operation::{Action, Builtin, Element, Failure, Function, Lambda, Reply};
+use super::packet::{Replies, Writer};
+use crate::epoch::Session;
+use crate::error::EngineError;
+use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use crate::operation::{Conditional, Expect, PutOptions, Value};
+use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use crate::requests::{ByWrite, Counts, RequestMap, Requester, Timing, WorkerId, WrittenReplies};
+
+/// What a client needs to know of a table.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Its requests.
+    pub map: Arc<RequestMap>,
+    /// What its keys are hashed with.
+    pub seed: u64,
+    /// Bytes of the longest value.
+    pub value_bytes_max: u64,
+    /// Operations in a packet, at most; 1: each goes alone.
+    pub batch: usize,
+}
+
+/// Bytes of a result besides a value, at most.
+const RESULT_BYTES: usize = 24;
+use super::OPERATION_BYTES;
+
+/// A client of a table: one thread's session slot, endpoint, and packets under way.
+///
+/// Its operations take `&self`, so any number of them can be under way in the lanes of its thread.
+pub struct Client<F: Fabric> {
+    fabric: F,
+    requester: Requester<ByWrite, WrittenReplies>,
+    seed: u64,
+    value_bytes_max: u64,
+    batch: usize,
+    request_room: usize,
+    reply_room: usize,
+    /// For each processor the packet that is added to.
+    open: RefCell<Vec<Option<Rc<Packet>>>>,
+    spare: RefCell<Vec<Rc<Packet>>>,
+    /// Bytes of the longest value that was found of late.
+    found_bytes: Cell<usize>,
+}
+
+/// A packet, from its first operation until all have their results.
+#[derive(Debug, Default)]
+struct Packet {
+    writer: RefCell<Writer>,
+    /// Operations that return a value.
+    reads: Cell<usize>,
+    stage: Cell<Stage>,
+    error: RefCell<Option<EngineError>>,
+    results: RefCell<Vec<(Reply<'static>, Range<usize>)>>,
+    message: RefCell<Buf>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Open,
+    Sent,
+    /// The results are there.
+    Answered,
+    /// There is an error.
+    Failed,
+    /// Its leader is gone.
+    Left {
+        was_sent: bool,
+    },
+}
+
+/// A result, its value in the buffer of whoever asked.
+type Answered = (Reply<'static>, Buf);
+
+/// What an operation gets from its packet.
+enum Share {
+    Reply(Reply<'static>, Buf),
+    Again { alone: bool },
+    Error(EngineError),
+}
+
+impl<F: Fabric> Client<F> {
+    /// The client that holds `session`, at the `node`-th node of the table's map.
+    ///
+    /// # Panics
+    /// If the session is an observer's, or its slot none of the map's.
+    pub fn new(fabric: F, access: Access, session: &Session, node: u16, timing: Timing) -> Self {
+        let Access { map, seed, value_bytes_max, batch } = access;
+        let service = *map.area().service();
+        let partitions = usize::from(map.area().nodes()) * usize::from(service.workers);
+        let replies = WrittenReplies::of(&map, map.area().client(node, session.slot()));
+        let by = ByWrite { home: session.home() };
+        Self {
+            requester: Requester::new(map, session, node, by, replies, timing),
+            seed,
+            value_bytes_max,
+            batch: batch.clamp(1, KV_DIRECT_PACKET_OPS_MAX),
+            request_room: service.request_bytes as usize - REQUEST_OVERHEAD_BYTES,
+            reply_room: service.reply_bytes as usize - REPLY_TRAILER_BYTES,
+            open: RefCell::new(vec![None; partitions]),
+            spare: RefCell::default(),
+            found_bytes: Cell::new(0),
+            fabric,
+        }
+    }
+
+    /// The fabric, for its counters.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// What the endpoint counted, and the replies, which the workers sent.
+    pub fn counted(&self) -> VerbCount {
+        self.requester.counted(&self.fabric)
+    }
+
+    /// What was counted besides verbs.
+    pub fn counts(&self) -> &Counts {
+        self.requester.counts()
+    }
+
+    /// The processor that owns a key.
+    pub fn owner(&self, key: &[u8]) -> WorkerId {
+        self.worker(self.partition(key))
+    }
+
+    #[inline]
+    fn partition(&self, key: &[u8]) -> u32 {
+        let area = self.requester.map().area();
+        let partitions = u32::from(area.nodes()) * u32::from(area.service().workers);
+        KeyHash::of(self.seed, key).processor(partitions)
+    }
+
+    #[inline]
+    fn worker(&self, partition: u32) -> WorkerId {
+        let workers = u32::from(self.requester.map().area().service().workers);
+        WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
+    }
+
+    /// The value of `key`, if it has one. `buf` is filled with it.
+    ///
+    /// # Errors
+    /// [`EngineError`]; [`EngineError::Timeout`] if the processor did not answer in time.
+    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        match self.ask(key, Action::Get, buf).await? {
+            (Reply::Found { version, expires_at_ms, .. }, buf) => {
+                Ok(Some(Value::new_whole(buf, version, expires_at_ms)))
+            }
+            (Reply::Absent, _) => Ok(None),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self.ask(key, Action::Contains, Buf::new()).await?.0 {
+            Reply::Contained(is) => Ok(is),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Gives `key` the value `value`. Returns the value's version; 0 in a table without versions.
+    ///
+    /// # Errors
+    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    pub async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<u64, EngineError> {
+        match self.ask(key, Action::Put { value, options }, Buf::new()).await?.0 {
+            Reply::Stored(version) => Ok(version),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Gives `key` the value `value` if what it has is as expected.
+    ///
+    /// # Errors
+    /// As [`Client::put`], and [`EngineError::NoVersions`].
+    pub async fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, EngineError> {
+        match self.ask(key, Action::PutIf { value, expect, options }, Buf::new()).await?.0 {
+            Reply::Stored(version) => Ok(Conditional::Done(version)),
+            Reply::Refused(version) => Ok(Conditional::Refused(version)),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Takes the value of `key` away; whether it had one.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self.ask(key, Action::Delete, Buf::new()).await?.0 {
+            Reply::Deleted(was) => Ok(was),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
+    /// was; a key without a value counts as 0.
+    ///
+    /// # Errors
+    /// As [`Client::put`], and [`EngineError::NotACounter`].
+    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
+        let function = Function::Builtin(Builtin::Add);
+        let lambda = Lambda { function, element: Element::U64, operand: add, second: 0 };
+        self.update(key, lambda).await.map_err(|error| match error {
+            EngineError::NotAVector { len, .. } => EngineError::NotACounter { len },
+            error => error,
+        })
+    }
+
+    /// `update_scalar2scalar`: replaces the one element under `key` by what the function makes of it
+    /// and the operand, and returns what it was, in the low bits of a word. A key without a value
+    /// counts as 0. The new value does not expire.
+    ///
+    /// # Errors
+    /// As [`Client::put`], [`EngineError::NotAVector`], [`EngineError::NoFunction`],
+    /// [`EngineError::FunctionFailed`], [`EngineError::UnfitFunction`].
+    pub async fn update(&self, key: &[u8], lambda: Lambda) -> Result<u64, EngineError> {
+        match self.ask(key, Action::Update(lambda), Buf::new()).await?.0 {
+            Reply::Scalar(before) => Ok(before),
+            _ => Err(strange()),
+        }
+    }
+
+    /// `update_scalar2vector`: replaces each element by what the function makes of it and the
+    /// operand. How many there are; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn update_all(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
+        let action = Action::UpdateAll { lambda, returns: false };
+        updated(self.ask(key, action, Buf::new()).await?.0)
+    }
+
+    /// As [`Client::update_all`], but returns the elements as they were.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn update_all_returning(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        vector(self.ask(key, Action::UpdateAll { lambda, returns: true }, buf).await?)
+    }
+
+    /// `update_vector2vector`: replaces each element by what the function makes of it and the operand
+    /// of the same index. How many there are; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn update_each(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        operands: &[u8],
+    ) -> Result<Option<u64>, EngineError> {
+        let action = Action::UpdateEach { lambda, operands, returns: false };
+        updated(self.ask(key, action, Buf::new()).await?.0)
+    }
+
+    /// As [`Client::update_each`], but returns the elements as they were.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn update_each_returning(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        operands: &[u8],
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        vector(self.ask(key, Action::UpdateEach { lambda, operands, returns: true }, buf).await?)
+    }
+
+    /// What the function makes of the operand and all elements, one after the other; `None` without a
+    /// value.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn reduce(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
+        match self.ask(key, Action::Reduce(lambda), Buf::new()).await?.0 {
+            Reply::Scalar(result) => Ok(Some(result)),
+            Reply::Absent => Ok(None),
+            _ => Err(strange()),
+        }
+    }
+
+    /// The elements of which the function says so, in their order; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn filter(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        vector(self.ask(key, Action::Filter(lambda), buf).await?)
+    }
+
+    fn check(&self, key: &[u8], action: &Action<'_>) -> Result<(), EngineError> {
+        if key.is_empty() {
+            return Err(EngineError::KeyEmpty);
+        }
+        let room = self.request_room - OPERATION_BYTES;
+        if key.len() > KEY_BYTES_MAX.min(room) {
+            return Err(EngineError::KeyTooLong { len: key.len() });
+        }
+        let len = action.bytes().len() as u64;
+        let max = self.value_bytes_max.min((room - key.len()) as u64);
+        if len > max { Err(EngineError::ValueTooLong { len, max }) } else { Ok(()) }
+    }
+
+    /// Asks for an operation; `buf` is filled with the value of the result.
+    async fn ask(
+        &self,
+        key: &[u8],
+        action: Action<'_>,
+        mut buf: Buf,
+    ) -> Result<Answered, EngineError> {
+        self.check(key, &action)?;
+        let partition = self.partition(key);
+        let mut alone = self.batch == 1 || action.returns_vector();
+        let until = self.fabric.now_us().saturating_add(self.requester.timing().timeout_us);
+        loop {
+            let (packet, index, leads) = self.join(partition, key, &action, alone);
+            if leads {
+                self.lead(partition, &packet, alone).await;
+            } else {
+                while matches!(packet.stage.get(), Stage::Open | Stage::Sent) {
+                    self.fabric.breathe().await;
+                }
+            }
+            let share = packet.share(index, action.is_read(), buf, || self.unknown(partition));
+            self.give_back(packet);
+            match share {
+                Share::Reply(Reply::Failed(failure), _) => return Err(error_of(failure)),
+                Share::Reply(reply, buf) => {
+                    self.learn(&reply, buf.len());
+                    return Ok((reply, buf));
+                }
+                Share::Error(error) => return Err(error),
+                Share::Again { alone: by_itself } if self.fabric.now_us() < until => {
+                    alone |= by_itself;
+                    buf = Buf::new();
+                }
+                Share::Again { .. } => {
+                    let timeout_us = self.requester.timing().timeout_us;
+                    return Err(EngineError::Timeout { timeout_us });
+                }
+            }
+        }
+    }
+
+    /// Remembers how long values are, so that a packet's results fit its reply.
+    fn learn(&self, reply: &Reply<'_>, len: usize) {
+        if matches!(reply, Reply::Found { .. }) {
+            // Falls slowly: one short value among long ones says little.
+            let known = self.found_bytes.get();
+            self.found_bytes.set(if len >= known {
+                len
+            } else {
+                known - (known - len).div_ceil(64)
+            });
+        }
+    }
+
+    fn unknown(&self, partition: u32) -> EngineError {
+        let at = self.requester.map().incarnation_addr(self.worker(partition));
+        EngineError::Ambiguous(FabricError::OutcomeUnknown { at })
+    }
+
+    /// Adds an operation to the processor's open packet, or to a new one; the packet, the operation's
+    /// index in it, and whether it is the first.
+    fn join(
+        &self,
+        partition: u32,
+        key: &[u8],
+        action: &Action<'_>,
+        alone: bool,
+    ) -> (Rc<Packet>, usize, bool) {
+        let mut open = self.open.borrow_mut();
+        let open = &mut open[partition as usize];
+        if !alone && let Some(packet) = open {
+            if self.takes(packet, key, action) {
+                let (packet, index) = (packet.clone(), packet.push(key, action));
+                if index + 1 == self.batch {
+                    *open = None;
+                }
+                return (packet, index, false);
+            }
+            // Its leader sends it as it is.
+            *open = None;
+        }
+        let packet = self.spare.borrow_mut().pop().unwrap_or_default();
+        let index = packet.push(key, action);
+        if !alone {
+            *open = Some(packet.clone());
+        }
+        (packet, index, true)
+    }
+
+    /// Whether a packet has room for one more operation, and its reply for the result.
+    fn takes(&self, packet: &Packet, key: &[u8], action: &Action<'_>) -> bool {
+        let writer = packet.writer.borrow();
+        let reads = packet.reads.get() + usize::from(matches!(action, Action::Get));
+        let results = (writer.count() + 1) * RESULT_BYTES + reads * self.found_bytes.get();
+        writer.count() < self.batch
+            && writer.len_with(key, action) <= self.request_room
+            && results <= self.reply_room
+    }
+
+    /// Sends a packet, to which others may add until then, and waits for the results.
+    async fn lead(&self, partition: u32, packet: &Rc<Packet>, alone: bool) {
+        let leading = Leading { client_open: &self.open, partition, packet };
+        let to = self.worker(partition);
+        if !alone {
+            self.fabric.breathe().await;
+            while leading.is_open() && !self.requester.is_free(to) {
+                self.fabric.breathe().await;
+            }
+        }
+        leading.close();
+        let writer = packet.writer.take();
+        let buf = packet.message.take();
+        packet.stage.set(Stage::Sent);
+        let (bytes, is_read) = (writer.bytes(), writer.is_read());
+        let called = self.requester.call_packed(&self.fabric, to, bytes, is_read, buf).await;
+        let count = writer.count();
+        packet.writer.replace(writer);
+        match called.and_then(|reply| packet.read(count, reply)) {
+            Ok(()) => packet.stage.set(Stage::Answered),
+            Err(error) => {
+                packet.error.replace(Some(error));
+                packet.stage.set(Stage::Failed);
+            }
+        }
+    }
+
+    /// Keeps a packet for the next one, if it is nobody else's.
+    fn give_back(&self, mut packet: Rc<Packet>) {
+        if let Some(whole) = Rc::get_mut(&mut packet) {
+            whole.writer.get_mut().clear();
+            whole.results.get_mut().clear();
+            whole.reads.set(0);
+            whole.stage.set(Stage::Open);
+            self.spare.borrow_mut().push(packet);
+        }
+    }
+}
+
+/// A packet's leader, who leaves a mark when it goes.
+struct Leading<'a> {
+    client_open: &'a RefCell<Vec<Option<Rc<Packet>>>>,
+    partition: u32,
+    packet: &'a Rc<Packet>,
+}
+
+impl Leading<'_> {
+    /// Whether operations may still be added.
+    fn is_open(&self) -> bool {
+        let open = self.client_open.borrow();
+        open[self.partition as usize].as_ref().is_some_and(|open| Rc::ptr_eq(open, self.packet))
+    }
+
+    /// Nothing is added from now on.
+    fn close(&self) {
+        if self.is_open() {
+            self.client_open.borrow_mut()[self.partition as usize] = None;
+        }
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        self.close();
+        let stage = self.packet.stage.get();
+        if matches!(stage, Stage::Open | Stage::Sent) {
+            self.packet.stage.set(Stage::Left { was_sent: stage == Stage::Sent });
+        }
+    }
+}
+
+impl Packet {
+    fn push(&self, key: &[u8], action: &Action<'_>) -> usize {
+        if matches!(action, Action::Get) {
+            self.reads.set(self.reads.get() + 1);
+        }
+        let mut writer = self.writer.borrow_mut();
+        writer.push(key, action);
+        writer.count() - 1
+    }
+
+    /// Reads the results of `count` operations.
+    fn read(&self, count: usize, reply: crate::requests::Reply) -> Result<(), EngineError> {
+        let mut results = self.results.borrow_mut();
+        results.clear();
+        let packed = reply.packed()?;
+        let at = reply.value_at().start;
+        let mut replies = Replies::new(count);
+        while let Some(result) = replies.next(packed) {
+            let result = result.map_err(|_| strange())?;
+            let end = at + replies.at();
+            results.push((with_bytes(result, &[]), end - bytes_of(&result).len()..end));
+        }
+        self.message.replace(reply.into_buf());
+        Ok(())
+    }
+
+    /// What one operation gets, its value in `buf`.
+    fn share(
+        &self,
+        index: usize,
+        is_read: bool,
+        mut buf: Buf,
+        unknown: impl FnOnce() -> EngineError,
+    ) -> Share {
+        match self.stage.get() {
+            Stage::Answered => {
+                let (reply, at) = self.results.borrow()[index].clone();
+                if is_read && reply == Reply::Failed(Failure::NoRoom) {
+                    return Share::Again { alone: true };
+                }
+                buf.clear();
+                buf.extend_from_slice(&self.message.borrow()[at]);
+                Share::Reply(reply, buf)
+            }
+            Stage::Failed => {
+                let error = self.error.borrow().clone().unwrap_or_else(strange);
+                // Others of the packet change something; of a read nothing is unknown.
+                let spared = is_read && matches!(error, EngineError::Ambiguous(_));
+                if spared { Share::Again { alone: true } } else { Share::Error(error) }
+            }
+            Stage::Left { was_sent: true } if !is_read => Share::Error(unknown()),
+            Stage::Left { .. } | Stage::Open | Stage::Sent => Share::Again { alone: false },
+        }
+    }
+}
+
+fn updated(reply: Reply<'_>) -> Result<Option<u64>, EngineError> {
+    match reply {
+        Reply::Updated(elements) => Ok(Some(elements)),
+        Reply::Absent => Ok(None),
+        _ => Err(strange()),
+    }
+}
+
+fn vector((reply, buf): Answered) -> Result<Option<Value>, EngineError> {
+    match reply {
+        Reply::Vector(_) => Ok(Some(Value::new_whole(buf, 0, None))),
+        Reply::Absent => Ok(None),
+        _ => Err(strange()),
+    }
+}
+
+#[cold]
+fn strange() -> EngineError {
+    EngineError::Damaged { what: "a processor's results are not those of its packet".into() }
+}
+
+/// The error of an operation that was not done.
+#[cold]
+fn error_of(failure: Failure) -> EngineError {
+    match failure {
+        Failure::TooLong { len, max } => EngineError::ValueTooLong { len, max },
+        Failure::OutOfMemory { bytes, capacity } => EngineError::OutOfMemory { bytes, capacity },
+        Failure::NotAVector { len, wanted } => EngineError::NotAVector { len, wanted },
+        Failure::NoFunction(number) => EngineError::NoFunction { number },
+        Failure::Unfit => EngineError::UnfitFunction,
+        Failure::Trapped(number) => EngineError::FunctionFailed { number },
+        Failure::Unsupported => EngineError::NoVersions,
+        Failure::NoRoom | Failure::Malformed => strange(),
+        Failure::Damaged => {
+            EngineError::Damaged { what: "a processor's memory contradicts itself".into() }
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The worker of a node that is a processor: takes packets, has their operations executed, and sends
+//! the results (kv-direct §3.3, Figure 4).
+//!
+//! # Invariants
+//! 1. The operations of a packet are admitted in their order, and packets of one client in theirs.
+//! 2. A packet is answered when all of its operations are.
+//! 3. A packet that changes something is executed once for each session, however often it comes: its
+//!    answer is kept until its slot is used again ([`Inbox`]).
+//! 4. There are versions for all operations that can be under way before one is admitted.
+//!
+//! # Faults
+//! The results of a packet can get lost with the connection to its client: the client sends the packet
+//! again and gets the answer that was kept. When the processor dies all of its values die with it:
+//! they are in its process's memory.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use loch_fabric::{Buf, Fabric, FabricError, RegionId};
+
+use super::answers::{Opened, PackedJob};
+use super::memory::HostMemory;
+use super::packet::Cursor;
+use super::processor::{Counts, Job, Pipeline, Processor, Settings};
+use super::storage::Storage;
+use super::vector::UserFunctions;
+use crate::error::EngineError;
+use crate::nessie_server::Turns;
+use crate::operation::Outcome;
+use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
+use crate::requests::{
+    Answer, Failure, Inbox, Incoming, RequestMap, Short, Ticket, WorkerId, send_reply, within,
+};
+use crate::versions::Versions;
+
+/// Packets that are open at the same time: enough for all lanes to have work while the next ones
+/// are looked for.
+const OPEN_PACKETS_MAX: usize = 64;
+/// Versions that must be there before an operation is admitted.
+const VERSIONS_MIN: u64 = 1 << 16;
+/// Polls of a WRITE of results after which its lane is given up: the client's node may be gone, and
+/// the client asks again if it is not. The WRITE goes on by itself.
+const REPLY_POLLS_MAX: u32 = 1000;
+
+/// A worker of a kv-direct table: one partition, and the packets for it.
+pub struct Worker<F: Fabric, H, U> {
+    fabric: F,
+    map: Arc<RequestMap>,
+    id: WorkerId,
+    seed: u64,
+    inbox: RefCell<Inbox>,
+    processor: Processor<PackedJob, H, U>,
+    finished: Rc<RefCell<Vec<Rc<Opened>>>>,
+    /// Answers to packets that changed something, by client and number.
+    kept: RefCell<Vec<Buf>>,
+    spare: RefCell<Vec<Buf>>,
+}
+
+impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
+    /// Worker `id` of a table whose keys are hashed with `seed`, which starts now with the values of
+    /// `storage`.
+    ///
+    /// # Errors
+    /// The fabric's, if the region of the worker's node is not mapped and writable.
+    pub fn open(
+        fabric: F,
+        map: &Arc<RequestMap>,
+        id: WorkerId,
+        storage: Storage<H>,
+        functions: U,
+        seed: u64,
+        settings: Settings,
+    ) -> Result<Self, EngineError> {
+        let inbox = RefCell::new(Inbox::open(&fabric, map, id)?);
+        let answers = map.area().clients() as usize * usize::from(map.area().service().window);
+        Ok(Self {
+            inbox,
+            processor: Processor::new(storage, functions, (), settings),
+            finished: Rc::default(),
+            kept: RefCell::new((0..answers).map(|_| Buf::new()).collect()),
+            spare: RefCell::default(),
+            map: map.clone(),
+            id,
+            seed,
+            fabric,
+        })
+    }
+
+    /// The fabric, for its counters.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The partition.
+    pub fn storage(&self) -> &Storage<H> {
+        self.processor.storage()
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> Counts {
+        self.processor.counts()
+    }
+
+    /// Serves packets for as long as the result lives. What is under way when it is dropped is given
+    /// up in the middle, as when the worker dies.
+    pub fn serve(&self) -> impl Turns + '_ {
+        Serving {
+            worker: self,
+            pipeline: self.processor.pipeline(),
+            open: VecDeque::new(),
+            stalled: None,
+            spare: VecDeque::new(),
+            reply: |ticket, reply| self.reply(ticket, reply),
+            replies: Vec::new(),
+            lease: || self.lease(),
+            leasing: None,
+        }
+    }
+
+    async fn lease(&self) -> Result<(), EngineError> {
+        let mut versions = Versions::new(self.home());
+        let leased = versions.lease_block(&self.fabric).await?;
+        self.processor.supply_versions(leased);
+        Ok(())
+    }
+
+    fn home(&self) -> RegionId {
+        self.map.base(self.id.node).region()
+    }
+
+    fn partitions(&self) -> u32 {
+        let area = self.map.area();
+        u32::from(area.nodes()) * u32::from(area.service().workers)
+    }
+
+    /// This worker's partition.
+    fn partition(&self) -> u32 {
+        let workers = u32::from(self.map.area().service().workers);
+        u32::from(self.id.node) * workers + u32::from(self.id.worker)
+    }
+
+    fn buffer(&self) -> Buf {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, mut buf: Buf) {
+        buf.clear();
+        self.spare.borrow_mut().push(buf);
+    }
+
+    /// Sends an answer; keeps it if its packet must not be executed again.
+    async fn reply(&self, ticket: Ticket, reply: Buf) {
+        let sent = send_reply(&self.fabric, &self.map, self.home(), &ticket, reply);
+        // Results that do not arrive are asked for again.
+        let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await else { return };
+        if ticket.is_read() {
+            return self.give_back(reply);
+        }
+        let before = std::mem::replace(&mut self.kept.borrow_mut()[self.place(&ticket)], reply);
+        self.give_back(before);
+    }
+
+    fn place(&self, ticket: &Ticket) -> usize {
+        let window = u64::from(self.map.area().service().window);
+        (u64::from(ticket.client) * window + ticket.number % window) as usize
+    }
+
+    /// The answer to a packet that was answered before.
+    fn known(&self, ticket: &Ticket, short: Short, reply: &mut Buf) {
+        let kept = &self.kept.borrow()[self.place(ticket)];
+        let is_it = ReplyHead::read(kept).is_some_and(|head| {
+            head.number == ticket.number && head.session == ticket.session as u16
+        });
+        if is_it {
+            reply.clear();
+            reply.extend_from_slice(kept);
+        } else {
+            self.inbox.borrow().repeat(ticket, short, reply);
+        }
+    }
+}
+
+/// A worker at work.
+struct Serving<'a, F: Fabric, H, U, P, R, S, L, G> {
+    worker: &'a Worker<F, H, U>,
+    pipeline: P,
+    open: VecDeque<(Rc<Opened>, Cursor)>,
+    /// What the pipeline stalls for.
+    stalled: Option<PackedJob>,
+    /// Packets to be used again.
+    spare: VecDeque<Rc<Opened>>,
+    reply: R,
+    replies: Vec<Pin<Box<S>>>,
+    lease: L,
+    leasing: Option<Pin<Box<G>>>,
+}
+
+impl<F, H, U, P, R, S, L, G> Turns for Serving<'_, F, H, U, P, R, S, L, G>
+where
+    F: Fabric,
+    H: HostMemory,
+    U: UserFunctions,
+    P: Pipeline<PackedJob>,
+    R: Fn(Ticket, Buf) -> S,
+    S: Future<Output = ()>,
+    L: Fn() -> G,
+    G: Future<Output = Result<(), EngineError>>,
+{
+    fn turn(&mut self) -> Result<bool, FabricError> {
+        if !self.has_versions()? {
+            return Ok(true);
+        }
+        let taken = self.take()?;
+        self.admit();
+        let under_way = self.pipeline.turn();
+        self.answer();
+        self.go_on_replying();
+        Ok(taken || under_way || !self.open.is_empty() || !self.replies.is_empty())
+    }
+}
+
+impl<F, H, U, P, R, S, L, G> Serving<'_, F, H, U, P, R, S, L, G>
+where
+    F: Fabric,
+    H: HostMemory,
+    U: UserFunctions,
+    P: Pipeline<PackedJob>,
+    R: Fn(Ticket, Buf) -> S,
+    S: Future<Output = ()>,
+    L: Fn() -> G,
+    G: Future<Output = Result<(), EngineError>>,
+{
+    /// Whether there are versions, or none are needed. Leases some in time.
+    fn has_versions(&mut self) -> Result<bool, FabricError> {
+        let processor = &self.worker.processor;
+        if !processor.settings().versions || processor.versions_left() >= VERSIONS_MIN {
+            return Ok(true);
+        }
+        let leasing = self.leasing.get_or_insert_with(|| Box::pin((self.lease)()));
+        if let Poll::Ready(leased) = poll(leasing) {
+            self.leasing = None;
+            match leased {
+                // Its own node's memory was not to be reached: it is tried again.
+                Ok(()) | Err(EngineError::Ambiguous(_)) => (),
+                Err(EngineError::Fabric(error)) => return Err(error),
+                Err(error) => panic!("versions cannot be leased: {error}"),
+            }
+        }
+        Ok(processor.versions_left() >= VERSIONS_MIN)
+    }
+
+    /// Takes packets out of the request slots; whether there were any.
+    fn take(&mut self) -> Result<bool, FabricError> {
+        let mut taken = false;
+        while self.open.len() < OPEN_PACKETS_MAX {
+            let worker = self.worker;
+            let mut message = worker.buffer();
+            let incoming = worker.inbox.borrow_mut().poll(&worker.fabric, &mut message)?;
+            let Some(incoming) = incoming else {
+                worker.give_back(message);
+                break;
+            };
+            if !taken {
+                worker.processor.set_now_ms(worker.fabric.wall_ms());
+                taken = true;
+            }
+            match incoming {
+                Incoming::Execute(ticket) if ticket.is_packet() => self.open(ticket, message),
+                Incoming::Execute(ticket) => {
+                    worker.give_back(message);
+                    self.refuse(ticket);
+                }
+                Incoming::Answer(ticket, short) => {
+                    let mut reply = worker.buffer();
+                    worker.known(&ticket, short, &mut reply);
+                    worker.give_back(message);
+                    self.send(ticket, reply);
+                }
+                Incoming::Hello(_) => worker.give_back(message),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn open(&mut self, ticket: Ticket, message: Buf) {
+        let room = self.worker.map.area().service().reply_bytes as usize - REPLY_TRAILER_BYTES;
+        let mut packet = self.spare.pop_front().unwrap_or_default();
+        let opened = match Rc::get_mut(&mut packet) {
+            Some(opened) => opened,
+            // Its last operation was answered, and is being written back.
+            None => {
+                self.spare.push_back(packet);
+                packet = Rc::default();
+                Rc::get_mut(&mut packet).expect("a new packet is nobody else's")
+            }
+        };
+        let (before, cursor) = opened.open(ticket, message, room, &self.worker.finished);
+        self.worker.give_back(before);
+        match cursor {
+            Ok(cursor) => self.open.push_back((packet, cursor)),
+            Err(_) => {
+                self.spare.push_back(packet);
+                self.refuse(ticket);
+            }
+        }
+    }
+
+    /// Answers who does not ask by the rules: nothing was done.
+    #[cold]
+    fn refuse(&mut self, ticket: Ticket) {
+        let mut reply = self.worker.buffer();
+        let refused = Answer::Failed(Failure::Refused);
+        self.worker.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
+        self.send(ticket, reply);
+    }
+
+    /// Admits operations, in their order, as long as there is room.
+    fn admit(&mut self) {
+        while self.pipeline.has_room() {
+            let Some(job) = self.stalled.take().or_else(|| self.next_job()) else { return };
+            if let Err(job) = self.pipeline.admit(job) {
+                self.stalled = Some(job);
+                return;
+            }
+        }
+    }
+
+    /// The next operation of the packets that are open.
+    #[inline]
+    fn next_job(&mut self) -> Option<PackedJob> {
+        loop {
+            let (packet, cursor) = self.open.front_mut()?;
+            let index = packet.index(cursor);
+            match cursor.next(packet.bytes()) {
+                Some(Ok(packed)) => {
+                    let job = PackedJob::new(packet, packed, index, self.worker.seed);
+                    if job.hash().processor(self.worker.partitions()) == self.worker.partition() {
+                        return Some(job);
+                    }
+                    job.misdirected();
+                }
+                Some(Err(_)) => packet.refuse(index),
+                None => {
+                    self.open.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Answers the packets that are done.
+    fn answer(&mut self) {
+        while let Some(packet) = self.take_finished() {
+            let (ticket, mut reply) = (packet.ticket(), self.worker.buffer());
+            packet.results(|results| {
+                let answer = Answer::Done(Outcome::Packet(results));
+                self.worker.inbox.borrow_mut().complete(&ticket, &answer, &mut reply);
+            });
+            self.spare.push_back(packet);
+            self.send(ticket, reply);
+        }
+    }
+
+    fn take_finished(&self) -> Option<Rc<Opened>> {
+        self.worker.finished.borrow_mut().pop()
+    }
+
+    fn send(&mut self, ticket: Ticket, reply: Buf) {
+        let mut sending = Box::pin((self.reply)(ticket, reply));
+        if poll(&mut sending).is_pending() {
+            self.replies.push(sending);
+        }
+    }
+
+    fn go_on_replying(&mut self) {
+        self.replies.retain_mut(|sending| poll(sending).is_pending());
+    }
+}
+
+fn poll<T: Future>(future: &mut Pin<Box<T>>) -> Poll<T::Output> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}

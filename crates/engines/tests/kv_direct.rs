@@ -1,0 +1,285 @@
+//! kv-direct, clients and processors on a simulated cluster: what comes back, in which packets, and
+//! what a client is told that asks for too much or does not ask by the rules. Under faults, with many
+//! clients, it is run by the simulation program (`tests/simulation`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::kv_direct::memory::{Line, Near};
+use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
+use loch_engines::kv_direct::storage::{Options, Plan, Storage};
+use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
+use loch_engines::nessie_server::Turns;
+use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_engines::requests::{Area, RequestMap, Timing, WorkerId};
+use loch_fabric::lanes;
+use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
+use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const SEED: u64 = 77;
+const VALUE_MAX: u64 = 100_000;
+const PUT: PutOptions = PutOptions { expires_at_ms: None };
+
+/// Two nodes with two processors each, and what the processors counted.
+struct Rig {
+    world: World,
+    map: Arc<RequestMap>,
+    settings: Settings,
+    counts: Rc<RefCell<BTreeMap<(u16, u16), Counts>>>,
+    sessions: Cell<u32>,
+}
+
+impl Rig {
+    fn new(settings: Settings, bytes: u64) -> Self {
+        let service = service(2, 4, 16, 2048, VALUE_MAX + 100).unwrap();
+        let area = Area::new(service, 2).unwrap();
+        let world = World::new(SEED, Profile::CONNECTX_3_56, Faults::default());
+        (0..2).for_each(|_| {
+            world.add_node((1 << 16) + area.bytes());
+        });
+        let bases = (0..2).map(|node| RemoteAddr::new(RegionId(node), 1 << 16)).collect();
+        let map = Arc::new(RequestMap::new(area, bases));
+        let rig = Self { world, map, settings, counts: Rc::default(), sessions: Cell::new(0) };
+        for (node, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            rig.start(WorkerId { node, worker }, bytes);
+        }
+        rig
+    }
+
+    fn start(&self, id: WorkerId, bytes: u64) {
+        let process = self.world.add_process(RegionId(id.node as u8));
+        let endpoint = self.world.endpoint(process);
+        let (map, settings, counts) = (self.map.clone(), self.settings, self.counts.clone());
+        self.world.start(process, async move {
+            let options = Options {
+                bytes,
+                index_ratio: 0.3,
+                inline_bytes_max: 25,
+                versions: settings.versions,
+                value_bytes_max: VALUE_MAX,
+                key_bytes: None,
+            };
+            let plan = Plan::new(&options).unwrap();
+            let memory = Near::new(vec![Line::ZERO; plan.lines() as usize]);
+            let storage = Storage::new(memory, &plan, plan.pools());
+            let worker = Worker::open(endpoint, &map, id, storage, (), SEED, settings).unwrap();
+            let mut turns = worker.serve();
+            loop {
+                turns.turn().expect("its own memory is there");
+                counts.borrow_mut().insert((id.node, id.worker), worker.counts());
+                worker.fabric().breathe().await;
+            }
+        });
+    }
+
+    fn client(&self, node: u16, batch: usize) -> (ProcessId, Client<SimEndpoint>) {
+        let process = self.world.add_process(RegionId(node as u8));
+        let slot = self.sessions.get() + 1;
+        self.sessions.set(slot);
+        let session = Session::new(RegionId(node as u8), slot, u64::from(slot));
+        let map = self.map.clone();
+        let access = Access { map, seed: SEED, value_bytes_max: VALUE_MAX, batch };
+        let client =
+            Client::new(self.world.endpoint(process), access, &session, node, Timing::default());
+        (process, client)
+    }
+
+    /// Runs until these have ended.
+    fn finish(&self, processes: &[ProcessId]) {
+        while !processes.iter().all(|process| self.world.has_ended(*process)) {
+            assert!(self.world.step() && self.world.now_ns() < 20_000_000_000, "it ends");
+        }
+    }
+
+    fn counted(&self) -> Counts {
+        let all = self.counts.borrow();
+        all.values().fold(Counts::default(), |sum, one| Counts {
+            executed: sum.executed + one.executed,
+            forwarded: sum.forwarded + one.forwarded,
+            written_back: sum.written_back + one.written_back,
+        })
+    }
+}
+
+fn add(element: Element, operand: u64) -> Lambda {
+    Lambda { function: Function::Builtin(Builtin::Add), element, operand, second: 0 }
+}
+
+/// Every operation of the store, drawn at random, against a map.
+#[test]
+fn what_comes_back_is_what_was_put() {
+    for versions in [true, false] {
+        let rig = Rig::new(Settings { versions, ..Settings::default() }, 1 << 20);
+        let (process, client) = rig.client(0, 16);
+        rig.world.start(process, async move {
+            let mut random = ChaCha8Rng::seed_from_u64(5);
+            let mut model = BTreeMap::<u16, (Vec<u8>, u64)>::new();
+            for _ in 0..4000 {
+                let key: u16 = random.random_range(0..60);
+                let name = key.to_be_bytes();
+                let long = random.random_range(0..40) == 0;
+                let len = random.random_range(0..if long { 20_000 } else { 80 });
+                let value = vec![random.random::<u8>(); len];
+                match random.random_range(0..6) {
+                    0 | 1 => {
+                        let version = client.put(&name, &value, PUT).await.unwrap();
+                        model.insert(key, (value, version));
+                    }
+                    2 => {
+                        let was = model.remove(&key).is_some();
+                        assert_eq!(client.delete(&name).await, Ok(was));
+                    }
+                    3 => {
+                        let there = model.get(&key).map(|(_, version)| *version);
+                        let stored =
+                            client.put_if(&name, &value, Expect::Absent, PUT).await.unwrap();
+                        match stored {
+                            Conditional::Done(version) => {
+                                assert_eq!(there, None);
+                                model.insert(key, (value, version));
+                            }
+                            Conditional::Refused(version) => assert_eq!(version, there),
+                        }
+                    }
+                    4 => assert_eq!(client.contains(&name).await, Ok(model.contains_key(&key))),
+                    _ => {
+                        let found = client.get(&name, Buf::new()).await.unwrap();
+                        let found = found.map(|it| (it.to_vec(), it.version()));
+                        assert_eq!(found, model.get(&key).cloned());
+                    }
+                }
+            }
+        });
+        rig.finish(&[process]);
+        rig.world.end();
+    }
+}
+
+/// Hundreds of lanes of several clients count one key up: every number is told once, most of them
+/// without a look at memory, in few packets.
+#[test]
+fn a_key_that_everybody_wants_is_counted_once_for_each() {
+    const LANES: u64 = 64;
+    const ADDS: u64 = 2_000;
+    for out_of_order in [true, false] {
+        let rig = Rig::new(Settings { out_of_order, ..Settings::default() }, 1 << 20);
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let mut packets = Vec::new();
+        let clients: Vec<_> = [0, 1, 1].map(|node| rig.client(node, 64)).into();
+        let processes: Vec<_> = clients.iter().map(|(process, _)| *process).collect();
+        for (process, client) in clients {
+            let (seen, sent) = (seen.clone(), Rc::new(Cell::new(0)));
+            packets.push(sent.clone());
+            rig.world.start(process, async move {
+                let adds = (0..ADDS).map(|_| client.fetch_add(b"hot", 1));
+                let done = |before| seen.borrow_mut().push(before);
+                lanes::run(LANES as usize, adds, done).await;
+                sent.set(client.counted().verbs);
+            });
+        }
+        rig.finish(&processes);
+        let mut seen: Vec<_> = seen.take().into_iter().map(Result::unwrap).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..3 * ADDS).collect::<Vec<_>>());
+        let counts = rig.counted();
+        assert_eq!(counts.executed, 3 * ADDS);
+        let mostly = if out_of_order { counts.forwarded > 2 * ADDS } else { counts.forwarded == 0 };
+        assert!(mostly, "{counts:?}");
+        let verbs: u64 = packets.iter().map(|sent| sent.get()).sum();
+        assert!(verbs < ADDS, "{verbs} verbs for {} operations", 3 * ADDS);
+        rig.world.end();
+    }
+}
+
+#[test]
+fn vectors_are_updated_reduced_and_filtered_where_they_are() {
+    let rig = Rig::new(Settings::default(), 4 << 20);
+    let (process, client) = rig.client(1, 8);
+    rig.world.start(process, async move {
+        let bytes =
+            |numbers: &[u32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
+        let numbers: Vec<u32> = (0..20_000).collect();
+        client.put(b"v", &bytes(&numbers), PUT).await.unwrap();
+        assert_eq!(client.update_all(b"v", add(Element::U32, 5)).await, Ok(Some(20_000)));
+        let lambda = add(Element::U32, 0);
+        let before = client.update_each_returning(b"v", lambda, &bytes(&numbers), Buf::new()).await;
+        let expected: Vec<u32> = numbers.iter().map(|n| n + 5).collect();
+        assert_eq!(before.unwrap().unwrap()[..], bytes(&expected));
+        let sum: u32 = numbers.iter().map(|n| 2 * n + 5).sum();
+        assert_eq!(client.reduce(b"v", lambda).await, Ok(Some(u64::from(sum))));
+        let less = Lambda { function: Function::Builtin(Builtin::Less), operand: 11, ..lambda };
+        let kept = client.filter(b"v", less, Buf::new()).await.unwrap().unwrap();
+        assert_eq!(kept[..], bytes(&[5, 7, 9]));
+
+        assert_eq!(client.reduce(b"none", lambda).await, Ok(None));
+        assert_eq!(client.update_all(b"none", lambda).await, Ok(None));
+        client.put(b"odd", b"12345", PUT).await.unwrap();
+        let odd = client.reduce(b"odd", lambda).await;
+        assert_eq!(odd, Err(EngineError::NotAVector { len: 5, wanted: 4 }));
+        assert_eq!(client.fetch_add(b"odd", 1).await, Err(EngineError::NotACounter { len: 5 }));
+        let unknown = Lambda { function: Function::User(9), ..lambda };
+        let refused = client.update_all(b"v", unknown).await;
+        assert_eq!(refused, Err(EngineError::NoFunction { number: 9 }));
+        assert_eq!(client.reduce(b"v", lambda).await, Ok(Some(u64::from(sum))));
+    });
+    rig.finish(&[process]);
+    rig.world.end();
+}
+
+/// Results that do not fit one reply are asked for again, alone.
+#[test]
+fn many_long_values_in_one_packet_all_arrive() {
+    let rig = Rig::new(Settings::default(), 8 << 20);
+    let (process, client) = rig.client(0, 64);
+    rig.world.start(process, async move {
+        let value = |key: u32| vec![key as u8; 30_000 + key as usize];
+        for key in 0..40u32 {
+            client.put(&key.to_le_bytes(), &value(key), PUT).await.unwrap();
+        }
+        let client = &client;
+        let gets = (0..40u32).map(|key| async move {
+            let found = client.get(&key.to_le_bytes(), Buf::new()).await.unwrap().unwrap();
+            assert_eq!(found[..], value(key));
+        });
+        lanes::run(40, gets, |()| ()).await;
+    });
+    rig.finish(&[process]);
+    rig.world.end();
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let rig = Rig::new(Settings { versions: false, ..Settings::default() }, 1 << 18);
+    let (process, client) = rig.client(0, 8);
+    rig.world.start(process, async move {
+        assert_eq!(client.get(b"", Buf::new()).await.err(), Some(EngineError::KeyEmpty));
+        let long = vec![7; VALUE_MAX as usize + 1];
+        let refused = client.put(b"k", &long, PUT).await;
+        let expected = EngineError::ValueTooLong { len: VALUE_MAX + 1, max: VALUE_MAX };
+        assert_eq!(refused, Err(expected));
+        let refused = client.put_if(b"k", b"v", Expect::Version(1), PUT).await;
+        assert_eq!(refused, Err(EngineError::NoVersions));
+        let mut kept = Vec::new();
+        let full = loop {
+            let key = (kept.len() as u32).to_le_bytes();
+            match client.put(&key, &[kept.len() as u8; 5000], PUT).await {
+                Ok(_) => kept.push(key),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, EngineError::OutOfMemory { .. }), "{full}");
+        assert!(kept.len() > 50, "{} values fit", kept.len());
+        for (n, key) in kept.iter().enumerate() {
+            let found = client.get(key, Buf::new()).await.unwrap().unwrap();
+            assert_eq!(found[..], [n as u8; 5000]);
+        }
+    });
+    rig.finish(&[process]);
+    rig.world.end();
+}
