@@ -31,10 +31,6 @@
 //! | [`bucket`], [`item`] | a line of the hash index; the bytes of an entry |
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
-//! | [`bucket`] | a line of the hash index |
-//! | [`item`] | the bytes of an entry, inline and in a slab |
-//! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
-//! | [`storage`] | looks up, stores and removes entries |
 //!
 //! # Linearization points
 //! An operation takes effect when the processor applies it to the key's value ([`processor`],
