@@ -22,5 +22,6 @@ pub mod planted;
 pub mod region;
 pub mod requests;
 mod versions;
+mod sync;
 
 pub use error::EngineError;

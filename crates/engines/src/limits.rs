@@ -95,3 +95,22 @@ pub const KV_DIRECT_READ_BYTES_MAX: u64 = 4096;
 
 /// Lines that a kv-direct processor keeps for the next entry, of each operation under way.
 pub const KV_DIRECT_KEPT_LINES_MAX: usize = 1024;
+/// Free slabs that a kv-direct processor and its host's daemon exchange at a time: four lines, which
+/// PCIe carries in one packet.
+pub const SLAB_BATCH: usize = 64;
+
+/// Free slabs of a class that a kv-direct processor keeps: with so many or fewer it fetches a batch.
+pub const SLABS_LOW: usize = 64;
+
+/// With more than this it hands one back. Between two exchanges there are a batch of allocations, or
+/// two of frees, whatever their order.
+pub const SLABS_HIGH: usize = SLABS_LOW + 3 * SLAB_BATCH;
+
+/// Free slabs of a class that the daemon keeps ready for the processor, if there is so much memory.
+pub const POOL_LOW_MAX: u64 = 4096;
+
+/// The daemon keeps less than one part of so many of all memory in the pool of one class.
+pub const POOL_SHARE: u64 = 128;
+
+/// Entries that a turn of the daemon moves, sorts, or merges.
+pub const DAEMON_TURN_ENTRIES: usize = 4096;

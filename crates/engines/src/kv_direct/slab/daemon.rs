@@ -1,23 +1,288 @@
-//! The host's side.
+//! The daemon on the host: splits slabs where few are left, merges them where there are many
+//! (kv-direct §3.3.2, §4, §5.1.2).
+//!
+//! It works in turns of bounded length, and touches the right ends of the stacks only, so that the
+//! processor never waits for it.
+//!
+//! # When it does what
+//! * A stack of a small class is **low**: slabs of the next larger class that can spare some are put on
+//!   it, as they are, so that one entry is worth many allocations.
+//! * A stack is **high**: a merge starts. It takes the small slabs out, but for what the processor may
+//!   need meanwhile, sorts them, and puts back what they make together. What a merge could not
+//!   make less is the new measure: the next one starts at twice as much, so that merging costs a
+//!   constant per slab freed, even if it is in vain.
+//! * A stack is low and **nothing larger** is left: a merge, if more is free than after the last.
+//! * The processor **asks**: a merge of everything.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::Pools;
+use super::merge::{Run, Sort, cover};
+use super::pools::Question;
+use super::{Class, Pools, Slab};
+use crate::limits::{DAEMON_TURN_ENTRIES, POOL_LOW_MAX, POOL_SHARE};
 
-/// The host's side of a slab allocator: splits and merges free slabs.
+/// A stack is high from so many times the low watermark on.
+const HIGH: u64 = 16;
+
+/// A merge under way.
+#[derive(Debug)]
+struct Merge {
+    /// Whether the processor asked for it.
+    question: Option<u64>,
+    sort: Sort,
+    stage: Stage,
+    run: Run,
+}
+
+/// How far a merge is.
+#[derive(Debug)]
+enum Stage {
+    /// Slabs are taken out of the stacks from this class on; of the first up to so many, or all.
+    Taking(Class, Option<u64>),
+    /// They are sorted.
+    Sorting,
+    /// They are put back, from this one on.
+    Putting(usize),
+}
+
+/// The host's side of a slab allocator.
+///
+/// When dropped, it puts back all it has taken.
 #[derive(Debug)]
 pub struct Daemon {
-    _pools: Arc<Pools>,
+    pools: Arc<Pools>,
+    /// Slabs of each small class that are kept ready.
+    low: u64,
+    /// By class: with more slabs than this a merge starts.
+    high: Vec<u64>,
+    /// Small slabs that were left after the last merge.
+    left_over: u64,
+    merge: Option<Merge>,
+    /// Slabs on their way, to be put at once.
+    batch: Vec<Slab>,
 }
 
 impl Daemon {
     /// The daemon of `pools`, which has no other.
     pub fn new(pools: Arc<Pools>) -> Self {
-        Self { _pools: pools }
+        let most = u64::from(pools.places() / Class::LARGEST_CACHED.places()) / POOL_SHARE;
+        let low = most.clamp(1, POOL_LOW_MAX);
+        let high = vec![HIGH * low; usize::from(pools.largest().number()) + 1];
+        Self { pools, low, high, left_over: 0, merge: None, batch: Vec::new() }
     }
 
-    /// Does a bounded amount of work; whether there is more.
+    /// Does a bounded amount of work. Returns whether there is more: if not, there will be nothing to
+    /// do before the processor has done some more, and the daemon has no slabs in its hands.
     pub fn turn(&mut self) -> bool {
-        false
+        let question = match self.pools.question() {
+            // What was merged is left alone until the processor has looked.
+            Question::Answered => return false,
+            Question::Open(question) => Some(question),
+            Question::None => None,
+        };
+        let was_split = question.is_none() && self.split();
+        match self.merge.take() {
+            Some(merge) => self.merge = self.advance(merge),
+            None => {
+                self.forget();
+                if question.is_some() || self.is_high() || self.is_stuck() {
+                    self.merge = Some(Merge::new(question));
+                }
+            }
+        }
+        was_split || self.merge.is_some()
+    }
+
+    /// The classes whose stacks are kept from running low.
+    fn small(&self) -> impl DoubleEndedIterator<Item = Class> + use<> {
+        Class::between(Class::SMALLEST, Class::LARGEST_CACHED.min(self.pools.largest()))
+    }
+
+    /// Slabs that a stack is filled up to, and left by a merge that was not asked for.
+    fn enough(&self) -> u64 {
+        2 * self.low
+    }
+
+    /// Fills the low stacks; whether anything was moved.
+    fn split(&mut self) -> bool {
+        let mut budget = DAEMON_TURN_ENTRIES;
+        for class in self.small() {
+            let is_low = self.pools.stack(class).len() < self.low;
+            while is_low && budget > 0 {
+                let want = self.enough().saturating_sub(self.pools.stack(class).len());
+                let moved = self.stock(class, budget.min(want as usize));
+                if moved == 0 {
+                    break;
+                }
+                budget = budget.saturating_sub(moved);
+            }
+        }
+        budget < DAEMON_TURN_ENTRIES
+    }
+
+    /// Puts up to `want` entries on the stack of a class, from the next larger one that can spare some;
+    /// how many.
+    fn stock(&mut self, class: Class, want: usize) -> usize {
+        if want == 0 {
+            return 0;
+        }
+        self.batch.clear();
+        for larger in self.small().filter(|larger| *larger > class) {
+            let stack = self.pools.stack(larger);
+            if stack.take_right(want, self.enough(), |slab| self.batch.push(slab)) > 0 {
+                break;
+            }
+        }
+        if self.batch.is_empty() {
+            self.cut(want);
+        }
+        self.pools.stack(class).put_right(&self.batch);
+        self.batch.len()
+    }
+
+    /// Cuts about `want` entries of a small class from one large slab; the other pieces go to their own
+    /// stacks.
+    fn cut(&mut self, want: usize) {
+        let pieces = u32::from(Class::LARGEST_CACHED.number()) + want.ilog2();
+        let classes = Class::between(Class::LARGEST_CACHED, self.pools.largest());
+        for class in classes.skip(1) {
+            let mut taken = None;
+            self.pools.stack(class).take_right(1, 0, |slab| taken = Some(slab));
+            let Some(mut slab) = taken else { continue };
+            while u32::from(slab.class().number()) > pieces {
+                let Some((lower, upper)) = slab.halves() else { break };
+                self.pools.stack(upper.class()).put_right(&[upper]);
+                slab = lower;
+            }
+            self.batch.extend(cover(slab.start()..slab.end(), Class::LARGEST_CACHED));
+            return;
+        }
+    }
+
+    /// Whether some stack is high.
+    fn is_high(&self) -> bool {
+        let classes = Class::between(Class::SMALLEST, self.pools.largest());
+        // The largest slabs cannot become larger.
+        let classes = classes.filter(|class| *class < self.pools.largest());
+        classes.zip(&self.high).any(|(class, high)| self.pools.stack(class).len() > *high)
+    }
+
+    /// Whether some stack is low, with nothing larger to be split, but with smaller slabs that have not
+    /// been merged yet.
+    fn is_stuck(&self) -> bool {
+        let least = self.left_over + self.left_over / 4 + self.low;
+        self.small().any(|class| {
+            self.pools.stack(class).len() < self.low && self.spare_below(class) > least
+        })
+    }
+
+    /// Slabs of classes below `class` that a merge would take.
+    fn spare_below(&self, class: Class) -> u64 {
+        let smaller = self.small().filter(|smaller| *smaller < class);
+        smaller.map(|class| self.pools.stack(class).len().saturating_sub(self.enough())).sum()
+    }
+
+    /// Lowers what earlier merges have taught, where there is less by now.
+    fn forget(&mut self) {
+        self.left_over = self.left_over.min(self.spare_below(Class::LARGEST_CACHED));
+        for (class, high) in self.high.iter_mut().enumerate() {
+            let class = Class::new(class as u8).expect("there is one for each");
+            let len = self.pools.stack(class).len();
+            *high = (*high).min((2 * len).max(HIGH * self.low));
+        }
+    }
+
+    /// Remembers what a merge has left.
+    fn learn(&mut self) {
+        self.left_over = u64::MAX;
+        self.high.fill(u64::MAX);
+        self.forget();
+    }
+
+    /// Goes on with a merge; gives it back if it is not over.
+    fn advance(&mut self, mut merge: Merge) -> Option<Merge> {
+        match merge.stage {
+            Stage::Taking(class, left) => merge.stage = self.take(&mut merge, class, left),
+            Stage::Sorting if merge.sort.step(DAEMON_TURN_ENTRIES) => {
+                merge.stage = Stage::Putting(0);
+            }
+            Stage::Sorting => {}
+            Stage::Putting(at) => {
+                let end = at + DAEMON_TURN_ENTRIES;
+                self.put(&mut merge, at..end);
+                if end >= merge.sort.len() {
+                    self.finish(merge.question);
+                    return None;
+                }
+                merge.stage = Stage::Putting(end);
+            }
+        }
+        Some(merge)
+    }
+
+    /// Takes slabs of `class` and above out of their stacks; returns how to go on.
+    fn take(&self, merge: &mut Merge, mut class: Class, left: Option<u64>) -> Stage {
+        let keep = if merge.question.is_some() { 0 } else { self.enough() };
+        let mut budget = DAEMON_TURN_ENTRIES;
+        let mut left = left;
+        while class < self.pools.largest() {
+            let stack = self.pools.stack(class);
+            // What the processor puts meanwhile is for the next merge, or this one would never end.
+            let rest = left.unwrap_or_else(|| stack.len());
+            let want = budget.min(rest as usize);
+            let got = stack.take_right(want, keep, |slab| merge.sort.push(slab));
+            budget -= got;
+            if budget == 0 {
+                return Stage::Taking(class, Some(rest - got as u64));
+            }
+            (class, left) = (Class::new(class.number() + 1).expect("one is larger"), None);
+        }
+        Stage::Sorting
+    }
+
+    /// Puts back what the slabs of these numbers make together.
+    fn put(&self, merge: &mut Merge, numbers: Range<usize>) {
+        let is_last = numbers.end >= merge.sort.len();
+        for slab in numbers.map_while(|number| merge.sort.get(number)) {
+            self.put_run(merge.run.add(slab));
+        }
+        if is_last {
+            self.put_run(merge.run.end());
+        }
+    }
+
+    fn put_run(&self, run: Range<u32>) {
+        for slab in cover(run, self.pools.largest()) {
+            self.pools.stack(slab.class()).put_right(&[slab]);
+        }
+    }
+
+    fn finish(&mut self, question: Option<u64>) {
+        self.learn();
+        if let Some(question) = question {
+            self.pools.answer(question);
+        }
+    }
+}
+
+impl Merge {
+    fn new(question: Option<u64>) -> Self {
+        let stage = Stage::Taking(Class::SMALLEST, None);
+        Self { question, sort: Sort::new(), stage, run: Run::default() }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let Some(mut merge) = self.merge.take() else { return };
+        let first = match merge.stage {
+            Stage::Putting(at) => at,
+            Stage::Taking(..) | Stage::Sorting => 0,
+        };
+        for slab in (first..).map_while(|number| merge.sort.get(number)) {
+            self.pools.stack(slab.class()).put_right(&[slab]);
+        }
+        self.put_run(merge.run.end());
     }
 }

@@ -1,30 +1,162 @@
-//! Free slabs on the host.
+//! All free slabs on the host: a stack for each class, and what processor and daemon say to each other.
+//!
+//! # Invariants
+//! 1. The stack of class `n` holds slabs of class `n`, and larger ones that are cut when they are taken
+//!    out (kv-direct §3.3.2). They do not overlap, so no stack can hold more than all places by the
+//!    class: that many its ring has room for.
+//! 2. A processor that runs out *asks* for everything to be merged. From its answer on the daemon takes
+//!    nothing out of the stacks before the processor has seen the answer: so what the processor does
+//!    not find then, is not there.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::{Class, Slab, merge::cover};
+use super::merge::cover;
+use super::stack::{ENTRIES_PER_LINE, MIDDLE, Stack};
+use super::{Class, PLACES_MAX, Slab};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// The free slabs of one processor, shared with the host's daemon.
+/// Stacks that there can be.
+const CLASSES: usize = Class::LARGEST.index() + 1;
+
+/// The positions that one side stores, and its word to the other side, in lines of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Side {
+    ends: [AtomicU64; CLASSES],
+    word: AtomicU64,
+}
+
+const _: () = assert!(cfg!(loom) || size_of::<Side>() == Side::LINES * 64);
+
+impl Side {
+    /// Read at once.
+    const LINES: usize = 4;
+
+    fn new() -> Self {
+        Self { ends: std::array::from_fn(|_| AtomicU64::new(MIDDLE)), word: AtomicU64::new(0) }
+    }
+}
+
+/// The free slabs of one processor that are not in the processor's hands: shared by its [`Slabs`] and
+/// its [`Daemon`].
+///
+/// Takes 4 bytes of host memory for each free slab, which the operating system gives when they are
+/// first used, out of an address range of a quarter of the memory that is managed.
+///
+/// [`Slabs`]: super::Slabs
+/// [`Daemon`]: super::Daemon
 #[derive(Debug)]
 pub struct Pools {
-    pub(super) stacks: Mutex<Vec<Vec<Slab>>>,
-    pub(super) largest: Class,
+    processor: Side,
+    daemon: Side,
+    rings: Vec<Box<[AtomicU32]>>,
+    places: u32,
 }
 
 impl Pools {
     /// All places of `places` are free, as slabs up to class `largest`.
     ///
     /// # Panics
-    /// If place 0 is one of them, or one of more than 31 bits.
+    /// If place 0 is one of them, or one of more than 31 bits; or if there is no address range left.
     pub fn new(places: Range<u32>, largest: Class) -> Arc<Self> {
-        let mut stacks = vec![Vec::new(); usize::from(largest.number()) + 1];
-        cover(places, largest).for_each(|slab| stacks[slab.class().index()].push(slab));
-        Arc::new(Self { stacks: Mutex::new(stacks), largest })
+        assert!(places.start > 0, "place 0 is nobody's");
+        assert!(places.end <= PLACES_MAX, "places have 31 bits, and {} has more", places.end);
+        let count = places.end.saturating_sub(places.start);
+        let rings = Class::between(Class::SMALLEST, largest).map(|class| {
+            let entries = (count / class.places()) as usize;
+            ring(entries.max(1).next_multiple_of(ENTRIES_PER_LINE))
+        });
+        let rings = rings.collect();
+        let pools = Self { processor: Side::new(), daemon: Side::new(), rings, places: count };
+        cover(places, largest).for_each(|slab| pools.stack(slab.class()).put_right(&[slab]));
+        Arc::new(pools)
     }
 
-    /// The largest class.
+    /// The largest class that is allocated.
     pub fn largest(&self) -> Class {
-        self.largest
+        Class::new(self.rings.len() as u8 - 1).expect("there are no more rings than classes")
     }
+
+    /// Places that are managed, free or not.
+    pub fn places(&self) -> u32 {
+        self.places
+    }
+
+    /// The stack of a class.
+    ///
+    /// # Panics
+    /// If the class is above the largest.
+    #[inline]
+    pub(super) fn stack(&self, class: Class) -> Stack<'_> {
+        let index = class.index();
+        Stack {
+            left: &self.processor.ends[index],
+            right: &self.daemon.ends[index],
+            ring: &self.rings[index],
+        }
+    }
+
+    /// Lines of the daemon's positions and its word, which one access reads.
+    pub(super) fn daemon_lines(&self) -> usize {
+        Side::LINES
+    }
+
+    /// The processor asks for everything to be merged.
+    pub(super) fn ask(&self) {
+        let question = self.processor.word.load(Ordering::Relaxed);
+        // Odd while it wants an answer, and another one each time.
+        self.processor.word.store((question + 1) | 1, Ordering::Release);
+    }
+
+    /// The processor has seen the answer and looked for what it wanted.
+    pub(super) fn thank(&self) {
+        let question = self.processor.word.load(Ordering::Relaxed);
+        debug_assert!(question & 1 == 1, "nothing was asked");
+        self.processor.word.store(question + 1, Ordering::Release);
+    }
+
+    /// Whether a question is open, and whether it was answered.
+    pub(super) fn question(&self) -> Question {
+        let question = self.processor.word.load(Ordering::Acquire);
+        match question & 1 {
+            0 => Question::None,
+            _ if self.daemon.word.load(Ordering::Acquire) == question => Question::Answered,
+            _ => Question::Open(question),
+        }
+    }
+
+    /// The daemon has merged everything that was there when the question was open.
+    pub(super) fn answer(&self, question: u64) {
+        self.daemon.word.store(question, Ordering::Release);
+    }
+
+    /// All slabs in the stacks, while neither side is at work.
+    pub(super) fn slabs(&self) -> impl Iterator<Item = Slab> {
+        let classes = Class::between(Class::SMALLEST, self.largest());
+        classes.flat_map(|class| self.stack(class).all())
+    }
+}
+
+/// What stands between processor and daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Nothing was asked.
+    None,
+    /// The daemon has yet to answer this one.
+    Open(u64),
+    /// It has answered, and the processor has not yet looked.
+    Answered,
+}
+
+/// An empty ring. Its memory is not touched.
+#[cfg(not(loom))]
+fn ring(entries: usize) -> Box<[AtomicU32]> {
+    use zerocopy::FromZeros;
+    <[AtomicU32]>::new_box_zeroed_with_elems(entries).expect("addresses are not scarce")
+}
+
+#[cfg(loom)]
+fn ring(entries: usize) -> Box<[AtomicU32]> {
+    (0..entries).map(|_| AtomicU32::new(0)).collect()
 }

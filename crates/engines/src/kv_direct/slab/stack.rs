@@ -1,0 +1,298 @@
+//! A double-ended stack of free slabs on the host: the left end is the processor's, the right end the
+//! daemon's (kv-direct §4, Figure 8).
+//!
+//! The entries are those of a ring from position `left` on and before position `right`; each position
+//! is stored by one side only. A side that puts entries writes them and then moves its position. A side
+//! that takes entries *claims* first, as a worker and a thief do in Cilk's THE protocol: it moves its
+//! position over what it wants, and then looks at the other's. What the other side does not claim is
+//! its own; it moves its position back over the rest.
+//!
+//! # Invariants
+//! 1. No entry is taken twice. Between storing its claim and loading the other's position each side has
+//!    a fence of sequential consistency, so of two claims under way one at least is seen by the other
+//!    side. Whoever sees the other's claim takes nothing inside of it, whether or not the other will
+//!    give way as well; and moving back makes a claim smaller, so what was seen was enough.
+//! 2. No entry is lost: what neither side took lies between their positions after both moved back. But
+//!    a side may go away empty-handed although there was an entry, if the other was at it.
+//! 3. An entry is written before it can be read (release and acquire of the position) and read before
+//!    it is written anew: a ring has room for all slabs that its pool can ever hold, those just being
+//!    taken included, so a side only comes round to a slot whose slab it was handed since, through a
+//!    chain of such releases.
+
+use std::ops::Range;
+
+use super::Slab;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Entries of a line.
+pub(super) const ENTRIES_PER_LINE: usize = 16;
+
+/// Where positions start: far from 0, since the left one may wander down.
+pub(super) const MIDDLE: u64 = 1 << 62;
+
+/// A stack, wherever its parts are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stack<'a> {
+    pub(super) left: &'a AtomicU64,
+    pub(super) right: &'a AtomicU64,
+    pub(super) ring: &'a [AtomicU32],
+}
+
+impl Stack<'_> {
+    /// How many entries there are; out of date as soon as it is known, for either side.
+    #[inline]
+    pub(super) fn len(self) -> u64 {
+        let left = self.left.load(Ordering::Acquire);
+        self.right.load(Ordering::Acquire).saturating_sub(left)
+    }
+
+    /// The processor takes up to `want` entries; returns where they were.
+    pub(super) fn take_left(self, want: usize, into: impl FnMut(Slab)) -> Range<u64> {
+        let left = self.left.load(Ordering::Relaxed);
+        let claim = left + want as u64;
+        self.left.store(claim, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let end = self.right.load(Ordering::Acquire).clamp(left, claim);
+        if end < claim {
+            self.left.store(end, Ordering::Release);
+        }
+        self.entries(left..end).for_each(into);
+        left..end
+    }
+
+    /// The processor puts entries; returns where they are.
+    pub(super) fn put_left(self, slabs: &[Slab]) -> Range<u64> {
+        let end = self.left.load(Ordering::Relaxed);
+        let left = end - slabs.len() as u64;
+        self.write(left..end, slabs);
+        self.left.store(left, Ordering::Release);
+        left..end
+    }
+
+    /// The daemon takes up to `want` entries, but leaves `keep` of those it sees.
+    pub(super) fn take_right(self, want: usize, keep: u64, into: impl FnMut(Slab)) -> usize {
+        let right = self.right.load(Ordering::Relaxed);
+        let spare = right.saturating_sub(self.left.load(Ordering::Acquire)).saturating_sub(keep);
+        let claim = right - spare.min(want as u64);
+        if claim == right {
+            return 0;
+        }
+        self.right.store(claim, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let start = self.left.load(Ordering::Acquire).clamp(claim, right);
+        if start > claim {
+            self.right.store(start, Ordering::Release);
+        }
+        self.entries(start..right).for_each(into);
+        (right - start) as usize
+    }
+
+    /// The daemon puts entries.
+    pub(super) fn put_right(self, slabs: &[Slab]) {
+        let right = self.right.load(Ordering::Relaxed);
+        let end = right + slabs.len() as u64;
+        self.write(right..end, slabs);
+        self.right.store(end, Ordering::Release);
+    }
+
+    /// All entries, while neither side is at work.
+    pub(super) fn all(self) -> impl Iterator<Item = Slab> {
+        self.entries(self.left.load(Ordering::Acquire)..self.right.load(Ordering::Acquire))
+    }
+
+    /// The accesses to the ring that reach these positions, each by its lines.
+    pub(super) fn accesses(self, positions: Range<u64>) -> impl Iterator<Item = usize> {
+        let lines = |part: Range<usize>| match part.end {
+            end if end == part.start => None,
+            end => Some((end - 1) / ENTRIES_PER_LINE - part.start / ENTRIES_PER_LINE + 1),
+        };
+        self.parts(positions).into_iter().filter_map(lines)
+    }
+
+    /// Positions as slots: those up to the ring's end, and those from its start on.
+    fn parts(self, positions: Range<u64>) -> [Range<usize>; 2] {
+        let count = (positions.end - positions.start) as usize;
+        debug_assert!(count <= self.ring.len(), "{count} entries of {}", self.ring.len());
+        let first = (positions.start % self.ring.len() as u64) as usize;
+        let end = (first + count).min(self.ring.len());
+        [first..end, 0..count - (end - first)]
+    }
+
+    fn entries(self, positions: Range<u64>) -> impl Iterator<Item = Slab> {
+        let [upper, lower] = self.parts(positions);
+        self.ring[upper].iter().chain(&self.ring[lower]).map(|slot| {
+            Slab::of_word(slot.load(Ordering::Relaxed)).expect("a slot in use holds a slab")
+        })
+    }
+
+    fn write(self, positions: Range<u64>, slabs: &[Slab]) {
+        let [upper, lower] = self.parts(positions);
+        for (slot, slab) in self.ring[upper].iter().chain(&self.ring[lower]).zip(slabs) {
+            slot.store(slab.word(), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::kv_direct::slab::{Class, Place};
+
+    fn slabs(numbers: Range<u32>) -> Vec<Slab> {
+        let slab = |number| Slab::new(Place::new(number).expect("not 0"), Class::SMALLEST);
+        numbers.map(slab).collect()
+    }
+
+    fn taken(take: impl FnOnce(&mut dyn FnMut(Slab))) -> Vec<Slab> {
+        let mut taken = Vec::new();
+        take(&mut |slab| taken.push(slab));
+        taken
+    }
+
+    #[test]
+    fn each_end_is_a_stack() {
+        let (left, right) = (AtomicU64::new(MIDDLE), AtomicU64::new(MIDDLE));
+        let ring: Vec<_> = (0..48).map(|_| AtomicU32::new(0)).collect();
+        let stack = Stack { left: &left, right: &right, ring: &ring };
+        for _ in 0..100 {
+            stack.put_right(&slabs(11..31));
+            stack.put_left(&slabs(1..11));
+            assert_eq!((stack.len(), stack.all().collect()), (30, slabs(1..31)));
+            let take = |into: &mut dyn FnMut(Slab)| drop(stack.take_left(4, into));
+            assert_eq!(taken(take), slabs(1..5));
+            assert_eq!(taken(|into| drop(stack.take_right(7, 0, into))), slabs(24..31));
+            assert_eq!(taken(|into| drop(stack.take_right(7, 15, into))), slabs(20..24));
+            assert_eq!(stack.take_right(7, 15, |slab| panic!("{slab:?} was to be kept")), 0);
+            let take = |into: &mut dyn FnMut(Slab)| drop(stack.take_left(99, into));
+            assert_eq!(taken(take), slabs(5..20));
+            assert_eq!(
+                (stack.take_left(1, |slab| panic!("{slab:?}")).count(), stack.len()),
+                (0, 0)
+            );
+        }
+    }
+
+    #[test]
+    fn an_access_ends_where_the_ring_does() {
+        let (left, right) = (AtomicU64::new(MIDDLE), AtomicU64::new(MIDDLE));
+        let ring: Vec<_> = (0..48).map(|_| AtomicU32::new(0)).collect();
+        let stack = Stack { left: &left, right: &right, ring: &ring };
+        let lines = |from: u64, count: u64| -> Vec<usize> {
+            let start = MIDDLE.next_multiple_of(48) + from;
+            stack.accesses(start..start + count).collect()
+        };
+        assert_eq!((lines(0, 16), lines(0, 17), lines(15, 2)), (vec![1], vec![2], vec![2]));
+        assert_eq!((lines(40, 8), lines(40, 9), lines(32, 48)), (vec![1], vec![1, 1], vec![1, 2]));
+        assert_eq!(lines(7, 0), Vec::<usize>::new());
+    }
+}
+
+/// Every interleaving, and every order of memory that the language allows, of the two sides of a
+/// stack. Budget: 20 seconds for all together in a release build.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::kv_direct::slab::{Class, Place};
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Two stacks, each with a ring for as many slabs as there are in the model.
+    struct Shared {
+        ends: [[AtomicU64; 2]; 2],
+        rings: [Vec<AtomicU32>; 2],
+    }
+
+    impl Shared {
+        /// With slabs 1 to `slabs` in the first.
+        fn new(slabs: u32) -> Arc<Self> {
+            let end = || AtomicU64::new(MIDDLE);
+            let ring = || (0..slabs).map(|_| AtomicU32::new(0)).collect();
+            let ends = [[end(), end()], [end(), end()]];
+            let shared = Self { ends, rings: [ring(), ring()] };
+            shared.stack(0).put_right(&(1..=slabs).map(slab).collect::<Vec<_>>());
+            Arc::new(shared)
+        }
+
+        fn stack(&self, number: usize) -> Stack<'_> {
+            let [left, right] = &self.ends[number];
+            Stack { left, right, ring: &self.rings[number] }
+        }
+
+        fn take_left(&self, number: usize, want: usize) -> Vec<Slab> {
+            let mut slabs = Vec::new();
+            self.stack(number).take_left(want, |slab| slabs.push(slab));
+            slabs
+        }
+
+        fn take_right(&self, number: usize, want: usize) -> Vec<Slab> {
+            let mut slabs = Vec::new();
+            self.stack(number).take_right(want, 0, |slab| slabs.push(slab));
+            slabs
+        }
+
+        /// Whoever has them, all slabs are there once.
+        fn complete(&self, slabs: u32, hands: [Vec<Slab>; 2]) {
+            let stacks = self.stack(0).all().chain(self.stack(1).all());
+            let mut found: Vec<Slab> = hands.into_iter().flatten().chain(stacks).collect();
+            found.sort_unstable();
+            assert_eq!(found, (1..=slabs).map(slab).collect::<Vec<_>>());
+        }
+    }
+
+    fn slab(number: u32) -> Slab {
+        Slab::new(Place::new(number).expect("not 0"), Class::SMALLEST)
+    }
+
+    #[test]
+    fn loom_no_slab_is_taken_twice_or_lost() {
+        for (slabs, wants) in [(1, [1, 1]), (2, [1, 2]), (3, [2, 2]), (2, [3, 3])] {
+            loom::model(move || {
+                let shared = Shared::new(slabs);
+                let daemon = shared.clone();
+                let taking = thread::spawn(move || daemon.take_right(0, wants[1]));
+                let mut first = shared.take_left(0, wants[0]);
+                first.extend(shared.take_left(0, 1));
+                let second = taking.join().expect("the daemon does not panic");
+                shared.complete(slabs, [first, second]);
+            });
+        }
+    }
+
+    #[test]
+    fn loom_slabs_are_put_and_taken_again() {
+        loom::model(|| {
+            let shared = Shared::new(2);
+            let daemon = shared.clone();
+            let turning = thread::spawn(move || {
+                let slabs = daemon.take_right(0, 1);
+                daemon.stack(0).put_right(&slabs);
+                daemon.take_right(0, 2)
+            });
+            let slabs = shared.take_left(0, 1);
+            shared.stack(0).put_left(&slabs);
+            let first = shared.take_left(0, 2);
+            let second = turning.join().expect("the daemon does not panic");
+            shared.complete(2, [first, second]);
+        });
+    }
+
+    /// Invariant 3: each side writes slots anew that the other has read, because it was handed slabs
+    /// through the other stack.
+    #[test]
+    fn loom_slabs_go_round_through_two_stacks() {
+        loom::model(|| {
+            let shared = Shared::new(2);
+            let daemon = shared.clone();
+            let turning = thread::spawn(move || {
+                let slabs = daemon.take_right(1, 2);
+                daemon.stack(0).put_right(&slabs);
+                daemon.take_right(0, 1)
+            });
+            let slabs = shared.take_left(0, 1);
+            shared.stack(1).put_left(&slabs);
+            let first = shared.take_left(0, 2);
+            let second = turning.join().expect("the daemon does not panic");
+            shared.complete(2, [first, second]);
+        });
+    }
+}
