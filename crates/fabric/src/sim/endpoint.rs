@@ -150,7 +150,9 @@ impl SimEndpoint {
     fn leave(&self, ns: u64) -> Option<u64> {
         let now = self.world.now_ns.get();
         let mut process = self.world.process(self.process);
-        process.spent_ns += ns;
+        if process.logic.is_none() {
+            process.spent_ns += ns;
+        }
         let leaves = (now + process.spent_ns).max(process.stores.drained_ns);
         process.alive.then_some(leaves)
     }

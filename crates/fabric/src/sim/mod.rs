@@ -5,6 +5,8 @@
 //! * **time** ([`Profile`]): each card takes up and serves one message after the other, each link
 //!   carries one byte after the other, each card executes one atomic after the other; posting and
 //!   copying take processor time, and processes that share cores with others run in slices;
+//! * **cards** ([`SimCard`]): a process may be logic on a programmable card, with DMA over PCIe and
+//!   memory of its own, for engines that run there;
 //! * **faults** ([`Faults`], and [`World`]'s methods): torn and reordered transfers, delays, stores
 //!   that reach memory late, processes that die at any verb or stand still for longer than every
 //!   timeout, links that are slow or cut, nodes that fail and come back with or without their
@@ -13,6 +15,7 @@
 //! What is not simulated: congestion inside the network, packets (a message is one thing), and
 //! caches of processors.
 
+mod card;
 mod connection;
 mod datagram;
 mod endpoint;
@@ -27,6 +30,7 @@ mod tests;
 mod verb;
 mod world;
 
+pub use card::{CardId, CardOp, CardProfile, SimCard};
 pub use datagram::DATAGRAM_BYTES_MAX;
 pub use endpoint::SimEndpoint;
 pub use faults::Faults;

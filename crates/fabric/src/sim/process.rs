@@ -3,9 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 
 use super::connection::Connection;
 use super::memory::pieces;
+use super::verb::ProcessId;
 use crate::{RegionId, RemoteAddr};
 
 /// A process's program.
@@ -36,6 +40,8 @@ pub(super) struct Process {
     /// Cut off from all nodes for good: its place may be another's.
     pub fenced: bool,
     pub wall_skew_ms: i64,
+    /// What it has if it is logic on a card and no program of a processor.
+    pub logic: Option<Logic>,
 }
 
 impl Process {
@@ -56,6 +62,7 @@ impl Process {
             connections: BTreeMap::new(),
             fenced: false,
             wall_skew_ms: 0,
+            logic: None,
         }
     }
 
@@ -70,6 +77,50 @@ impl Process {
         if let Some(connection) = self.connections.get_mut(&node) {
             connection.works = false;
         }
+    }
+}
+
+/// A process that is logic on a card.
+pub(super) struct Logic {
+    pub clock_ns: u64,
+    /// Gives it a turn at the next clock. Other processes have none: what polls for ever on a thread
+    /// would have no end here.
+    pub bell: Waker,
+}
+
+/// Processes whose bells were rung since somebody looked.
+#[derive(Debug, Default)]
+pub(super) struct Rung {
+    any: AtomicBool,
+    processes: Mutex<Vec<ProcessId>>,
+}
+
+struct Bell {
+    process: ProcessId,
+    rung: Arc<Rung>,
+}
+
+impl Rung {
+    pub fn bell(rung: &Arc<Rung>, process: ProcessId) -> Waker {
+        Waker::from(Arc::new(Bell { process, rung: rung.clone() }))
+    }
+
+    /// Those processes, in the order of their bells.
+    pub fn take(&self) -> Vec<ProcessId> {
+        if !self.any.swap(false, Ordering::Relaxed) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.processes.lock().expect("no holder panics"))
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let mut processes = self.rung.processes.lock().expect("no holder panics");
+        if !processes.contains(&self.process) {
+            processes.push(self.process);
+        }
+        self.rung.any.store(true, Ordering::Relaxed);
     }
 }
 

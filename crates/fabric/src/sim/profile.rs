@@ -90,8 +90,13 @@ const CONNECTX_3: Profile = Profile {
 
 impl Profile {
     /// Every profile.
-    pub const ALL: [Profile; 4] =
-        [Self::CONNECTX_3_10, Self::CONNECTX_3_56, Self::CONNECTX_6_200, Self::ONE_HOST];
+    pub const ALL: [Profile; 5] = [
+        Self::CONNECTX_3_10,
+        Self::CONNECTX_3_56,
+        Self::CONNECTX_6_200,
+        Self::ONE_HOST,
+        Self::KV_DIRECT_40,
+    ];
 
     /// The cluster of the Nessie paper.
     pub const CONNECTX_3_10: Profile = CONNECTX_3;
@@ -151,6 +156,28 @@ impl Profile {
         doorbell_ns: 1,
         post_ns: 1,
         resume_ns: 1,
+        connections: u32::MAX,
+        connection_miss_ns: 0.0,
+        ..CONNECTX_3
+    };
+
+    /// The network of the KV-Direct paper, between cards that run their own programs.
+    pub const KV_DIRECT_40: Profile = Profile {
+        name: "kv-direct-40g",
+        source: "40 GbE, 88 bytes of headers around a WRITE, and 2 us there and back from KV-Direct \
+                 (§2.4, §4); its cards take up and serve one message a clock of 180 MHz and keep \
+                 the bytes themselves, without a DMA, and no state of connections is missing: \
+                 assumptions",
+        one_way_ns: 1000,
+        link_gbit_s: 40.0,
+        header_bytes: 88,
+        issue_read_ns: 1e3 / 180.0,
+        issue_write_ns: 1e3 / 180.0,
+        serve_read_ns: 1e3 / 180.0,
+        serve_write_ns: 1e3 / 180.0,
+        serve_atomic_ns: 1e3 / 180.0,
+        dma_ns: 0,
+        inline_bytes: u64::MAX,
         connections: u32::MAX,
         connection_miss_ns: 0.0,
         ..CONNECTX_3

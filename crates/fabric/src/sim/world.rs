@@ -12,14 +12,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::card::{Card, CardId, Step};
 use super::memory::Memory;
 use super::nic::Nic;
-use super::process::{Process, Slices};
+use super::process::{Logic, Process, Rung, Slices};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Verbs};
 use super::{Faults, Profile, SimEndpoint};
 use crate::{FabricError, RegionId};
@@ -62,6 +64,8 @@ pub(super) struct Inner {
     /// Processes that died of a fault since they were last asked for.
     died: RefCell<Vec<ProcessId>>,
     pub datagrams: RefCell<super::datagram::Mailboxes>,
+    pub cards: RefCell<Vec<Card>>,
+    rung: Arc<Rung>,
     events: Cell<u64>,
 }
 
@@ -97,6 +101,8 @@ pub(super) enum Event {
     Store(ProcessId, u64),
     /// A datagram is there.
     Deliver(u64),
+    /// A card goes on.
+    Card(CardId, Step),
 }
 
 impl World {
@@ -116,6 +122,8 @@ impl World {
             slow: RefCell::default(),
             died: RefCell::default(),
             datagrams: RefCell::default(),
+            cards: RefCell::default(),
+            rung: Arc::default(),
             events: Cell::new(0),
         }))
     }
@@ -321,7 +329,9 @@ impl World {
             Event::GiveUp(verb) => self.0.give_up(verb),
             Event::Store(process, id) => self.0.store_piece(process, id),
             Event::Deliver(id) => self.0.deliver(id),
+            Event::Card(card, step) => self.0.card_step(card, step),
         }
+        self.0.answer_bells();
         true
     }
 }
@@ -387,6 +397,19 @@ impl Inner {
         }
     }
 
+    /// A waker that gives a process a turn.
+    pub fn bell(&self, process: ProcessId) -> Waker {
+        Rung::bell(&self.rung, process)
+    }
+
+    /// Gives processes whose bells were rung a turn at their next clock.
+    fn answer_bells(&self) {
+        for id in self.rung.take() {
+            let clock_ns = self.process(id).logic.as_ref().map_or(0, |logic| logic.clock_ns);
+            self.wake(id, self.now_ns.get() + clock_ns);
+        }
+    }
+
     fn run(&self, id: ProcessId) {
         let now = self.now_ns.get();
         let mut process = self.process(id);
@@ -403,9 +426,14 @@ impl Inner {
         let Some(mut task) = process.task.take() else {
             return;
         };
-        process.spent_ns = self.profile.resume_ns;
+        let (resume_ns, bell) = match &process.logic {
+            Some(Logic { bell, .. }) => (0, Some(bell.clone())),
+            None => (self.profile.resume_ns, None),
+        };
+        process.spent_ns = resume_ns;
         drop(process);
-        let ended = task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let mut context = Context::from_waker(bell.as_ref().unwrap_or(Waker::noop()));
+        let ended = task.as_mut().poll(&mut context).is_ready();
         let mut process = self.process(id);
         process.cpu_ns += process.spent_ns;
         process.busy_until_ns = process.busy_until_ns.max(now + process.spent_ns);

@@ -1,5 +1,6 @@
 //! Tests of the simulated fabric: what the numbers of a profile lead to, and what each fault does.
 
+mod card;
 mod failures;
 mod faults;
 mod messages;
