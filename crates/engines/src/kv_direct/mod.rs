@@ -31,6 +31,7 @@
 //! | [`bucket`], [`item`] | a line of the hash index; the bytes of an entry |
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
+//! | [`timed`] | host memory in the time of the paper's card |
 //!
 //! # Linearization points
 //! An operation takes effect when the processor applies it to the key's value ([`processor`],
@@ -57,6 +58,7 @@ pub mod processor;
 pub mod slab;
 pub mod station;
 pub mod storage;
+pub mod timed;
 pub mod vector;
 mod worker;
 
