@@ -31,6 +31,7 @@
 //! | [`bucket`], [`item`] | a line of the hash index; the bytes of an entry |
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
+//! | [`dispatch`] | the card's memory as a cache of a share of host memory |
 //! | [`timed`] | host memory in the time of the paper's card |
 //!
 //! # Linearization points
@@ -49,6 +50,7 @@
 mod answers;
 pub mod bucket;
 mod client;
+pub mod dispatch;
 pub mod item;
 pub mod key;
 pub mod memory;

@@ -1,0 +1,343 @@
+//! The DRAM load dispatcher: memory of the card as a cache of a part of host memory (kv-direct §3.3.4).
+//!
+//! The card's memory is about as fast as its links to the host, and much smaller than the host's. Were
+//! it a cache of all host memory, its throughput would limit everything; so only a share of the lines,
+//! chosen by a hash of their address, is *cacheable*, and the rest goes to the host directly. The share
+//! is the *load dispatch ratio*, at which memory and links are busy alike: [`ratio`] computes it.
+//!
+//! The cache is direct-mapped: line `x` of host memory belongs to slot `x` mod the number of slots, and
+//! the quotient is its tag. A line that is written is installed dirty, without a look at the host; a
+//! dirty line is written back when another takes its slot, or by [`Dispatcher::flush`].
+//!
+//! # What is real
+//! On a DPU, whose memory is its own and whose host is behind PCIe, all of it: [`LocalDram`] is the
+//! DPU's memory, `Host` its DMA engine. On a host there is no second memory: there `LocalDram` is
+//! memory like the host's, contents and counts are those of a card, and no time is saved. On the
+//! simulator [`TimedDram`] takes the time of the paper's card.
+//!
+//! # Invariants
+//! 1. *If the mark of a slot says that it holds line `x`, then the slot has the newest content of `x`*,
+//!    at every moment. If no slot holds a cacheable line, host memory has its newest content. Marks and
+//!    lines change together, and only by who holds the slot ([`slots`]), who writes a dirty line back
+//!    before it installs another. A write to `x` is posted when its slot has it.
+//! 2. Two lines that share a slot are never accessed in host memory at the same time, nor is one line
+//!    twice: each such access is made by who holds the slot. Lines that are not cacheable are accessed
+//!    by their callers alone, whose accesses exclude each other (invariant 2 of
+//!    [`memory`](super::memory)). So the host sees what that invariant demands.
+//!
+//! # Races
+//! *A hit needs no slot held.* What it read was, at one moment after it was posted, the newest content
+//! of its line (1), and no write to the line is under way beside it. It may have been evicted since;
+//! that changes nothing.
+//!
+//! *A miss looks again when it holds the slot*, unless nobody held it since the look: another reader of
+//! the line may have installed it meanwhile, and may even have gone again, and a write that evicted and
+//! was evicted would leave a mark that is the same as before.
+//!
+//! *A dirty victim whose owner reads it again* misses, or hits while it is still there. If it misses, it
+//! waits for the slot, until its victor has posted the write-back; and what is posted, host memory
+//! shows to every later read. If it hits, the content is the one that is written back.
+//!
+//! *Who is dropped* in the middle of an access leaves the slot as it was, perhaps written back once
+//! more than needed, or as it is to be: the install is the last thing that happens.
+
+mod dram;
+pub mod ratio;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+
+use loch_fabric::lanes;
+
+pub use self::dram::{LocalDram, Mark, NicDram, TimedDram};
+use self::slots::Slots;
+use super::memory::{Counts, HostMemory, Line, Purpose};
+
+/// Parts of one access that are under way at a time.
+const PARTS_MAX: usize = 16;
+
+/// What became of accesses to lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dispatched {
+    /// Reads of cacheable lines that the card's memory had.
+    pub read_hits: u64,
+    /// Reads of cacheable lines that it had not.
+    pub read_misses: u64,
+    /// Writes of cacheable lines that it had.
+    pub write_hits: u64,
+    /// Writes of cacheable lines that it had not.
+    pub write_misses: u64,
+    /// Dirty lines that went back to the host.
+    pub write_backs: u64,
+    /// Reads of the card's memory.
+    pub dram_reads: u64,
+    /// Writes of the card's memory.
+    pub dram_writes: u64,
+}
+
+impl Dispatched {
+    /// Accesses to cacheable lines.
+    pub fn cacheable(&self) -> u64 {
+        self.read_hits + self.read_misses + self.write_hits + self.write_misses
+    }
+
+    /// The share of accesses to cacheable lines that the card's memory had.
+    pub fn hit_rate(&self) -> f64 {
+        (self.read_hits + self.write_hits) as f64 / self.cacheable().max(1) as f64
+    }
+}
+
+/// Host memory, a share of which the card's memory caches.
+///
+/// ```
+/// use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
+/// use loch_engines::kv_direct::memory::{HostMemory, Line, Near, Purpose};
+/// # use loch_fabric::lanes::block_on;
+/// let (host, dram) = (Near::new(vec![Line::ZERO; 64]), LocalDram::new(vec![Line::ZERO; 4]));
+/// let memory = Dispatcher::new(host, dram, 1.0);
+/// block_on(async {
+///     memory.write_line(Purpose::Index, 3, &Line([7; 64])).await;
+///     assert_eq!(memory.read_line(Purpose::Index, 3).await, Line([7; 64]));
+///     assert_eq!(memory.host().counts().all(), 0, "the card has it");
+///     // Line 7 has the same slot.
+///     assert_eq!(memory.read_line(Purpose::Index, 7).await, Line::ZERO);
+/// });
+/// assert_eq!(memory.dispatched().write_backs, 1);
+/// assert_eq!(memory.host().peek(3), Line([7; 64]));
+/// ```
+#[derive(Debug)]
+pub struct Dispatcher<H, D> {
+    host: H,
+    dram: D,
+    /// Lines whose hash is below are cacheable.
+    below: u64,
+    slots: Slots,
+    counts: Cell<Counts>,
+    dispatched: Cell<Dispatched>,
+}
+
+impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
+    /// `dram`, which holds nothing, as a cache of that share of `host`.
+    ///
+    /// # Panics
+    /// If the ratio is not from 0 to 1, or the card has no memory.
+    pub fn new(host: H, dram: D, ratio: f64) -> Self {
+        assert!((0.0..=1.0).contains(&ratio), "a ratio of {ratio}");
+        assert!(dram.slots() > 0, "a card without memory dispatches nothing");
+        let slots = Slots::new(dram.slots());
+        let below = (ratio * (1u64 << 32) as f64) as u64;
+        Self { host, dram, below, slots, counts: Cell::default(), dispatched: Cell::default() }
+    }
+
+    /// The host's memory, whose counts are the DMAs that were left.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// What became of accesses so far.
+    pub fn dispatched(&self) -> Dispatched {
+        self.dispatched.get()
+    }
+
+    /// Whether a line is cacheable.
+    #[inline]
+    pub fn is_cacheable(&self, at: u32) -> bool {
+        u64::from(mix(at)) < self.below
+    }
+
+    /// Writes all dirty lines back, so that host memory is up to date.
+    pub async fn flush(&self) {
+        for slot in 0..self.dram.slots() {
+            let _held = self.slots.hold(slot).await;
+            let (mark, line) = self.read_slot(slot).await;
+            let Some(tag) = mark.tag().filter(|_| mark.is_dirty()) else { continue };
+            self.write_back(Purpose::Index, slot, mark, &line).await;
+            self.write_slot(slot, Mark::of(tag, false), &line).await;
+        }
+    }
+
+    #[inline]
+    fn place(&self, at: u32) -> (u32, u32) {
+        let slots = self.dram.slots();
+        (at % slots, at / slots)
+    }
+
+    #[inline]
+    fn tally(&self, tally: impl FnOnce(&mut Dispatched)) {
+        let mut dispatched = self.dispatched.get();
+        tally(&mut dispatched);
+        self.dispatched.set(dispatched);
+    }
+
+    #[inline]
+    fn count(&self, count: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        count(&mut counts);
+        self.counts.set(counts);
+    }
+
+    #[inline]
+    async fn read_slot(&self, slot: u32) -> (Mark, Line) {
+        self.tally(|tally| tally.dram_reads += 1);
+        self.dram.read(slot).await
+    }
+
+    #[inline]
+    async fn write_slot(&self, slot: u32, mark: Mark, line: &Line) {
+        self.tally(|tally| tally.dram_writes += 1);
+        self.dram.write(slot, mark, line).await;
+    }
+
+    /// Writes what a held slot has back to the host, if it is dirty.
+    async fn write_back(&self, purpose: Purpose, slot: u32, mark: Mark, line: &Line) {
+        let Some(tag) = mark.tag().filter(|_| mark.is_dirty()) else { return };
+        self.tally(|tally| tally.write_backs += 1);
+        self.host.write_line(purpose, tag * self.dram.slots() + slot, line).await;
+    }
+
+    #[inline]
+    async fn read_cacheable(&self, purpose: Purpose, at: u32) -> Line {
+        let (slot, tag) = self.place(at);
+        let moment = self.slots.now(slot);
+        let (mut mark, mut line) = self.read_slot(slot).await;
+        if mark.tag() == Some(tag) {
+            self.tally(|tally| tally.read_hits += 1);
+            return line;
+        }
+        let _held = match self.slots.hold_since(slot, moment) {
+            Some(held) => held,
+            None => {
+                let held = self.slots.hold(slot).await;
+                (mark, line) = self.read_slot(slot).await;
+                held
+            }
+        };
+        if mark.tag() == Some(tag) {
+            self.tally(|tally| tally.read_hits += 1);
+            return line;
+        }
+        self.tally(|tally| tally.read_misses += 1);
+        let wanted = self.host.read_line(purpose, at).await;
+        self.write_back(purpose, slot, mark, &line).await;
+        self.write_slot(slot, Mark::of(tag, false), &wanted).await;
+        wanted
+    }
+
+    #[inline]
+    async fn write_cacheable(&self, purpose: Purpose, at: u32, line: &Line) {
+        let (slot, tag) = self.place(at);
+        let _held = self.slots.hold(slot).await;
+        let (mark, victim) = self.read_slot(slot).await;
+        if mark.tag() == Some(tag) {
+            self.tally(|tally| tally.write_hits += 1);
+        } else {
+            self.tally(|tally| tally.write_misses += 1);
+            self.write_back(purpose, slot, mark, &victim).await;
+        }
+        self.write_slot(slot, Mark::of(tag, true), line).await;
+    }
+
+    /// How many of `lines` lines from `at` on are one access: one if it is cacheable, else those up to
+    /// the next that is.
+    fn run(&self, at: u32, lines: usize) -> usize {
+        let next = (at..).take(lines).position(|at| self.is_cacheable(at));
+        next.map_or(lines, |next| next.max(1))
+    }
+
+    async fn read_run(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
+        if self.is_cacheable(at) {
+            into[0] = self.read_cacheable(purpose, at).await;
+        } else {
+            self.host.read(purpose, at, into).await;
+        }
+    }
+
+    async fn write_run(&self, purpose: Purpose, at: u32, from: &[Line]) {
+        if self.is_cacheable(at) {
+            self.write_cacheable(purpose, at, &from[0]).await;
+        } else {
+            self.host.write(purpose, at, from).await;
+        }
+    }
+}
+
+impl<H: HostMemory, D: NicDram> HostMemory for Dispatcher<H, D> {
+    fn lines(&self) -> u32 {
+        self.host.lines()
+    }
+
+    #[inline]
+    async fn read_line(&self, purpose: Purpose, at: u32) -> Line {
+        self.count(|counts| counts.read(purpose, 1));
+        match self.is_cacheable(at) {
+            true => self.read_cacheable(purpose, at).await,
+            false => self.host.read_line(purpose, at).await,
+        }
+    }
+
+    #[inline]
+    async fn write_line(&self, purpose: Purpose, at: u32, line: &Line) {
+        self.count(|counts| counts.wrote(purpose, 1));
+        match self.is_cacheable(at) {
+            true => self.write_cacheable(purpose, at, line).await,
+            false => self.host.write_line(purpose, at, line).await,
+        }
+    }
+
+    async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
+        self.count(|counts| counts.read(purpose, into.len()));
+        let (mut at, mut rest) = (at, into);
+        let parts = std::iter::from_fn(|| {
+            let (from, len) = (at, self.run(at, rest.len()));
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(len);
+            (at, rest) = (at + len as u32, after);
+            (len > 0).then(|| self.read_run(purpose, from, part))
+        });
+        lanes::run(PARTS_MAX, parts, |()| ()).await;
+    }
+
+    async fn write(&self, purpose: Purpose, at: u32, from: &[Line]) {
+        self.count(|counts| counts.wrote(purpose, from.len()));
+        let (mut at, mut rest) = (at, from);
+        let parts = std::iter::from_fn(|| {
+            let (to, len) = (at, self.run(at, rest.len()));
+            let (part, after) = rest.split_at(len);
+            (at, rest) = (at + len as u32, after);
+            (len > 0).then(|| self.write_run(purpose, to, part))
+        });
+        lanes::run(PARTS_MAX, parts, |()| ()).await;
+    }
+
+    /// What was asked for, before it was dispatched.
+    fn counts(&self) -> Counts {
+        self.counts.get()
+    }
+
+    fn peek(&self, at: u32) -> Line {
+        let (slot, tag) = self.place(at);
+        let (mark, line) = self.dram.peek(slot);
+        // The mark of a line that is not cacheable is nowhere.
+        if mark.tag() == Some(tag) { line } else { self.host.peek(at) }
+    }
+
+    async fn exchange(&self, is_write: bool, lines: usize) {
+        let purpose = Purpose::Slabs;
+        self.count(|counts| match is_write {
+            true => counts.wrote(purpose, lines),
+            false => counts.read(purpose, lines),
+        });
+        self.host.exchange(is_write, lines).await;
+    }
+}
+
+/// A hash of a line's address that is as good for neighbours as for lines far apart: the finalizer of
+/// MurmurHash3.
+#[inline]
+fn mix(at: u32) -> u32 {
+    let mut hash = at;
+    hash = (hash ^ hash >> 16).wrapping_mul(0x85EB_CA6B);
+    hash = (hash ^ hash >> 13).wrapping_mul(0xC2B2_AE35);
+    hash ^ hash >> 16
+}
