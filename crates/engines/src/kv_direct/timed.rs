@@ -3,15 +3,15 @@
 //!
 //! The lines are memory of this process; what an access takes is what a [`Timing`] says. A write's
 //! content is there when it is posted, a read copies when its time is over: so a write is visible to
-//! every read that is posted after it (invariant 1 of [`memory`](super::memory)), and no access to a
-//! line is under way beside a write to it (invariant 2), so that nobody can tell when in its time an
+//! every read that is posted after it (invariant 1 of [`memory`](super::memory)), and no access to half
+//! a line is under way beside a write to it (invariant 2), so that nobody can tell when in its time an
 //! access reached memory.
 
 use std::cell::{Cell, RefCell};
 use std::ops::DerefMut;
 use std::rc::Rc;
 
-use super::memory::{Counts, HostMemory, LINE_BYTES, Line, Purpose};
+use super::memory::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
 /// What accesses take. Each future is ready when its access is over.
 #[expect(async_fn_in_trait, reason = "a processor and its card stay on one thread")]
@@ -92,6 +92,13 @@ impl<M: DerefMut<Target = [Line]>, T: Timing> HostMemory for Timed<M, T> {
         self.count(|counts| counts.wrote(purpose, 1));
         self.lines.borrow_mut()[at as usize] = *line;
         self.timing.dma_write(LINE_BYTES).await;
+    }
+
+    async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
+        self.count(|counts| counts.wrote(purpose, 1));
+        let at = half as usize % 2 * HALF_BYTES;
+        self.lines.borrow_mut()[half as usize / 2].0[at..at + HALF_BYTES].copy_from_slice(bytes);
+        self.timing.dma_write(HALF_BYTES).await;
     }
 
     async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
@@ -181,9 +188,11 @@ mod tests {
             assert!(within.now_ns() - began_ns < 2000);
             assert_eq!(memory.counts().data.reads, 128);
             memory.exchange(true, 2).await;
+            memory.write_half(Purpose::Data, 7, &[8; 32]).await;
             let mut lines = [Line::ZERO; 2];
             memory.read(Purpose::Index, 2, &mut lines).await;
-            assert_eq!(lines, [Line::ZERO, Line([7; 64])]);
+            assert_eq!(lines[0], Line::ZERO);
+            assert_eq!((lines[1].0[31], lines[1].0[32]), (7, 8));
             assert_eq!(memory.counts().slabs.lines_written, 2);
         });
         world.run_until(1_000_000);

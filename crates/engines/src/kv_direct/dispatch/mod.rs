@@ -27,8 +27,11 @@
 //!
 //! # Races
 //! *A hit needs no slot held.* What it read was, at one moment after it was posted, the newest content
-//! of its line (1), and no write to the line is under way beside it. It may have been evicted since;
-//! that changes nothing.
+//! of its line (1), and no write to what it looks at, the line or half of it, is under way beside it.
+//! The line may have been evicted since; that changes nothing.
+//!
+//! *Two operations at the halves of one line* both hold its slot to write, so that neither loses what
+//! the other wrote.
 //!
 //! *A miss looks again when it holds the slot*, unless nobody held it since the look: another reader of
 //! the line may have installed it meanwhile, and may even have gone again, and a write that evicted and
@@ -53,7 +56,7 @@ use loch_fabric::lanes;
 
 pub use self::dram::{LocalDram, Mark, NicDram, TimedDram};
 use self::slots::Slots;
-use super::memory::{Counts, HostMemory, Line, Purpose};
+use super::memory::{Counts, HALF_BYTES, HostMemory, Line, Purpose};
 
 /// Parts of one access that are under way at a time.
 const PARTS_MAX: usize = 16;
@@ -67,7 +70,7 @@ pub struct Dispatched {
     pub read_misses: u64,
     /// Writes of cacheable lines that it had.
     pub write_hits: u64,
-    /// Writes of cacheable lines that it had not.
+    /// Writes of cacheable lines, or of halves of them, that it had not.
     pub write_misses: u64,
     /// Dirty lines that went back to the host.
     pub write_backs: u64,
@@ -239,6 +242,23 @@ impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
         self.write_slot(slot, Mark::of(tag, true), line).await;
     }
 
+    /// Half a line is written where its line is: on a miss the host's is, rather than fetched to be
+    /// merged with.
+    async fn write_cacheable_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
+        let (slot, tag) = self.place(half / 2);
+        let _held = self.slots.hold(slot).await;
+        let (mark, mut line) = self.read_slot(slot).await;
+        if mark.tag() == Some(tag) {
+            self.tally(|tally| tally.write_hits += 1);
+            let at = half as usize % 2 * HALF_BYTES;
+            line.0[at..at + HALF_BYTES].copy_from_slice(bytes);
+            self.write_slot(slot, Mark::of(tag, true), &line).await;
+        } else {
+            self.tally(|tally| tally.write_misses += 1);
+            self.host.write_half(purpose, half, bytes).await;
+        }
+    }
+
     /// How many of `lines` lines from `at` on are one access: one if it is cacheable, else those up to
     /// the next that is.
     fn run(&self, at: u32, lines: usize) -> usize {
@@ -283,6 +303,15 @@ impl<H: HostMemory, D: NicDram> HostMemory for Dispatcher<H, D> {
         match self.is_cacheable(at) {
             true => self.write_cacheable(purpose, at, line).await,
             false => self.host.write_line(purpose, at, line).await,
+        }
+    }
+
+    #[inline]
+    async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
+        self.count(|counts| counts.wrote(purpose, 1));
+        match self.is_cacheable(half / 2) {
+            true => self.write_cacheable_half(purpose, half, bytes).await,
+            false => self.host.write_half(purpose, half, bytes).await,
         }
     }
 

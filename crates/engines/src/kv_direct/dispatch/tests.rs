@@ -31,42 +31,60 @@ async fn pending(mut times: u32) {
     .await;
 }
 
+/// Accesses to a line under way.
+#[derive(Clone, Copy, Default)]
+struct UnderWay {
+    reads: u32,
+    /// Writes of each half.
+    writes: [bool; 2],
+}
+
 /// Host memory whose accesses are pending a random number of times, and that minds invariant 2.
 struct Jittery {
     random: Random,
     lines: RefCell<Vec<Line>>,
-    /// Reads of each line under way, or -1 for a write.
-    under_way: RefCell<Vec<i32>>,
+    under_way: RefCell<Vec<UnderWay>>,
+    /// Lines whose hash is below are accessed by one at a time.
+    strict_below: u64,
     counts: Cell<Counts>,
 }
 
 impl Jittery {
-    fn new(random: &Random, lines: u32) -> Self {
+    fn new(random: &Random, lines: u32, strict_ratio: f64) -> Self {
         Self {
             random: random.clone(),
             lines: RefCell::new(vec![Line::ZERO; lines as usize]),
-            under_way: RefCell::new(vec![0; lines as usize]),
+            under_way: RefCell::new(vec![UnderWay::default(); lines as usize]),
+            strict_below: (strict_ratio * (1u64 << 32) as f64) as u64,
             counts: Cell::default(),
         }
     }
 
-    fn begin(&self, is_write: bool, at: u32, lines: usize) {
-        let mut counts = self.counts.get();
-        match is_write {
-            true => counts.wrote(Purpose::Index, lines),
-            false => counts.read(Purpose::Index, lines),
-        }
-        self.counts.set(counts);
-        for line in &mut self.under_way.borrow_mut()[at as usize..at as usize + lines] {
-            assert!(*line == 0 || (*line > 0 && !is_write), "two accesses to a line at once");
-            *line = if is_write { -1 } else { *line + 1 };
+    fn begin_read(&self, at: u32, lines: usize) {
+        for line in at..at + lines as u32 {
+            let way = &mut self.under_way.borrow_mut()[line as usize];
+            let strict = u64::from(mix(line)) < self.strict_below;
+            let others = if strict {
+                way.writes != [false; 2] || way.reads > 0
+            } else {
+                way.writes == [true; 2]
+            };
+            assert!(!others, "a read of a line beside a write");
+            way.reads += 1;
         }
     }
 
-    fn end(&self, is_write: bool, at: u32, lines: usize) {
-        for line in &mut self.under_way.borrow_mut()[at as usize..at as usize + lines] {
-            *line = if is_write { 0 } else { *line - 1 };
-        }
+    fn begin_write(&self, line: u32, halves: &[usize]) {
+        let way = &mut self.under_way.borrow_mut()[line as usize];
+        let strict = u64::from(mix(line)) < self.strict_below || halves.len() == 2;
+        let others = strict && (way.reads > 0 || way.writes != [false; 2]);
+        assert!(!others && halves.iter().all(|half| !way.writes[*half]), "two writes at once");
+        halves.iter().for_each(|half| way.writes[*half] = true);
+    }
+
+    fn end_write(&self, line: u32, halves: &[usize]) {
+        let way = &mut self.under_way.borrow_mut()[line as usize];
+        halves.iter().for_each(|half| way.writes[*half] = false);
     }
 }
 
@@ -85,20 +103,31 @@ impl HostMemory for Jittery {
         self.write(purpose, at, std::slice::from_ref(line)).await;
     }
 
+    async fn write_half(&self, _: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
+        let (line, part) = (half / 2, half as usize % 2);
+        self.begin_write(line, &[part]);
+        let at = part * HALF_BYTES;
+        self.lines.borrow_mut()[line as usize].0[at..at + HALF_BYTES].copy_from_slice(bytes);
+        pending(up_to(&self.random, 5)).await;
+        self.end_write(line, &[part]);
+    }
+
     async fn read(&self, _: Purpose, at: u32, into: &mut [Line]) {
-        self.begin(false, at, into.len());
+        self.begin_read(at, into.len());
         pending(up_to(&self.random, 5)).await;
-        into.copy_from_slice(&self.lines.borrow()[at as usize..at as usize + into.len()]);
+        let lines = at as usize..at as usize + into.len();
+        into.copy_from_slice(&self.lines.borrow()[lines.clone()]);
         pending(up_to(&self.random, 5)).await;
-        self.end(false, at, into.len());
+        self.under_way.borrow_mut()[lines].iter_mut().for_each(|way| way.reads -= 1);
     }
 
     async fn write(&self, _: Purpose, at: u32, from: &[Line]) {
-        self.begin(true, at, from.len());
+        let lines = at..at + from.len() as u32;
+        lines.clone().for_each(|line| self.begin_write(line, &[0, 1]));
         // It is posted at once, and may be seen at once.
         self.lines.borrow_mut()[at as usize..at as usize + from.len()].copy_from_slice(from);
         pending(up_to(&self.random, 5)).await;
-        self.end(true, at, from.len());
+        lines.for_each(|line| self.end_write(line, &[0, 1]));
     }
 
     fn counts(&self) -> Counts {
@@ -142,51 +171,69 @@ impl NicDram for JitteryDram {
     }
 }
 
-/// What was last written, and who is at which line: as the station sees to it.
+/// What was last written to each half of a line, and who is there: as the station sees to it.
 struct Model {
     last: Vec<u64>,
     under_way: Vec<i32>,
     next: u64,
 }
 
-fn line_of(number: u64) -> Line {
+fn half_of(number: u64) -> [u8; HALF_BYTES] {
+    let mut half = [0; HALF_BYTES];
+    half[..8].copy_from_slice(&number.to_le_bytes());
+    half[24..].copy_from_slice(&number.to_le_bytes());
+    half
+}
+
+fn line_of(halves: [u64; 2]) -> Line {
     let mut line = Line::ZERO;
-    line.0[..8].copy_from_slice(&number.to_le_bytes());
-    line.0[56..].copy_from_slice(&number.to_le_bytes());
+    line.0[..HALF_BYTES].copy_from_slice(&half_of(halves[0]));
+    line.0[HALF_BYTES..].copy_from_slice(&half_of(halves[1]));
     line
 }
 
-/// One operation on some lines in a row: reads of lines that nobody writes, or a write of lines that
-/// nobody is at.
+/// One operation on some lines in a row, or on half a line: a read of what nobody writes, or a write
+/// where nobody is.
 async fn operate(
     memory: &Dispatcher<Jittery, JitteryDram>,
     model: &RefCell<Model>,
     random: &Random,
 ) -> u64 {
-    let total = memory.lines();
-    let len = if up_to(random, 3) == 0 { 1 + up_to(random, 6) } else { 1 };
-    let at = up_to(random, total - len);
+    let kind = up_to(random, 3);
+    let len = if kind == 0 { 1 + up_to(random, 6) } else { 1 };
+    let at = up_to(random, memory.lines() - len);
+    let halves = match kind {
+        0 | 1 => at as usize * 2..(at + len) as usize * 2,
+        _ => {
+            let half = (at * 2 + up_to(random, 1)) as usize;
+            half..half + 1
+        }
+    };
     let is_write = up_to(random, 2) == 0;
-    let lines = at as usize..(at + len) as usize;
     let free = |way: &i32| if is_write { *way == 0 } else { *way >= 0 };
-    if !model.borrow().under_way[lines.clone()].iter().all(free) {
+    if !model.borrow().under_way[halves.clone()].iter().all(free) {
         return 0;
     }
     let change = |by: i32| {
-        model.borrow_mut().under_way[lines.clone()].iter_mut().for_each(|way| *way += by);
+        model.borrow_mut().under_way[halves.clone()].iter_mut().for_each(|way| *way += by);
     };
     if is_write {
         change(-1);
         let mut new = Vec::new();
-        for line in lines.clone() {
+        for half in halves.clone() {
             let mut model = model.borrow_mut();
             model.next += 1;
-            model.last[line] = model.next;
-            new.push(line_of(model.next));
+            model.last[half] = model.next;
+            new.push(model.next);
         }
         match &new[..] {
-            [line] => memory.write_line(Purpose::Index, at, line).await,
-            lines => memory.write(Purpose::Data, at, lines).await,
+            [one] => memory.write_half(Purpose::Data, halves.start as u32, &half_of(*one)).await,
+            [a, b] => memory.write_line(Purpose::Index, at, &line_of([*a, *b])).await,
+            many => {
+                let lines: Vec<Line> =
+                    many.chunks(2).map(|two| line_of([two[0], two[1]])).collect();
+                memory.write(Purpose::Data, at, &lines).await;
+            }
         }
         change(1);
         return 1;
@@ -197,8 +244,10 @@ async fn operate(
         [line] => *line = memory.read_line(Purpose::Index, at).await,
         lines => memory.read(Purpose::Data, at, lines).await,
     }
-    let last: Vec<Line> = lines.clone().map(|line| line_of(model.borrow().last[line])).collect();
-    assert_eq!(found, last, "lines from {at} on");
+    for half in halves.clone() {
+        let bytes = &found[half / 2 - at as usize].0[half % 2 * HALF_BYTES..][..HALF_BYTES];
+        assert_eq!(bytes, half_of(model.borrow().last[half]), "half {half}");
+    }
     change(-1);
     1
 }
@@ -210,22 +259,23 @@ fn check(seed: u64, lines: u32, slots: u32, ratio: f64, width: usize) -> Dispatc
         random: random.clone(),
         local: LocalDram::new(vec![Line::ZERO; slots as usize]),
     };
-    let memory = Dispatcher::new(Jittery::new(&random, lines), dram, ratio);
-    let (last, under_way) = (vec![0; lines as usize], vec![0; lines as usize]);
+    let memory = Dispatcher::new(Jittery::new(&random, lines, ratio), dram, ratio);
+    let (last, under_way) = (vec![0; lines as usize * 2], vec![0; lines as usize * 2]);
     let model = RefCell::new(Model { last, under_way, next: 0 });
     let mut done = 0;
     let work = (0..400).map(|_| operate(&memory, &model, &random));
     block_on(run(width, work, |one| done += one));
     assert!(done > 50, "{done} operations of seed {seed}");
     let last = model.into_inner().last;
-    for (at, last) in last.iter().enumerate() {
-        assert_eq!(memory.peek(at as u32), line_of(*last), "line {at} of seed {seed}");
+    let lines: Vec<Line> = last.chunks(2).map(|two| line_of([two[0], two[1]])).collect();
+    for (at, line) in lines.iter().enumerate() {
+        assert_eq!(memory.peek(at as u32), *line, "line {at} of seed {seed}");
     }
     let dispatched = memory.dispatched();
     block_on(memory.flush());
-    for (at, last) in last.iter().enumerate() {
-        assert_eq!(memory.host().peek(at as u32), line_of(*last), "line {at} of seed {seed}");
-        assert_eq!(memory.peek(at as u32), line_of(*last));
+    for (at, line) in lines.iter().enumerate() {
+        assert_eq!(memory.host().peek(at as u32), *line, "line {at} of seed {seed}");
+        assert_eq!(memory.peek(at as u32), *line);
     }
     dispatched
 }
@@ -272,11 +322,11 @@ fn accesses_are_counted_before_and_after_they_are_dispatched() {
     let memory = local(1000, 10, 0.5);
     block_on(async {
         for at in 0..1000 {
-            memory.write_line(Purpose::Index, at, &line_of(u64::from(at))).await;
+            memory.write_line(Purpose::Index, at, &line_of([u64::from(at); 2])).await;
         }
         let mut all = vec![Line::ZERO; 1000];
         memory.read(Purpose::Data, 0, &mut all).await;
-        assert!(all.iter().enumerate().all(|(at, line)| *line == line_of(at as u64)));
+        assert!(all.iter().enumerate().all(|(at, line)| *line == line_of([at as u64; 2])));
         memory.exchange(true, 2).await;
     });
     let (asked, left, dispatched) = (memory.counts(), memory.host().counts(), memory.dispatched());
@@ -296,9 +346,9 @@ fn accesses_are_counted_before_and_after_they_are_dispatched() {
 fn hits_do_not_wait_for_each_other() {
     let memory = local(100, 10, 1.0);
     block_on(async {
-        memory.write_line(Purpose::Index, 5, &line_of(9)).await;
+        memory.write_line(Purpose::Index, 5, &line_of([9; 2])).await;
         let _held = memory.slots.hold(5).await;
-        assert_eq!(memory.read_line(Purpose::Index, 5).await, line_of(9));
+        assert_eq!(memory.read_line(Purpose::Index, 5).await, line_of([9; 2]));
     });
     assert_eq!(memory.dispatched().read_hits, 1);
 }
