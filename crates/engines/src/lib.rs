@@ -21,7 +21,7 @@ pub mod pilaf;
 pub mod planted;
 pub mod region;
 pub mod requests;
-mod versions;
 mod sync;
+mod versions;
 
 pub use error::EngineError;

@@ -71,11 +71,24 @@ pub struct Entry<'a> {
 
 /// Where the parts of a body are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Parts {
-    key: Range<usize>,
-    version_at: Option<usize>,
-    expiry_at: Option<usize>,
-    value_at: usize,
+pub(super) struct Parts {
+    pub key: Range<usize>,
+    pub version_at: Option<usize>,
+    pub expiry_at: Option<usize>,
+    pub value_at: usize,
+}
+
+impl Parts {
+    /// Writes a version and a time of expiry to where a body has them.
+    #[inline(always)]
+    pub fn stamp(&self, body: &mut [u8], version: u64, expires_at_ms: Option<u64>) {
+        let words = [(self.version_at, version), (self.expiry_at, expires_at_ms.unwrap_or(0))];
+        for (at, word) in words {
+            if let Some(at) = at {
+                body[at..at + WORD].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
 }
 
 impl Format {
@@ -130,7 +143,7 @@ impl Format {
 
     /// Where the parts of a body are; none if it cannot be one.
     #[inline(always)]
-    fn parts(&self, body: &[u8], expires: bool) -> Option<Parts> {
+    pub(super) fn parts(&self, body: &[u8], expires: bool) -> Option<Parts> {
         let (key_at, key_len) = match (self.key_bytes, body) {
             (Some(bytes), _) => (0, bytes as usize),
             (None, [LONG_KEY, low, high, ..]) => {
@@ -369,13 +382,7 @@ impl Item {
     /// Gives it another version and time of expiry, where its bytes have them.
     pub(super) fn stamp(&mut self, version: u64, expires_at_ms: Option<u64>) {
         let body = &mut self.lines.as_mut_bytes()[self.body.clone()];
-        let words =
-            [(self.parts.version_at, version), (self.parts.expiry_at, expires_at_ms.unwrap_or(0))];
-        for (at, word) in words {
-            if let Some(at) = at {
-                body[at..at + WORD].copy_from_slice(&word.to_le_bytes());
-            }
-        }
+        self.parts.stamp(body, version, expires_at_ms);
         self.version = if self.parts.version_at.is_some() { version } else { 0 };
         self.expires_at_ms = expires_at_ms;
     }

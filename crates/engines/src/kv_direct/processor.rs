@@ -19,7 +19,7 @@
 //! still has the bucket, so it writes at once.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -28,7 +28,7 @@ use super::key::KeyHash;
 use super::memory::HostMemory;
 use super::operation::{Action, Failure, Function, Lambda, Reply};
 use super::station::Station;
-use super::storage::{Lookup, Storage};
+use super::storage::{Glance, Head, Lookup, Storage};
 use super::vector::{self, UserFunctions};
 use crate::operation::{Expect, PutOptions};
 
@@ -97,19 +97,34 @@ const FORWARDED_MAX: usize = 1024;
 const FORWARD_BYTES_MAX: usize = 512;
 
 /// One partition and the operations on it.
-#[derive(Debug)]
 pub struct Processor<J, H, U, C = ()> {
     storage: Storage<H>,
     functions: U,
     clock: C,
     settings: Settings,
     station: RefCell<Station<J>>,
-    #[expect(clippy::vec_box, reason = "a desk is handed over, not copied")]
-    desks: RefCell<Vec<Box<Desk>>>,
+    /// Where each lane finds what it is to execute.
+    trays: Box<[Tray<J>]>,
     now_ms: Cell<u64>,
     /// The next version, and the end of those that may be given.
     versions: Cell<(u64, u64)>,
     counts: Cell<Counts>,
+}
+
+/// What a lane is to execute, and its slot.
+struct Tray<J> {
+    next: Cell<Option<(usize, J)>>,
+    is_busy: Cell<bool>,
+}
+
+/// What became of an operation on the straight path.
+enum Straight {
+    /// It is answered.
+    Done,
+    /// It is answered, and changed the bucket.
+    Changed,
+    /// It is not for that path.
+    No,
 }
 
 /// What a lane works with.
@@ -136,6 +151,12 @@ enum AtHand {
     Own,
     /// In memory only.
     Elsewhere,
+}
+
+impl<J> Default for Tray<J> {
+    fn default() -> Self {
+        Self { next: Cell::new(None), is_busy: Cell::new(false) }
+    }
 }
 
 impl Desk {
@@ -175,7 +196,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             clock,
             settings,
             station: RefCell::new(Station::new(waiting)),
-            desks: RefCell::default(),
+            trays: (0..settings.in_flight).map(|_| Tray::default()).collect(),
             now_ms: Cell::new(0),
             versions: Cell::new((0, 0)),
             counts: Cell::default(),
@@ -218,14 +239,14 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         self.versions.set((versions.start, versions.end));
     }
 
-    /// The lanes in which operations execute.
+    /// The lanes in which operations execute, for as long as the processor lives: what is under way
+    /// when they are dropped is given up in the middle.
     pub fn pipeline(&self) -> impl Pipeline<J> + '_ {
         Lanes {
             processor: self,
-            start: |slot, job| self.run(slot, job),
-            lanes: (0..self.settings.in_flight).map(|_| Box::pin(None)).collect(),
-            idle: (0..self.settings.in_flight).collect(),
-            busy: Vec::with_capacity(self.settings.in_flight),
+            lanes: self.trays.iter().map(|tray| Box::pin(self.run(tray))).collect(),
+            idle: (0..self.trays.len()).collect(),
+            busy: Vec::with_capacity(self.trays.len()),
         }
     }
 
@@ -239,19 +260,96 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         self.counts.set(counts);
     }
 
-    /// Executes an operation, and then what waits for its slot.
-    async fn run(&self, slot: usize, first: J) {
-        let mut desk = self.desks.borrow_mut().pop().unwrap_or_default();
-        let mut job = Some(first);
-        while let Some(it) = job {
-            self.execute(slot, it, &mut desk).await;
-            job = self.station.borrow_mut().next(slot);
+    /// One lane: executes what is in its tray, and then what waits for the same slot, again and again.
+    /// It never ends, so that it is never moved: it is large.
+    async fn run(&self, tray: &Tray<J>) {
+        let mut desk = Desk::default();
+        loop {
+            let (slot, first) = poll_fn(|_| match tray.next.take() {
+                Some(next) => Poll::Ready(next),
+                None => Poll::Pending,
+            })
+            .await;
+            let mut job = Some(first);
+            while let Some(it) = job {
+                let mut head = self.storage.head(it.hash()).await;
+                match self.execute_straight(slot, &mut head, &it) {
+                    Straight::Done => (),
+                    Straight::Changed => self.storage.write_head(&head).await,
+                    Straight::No => self.execute(slot, it, head, &mut desk).await,
+                }
+                job = self.station.borrow_mut().next(slot);
+            }
+            tray.is_busy.set(false);
         }
-        self.desks.borrow_mut().push(desk);
     }
 
-    async fn execute(&self, slot: usize, job: J, desk: &mut Desk) {
-        let mut lookup = match self.storage.lookup(job.hash(), job.key(), &mut desk.item).await {
+    /// Executes what concerns nothing but an inline entry of the head bucket, that stays where it is,
+    /// and for which nobody waits. It is done where the entry stands.
+    #[inline(always)]
+    fn execute_straight(&self, slot: usize, head: &mut Head, job: &J) -> Straight {
+        let key = job.key();
+        if self.station.borrow().is_awaited_by(slot, |other| other.key() == key) {
+            return Straight::No;
+        }
+        let mut entry = match self.storage.glance(head, job.hash(), key) {
+            Glance::Entry(entry) => entry,
+            Glance::Unclear => return Straight::No,
+            Glance::Absent => {
+                let reply = match job.action() {
+                    Action::Get => Reply::Absent,
+                    Action::Contains => Reply::Contained(false),
+                    Action::Delete => Reply::Deleted(false),
+                    _ => return Straight::No,
+                };
+                self.count(|counts| counts.executed += 1);
+                job.answer(reply);
+                return Straight::Done;
+            }
+        };
+        let expires_at_ms = entry.expires_at_ms();
+        if expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
+            return Straight::No;
+        }
+        let (reply, straight) = match job.action() {
+            Action::Get => {
+                let (version, value) = (entry.version(), entry.value());
+                (Reply::Found { version, expires_at_ms, value }, Straight::Done)
+            }
+            Action::Contains => (Reply::Contained(true), Straight::Done),
+            Action::Put { value, options }
+                if value.len() == entry.value().len()
+                    && options.expires_at_ms.is_some() == expires_at_ms.is_some() =>
+            {
+                let version = self.version();
+                entry.value_mut().copy_from_slice(value);
+                entry.stamp(version, options.expires_at_ms);
+                (Reply::Stored(version), Straight::Changed)
+            }
+            Action::Update(lambda)
+                if entry.value().len() == lambda.element.bytes() && expires_at_ms.is_none() =>
+            {
+                let before = word(entry.value());
+                match vector::scalar(&lambda, before, &self.functions) {
+                    Ok(after) => {
+                        let value = entry.value_mut();
+                        value.copy_from_slice(&after.to_le_bytes()[..value.len()]);
+                        entry.stamp(self.version(), None);
+                        (Reply::Scalar(before), Straight::Changed)
+                    }
+                    Err(failure) => (Reply::Failed(failure), Straight::Done),
+                }
+            }
+            _ => return Straight::No,
+        };
+        self.count(|counts| counts.executed += 1);
+        job.answer(reply);
+        straight
+    }
+
+    async fn execute(&self, slot: usize, job: J, head: Head, desk: &mut Desk) {
+        let looked_up = self.storage.lookup_from(head, job.hash(), job.key(), &mut desk.item);
+        let mut lookup = match looked_up.await {
             Ok(lookup) => lookup,
             Err(failure) => return job.answer(Reply::Failed(failure)),
         };
@@ -516,23 +614,20 @@ pub trait Pipeline<J> {
 }
 
 /// A fixed number of lanes, each of which executes one operation after another.
-struct Lanes<'a, J, H, U, C, S, L> {
+struct Lanes<'a, J, H, U, C, L> {
     processor: &'a Processor<J, H, U, C>,
-    start: S,
-    /// Never moved once made, and used again: nothing is allocated for an operation.
-    lanes: Vec<Pin<Box<Option<L>>>>,
+    lanes: Vec<Pin<Box<L>>>,
     idle: Vec<usize>,
     /// In the order in which they started.
     busy: Vec<usize>,
 }
 
-impl<J, H, U, C, S, L> Pipeline<J> for Lanes<'_, J, H, U, C, S, L>
+impl<J, H, U, C, L> Pipeline<J> for Lanes<'_, J, H, U, C, L>
 where
     J: Job,
     H: HostMemory,
     U: UserFunctions,
     C: Clock,
-    S: Fn(usize, J) -> L,
     L: Future<Output = ()>,
 {
     #[inline]
@@ -555,37 +650,35 @@ where
         drop(station);
         let Some(job) = starts else { return Ok(()) };
         let number = self.idle.pop().expect("whoever admits looks for room first");
-        let lane = &mut self.lanes[number];
-        lane.set(Some((self.start)(slot, job)));
+        let tray = &self.processor.trays[number];
+        tray.next.set(Some((slot, job)));
+        tray.is_busy.set(true);
         // Its first access is posted at once, before those of the next operation.
-        match poll(lane) {
-            true => self.idle.push(number),
-            false => self.busy.push(number),
+        match go_on(&mut self.lanes[number], tray) {
+            true => self.busy.push(number),
+            false => self.idle.push(number),
         }
         Ok(())
     }
 
     fn turn(&mut self) -> bool {
-        let Self { lanes, idle, busy, .. } = self;
+        let Self { processor, lanes, idle, busy } = self;
         busy.retain(|&number| {
-            let is_over = poll(&mut lanes[number]);
-            if is_over {
+            let is_busy = go_on(&mut lanes[number], &processor.trays[number]);
+            if !is_busy {
                 idle.push(number);
             }
-            !is_over
+            is_busy
         });
         !busy.is_empty()
     }
 }
 
-/// Polls a lane; whether it is over.
+/// Polls a lane; whether it still has something to do.
 #[inline(always)]
-fn poll<L: Future<Output = ()>>(lane: &mut Pin<Box<Option<L>>>) -> bool {
+fn go_on<J, L: Future<Output = ()>>(lane: &mut Pin<Box<L>>, tray: &Tray<J>) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
-    let Some(future) = lane.as_mut().as_pin_mut() else { return true };
-    let is_over = matches!(future.poll(&mut cx), Poll::Ready(()));
-    if is_over {
-        lane.set(None);
-    }
-    is_over
+    let polled = lane.as_mut().poll(&mut cx);
+    debug_assert!(polled.is_pending(), "a lane does not end");
+    tray.is_busy.get()
 }

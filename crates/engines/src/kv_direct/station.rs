@@ -127,6 +127,20 @@ impl<J> Station<J> {
         self.slots[slot].first != NONE
     }
 
+    /// Whether any of those that wait is such a one.
+    #[inline]
+    pub fn is_awaited_by(&self, slot: usize, is: impl Fn(&J) -> bool) -> bool {
+        let mut at = self.slots[slot].first;
+        while at != NONE {
+            let Place { job, next } = &self.places[usize::from(at)];
+            if job.as_ref().is_some_and(&is) {
+                return true;
+            }
+            at = *next;
+        }
+        false
+    }
+
     /// Takes the first operation of the chain out of which `is` says so, if there is one.
     #[inline]
     pub fn next_of_key(&mut self, slot: usize, is: impl Fn(&J) -> bool) -> Option<J> {

@@ -1,6 +1,6 @@
 //! Finding an entry.
 
-use super::{LINE_PLACES, Storage};
+use super::{Head, LINE_PLACES, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer};
 use crate::kv_direct::item::{Header, Home, Item, Probe};
 use crate::kv_direct::key::KeyHash;
@@ -64,12 +64,28 @@ impl<H: HostMemory> Storage<H> {
         key: &[u8],
         item: &mut Item,
     ) -> Result<Lookup, Failure> {
+        let head = self.head(hash).await;
+        self.lookup_from(head, hash, key, item).await
+    }
+
+    /// As [`lookup`](Self::lookup), from a head bucket that was read.
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup).
+    #[inline]
+    pub async fn lookup_from(
+        &self,
+        head: Head,
+        hash: KeyHash,
+        key: &[u8],
+        item: &mut Item,
+    ) -> Result<Lookup, Failure> {
         if !self.format.admits(key) {
             return Err(Failure::Unsupported);
         }
         let secondary = hash.secondary();
         let wanted = Wanted { key, probe: Probe::new(&self.format, key), secondary };
-        let here = self.read_bucket(self.group(hash)).await;
+        let here = At::from(head);
         let found = self.search(&here.bucket, &wanted, item).await?;
         let lookup = Lookup { secondary, found, here, other: None };
         match here.bucket.next() {

@@ -29,6 +29,7 @@ mod check;
 mod lookup;
 mod plan;
 mod store;
+mod straight;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ use std::sync::Arc;
 pub use self::check::Report;
 pub use self::lookup::Lookup;
 pub use self::plan::{Options, Plan};
+pub use self::straight::{Glance, Head, InPlace};
 use super::item::Format;
 use super::key::KeyHash;
 use super::memory::{HostMemory, LINE_BYTES, Line};

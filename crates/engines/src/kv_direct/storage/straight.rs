@@ -1,0 +1,124 @@
+//! The straight path: an entry that is inline in the head bucket of its chain, used where it stands.
+//!
+//! It is the usual case of small entries, and is written without nested futures and without copying
+//! the entry: each layer of futures costs a copy of its state. What is not as usual is left to
+//! [`Storage::lookup_from`].
+
+use super::Storage;
+use super::lookup::At;
+use crate::kv_direct::bucket::Bucket;
+use crate::kv_direct::item::{Parts, Probe};
+use crate::kv_direct::key::KeyHash;
+use crate::kv_direct::memory::{HostMemory, Purpose};
+
+/// The head bucket of a key's chain, as it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    line: u32,
+    bucket: Bucket,
+}
+
+/// What a head bucket tells of a key.
+#[derive(Debug)]
+pub enum Glance<'a> {
+    /// Its entry.
+    Entry(InPlace<'a>),
+    /// There is none.
+    Absent,
+    /// More has to be read.
+    Unclear,
+}
+
+/// An entry in its bucket.
+#[derive(Debug)]
+pub struct InPlace<'a> {
+    body: &'a mut [u8],
+    parts: Parts,
+}
+
+impl InPlace<'_> {
+    /// The value.
+    #[inline(always)]
+    pub fn value(&self) -> &[u8] {
+        &self.body[self.parts.value_at..]
+    }
+
+    /// The value, to be changed and [written](Storage::write_head).
+    #[inline(always)]
+    pub fn value_mut(&mut self) -> &mut [u8] {
+        &mut self.body[self.parts.value_at..]
+    }
+
+    /// The version, 0 in a table without.
+    #[inline(always)]
+    pub fn version(&self) -> u64 {
+        self.word(self.parts.version_at).unwrap_or(0)
+    }
+
+    /// When it expires.
+    #[inline(always)]
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        self.word(self.parts.expiry_at)
+    }
+
+    /// Gives it another version, where entries have one, and another time of expiry, if it has one.
+    #[inline(always)]
+    pub fn stamp(&mut self, version: u64, expires_at_ms: Option<u64>) {
+        self.parts.stamp(self.body, version, expires_at_ms);
+    }
+
+    #[inline(always)]
+    fn word(&self, at: Option<usize>) -> Option<u64> {
+        let at = at?;
+        Some(u64::from_le_bytes(*self.body[at..].first_chunk().expect("parts are inside")))
+    }
+}
+
+impl<H: HostMemory> Storage<H> {
+    /// Reads the head bucket of a key's chain.
+    #[inline(always)]
+    pub async fn head(&self, hash: KeyHash) -> Head {
+        let line = self.group(hash);
+        Head { line, bucket: Bucket(self.memory.read_line(Purpose::Index, line).await) }
+    }
+
+    /// Writes a head bucket in which an entry was changed.
+    #[inline(always)]
+    pub async fn write_head(&self, head: &Head) {
+        self.memory.write_line(Purpose::Index, head.line, &head.bucket.0).await;
+    }
+
+    /// Looks for an entry in the head bucket of its chain.
+    #[inline(always)]
+    pub fn glance<'h>(&self, head: &'h mut Head, hash: KeyHash, key: &[u8]) -> Glance<'h> {
+        let bucket = &head.bucket;
+        if !self.format.admits(key) {
+            return Glance::Unclear;
+        }
+        let mut candidates = Probe::new(&self.format, key).candidates(bucket);
+        while candidates != 0 {
+            let slot = candidates.trailing_zeros();
+            candidates &= candidates - 1;
+            let Some(inline) = bucket.inline(slot) else { return Glance::Unclear };
+            let body = inline.at..inline.at + inline.len;
+            let Some(bytes) = bucket.0.0.get(body.clone()) else { return Glance::Unclear };
+            let Some(parts) = self.format.parts(bytes, inline.expires) else {
+                return Glance::Unclear;
+            };
+            if bytes[parts.key.clone()] == *key {
+                let body = &mut head.bucket.0.0[body];
+                return Glance::Entry(InPlace { body, parts });
+            }
+        }
+        match bucket.next().is_some() || bucket.pointing(hash.secondary()) != 0 {
+            true => Glance::Unclear,
+            false => Glance::Absent,
+        }
+    }
+}
+
+impl From<Head> for At {
+    fn from(Head { line, bucket }: Head) -> Self {
+        Self { line, bucket }
+    }
+}
