@@ -32,6 +32,7 @@
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
 //! | [`dispatch`] | the card's memory as a cache of a share of host memory |
+//! | [`gathered`] | host memory that threads of the host access for the processor |
 //! | [`timed`] | host memory in the time of the paper's card |
 //!
 //! # Linearization points
@@ -51,18 +52,21 @@ mod answers;
 pub mod bucket;
 mod client;
 pub mod dispatch;
+pub mod gathered;
 pub mod item;
 pub mod key;
 pub mod memory;
 pub mod operation;
 pub mod packet;
 pub mod processor;
+mod reference;
 pub mod slab;
 pub mod station;
 pub mod storage;
 pub mod timed;
 pub mod vector;
 mod worker;
+#[cfg(test)]
 
 pub use client::{Access, Client};
 pub use processor::{Counts, Settings};

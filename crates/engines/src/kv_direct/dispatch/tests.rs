@@ -2,34 +2,12 @@
 //! accesses to a line of which one is a write.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
-use std::rc::Rc;
-use std::task::Poll;
 
 use loch_fabric::lanes::{block_on, run};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::kv_direct::memory::Near;
-
-/// What decides how often everything is pending.
-type Random = Rc<RefCell<ChaCha8Rng>>;
-
-fn up_to(random: &Random, most: u32) -> u32 {
-    random.borrow_mut().random_range(0..=most)
-}
-
-async fn pending(mut times: u32) {
-    poll_fn(|_| match times.checked_sub(1) {
-        None => Poll::Ready(()),
-        Some(left) => {
-            times = left;
-            Poll::Pending
-        }
-    })
-    .await;
-}
+use crate::kv_direct::reference::{Random, Reference, line_of, pending, random, up_to};
 
 /// Accesses to a line under way.
 #[derive(Clone, Copy, Default)]
@@ -171,103 +149,20 @@ impl NicDram for JitteryDram {
     }
 }
 
-/// What was last written to each half of a line, and who is there: as the station sees to it.
-struct Model {
-    last: Vec<u64>,
-    under_way: Vec<i32>,
-    next: u64,
-}
-
-fn half_of(number: u64) -> [u8; HALF_BYTES] {
-    let mut half = [0; HALF_BYTES];
-    half[..8].copy_from_slice(&number.to_le_bytes());
-    half[24..].copy_from_slice(&number.to_le_bytes());
-    half
-}
-
-fn line_of(halves: [u64; 2]) -> Line {
-    let mut line = Line::ZERO;
-    line.0[..HALF_BYTES].copy_from_slice(&half_of(halves[0]));
-    line.0[HALF_BYTES..].copy_from_slice(&half_of(halves[1]));
-    line
-}
-
-/// One operation on some lines in a row, or on half a line: a read of what nobody writes, or a write
-/// where nobody is.
-async fn operate(
-    memory: &Dispatcher<Jittery, JitteryDram>,
-    model: &RefCell<Model>,
-    random: &Random,
-) -> u64 {
-    let kind = up_to(random, 3);
-    let len = if kind == 0 { 1 + up_to(random, 6) } else { 1 };
-    let at = up_to(random, memory.lines() - len);
-    let halves = match kind {
-        0 | 1 => at as usize * 2..(at + len) as usize * 2,
-        _ => {
-            let half = (at * 2 + up_to(random, 1)) as usize;
-            half..half + 1
-        }
-    };
-    let is_write = up_to(random, 2) == 0;
-    let free = |way: &i32| if is_write { *way == 0 } else { *way >= 0 };
-    if !model.borrow().under_way[halves.clone()].iter().all(free) {
-        return 0;
-    }
-    let change = |by: i32| {
-        model.borrow_mut().under_way[halves.clone()].iter_mut().for_each(|way| *way += by);
-    };
-    if is_write {
-        change(-1);
-        let mut new = Vec::new();
-        for half in halves.clone() {
-            let mut model = model.borrow_mut();
-            model.next += 1;
-            model.last[half] = model.next;
-            new.push(model.next);
-        }
-        match &new[..] {
-            [one] => memory.write_half(Purpose::Data, halves.start as u32, &half_of(*one)).await,
-            [a, b] => memory.write_line(Purpose::Index, at, &line_of([*a, *b])).await,
-            many => {
-                let lines: Vec<Line> =
-                    many.chunks(2).map(|two| line_of([two[0], two[1]])).collect();
-                memory.write(Purpose::Data, at, &lines).await;
-            }
-        }
-        change(1);
-        return 1;
-    }
-    change(1);
-    let mut found = vec![Line::ZERO; len as usize];
-    match &mut found[..] {
-        [line] => *line = memory.read_line(Purpose::Index, at).await,
-        lines => memory.read(Purpose::Data, at, lines).await,
-    }
-    for half in halves.clone() {
-        let bytes = &found[half / 2 - at as usize].0[half % 2 * HALF_BYTES..][..HALF_BYTES];
-        assert_eq!(bytes, half_of(model.borrow().last[half]), "half {half}");
-    }
-    change(-1);
-    1
-}
-
 #[track_caller]
 fn check(seed: u64, lines: u32, slots: u32, ratio: f64, width: usize) -> Dispatched {
-    let random: Random = Rc::new(RefCell::new(ChaCha8Rng::seed_from_u64(seed)));
+    let random = random(seed);
     let dram = JitteryDram {
         random: random.clone(),
         local: LocalDram::new(vec![Line::ZERO; slots as usize]),
     };
     let memory = Dispatcher::new(Jittery::new(&random, lines, ratio), dram, ratio);
-    let (last, under_way) = (vec![0; lines as usize * 2], vec![0; lines as usize * 2]);
-    let model = RefCell::new(Model { last, under_way, next: 0 });
+    let reference = Reference::new(lines);
     let mut done = 0;
-    let work = (0..400).map(|_| operate(&memory, &model, &random));
+    let work = (0..400).map(|_| reference.operate(&memory, &random));
     block_on(run(width, work, |one| done += one));
     assert!(done > 50, "{done} operations of seed {seed}");
-    let last = model.into_inner().last;
-    let lines: Vec<Line> = last.chunks(2).map(|two| line_of([two[0], two[1]])).collect();
+    let lines = reference.lines();
     for (at, line) in lines.iter().enumerate() {
         assert_eq!(memory.peek(at as u32), *line, "line {at} of seed {seed}");
     }

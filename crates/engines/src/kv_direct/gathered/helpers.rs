@@ -1,0 +1,221 @@
+//! The host's side: queues of requests, lines, and answers.
+//!
+//! Lines are divided among *helpers* in stripes; each helper is one thread's, which alone touches its
+//! lines while batches come in. So no two threads meet at a line, and a helper's batches are carried
+//! out in the order in which they were queued.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use crate::kv_direct::memory::{HALF_BYTES, LINE_BYTES, Line};
+
+/// Lines in a row that are one helper's.
+pub const STRIPE_LINES: u32 = 64;
+/// Bytes of a request in its queue beside those that it writes: an address, a length and a kind.
+const REQUEST_BYTES: usize = 8;
+
+/// What is done with lines of a helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    /// The half of the line of that number; its bytes are the first half of the payload.
+    WriteHalf(usize),
+}
+
+/// An access to consecutive lines of a helper.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub kind: Kind,
+    /// The first line, of the helper's own.
+    pub at: u32,
+    pub lines: u32,
+}
+
+/// Requests that travel together.
+#[derive(Debug)]
+pub struct Batch {
+    pub(super) number: u64,
+    pub(super) requests: Vec<Request>,
+    /// What writes write, one after the other; then, what reads found.
+    pub(super) lines: Vec<Line>,
+}
+
+impl Batch {
+    pub(super) fn new(number: u64) -> Self {
+        Self { number, requests: Vec::new(), lines: Vec::new() }
+    }
+
+    /// Accesses to random places of memory.
+    pub fn accesses(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Lines that are read or written.
+    pub fn lines(&self) -> usize {
+        self.requests.iter().map(|request| request.lines as usize).sum()
+    }
+
+    /// Bytes that go to the host.
+    pub(super) fn request_bytes(&self) -> usize {
+        let payload = |request: &Request| match request.kind {
+            Kind::Read => 0,
+            Kind::Write => request.lines as usize * LINE_BYTES,
+            Kind::WriteHalf(_) => HALF_BYTES,
+        };
+        self.requests.iter().map(|request| REQUEST_BYTES + payload(request)).sum()
+    }
+
+    /// Bytes that come back.
+    pub(super) fn answer_bytes(&self) -> usize {
+        let reads = self.requests.iter().filter(|request| request.kind == Kind::Read);
+        reads.map(|request| request.lines as usize * LINE_BYTES).sum()
+    }
+
+    /// Carries its requests out, in their order, and leaves what reads found.
+    fn perform(&mut self, lines: &mut [Line]) {
+        let written = std::mem::take(&mut self.lines);
+        let mut written = &written[..];
+        for request in &self.requests {
+            let (at, len) = (request.at as usize, request.lines as usize);
+            match request.kind {
+                Kind::Read => self.lines.extend_from_slice(&lines[at..at + len]),
+                Kind::Write => {
+                    lines[at..at + len].copy_from_slice(&written[..len]);
+                    written = &written[len..];
+                }
+                Kind::WriteHalf(half) => {
+                    let place = &mut lines[at].0[half * HALF_BYTES..][..HALF_BYTES];
+                    place.copy_from_slice(&written[0].0[..HALF_BYTES]);
+                    written = &written[1..];
+                }
+            }
+        }
+    }
+}
+
+/// Host memory and those who access it for the processor.
+#[derive(Debug)]
+pub struct Helpers {
+    each: Vec<Helper>,
+    lines: u32,
+}
+
+#[derive(Debug)]
+struct Helper {
+    requests: Mutex<VecDeque<Batch>>,
+    lines: Mutex<Vec<Line>>,
+    answers: Mutex<Answers>,
+}
+
+#[derive(Debug, Default)]
+struct Answers {
+    batches: Vec<Batch>,
+    waiting: Vec<(u64, Waker)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("who holds it does not panic")
+}
+
+impl Helpers {
+    /// So many lines, all zero, of so many helpers.
+    ///
+    /// # Panics
+    /// If there is no helper.
+    pub fn new(lines: u32, helpers: usize) -> Arc<Self> {
+        assert!(helpers > 0, "memory without helpers is never accessed");
+        let stripes = (lines as usize).div_ceil(STRIPE_LINES as usize).div_ceil(helpers);
+        let own = stripes * STRIPE_LINES as usize;
+        let helper = || Helper {
+            requests: Mutex::default(),
+            lines: Mutex::new(vec![Line::ZERO; own]),
+            answers: Mutex::default(),
+        };
+        Arc::new(Self { each: (0..helpers).map(|_| helper()).collect(), lines })
+    }
+
+    /// How many lines there are.
+    pub fn lines(&self) -> u32 {
+        self.lines
+    }
+
+    /// How many helpers.
+    pub fn len(&self) -> usize {
+        self.each.len()
+    }
+
+    /// Whether there are none: never.
+    pub fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
+    /// The next batch of a helper, if one is there, in the order in which they were queued. Each is to
+    /// be given back by [`Helpers::perform`] before the next is taken.
+    pub fn take(&self, helper: usize) -> Option<Batch> {
+        lock(&self.each[helper].requests).pop_front()
+    }
+
+    /// Carries a helper's batch out, and answers it.
+    pub fn perform(&self, helper: usize, mut batch: Batch) {
+        let helper = &self.each[helper];
+        batch.perform(&mut lock(&helper.lines));
+        let mut answers = lock(&helper.answers);
+        let waits = answers.waiting.iter().position(|(number, _)| *number == batch.number);
+        let waker = waits.map(|at| answers.waiting.swap_remove(at).1);
+        answers.batches.push(batch);
+        drop(answers);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// A helper's next batch, if there is one: what a thread of the host calls again and again. Whether
+    /// there was one.
+    pub fn turn(&self, helper: usize) -> bool {
+        let batch = self.take(helper);
+        let found = batch.is_some();
+        if let Some(batch) = batch {
+            self.perform(helper, batch);
+        }
+        found
+    }
+
+    /// The helper of a line, its number among the helper's own, and how many from it on are in its
+    /// stripe.
+    #[inline]
+    pub(super) fn place(&self, at: u32) -> (usize, u32, u32) {
+        let (stripe, into) = (at / STRIPE_LINES, at % STRIPE_LINES);
+        let helpers = self.each.len() as u32;
+        let own = stripe / helpers * STRIPE_LINES + into;
+        ((stripe % helpers) as usize, own, STRIPE_LINES - into)
+    }
+
+    pub(super) fn queue(&self, helper: usize, batch: Batch) {
+        lock(&self.each[helper].requests).push_back(batch);
+    }
+
+    /// The batch of that number, once it is answered.
+    pub(super) fn poll_answer(
+        &self,
+        helper: usize,
+        number: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Batch> {
+        let mut answers = lock(&self.each[helper].answers);
+        if let Some(at) = answers.batches.iter().position(|batch| batch.number == number) {
+            return Poll::Ready(answers.batches.swap_remove(at));
+        }
+        match answers.waiting.iter_mut().find(|(waits, _)| *waits == number) {
+            Some((_, waker)) => waker.clone_from(context.waker()),
+            None => answers.waiting.push((number, context.waker().clone())),
+        }
+        Poll::Pending
+    }
+
+    pub(super) fn peek(&self, at: u32) -> Line {
+        let (helper, own, _) = self.place(at);
+        lock(&self.each[helper].lines)[own as usize]
+    }
+}

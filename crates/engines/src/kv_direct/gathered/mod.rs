@@ -1,0 +1,410 @@
+//! CPU-assisted scatter-gather: the host's threads access its memory for the processor (kv-direct
+//! §6.1).
+//!
+//! PCIe carries 64-byte payloads in TLPs of 90 bytes, and tags end before its bandwidth does. So here
+//! the processor's accesses are collected, up to 256 of them, and their addresses go to a *request
+//! queue* in host memory in one DMA; a thread of the host, the *helper*, makes the accesses, puts what
+//! it read into a *response queue* and rings the card's doorbell; and the processor fetches all of it
+//! in one DMA, in TLPs of 256 bytes. That is up to 1.8 × the throughput, for 20 times the latency and
+//! some of the host's cores.
+//!
+//! [`Gathered`] is a [`HostMemory`] like any other, so that the processor runs on it unchanged; only
+//! that it needs thousands of accesses under way to be as fast as it can. [`Helpers`] is what it
+//! shares with the host's threads, each of which calls [`Helpers::turn`] for its own helper. What
+//! travelling costs is what a [`Courier`] says: between threads of one host, nothing.
+//!
+//! # Who carries a batch
+//! There is no thread on the card's side: the access that fills a batch carries it, or the one that
+//! opened it, if it lingered for long enough. The others wait until it is back. So an access has to be
+//! polled until it is over: were it dropped, those that it carries would wait for ever.
+//!
+//! # Invariants
+//! 1. The batches of one helper are queued in the order in which they were opened, also if a later one
+//!    travels faster; a helper carries them out in that order, and the accesses of a batch in theirs.
+//! 2. A write is over when its batch is queued, a read when its batch is back. With 1, a read that was
+//!    posted later comes after the write (invariant 1 of [`memory`](super::memory)).
+
+mod helpers;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use loch_fabric::lanes;
+
+pub use self::helpers::{Batch, Helpers, STRIPE_LINES};
+use self::helpers::{Kind, Request};
+use super::memory::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
+
+/// Accesses of a full batch (kv-direct §6.1).
+pub const BATCH_ACCESSES: usize = 256;
+/// Parts of one access that are under way at a time.
+const PARTS_MAX: usize = 16;
+
+/// What carries batches to the host and back.
+#[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
+pub trait Courier {
+    /// So many bytes go into a request queue.
+    async fn send(&self, bytes: usize);
+
+    /// A doorbell is heard, and so many bytes come from a response queue.
+    async fn fetch(&self, bytes: usize);
+
+    /// How long a batch waits to be filled: it is over when a batch should go as it is.
+    async fn linger(&self);
+}
+
+/// Between threads of one host: nothing has to travel, and a batch goes when all lanes of the
+/// processor had so many turns and did not fill it.
+#[derive(Clone, Copy, Debug)]
+pub struct OneHost {
+    /// How many turns.
+    pub turns: u32,
+}
+
+impl Courier for OneHost {
+    async fn send(&self, _: usize) {}
+
+    async fn fetch(&self, _: usize) {}
+
+    async fn linger(&self) {
+        let mut left = self.turns;
+        poll_fn(|_| match left.checked_sub(1) {
+            None => Poll::Ready(()),
+            Some(fewer) => {
+                left = fewer;
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
+/// How far a batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Open,
+    Closed,
+    Queued,
+    Back,
+}
+
+/// What the accesses of a batch wait for.
+#[derive(Debug)]
+struct Journey {
+    stage: Cell<Stage>,
+    /// What reads found, once it is back.
+    lines: RefCell<Vec<Line>>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Journey {
+    fn poll(&self, stage: Stage, context: &mut Context<'_>) -> Poll<()> {
+        if self.stage.get() >= stage {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn reach(&self, stage: Stage) {
+        self.stage.set(stage);
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A batch that still takes requests.
+#[derive(Debug)]
+struct Open {
+    batch: Batch,
+    journey: Rc<Journey>,
+    /// Lines of the answer that are spoken for.
+    answer_lines: usize,
+}
+
+/// The card's side of a helper.
+#[derive(Debug, Default)]
+struct Side {
+    open: RefCell<Option<Open>>,
+    /// Batches that were opened, and how many of them were queued.
+    opened: Cell<u64>,
+    queued: Cell<u64>,
+    /// Carriers whose turn to queue it is not.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// What was carried so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Batches.
+    pub batches: u64,
+    /// Accesses in them.
+    pub accesses: u64,
+    /// Bytes that went to the host.
+    pub sent_bytes: u64,
+    /// Bytes that came back.
+    pub fetched_bytes: u64,
+}
+
+/// Host memory that helpers access.
+///
+/// ```
+/// use loch_engines::kv_direct::gathered::{Gathered, Helpers, OneHost};
+/// use loch_engines::kv_direct::memory::{HostMemory, Line, Purpose};
+/// # use loch_fabric::lanes::block_on;
+/// let helpers = Helpers::new(1024, 1);
+/// let memory = Gathered::new(helpers.clone(), OneHost { turns: 1 });
+/// let helper = std::thread::spawn(move || {
+///     while std::sync::Arc::strong_count(&helpers) > 1 {
+///         helpers.turn(0);
+///     }
+/// });
+/// block_on(async {
+///     memory.write_line(Purpose::Index, 3, &Line([7; 64])).await;
+///     assert_eq!(memory.read_line(Purpose::Index, 3).await, Line([7; 64]));
+/// });
+/// drop(memory);
+/// helper.join().unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Gathered<C> {
+    helpers: Arc<Helpers>,
+    courier: C,
+    sides: Vec<Side>,
+    accesses_max: usize,
+    counts: Cell<Counts>,
+    carried: Cell<Carried>,
+}
+
+impl<C: Courier> Gathered<C> {
+    /// The lines of these helpers, whose threads take turns.
+    pub fn new(helpers: Arc<Helpers>, courier: C) -> Self {
+        let sides = (0..helpers.len()).map(|_| Side::default()).collect();
+        let (counts, carried) = (Cell::default(), Cell::default());
+        Self { helpers, courier, sides, accesses_max: BATCH_ACCESSES, counts, carried }
+    }
+
+    /// With batches of so many accesses.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn with_batches(self, accesses: usize) -> Self {
+        assert!(accesses > 0, "a batch has an access");
+        Self { accesses_max: accesses, ..self }
+    }
+
+    /// What was carried so far.
+    pub fn carried(&self) -> Carried {
+        self.carried.get()
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        count(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// Adds a request to the open batch of a helper: its journey, its place in the answer, and whether
+    /// it opened the batch.
+    fn add(&self, helper: usize, request: Request, written: &[Line]) -> (Rc<Journey>, usize, bool) {
+        let side = &self.sides[helper];
+        let mut open = side.open.borrow_mut();
+        let is_first = open.is_none();
+        let open = open.get_or_insert_with(|| {
+            let number = side.opened.get();
+            side.opened.set(number + 1);
+            let journey = Journey {
+                stage: Cell::new(Stage::Open),
+                lines: RefCell::default(),
+                waiting: RefCell::default(),
+            };
+            Open { batch: Batch::new(number), journey: Rc::new(journey), answer_lines: 0 }
+        });
+        let place = open.answer_lines;
+        if request.kind == Kind::Read {
+            open.answer_lines += request.lines as usize;
+        }
+        open.batch.requests.push(request);
+        open.batch.lines.extend_from_slice(written);
+        (open.journey.clone(), place, is_first)
+    }
+
+    fn is_full(&self, helper: usize) -> bool {
+        let open = self.sides[helper].open.borrow();
+        open.as_ref().is_some_and(|open| open.batch.requests.len() >= self.accesses_max)
+    }
+
+    /// Makes an access to lines of one helper; its journey, and its place in the answer.
+    async fn access(
+        &self,
+        helper: usize,
+        request: Request,
+        written: &[Line],
+    ) -> (Rc<Journey>, usize) {
+        let (journey, place, is_first) = self.add(helper, request, written);
+        if self.is_full(helper) {
+            self.carry(helper).await;
+        } else if is_first {
+            let mut linger = pin!(self.courier.linger());
+            let wait = |context: &mut Context<'_>| match journey.poll(Stage::Closed, context) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => linger.as_mut().poll(context),
+            };
+            poll_fn(wait).await;
+            if journey.stage.get() == Stage::Open {
+                self.carry(helper).await;
+            }
+        }
+        let over = if request.kind == Kind::Read { Stage::Back } else { Stage::Queued };
+        poll_fn(|context| journey.poll(over, context)).await;
+        (journey, place)
+    }
+
+    /// Takes the open batch of a helper to the host and back.
+    async fn carry(&self, helper: usize) {
+        let side = &self.sides[helper];
+        let Some(Open { batch, journey, .. }) = side.open.take() else { return };
+        let (number, answer_bytes) = (batch.number, batch.answer_bytes());
+        let mut carried = self.carried.get();
+        carried.batches += 1;
+        carried.accesses += batch.accesses() as u64;
+        carried.sent_bytes += batch.request_bytes() as u64;
+        carried.fetched_bytes += answer_bytes as u64;
+        self.carried.set(carried);
+        journey.reach(Stage::Closed);
+        self.courier.send(batch.request_bytes()).await;
+        poll_fn(|context| self.poll_turn(side, number, context)).await;
+        self.helpers.queue(helper, batch);
+        side.queued.set(number + 1);
+        std::mem::take(&mut *side.waiting.borrow_mut()).into_iter().for_each(Waker::wake);
+        journey.reach(Stage::Queued);
+        let answer = |context: &mut Context<'_>| self.helpers.poll_answer(helper, number, context);
+        let batch = poll_fn(answer).await;
+        self.courier.fetch(answer_bytes).await;
+        *journey.lines.borrow_mut() = batch.lines;
+        journey.reach(Stage::Back);
+    }
+
+    /// Whether it is a batch's turn to be queued (invariant 1).
+    fn poll_turn(&self, side: &Side, number: u64, context: &mut Context<'_>) -> Poll<()> {
+        if side.queued.get() == number {
+            return Poll::Ready(());
+        }
+        let mut waiting = side.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    async fn read_part(&self, at: u32, into: &mut [Line]) {
+        let (helper, own, _) = self.helpers.place(at);
+        let request = Request { kind: Kind::Read, at: own, lines: into.len() as u32 };
+        let (journey, place) = self.access(helper, request, &[]).await;
+        into.copy_from_slice(&journey.lines.borrow()[place..place + into.len()]);
+    }
+
+    async fn write_part(&self, at: u32, from: &[Line]) {
+        let (helper, own, _) = self.helpers.place(at);
+        let request = Request { kind: Kind::Write, at: own, lines: from.len() as u32 };
+        self.access(helper, request, from).await;
+    }
+
+    fn check(&self, at: u32, lines: usize) {
+        let end = at as usize + lines;
+        assert!(end <= self.helpers.lines() as usize, "there is no line {end}");
+    }
+
+    /// How many of `lines` lines from `at` on are in one stripe.
+    fn part(&self, at: u32, lines: usize) -> usize {
+        lines.min(self.helpers.place(at).2 as usize)
+    }
+}
+
+impl<C: Courier> HostMemory for Gathered<C> {
+    fn lines(&self) -> u32 {
+        self.helpers.lines()
+    }
+
+    async fn read_line(&self, purpose: Purpose, at: u32) -> Line {
+        self.check(at, 1);
+        self.count(|counts| counts.read(purpose, 1));
+        let mut line = [Line::ZERO];
+        self.read_part(at, &mut line).await;
+        line[0]
+    }
+
+    async fn write_line(&self, purpose: Purpose, at: u32, line: &Line) {
+        self.check(at, 1);
+        self.count(|counts| counts.wrote(purpose, 1));
+        self.write_part(at, std::slice::from_ref(line)).await;
+    }
+
+    async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
+        self.check(half / 2, 1);
+        self.count(|counts| counts.wrote(purpose, 1));
+        let (helper, own, _) = self.helpers.place(half / 2);
+        let request = Request { kind: Kind::WriteHalf(half as usize % 2), at: own, lines: 1 };
+        let mut line = Line::ZERO;
+        line.0[..HALF_BYTES].copy_from_slice(bytes);
+        self.access(helper, request, &[line]).await;
+    }
+
+    async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
+        self.check(at, into.len());
+        self.count(|counts| counts.read(purpose, into.len()));
+        let (mut at, mut rest) = (at, into);
+        let parts = std::iter::from_fn(|| {
+            let (from, len) = (at, self.part(at, rest.len()));
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(len);
+            (at, rest) = (at + len as u32, after);
+            (len > 0).then(|| self.read_part(from, part))
+        });
+        lanes::run(PARTS_MAX, parts, |()| ()).await;
+    }
+
+    async fn write(&self, purpose: Purpose, at: u32, from: &[Line]) {
+        self.check(at, from.len());
+        self.count(|counts| counts.wrote(purpose, from.len()));
+        let (mut at, mut rest) = (at, from);
+        let parts = std::iter::from_fn(|| {
+            let (to, len) = (at, self.part(at, rest.len()));
+            let (part, after) = rest.split_at(len);
+            (at, rest) = (at + len as u32, after);
+            (len > 0).then(|| self.write_part(to, part))
+        });
+        lanes::run(PARTS_MAX, parts, |()| ()).await;
+    }
+
+    /// What was asked for, each access by itself.
+    fn counts(&self) -> Counts {
+        self.counts.get()
+    }
+
+    fn peek(&self, at: u32) -> Line {
+        self.check(at, 1);
+        self.helpers.peek(at)
+    }
+
+    /// Free slabs travel by themselves, as they do without helpers.
+    async fn exchange(&self, is_write: bool, lines: usize) {
+        let purpose = Purpose::Slabs;
+        self.count(|counts| match is_write {
+            true => counts.wrote(purpose, lines),
+            false => counts.read(purpose, lines),
+        });
+        match is_write {
+            true => self.courier.send(lines * LINE_BYTES).await,
+            false => self.courier.fetch(lines * LINE_BYTES).await,
+        }
+    }
+}

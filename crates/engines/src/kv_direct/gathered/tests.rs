@@ -1,0 +1,126 @@
+//! Random interleavings of accesses, couriers and helpers.
+
+use std::cell::Cell;
+
+use loch_fabric::lanes::{block_on, run};
+
+use super::*;
+use crate::kv_direct::reference::{Random, Reference, line_of, pending, random, up_to};
+
+/// A courier that takes a random time.
+struct Jittery(Random);
+
+impl Courier for Jittery {
+    async fn send(&self, _: usize) {
+        pending(up_to(&self.0, 9)).await;
+    }
+
+    async fn fetch(&self, _: usize) {
+        pending(up_to(&self.0, 9)).await;
+    }
+
+    async fn linger(&self) {
+        pending(up_to(&self.0, 9)).await;
+    }
+}
+
+/// Lets helpers take their turns at random, until `ended`.
+async fn help(helpers: &Helpers, random: &Random, ended: &Cell<bool>) -> u64 {
+    while !ended.get() {
+        let helper = up_to(random, helpers.len() as u32 - 1) as usize;
+        if let Some(batch) = helpers.take(helper) {
+            helpers.perform(helper, batch);
+        }
+        pending(up_to(random, 2) + 1).await;
+    }
+    0
+}
+
+fn check(seed: u64, lines: u32, helpers: usize, accesses: usize, width: usize) -> Carried {
+    let random = random(seed);
+    let helpers = Helpers::new(lines, helpers);
+    let memory = Gathered::new(helpers.clone(), Jittery(random.clone())).with_batches(accesses);
+    let reference = Reference::new(lines);
+    let ended = Cell::new(false);
+    let mut done = 0;
+    block_on(async {
+        let operations = async {
+            let work = (0..300).map(|_| reference.operate(&memory, &random));
+            run(width, work, |one| done += one).await;
+            ended.set(true);
+            0
+        };
+        let both: [std::pin::Pin<Box<dyn Future<Output = u64>>>; 2] =
+            [Box::pin(operations), Box::pin(help(&helpers, &random, &ended))];
+        run(2, both, |_| ()).await;
+    });
+    assert!(done > 30, "{done} operations of seed {seed}");
+    for (at, line) in reference.lines().iter().enumerate() {
+        assert_eq!(memory.peek(at as u32), *line, "line {at} of seed {seed}");
+    }
+    memory.carried()
+}
+
+#[test]
+fn what_is_read_was_last_written() {
+    let mut most = 0.0f64;
+    for seed in 0..300 {
+        let of = |salt: u64, values: &[u32]| values[(seed / salt % values.len() as u64) as usize];
+        let (lines, helpers) = (of(1, &[20, 150, 400]), of(3, &[1, 2, 3]) as usize);
+        let carried =
+            check(seed, lines, helpers, of(9, &[1, 3, 256]) as usize, of(27, &[1, 5, 40]) as usize);
+        most = most.max(carried.accesses as f64 / carried.batches as f64);
+    }
+    assert!(most > 5.0, "{most} accesses a batch");
+}
+
+#[test]
+fn accesses_travel_together() {
+    let helpers = Helpers::new(1024, 1);
+    let memory = Gathered::new(helpers.clone(), OneHost { turns: 3 });
+    let chance = random(1);
+    let ended = Cell::new(false);
+    block_on(async {
+        let accesses = async {
+            memory.write_line(Purpose::Index, 700, &line_of([7, 8])).await;
+            let reads = (0..600).map(|at| memory.read_line(Purpose::Index, at + 200));
+            let mut found = 0;
+            run(600, reads, |line| found += usize::from(line == line_of([7, 8]))).await;
+            assert_eq!(found, 1);
+            ended.set(true);
+            0
+        };
+        let both: [std::pin::Pin<Box<dyn Future<Output = u64>>>; 2] =
+            [Box::pin(accesses), Box::pin(help(&helpers, &chance, &ended))];
+        run(2, both, |_| ()).await;
+    });
+    // One write, and 600 reads in two full batches and a rest.
+    let carried = memory.carried();
+    assert_eq!((carried.batches, carried.accesses), (4, 601));
+    assert_eq!((carried.sent_bytes, carried.fetched_bytes), (601 * 8 + 64, 600 * 64));
+    assert_eq!(memory.counts().index.all(), 601);
+}
+
+#[test]
+fn stripes_of_helpers_are_all_lines() {
+    for (lines, helpers) in [(1, 1), (64, 2), (1000, 3), (129, 4)] {
+        let helpers = Helpers::new(lines, helpers);
+        let mut places: Vec<(usize, u32)> = Vec::new();
+        for at in 0..lines {
+            let (helper, own, rest) = helpers.place(at);
+            assert_eq!(rest, STRIPE_LINES - at % STRIPE_LINES);
+            assert_eq!(helpers.peek(at), Line::ZERO);
+            places.push((helper, own));
+        }
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), lines as usize);
+    }
+}
+
+#[test]
+#[should_panic(expected = "there is no line")]
+fn what_is_not_memory_is_not_accessed() {
+    let memory = Gathered::new(Helpers::new(10, 1), OneHost { turns: 0 });
+    block_on(memory.read_line(Purpose::Index, 10));
+}

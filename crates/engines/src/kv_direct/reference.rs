@@ -1,0 +1,130 @@
+//! What a memory is checked against: what was last written, under random interleavings.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::memory::{HALF_BYTES, HostMemory, Line, Purpose};
+
+/// What decides how often everything is pending.
+pub type Random = Rc<RefCell<ChaCha8Rng>>;
+
+pub fn random(seed: u64) -> Random {
+    Rc::new(RefCell::new(ChaCha8Rng::seed_from_u64(seed)))
+}
+
+pub fn up_to(random: &Random, most: u32) -> u32 {
+    random.borrow_mut().random_range(0..=most)
+}
+
+pub async fn pending(mut times: u32) {
+    poll_fn(|_| match times.checked_sub(1) {
+        None => Poll::Ready(()),
+        Some(left) => {
+            times = left;
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+/// What was last written, and who is where: as the station sees to it.
+pub struct Reference(RefCell<Halves>);
+
+/// The halves of all lines.
+struct Halves {
+    last: Vec<u64>,
+    /// Reads, or -1 for a write.
+    under_way: Vec<i32>,
+    next: u64,
+}
+
+fn half_of(number: u64) -> [u8; HALF_BYTES] {
+    let mut half = [0; HALF_BYTES];
+    half[..8].copy_from_slice(&number.to_le_bytes());
+    half[24..].copy_from_slice(&number.to_le_bytes());
+    half
+}
+
+pub fn line_of(halves: [u64; 2]) -> Line {
+    let mut line = Line::ZERO;
+    line.0[..HALF_BYTES].copy_from_slice(&half_of(halves[0]));
+    line.0[HALF_BYTES..].copy_from_slice(&half_of(halves[1]));
+    line
+}
+
+impl Reference {
+    pub fn new(lines: u32) -> Self {
+        let halves = lines as usize * 2;
+        Self(RefCell::new(Halves { last: vec![0; halves], under_way: vec![0; halves], next: 0 }))
+    }
+
+    /// What is in each line, no operation being under way.
+    pub fn lines(&self) -> Vec<Line> {
+        let halves = self.0.borrow();
+        halves.last.chunks(2).map(|two| line_of([two[0], two[1]])).collect()
+    }
+
+    /// One operation on some lines in a row, or on half a line: a read of what nobody writes, or a write
+    /// where nobody is. How many were done: 0 or 1.
+    pub async fn operate<M: HostMemory>(&self, memory: &M, random: &Random) -> u64 {
+        let model = &self.0;
+        let kind = up_to(random, 3);
+        let len = if kind == 0 { 1 + up_to(random, 6) } else { 1 };
+        let at = up_to(random, memory.lines() - len);
+        let halves = match kind {
+            0 | 1 => at as usize * 2..(at + len) as usize * 2,
+            _ => {
+                let half = (at * 2 + up_to(random, 1)) as usize;
+                half..half + 1
+            }
+        };
+        let is_write = up_to(random, 2) == 0;
+        let free = |way: &i32| if is_write { *way == 0 } else { *way >= 0 };
+        if !model.borrow().under_way[halves.clone()].iter().all(free) {
+            return 0;
+        }
+        let change = |by: i32| {
+            model.borrow_mut().under_way[halves.clone()].iter_mut().for_each(|way| *way += by);
+        };
+        if is_write {
+            change(-1);
+            let mut new = Vec::new();
+            for half in halves.clone() {
+                let mut model = model.borrow_mut();
+                model.next += 1;
+                model.last[half] = model.next;
+                new.push(model.next);
+            }
+            match &new[..] {
+                [one] => {
+                    memory.write_half(Purpose::Data, halves.start as u32, &half_of(*one)).await
+                }
+                [a, b] => memory.write_line(Purpose::Index, at, &line_of([*a, *b])).await,
+                many => {
+                    let lines: Vec<Line> =
+                        many.chunks(2).map(|two| line_of([two[0], two[1]])).collect();
+                    memory.write(Purpose::Data, at, &lines).await;
+                }
+            }
+            change(1);
+            return 1;
+        }
+        change(1);
+        let mut found = vec![Line::ZERO; len as usize];
+        match &mut found[..] {
+            [line] => *line = memory.read_line(Purpose::Index, at).await,
+            lines => memory.read(Purpose::Data, at, lines).await,
+        }
+        for half in halves.clone() {
+            let bytes = &found[half / 2 - at as usize].0[half % 2 * HALF_BYTES..][..HALF_BYTES];
+            assert_eq!(bytes, half_of(model.borrow().last[half]), "half {half}");
+        }
+        change(-1);
+        1
+    }
+}
