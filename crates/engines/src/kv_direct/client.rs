@@ -13,16 +13,13 @@
 //! A client writes nothing but its own request slots.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
-use super::answers::{bytes_of, with_bytes};
 use super::key::KeyHash;
 use super::operation::{Action, Builtin, Element, Failure, Function, Lambda, Reply};
-use super::packet::{Replies, Writer};
+use super::packing::{Held, Packet, Packets, Share, Stage};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
@@ -59,48 +56,14 @@ pub struct Client<F: Fabric> {
     request_room: usize,
     reply_room: usize,
     /// For each processor the packet that is added to.
-    open: RefCell<Vec<Option<Rc<Packet>>>>,
-    spare: RefCell<Vec<Rc<Packet>>>,
+    open: RefCell<Vec<Option<usize>>>,
+    packets: Packets,
     /// Bytes of the longest value that was found of late.
     found_bytes: Cell<usize>,
 }
 
-/// A packet, from its first operation until all have their results.
-#[derive(Debug, Default)]
-struct Packet {
-    writer: RefCell<Writer>,
-    /// Operations that return a value.
-    reads: Cell<usize>,
-    stage: Cell<Stage>,
-    error: RefCell<Option<EngineError>>,
-    results: RefCell<Vec<(Reply<'static>, Range<usize>)>>,
-    message: RefCell<Buf>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    Open,
-    Sent,
-    /// The results are there.
-    Answered,
-    /// There is an error.
-    Failed,
-    /// Its leader is gone.
-    Left {
-        was_sent: bool,
-    },
-}
-
 /// A result, its value in the buffer of whoever asked.
 type Answered = (Reply<'static>, Buf);
-
-/// What an operation gets from its packet.
-enum Share {
-    Reply(Reply<'static>, Buf),
-    Again { alone: bool },
-    Error(EngineError),
-}
 
 impl<F: Fabric> Client<F> {
     /// The client that holds `session`, at the `node`-th node of the table's map.
@@ -121,7 +84,7 @@ impl<F: Fabric> Client<F> {
             request_room: service.request_bytes as usize - REQUEST_OVERHEAD_BYTES,
             reply_room: service.reply_bytes as usize - REPLY_TRAILER_BYTES,
             open: RefCell::new(vec![None; partitions]),
-            spare: RefCell::default(),
+            packets: Packets::default(),
             found_bytes: Cell::new(0),
             fabric,
         }
@@ -365,12 +328,13 @@ impl<F: Fabric> Client<F> {
             if leads {
                 self.lead(partition, &packet, alone).await;
             } else {
-                while matches!(packet.stage.get(), Stage::Open | Stage::Sent) {
+                while matches!(packet.packet().stage.get(), Stage::Open | Stage::Sent) {
                     self.fabric.breathe().await;
                 }
             }
-            let share = packet.share(index, action.is_read(), buf, || self.unknown(partition));
-            self.give_back(packet);
+            let unknown = || self.unknown(partition);
+            let share = packet.packet().share(index, action.is_read(), buf, unknown);
+            drop(packet);
             match share {
                 Share::Reply(Reply::Failed(failure), _) => return Err(error_of(failure)),
                 Share::Reply(reply, buf) => {
@@ -416,12 +380,13 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         action: &Action<'_>,
         alone: bool,
-    ) -> (Rc<Packet>, usize, bool) {
+    ) -> (Held<'_>, usize, bool) {
         let mut open = self.open.borrow_mut();
         let open = &mut open[partition as usize];
-        if !alone && let Some(packet) = open {
-            if self.takes(packet, key, action) {
-                let (packet, index) = (packet.clone(), packet.push(key, action));
+        if !alone && let Some(place) = *open {
+            let packet = self.packets.hold(place);
+            if self.takes(&packet.packet(), key, action) {
+                let index = packet.packet().push(key, action);
                 if index + 1 == self.batch {
                     *open = None;
                 }
@@ -430,10 +395,10 @@ impl<F: Fabric> Client<F> {
             // Its leader sends it as it is.
             *open = None;
         }
-        let packet = self.spare.borrow_mut().pop().unwrap_or_default();
-        let index = packet.push(key, action);
+        let packet = self.packets.new_packet();
+        let index = packet.packet().push(key, action);
         if !alone {
-            *open = Some(packet.clone());
+            *open = Some(packet.place());
         }
         (packet, index, true)
     }
@@ -449,7 +414,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Sends a packet, to which others may add until then, and waits for the results.
-    async fn lead(&self, partition: u32, packet: &Rc<Packet>, alone: bool) {
+    async fn lead(&self, partition: u32, packet: &Held<'_>, alone: bool) {
         let leading = Leading { client_open: &self.open, partition, packet };
         let to = self.worker(partition);
         if !alone {
@@ -459,12 +424,12 @@ impl<F: Fabric> Client<F> {
             }
         }
         leading.close();
-        let writer = packet.writer.take();
-        let buf = packet.message.take();
-        packet.stage.set(Stage::Sent);
+        let writer = packet.packet().writer.take();
+        let buf = packet.packet().message.take();
+        packet.packet().stage.set(Stage::Sent);
         let (bytes, is_read) = (writer.bytes(), writer.is_read());
         let called = self.requester.call_packed(&self.fabric, to, bytes, is_read, buf).await;
-        let count = writer.count();
+        let (count, packet) = (writer.count(), packet.packet());
         packet.writer.replace(writer);
         match called.and_then(|reply| packet.read(count, reply)) {
             Ok(()) => packet.stage.set(Stage::Answered),
@@ -474,31 +439,19 @@ impl<F: Fabric> Client<F> {
             }
         }
     }
-
-    /// Keeps a packet for the next one, if it is nobody else's.
-    fn give_back(&self, mut packet: Rc<Packet>) {
-        if let Some(whole) = Rc::get_mut(&mut packet) {
-            whole.writer.get_mut().clear();
-            whole.results.get_mut().clear();
-            whole.reads.set(0);
-            whole.stage.set(Stage::Open);
-            self.spare.borrow_mut().push(packet);
-        }
-    }
 }
 
 /// A packet's leader, who leaves a mark when it goes.
 struct Leading<'a> {
-    client_open: &'a RefCell<Vec<Option<Rc<Packet>>>>,
+    client_open: &'a RefCell<Vec<Option<usize>>>,
     partition: u32,
-    packet: &'a Rc<Packet>,
+    packet: &'a Held<'a>,
 }
 
 impl Leading<'_> {
     /// Whether operations may still be added.
     fn is_open(&self) -> bool {
-        let open = self.client_open.borrow();
-        open[self.partition as usize].as_ref().is_some_and(|open| Rc::ptr_eq(open, self.packet))
+        self.client_open.borrow()[self.partition as usize] == Some(self.packet.place())
     }
 
     /// Nothing is added from now on.
@@ -512,65 +465,10 @@ impl Leading<'_> {
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
         self.close();
-        let stage = self.packet.stage.get();
+        let packet = self.packet.packet();
+        let stage = packet.stage.get();
         if matches!(stage, Stage::Open | Stage::Sent) {
-            self.packet.stage.set(Stage::Left { was_sent: stage == Stage::Sent });
-        }
-    }
-}
-
-impl Packet {
-    fn push(&self, key: &[u8], action: &Action<'_>) -> usize {
-        if matches!(action, Action::Get) {
-            self.reads.set(self.reads.get() + 1);
-        }
-        let mut writer = self.writer.borrow_mut();
-        writer.push(key, action);
-        writer.count() - 1
-    }
-
-    /// Reads the results of `count` operations.
-    fn read(&self, count: usize, reply: crate::requests::Reply) -> Result<(), EngineError> {
-        let mut results = self.results.borrow_mut();
-        results.clear();
-        let packed = reply.packed()?;
-        let at = reply.value_at().start;
-        let mut replies = Replies::new(count);
-        while let Some(result) = replies.next(packed) {
-            let result = result.map_err(|_| strange())?;
-            let end = at + replies.at();
-            results.push((with_bytes(result, &[]), end - bytes_of(&result).len()..end));
-        }
-        self.message.replace(reply.into_buf());
-        Ok(())
-    }
-
-    /// What one operation gets, its value in `buf`.
-    fn share(
-        &self,
-        index: usize,
-        is_read: bool,
-        mut buf: Buf,
-        unknown: impl FnOnce() -> EngineError,
-    ) -> Share {
-        match self.stage.get() {
-            Stage::Answered => {
-                let (reply, at) = self.results.borrow()[index].clone();
-                if is_read && reply == Reply::Failed(Failure::NoRoom) {
-                    return Share::Again { alone: true };
-                }
-                buf.clear();
-                buf.extend_from_slice(&self.message.borrow()[at]);
-                Share::Reply(reply, buf)
-            }
-            Stage::Failed => {
-                let error = self.error.borrow().clone().unwrap_or_else(strange);
-                // Others of the packet change something; of a read nothing is unknown.
-                let spared = is_read && matches!(error, EngineError::Ambiguous(_));
-                if spared { Share::Again { alone: true } } else { Share::Error(error) }
-            }
-            Stage::Left { was_sent: true } if !is_read => Share::Error(unknown()),
-            Stage::Left { .. } | Stage::Open | Stage::Sent => Share::Again { alone: false },
+            packet.stage.set(Stage::Left { was_sent: stage == Stage::Sent });
         }
     }
 }
@@ -592,7 +490,7 @@ fn vector((reply, buf): Answered) -> Result<Option<Value>, EngineError> {
 }
 
 #[cold]
-fn strange() -> EngineError {
+pub(super) fn strange() -> EngineError {
     EngineError::Damaged { what: "a processor's results are not those of its packet".into() }
 }
 

@@ -25,7 +25,7 @@
 //! | [`station`] | which operations are under way, and which wait for them |
 //! | [`processor`] | executes operations, those that do not depend on each other at the same time |
 //! | `worker.rs`, `answers.rs` | takes packets, sends their results |
-//! | `client.rs` | packs what the lanes of a thread ask for |
+//! | `client.rs`, `packing.rs` | packs what the lanes of a thread ask for |
 //! | [`memory`] | host memory: lines, DMA, counts |
 //! | [`storage`] | looks up, stores and removes entries |
 //! | [`bucket`], [`item`] | a line of the hash index; the bytes of an entry |
@@ -58,6 +58,7 @@ pub mod key;
 pub mod memory;
 pub mod operation;
 pub mod packet;
+mod packing;
 pub mod processor;
 mod reference;
 pub mod slab;

@@ -1,0 +1,203 @@
+//! Packets that the lanes of a thread fill together, and what each lane gets of the results.
+//!
+//! # Invariants
+//! 1. A packet is used anew when no lane holds it any more; until then it is where it was.
+//! 2. Packets are named by their place, not shared by allocation: so a client, with all of its
+//!    packets, can go to another thread when none of its operations is under way.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::ops::Range;
+
+use loch_fabric::Buf;
+
+use super::answers::{bytes_of, with_bytes};
+use super::client::strange;
+use super::operation::{Action, Failure, Reply};
+use super::packet::{Replies, Writer};
+use crate::error::EngineError;
+
+/// A packet, from its first operation until all have their results.
+#[derive(Debug, Default)]
+pub(super) struct Packet {
+    pub writer: RefCell<Writer>,
+    /// Operations that return a value.
+    pub reads: Cell<usize>,
+    pub stage: Cell<Stage>,
+    pub error: RefCell<Option<EngineError>>,
+    results: RefCell<Vec<(Reply<'static>, Range<usize>)>>,
+    pub message: RefCell<Buf>,
+    /// How many lanes hold it.
+    holders: Cell<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    #[default]
+    Open,
+    Sent,
+    /// The results are there.
+    Answered,
+    /// There is an error.
+    Failed,
+    /// Its leader is gone.
+    Left {
+        was_sent: bool,
+    },
+}
+
+/// What an operation gets from its packet.
+pub(super) enum Share {
+    Reply(Reply<'static>, Buf),
+    Again { alone: bool },
+    Error(EngineError),
+}
+
+/// The packets of a client.
+#[derive(Debug, Default)]
+pub(super) struct Packets {
+    all: RefCell<Vec<Packet>>,
+    spare: RefCell<Vec<usize>>,
+}
+
+/// A lane's hold on a packet.
+#[derive(Debug)]
+pub(super) struct Held<'a> {
+    packets: &'a Packets,
+    place: usize,
+}
+
+impl Packets {
+    /// An empty packet.
+    pub fn new_packet(&self) -> Held<'_> {
+        let spare = self.spare.borrow_mut().pop();
+        let place = spare.unwrap_or_else(|| {
+            let mut all = self.all.borrow_mut();
+            all.push(Packet::default());
+            all.len() - 1
+        });
+        self.hold(place)
+    }
+
+    /// The packet at a place, which another lane holds.
+    #[inline]
+    pub fn hold(&self, place: usize) -> Held<'_> {
+        let held = Held { packets: self, place };
+        let holders = held.packet().holders.get();
+        held.packet().holders.set(holders + 1);
+        held
+    }
+}
+
+impl Held<'_> {
+    /// Its place.
+    #[inline]
+    pub fn place(&self) -> usize {
+        self.place
+    }
+
+    /// The packet, which must be let go of before the lane waits.
+    #[inline]
+    pub fn packet(&self) -> Ref<'_, Packet> {
+        Ref::map(self.packets.all.borrow(), |all| &all[self.place])
+    }
+}
+
+/// Invariant 1.
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let packet = self.packet();
+        let holders = packet.holders.get() - 1;
+        packet.holders.set(holders);
+        if holders == 0 {
+            packet.writer.borrow_mut().clear();
+            packet.results.borrow_mut().clear();
+            packet.reads.set(0);
+            packet.stage.set(Stage::Open);
+            self.packets.spare.borrow_mut().push(self.place);
+        }
+    }
+}
+
+impl Packet {
+    /// Adds an operation; its index.
+    pub fn push(&self, key: &[u8], action: &Action<'_>) -> usize {
+        if matches!(action, Action::Get) {
+            self.reads.set(self.reads.get() + 1);
+        }
+        let mut writer = self.writer.borrow_mut();
+        writer.push(key, action);
+        writer.count() - 1
+    }
+
+    /// Reads the results of `count` operations.
+    pub fn read(&self, count: usize, reply: crate::requests::Reply) -> Result<(), EngineError> {
+        let mut results = self.results.borrow_mut();
+        results.clear();
+        let packed = reply.packed()?;
+        let at = reply.value_at().start;
+        let mut replies = Replies::new(count);
+        while let Some(result) = replies.next(packed) {
+            let result = result.map_err(|_| strange())?;
+            let end = at + replies.at();
+            results.push((with_bytes(result, &[]), end - bytes_of(&result).len()..end));
+        }
+        self.message.replace(reply.into_buf());
+        Ok(())
+    }
+
+    /// What one operation gets, its value in `buf`.
+    pub fn share(
+        &self,
+        index: usize,
+        is_read: bool,
+        mut buf: Buf,
+        unknown: impl FnOnce() -> EngineError,
+    ) -> Share {
+        match self.stage.get() {
+            Stage::Answered => {
+                let (reply, at) = self.results.borrow()[index].clone();
+                if is_read && reply == Reply::Failed(Failure::NoRoom) {
+                    return Share::Again { alone: true };
+                }
+                buf.clear();
+                buf.extend_from_slice(&self.message.borrow()[at]);
+                Share::Reply(reply, buf)
+            }
+            Stage::Failed => {
+                let error = self.error.borrow().clone().unwrap_or_else(strange);
+                // Others of the packet change something; of a read nothing is unknown.
+                let spared = is_read && matches!(error, EngineError::Ambiguous(_));
+                if spared { Share::Again { alone: true } } else { Share::Error(error) }
+            }
+            Stage::Left { was_sent: true } if !is_read => Share::Error(unknown()),
+            Stage::Left { .. } | Stage::Open | Stage::Sent => Share::Again { alone: false },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_used_anew_when_nobody_holds_it() {
+        let packets = Packets::default();
+        let first = packets.new_packet();
+        assert_eq!(first.packet().push(b"key", &Action::Get), 0);
+        let place = first.place();
+        let again = packets.hold(place);
+        drop(first);
+        let other = packets.new_packet();
+        assert_ne!(other.place(), place);
+        assert_eq!(again.packet().push(b"key", &Action::Get), 1);
+        drop(again);
+        let anew = packets.new_packet();
+        assert_eq!((anew.place(), anew.packet().push(b"key", &Action::Get)), (place, 0));
+    }
+
+    #[test]
+    fn packets_go_to_another_thread() {
+        fn can_be_sent<T: Send>() {}
+        can_be_sent::<Packets>();
+    }
+}
