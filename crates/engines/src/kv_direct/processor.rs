@@ -228,6 +228,11 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         self.now_ms.set(now_ms);
     }
 
+    /// What it worked with.
+    pub fn into_parts(self) -> (Storage<H>, U) {
+        (self.storage, self.functions)
+    }
+
     /// How many versions can be given before more must be [supplied](Self::supply_versions).
     pub fn versions_left(&self) -> u64 {
         let (next, end) = self.versions.get();

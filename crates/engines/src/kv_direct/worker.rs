@@ -13,7 +13,7 @@
 //! again and gets the answer that was kept. When the processor dies all of its values die with it:
 //! they are in its process's memory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -59,6 +59,7 @@ pub struct Worker<F: Fabric, H, U> {
     /// Answers to packets that changed something, by client and number.
     kept: RefCell<Vec<Buf>>,
     spare: RefCell<Vec<Buf>>,
+    is_paused: Cell<bool>,
 }
 
 impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
@@ -84,6 +85,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
             finished: Rc::default(),
             kept: RefCell::new((0..answers).map(|_| Buf::new()).collect()),
             spare: RefCell::default(),
+            is_paused: Cell::new(false),
             map: map.clone(),
             id,
             seed,
@@ -104,6 +106,17 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
     /// What was counted.
     pub fn counts(&self) -> Counts {
         self.processor.counts()
+    }
+
+    /// Whether no more packets are taken. Then, after a turn in which there was nothing to do, no
+    /// operation is under way: the partition can be looked at, or taken.
+    pub fn pause(&self, is_paused: bool) {
+        self.is_paused.set(is_paused);
+    }
+
+    /// Ends the worker; what is left is the partition, and the functions.
+    pub fn into_parts(self) -> (Storage<H>, U) {
+        self.processor.into_parts()
     }
 
     /// Serves packets for as long as the result lives. What is under way when it is dropped is given
@@ -215,7 +228,7 @@ where
         if !self.has_versions()? {
             return Ok(true);
         }
-        let taken = self.take()?;
+        let taken = !self.worker.is_paused.get() && self.take()?;
         self.admit();
         let under_way = self.pipeline.turn();
         self.answer();
