@@ -98,16 +98,34 @@ pub enum EngineId {
     Herd = 4,
     /// [`crate::pilaf`].
     Pilaf = 5,
+    /// [`crate::kv_direct`].
+    KvDirect = 6,
 }
 
 impl EngineId {
     /// All of them.
-    pub const ALL: [EngineId; 5] =
-        [Self::Nessie, Self::NessieServer, Self::NessieHybrid, Self::Herd, Self::Pilaf];
+    pub const ALL: [EngineId; 6] = [
+        Self::Nessie,
+        Self::NessieServer,
+        Self::NessieHybrid,
+        Self::Herd,
+        Self::Pilaf,
+        Self::KvDirect,
+    ];
 
     /// Whether its tables are laid out by [`Geometry`].
     pub fn has_nessie_layout(self) -> bool {
         matches!(self, Self::Nessie | Self::NessieServer | Self::NessieHybrid)
+    }
+
+    /// Whether messages go to and from its workers.
+    pub fn has_mailboxes(self) -> bool {
+        matches!(self, Self::Herd | Self::Pilaf)
+    }
+
+    /// Whether its values are in the memory of the nodes' processes.
+    pub fn has_private_memory(self) -> bool {
+        matches!(self, Self::Herd | Self::KvDirect)
     }
 
     /// Whether workers serve its tables.

@@ -8,9 +8,11 @@ use loch_fabric::{Buf, lanes};
 
 #[cfg(feature = "verbs")]
 use crate::backend::apart;
-use crate::backend::{Backend, operate};
+use crate::backend::{Backend, compute, operate};
 use crate::reservation::Place;
-use crate::{Conditional, Error, Expect, PutOptions, Reservation, Table, Value, Version};
+use crate::{
+    Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Table, Value, Version,
+};
 
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`](crate::lanes))
 /// or any executor that stays on one thread. Each operation is what it is on the table; dropping
@@ -152,6 +154,113 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         let before = operate!(self.table, client => client.fetch_add(key, add), identity);
         before.map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::update`].
+    ///
+    /// # Errors
+    /// As [`Table::update`].
+    pub async fn update<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
+        self.table.writable()?;
+        let lambda = lambda.of_engine();
+        let before = compute!(self.table, "update", client => client.update(key, lambda));
+        before.map(T::of_word)
+    }
+
+    /// As [`Table::update_all`].
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub async fn update_all<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<u64>, Error> {
+        self.table.writable()?;
+        let lambda = lambda.of_engine();
+        compute!(self.table, "update_all", client => client.update_all(key, lambda))
+    }
+
+    /// As [`Table::fetch_update_all`].
+    ///
+    /// # Errors
+    /// As [`Table::fetch_update_all`].
+    pub async fn fetch_update_all<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        self.table.writable()?;
+        let lambda = lambda.of_engine();
+        let done = compute!(
+            self.table, "fetch_update_all",
+            client => client.update_all_returning(key, lambda, Buf::new())
+        );
+        Ok(done?.map(|before| T::of_bytes(&before)))
+    }
+
+    /// As [`Table::update_each`].
+    ///
+    /// # Errors
+    /// As [`Table::update_each`].
+    pub async fn update_each<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<u64>, Error> {
+        self.table.writable()?;
+        let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
+        compute!(self.table, "update_each", client => client.update_each(key, lambda, &operands))
+    }
+
+    /// As [`Table::fetch_update_each`].
+    ///
+    /// # Errors
+    /// As [`Table::fetch_update_each`].
+    pub async fn fetch_update_each<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<Vec<T>>, Error> {
+        self.table.writable()?;
+        let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
+        let done = compute!(
+            self.table, "fetch_update_each",
+            client => client.update_each_returning(key, lambda, &operands, Buf::new())
+        );
+        Ok(done?.map(|before| T::of_bytes(&before)))
+    }
+
+    /// As [`Table::reduce`].
+    ///
+    /// # Errors
+    /// As [`Table::reduce`].
+    pub async fn reduce<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<T>, Error> {
+        let lambda = lambda.of_engine();
+        let reduced = compute!(read self.table, "reduce", client => client.reduce(key, lambda));
+        Ok(reduced?.map(T::of_word))
+    }
+
+    /// As [`Table::filter`].
+    ///
+    /// # Errors
+    /// As [`Table::filter`].
+    pub async fn filter<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        let lambda = lambda.of_engine();
+        let kept = compute!(
+            read self.table, "filter", client => client.filter(key, lambda, Buf::new())
+        );
+        Ok(kept?.map(|kept| T::of_bytes(&kept)))
     }
 
     /// As [`Table::delete`].

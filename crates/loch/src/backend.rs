@@ -8,9 +8,11 @@ use std::pin::Pin;
 
 use loch_engines::EngineError;
 use loch_engines::nessie::{Client, published};
+use loch_engines::region::EngineId;
 use loch_fabric::shm::ShmEndpoint;
 
 use crate::Error;
+use crate::engine::name_of;
 #[cfg(feature = "verbs")]
 use crate::remote::Remote;
 use crate::served::client::Served;
@@ -37,6 +39,16 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
+    /// The name of the table's engine. Who only reads a table of nessie does so as its client.
+    pub fn engine_name(&self) -> &'static str {
+        match self {
+            Self::Served(served) => served.engine_name(),
+            #[cfg(feature = "verbs")]
+            Self::ServedAfar(served) => served.engine_name(),
+            _ => name_of(EngineId::Nessie),
+        }
+    }
+
     /// What this backend knows better about an error than the engine.
     pub fn explain(&self, error: &EngineError) -> Option<Error> {
         match (self, error) {
@@ -151,3 +163,44 @@ macro_rules! operate {
     };
 }
 pub(crate) use operate;
+
+/// As [`operate`], of an operation that is computed where the value is: only a client of kv-direct has
+/// such. `$what` names it in the error of other engines' tables.
+macro_rules! compute {
+    (read $table:expr, $what:expr, $client:ident => $operation:expr) => {
+        $crate::backend::compute!(@ $table, $what, $client => $operation, $crate::remote::of_read)
+    };
+    ($table:expr, $what:expr, $client:ident => $operation:expr) => {
+        $crate::backend::compute!(@ $table, $what, $client => $operation, std::convert::identity)
+    };
+    (@ $table:expr, $what:expr, $client:ident => $operation:expr, $meaning:path) => {
+        match $table.backend() {
+            $crate::backend::Backend::Served(served) => match served.kv_direct() {
+                Some($client) => {
+                    let done = $crate::backend::apart($operation).await;
+                    done.map_err(|error| $table.error(error))
+                }
+                None => Err($table.other_engine($what)),
+            },
+            #[cfg(feature = "verbs")]
+            $crate::backend::Backend::ServedAfar(served) => match served.kv_direct() {
+                Some($client) => {
+                    let work = async {
+                        let mut attempts = served.begin();
+                        loop {
+                            let done = $operation.await.map_err($meaning);
+                            if !served.goes_on(&mut attempts, done.as_ref().err()).await {
+                                break done;
+                            }
+                        }
+                    };
+                    let done = $crate::backend::apart(work).await;
+                    done.map_err(|error| $table.error(error))
+                }
+                None => Err($table.other_engine($what)),
+            },
+            _ => Err($table.other_engine($what)),
+        }
+    };
+}
+pub(crate) use compute;

@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::embedded::Embedded;
 use crate::engine::name_of;
 use crate::lease::Lease;
-use crate::limits::TIMEOUT_MAX;
+use crate::limits::{BATCH_DEFAULT, TIMEOUT_MAX};
 use crate::memory::{Member, Memory, TableView};
 #[cfg(feature = "verbs")]
 use crate::remote::Remote;
@@ -59,6 +59,9 @@ pub struct ConnectOptions {
     pub populate: bool,
     /// How much each table caches, where it caches at all.
     pub cache: CacheLimits,
+    /// Operations that a client of a `kv-direct` table packs into one packet, at most: what its lanes
+    /// ask of a worker at the same time. 1: none. Default 256.
+    pub batch: usize,
 }
 
 /// What [`Cluster::info`] tells.
@@ -119,7 +122,7 @@ pub struct TableInfo {
 impl TableInfo {
     /// Whether a GET is a request to a worker, which who attached for reading cannot make.
     pub fn reads_are_requests(&self) -> bool {
-        self.engine == name_of(EngineId::Herd)
+        [EngineId::Herd, EngineId::KvDirect].iter().any(|engine| self.engine == name_of(*engine))
     }
 }
 
@@ -131,6 +134,7 @@ impl Default for ConnectOptions {
             operation_timeout: crate::limits::OPERATION_TIMEOUT,
             populate: false,
             cache: CacheLimits::default(),
+            batch: BATCH_DEFAULT,
         }
     }
 }
@@ -174,6 +178,7 @@ impl Cluster {
             options: ConnectOptions {
                 operation_timeout: config.operation_timeout,
                 cache: config.cache,
+                batch: config.batch,
                 ..ConnectOptions::default()
             },
             nodes: Nodes::Embedded(Arc::new(Embedded::start(&config)?)),

@@ -167,6 +167,7 @@ pub struct TableConfig {
     /// | `nessie-hybrid+` | the same, and with these as they are declared here |
     /// | `herd` | workers, from their own memory: values are gone when the node's process ends |
     /// | `pilaf` | GET: the client; all else: one worker a node, which may keep a log |
+    /// | `kv-direct` | workers, which compute on values as well: see [`Lambda`](crate::Lambda). Values are gone when the node's process ends |
     pub engine: String,
     /// By which rules the clients of a `nessie` table go. Default `loch`.
     pub protocol: TableProtocol,
@@ -176,7 +177,7 @@ pub struct TableConfig {
     /// Its share of the node's memory, in bytes. Tables without one divide the rest equally.
     pub memory: Option<ByteSize>,
     /// Slots of its index on each node: the most keys it can hold there, less some 5 %. Default:
-    /// one for every 112 bytes of the table's memory.
+    /// one for every 112 bytes of the table's memory. A `kv-direct` table has `index_ratio` instead.
     pub index_slots: Option<u64>,
     /// Bytes of the longest value. Default 64 MiB, or a quarter of the table's data on a node if
     /// that is less. Where requests lie in memory each has room for such a value and 256 bytes of
@@ -217,6 +218,26 @@ pub struct TableConfig {
     /// the changes of the last millisecond are lost if the process is killed, and those of a tenth
     /// of a second or more if the machine is.
     pub sync: bool,
+    /// Of a `kv-direct` worker's memory the share that is its index, between 0 and 1 (kv-direct
+    /// §3.3.1). What is neither in the index nor `inline_bytes` short lies in the rest. Default 0.5.
+    pub index_ratio: Option<f64>,
+    /// Keys and values of a `kv-direct` table that have up to so many bytes together are in its index:
+    /// then a GET is one access to memory, and a PUT two. 0 to 46; default 24.
+    pub inline_bytes: Option<u16>,
+    /// Bytes of every key of a `kv-direct` table, which then need not be told with each. Default: keys
+    /// of any length.
+    pub key_bytes: Option<u16>,
+    /// Whether values of a `kv-direct` table have versions. Without, none takes a byte for it, all are
+    /// of version 0, and a PUT that expects another is refused. Default yes.
+    pub versions: Option<bool>,
+    /// Bytes of a `kv-direct` table's packets: what a client asks of a worker in one WRITE, and what it
+    /// is answered. Room for the longest value there is in any case. Default 4 KiB, or what an eighth
+    /// of the table's memory has room for.
+    pub packet_bytes: Option<ByteSize>,
+    /// Whether a `kv-direct` worker executes what does not depend on each other in any order, and
+    /// what does from a copy (kv-direct §3.3.3). Without, as a measure, an operation waits for those
+    /// before it on the same key. Default yes.
+    pub out_of_order: Option<bool>,
 }
 
 /// Nodes inside this process: see [`Cluster::embedded`](crate::Cluster::embedded).
@@ -241,6 +262,8 @@ pub struct EmbeddedConfig {
     pub operation_timeout: std::time::Duration,
     /// As [`ConnectOptions::cache`](crate::ConnectOptions::cache).
     pub cache: crate::CacheLimits,
+    /// As [`ConnectOptions::batch`](crate::ConnectOptions::batch).
+    pub batch: usize,
     /// How the workers of all nodes work.
     pub workers: WorkersConfig,
 }
@@ -298,6 +321,12 @@ impl Default for TableConfig {
             requests: None,
             log: None,
             sync: false,
+            index_ratio: None,
+            inline_bytes: None,
+            key_bytes: None,
+            versions: None,
+            packet_bytes: None,
+            out_of_order: None,
         }
     }
 }
@@ -311,6 +340,7 @@ impl Default for EmbeddedConfig {
             tables: Vec::new(),
             operation_timeout: crate::limits::OPERATION_TIMEOUT,
             cache: crate::CacheLimits::default(),
+            batch: crate::limits::BATCH_DEFAULT,
             workers: WorkersConfig::default(),
         }
     }
@@ -380,6 +410,7 @@ mod tests {
                 memory: Some(ByteSize::new(1 << 30)),
                 mode: Some(TableMode::Store),
                 requests: Some(RequestWay::Send),
+                index_ratio: Some(0.25),
                 ..TableConfig::default()
             }],
             workers: WorkersConfig { cores: vec![1, 3], ..WorkersConfig::default() },

@@ -4,6 +4,7 @@ use loch_engines::nessie::geometry::{Geometry, Shape};
 use loch_engines::region::TableEntry;
 
 use crate::engine::name_of;
+use crate::served::direct::Partition;
 
 /// A field in which a region and a configuration may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
     };
     let (h_service, w_service) = (&have.service, &want.service);
     let number = |field, have: u64, want: u64| fact(field, have.to_string(), want.to_string());
-    vec![
+    let mut facts = vec![
         names,
         fact("engine", engine(have), engine(want)),
         number("workers", h_service.workers.into(), w_service.workers.into()),
@@ -75,7 +76,14 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         number("value_max", h.value_bytes_max, w.value_bytes_max),
         number("nodes", h.nodes as u64, w.nodes as u64),
         number("hash seed", h.seed, w.seed),
+    ];
+    match (Partition::facts_of(have), Partition::facts_of(want)) {
+        (Some(have), Some(want)) => {
+            let both = have.into_iter().zip(want);
+            facts.extend(both.map(|((field, have), (_, want))| fact(field, have, want)));
+        }
         // Mode, memory and index of engines that have no geometry of nessie's.
-        fact("mode, memory or index_slots", words(have), words(want)),
-    ]
+        _ => facts.push(fact("mode, memory or index_slots", words(have), words(want))),
+    }
+    facts
 }

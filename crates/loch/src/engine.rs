@@ -15,15 +15,17 @@ pub(crate) enum Engine {
     },
     Herd,
     Pilaf,
+    KvDirect,
 }
 
-const ALL: [Engine; 6] = [
+const ALL: [Engine; 7] = [
     Engine::Nessie,
     Engine::NessieServer,
     Engine::NessieHybrid { plus: false },
     Engine::NessieHybrid { plus: true },
     Engine::Herd,
     Engine::Pilaf,
+    Engine::KvDirect,
 ];
 
 /// Who knows this name from `loch bench` is told how to declare such a table.
@@ -37,6 +39,7 @@ pub(crate) fn name_of(engine: EngineId) -> &'static str {
         EngineId::NessieHybrid => Engine::NessieHybrid { plus: false }.name(),
         EngineId::Herd => Engine::Herd.name(),
         EngineId::Pilaf => Engine::Pilaf.name(),
+        EngineId::KvDirect => Engine::KvDirect.name(),
     }
 }
 
@@ -67,6 +70,7 @@ impl Engine {
             Self::NessieHybrid { plus: true } => "nessie-hybrid+",
             Self::Herd => "herd",
             Self::Pilaf => "pilaf",
+            Self::KvDirect => "kv-direct",
         }
     }
 
@@ -77,6 +81,7 @@ impl Engine {
             Self::NessieHybrid { .. } => EngineId::NessieHybrid,
             Self::Herd => EngineId::Herd,
             Self::Pilaf => EngineId::Pilaf,
+            Self::KvDirect => EngineId::KvDirect,
         }
     }
 
@@ -88,8 +93,10 @@ impl Engine {
         let plain = TableConfig::default();
         let (laid_out, read_by_clients) = (self.id().has_nessie_layout(), self.has_nessie_gets());
         let (nessies, readers) = ("nessie, nessie-server, nessie-hybrid", "nessie, nessie-hybrid+");
-        let served = "nessie-server, nessie-hybrid, herd, pilaf";
-        let is_nessie = self == Self::Nessie;
+        let served = "nessie-server, nessie-hybrid, herd, pilaf, kv-direct";
+        let others = "nessie, nessie-server, nessie-hybrid, herd, pilaf";
+        let (is_nessie, is_direct) = (self == Self::Nessie, self == Self::KvDirect);
+        let direct = "kv-direct";
         let options = [
             ("protocol", "nessie", is_nessie, table.protocol != plain.protocol),
             ("previous_versions", "nessie", is_nessie, table.previous_versions.is_some()),
@@ -107,6 +114,13 @@ impl Engine {
             ("requests", "herd", self == Self::Herd, table.requests.is_some()),
             ("log", "pilaf", self == Self::Pilaf, table.log.is_some()),
             ("sync", "pilaf", self == Self::Pilaf, table.sync),
+            ("index_slots", others, !is_direct, table.index_slots.is_some()),
+            ("index_ratio", direct, is_direct, table.index_ratio.is_some()),
+            ("inline_bytes", direct, is_direct, table.inline_bytes.is_some()),
+            ("key_bytes", direct, is_direct, table.key_bytes.is_some()),
+            ("versions", direct, is_direct, table.versions.is_some()),
+            ("packet_bytes", direct, is_direct, table.packet_bytes.is_some()),
+            ("out_of_order", direct, is_direct, table.out_of_order.is_some()),
         ];
         let vain = options.into_iter().find(|(_, _, has_it, said)| *said && !has_it);
         if let Some((option, engines, ..)) = vain {
@@ -152,6 +166,13 @@ mod tests {
             ("herd", |t| t.protocol = TableProtocol::Published, "protocol is for nessie;"),
             ("pilaf", |t| t.previous_versions = Some(true), "previous_versions is for nessie;"),
             ("nessie", |t| t.previous_versions = Some(true), "is for protocol \"published\""),
+            (
+                "herd",
+                |t| t.index_ratio = Some(0.5),
+                "index_ratio is for kv-direct; this table's is herd",
+            ),
+            ("kv-direct", |t| t.index_slots = Some(64), "index_slots is for nessie, nessie-server"),
+            ("kv-direct", |t| t.mode = Some(crate::TableMode::Cache), "mode is for herd"),
         ] {
             let error = of(engine, change).unwrap_err();
             assert!(error.contains(words) && error.contains("default"), "{words}: {error}");

@@ -52,6 +52,64 @@ pub enum Error {
         /// Bytes of the value.
         len: u64,
     },
+    /// The value under the key is not made of such numbers, or not of so many.
+    #[error(
+        "table {table:?}: the value has {len} bytes, {wanted} were wanted or a multiple of them: ask \
+         for the numbers that it is made of, with as many operands as it has numbers"
+    )]
+    NotAVector {
+        /// The table.
+        table: String,
+        /// Bytes of the value.
+        len: u64,
+        /// Bytes of a number, or of all operands.
+        wanted: u64,
+    },
+    /// The function is not for such numbers, or not for such an operation.
+    #[error(
+        "table {table:?}: this function cannot be applied so: `and`, `or` and `xor` are not for \
+         floats, comparisons are for filters, and all others for updates and reductions"
+    )]
+    UnfitFunction {
+        /// The table.
+        table: String,
+    },
+    /// The table was declared without a function of this number.
+    #[error("table {table:?} has no function {number}: declare it with one (functions)")]
+    NoFunction {
+        /// The table.
+        table: String,
+        /// The function.
+        number: u16,
+    },
+    /// A function that the table was declared with did not come to an end.
+    #[error(
+        "table {table:?}: function {number} trapped, or used up its fuel; the value is as it was"
+    )]
+    FunctionFailed {
+        /// The table.
+        table: String,
+        /// The function.
+        number: u16,
+    },
+    /// The table keeps no versions.
+    #[error("table {table:?} was declared without versions: declare it with versions = true")]
+    NoVersions {
+        /// The table.
+        table: String,
+    },
+    /// The table's engine does not know the operation.
+    #[error("table {table:?} is of engine {engine}, {operation} is for tables of {engines}")]
+    OtherEngine {
+        /// The table.
+        table: String,
+        /// Its engine.
+        engine: &'static str,
+        /// What was asked for.
+        operation: &'static str,
+        /// The engines that know it.
+        engines: &'static str,
+    },
     /// The cluster was attached for reading only.
     #[error("the cluster was attached read-only: connect without `read_only` to change values")]
     ReadOnly,
@@ -340,6 +398,15 @@ impl Error {
             }
             EngineError::Timeout { timeout_us } => Self::Timeout { table: table(), timeout_us },
             EngineError::NotACounter { len } => Self::NotACounter { len },
+            EngineError::NotAVector { len, wanted } => {
+                Self::NotAVector { table: table(), len, wanted }
+            }
+            EngineError::UnfitFunction => Self::UnfitFunction { table: table() },
+            EngineError::NoFunction { number } => Self::NoFunction { table: table(), number },
+            EngineError::FunctionFailed { number } => {
+                Self::FunctionFailed { table: table(), number }
+            }
+            EngineError::NoVersions => Self::NoVersions { table: table() },
             EngineError::ReadOnly => Self::ReadOnly,
             EngineError::Damaged { what } => Self::Damaged { table: table(), what },
             EngineError::Ambiguous(cause) => Self::Ambiguous { table: table(), cause },

@@ -54,6 +54,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod lambda;
 mod lease;
 pub mod limits;
 mod memory;
@@ -76,6 +77,7 @@ pub use config::{
     TlsConfig, WorkersConfig, default_socket,
 };
 pub use error::Error;
+pub use lambda::{Builtin, Element, Function, Integer, Lambda, Number};
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
 pub use loch_fabric::shm::Pages;
 pub use loch_fabric::{VerbCount, lanes};

@@ -76,6 +76,21 @@ pub const HERD_BYTES_PER_STORE_SLOT: u64 = 112;
 /// Bytes of a pilaf table for each slot that its index begins with: it grows by itself.
 pub const PILAF_BYTES_PER_INDEX_SLOT: u64 = 1024;
 
+/// Bytes of a kv-direct packet, unless the table is told otherwise.
+pub const PACKET_BYTES_DEFAULT: u64 = 4 << 10;
+
+/// Operations of a client in one kv-direct packet, unless it is told otherwise.
+pub const BATCH_DEFAULT: usize = 256;
+
+/// The share of a kv-direct worker's memory that is its index, unless the table is told otherwise.
+pub const INDEX_RATIO_DEFAULT: f64 = 0.5;
+
+/// Bytes of a key and its value up to which they are in the index, unless the table is told otherwise.
+pub const INLINE_BYTES_DEFAULT: u16 = 24;
+
+/// Operations that a kv-direct worker has under way at a time (kv-direct §3.3.3).
+pub const PROCESSOR_IN_FLIGHT: usize = 256;
+
 /// A pilaf log is replaced by a snapshot when it has grown by so many bytes.
 pub const PILAF_COMPACT_BYTES: u64 = 256 << 20;
 

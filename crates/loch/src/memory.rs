@@ -11,13 +11,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use loch_engines::kv_direct::bucket::SLOTS;
+use loch_engines::kv_direct::memory::LINE_BYTES;
 use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie_server::Served;
 use loch_engines::region::{
     DIRECTORY_OFFSET, EngineId, Header, LayoutError, SESSION_BYTES, SESSIONS_OFFSET, TableEntry,
 };
-use loch_engines::requests::{RequestMap, WorkerId};
+use loch_engines::requests::{Area, RequestMap, WorkerId};
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{RegionId, RemoteAddr};
 
@@ -26,6 +28,7 @@ use zerocopy::FromBytes;
 use crate::difference::table_facts;
 use crate::engine::name_of;
 use crate::plan;
+use crate::served::direct::Partition;
 use crate::served::layout::{Extra, Layout};
 use crate::wire::{MemberFacts, unhex};
 use crate::{Error, TableInfo, TableProtocol};
@@ -195,6 +198,8 @@ pub(crate) enum Parts {
     Served(Served),
     /// Of a table with mailboxes.
     Mailed(Mailed),
+    /// Of a table of kv-direct.
+    Direct(Direct),
 }
 
 /// Where the parts of a table with mailboxes are.
@@ -202,6 +207,13 @@ pub(crate) enum Parts {
 pub(crate) struct Mailed {
     pub layout: Layout,
     pub extra: Extra,
+    pub requests: Arc<RequestMap>,
+}
+
+/// Where the requests of a table of kv-direct are, and what its workers' memory is like.
+#[derive(Clone)]
+pub(crate) struct Direct {
+    pub partition: Partition,
     pub requests: Arc<RequestMap>,
 }
 
@@ -233,8 +245,14 @@ impl Parts {
     fn of(entry: &TableEntry, places: &[(RemoteAddr, u32)]) -> Result<Self, LayoutError> {
         let engine = entry.engine().expect("it was checked when it was read");
         if !engine.has_nessie_layout() {
-            let (layout, extra) = Layout::of(entry)?;
             let bases = places.iter().map(|(at, _)| *at).collect();
+            if engine == EngineId::KvDirect {
+                let partition = Partition::of(entry)?;
+                let area = Area::new(entry.service, entry.geometry.nodes)?;
+                let requests = Arc::new(RequestMap::new(area, bases));
+                return Ok(Self::Direct(Direct { partition, requests }));
+            }
+            let (layout, extra) = Layout::of(entry)?;
             let requests = Arc::new(RequestMap::new(*layout.area(), bases));
             return Ok(Self::Mailed(Mailed { layout, extra, requests }));
         }
@@ -251,6 +269,7 @@ impl Parts {
             Self::Nessie(_) => None,
             Self::Served(served) => Some(&served.requests),
             Self::Mailed(mailed) => Some(&mailed.requests),
+            Self::Direct(direct) => Some(&direct.requests),
         }
     }
 }
@@ -266,7 +285,7 @@ impl TableView {
         match &self.parts {
             Parts::Nessie(map) => Some(map),
             Parts::Served(served) => Some(&served.table),
-            Parts::Mailed(_) => None,
+            Parts::Mailed(_) | Parts::Direct(_) => None,
         }
     }
 
@@ -278,6 +297,18 @@ impl TableView {
                 let workers = u64::from(layout.area().service().workers);
                 let (slots, index, data) = extra.sizes();
                 (slots * workers * nodes, index * workers * nodes, data * workers * nodes)
+            }
+            Parts::Direct(Direct { partition, requests }) => {
+                let workers = u64::from(requests.area().service().workers) * nodes;
+                let plan = partition.plan(geometry.value_bytes_max);
+                let plan = plan.expect("it was checked when it was read");
+                let index = u64::from(plan.buckets()) * LINE_BYTES as u64;
+                let data = partition.bytes.saturating_sub(index);
+                (
+                    u64::from(plan.buckets()) * SLOTS as u64 * workers,
+                    index * workers,
+                    data * workers,
+                )
             }
             _ => (
                 geometry.index_slots(),

@@ -296,8 +296,9 @@ impl Plan {
             have: size(have.region_bytes),
             want: size(want.region_bytes),
         };
-        let is_herd = |table: &TableEntry| table.engine() == Some(EngineId::Herd);
-        let elsewhere = tables.iter().chain(&self.tables).any(is_herd);
+        let is_elsewhere =
+            |table: &TableEntry| table.engine().is_some_and(EngineId::has_private_memory);
+        let elsewhere = tables.iter().chain(&self.tables).any(is_elsewhere);
         let tables = tables.iter().zip(&self.tables);
         let mut of_tables: Vec<_> =
             tables.flat_map(|(have, want)| table_facts(have, want)).collect();

@@ -7,15 +7,17 @@ use loch_engines::EngineError;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{Client, published};
 use loch_engines::operation;
+use loch_engines::region::EngineId;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::backend::{Backend, with_client};
+use crate::engine::name_of;
 use crate::lease::Lease;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::served::client::Failed;
-use crate::{AsyncTable, CheckReport, Error, Reservation, Usage, Value, Version};
+use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, Value, Version};
 
 /// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
 /// opens its own.
@@ -232,6 +234,102 @@ impl Table {
         block_on(self.asynch().fetch_add(key, add))
     }
 
+    /// Replaces the number under `key` by what the function makes of it and its operand, where the
+    /// value is; returns what it was. A key without a value counts as 0. In tables of `kv-direct`.
+    ///
+    /// ```
+    /// # use loch::{Cluster, EmbeddedConfig, Lambda, TableConfig};
+    /// # let table = TableConfig { engine: "kv-direct".into(), ..TableConfig::default() };
+    /// # let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+    /// # let table = Cluster::embedded(config)?.table("default")?;
+    /// assert_eq!(table.update(b"seats", Lambda::add(40u16))?, 0);
+    /// assert_eq!(table.update(b"seats", Lambda::saturating_subtract(50u16))?, 40);
+    /// assert_eq!(table.update(b"seats", Lambda::compare_swap(0, 1u16))?, 0);
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::put`], and [`Error::OtherEngine`], [`Error::NotAVector`] if the value is not one
+    /// such number, [`Error::UnfitFunction`], [`Error::NoFunction`], [`Error::FunctionFailed`].
+    pub fn update<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
+        block_on(self.asynch().update(key, lambda))
+    }
+
+    /// Replaces each number under `key` by what the function makes of it and the operand; how many
+    /// there are, if the key has a value.
+    ///
+    /// # Errors
+    /// As [`Table::update`]; then all numbers are what they were.
+    pub fn update_all<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<u64>, Error> {
+        block_on(self.asynch().update_all(key, lambda))
+    }
+
+    /// As [`Table::update_all`]; returns the numbers as they were.
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub fn fetch_update_all<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        block_on(self.asynch().fetch_update_all(key, lambda))
+    }
+
+    /// Replaces each number under `key` by what the function makes of it and the operand of the same
+    /// index, of which there must be as many; how many there are, if the key has a value. The
+    /// function's own operand is not used.
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub fn update_each<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<u64>, Error> {
+        block_on(self.asynch().update_each(key, lambda, operands))
+    }
+
+    /// As [`Table::update_each`]; returns the numbers as they were.
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub fn fetch_update_each<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<Vec<T>>, Error> {
+        block_on(self.asynch().fetch_update_each(key, lambda, operands))
+    }
+
+    /// What the function makes of all numbers under `key`, one after the other, beginning with its
+    /// operand: with `Lambda::add(0)` their sum.
+    ///
+    /// # Errors
+    /// As [`Table::get`], and those of [`Table::update`].
+    pub fn reduce<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<Option<T>, Error> {
+        block_on(self.asynch().reduce(key, lambda))
+    }
+
+    /// Those of the numbers under `key` of which the function says so, in their order. The value
+    /// stays what it is.
+    ///
+    /// # Errors
+    /// As [`Table::reduce`].
+    pub fn filter<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        block_on(self.asynch().filter(key, lambda))
+    }
+
     /// Reserves memory for a value of `len` bytes, to be written in place and then committed:
     /// nothing is copied. What is not written has unspecified contents.
     ///
@@ -362,6 +460,16 @@ impl Table {
     #[cold]
     pub(crate) fn error(&self, error: EngineError) -> Error {
         self.backend.explain(&error).unwrap_or_else(|| Error::of_table(&self.name, error))
+    }
+
+    /// The error of an operation that only clients of kv-direct know, and this table's is none.
+    #[cold]
+    pub(crate) fn other_engine(&self, operation: &'static str) -> Error {
+        let (engine, engines) = (self.backend.engine_name(), name_of(EngineId::KvDirect));
+        if engine == engines {
+            return self.error(EngineError::ReadOnly);
+        }
+        Error::OtherEngine { table: self.name.clone(), engine, operation, engines }
     }
 
     #[cold]

@@ -37,6 +37,13 @@ const HERD_STORE: Kind =
     Kind { set: |t| (t.mode, t.workers) = (Some(TableMode::Store), Some(2)), ..HERD };
 const HERD_BY_SEND: Kind = Kind { set: |t| t.requests = Some(RequestWay::Send), ..HERD };
 const PILAF: Kind = Kind { engine: "pilaf", set: |_| (), item_max: None, value_max: 4097 };
+const DIRECT: Kind = Kind {
+    engine: "kv-direct",
+    set: |t| (t.workers, t.window) = (Some(2), Some(4)),
+    item_max: None,
+    value_max: 4097,
+};
+const DIRECT_STALLED: Kind = Kind { set: |t| t.out_of_order = Some(false), ..DIRECT };
 
 impl Kind {
     fn table(&self, name: &str) -> TableConfig {
@@ -380,4 +387,12 @@ mod herd_by_send {
 
 mod pilaf {
     suite!(super::PILAF);
+}
+
+mod kv_direct {
+    suite!(super::DIRECT);
+}
+
+mod kv_direct_stalled {
+    suite!(super::DIRECT_STALLED);
 }

@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use loch_engines::region::{DIRECTORY_OFFSET, Header, LAYOUT_VERSION, LayoutError};
+use loch_engines::region::{DIRECTORY_OFFSET, EngineId, Header, LAYOUT_VERSION, LayoutError};
 use loch_fabric::shm::{Region, RegionError};
 use rustix::fs::RenameFlags;
 use zerocopy::{FromBytes, IntoBytes};
@@ -163,7 +163,7 @@ pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
         .map_err(Error::os("draw random bytes for", Path::new("the region")))?;
     let header = Header { identity: u64::from_le_bytes(identity) | 1, ..plan.header }.sealed();
     for table in &plan.tables {
-        if table.engine().is_some_and(|engine| !engine.has_nessie_layout()) {
+        if table.engine().is_some_and(EngineId::has_mailboxes) {
             let (layout, _) = Layout::of(table).expect("it was planned");
             layout.format(region, table.offset);
         }

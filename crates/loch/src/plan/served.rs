@@ -1,6 +1,7 @@
 //! The plan of a table that workers serve: how much of its memory is for requests.
 
 use loch_engines::herd::{self, storage};
+use loch_engines::kv_direct;
 use loch_engines::limits::{HERD_ITEM_BYTES_MAX, REPLIES_MAX};
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::pilaf::layout::ARENA_OFFSET;
@@ -11,10 +12,12 @@ use zerocopy::FromZeros;
 
 use crate::engine::Engine;
 use crate::limits::{
-    HERD_BYTES_PER_CACHE_SLOT, HERD_BYTES_PER_STORE_SLOT, LONGEST_VALUES_MIN,
-    PILAF_BYTES_PER_INDEX_SLOT, REQUEST_KEY_BYTES, REQUEST_SHARE, SERVED_SESSIONS_DEFAULT,
-    SERVED_VALUE_BYTES_MIN, VALUE_BYTES_DEFAULT, WINDOW_DEFAULT,
+    HERD_BYTES_PER_CACHE_SLOT, HERD_BYTES_PER_STORE_SLOT, INDEX_RATIO_DEFAULT,
+    INLINE_BYTES_DEFAULT, LONGEST_VALUES_MIN, PACKET_BYTES_DEFAULT, PILAF_BYTES_PER_INDEX_SLOT,
+    REQUEST_KEY_BYTES, REQUEST_SHARE, SERVED_SESSIONS_DEFAULT, SERVED_VALUE_BYTES_MIN,
+    VALUE_BYTES_DEFAULT, WINDOW_DEFAULT,
 };
+use crate::served::direct::Partition;
 use crate::served::layout::{Extra, Layout};
 use crate::{ByteSize, Error, RequestWay, TableConfig, TableMode};
 
@@ -55,6 +58,7 @@ pub(super) fn plan(table: &TableConfig, engine: Engine, room: Room) -> Result<Pl
     match engine {
         Engine::Herd => terms.herd(),
         Engine::Pilaf => terms.pilaf(),
+        Engine::KvDirect => terms.kv_direct(),
         Engine::NessieServer => terms.nessie(engine, true, options(table, true)),
         Engine::NessieHybrid { plus } => terms.nessie(engine, false, options(table, plus)),
         Engine::Nessie => unreachable!("nobody serves it"),
@@ -232,6 +236,59 @@ impl<'a> Terms<'a> {
         self.entry(EngineId::Pilaf, bytes, geometry, service, extra.words()).map(Planned::shared)
     }
 
+    fn kv_direct(self) -> Result<Planned, Error> {
+        let replies = self.replies(4 * WINDOW_DEFAULT);
+        let reply_slots = u64::from(self.slots) * u64::from(replies);
+        let value_max = self.value_max(self.request_slots(), reply_slots)?;
+        let item_max = REQUEST_KEY_BYTES + value_max;
+        let packet_bytes = self.packet_bytes(reply_slots, item_max)?;
+        let service =
+            kv_direct::service(self.workers, self.window, self.slots, packet_bytes, item_max)
+                .map_err(|e| self.wrong(e))?;
+        let service = Service { replies, ..service };
+        let area = Area::new(service, self.room.nodes).map_err(|e| self.wrong(e))?;
+        let shared = area.bytes().next_multiple_of(TABLE_ALIGN_BYTES);
+        let bytes = self.left(shared)? / u64::from(self.workers);
+        let partition = self.partition(bytes)?;
+        partition.plan(value_max).map_err(|e| self.wrong(e))?;
+        let geometry = self.shapeless(value_max);
+        let (engine, words) = (EngineId::KvDirect, partition.words());
+        let entry = self.entry(engine, area.bytes(), geometry, service, words)?;
+        Ok(Planned { entry, private_bytes: bytes * u64::from(self.workers) })
+    }
+
+    /// The bytes of a packet: as they were chosen, or a share of the memory.
+    fn packet_bytes(&self, reply_slots: u64, item_max: u64) -> Result<u32, Error> {
+        let bytes = self.table.packet_bytes.map(ByteSize::bytes).unwrap_or_else(|| {
+            let slots = self.request_slots() + reply_slots;
+            let share = self.room.share / REQUEST_SHARE / slots.max(1);
+            PACKET_BYTES_DEFAULT.min(share).max(item_max)
+        });
+        u32::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(|| {
+            self.wrong(format!("packet_bytes is {bytes}, it may be 1 to {}", u32::MAX))
+        })
+    }
+
+    /// What a worker's memory of so many bytes is like.
+    fn partition(&self, bytes: u64) -> Result<Partition, Error> {
+        let &TableConfig { index_ratio, inline_bytes, key_bytes, versions, .. } = self.table;
+        if key_bytes == Some(0) {
+            return Err(self.wrong("key_bytes is 0: a key has at least one byte"));
+        }
+        let ratio = index_ratio.unwrap_or(INDEX_RATIO_DEFAULT);
+        if !(ratio > 0.0 && ratio <= 1.0) {
+            return Err(self.wrong(format!("index_ratio is {ratio}, it is above 0 and up to 1")));
+        }
+        Ok(Partition {
+            bytes,
+            index_millionths: Partition::millionths(ratio),
+            inline_bytes: inline_bytes.unwrap_or(INLINE_BYTES_DEFAULT),
+            key_bytes,
+            versions: versions.unwrap_or(true),
+            out_of_order: self.table.out_of_order.unwrap_or(true),
+        })
+    }
+
     /// What is left of the table's memory for values.
     fn left(&self, requests: u64) -> Result<u64, Error> {
         // More than half of it for requests is no table.
@@ -284,7 +341,8 @@ mod tests {
     use crate::{ByteSize, Error, TableConfig, TableMode};
 
     const MIB: u64 = 1 << 20;
-    const SERVED: [&str; 5] = ["nessie-server", "nessie-hybrid", "nessie-hybrid+", "herd", "pilaf"];
+    const SERVED: [&str; 6] =
+        ["nessie-server", "nessie-hybrid", "nessie-hybrid+", "herd", "pilaf", "kv-direct"];
 
     fn plan(memory: u64, nodes: usize, table: &TableConfig) -> Result<Plan, Error> {
         let tables = std::slice::from_ref(table);
@@ -313,18 +371,21 @@ mod tests {
     }
 
     #[test]
-    fn values_of_herd_are_not_in_the_region() {
-        let planned = plan(256 * MIB, 1, &table("herd")).unwrap();
-        assert!(planned.header.region_bytes < 32 * MIB, "{}", planned.header.region_bytes);
-        let all = planned.header.region_bytes + planned.private_bytes;
-        assert!((255 * MIB..=256 * MIB).contains(&all), "{all}");
+    fn values_of_herd_and_kv_direct_are_not_in_the_region() {
+        for engine in ["herd", "kv-direct"] {
+            let planned = plan(256 * MIB, 1, &table(engine)).unwrap();
+            assert!(planned.header.region_bytes <= 33 * MIB, "{}", planned.header.region_bytes);
+            let all = planned.header.region_bytes + planned.private_bytes;
+            assert!((255 * MIB..=256 * MIB).contains(&all), "{engine}: {all}");
+        }
         let pilaf = plan(256 * MIB, 1, &table("pilaf")).unwrap();
         assert_eq!((pilaf.header.region_bytes, pilaf.private_bytes), (256 * MIB, 0));
     }
 
     #[test]
     fn workers_that_are_clients_have_session_slots_of_their_own() {
-        for (engine, own) in [("nessie-server", 4), ("nessie-hybrid", 4), ("herd", 1)] {
+        let own = [("nessie-server", 4), ("nessie-hybrid", 4), ("kv-direct", 4), ("herd", 1)];
+        for (engine, own) in own {
             let table = TableConfig { workers: Some(3), ..table(engine) };
             let planned = plan(256 * MIB, 1, &table).unwrap();
             assert_eq!(planned.header.sessions, 1024 + own, "{engine}");
@@ -349,6 +410,11 @@ mod tests {
             (of("pilaf", |t| t.workers = Some(2)), "one worker"),
             (of("pilaf", |t| t.value_max = Some(ByteSize::new(8 << 20))), "value_max"),
             (of("nessie-server", |t| t.sessions = Some(1024)), "value_max"),
+            (of("kv-direct", |t| t.index_ratio = Some(1.1)), "index_ratio is 1.1"),
+            (of("kv-direct", |t| t.index_ratio = Some(f64::NAN)), "index_ratio is NaN"),
+            (of("kv-direct", |t| t.inline_bytes = Some(1000)), "inline_bytes"),
+            (of("kv-direct", |t| t.key_bytes = Some(0)), "key_bytes is 0"),
+            (of("kv-direct", |t| t.packet_bytes = Some(ByteSize::new(0))), "packet_bytes is 0"),
             (
                 of("nessie-server", |t| t.value_max = Some(ByteSize::new(1 << 20))),
                 "shorter values (value_max)",
@@ -372,5 +438,15 @@ mod tests {
         assert!(field(sessions).contains("sessions"));
         let store = TableConfig { mode: Some(TableMode::Store), ..table("herd") };
         assert!(field(store).contains("mode"));
+        let field = |change: fn(&mut TableConfig)| {
+            let made = plan(64 * MIB, 1, &table("kv-direct")).unwrap();
+            let mut changed = table("kv-direct");
+            change(&mut changed);
+            let changed = plan(64 * MIB, 1, &changed).unwrap();
+            changed.difference(&made.header, &made.tables).unwrap().field
+        };
+        assert_eq!(field(|t| t.index_ratio = Some(0.3)), "table \"default\": index_ratio");
+        assert_eq!(field(|t| t.versions = Some(false)), "table \"default\": versions");
+        assert_eq!(field(|t| t.key_bytes = Some(8)), "table \"default\": key_bytes");
     }
 }

@@ -44,10 +44,16 @@ impl WorkerPlan {
 /// Processors that a thread can be bound to.
 const CORES_MAX: usize = rustix::thread::CpuSet::MAX_CPU;
 
+/// Whether an engine's workers have sessions of their node's: those that WRITE their replies, as
+/// others let in connections of sessions alone.
+fn have_sessions(engine: EngineId) -> bool {
+    matches!(engine, EngineId::NessieServer | EngineId::NessieHybrid | EngineId::KvDirect)
+}
+
 /// Session slots that a table's workers have on each node.
 pub(crate) fn worker_sessions_of(table: &TableEntry) -> u64 {
-    let are_clients = |engine| matches!(engine, EngineId::NessieServer | EngineId::NessieHybrid);
-    if table.engine().is_some_and(are_clients) { table.service.workers.into() } else { 0 }
+    let has_some = table.engine().is_some_and(have_sessions);
+    if has_some { table.service.workers.into() } else { 0 }
 }
 
 /// The same, of tables that are planned.
@@ -62,7 +68,7 @@ pub(super) fn worker_sessions(tables: &[TableConfig], engines: &[Engine]) -> Res
             let problem = format!("workers is {workers}, it may be 1 to {WORKERS_MAX}");
             return Err(Error::config(format!("table {:?}", table.name), problem));
         }
-        if matches!(engine, Engine::NessieServer | Engine::NessieHybrid { .. }) {
+        if have_sessions(engine.id()) {
             sessions += u32::from(workers);
         }
     }

@@ -12,7 +12,7 @@ use loch_engines::nessie_server::Served as Map;
 use loch_engines::operation::Value;
 use loch_engines::region::EngineId;
 use loch_engines::requests::{BySend, ByUnreliableWrite, Counts, Timing, WorkerId};
-use loch_engines::{herd, nessie_hybrid, nessie_server, pilaf};
+use loch_engines::{herd, kv_direct, nessie_hybrid, nessie_server, pilaf};
 use loch_fabric::shm::ShmMessages;
 #[cfg(feature = "verbs")]
 use loch_fabric::verbs::{Datagrams, VerbsEndpoint};
@@ -55,6 +55,7 @@ pub(crate) enum Engine<N: Net> {
     Herd(herd::Client<Patient<N, N::Mail>, ByUnreliableWrite>),
     HerdBySend(herd::Client<Patient<N, N::Mail>, BySend<PeerOf<N>>>),
     Pilaf(pilaf::Client<Patient<N, N::Mail>>),
+    KvDirect(kv_direct::Client<Patient<N>>),
     Observer(Observer<N>),
 }
 
@@ -69,6 +70,7 @@ macro_rules! with_engine {
             $crate::served::client::Engine::Herd($client) => $with,
             $crate::served::client::Engine::HerdBySend($client) => $with,
             $crate::served::client::Engine::Pilaf($client) => $with,
+            $crate::served::client::Engine::KvDirect($client) => $with,
             $crate::served::client::Engine::Observer($observer) => $or,
         }
     };
@@ -78,7 +80,7 @@ pub(crate) use with_engine;
 /// A client of a table with mailboxes that was attached for reading: it has none.
 pub(crate) struct Observer<N: Net> {
     fabric: Patient<N>,
-    /// Of a pilaf table. The reads of herd are requests.
+    /// Of a pilaf table. The reads of herd and kv-direct are requests.
     reader: Option<pilaf::Reader>,
 }
 
@@ -225,6 +227,20 @@ impl<N: Net> Served<N> {
                 let fabric = Patient::new(fabric, patience, mail(mailed)?);
                 of_mailed(fabric, table, home, &session, timing, mailed)
             }
+            Parts::Direct(_) if session.is_observer() => {
+                let fabric = Patient::new(fabric, patience, ());
+                Engine::Observer(Observer { fabric, reader: None })
+            }
+            Parts::Direct(direct) => {
+                let access = kv_direct::Access {
+                    map: direct.requests.clone(),
+                    seed: table.entry.geometry.seed,
+                    value_bytes_max: value_max,
+                    batch: options.batch.max(1),
+                };
+                let (fabric, node) = (Patient::new(fabric, patience, ()), home as u16);
+                Engine::KvDirect(kv_direct::Client::new(fabric, access, &session, node, timing))
+            }
             Parts::Nessie(_) => unreachable!("nobody serves it"),
         };
         let (engine_name, options) = (name_of(table.engine()), options.clone());
@@ -239,6 +255,20 @@ impl<N: Net> Served<N> {
             key_and_value_max,
             value_max,
         })
+    }
+
+    /// The client, if it is one of kv-direct. Who only reads has none.
+    #[inline]
+    pub fn kv_direct(&self) -> Option<&kv_direct::Client<Patient<N>>> {
+        match &self.engine {
+            Engine::KvDirect(client) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The name of the table's engine.
+    pub fn engine_name(&self) -> &'static str {
+        self.engine_name
     }
 
     /// Whether a value of such a length can be put under the key.
@@ -327,6 +357,7 @@ impl<N: Net> Served<N> {
             Engine::Herd(client) => of(client.counted(), client.counts()),
             Engine::HerdBySend(client) => of(client.counted(), client.counts()),
             Engine::Pilaf(client) => of(client.counted(), client.requests()),
+            Engine::KvDirect(client) => of(client.counted(), client.counts()),
             Engine::Observer(it) => {
                 Counters { verbs: it.fabric.counters().snapshot(), ..Counters::default() }
             }

@@ -198,7 +198,7 @@ impl Failure {
     }
 
     #[inline]
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 

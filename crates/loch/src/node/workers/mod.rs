@@ -1,7 +1,7 @@
 //! A node's workers: the threads that serve tables of engines whose server takes part.
 //!
 //! There is a thread for each worker of each table ([`start`]). What it does in a turn is its
-//! engine's business (`nessie.rs`, `herd.rs`, `pilaf.rs`); when the next one comes, and what else is
+//! engine's business (`nessie.rs`, `herd.rs`, `pilaf.rs`, `kv_direct.rs`); when the next one comes, and what else is
 //! asked of it in between, is told by its [`Control`](control::Control).
 //!
 //! # Invariants
@@ -22,6 +22,8 @@
 mod control;
 pub(crate) mod ground;
 mod herd;
+mod housekeeper;
+mod kv_direct;
 mod nessie;
 mod pilaf;
 mod rest;
@@ -64,6 +66,8 @@ enum WorkerError {
     Reach(#[from] Error),
     #[error("its log at {path} cannot be opened: {cause}", path = .path.display())]
     Log { path: PathBuf, cause: String },
+    #[error("its memory of {lines} lines of 64 bytes is not to be had: give the table less memory")]
+    NoMemory { lines: u32 },
     #[error("it cannot be bound to processor {core}: {cause}")]
     Core { core: u16, cause: rustix::io::Errno },
 }
@@ -81,6 +85,8 @@ struct Station {
     slot: Option<u32>,
     /// The folder of the log, and whether it is synced.
     log: Option<(PathBuf, bool)>,
+    /// Of a table of kv-direct.
+    direct: Option<kv_direct::Shared>,
     core: Option<u16>,
 }
 
@@ -154,6 +160,11 @@ impl Workers {
         for station in &stations {
             forget_incarnation(own, station);
         }
+        for (station, shared) in stations.iter().filter_map(|it| Some((it, it.direct.as_ref()?))) {
+            if station.worker == 0 {
+                workers.threads.push(start_housekeeper(station, shared, failure.clone())?);
+            }
+        }
         for station in stations {
             let (sender, orders) = mpsc::channel();
             let (table, engine) = (station.table, station.engine);
@@ -200,6 +211,27 @@ impl Drop for Workers {
     }
 }
 
+/// Starts the thread of a table's housekeeper.
+fn start_housekeeper(
+    station: &Station,
+    shared: &kv_direct::Shared,
+    failure: Arc<Failure>,
+) -> Result<JoinHandle<()>, Error> {
+    let (table, housekeeper) = (station.name.clone(), shared.housekeeper.clone());
+    let run = move || {
+        let work = AssertUnwindSafe(|| housekeeper.run(&failure));
+        if let Err(panic) = catch_unwind(work) {
+            let what = format!("its housekeeper panicked: {}", message_of(&*panic));
+            tracing::error!(table, what, "a worker failed: the node stops");
+            failure.fail(Error::WorkerFailed { table, worker: 0, what });
+        }
+    };
+    std::thread::Builder::new()
+        .name(format!("loch-{}-slabs", station.name))
+        .spawn(run)
+        .map_err(Error::os("start a thread for", station.name.as_ref()))
+}
+
 /// Whether a node needs workers at all.
 pub(crate) fn are_needed(own: &Member) -> bool {
     own.tables.iter().any(|table| table.engine().is_some_and(EngineId::is_served))
@@ -213,6 +245,7 @@ fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<St
         let name = entry.name().unwrap_or_default();
         let log = plan.logs.iter().find(|(of, ..)| of == name);
         let mut slots = own.worker_slots(table);
+        let direct = (engine == EngineId::KvDirect).then(|| kv_direct::Shared::new(entry));
         for worker in 0..entry.service.workers {
             stations.push(Station {
                 home: own.header.node.into(),
@@ -223,6 +256,7 @@ fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<St
                 sessions: sessions.clone(),
                 slot: slots.next(),
                 log: log.map(|(_, folder, sync)| (folder.clone(), *sync)),
+                direct: direct.clone(),
                 core: cores.next(),
             });
         }
@@ -248,6 +282,7 @@ fn work(station: &Station, ground: &impl Ground, mut control: Control) {
         match station.engine {
             EngineId::Herd => herd::serve(station, ground, &mut control),
             EngineId::Pilaf => pilaf::serve(station, ground, &mut control),
+            EngineId::KvDirect => kv_direct::serve(station, ground, &mut control),
             _ => nessie::serve(station, ground, &mut control),
         }
     };

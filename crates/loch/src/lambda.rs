@@ -1,0 +1,271 @@
+//! What is computed where the values are: numbers, and functions of them.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+pub use loch_engines::kv_direct::operation::{Builtin, Element, Function};
+
+use loch_engines::kv_direct::operation;
+
+/// A number that a value can be made of: `u8` to `u64`, `i8` to `i64`, `f32` and `f64`. In a value they
+/// stand one after the other, little-endian.
+pub trait Number: Copy + fmt::Debug + fmt::Display + FromStr + PartialEq + sealed::Word {
+    /// What it is.
+    const ELEMENT: Element;
+
+    /// Numbers as they stand in a value.
+    fn bytes(numbers: &[Self]) -> Cow<'_, [u8]>;
+
+    /// The numbers of a value. What is left at its end, less than a number, is left out.
+    fn of_bytes(bytes: &[u8]) -> Vec<Self>;
+}
+
+/// A [`Number`] that has bits of its own: all but floats.
+pub trait Integer: Number {}
+
+/// A function of an element `v` of a value and an operand `d`: what updates, reductions and filters
+/// ([`Table::update`](crate::Table::update) and others) compute with, in tables of `kv-direct`.
+///
+/// ```
+/// use loch::{ByteSize, Cluster, EmbeddedConfig, Lambda, Number, TableConfig};
+/// let table = TableConfig { engine: "kv-direct".into(), ..TableConfig::default() };
+/// let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+/// let table = Cluster::embedded(config)?.table("default")?;
+///
+/// // One number.
+/// assert_eq!(table.update(b"highest", Lambda::max(17i64))?, 0);
+/// assert_eq!(table.update(b"highest", Lambda::max(12i64))?, 17);
+///
+/// // Many under one key.
+/// table.put(b"weights", &Number::bytes(&[1.5f32, -2.0, 4.0]))?;
+/// assert_eq!(table.update_each(b"weights", Lambda::add(0f32), &[0.5, 0.5, 1.0])?, Some(3));
+/// assert_eq!(table.reduce(b"weights", Lambda::add(0f32))?, Some(5.5));
+/// assert_eq!(table.filter(b"weights", Lambda::greater(0f32))?, Some(vec![2.0, 5.0]));
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lambda<T> {
+    function: Function,
+    operand: T,
+    second: T,
+}
+
+impl<T: Number> Lambda<T> {
+    /// Any function with an operand: of a reduction that is the value to begin with, of
+    /// [`update_each`](crate::Table::update_each) it is not used.
+    pub fn new(function: Function, operand: T) -> Self {
+        Self { function, operand, second: T::of_word(0) }
+    }
+
+    /// The same with a second operand, for functions that take one.
+    #[must_use]
+    pub fn with_second(self, second: T) -> Self {
+        Self { second, ..self }
+    }
+
+    /// The function that the table was declared with under this number.
+    pub fn user(number: u16, operand: T) -> Self {
+        Self::new(Function::User(number), operand)
+    }
+
+    /// `v + d`, wrapping.
+    pub fn add(operand: T) -> Self {
+        Self::builtin(Builtin::Add, operand)
+    }
+
+    /// `v + d`, or the nearest number that there is.
+    pub fn saturating_add(operand: T) -> Self {
+        Self::builtin(Builtin::SaturatingAdd, operand)
+    }
+
+    /// `v - d`, wrapping.
+    pub fn subtract(operand: T) -> Self {
+        Self::builtin(Builtin::Subtract, operand)
+    }
+
+    /// `v - d`, or the nearest number that there is.
+    pub fn saturating_subtract(operand: T) -> Self {
+        Self::builtin(Builtin::SaturatingSubtract, operand)
+    }
+
+    /// The greater one.
+    pub fn max(operand: T) -> Self {
+        Self::builtin(Builtin::Max, operand)
+    }
+
+    /// The lesser one.
+    pub fn min(operand: T) -> Self {
+        Self::builtin(Builtin::Min, operand)
+    }
+
+    /// `d`.
+    pub fn exchange(operand: T) -> Self {
+        Self::builtin(Builtin::Exchange, operand)
+    }
+
+    /// `new` if `v` is `expected`, else `v`.
+    pub fn compare_swap(expected: T, new: T) -> Self {
+        Self::builtin(Builtin::CompareSwap, new).with_second(expected)
+    }
+
+    /// Of a filter: whether `v` is `d`.
+    pub fn equal(operand: T) -> Self {
+        Self::builtin(Builtin::Equal, operand)
+    }
+
+    /// Of a filter: whether `v` is not `d`.
+    pub fn not_equal(operand: T) -> Self {
+        Self::builtin(Builtin::NotEqual, operand)
+    }
+
+    /// Of a filter: whether `v` is less than `d`.
+    pub fn less(operand: T) -> Self {
+        Self::builtin(Builtin::Less, operand)
+    }
+
+    /// Of a filter: whether `v` is greater than `d`.
+    pub fn greater(operand: T) -> Self {
+        Self::builtin(Builtin::Greater, operand)
+    }
+
+    fn builtin(function: Builtin, operand: T) -> Self {
+        Self::new(Function::Builtin(function), operand)
+    }
+
+    /// As the engine has it.
+    pub(crate) fn of_engine(self) -> operation::Lambda {
+        operation::Lambda {
+            function: self.function,
+            element: T::ELEMENT,
+            operand: self.operand.word(),
+            second: self.second.word(),
+        }
+    }
+}
+
+impl<T: Integer> Lambda<T> {
+    /// Bit by bit.
+    pub fn and(operand: T) -> Self {
+        Self::builtin(Builtin::And, operand)
+    }
+
+    /// Bit by bit.
+    pub fn or(operand: T) -> Self {
+        Self::builtin(Builtin::Or, operand)
+    }
+
+    /// Bit by bit.
+    pub fn xor(operand: T) -> Self {
+        Self::builtin(Builtin::Xor, operand)
+    }
+}
+
+/// What cannot be named outside, so that nobody else has numbers.
+pub(crate) mod sealed {
+    /// A number in a word.
+    pub trait Word: Sized {
+        /// The low bits of a word.
+        fn word(self) -> u64;
+
+        /// The number in the low bits of a word.
+        fn of_word(word: u64) -> Self;
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty, $element:ident, |$it:ident| $word:expr, |$in_word:ident| $number:expr;)*) => {$(
+        impl Number for $type {
+            const ELEMENT: Element = Element::$element;
+
+            fn bytes(numbers: &[Self]) -> Cow<'_, [u8]> {
+                if cfg!(target_endian = "little") {
+                    return zerocopy::IntoBytes::as_bytes(numbers).into();
+                }
+                numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+            }
+
+            fn of_bytes(bytes: &[u8]) -> Vec<Self> {
+                let (numbers, _) = bytes.as_chunks();
+                numbers.iter().map(|bytes| Self::from_le_bytes(*bytes)).collect()
+            }
+        }
+
+        impl sealed::Word for $type {
+            #[inline]
+            fn word(self) -> u64 {
+                let $it = self;
+                $word
+            }
+
+            #[inline]
+            fn of_word($in_word: u64) -> Self {
+                $number
+            }
+        }
+    )*};
+}
+
+numbers! {
+    u8, U8, |it| it.into(), |word| word as u8;
+    u16, U16, |it| it.into(), |word| word as u16;
+    u32, U32, |it| it.into(), |word| word as u32;
+    u64, U64, |it| it, |word| word;
+    i8, I8, |it| (it as u8).into(), |word| word as i8;
+    i16, I16, |it| (it as u16).into(), |word| word as i16;
+    i32, I32, |it| (it as u32).into(), |word| word as i32;
+    i64, I64, |it| it as u64, |word| word as i64;
+    f32, F32, |it| it.to_bits().into(), |word| f32::from_bits(word as u32);
+    f64, F64, |it| it.to_bits(), |word| f64::from_bits(word);
+}
+
+macro_rules! integers {
+    ($($type:ty)*) => {$(
+        impl Integer for $type {}
+    )*};
+}
+
+integers! { u8 u16 u32 u64 i8 i16 i32 i64 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn goes_both_ways<T: Number>(numbers: &[T]) {
+        assert_eq!(size_of::<T>(), T::ELEMENT.bytes());
+        for number in numbers {
+            assert_eq!(T::of_word(number.word()), *number);
+            let bits = T::ELEMENT.bytes() as u32 * 8;
+            assert!(bits == 64 || number.word() >> bits == 0, "{number:?}: low bits alone");
+            let bytes = T::bytes(std::slice::from_ref(number)).into_owned();
+            assert_eq!(bytes, number.word().to_le_bytes()[..T::ELEMENT.bytes()]);
+        }
+        let mut bytes = T::bytes(numbers).into_owned();
+        assert_eq!(T::of_bytes(&bytes), numbers);
+        bytes.truncate(bytes.len() - 1);
+        assert_eq!(T::of_bytes(&bytes), numbers[..numbers.len() - 1]);
+    }
+
+    #[test]
+    fn numbers_are_words_and_bytes_and_come_back() {
+        goes_both_ways(&[0u8, 1, u8::MAX]);
+        goes_both_ways(&[0u16, 1, 0x1234, u16::MAX]);
+        goes_both_ways(&[0u32, 0x1234_5678, u32::MAX]);
+        goes_both_ways(&[0u64, 0x1234_5678_9abc_def0, u64::MAX]);
+        goes_both_ways(&[0i8, -1, i8::MIN, i8::MAX]);
+        goes_both_ways(&[0i16, -1, i16::MIN, i16::MAX]);
+        goes_both_ways(&[0i32, -1, i32::MIN, i32::MAX]);
+        goes_both_ways(&[0i64, -1, i64::MIN, i64::MAX]);
+        goes_both_ways(&[0f32, -0.5, f32::MIN, f32::INFINITY]);
+        goes_both_ways(&[0f64, -0.5, f64::MIN, f64::INFINITY]);
+    }
+
+    #[test]
+    fn a_lambda_says_what_the_engine_is_to_do() {
+        let lambda = Lambda::compare_swap(-1i16, 7).of_engine();
+        assert_eq!(lambda.function, Function::Builtin(Builtin::CompareSwap));
+        assert_eq!((lambda.element, lambda.operand, lambda.second), (Element::I16, 7, 0xffff));
+        let lambda = Lambda::user(9, 1f64).of_engine();
+        assert_eq!((lambda.function, lambda.operand), (Function::User(9), 1f64.to_bits()));
+    }
+}

@@ -1,0 +1,207 @@
+//! A worker of kv-direct: a processor with a partition of its own, in the memory of the node's
+//! process.
+//!
+//! It WRITEs its replies, so where nodes have come back with other memory it begins anew over other
+//! connections, with the entries it had. In between it finishes what it has begun: entries outlive
+//! their worker only while no operation is under way.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use loch_engines::kv_direct::bucket::SLOTS;
+use loch_engines::kv_direct::memory::{LINE_BYTES, Line, Near};
+use loch_engines::kv_direct::storage::{Plan, Storage};
+use loch_engines::kv_direct::{Settings, Worker};
+use loch_engines::nessie_server::Turns;
+use loch_engines::region::TableEntry;
+use loch_fabric::FabricError;
+use zerocopy::FromZeros;
+
+use super::control::{Control, Next, Order};
+use super::ground::Ground;
+use super::housekeeper::Housekeeper;
+use super::{Station, WorkerError};
+use crate::limits::{PROCESSOR_IN_FLIGHT, WORKER_DRAIN, WORKER_TURNS};
+use crate::memory::{Direct, Memory, Parts};
+use crate::node::sessions::{End, Opened};
+use crate::served::direct::Partition;
+use crate::wire::Inspected;
+
+/// What goes from one worker to the next, which has other connections.
+type Entries = Storage<Near<Vec<Line>>>;
+
+/// What of the table a worker of kv-direct shares with others on its node.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub housekeeper: Arc<Housekeeper>,
+}
+
+impl Shared {
+    /// Of a table of a node.
+    pub fn new(entry: &TableEntry) -> Self {
+        let plan = plan_of(entry);
+        let pools = (0..entry.service.workers).map(|_| plan.pools()).collect();
+        Self { housekeeper: Arc::new(Housekeeper::new(pools)) }
+    }
+}
+
+/// Serves until it is told to end.
+pub(super) fn serve(
+    station: &Station,
+    ground: &impl Ground,
+    control: &mut Control,
+) -> Result<(), WorkerError> {
+    let slot = station.slot.expect("such a worker has a session slot");
+    let shared = station.direct.as_ref().expect("a table of kv-direct has a housekeeper");
+    let Some(mut memory) = control.memory() else { return Ok(()) };
+    let mut entries = no_entries(&memory, station, shared)?;
+    let mut first = true;
+    loop {
+        // Over a network that of the worker before is fenced first.
+        let Some(session) = control.wait_for(|| station.sessions.open_worker(slot)) else {
+            return Ok(());
+        };
+        let on = On { memory: &memory, station, shared, ground };
+        let served = on.serve(control, session, entries, &mut first);
+        // It has nothing in memory that anybody would have to clear up.
+        station.sessions.close_worker(session, End::Left);
+        ground.session_ended();
+        let next;
+        (next, entries) = served?;
+        match next {
+            Next::Attach(anew) => memory = anew,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// As [`Turns::turn`].
+fn turn(turns: &mut impl Turns) -> Result<bool, FabricError> {
+    match turns.turn() {
+        // It could not lease versions, and has begun nothing.
+        Err(
+            FabricError::Unreachable { .. }
+            | FabricError::Unattached { .. }
+            | FabricError::OutcomeUnknown { .. },
+        ) => Ok(false),
+        turned => turned,
+    }
+}
+
+fn no_entries(memory: &Memory, station: &Station, shared: &Shared) -> Result<Entries, WorkerError> {
+    let plan = plan_of(&memory.tables[station.table].entry);
+    // Fresh pages of the system are zeros, and it gives them when they are first used.
+    let lines = Line::new_vec_zeroed(plan.lines() as usize);
+    let lines = Near::new(lines.map_err(|_| WorkerError::NoMemory { lines: plan.lines() })?);
+    let pools = shared.housekeeper.pools(station.worker).clone();
+    Ok(Storage::new(lines, &plan, pools))
+}
+
+/// Where everything is in the memory of a table's workers.
+fn plan_of(entry: &TableEntry) -> Plan {
+    let partition = Partition::of(entry).expect("it was checked when it was read");
+    partition.plan(entry.geometry.value_bytes_max).expect("so was this")
+}
+
+fn direct<'a>(memory: &'a Memory, station: &Station) -> &'a Direct {
+    match &memory.tables[station.table].parts {
+        Parts::Direct(direct) => direct,
+        _ => unreachable!("a table of kv-direct"),
+    }
+}
+
+/// What a worker works on, until its nodes have other memory.
+struct On<'a, G> {
+    memory: &'a Arc<Memory>,
+    station: &'a Station,
+    shared: &'a Shared,
+    ground: &'a G,
+}
+
+impl<G: Ground> On<'_, G> {
+    /// Serves; what is next, and the partition.
+    fn serve(
+        &self,
+        control: &mut Control,
+        opened: Opened,
+        entries: Entries,
+        first: &mut bool,
+    ) -> Result<(Next, Entries), WorkerError> {
+        let Direct { partition: options, requests } = direct(self.memory, self.station);
+        let seed = self.memory.tables[self.station.table].entry.geometry.seed;
+        let settings = Settings {
+            in_flight: PROCESSOR_IN_FLIGHT,
+            out_of_order: options.out_of_order,
+            versions: options.versions,
+            ..Settings::default()
+        };
+        let (endpoint, mut ties) = self.ground.endpoint(self.memory, self.station.table, opened)?;
+        let id = self.station.id();
+        let worker = Worker::open(endpoint, requests, id, entries, (), seed, settings)?;
+        if std::mem::take(first) {
+            control.opened();
+        }
+        let next = {
+            let mut turns = worker.serve();
+            let (mut orders, mut busy_turns) = (Vec::new(), 0);
+            let next = loop {
+                let was_busy = turn(&mut turns)?;
+                self.ground.tend(&mut ties, worker.fabric());
+                self.tell_housekeeper(was_busy, &mut busy_turns);
+                if !was_busy && !orders.is_empty() {
+                    self.tell(worker.storage(), seed, &mut orders);
+                    worker.pause(false);
+                }
+                match control.after(was_busy) {
+                    Next::Turn => (),
+                    Next::Tell(order) => {
+                        orders.push(order);
+                        worker.pause(true);
+                    }
+                    next => break next,
+                }
+            };
+            worker.pause(true);
+            // Nothing new is begun, so that it comes to an end. Who is to stop waits no longer.
+            let begun = Instant::now();
+            let goes_on = || !control.failure().is_stopping() || begun.elapsed() < WORKER_DRAIN;
+            while turn(&mut turns)? && goes_on() {
+                self.ground.tend(&mut ties, worker.fabric());
+                self.shared.housekeeper.wake();
+            }
+            next
+        };
+        Ok((next, worker.into_parts().0))
+    }
+
+    /// Wakes the housekeeper after work, but not after each turn.
+    #[inline]
+    fn tell_housekeeper(&self, was_busy: bool, busy_turns: &mut u32) {
+        if was_busy {
+            *busy_turns += 1;
+        }
+        if *busy_turns >= WORKER_TURNS || (!was_busy && *busy_turns > 0) {
+            *busy_turns = 0;
+            self.shared.housekeeper.wake();
+        }
+    }
+
+    /// Tells what the partition has, while no operation is under way.
+    fn tell(&self, entries: &Entries, seed: u64, orders: &mut Vec<Order>) {
+        let report = {
+            let _held = self.shared.housekeeper.hold_off(self.station.worker);
+            entries.check(seed)
+        };
+        let plan = plan_of(&self.memory.tables[self.station.table].entry);
+        let index_bytes = u64::from(plan.buckets()) * LINE_BYTES as u64;
+        let told = Inspected {
+            slots: u64::from(plan.buckets()) * SLOTS as u64,
+            index_bytes,
+            data_bytes: report.bytes.saturating_sub(index_bytes),
+            entries: report.entries,
+            entry_bytes: report.item_bytes,
+            broken: report.broken,
+        };
+        orders.drain(..).for_each(|order| order.tell(told.clone()));
+    }
+}
