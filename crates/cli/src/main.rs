@@ -19,7 +19,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
-use commands::{check, completions, delete, doctor, get, put, serve, stats};
+use commands::{
+    check, completions, delete, doctor, filter, get, put, reduce, serve, stats, update,
+};
 use outcome::Answer;
 
 const EXAMPLES: &str = "\
@@ -52,6 +54,9 @@ enum Command {
     Put(put::PutArgs),
     Get(get::GetArgs),
     Delete(delete::DeleteArgs),
+    Update(update::UpdateArgs),
+    Reduce(reduce::ReduceArgs),
+    Filter(filter::FilterArgs),
     Stats(stats::StatsArgs),
     Check(check::CheckArgs),
     Doctor(doctor::DoctorArgs),
@@ -85,6 +90,9 @@ impl Command {
             Command::Put(_) => "put",
             Command::Get(_) => "get",
             Command::Delete(_) => "delete",
+            Command::Update(_) => "update",
+            Command::Reduce(_) => "reduce",
+            Command::Filter(_) => "filter",
             Command::Stats(_) => "stats",
             Command::Check(_) => "check",
             Command::Doctor(_) => "doctor",
@@ -100,6 +108,9 @@ impl Command {
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(&args),
             Command::Delete(args) => delete::run(&args),
+            Command::Update(args) => update::run(&args),
+            Command::Reduce(args) => reduce::run(&args),
+            Command::Filter(args) => filter::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Doctor(args) => doctor::run(args),

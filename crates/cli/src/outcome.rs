@@ -59,8 +59,9 @@ pub fn exit_code(error: &Error) -> u8 {
 /// Whether the call was wrong, whatever the state of the cluster.
 fn is_for_the_caller(error: &loch::Error) -> bool {
     use loch::Error::{
-        Config, KeyEmpty, KeyTooLong, NoSuchEngine, NoSuchTable, NotACounter, OutsideReservation,
-        ReadOnly, ValueTooLong,
+        Config, FunctionFailed, KeyEmpty, KeyTooLong, NoFunction, NoSuchEngine, NoSuchTable,
+        NoVersions, NotACounter, NotAVector, OtherEngine, OutsideReservation, ReadOnly,
+        UnfitFunction, ValueTooLong,
     };
     matches!(
         error,
@@ -69,6 +70,12 @@ fn is_for_the_caller(error: &loch::Error) -> bool {
             | ValueTooLong { .. }
             | OutsideReservation { .. }
             | NotACounter { .. }
+            | NotAVector { .. }
+            | UnfitFunction { .. }
+            | NoFunction { .. }
+            | FunctionFailed { .. }
+            | NoVersions { .. }
+            | OtherEngine { .. }
             | ReadOnly
             | NoSuchTable { .. }
             | NoSuchEngine { .. }

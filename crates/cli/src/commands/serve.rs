@@ -20,6 +20,7 @@ Examples:
   loch serve --name a --memory 4GiB --table sessions --table objects
   loch serve --config /etc/loch/a.toml        what a file says; flags override it
   loch serve --engine herd --workers 2        two threads serve a cache from their own memory
+  loch serve --engine kv-direct               a thread executes all operations, computations too
   loch serve --name a --socket /run/loch/a --cluster /run/loch/a,/run/loch/b
                                               one of two nodes; start the other with its own
                                               --name and --socket and the same --cluster
@@ -64,8 +65,8 @@ pub struct ServeArgs {
     /// What carries the verbs: shared memory, or RDMA [default: shm]
     #[arg(long)]
     fabric: Option<Fabric>,
-    /// Engine of the tables: nessie, nessie-server, nessie-hybrid, nessie-hybrid+, herd, pilaf
-    /// [default: nessie]
+    /// Engine of the tables: nessie, nessie-server, nessie-hybrid, nessie-hybrid+, herd, pilaf,
+    /// kv-direct [default: nessie]
     #[arg(long)]
     engine: Option<String>,
     /// Workers of each node for each table, in engines that have some [default: 1]

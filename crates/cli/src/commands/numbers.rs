@@ -1,0 +1,293 @@
+//! Numbers on the command line: what values of `loch update`, `loch reduce` and `loch filter` are
+//! made of, the functions that they are computed with, and how both are read and written.
+
+use std::io::{Read, Write};
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use loch::{Builtin, Function, Number};
+
+use crate::outcome::Usage;
+use crate::output;
+
+/// What numbers a value is made of.
+#[derive(Debug, Args)]
+pub struct NumberArgs {
+    /// What the value is made of, little-endian, one number after the other
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = Element::U64)]
+    pub element: Element,
+}
+
+/// The types of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Element {
+    U8,
+    U16,
+    U32,
+    U64,
+    I8,
+    I16,
+    I32,
+    I64,
+    F32,
+    F64,
+}
+
+/// An expression with the type of an element.
+macro_rules! with_element {
+    ($element:expr, $number:ident => $with:expr) => {{
+        macro_rules! with {
+            ($type:ty) => {{
+                type $number = $type;
+                $with
+            }};
+        }
+        match $element {
+            $crate::commands::numbers::Element::U8 => with!(u8),
+            $crate::commands::numbers::Element::U16 => with!(u16),
+            $crate::commands::numbers::Element::U32 => with!(u32),
+            $crate::commands::numbers::Element::U64 => with!(u64),
+            $crate::commands::numbers::Element::I8 => with!(i8),
+            $crate::commands::numbers::Element::I16 => with!(i16),
+            $crate::commands::numbers::Element::I32 => with!(i32),
+            $crate::commands::numbers::Element::I64 => with!(i64),
+            $crate::commands::numbers::Element::F32 => with!(f32),
+            $crate::commands::numbers::Element::F64 => with!(f64),
+        }
+    }};
+}
+pub(crate) use with_element;
+
+/// A number that people write.
+pub trait Written: Number {
+    /// Its type's name.
+    const NAME: &'static str;
+    /// The least one there is; of floats minus infinity.
+    const LEAST: Self;
+    /// The greatest one there is; of floats infinity.
+    const GREATEST: Self;
+    /// 0.
+    const ZERO: Self;
+    /// All bits set.
+    fn all_bits() -> Self;
+    /// Reads one: decimal, or with 0x hexadecimal.
+    fn of_text(text: &str) -> Option<Self>;
+}
+
+macro_rules! written {
+    (
+        $($type:ident: $least:expr, $greatest:expr, $zero:expr, $bits:expr, |$text:ident| $hex:expr;)*
+    ) => {$(
+        impl Written for $type {
+            const NAME: &'static str = stringify!($type);
+            const LEAST: Self = $least;
+            const GREATEST: Self = $greatest;
+            const ZERO: Self = $zero;
+
+            fn all_bits() -> Self {
+                $bits
+            }
+
+            fn of_text($text: &str) -> Option<Self> {
+                $text.parse().ok().or_else(|| $hex)
+            }
+        }
+    )*};
+}
+
+/// A hexadecimal number with 0x before it.
+fn of_hex<T: TryFrom<u64>>(text: &str) -> Option<T> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()?.try_into().ok()
+}
+
+written! {
+    u8: u8::MIN, u8::MAX, 0, !0, |text| of_hex(text);
+    u16: u16::MIN, u16::MAX, 0, !0, |text| of_hex(text);
+    u32: u32::MIN, u32::MAX, 0, !0, |text| of_hex(text);
+    u64: u64::MIN, u64::MAX, 0, !0, |text| of_hex(text);
+    i8: i8::MIN, i8::MAX, 0, !0, |text| of_hex(text);
+    i16: i16::MIN, i16::MAX, 0, !0, |text| of_hex(text);
+    i32: i32::MIN, i32::MAX, 0, !0, |text| of_hex(text);
+    i64: i64::MIN, i64::MAX, 0, !0, |text| of_hex(text);
+    f32: f32::NEG_INFINITY, f32::INFINITY, 0.0, f32::from_bits(!0), |_text| None;
+    f64: f64::NEG_INFINITY, f64::INFINITY, 0.0, f64::from_bits(!0), |_text| None;
+}
+
+/// Reads a number.
+///
+/// # Errors
+/// [`Usage`] says what it may be.
+pub fn number<T: Written>(text: &str) -> Result<T, Usage> {
+    T::of_text(text.trim()).ok_or_else(|| {
+        Usage(format!(
+            "{text:?} is no {}: write a number from {} to {}, or choose another --element",
+            T::NAME,
+            T::LEAST,
+            T::GREATEST
+        ))
+    })
+}
+
+/// Characters of standard input for each number, at most.
+const CHARS_MAX: u64 = 64;
+
+/// The numbers of standard input, as many as a value can have: separated by blanks or line ends, or
+/// `raw`.
+pub fn of_stdin<T: Written>(raw: bool, value_bytes_max: u64) -> Result<Vec<T>> {
+    let numbers_max = value_bytes_max / size_of::<T>() as u64;
+    let bytes_a_number = if raw { size_of::<T>() as u64 } else { CHARS_MAX };
+    let bytes_max = numbers_max.saturating_mul(bytes_a_number);
+    let mut bytes = Vec::new();
+    std::io::stdin()
+        .lock()
+        .take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .context("cannot read numbers from standard input")?;
+    let is_whole = bytes.len() as u64 <= bytes_max;
+    let is_cut = raw && !bytes.len().is_multiple_of(size_of::<T>());
+    let numbers = match raw {
+        _ if !is_whole => Vec::new(),
+        _ if is_cut => {
+            let (bytes, name) = (bytes.len(), T::NAME);
+            let what = format!("standard input has {bytes} bytes: with --raw it is whole {name}s");
+            return Err(Usage(what).into());
+        }
+        true => T::of_bytes(&bytes),
+        false => {
+            let text = String::from_utf8_lossy(&bytes);
+            text.split_ascii_whitespace().map(number).collect::<Result<Vec<T>, Usage>>()?
+        }
+    };
+    if is_whole && numbers.len() as u64 <= numbers_max {
+        return Ok(numbers);
+    }
+    Err(Usage(format!(
+        "standard input has more than the {numbers_max} numbers that a value of the table can have: \
+         declare the table with a larger value_max"
+    ))
+    .into())
+}
+
+/// Writes numbers to standard output: one a line, or `raw`.
+pub fn write<T: Written>(numbers: &[T], raw: bool) -> Result<()> {
+    if raw {
+        return output::write(&T::bytes(numbers));
+    }
+    let mut lines = Vec::new();
+    for number in numbers {
+        writeln!(lines, "{number}").expect("a vector has room");
+    }
+    output::write(&lines)
+}
+
+/// A function, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named(pub Function);
+
+const USER: &str = "user:";
+
+/// The names of functions.
+const NAMES: [(&str, Builtin); 15] = [
+    ("add", Builtin::Add),
+    ("saturating-add", Builtin::SaturatingAdd),
+    ("subtract", Builtin::Subtract),
+    ("saturating-subtract", Builtin::SaturatingSubtract),
+    ("max", Builtin::Max),
+    ("min", Builtin::Min),
+    ("and", Builtin::And),
+    ("or", Builtin::Or),
+    ("xor", Builtin::Xor),
+    ("exchange", Builtin::Exchange),
+    ("compare-swap", Builtin::CompareSwap),
+    ("equal", Builtin::Equal),
+    ("not-equal", Builtin::NotEqual),
+    ("less", Builtin::Less),
+    ("greater", Builtin::Greater),
+];
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(number) = text.strip_prefix(USER).and_then(|number| number.parse().ok()) {
+            return Ok(Self(Function::User(number)));
+        }
+        let known = NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, function)| Self(Function::Builtin(*function))).ok_or_else(|| {
+            let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
+            format!(
+                "there are {}, and {USER}NUMBER for a function that the table was declared with",
+                names.join(", ")
+            )
+        })
+    }
+}
+
+impl Named {
+    /// What changes nothing when it is the operand, where there is such a number: with what a
+    /// reduction begins.
+    pub fn neutral<T: Written>(self) -> Option<T> {
+        let Function::Builtin(function) = self.0 else { return None };
+        Some(match function {
+            Builtin::Add
+            | Builtin::SaturatingAdd
+            | Builtin::Subtract
+            | Builtin::SaturatingSubtract
+            | Builtin::Or
+            | Builtin::Xor => T::ZERO,
+            Builtin::Max => T::LEAST,
+            Builtin::Min => T::GREATEST,
+            Builtin::And => T::all_bits(),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        assert_eq!(number::<u16>(" 0xff00 ").unwrap(), 0xff00);
+        assert_eq!(number::<i8>("-128").unwrap(), i8::MIN);
+        assert_eq!(number::<f64>("-1.5e3").unwrap(), -1500.0);
+        for (error, words) in [
+            (number::<u8>("256").unwrap_err(), "from 0 to 255"),
+            (number::<i8>("0xff").unwrap_err(), "from -128 to 127"),
+            (number::<u64>("1.5").unwrap_err(), "--element"),
+            (number::<f32>("x").unwrap_err(), "\"x\" is no f32"),
+        ] {
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn functions_have_names() {
+        assert_eq!("max".parse(), Ok(Named(Function::Builtin(Builtin::Max))));
+        assert_eq!("user:7".parse(), Ok(Named(Function::User(7))));
+        for wrong in ["maximum", "user:", "user:65536", ""] {
+            assert!(wrong.parse::<Named>().unwrap_err().contains("saturating-add"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_reduction_begins_with_what_changes_nothing() {
+        let neutral = |name: &str| name.parse::<Named>().unwrap().neutral::<i16>();
+        assert_eq!(neutral("add"), Some(0));
+        assert_eq!(neutral("max"), Some(i16::MIN));
+        assert_eq!(neutral("and"), Some(-1));
+        assert_eq!(neutral("exchange"), None);
+        assert_eq!(neutral("user:1"), None);
+    }
+
+    #[test]
+    fn every_element_is_the_type_of_its_name() {
+        for element in Element::value_variants() {
+            let name = element.to_possible_value().unwrap().get_name().to_owned();
+            let named = with_element!(*element, T => <T as Written>::NAME);
+            assert_eq!(name, named);
+        }
+    }
+}
