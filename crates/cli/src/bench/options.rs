@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use loch::CacheLimits;
+use loch::limits::BATCH_DEFAULT;
 use loch_engines::limits::{NODES_MAX, WINDOW_MAX, WORKERS_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -161,6 +162,15 @@ pub struct ServerOptions {
     #[arg(long)]
     #[arg(hide_short_help = true)]
     pub dedicated: bool,
+    /// Operations that a client of kv-direct packs into one packet, at most; 1: none
+    #[arg(long, value_name = "N", default_value_t = BATCH_DEFAULT)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub batch: usize,
+    /// Workers of kv-direct execute operations that wait for none before them on the same key out of
+    /// their order; off: all wait for such a one
+    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on")]
+    #[arg(hide_short_help = true)]
+    pub out_of_order: Switch,
     /// Hosts without a node that run all clients, with --fabric sim and --engine herd, farm-em,
     /// farm-em-var or one of echo; 0: clients run on the nodes' hosts
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -184,6 +194,14 @@ impl ServerOptions {
                 "--dedicated: there are no workers that could sleep: add an engine that has workers, \
                  such as nessie-server, on another fabric than sim, or drop it",
             ));
+        }
+        let is_tuned = self.batch != BATCH_DEFAULT || self.out_of_order == Switch::Off;
+        if is_tuned && !spec.engines.contains(&Engine::KvDirect) {
+            let option = if self.batch != BATCH_DEFAULT { "--batch" } else { "--out-of-order" };
+            return Err(BenchError::usage(format!(
+                "{option}: none of these engines has packets of operations: add --engine kv-direct, \
+                 or drop it"
+            )));
         }
         if self.client_hosts > 0 && spec.fabric != Fabric::Sim {
             return Err(BenchError::usage(
@@ -315,8 +333,11 @@ mod tests {
     #[test]
     fn workers_are_simulated_and_client_hosts_are_herds() {
         let line = "--fabric sim --engine herd --workers 6 --window 4 --client-hosts 17";
-        let expected =
-            ServerOptions { workers: 6, window: Some(4), dedicated: false, client_hosts: 17 };
+        let default = spec("").unwrap().servers;
+        let expected = ServerOptions { workers: 6, window: Some(4), client_hosts: 17, ..default };
+        assert_eq!(spec(line).unwrap().servers, expected);
+        let line = "--engine kv-direct --batch 1 --out-of-order off";
+        let expected = ServerOptions { batch: 1, out_of_order: Switch::Off, ..default };
         assert_eq!(spec(line).unwrap().servers, expected);
         for (line, option, way_out) in [
             ("--workers 2", "--workers", "nessie-server"),
@@ -326,6 +347,8 @@ mod tests {
             ("--fabric sim --engine herd,pilaf --workers 2", "--workers", "pilaf"),
             ("--fabric sim --workers 0", "--workers", "1.."),
             ("--dedicated", "--dedicated", "nessie-server"),
+            ("--batch 4", "--batch", "--engine kv-direct"),
+            ("--out-of-order off", "--out-of-order", "--engine kv-direct"),
             ("--fabric sim --engine herd --dedicated", "--dedicated", "drop it"),
             ("--fabric sim --window 257", "--window", "256"),
             ("--fabric sim --client-hosts 1", "--client-hosts", "--engine herd"),

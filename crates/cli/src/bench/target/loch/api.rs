@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use loch::lanes::{self, block_on};
-use loch::{CacheLimits, Cluster, Error, Table, VerbCount};
+use loch::{Cluster, ConnectOptions, Error, Table, VerbCount};
 
 use super::client::{LOAD_BATCH, LOAD_LANES_MIN, Lane, connect_options, time_every};
 use super::{Homes, TABLE, traffic};
@@ -25,7 +25,7 @@ pub struct Client {
     /// The sockets of all nodes that it may attach to.
     sockets: Vec<PathBuf>,
     homes: Homes,
-    cache: CacheLimits,
+    options: ConnectOptions,
     lanes: usize,
     time_every: u32,
     /// Why the last operation that was refused in a run was.
@@ -41,14 +41,14 @@ impl Client {
         client: u32,
     ) -> Result<Self, TargetError> {
         let homes = Homes::of(endpoint, spec, client);
-        let cache = spec.table.cache_limits();
+        let options = connect_options(spec);
         let name = spec.attach.as_ref().map_or(TABLE, |attach| &attach.table);
-        let table = open(&endpoint.paths[homes.home], name, cache);
+        let table = open(&endpoint.paths[homes.home], name, &options);
         let table = table.map_err(lost(engine, "connect"))?;
         let sockets = endpoint.paths.clone();
         let time_every = if spec.fabric == Fabric::Verbs { 1 } else { time_every(spec) };
         let (lanes, refusal) = (spec.lanes, None);
-        Ok(Client { engine, table, sockets, homes, cache, lanes, time_every, refusal })
+        Ok(Client { engine, table, sockets, homes, options, lanes, time_every, refusal })
     }
 
     /// Does the operations of `run` in all lanes, and adds up what they send if there is a sum.
@@ -74,7 +74,7 @@ impl Target for Client {
         let lanes = self.lanes.max(LOAD_LANES_MIN);
         for (node, part) in self.homes.parts(records) {
             let elsewhere = (node != self.homes.home)
-                .then(|| open(&self.sockets[node], self.table.name(), self.cache))
+                .then(|| open(&self.sockets[node], self.table.name(), &self.options))
                 .transpose()
                 .map_err(lost(self.engine, "open the table"))?;
             let table = elsewhere.as_ref().unwrap_or(&self.table);
@@ -114,8 +114,8 @@ impl Target for Client {
     }
 }
 
-fn open(socket: &PathBuf, table: &str, cache: CacheLimits) -> Result<Table, Error> {
-    Cluster::connect_with(socket, connect_options(cache))?.table(table)
+fn open(socket: &PathBuf, table: &str, options: &ConnectOptions) -> Result<Table, Error> {
+    Cluster::connect_with(socket, options.clone())?.table(table)
 }
 
 fn lost(engine: Engine, action: &'static str) -> impl Fn(Error) -> TargetError {

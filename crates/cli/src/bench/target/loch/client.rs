@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use loch::lanes::{self, block_on};
-use loch::{CacheLimits, Cluster, ConnectOptions, Table};
+use loch::{Cluster, ConnectOptions, Table};
 use loch_engines::EngineError;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{self, published};
@@ -47,12 +47,13 @@ pub fn time_every(spec: &Spec) -> u32 {
 }
 
 /// How the bench's clients attach.
-pub fn connect_options(cache: CacheLimits) -> ConnectOptions {
+pub fn connect_options(spec: &Spec) -> ConnectOptions {
     ConnectOptions {
         connect_timeout: CONNECT_LIMIT,
         operation_timeout: OPERATION_LIMIT,
         populate: true,
-        cache,
+        cache: spec.table.cache_limits(),
+        batch: spec.servers.batch,
         ..ConnectOptions::default()
     }
 }
@@ -114,8 +115,7 @@ impl<S: Below> Client<S> {
         };
         let homes = Homes::of(endpoint, spec, client);
         let socket = &endpoint.paths[homes.home];
-        let options = connect_options(spec.table.cache_limits());
-        let cluster = Cluster::connect_with(socket, options).map_err(lost)?;
+        let cluster = Cluster::connect_with(socket, connect_options(spec)).map_err(lost)?;
         let table = cluster.table(TABLE).map_err(lost)?;
         Ok(Client {
             engine,

@@ -8,7 +8,9 @@
 
 use std::path::Path;
 
-use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
+use loch::limits::{
+    DATA_TABLE_BYTES_MAX, NODES_MAX, PACKET_BYTES_DEFAULT, SESSIONS_DEFAULT, SESSIONS_MAX,
+};
 use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, WorkersConfig};
 use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::dte::head_bytes;
@@ -35,6 +37,9 @@ const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
 /// Values of herd and pilaf lie in blocks of other lengths, and not all nodes have equally many: so
 /// they get so many times what nessie needs.
 const OWN_LAYOUT_TIMES: u64 = 4;
+/// Keys and values take this share of the memory of kv-direct: half of it is index, slabs are powers of
+/// two, and partitions are not even.
+const DIRECT_UTILISATION: f64 = 0.2;
 /// What a table's requests have room for at the least, and how many are under way, unless declared
 /// otherwise; and the replies that a client waits for at a time.
 const REQUEST_KEY_BYTES: u64 = 256;
@@ -60,10 +65,15 @@ pub fn node_configs(
     let serves = engine.serves();
     let memory = SESSIONS_OFFSET
         + u64::from(sessions + 1) * SESSION_BYTES
-        + table_bytes.saturating_mul(if engine.has_own_layout() { OWN_LAYOUT_TIMES } else { 1 })
-        + if serves { 2 * requests_bytes(spec)? } else { 0 }
+        + match engine {
+            Engine::KvDirect => direct_bytes_a_node(spec),
+            engine if engine.has_own_layout() => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
+            _ => table_bytes,
+        }
+        + if serves { 2 * requests_bytes(engine, spec)? } else { 0 }
         + 16 * TABLE_ALIGN_BYTES;
     let published = engine == Engine::NessiePublished;
+    let direct = engine == Engine::KvDirect;
     let table = TableConfig {
         name: TABLE.into(),
         engine: engine.of_tables().into(),
@@ -71,7 +81,8 @@ pub fn node_configs(
         previous_versions: published.then_some(spec.table.previous_versions.into()),
         memory: None,
         // HERD's own rule knows best what a cache needs.
-        index_slots: Some(index_slots).filter(|_| engine != Engine::Herd),
+        index_slots: Some(index_slots).filter(|_| engine != Engine::Herd && !direct),
+        out_of_order: direct.then_some(spec.servers.out_of_order.into()),
         workers: serves.then_some(spec.servers.workers),
         window: spec.servers.window.filter(|_| serves),
         sessions: serves.then(|| table_sessions(spec)),
@@ -224,12 +235,19 @@ fn table_bytes(index_slots: u64, data_bytes: u64) -> u64 {
     index_slots * 8 * 17 / 16 + data_bytes + data_bytes / CHUNK_BYTES * 8
 }
 
+/// Bytes of a node's indexes and slabs of kv-direct.
+fn direct_bytes_a_node(spec: &Spec) -> u64 {
+    let bytes = spec.data_bytes().div_ceil(spec.nodes.into());
+    (bytes as f64 / DIRECT_UTILISATION) as u64 + HEADROOM_BYTES
+}
+
 /// Bytes of a node's requests, which may take no more than half of its table.
-fn requests_bytes(spec: &Spec) -> Result<u64, TargetError> {
+fn requests_bytes(engine: Engine, spec: &Spec) -> Result<u64, TargetError> {
     let impossible =
         |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
     let key_bytes = REQUEST_KEY_BYTES.max(spec.key_size as u64);
-    let value_bytes = spec.value_size as u64;
+    let packet_bytes = if engine == Engine::KvDirect { PACKET_BYTES_DEFAULT } else { 0 };
+    let value_bytes = packet_bytes.max(spec.value_size as u64);
     let service = Service {
         workers: spec.servers.workers,
         window: spec.servers.window.unwrap_or(WINDOW_DEFAULT),
