@@ -60,6 +60,7 @@ pub mod operation;
 pub mod packet;
 mod packing;
 pub mod processor;
+#[cfg(test)]
 mod reference;
 pub mod slab;
 pub mod station;
@@ -67,7 +68,6 @@ pub mod storage;
 pub mod timed;
 pub mod vector;
 mod worker;
-#[cfg(test)]
 
 pub use client::{Access, Client};
 pub use processor::{Counts, Settings};
