@@ -12,10 +12,11 @@
 //!    operations may be at the halves of one line: a write of half a line leaves the other as it is
 //!    then, and a read that looks at one half may find anything in the other.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::ops::DerefMut;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use loch_fabric::prefetch_read;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -165,7 +166,7 @@ pub trait HostMemory {
 #[derive(Debug)]
 pub struct Near<M> {
     lines: RefCell<M>,
-    counts: Cell<Counts>,
+    counts: RefCell<Counts>,
 }
 
 impl<M: DerefMut<Target = [Line]>> Near<M> {
@@ -175,14 +176,38 @@ impl<M: DerefMut<Target = [Line]>> Near<M> {
     /// If they are 2^32 or more.
     pub fn new(lines: M) -> Self {
         assert!(u32::try_from(lines.len()).is_ok(), "a processor has less than 2^32 lines");
-        Self { lines: RefCell::new(lines), counts: Cell::default() }
+        Self { lines: RefCell::new(lines), counts: RefCell::default() }
     }
 
     #[inline(always)]
     fn count(&self, count: impl FnOnce(&mut Counts)) {
-        let mut counts = self.counts.get();
-        count(&mut counts);
-        self.counts.set(counts);
+        count(&mut self.counts.borrow_mut());
+    }
+}
+
+/// A line's read under way: its first poll posts it, its second takes the line. By hand, because it is
+/// on the path of every operation, and what three `async fn` of each other make of it takes twice as
+/// many instructions.
+struct ReadLine<'a, M> {
+    memory: &'a Near<M>,
+    purpose: Purpose,
+    at: u32,
+    is_posted: bool,
+}
+
+impl<M: DerefMut<Target = [Line]>> Future for ReadLine<'_, M> {
+    type Output = Line;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Line> {
+        let line = &self.memory.lines.borrow()[self.at as usize];
+        if self.is_posted {
+            return Poll::Ready(*line);
+        }
+        self.is_posted = true;
+        self.memory.count(|counts| counts.read(self.purpose, 1));
+        prefetch_read(line);
+        Poll::Pending
     }
 }
 
@@ -203,11 +228,8 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
     }
 
     #[inline(always)]
-    async fn read_line(&self, purpose: Purpose, at: u32) -> Line {
-        self.count(|counts| counts.read(purpose, 1));
-        prefetch_read(&self.lines.borrow()[at as usize]);
-        posted().await;
-        self.lines.borrow()[at as usize]
+    fn read_line(&self, purpose: Purpose, at: u32) -> impl Future<Output = Line> {
+        ReadLine { memory: self, purpose, at, is_posted: false }
     }
 
     #[inline(always)]
@@ -242,7 +264,7 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
     }
 
     fn counts(&self) -> Counts {
-        self.counts.get()
+        *self.counts.borrow()
     }
 
     fn peek(&self, at: u32) -> Line {
