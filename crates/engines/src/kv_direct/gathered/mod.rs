@@ -3,14 +3,14 @@
 //!
 //! PCIe carries 64-byte payloads in TLPs of 90 bytes, and tags end before its bandwidth does. So here
 //! the processor's accesses are collected, up to 256 of them, and their addresses go to a *request
-//! queue* in host memory in one DMA; a thread of the host, the *helper*, makes the accesses, puts what
+//! queue* in host memory in one DMA; a thread of the host, the *gatherer*, makes the accesses, puts what
 //! it read into a *response queue* and rings the card's doorbell; and the processor fetches all of it
 //! in one DMA, in TLPs of 256 bytes. That is up to 1.8 × the throughput, for 20 times the latency and
 //! some of the host's cores.
 //!
 //! [`Gathered`] is a [`HostMemory`] like any other, so that the processor runs on it unchanged; only
-//! that it needs thousands of accesses under way to be as fast as it can. [`Helpers`] is what it
-//! shares with the host's threads, each of which calls [`Helpers::turn`] for its own helper. What
+//! that it needs thousands of accesses under way to be as fast as it can. [`Gatherers`] is what it
+//! shares with the host's threads, each of which calls [`Gatherers::turn`] for its own gatherer. What
 //! travelling costs is what a [`Courier`] says: between threads of one host, nothing.
 //!
 //! # Who carries a batch
@@ -19,12 +19,12 @@
 //! polled until it is over: were it dropped, those that it carries would wait for ever.
 //!
 //! # Invariants
-//! 1. The batches of one helper are queued in the order in which they were opened, also if a later one
-//!    travels faster; a helper carries them out in that order, and the accesses of a batch in theirs.
+//! 1. The batches of one gatherer are queued in the order in which they were opened, also if a later one
+//!    travels faster; a gatherer carries them out in that order, and the accesses of a batch in theirs.
 //! 2. A write is over when its batch is queued, a read when its batch is back. With 1, a read that was
 //!    posted later comes after the write (invariant 1 of [`memory`](super::memory)).
 
-mod helpers;
+mod gatherers;
 #[cfg(test)]
 mod tests;
 
@@ -37,8 +37,8 @@ use std::task::{Context, Poll, Waker};
 
 use loch_fabric::lanes;
 
-pub use self::helpers::{Batch, Helpers, STRIPE_LINES};
-use self::helpers::{Kind, Request};
+pub use self::gatherers::{Batch, Gatherers, STRIPE_LINES};
+use self::gatherers::{Kind, Request};
 use super::memory::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
 /// Accesses of a full batch (kv-direct §6.1).
@@ -131,7 +131,7 @@ struct Open {
     answer_lines: usize,
 }
 
-/// The card's side of a helper.
+/// The card's side of a gatherer.
 #[derive(Debug, Default)]
 struct Side {
     open: RefCell<Option<Open>>,
@@ -155,17 +155,17 @@ pub struct Carried {
     pub fetched_bytes: u64,
 }
 
-/// Host memory that helpers access.
+/// Host memory that gatherers access.
 ///
 /// ```
-/// use loch_engines::kv_direct::gathered::{Gathered, Helpers, OneHost};
+/// use loch_engines::kv_direct::gathered::{Gathered, Gatherers, OneHost};
 /// use loch_engines::kv_direct::memory::{HostMemory, Line, Purpose};
 /// # use loch_fabric::lanes::block_on;
-/// let helpers = Helpers::new(1024, 1);
-/// let memory = Gathered::new(helpers.clone(), OneHost { turns: 1 });
-/// let helper = std::thread::spawn(move || {
-///     while std::sync::Arc::strong_count(&helpers) > 1 {
-///         helpers.turn(0);
+/// let gatherers = Gatherers::new(1024, 1);
+/// let memory = Gathered::new(gatherers.clone(), OneHost { turns: 1 });
+/// let gatherer = std::thread::spawn(move || {
+///     while std::sync::Arc::strong_count(&gatherers) > 1 {
+///         gatherers.turn(0);
 ///     }
 /// });
 /// block_on(async {
@@ -173,11 +173,11 @@ pub struct Carried {
 ///     assert_eq!(memory.read_line(Purpose::Index, 3).await, Line([7; 64]));
 /// });
 /// drop(memory);
-/// helper.join().unwrap();
+/// gatherer.join().unwrap();
 /// ```
 #[derive(Debug)]
 pub struct Gathered<C> {
-    helpers: Arc<Helpers>,
+    gatherers: Arc<Gatherers>,
     courier: C,
     sides: Vec<Side>,
     accesses_max: usize,
@@ -186,11 +186,11 @@ pub struct Gathered<C> {
 }
 
 impl<C: Courier> Gathered<C> {
-    /// The lines of these helpers, whose threads take turns.
-    pub fn new(helpers: Arc<Helpers>, courier: C) -> Self {
-        let sides = (0..helpers.len()).map(|_| Side::default()).collect();
+    /// The lines of these gatherers, whose threads take turns.
+    pub fn new(gatherers: Arc<Gatherers>, courier: C) -> Self {
+        let sides = (0..gatherers.len()).map(|_| Side::default()).collect();
         let (counts, carried) = (Cell::default(), Cell::default());
-        Self { helpers, courier, sides, accesses_max: BATCH_ACCESSES, counts, carried }
+        Self { gatherers, courier, sides, accesses_max: BATCH_ACCESSES, counts, carried }
     }
 
     /// With batches of so many accesses.
@@ -213,10 +213,15 @@ impl<C: Courier> Gathered<C> {
         self.counts.set(counts);
     }
 
-    /// Adds a request to the open batch of a helper: its journey, its place in the answer, and whether
+    /// Adds a request to the open batch of a gatherer: its journey, its place in the answer, and whether
     /// it opened the batch.
-    fn add(&self, helper: usize, request: Request, written: &[Line]) -> (Rc<Journey>, usize, bool) {
-        let side = &self.sides[helper];
+    fn add(
+        &self,
+        gatherer: usize,
+        request: Request,
+        written: &[Line],
+    ) -> (Rc<Journey>, usize, bool) {
+        let side = &self.sides[gatherer];
         let mut open = side.open.borrow_mut();
         let is_first = open.is_none();
         let open = open.get_or_insert_with(|| {
@@ -238,21 +243,21 @@ impl<C: Courier> Gathered<C> {
         (open.journey.clone(), place, is_first)
     }
 
-    fn is_full(&self, helper: usize) -> bool {
-        let open = self.sides[helper].open.borrow();
+    fn is_full(&self, gatherer: usize) -> bool {
+        let open = self.sides[gatherer].open.borrow();
         open.as_ref().is_some_and(|open| open.batch.requests.len() >= self.accesses_max)
     }
 
-    /// Makes an access to lines of one helper; its journey, and its place in the answer.
+    /// Makes an access to lines of one gatherer; its journey, and its place in the answer.
     async fn access(
         &self,
-        helper: usize,
+        gatherer: usize,
         request: Request,
         written: &[Line],
     ) -> (Rc<Journey>, usize) {
-        let (journey, place, is_first) = self.add(helper, request, written);
-        if self.is_full(helper) {
-            self.carry(helper).await;
+        let (journey, place, is_first) = self.add(gatherer, request, written);
+        if self.is_full(gatherer) {
+            self.carry(gatherer).await;
         } else if is_first {
             let mut linger = pin!(self.courier.linger());
             let wait = |context: &mut Context<'_>| match journey.poll(Stage::Closed, context) {
@@ -261,7 +266,7 @@ impl<C: Courier> Gathered<C> {
             };
             poll_fn(wait).await;
             if journey.stage.get() == Stage::Open {
-                self.carry(helper).await;
+                self.carry(gatherer).await;
             }
         }
         let over = if request.kind == Kind::Read { Stage::Back } else { Stage::Queued };
@@ -269,9 +274,9 @@ impl<C: Courier> Gathered<C> {
         (journey, place)
     }
 
-    /// Takes the open batch of a helper to the host and back.
-    async fn carry(&self, helper: usize) {
-        let side = &self.sides[helper];
+    /// Takes the open batch of a gatherer to the host and back.
+    async fn carry(&self, gatherer: usize) {
+        let side = &self.sides[gatherer];
         let Some(Open { batch, journey, .. }) = side.open.take() else { return };
         let (number, answer_bytes) = (batch.number, batch.answer_bytes());
         let mut carried = self.carried.get();
@@ -283,11 +288,12 @@ impl<C: Courier> Gathered<C> {
         journey.reach(Stage::Closed);
         self.courier.send(batch.request_bytes()).await;
         poll_fn(|context| self.poll_turn(side, number, context)).await;
-        self.helpers.queue(helper, batch);
+        self.gatherers.queue(gatherer, batch);
         side.queued.set(number + 1);
         std::mem::take(&mut *side.waiting.borrow_mut()).into_iter().for_each(Waker::wake);
         journey.reach(Stage::Queued);
-        let answer = |context: &mut Context<'_>| self.helpers.poll_answer(helper, number, context);
+        let answer =
+            |context: &mut Context<'_>| self.gatherers.poll_answer(gatherer, number, context);
         let batch = poll_fn(answer).await;
         self.courier.fetch(answer_bytes).await;
         *journey.lines.borrow_mut() = batch.lines;
@@ -307,32 +313,32 @@ impl<C: Courier> Gathered<C> {
     }
 
     async fn read_part(&self, at: u32, into: &mut [Line]) {
-        let (helper, own, _) = self.helpers.place(at);
+        let (gatherer, own, _) = self.gatherers.place(at);
         let request = Request { kind: Kind::Read, at: own, lines: into.len() as u32 };
-        let (journey, place) = self.access(helper, request, &[]).await;
+        let (journey, place) = self.access(gatherer, request, &[]).await;
         into.copy_from_slice(&journey.lines.borrow()[place..place + into.len()]);
     }
 
     async fn write_part(&self, at: u32, from: &[Line]) {
-        let (helper, own, _) = self.helpers.place(at);
+        let (gatherer, own, _) = self.gatherers.place(at);
         let request = Request { kind: Kind::Write, at: own, lines: from.len() as u32 };
-        self.access(helper, request, from).await;
+        self.access(gatherer, request, from).await;
     }
 
     fn check(&self, at: u32, lines: usize) {
         let end = at as usize + lines;
-        assert!(end <= self.helpers.lines() as usize, "there is no line {end}");
+        assert!(end <= self.gatherers.lines() as usize, "there is no line {end}");
     }
 
     /// How many of `lines` lines from `at` on are in one stripe.
     fn part(&self, at: u32, lines: usize) -> usize {
-        lines.min(self.helpers.place(at).2 as usize)
+        lines.min(self.gatherers.place(at).2 as usize)
     }
 }
 
 impl<C: Courier> HostMemory for Gathered<C> {
     fn lines(&self) -> u32 {
-        self.helpers.lines()
+        self.gatherers.lines()
     }
 
     async fn read_line(&self, purpose: Purpose, at: u32) -> Line {
@@ -352,11 +358,11 @@ impl<C: Courier> HostMemory for Gathered<C> {
     async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
         self.check(half / 2, 1);
         self.count(|counts| counts.wrote(purpose, 1));
-        let (helper, own, _) = self.helpers.place(half / 2);
+        let (gatherer, own, _) = self.gatherers.place(half / 2);
         let request = Request { kind: Kind::WriteHalf(half as usize % 2), at: own, lines: 1 };
         let mut line = Line::ZERO;
         line.0[..HALF_BYTES].copy_from_slice(bytes);
-        self.access(helper, request, &[line]).await;
+        self.access(gatherer, request, &[line]).await;
     }
 
     async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
@@ -392,10 +398,10 @@ impl<C: Courier> HostMemory for Gathered<C> {
 
     fn peek(&self, at: u32) -> Line {
         self.check(at, 1);
-        self.helpers.peek(at)
+        self.gatherers.peek(at)
     }
 
-    /// Free slabs travel by themselves, as they do without helpers.
+    /// Free slabs travel by themselves, as they do without gatherers.
     async fn exchange(&self, is_write: bool, lines: usize) {
         let purpose = Purpose::Slabs;
         self.count(|counts| match is_write {

@@ -1,4 +1,4 @@
-//! Random interleavings of accesses, couriers and helpers.
+//! Random interleavings of accesses, couriers and gatherers.
 
 use std::cell::Cell;
 
@@ -24,22 +24,22 @@ impl Courier for Jittery {
     }
 }
 
-/// Lets helpers take their turns at random, until `ended`.
-async fn help(helpers: &Helpers, random: &Random, ended: &Cell<bool>) -> u64 {
+/// Lets gatherers take their turns at random, until `ended`.
+async fn gather(gatherers: &Gatherers, random: &Random, ended: &Cell<bool>) -> u64 {
     while !ended.get() {
-        let helper = up_to(random, helpers.len() as u32 - 1) as usize;
-        if let Some(batch) = helpers.take(helper) {
-            helpers.perform(helper, batch);
+        let gatherer = up_to(random, gatherers.len() as u32 - 1) as usize;
+        if let Some(batch) = gatherers.take(gatherer) {
+            gatherers.perform(gatherer, batch);
         }
         pending(up_to(random, 2) + 1).await;
     }
     0
 }
 
-fn check(seed: u64, lines: u32, helpers: usize, accesses: usize, width: usize) -> Carried {
+fn check(seed: u64, lines: u32, gatherers: usize, accesses: usize, width: usize) -> Carried {
     let random = random(seed);
-    let helpers = Helpers::new(lines, helpers);
-    let memory = Gathered::new(helpers.clone(), Jittery(random.clone())).with_batches(accesses);
+    let gatherers = Gatherers::new(lines, gatherers);
+    let memory = Gathered::new(gatherers.clone(), Jittery(random.clone())).with_batches(accesses);
     let reference = Reference::new(lines);
     let ended = Cell::new(false);
     let mut done = 0;
@@ -51,7 +51,7 @@ fn check(seed: u64, lines: u32, helpers: usize, accesses: usize, width: usize) -
             0
         };
         let both: [std::pin::Pin<Box<dyn Future<Output = u64>>>; 2] =
-            [Box::pin(operations), Box::pin(help(&helpers, &random, &ended))];
+            [Box::pin(operations), Box::pin(gather(&gatherers, &random, &ended))];
         run(2, both, |_| ()).await;
     });
     assert!(done > 30, "{done} operations of seed {seed}");
@@ -66,9 +66,14 @@ fn what_is_read_was_last_written() {
     let mut most = 0.0f64;
     for seed in 0..300 {
         let of = |salt: u64, values: &[u32]| values[(seed / salt % values.len() as u64) as usize];
-        let (lines, helpers) = (of(1, &[20, 150, 400]), of(3, &[1, 2, 3]) as usize);
-        let carried =
-            check(seed, lines, helpers, of(9, &[1, 3, 256]) as usize, of(27, &[1, 5, 40]) as usize);
+        let (lines, gatherers) = (of(1, &[20, 150, 400]), of(3, &[1, 2, 3]) as usize);
+        let carried = check(
+            seed,
+            lines,
+            gatherers,
+            of(9, &[1, 3, 256]) as usize,
+            of(27, &[1, 5, 40]) as usize,
+        );
         most = most.max(carried.accesses as f64 / carried.batches as f64);
     }
     assert!(most > 5.0, "{most} accesses a batch");
@@ -76,8 +81,8 @@ fn what_is_read_was_last_written() {
 
 #[test]
 fn accesses_travel_together() {
-    let helpers = Helpers::new(1024, 1);
-    let memory = Gathered::new(helpers.clone(), OneHost { turns: 3 });
+    let gatherers = Gatherers::new(1024, 1);
+    let memory = Gathered::new(gatherers.clone(), OneHost { turns: 3 });
     let chance = random(1);
     let ended = Cell::new(false);
     block_on(async {
@@ -91,7 +96,7 @@ fn accesses_travel_together() {
             0
         };
         let both: [std::pin::Pin<Box<dyn Future<Output = u64>>>; 2] =
-            [Box::pin(accesses), Box::pin(help(&helpers, &chance, &ended))];
+            [Box::pin(accesses), Box::pin(gather(&gatherers, &chance, &ended))];
         run(2, both, |_| ()).await;
     });
     // One write, and 600 reads in two full batches and a rest.
@@ -102,15 +107,15 @@ fn accesses_travel_together() {
 }
 
 #[test]
-fn stripes_of_helpers_are_all_lines() {
-    for (lines, helpers) in [(1, 1), (64, 2), (1000, 3), (129, 4)] {
-        let helpers = Helpers::new(lines, helpers);
+fn stripes_of_gatherers_are_all_lines() {
+    for (lines, gatherers) in [(1, 1), (64, 2), (1000, 3), (129, 4)] {
+        let gatherers = Gatherers::new(lines, gatherers);
         let mut places: Vec<(usize, u32)> = Vec::new();
         for at in 0..lines {
-            let (helper, own, rest) = helpers.place(at);
+            let (gatherer, own, rest) = gatherers.place(at);
             assert_eq!(rest, STRIPE_LINES - at % STRIPE_LINES);
-            assert_eq!(helpers.peek(at), Line::ZERO);
-            places.push((helper, own));
+            assert_eq!(gatherers.peek(at), Line::ZERO);
+            places.push((gatherer, own));
         }
         places.sort_unstable();
         places.dedup();
@@ -121,6 +126,6 @@ fn stripes_of_helpers_are_all_lines() {
 #[test]
 #[should_panic(expected = "there is no line")]
 fn what_is_not_memory_is_not_accessed() {
-    let memory = Gathered::new(Helpers::new(10, 1), OneHost { turns: 0 });
+    let memory = Gathered::new(Gatherers::new(10, 1), OneHost { turns: 0 });
     block_on(memory.read_line(Purpose::Index, 10));
 }

@@ -1,7 +1,7 @@
 //! The host's side: queues of requests, lines, and answers.
 //!
-//! Lines are divided among *helpers* in stripes; each helper is one thread's, which alone touches its
-//! lines while batches come in. So no two threads meet at a line, and a helper's batches are carried
+//! Lines are divided among *gatherers* in stripes; each gatherer is one thread's, which alone touches its
+//! lines while batches come in. So no two threads meet at a line, and a gatherer's batches are carried
 //! out in the order in which they were queued.
 
 use std::collections::VecDeque;
@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Waker};
 
 use crate::kv_direct::memory::{HALF_BYTES, LINE_BYTES, Line};
 
-/// Lines in a row that are one helper's.
+/// Lines in a row that are one gatherer's.
 pub const STRIPE_LINES: u32 = 64;
 /// Bytes of a request in its queue beside those that it writes: an address, a length and a kind.
 const REQUEST_BYTES: usize = 8;
 
-/// What is done with lines of a helper.
+/// What is done with lines of a gatherer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -24,11 +24,11 @@ pub(super) enum Kind {
     WriteHalf(usize),
 }
 
-/// An access to consecutive lines of a helper.
+/// An access to consecutive lines of a gatherer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub kind: Kind,
-    /// The first line, of the helper's own.
+    /// The first line, of the gatherer's own.
     pub at: u32,
     pub lines: u32,
 }
@@ -97,13 +97,13 @@ impl Batch {
 
 /// Host memory and those who access it for the processor.
 #[derive(Debug)]
-pub struct Helpers {
-    each: Vec<Helper>,
+pub struct Gatherers {
+    each: Vec<Gatherer>,
     lines: u32,
 }
 
 #[derive(Debug)]
-struct Helper {
+struct Gatherer {
     requests: Mutex<VecDeque<Batch>>,
     lines: Mutex<Vec<Line>>,
     answers: Mutex<Answers>,
@@ -119,21 +119,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("who holds it does not panic")
 }
 
-impl Helpers {
-    /// So many lines, all zero, of so many helpers.
+impl Gatherers {
+    /// So many lines, all zero, of so many gatherers.
     ///
     /// # Panics
-    /// If there is no helper.
-    pub fn new(lines: u32, helpers: usize) -> Arc<Self> {
-        assert!(helpers > 0, "memory without helpers is never accessed");
-        let stripes = (lines as usize).div_ceil(STRIPE_LINES as usize).div_ceil(helpers);
+    /// If there is no gatherer.
+    pub fn new(lines: u32, gatherers: usize) -> Arc<Self> {
+        assert!(gatherers > 0, "memory without gatherers is never accessed");
+        let stripes = (lines as usize).div_ceil(STRIPE_LINES as usize).div_ceil(gatherers);
         let own = stripes * STRIPE_LINES as usize;
-        let helper = || Helper {
+        let gatherer = || Gatherer {
             requests: Mutex::default(),
             lines: Mutex::new(vec![Line::ZERO; own]),
             answers: Mutex::default(),
         };
-        Arc::new(Self { each: (0..helpers).map(|_| helper()).collect(), lines })
+        Arc::new(Self { each: (0..gatherers).map(|_| gatherer()).collect(), lines })
     }
 
     /// How many lines there are.
@@ -141,7 +141,7 @@ impl Helpers {
         self.lines
     }
 
-    /// How many helpers.
+    /// How many gatherers.
     pub fn len(&self) -> usize {
         self.each.len()
     }
@@ -151,17 +151,17 @@ impl Helpers {
         self.each.is_empty()
     }
 
-    /// The next batch of a helper, if one is there, in the order in which they were queued. Each is to
-    /// be given back by [`Helpers::perform`] before the next is taken.
-    pub fn take(&self, helper: usize) -> Option<Batch> {
-        lock(&self.each[helper].requests).pop_front()
+    /// The next batch of a gatherer, if one is there, in the order in which they were queued. Each is to
+    /// be given back by [`Gatherers::perform`] before the next is taken.
+    pub fn take(&self, gatherer: usize) -> Option<Batch> {
+        lock(&self.each[gatherer].requests).pop_front()
     }
 
-    /// Carries a helper's batch out, and answers it.
-    pub fn perform(&self, helper: usize, mut batch: Batch) {
-        let helper = &self.each[helper];
-        batch.perform(&mut lock(&helper.lines));
-        let mut answers = lock(&helper.answers);
+    /// Carries a gatherer's batch out, and answers it.
+    pub fn perform(&self, gatherer: usize, mut batch: Batch) {
+        let gatherer = &self.each[gatherer];
+        batch.perform(&mut lock(&gatherer.lines));
+        let mut answers = lock(&gatherer.answers);
         let waits = answers.waiting.iter().position(|(number, _)| *number == batch.number);
         let waker = waits.map(|at| answers.waiting.swap_remove(at).1);
         answers.batches.push(batch);
@@ -171,39 +171,39 @@ impl Helpers {
         }
     }
 
-    /// A helper's next batch, if there is one: what a thread of the host calls again and again. Whether
+    /// A gatherer's next batch, if there is one: what a thread of the host calls again and again. Whether
     /// there was one.
-    pub fn turn(&self, helper: usize) -> bool {
-        let batch = self.take(helper);
+    pub fn turn(&self, gatherer: usize) -> bool {
+        let batch = self.take(gatherer);
         let found = batch.is_some();
         if let Some(batch) = batch {
-            self.perform(helper, batch);
+            self.perform(gatherer, batch);
         }
         found
     }
 
-    /// The helper of a line, its number among the helper's own, and how many from it on are in its
+    /// The gatherer of a line, its number among the gatherer's own, and how many from it on are in its
     /// stripe.
     #[inline]
     pub(super) fn place(&self, at: u32) -> (usize, u32, u32) {
         let (stripe, into) = (at / STRIPE_LINES, at % STRIPE_LINES);
-        let helpers = self.each.len() as u32;
-        let own = stripe / helpers * STRIPE_LINES + into;
-        ((stripe % helpers) as usize, own, STRIPE_LINES - into)
+        let gatherers = self.each.len() as u32;
+        let own = stripe / gatherers * STRIPE_LINES + into;
+        ((stripe % gatherers) as usize, own, STRIPE_LINES - into)
     }
 
-    pub(super) fn queue(&self, helper: usize, batch: Batch) {
-        lock(&self.each[helper].requests).push_back(batch);
+    pub(super) fn queue(&self, gatherer: usize, batch: Batch) {
+        lock(&self.each[gatherer].requests).push_back(batch);
     }
 
     /// The batch of that number, once it is answered.
     pub(super) fn poll_answer(
         &self,
-        helper: usize,
+        gatherer: usize,
         number: u64,
         context: &mut Context<'_>,
     ) -> Poll<Batch> {
-        let mut answers = lock(&self.each[helper].answers);
+        let mut answers = lock(&self.each[gatherer].answers);
         if let Some(at) = answers.batches.iter().position(|batch| batch.number == number) {
             return Poll::Ready(answers.batches.swap_remove(at));
         }
@@ -215,7 +215,7 @@ impl Helpers {
     }
 
     pub(super) fn peek(&self, at: u32) -> Line {
-        let (helper, own, _) = self.place(at);
-        lock(&self.each[helper].lines)[own as usize]
+        let (gatherer, own, _) = self.place(at);
+        lock(&self.each[gatherer].lines)[own as usize]
     }
 }

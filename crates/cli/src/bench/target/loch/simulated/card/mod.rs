@@ -1,0 +1,140 @@
+//! The paper's card under parts of kv-direct, in virtual time: its microbenchmarks.
+//!
+//! | file | what it measures |
+//! | --- | --- |
+//! | [`dma`] | PCIe DMA by payload: throughput and latency (kv-direct Figure 3) |
+//! | [`dispatch`] | the DRAM load dispatcher, on and off (Figure 14) |
+//! | [`gather`] | CPU-assisted scatter-gather (Figure 18) |
+//!
+//! Each is a function from a card's numbers to plain structs; the same arguments lead to the same
+//! result.
+
+// What prints their results calls them; tests do already.
+#![cfg_attr(not(test), allow(dead_code))]
+
+pub mod dispatch;
+pub mod dma;
+pub mod gather;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+
+use loch_engines::kv_direct::gathered::Courier;
+use loch_engines::kv_direct::timed::Timing;
+use loch_fabric::sim::{CardProfile, Faults, ProcessId, Profile, SimCard, World};
+
+/// What accesses take on a simulated card; nothing, until its clock is started.
+#[derive(Clone)]
+pub struct CardTiming {
+    card: SimCard,
+    runs: Rc<Cell<bool>>,
+}
+
+impl CardTiming {
+    /// The times of a card, from now on.
+    pub fn new(card: SimCard) -> Self {
+        Self { card, runs: Rc::new(Cell::new(true)) }
+    }
+
+    /// Lets nothing take time, to fill memories, or lets it again.
+    pub fn set_runs(&self, runs: bool) {
+        self.runs.set(runs);
+    }
+}
+
+impl Timing for CardTiming {
+    async fn dma_read(&self, bytes: usize) {
+        if self.runs.get() {
+            self.card.dma_read(bytes).await;
+        }
+    }
+
+    async fn dma_write(&self, bytes: usize) {
+        if self.runs.get() {
+            self.card.dma_write(bytes).await;
+        }
+    }
+
+    async fn dram(&self, bytes: usize, is_write: bool) {
+        if !self.runs.get() {
+            return;
+        }
+        match is_write {
+            true => self.card.dram_write(bytes).await,
+            false => self.card.dram_read(bytes).await,
+        }
+    }
+
+    async fn cycle(&self) {
+        if self.runs.get() {
+            self.card.cycle().await;
+        }
+    }
+}
+
+/// Carries batches between a simulated card and processes of its host.
+#[derive(Clone)]
+pub struct CardCourier {
+    pub card: SimCard,
+    /// How long a batch waits to be filled.
+    pub linger_ns: f64,
+}
+
+impl Courier for CardCourier {
+    async fn send(&self, bytes: usize) {
+        self.card.dma_write(bytes).await;
+    }
+
+    async fn fetch(&self, bytes: usize) {
+        self.card.doorbell().await;
+        if bytes > 0 {
+            // The host's processor has just written it.
+            self.card.dma_read_cached(bytes).await;
+        }
+    }
+
+    async fn linger(&self) {
+        self.card.wait(self.linger_ns).await;
+    }
+}
+
+/// A world with one card and logic on it.
+pub(super) struct Bench {
+    pub world: World,
+    pub logic: ProcessId,
+    pub card: SimCard,
+}
+
+impl Bench {
+    fn new(profile: CardProfile, seed: u64) -> Self {
+        let world = World::new(seed, Profile::KV_DIRECT_40, Faults::default());
+        let node = world.add_node(64);
+        let (card, logic) = (world.add_card(profile), world.add_process(node));
+        world.make_logic(logic, card);
+        let card = world.card(card, logic);
+        Self { world, logic, card }
+    }
+
+    /// Runs a program on the card, for `warm_ns` and then for `for_ns`; how much each of `counters`
+    /// grew in a microsecond of the latter.
+    fn rates<const N: usize>(
+        &self,
+        program: impl Future<Output = ()> + 'static,
+        counters: impl Fn() -> [u64; N],
+        [warm_ns, for_ns]: [u64; 2],
+    ) -> [f64; N] {
+        self.world.start(self.logic, program);
+        self.world.run_until(self.world.now_ns() + warm_ns);
+        let before = counters();
+        self.world.run_until(self.world.now_ns() + for_ns);
+        let after = counters();
+        std::array::from_fn(|n| (after[n] - before[n]) as f64 / (for_ns as f64 / 1e3))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.world.clone().end();
+    }
+}
