@@ -15,6 +15,12 @@ pub enum EngineError {
         /// Its bytes.
         len: usize,
     },
+    /// The table's keys are all of one length, and this is another.
+    #[error("the key has {len} bytes, which is not what the table was declared with (key_bytes)")]
+    KeyOfOtherLength {
+        /// Its bytes.
+        len: usize,
+    },
     /// The value is longer than the table takes.
     #[error(
         "the value has {len} bytes, the table takes up to {max}: declare the table with a larger \

@@ -25,6 +25,17 @@ pub enum Error {
         /// Its bytes.
         len: usize,
     },
+    /// The table's keys are all of one length, and this is another.
+    #[error(
+        "table {table:?}: the key has {len} bytes, which is not what the table was declared with \
+         (key_bytes)"
+    )]
+    KeyOfOtherLength {
+        /// The table.
+        table: String,
+        /// Bytes of the key.
+        len: usize,
+    },
     /// The value is longer than the table takes.
     #[error(
         "the value has {len} bytes, table {table:?} takes up to {max}: declare the table with a \
@@ -387,6 +398,7 @@ impl Error {
         match error {
             EngineError::KeyEmpty => Self::KeyEmpty,
             EngineError::KeyTooLong { len } => Self::KeyTooLong { len },
+            EngineError::KeyOfOtherLength { len } => Self::KeyOfOtherLength { table: table(), len },
             EngineError::ValueTooLong { len, max } => {
                 Self::ValueTooLong { table: table(), len, max }
             }

@@ -336,7 +336,9 @@ impl<F: Fabric> Client<F> {
             let share = packet.packet().share(index, action.is_read(), buf, unknown);
             drop(packet);
             match share {
-                Share::Reply(Reply::Failed(failure), _) => return Err(error_of(failure)),
+                Share::Reply(Reply::Failed(failure), _) => {
+                    return Err(error_of(failure, key, &action));
+                }
                 Share::Reply(reply, buf) => {
                     self.learn(&reply, buf.len());
                     return Ok((reply, buf));
@@ -496,7 +498,7 @@ pub(super) fn strange() -> EngineError {
 
 /// The error of an operation that was not done.
 #[cold]
-fn error_of(failure: Failure) -> EngineError {
+fn error_of(failure: Failure, key: &[u8], action: &Action<'_>) -> EngineError {
     match failure {
         Failure::TooLong { len, max } => EngineError::ValueTooLong { len, max },
         Failure::OutOfMemory { bytes, capacity } => EngineError::OutOfMemory { bytes, capacity },
@@ -504,7 +506,10 @@ fn error_of(failure: Failure) -> EngineError {
         Failure::NoFunction(number) => EngineError::NoFunction { number },
         Failure::Unfit => EngineError::UnfitFunction,
         Failure::Trapped(number) => EngineError::FunctionFailed { number },
-        Failure::Unsupported => EngineError::NoVersions,
+        Failure::Unsupported => match action {
+            Action::PutIf { expect: Expect::Version(_), .. } => EngineError::NoVersions,
+            _ => EngineError::KeyOfOtherLength { len: key.len() },
+        },
         Failure::NoRoom | Failure::Malformed => strange(),
         Failure::Damaged => {
             EngineError::Damaged { what: "a processor's memory contradicts itself".into() }

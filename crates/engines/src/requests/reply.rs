@@ -230,6 +230,7 @@ impl From<&EngineError> for Failure {
             EngineError::Ambiguous(_) => Failure::Ambiguous,
             EngineError::KeyEmpty
             | EngineError::KeyTooLong { .. }
+            | EngineError::KeyOfOtherLength { .. }
             | EngineError::NotAVector { .. }
             | EngineError::NoFunction { .. }
             | EngineError::FunctionFailed { .. }
