@@ -96,7 +96,7 @@ const WORKER_AT_REST_MAX: f64 = 0.1;
 #[test]
 fn workers_at_rest_use_next_to_no_cpu() {
     let dir = private_dir();
-    for (engine, workers) in [("nessie-server", 2), ("herd", 2), ("pilaf", 1)] {
+    for (engine, workers) in [("nessie-server", 2), ("herd", 2), ("pilaf", 1), ("kv-direct", 2)] {
         let count = workers.to_string();
         let options = ["--memory", "64MiB", "--engine", engine, "--workers", &count];
         let node = Node::start(dir.path(), engine, &options);

@@ -22,7 +22,7 @@ fn start(host: &Host, name: &str, engine: &str) -> Node {
     Node::start(config(host, name, table(engine))).unwrap()
 }
 
-const SERVED: [&str; 4] = ["nessie-server", "nessie-hybrid", "herd", "pilaf"];
+const SERVED: [&str; 5] = ["nessie-server", "nessie-hybrid", "herd", "pilaf", "kv-direct"];
 
 /// A client that does not wait long for workers.
 fn brief(host: &Host, name: &str) -> Cluster {
@@ -163,7 +163,7 @@ fn who_only_reads_reads_where_reading_is_his_own_work() {
         let options = ConnectOptions { read_only: true, ..impatient() };
         let cluster = Cluster::connect_with(host.socket("a"), options).unwrap();
         let table = cluster.table("default").unwrap();
-        if engine == "herd" {
+        if ["herd", "kv-direct"].contains(&engine) {
             let error = table.get(b"key").unwrap_err();
             assert!(matches!(error, Error::NeedsSession { .. }), "{error}");
             assert!(error.to_string().contains("attach for writing"), "{error}");
@@ -192,7 +192,7 @@ fn a_session_beyond_the_tables_is_refused_and_given_back() {
 
 #[test]
 fn the_default_memory_makes_a_table_of_every_engine() {
-    for engine in ["nessie-server", "nessie-hybrid+", "herd", "pilaf"] {
+    for engine in ["nessie-server", "nessie-hybrid+", "herd", "pilaf", "kv-direct"] {
         let host = Host::new();
         let default = NodeConfig::default();
         let config = NodeConfig {

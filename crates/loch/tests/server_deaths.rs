@@ -295,6 +295,11 @@ fn herd_loses_everything_and_goes_on() {
 }
 
 #[test]
+fn kv_direct_loses_everything_and_goes_on() {
+    a_server_is_killed(TableConfig { workers: Some(2), ..table("kv-direct") }, false);
+}
+
+#[test]
 fn pilaf_with_a_synced_log_keeps_what_was_acknowledged() {
     let log = Some("log".into());
     a_server_is_killed(TableConfig { log, sync: true, ..table("pilaf") }, true);
@@ -473,7 +478,7 @@ fn a_worker_that_panics_stops_its_node_and_tells_why() {
 
 #[test]
 fn who_waits_for_a_dead_server_is_told_within_the_time_he_gave() {
-    for engine in ["nessie-server", "nessie-hybrid", "herd", "pilaf"] {
+    for engine in ["nessie-server", "nessie-hybrid", "herd", "pilaf", "kv-direct"] {
         let host = Host::new();
         let config = NodeConfig { tables: vec![table(engine)], ..host.config("a") };
         let server = Server::start(&config);
