@@ -292,7 +292,12 @@ impl Bucket {
         if self.run_of(slots) == 0 {
             *self = self.compacted();
         }
-        let slot = self.run_of(slots).trailing_zeros();
+        let runs = self.run_of(slots);
+        if runs == 0 {
+            // Damaged: packed, the entries leave less room than they said.
+            return None;
+        }
+        let slot = runs.trailing_zeros();
         self.set_kind(slot, kind);
         let last = slot + slots - 1;
         self.set_marks(self.marks() | 1 << slot | 1 << (ENDS_SHIFT + last));
@@ -368,4 +373,190 @@ fn run(n: u32) -> u32 {
 #[inline(always)]
 pub fn slots_for(len: usize) -> u32 {
     len.div_ceil(SLOT_BYTES) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An entry of a bucket, as it should be.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    enum Kept {
+        Item { bytes: Vec<u8>, expires: bool },
+        Slab(Pointer),
+    }
+
+    impl Kept {
+        fn slots(&self) -> u32 {
+            match self {
+                Self::Item { bytes, .. } => slots_for(bytes.len()),
+                Self::Slab(_) => 1,
+            }
+        }
+
+        /// Puts it into a bucket, in place of what begins in `own`; whether there was room.
+        fn put(&self, bucket: &mut Bucket, own: Option<u32>) -> bool {
+            match self {
+                Self::Item { bytes, expires } => {
+                    let slot = bucket.put_inline(own, bytes.len(), *expires);
+                    slot.inspect(|slot| bucket.body_mut(*slot, bytes.len()).copy_from_slice(bytes))
+                        .is_some()
+                }
+                Self::Slab(pointer) => {
+                    own.into_iter().for_each(|slot| bucket.clear(slot));
+                    bucket.insert_pointer(*pointer).is_some()
+                }
+            }
+        }
+    }
+
+    /// The entries of a bucket, and where they begin.
+    fn entries(bucket: &Bucket) -> Vec<(u32, Kept)> {
+        let is_slab = |slot: u32| bucket.pointers() >> slot & 1 != 0;
+        let begins = (0..SLOTS).filter(|slot| (bucket.begins() >> slot & 1 != 0) || is_slab(*slot));
+        let entry = |slot| match is_slab(slot) {
+            true => (slot, Kept::Slab(bucket.pointer(slot))),
+            false => {
+                let Inline { at, len, expires } = bucket.inline(slot).unwrap();
+                (slot, Kept::Item { bytes: bucket.0.0[at..at + len].to_vec(), expires })
+            }
+        };
+        begins.map(entry).collect()
+    }
+
+    fn kept() -> impl Strategy<Value = Kept> {
+        let item = (proptest::collection::vec(any::<u8>(), 1..=INLINE_BYTES_MAX), any::<bool>());
+        let slab = (0..1u16 << SECONDARY_BITS, 1..1u32 << PLACE_BITS, 0..=KIND_MAX);
+        prop_oneof![
+            item.prop_map(|(bytes, expires)| Kept::Item { bytes, expires }),
+            slab.prop_map(|(secondary, place, kind)| Kept::Slab(Pointer {
+                secondary,
+                place,
+                kind
+            })),
+        ]
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put(Kept),
+        Replace(usize, Kept),
+        Clear(usize),
+        Next(Option<u32>),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let next = proptest::option::of(1..1u32 << PLACE_BITS);
+        prop_oneof![
+            4 => kept().prop_map(Step::Put),
+            2 => (any::<usize>(), kept()).prop_map(|(which, entry)| Step::Replace(which, entry)),
+            2 => any::<usize>().prop_map(Step::Clear),
+            1 => next.prop_map(Step::Next),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_bucket_keeps_what_was_put_and_nothing_else(
+            steps in proptest::collection::vec(step(), 1..60),
+        ) {
+            let (mut bucket, mut next) = (Bucket::EMPTY, None);
+            let mut model: Vec<Kept> = Vec::new();
+            for step in steps {
+                let used: u32 = model.iter().map(Kept::slots).sum();
+                match step {
+                    Step::Put(entry) => {
+                        let fits = used + entry.slots() <= SLOTS;
+                        prop_assert_eq!(entry.put(&mut bucket, None), fits);
+                        model.extend(fits.then_some(entry));
+                    }
+                    Step::Replace(which, entry) if !model.is_empty() => {
+                        let (slot, old) = entries(&bucket)[which % model.len()].clone();
+                        let fits = used - old.slots() + entry.slots() <= SLOTS;
+                        prop_assert_eq!(entry.put(&mut bucket, Some(slot)), fits);
+                        if fits {
+                            let at = model.iter().position(|kept| *kept == old).unwrap();
+                            model[at] = entry;
+                        }
+                    }
+                    Step::Clear(which) if !model.is_empty() => {
+                        let (slot, old) = entries(&bucket)[which % model.len()].clone();
+                        bucket.clear(slot);
+                        model.remove(model.iter().position(|kept| *kept == old).unwrap());
+                    }
+                    Step::Next(place) => {
+                        bucket.set_next(place);
+                        next = place;
+                    }
+                    Step::Replace(..) | Step::Clear(_) => (),
+                }
+                prop_assert_eq!(bucket.broken(), None);
+                prop_assert_eq!(bucket.next(), next);
+                prop_assert_eq!(bucket.room(), SLOTS - model.iter().map(Kept::slots).sum::<u32>());
+                let mut there: Vec<Kept> = entries(&bucket).into_iter().map(|(_, it)| it).collect();
+                for kept in &model {
+                    let at = there.iter().position(|it| it == kept);
+                    prop_assert!(at.is_some(), "{:?} is not in {:?}", kept, there);
+                    there.swap_remove(at.unwrap());
+                }
+                prop_assert_eq!(there, Vec::new());
+            }
+        }
+
+        /// A damaged bucket is read like any other: what it says is inside it.
+        #[test]
+        fn any_line_can_be_looked_at(bytes in proptest::array::uniform32(any::<u64>())) {
+            let mut line = Line::ZERO;
+            let words = line.0.as_chunks_mut().0.iter_mut().zip(bytes);
+            words.for_each(|(chunk, word): (&mut [u8; 8], u64)| *chunk = word.to_le_bytes());
+            let bucket = Bucket(line);
+            prop_assert_eq!((bucket.free() | bucket.pointing(7)) >> SLOTS, 0);
+            for slot in 0..SLOTS {
+                let inline = bucket.inline(slot);
+                prop_assert!(inline.is_none_or(|it| it.at + it.len <= INLINE_BYTES_MAX));
+                prop_assert!(bucket.pointer(slot).place < 1 << PLACE_BITS);
+                let mut cleared = bucket;
+                cleared.clear(slot);
+            }
+            bucket.broken();
+        }
+    }
+
+    #[test]
+    fn five_entries_of_ten_bytes_fill_a_bucket_and_one_of_fifty_does() {
+        let mut bucket = Bucket::EMPTY;
+        let slots: Vec<_> = (0..6).map(|_| bucket.put_inline(None, 10, false)).collect();
+        assert_eq!(slots, [Some(0), Some(2), Some(4), Some(6), Some(8), None]);
+        bucket = Bucket::EMPTY;
+        assert_eq!(bucket.put_inline(None, 50, true), Some(0));
+        assert_eq!((bucket.room(), bucket.inline(0).unwrap().len), (0, 50));
+        assert!(!Bucket::EMPTY.has_room(51, None));
+    }
+
+    #[test]
+    fn pointers_are_found_by_their_secondary_hash_and_inline_bytes_are_not() {
+        let mut bucket = Bucket::EMPTY;
+        let slot = bucket.put_inline(None, 15, false).unwrap();
+        bucket.body_mut(slot, 15).fill(0xff);
+        let pointer = |secondary| Pointer { secondary, place: 1 << 30 | 5, kind: 3 };
+        for secondary in [511, 0, 511] {
+            bucket.insert_pointer(pointer(secondary)).unwrap();
+        }
+        assert_eq!(bucket.pointing(511), 0b101000);
+        assert_eq!(bucket.pointing(0), 0b010000, "free slots are no pointers");
+        assert_eq!(bucket.pointer(5), pointer(511));
+    }
+
+    #[test]
+    fn all_bits_of_all_fields_can_be_set() {
+        let mut bucket = Bucket::EMPTY;
+        let all = Pointer { secondary: 511, place: (1 << PLACE_BITS) - 1, kind: KIND_MAX };
+        (0..SLOTS).for_each(|slot| assert_eq!(bucket.insert_pointer(all), Some(slot)));
+        bucket.set_next(Some((1 << PLACE_BITS) - 1));
+        assert!((0..SLOTS).all(|slot| bucket.pointer(slot) == all));
+        assert_eq!((bucket.next(), bucket.begins(), bucket.ends()), (Some((1 << 31) - 1), 0, 0));
+        let bits: u32 = bucket.0.0.iter().map(|byte| byte.count_ones()).sum();
+        assert_eq!(bits, SLOTS * (40 + 4 + 1) + 31, "no two fields share a bit");
+    }
 }

@@ -428,3 +428,93 @@ impl Item {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn format() -> impl Strategy<Value = Format> {
+        (proptest::option::of(1u16..80), any::<bool>())
+            .prop_map(|(key_bytes, versions)| Format { key_bytes, versions })
+    }
+
+    proptest! {
+        #[test]
+        fn a_body_survives_the_trip(
+            format in format(),
+            long_key: bool,
+            value in proptest::collection::vec(any::<u8>(), 0..200),
+            version: u64,
+            expires_at_ms: Option<u64>,
+        ) {
+            let key_bytes = format.key_bytes.map_or(if long_key { 300 } else { 9 }, usize::from);
+            let key: Vec<u8> = (0..key_bytes).map(|i| i as u8).collect();
+            let draft = Draft { key: &key, value: &value, version, expires_at_ms };
+            let expires = expires_at_ms.is_some();
+            let mut body = vec![0; format.body_bytes(key.len(), value.len(), expires) as usize];
+            format.write(&draft, &mut body);
+            let entry = Entry { key: &key, value: &value };
+            prop_assert_eq!(format.read(&body, expires), Some(entry));
+            let mut item = Item::new();
+            item.room(8, 0).as_mut_bytes()[3..3 + body.len()].copy_from_slice(&body);
+            let home = Home::Inline { slot: 0 };
+            let at = 3..3 + body.len();
+            prop_assert_eq!(item.become_entry(&format, &key, at.clone(), expires, home), Ok(true));
+            prop_assert_eq!((item.key(), item.value()), (&key[..], &value[..]));
+            prop_assert_eq!(item.version, version * u64::from(format.versions));
+            prop_assert_eq!(item.expires_at_ms, expires_at_ms);
+            let mut other = key.clone();
+            other[key_bytes - 1] ^= 1;
+            prop_assert_eq!(item.become_entry(&format, &other, at, expires, home), Ok(false));
+        }
+
+        /// Damaged bytes are an entry inside of them or none.
+        #[test]
+        fn any_bytes_can_be_read(
+            format in format(),
+            bytes in proptest::collection::vec(any::<u8>(), 0..100),
+            kind in 0u8..16,
+            expires: bool,
+        ) {
+            format.key(&bytes);
+            if let Some(entry) = format.read(&bytes, expires) {
+                prop_assert!(entry.key.len() + entry.value.len() <= bytes.len());
+            }
+            if let Some(header) = Header::read(kind, &bytes) {
+                let bytes = Header::bytes(header.class) as u64 + header.body_bytes;
+                prop_assert!(bytes <= header.class.bytes());
+                prop_assert_eq!(Header::kind(header.class), kind);
+            }
+        }
+    }
+
+    /// kv-direct §5.2.1: "KV size that is a power of two minus 2 bytes (for metadata)".
+    #[test]
+    fn a_power_of_two_minus_two_bytes_fits_a_slab() {
+        let format = Format { key_bytes: Some(8), versions: false };
+        for bytes in [32, 64, 128, 256, 512, 1024, 2048, 4096] {
+            let class = |len: usize| Header::class_for(format.body_bytes(8, len - 8, false)).unwrap();
+            assert_eq!(class(bytes - 2).bytes(), bytes as u64);
+            assert_eq!(class(bytes - 1).bytes(), 2 * bytes as u64);
+        }
+        assert_eq!(Header::class_for(8192 - 8).unwrap().bytes(), 8192);
+        assert_eq!(Header::class_for(8192 - 7).unwrap().bytes(), 16384);
+    }
+
+    #[test]
+    fn a_header_survives_the_trip_in_every_class() {
+        for class in (0..=Class::LARGEST.number()).filter_map(Class::new) {
+            let most = (class.bytes() - Header::bytes(class) as u64).min(u64::from(u32::MAX));
+            for (body_bytes, expires) in [(0, true), (most, false), (most, true)] {
+                let (header, mut bytes) = (Header { class, body_bytes, expires }, [0; 8]);
+                header.write(&mut bytes);
+                assert_eq!(Header::read(Header::kind(class), &bytes), Some(header));
+            }
+            let mut bytes = [0; 8];
+            Header { class, body_bytes: most + 1, expires: false }.write(&mut bytes);
+            let read = Header::read(Header::kind(class), &bytes);
+            assert!(read.is_none() || most == u64::from(u32::MAX), "longer than {class:?}");
+        }
+    }
+}

@@ -2,19 +2,23 @@
 
 use std::collections::HashMap;
 
-use loch_fabric::lanes::block_on;
+use loch_fabric::lanes::{block_on, run};
 use proptest::prelude::*;
 
 use super::{Options, Plan, Storage};
 use crate::kv_direct::item::Item;
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Line, Near};
+use crate::kv_direct::memory::{Counts, HostMemory, LINE_BYTES, Line, Near, Purpose};
 use crate::kv_direct::operation::Failure;
+use crate::kv_direct::slab::Daemon;
 
 const SEED: u64 = 11;
 
 /// What an entry is supposed to be: value, version, time of expiry.
 type Known = (Vec<u8>, u64, Option<u64>);
+
+/// Smaller tables are checked after every step.
+const CHECKED_LINES_MAX: u32 = 40;
 
 /// A table, and what it should hold.
 struct Checked {
@@ -88,10 +92,52 @@ impl Checked {
                 }
             }
         }
-        let reads =
-            |counts: crate::kv_direct::memory::Counts| counts.index.reads + counts.data.reads;
+        let reads = |counts: Counts| counts.index.reads + counts.data.reads;
         assert_eq!(reads(storage.memory().counts()), reads(before), "a change reads nothing");
         assert_eq!(self.get(key), self.model.get(key).cloned(), "after {step:?}");
+        if self.storage.memory().lines() < CHECKED_LINES_MAX {
+            self.check();
+        }
+    }
+}
+
+impl Checked {
+    /// Whether the memory is in order, and has what the model has.
+    fn check(&self) {
+        let report = self.storage.check(SEED);
+        assert_eq!(report.broken, Vec::<String>::new());
+        let bytes = self.model.iter().map(|(key, known)| (key.len() + known.0.len()) as u64);
+        let expected = (self.model.len() as u64, bytes.sum());
+        assert_eq!((report.entries, report.item_bytes), expected);
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        let (hash, item) = (KeyHash::of(SEED, key), &mut self.item);
+        block_on(async {
+            let mut lookup = self.storage.lookup(hash, key, item).await?;
+            self.storage.store(&mut lookup, key, value, 0, None).await
+        })?;
+        self.model.insert(key.to_vec(), (value.to_vec(), 0, None));
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        let (hash, item) = (KeyHash::of(SEED, key), &mut self.item);
+        block_on(async {
+            let mut lookup = self.storage.lookup(hash, key, item).await?;
+            self.storage.remove(&mut lookup).await
+        })
+        .unwrap();
+        self.model.remove(key);
+    }
+
+    /// Accesses of the index and of slabs during `work`.
+    fn accesses(&mut self, work: impl FnOnce(&mut Self)) -> (u64, u64) {
+        let of = |counts: Counts| (counts.index.all(), counts.data.all());
+        let before = of(self.storage.memory().counts());
+        work(self);
+        let after = of(self.storage.memory().counts());
+        (after.0 - before.0, after.1 - before.1)
     }
 }
 
@@ -163,14 +209,222 @@ proptest! {
         };
         let mut table = Checked::new(&options);
         steps.iter().for_each(|step| table.does(step));
-        let report = table.storage.check(SEED);
-        prop_assert_eq!(&report.broken, &Vec::<String>::new());
-        prop_assert_eq!(report.entries, table.model.len() as u64);
-        let bytes = table.model.iter().map(|(key, known)| key.len() + known.0.len()).sum::<usize>();
-        prop_assert_eq!(report.item_bytes, bytes as u64);
+        table.check();
         let known = table.model.clone();
         for (key, known) in known {
             prop_assert_eq!(table.get(&key), Some(known));
         }
     }
+}
+
+fn options(lines: u64) -> Options {
+    Options {
+        bytes: lines * LINE_BYTES as u64,
+        index_ratio: 0.25,
+        inline_bytes_max: 50,
+        versions: false,
+        value_bytes_max: 1 << 20,
+        key_bytes: Some(8),
+    }
+}
+
+/// kv-direct §3.3: what an operation costs, where no other key is in the way.
+#[test]
+fn an_operation_has_the_accesses_that_it_needs_and_no_more() {
+    for (value_len, get, put, new, delete) in [
+        (42, (1, 0), (2, 0), (2, 0), (2, 0)),
+        (54, (1, 1), (1, 2), (2, 1), (2, 1)),
+        (4086, (1, 1), (1, 2), (2, 1), (2, 1)),
+        // Longer than what is read at once: the rest takes a read more.
+        (100_000, (1, 2), (1, 3), (2, 1), (2, 2)),
+    ] {
+        let mut table = Checked::new(&options(1 << 14));
+        let (key, value) = (*b"some key", vec![1; value_len]);
+        assert_eq!(table.accesses(|table| table.put(&key, &value).unwrap()), new, "{value_len}");
+        assert_eq!(table.accesses(|table| drop(table.get(&key))), get, "GET {value_len}");
+        assert_eq!(table.accesses(|table| table.put(&key, &value).unwrap()), put, "{value_len}");
+        assert_eq!(table.accesses(|table| table.delete(&key)), delete, "{value_len}");
+        table.check();
+    }
+}
+
+/// One bucket, so that all keys are in one chain: its buckets are full, and given back when they are
+/// empty, wherever they are.
+#[test]
+fn a_chain_grows_and_shrinks() {
+    let one_bucket = Options { index_ratio: f64::MIN_POSITIVE, ..options(1 << 10) };
+    let mut table = Checked::new(&one_bucket);
+    let free = table.storage.check(SEED).free_bytes;
+    let keys: Vec<[u8; 8]> = (0..500u64).map(u64::to_le_bytes).collect();
+    for key in &keys {
+        table.put(key, &[3; 2]).unwrap();
+    }
+    assert_eq!(table.storage.check(SEED).chained, 99, "five entries a bucket, none has room left");
+    for (at, key) in keys.iter().enumerate() {
+        table.delete(key);
+        table.check();
+        assert_eq!(table.get(key), None);
+        let next = keys.get(at + 1).map(|next| table.get(next).is_some());
+        assert_ne!(next, Some(false));
+    }
+    let report = table.storage.check(SEED);
+    assert_eq!((report.chained, report.free_bytes), (0, free));
+}
+
+/// What cannot be stored changes nothing, and what can is stored although memory ran out before.
+#[test]
+fn a_full_table_keeps_what_it_has() {
+    for value_len in [2, 54, 3000, 70_000] {
+        let mut table = Checked::new(&options(1 << 12));
+        let value = vec![9; value_len];
+        let mut keys = (0..100_000u64).map(u64::to_le_bytes);
+        let refused = keys.find(|key| table.put(key, &value).is_err()).expect("it is full");
+        table.check();
+        let known: Vec<_> = table.model.keys().cloned().collect();
+        // A shorter value has room where the longer one was.
+        table.put(&known[0], &value[..value_len / 2]).unwrap();
+        table.check();
+        known.iter().skip(1).take(8).for_each(|key| table.delete(key));
+        // Room for an inline entry of one bucket is no room for one of another.
+        if value_len > 50 {
+            let mut daemon = Daemon::new(table.storage.slabs().pools().clone());
+            table.put(&refused, &value).ok();
+            assert!((0..10_000).any(|_| !daemon.turn()), "the daemon is done at some time");
+            table.put(&refused, &value).unwrap();
+        }
+        table.check();
+    }
+}
+
+#[test]
+fn what_a_table_does_not_take_is_refused() {
+    let mut table = Checked::new(&Options { value_bytes_max: 100, ..options(64) });
+    let too_long = Failure::TooLong { len: 101, max: 100 };
+    assert_eq!(table.put(b"some key", &[0; 101]), Err(too_long));
+    assert_eq!(table.put(b"key", &[0; 1]), Err(Failure::Unsupported));
+    table.put(b"some key", &[0; 100]).unwrap();
+    let mut table = Checked::new(&Options { key_bytes: None, ..options(64) });
+    assert_eq!(table.put(b"", &[0; 1]), Err(Failure::Unsupported));
+    let too_much = Failure::OutOfMemory { bytes: 16384, capacity: 4096 };
+    assert_eq!(table.put(b"key", &[0; 10_000]), Err(too_much));
+    table.check();
+}
+
+/// Two slabs of 32 bytes are in one line, and their keys in two chains: operations on both are under
+/// way at the same time, and none may write what it read of the other's half.
+#[test]
+fn halves_of_a_line_are_written_each_for_itself() {
+    let plan = Plan::new(&Options { inline_bytes_max: 0, ..options(1 << 12) }).unwrap();
+    let memory = Near::new(vec![Line::ZERO; plan.lines() as usize]);
+    let storage = &Storage::new(memory, &plan, plan.pools());
+    let hash = |key: &[u8; 8]| KeyHash::of(SEED, key);
+    let mut groups = std::collections::HashSet::new();
+    let all = (0..u64::MAX).map(u64::to_le_bytes);
+    let keys: Vec<_> = all.filter(|key| groups.insert(storage.group(hash(key)))).take(64).collect();
+    let write = |key: [u8; 8], byte: u8| async move {
+        let mut item = Item::new();
+        let mut lookup = storage.lookup(hash(&key), &key, &mut item).await.unwrap();
+        if lookup.found() && byte % 2 == 0 {
+            item.value_mut().fill(byte);
+            storage.rewrite(&mut lookup, &mut item, 0, None).await.unwrap();
+        } else {
+            storage.store(&mut lookup, &key, &[byte; 20], 0, None).await.unwrap();
+        }
+    };
+    for byte in 1..=20 {
+        block_on(run(keys.len(), keys.iter().map(|key| write(*key, byte ^ key[0])), |()| ()));
+        for key in &keys {
+            let mut item = Item::new();
+            block_on(storage.lookup(hash(key), key, &mut item)).unwrap();
+            assert_eq!(item.value(), [byte ^ key[0]; 20]);
+        }
+    }
+    assert_eq!(storage.check(SEED).broken, Vec::<String>::new());
+}
+
+proptest! {
+    /// Bits that flipped are found by the check, or make no difference to it; a lookup in damaged
+    /// memory ends, stays inside, and finds nothing under another key.
+    #[test]
+    fn damage_is_reported_and_never_followed(
+        flips in proptest::collection::vec((0u32..24, 0usize..LINE_BYTES, 0u8..8), 1..12),
+        fixed: bool,
+    ) {
+        let key_bytes = fixed.then_some(8);
+        let options = Options { key_bytes, index_ratio: 0.1, ..options(64) };
+        let mut table = Checked::new(&options);
+        for key in 0..30u64 {
+            table.put(&key.to_le_bytes(), &vec![5; [2, 30, 60, 200][key as usize % 4]]).ok();
+        }
+        let memory = table.storage.memory();
+        for (at, byte, bit) in flips {
+            let mut line = memory.peek(at);
+            line.0[byte] ^= 1 << bit;
+            block_on(memory.write_line(Purpose::Index, at, &line));
+        }
+        for key in 0..30u64 {
+            let (key, mut item) = (key.to_le_bytes(), Item::new());
+            let lookup = block_on(table.storage.lookup(KeyHash::of(SEED, &key), &key, &mut item));
+            match lookup {
+                Ok(lookup) if lookup.found() => prop_assert_eq!(item.key(), &key[..]),
+                Ok(_) => (),
+                Err(failure) => prop_assert_eq!(failure, Failure::Damaged),
+            }
+        }
+        table.storage.check(SEED);
+    }
+}
+
+/// What `check` is for: each kind of damage has its words.
+#[test]
+fn a_check_finds_what_is_broken() {
+    let key = |n: u64| n.to_le_bytes();
+    let damage = |what: &dyn Fn(&mut Line, usize), expected: &str| {
+        let mut table = Checked::new(&Options { inline_bytes_max: 10, ..options(64) });
+        (0..6).for_each(|n| table.put(&key(n), &[5; 2]).unwrap());
+        (6..12).for_each(|n| table.put(&key(n), &[5; 60]).unwrap());
+        let memory = table.storage.memory();
+        for at in 0..memory.lines() {
+            let mut line = memory.peek(at);
+            what(&mut line, at as usize);
+            block_on(memory.write_line(Purpose::Index, at, &line));
+        }
+        let broken = table.storage.check(SEED).broken;
+        assert!(broken.iter().any(|words| words.contains(expected)), "{expected}: {broken:?}");
+    };
+    let index = 0..16;
+    damage(&|line, at| line.0[49] |= u8::from(at == 0), "a free slot is not zero");
+    damage(&|line, at| line.0[56] ^= u8::from(index.contains(&at)), "do not alternate");
+    damage(
+        &|line, at| {
+            if index.contains(&at) {
+                *line = Line::ZERO
+            }
+        },
+        "nobody's",
+    );
+    damage(
+        &|line, at| {
+            if index.contains(&at) {
+                line.0[0] ^= 1
+            }
+        },
+        "not of this chain",
+    );
+    damage(
+        &|line, at| {
+            if at == 0 {
+                line.0[60] = 1
+            }
+        },
+        "is no bucket of its own",
+    );
+    damage(
+        &|line, at| {
+            if !index.contains(&at) {
+                line.0[1] = 0x7f
+            }
+        },
+        "begin with a header",
+    );
 }
