@@ -57,6 +57,64 @@ fn values_go_in_and_come_out() {
 }
 
 #[test]
+fn numbers_are_computed_where_they_are() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "16MiB", "--engine", "kv-direct"]);
+    let says = |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        node.loch(&args).expect(0, &[]).text().to_owned()
+    };
+    assert_eq!(says("update visits add 41"), "0\n");
+    assert_eq!(says("update visits add 0x1"), "41\n");
+    assert_eq!(says("update visits compare-swap 42 7"), "42\n");
+    assert_eq!(says("update cold min -3.5 --element f64"), "0\n");
+    assert_eq!(says("update cold add 1 --element f64"), "-3.5\n");
+
+    let numbers: Vec<u8> = [3i16, -1, 4, -1, 5].iter().flat_map(|n| n.to_le_bytes()).collect();
+    node.loch_with(&["put".as_ref(), "v".as_ref(), "-".as_ref()], &numbers).expect(0, &[]);
+    assert_eq!(says("reduce v add --element i16"), "10\n");
+    assert_eq!(says("reduce v max --element i16"), "5\n");
+    assert_eq!(says("reduce v add --initial -10 --element i16"), "0\n");
+    assert_eq!(says("filter v greater 3 --element i16"), "4\n5\n");
+    assert_eq!(says("filter v less -1 --element i16"), "");
+    assert_eq!(says("update v add 1 --all --element i16"), "");
+    let before = says("update v add 0 1 2 3 -4 --each --before --element i16");
+    assert_eq!(before, "4\n0\n5\n0\n6\n");
+    let each = ["update", "v", "subtract", "-", "--each", "--element", "i16"].map(AsRef::as_ref);
+    node.loch_with(&each, b"4 1\n7\n3 2\n").expect(0, &[]);
+    let raw = node.loch(&["filter", "v", "equal", "0", "--element", "i16", "--raw"]);
+    assert_eq!(raw.expect(0, &[]).stdout, [0; 10]);
+
+    for (line, code, words) in [
+        ("reduce none add", 1, "has no value"),
+        ("update none add 1 --all", 1, "has no value"),
+        ("filter none less 1", 1, "has no value"),
+        ("update v add 1", 2, "10 bytes"),
+        ("update v add 1 --each --element i16", 2, "10 bytes"),
+        ("update v add 70000 --element i16", 2, "-32768 to 32767"),
+        ("update v add 1 2", 2, "--each"),
+        ("update v less 1 --all --element i16", 2, "filters"),
+        ("update v and 1 --all --element f32", 2, "10 bytes"),
+        ("update v user:3 1 --all --element i16", 2, "function 3"),
+        ("update v plus 1", 2, "saturating-add"),
+        ("reduce v user:3", 2, "--initial"),
+    ] {
+        let args: Vec<_> = line.split(' ').collect();
+        node.loch(&args).expect(code, &[words]);
+    }
+    assert_eq!(node.loch(&["check"]).expect(0, &[]).text().matches("0 broken").count(), 1);
+    assert!(says("stats").contains("engine kv-direct with 1 worker"));
+}
+
+#[test]
+fn who_asks_a_table_that_does_not_compute_is_told_which_do() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    node.loch(&["update", "n", "add", "1"]).expect(2, &["nessie", "kv-direct"]);
+    node.loch(&["reduce", "n", "add"]).expect(2, &["nessie", "kv-direct"]);
+}
+
+#[test]
 fn fifty_mebibytes_come_out_as_they_went_in() {
     let dir = private_dir();
     let node = Node::start(dir.path(), "n", &["--memory", "384MiB", "--value-max", "64MiB"]);

@@ -95,14 +95,21 @@ mode = "store"
 index_slots = 16
 sessions = 8
 window = 4
+
+[[table]]
+name = "direct"
+engine = "kv-direct"
+value_max = "20KiB"
+sessions = 8
+window = 4
 "#;
 /// Of the engine nessie.
 const TABLES: [&str; 3] = ["usual", "pairs", "cached"];
 /// Of engines whose servers take part.
-const SERVED: [&str; 4] = ["server", "hybrid", "pilaf", "herd"];
-/// Whose values are in its workers' own memory, and are lost with it.
-const FORGETFUL: &str = "herd";
-/// The longest value that there is room for beside a key.
+const SERVED: [&str; 5] = ["server", "hybrid", "pilaf", "herd", "direct"];
+/// Whose values are in their workers' own memory, and are lost with it.
+const FORGETFUL: [&str; 2] = ["herd", "direct"];
+/// The longest value of herd that there is room for beside a key.
 const VALUE_MAX_OF_HERD: usize = 900;
 
 const SECRET: &str = "the secret of both machines";
@@ -362,7 +369,7 @@ impl Machine {
             client,
             table: table.into(),
             crowd,
-            value_max: if table == FORGETFUL { VALUE_MAX_OF_HERD } else { usize::MAX },
+            value_max: if table == "herd" { VALUE_MAX_OF_HERD } else { usize::MAX },
             round: round.number,
             lanes: LANES[place % LANES.len()],
             over_network: true,
@@ -431,19 +438,18 @@ impl Machine {
     /// What a node forgot may be gone from now on: as if somebody had begun to delete every key when it
     /// was killed, and nobody knew what came of it.
     fn record_loss(&mut self, round: &Round) {
-        let Some((table, crowd)) = round.tables.iter().find(|(name, _)| *name == FORGETFUL) else {
-            return;
-        };
-        let task = Task {
-            client: self.take_number(),
-            table: (*table).into(),
-            ..self.clients[0].task.clone()
-        };
-        let recorder = Recorder::create(&task.record());
-        for key in 0..HOT_KEYS + crowd {
-            recorder.called(key as u64, Ask::Delete);
+        for (table, crowd) in round.tables.iter().filter(|(name, _)| FORGETFUL.contains(name)) {
+            let task = Task {
+                client: self.take_number(),
+                table: (*table).into(),
+                ..self.clients[0].task.clone()
+            };
+            let recorder = Recorder::create(&task.record());
+            for key in 0..HOT_KEYS + crowd {
+                recorder.called(key as u64, Ask::Delete);
+            }
+            self.dead.push(task);
         }
-        self.dead.push(task);
     }
 
     fn take_number(&mut self) -> u32 {

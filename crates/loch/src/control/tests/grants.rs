@@ -36,7 +36,7 @@ fn may(grants: &[Grant], offset: u64, access: Access) -> bool {
 
 #[test]
 fn a_client_writes_its_own_request_slots_and_nothing_else() {
-    for engine in ["nessie-server", "nessie-hybrid", "pilaf", "herd"] {
+    for engine in ["nessie-server", "nessie-hybrid", "pilaf", "herd", "kv-direct"] {
         let own = member(engine);
         let parts = own.parts(0).unwrap();
         let requests = parts.requests().unwrap();
@@ -59,9 +59,13 @@ fn a_client_writes_its_own_request_slots_and_nothing_else() {
 
 #[test]
 fn a_client_reads_what_its_gets_need() {
-    for (engine, table) in
-        [("nessie-server", false), ("nessie-hybrid", true), ("pilaf", true), ("herd", false)]
-    {
+    for (engine, table) in [
+        ("nessie-server", false),
+        ("nessie-hybrid", true),
+        ("pilaf", true),
+        ("herd", false),
+        ("kv-direct", false),
+    ] {
         let own = member(engine);
         let grants = granted(&own, Caller::Session(of_slot(SLOT)));
         let entry = &own.tables[0];
