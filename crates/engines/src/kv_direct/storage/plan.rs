@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::LINE_PLACES;
+use super::{BUCKET_CLASS, LINE_PLACES};
 use crate::kv_direct::bucket::INLINE_BYTES_MAX;
 use crate::kv_direct::item::{Format, Header};
 use crate::kv_direct::memory::LINE_BYTES;
@@ -90,12 +90,13 @@ impl Plan {
         self.buckets * LINE_PLACES..self.lines * LINE_PLACES
     }
 
-    /// The slab of the longest entry.
+    /// The slab of the longest entry, or of a chained bucket if that is larger.
     pub fn largest_class(&self) -> Class {
         let key = self.options.key_bytes.map_or(KEY_BYTES_MAX, usize::from);
         let value = self.options.value_bytes_max as usize;
         let body = self.format().body_bytes(key, value, true);
-        Header::class_for(body).expect("a class for every value up to the limit")
+        let entry = Header::class_for(body).expect("a class for every value up to the limit");
+        entry.max(BUCKET_CLASS)
     }
 
     /// Pools that own all memory that is allocated as slabs.

@@ -427,4 +427,20 @@ fn a_check_finds_what_is_broken() {
         },
         "begin with a header",
     );
+/// Entries are shorter than a bucket, of which there is only one.
+#[test]
+fn there_are_slabs_for_chained_buckets_whatever_the_entries() {
+    let mut table = Checked::new(&Options {
+        bytes: 64 * LINE_BYTES as u64,
+        index_ratio: 0.01,
+        inline_bytes_max: 10,
+        versions: false,
+        value_bytes_max: 2,
+        key_bytes: Some(8),
+    });
+    for key in 0..20u64 {
+        let put = Change::Put { value: vec![7; 2], version: 0, expires: None };
+        table.does(&Step { key: key.to_le_bytes().to_vec(), change: vec![put] });
+    }
+    assert_eq!(table.storage.check(SEED).entries, 20);
 }
