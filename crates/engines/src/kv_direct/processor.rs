@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::item::Item;
 use super::key::KeyHash;
-use super::memory::HostMemory;
+use super::memory::{HostMemory, LINE_BYTES};
 use super::operation::{Action, Failure, Function, Lambda, Reply};
 use super::station::Station;
 use super::storage::{Glance, Head, Lookup, Storage};
@@ -44,18 +44,18 @@ pub trait Job {
     fn answer(&self, reply: Reply<'_>);
 }
 
-/// What the processor's logic takes its time from: one operation begins in a cycle, and one is
-/// forwarded.
+/// What the processor's logic takes its time from: in a cycle it forwards an operation on a value of
+/// one line, or on one line of a longer value.
 #[expect(async_fn_in_trait, reason = "a processor and its clock stay on one thread")]
 pub trait Clock {
-    /// Waits for the next cycle.
-    async fn cycle(&self);
+    /// Waits for so many cycles, which are nobody else's.
+    async fn cycles(&self, count: usize);
 }
 
 /// No clock: as fast as it goes.
 impl Clock for () {
     #[inline(always)]
-    async fn cycle(&self) {}
+    async fn cycles(&self, _: usize) {}
 }
 
 /// How a processor works.
@@ -90,9 +90,8 @@ pub struct Counts {
     pub written_back: u64,
 }
 
-/// Operations that one lane applies to a value at hand before it writes that back: others wait for
-/// the same slot.
-const FORWARDED_MAX: usize = 1024;
+/// Operations that one lane applies to a value at hand while those on other keys wait for the same slot.
+const OVERTAKING_MAX: usize = 1024;
 /// Longer values are not kept at hand after they were stored.
 const FORWARD_BYTES_MAX: usize = 512;
 
@@ -369,10 +368,9 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         self.count(|counts| counts.executed += 1);
         let mut forwarded = 0;
         while desk.at_hand != AtHand::Elsewhere
-            && forwarded < FORWARDED_MAX
-            && let Some(next) = self.next_of_key(slot, job.key())
+            && let Some(next) = self.next_of_key(slot, job.key(), forwarded < OVERTAKING_MAX)
         {
-            self.clock.cycle().await;
+            self.clock.cycles(desk.value().len().div_ceil(LINE_BYTES).max(1)).await;
             self.apply(&mut lookup, &next, desk).await;
             forwarded += 1;
         }
@@ -388,12 +386,12 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     }
 
     #[inline]
-    fn next_of_key(&self, slot: usize, key: &[u8]) -> Option<J> {
+    fn next_of_key(&self, slot: usize, key: &[u8], may_overtake: bool) -> Option<J> {
         let mut station = self.station.borrow_mut();
         if !station.is_awaited(slot) {
             return None;
         }
-        station.next_of_key(slot, |job| job.key() == key)
+        station.next_of_key(slot, may_overtake, |job| job.key() == key)
     }
 
     /// Writes the value at hand to where it stays.
