@@ -53,7 +53,9 @@ fn cluster(engine: &str, nodes: u16, value_max: usize) -> Outcome<Cluster> {
 fn counter() -> Outcome<()> {
     const LANES: usize = 32;
     println!("\nOne counter, fetch_add from clients of {LANES} lanes, millions a second:\n");
-    println!("| clients | `nessie` | `nessie-server` | `herd` | `kv-direct` | kv-direct / nessie |");
+    println!(
+        "| clients | `nessie` | `nessie-server` | `herd` | `kv-direct` | kv-direct / nessie |"
+    );
     println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
     for clients in [1, 2, 4, 8] {
         let mut rates = Vec::new();
@@ -86,8 +88,7 @@ fn count_up(engine: &str, clients: usize, lanes: usize) -> Outcome<f64> {
     let (sum, seconds) = thread::scope(|scope| -> Outcome<(u64, f64)> {
         let tables = (0..clients).map(|_| cluster.table("default"));
         let tables = tables.collect::<Result<Vec<_>, _>>()?;
-        let threads: Vec<_> =
-            tables.into_iter().map(|table| scope.spawn(|| work(table))).collect();
+        let threads: Vec<_> = tables.into_iter().map(|table| scope.spawn(|| work(table))).collect();
         begin.wait();
         let from = Instant::now();
         thread::sleep(ROW);

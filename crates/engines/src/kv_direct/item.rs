@@ -494,7 +494,8 @@ mod tests {
     fn a_power_of_two_minus_two_bytes_fits_a_slab() {
         let format = Format { key_bytes: Some(8), versions: false };
         for bytes in [32, 64, 128, 256, 512, 1024, 2048, 4096] {
-            let class = |len: usize| Header::class_for(format.body_bytes(8, len - 8, false)).unwrap();
+            let class =
+                |len: usize| Header::class_for(format.body_bytes(8, len - 8, false)).unwrap();
             assert_eq!(class(bytes - 2).bytes(), bytes as u64);
             assert_eq!(class(bytes - 1).bytes(), 2 * bytes as u64);
         }

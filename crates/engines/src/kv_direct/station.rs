@@ -141,7 +141,6 @@ impl<J> Station<J> {
         false
     }
 
-    /// Takes the first operation of the chain out of which `is` says so, if there is one.
     /// Takes the first operation of the chain out of which `is` says so, if there is one; if it may
     /// not overtake others, the first of all or none.
     #[inline]

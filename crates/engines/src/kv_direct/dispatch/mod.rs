@@ -18,7 +18,7 @@
 //! # Invariants
 //! 1. *If the mark of a slot says that it holds line `x`, then the slot has the newest content of `x`*,
 //!    at every moment. If no slot holds a cacheable line, host memory has its newest content. Marks and
-//!    lines change together, and only by who holds the slot ([`slots`]), who writes a dirty line back
+//!    lines change together, and only by who holds the slot (`slots.rs`), who writes a dirty line back
 //!    before it installs another. A write to `x` is posted when its slot has it.
 //! 2. Two lines that share a slot are never accessed in host memory at the same time, nor is one line
 //!    twice: each such access is made by who holds the slot. Lines that are not cacheable are accessed

@@ -427,6 +427,8 @@ fn a_check_finds_what_is_broken() {
         },
         "begin with a header",
     );
+}
+
 /// Entries are shorter than a bucket, of which there is only one.
 #[test]
 fn there_are_slabs_for_chained_buckets_whatever_the_entries() {
