@@ -43,6 +43,6 @@ before=$(shared_memory)
 scripts/lint.sh
 run cargo test --workspace --locked
 run env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
-  cargo test -p loch-fabric --locked --release --lib loom
+  cargo test -p loch-fabric -p loch-engines --locked --release --lib loom
 run scripts/simulate.sh test
 run nothing_left

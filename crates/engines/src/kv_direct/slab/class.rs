@@ -23,6 +23,9 @@ impl Class {
     /// 512 bytes: the largest that the processor keeps a stack of (kv-direct §3.3.2).
     pub const LARGEST_CACHED: Class = Class(4);
 
+    /// How many classes it keeps a stack of.
+    pub(super) const CACHED: usize = Self::LARGEST_CACHED.index() + 1;
+
     /// 32 GiB: half of what places can address.
     pub const LARGEST: Class = Class(30);
 
@@ -121,10 +124,11 @@ impl Slab {
     /// The slab of this class at this place.
     ///
     /// # Panics
-    /// In debug builds, if the place is not aligned to the class.
+    /// If the place is not aligned to the class.
     #[inline(always)]
     pub fn new(place: Place, class: Class) -> Self {
-        debug_assert!(place.number().is_multiple_of(class.places()), "{place:?} of {class:?}");
+        let is_aligned = place.number().trailing_zeros() >= u32::from(class.number());
+        assert!(is_aligned, "{place:?} is no place for {class:?}");
         Self::of_word(place.number() << 1 | class.places()).expect("a class has places")
     }
 

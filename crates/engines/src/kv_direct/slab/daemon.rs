@@ -6,13 +6,14 @@
 //!
 //! # When it does what
 //! * A stack of a small class is **low**: slabs of the next larger class that can spare some are put on
-//!   it, as they are, so that one entry is worth many allocations.
+//!   it, as they are, so that one entry is worth many allocations. The watermark starts at a batch, and
+//!   doubles whenever the stack has run low: what nobody allocates is not cut into.
 //! * A stack is **high**: a merge starts. It takes the small slabs out, but for what the processor may
 //!   need meanwhile, sorts them, and puts back what they make together. What a merge could not
 //!   make less is the new measure: the next one starts at twice as much, so that merging costs a
 //!   constant per slab freed, even if it is in vain.
 //! * A stack is low and **nothing larger** is left: a merge, if more is free than after the last.
-//! * The processor **asks**: a merge of everything.
+//! * The processor **asks**: a merge of everything, and low watermarks as in the beginning.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use std::sync::Arc;
 use super::merge::{Run, Sort, cover};
 use super::pools::Question;
 use super::{Class, Pools, Slab};
-use crate::limits::{DAEMON_TURN_ENTRIES, POOL_LOW_MAX, POOL_SHARE};
+use crate::limits::{DAEMON_TURN_ENTRIES, POOL_LOW_MAX, POOL_SHARE, SLAB_BATCH};
 
-/// A stack is high from so many times the low watermark on.
+/// A stack is high from so many times the largest low watermark on.
 const HIGH: u64 = 16;
 
 /// A merge under way.
@@ -52,8 +53,10 @@ enum Stage {
 #[derive(Debug)]
 pub struct Daemon {
     pools: Arc<Pools>,
-    /// Slabs of each small class that are kept ready.
-    low: u64,
+    /// By small class: with fewer slabs than this its stack is low.
+    low: [u64; Class::CACHED],
+    /// What a low watermark can grow to.
+    low_max: u64,
     /// By class: with more slabs than this a merge starts.
     high: Vec<u64>,
     /// Small slabs that were left after the last merge.
@@ -67,9 +70,10 @@ impl Daemon {
     /// The daemon of `pools`, which has no other.
     pub fn new(pools: Arc<Pools>) -> Self {
         let most = u64::from(pools.places() / Class::LARGEST_CACHED.places()) / POOL_SHARE;
-        let low = most.clamp(1, POOL_LOW_MAX);
-        let high = vec![HIGH * low; usize::from(pools.largest().number()) + 1];
-        Self { pools, low, high, left_over: 0, merge: None, batch: Vec::new() }
+        let low_max = most.clamp(1, POOL_LOW_MAX);
+        let low = [low_max.min(SLAB_BATCH as u64); Class::CACHED];
+        let high = vec![HIGH * low_max; usize::from(pools.largest().number()) + 1];
+        Self { pools, low, low_max, high, left_over: 0, merge: None, batch: Vec::new() }
     }
 
     /// Does a bounded amount of work. Returns whether there is more: if not, there will be nothing to
@@ -99,18 +103,22 @@ impl Daemon {
         Class::between(Class::SMALLEST, Class::LARGEST_CACHED.min(self.pools.largest()))
     }
 
-    /// Slabs that a stack is filled up to, and left by a merge that was not asked for.
-    fn enough(&self) -> u64 {
-        2 * self.low
+    /// Slabs that a stack is filled up to, and that are left to it by a merge that was not asked for and
+    /// by other classes that want some.
+    fn enough(&self, class: Class) -> u64 {
+        2 * self.low.get(class.index()).copied().unwrap_or(self.low_max)
     }
 
     /// Fills the low stacks; whether anything was moved.
     fn split(&mut self) -> bool {
         let mut budget = DAEMON_TURN_ENTRIES;
         for class in self.small() {
-            let is_low = self.pools.stack(class).len() < self.low;
-            while is_low && budget > 0 {
-                let want = self.enough().saturating_sub(self.pools.stack(class).len());
+            if self.pools.stack(class).len() >= self.low[class.index()] {
+                continue;
+            }
+            self.low[class.index()] = (2 * self.low[class.index()]).min(self.low_max);
+            while budget > 0 {
+                let want = self.enough(class).saturating_sub(self.pools.stack(class).len());
                 let moved = self.stock(class, budget.min(want as usize));
                 if moved == 0 {
                     break;
@@ -130,7 +138,7 @@ impl Daemon {
         self.batch.clear();
         for larger in self.small().filter(|larger| *larger > class) {
             let stack = self.pools.stack(larger);
-            if stack.take_right(want, self.enough(), |slab| self.batch.push(slab)) > 0 {
+            if stack.take_right(want, self.enough(larger), |slab| self.batch.push(slab)) > 0 {
                 break;
             }
         }
@@ -171,16 +179,17 @@ impl Daemon {
     /// Whether some stack is low, with nothing larger to be split, but with smaller slabs that have not
     /// been merged yet.
     fn is_stuck(&self) -> bool {
-        let least = self.left_over + self.left_over / 4 + self.low;
+        let least = self.left_over + self.left_over / 4 + self.low_max;
         self.small().any(|class| {
-            self.pools.stack(class).len() < self.low && self.spare_below(class) > least
+            let is_low = self.pools.stack(class).len() < self.low[class.index()];
+            is_low && self.spare_below(class) > least
         })
     }
 
     /// Slabs of classes below `class` that a merge would take.
     fn spare_below(&self, class: Class) -> u64 {
         let smaller = self.small().filter(|smaller| *smaller < class);
-        smaller.map(|class| self.pools.stack(class).len().saturating_sub(self.enough())).sum()
+        smaller.map(|class| self.pools.stack(class).len().saturating_sub(self.enough(class))).sum()
     }
 
     /// Lowers what earlier merges have taught, where there is less by now.
@@ -189,7 +198,7 @@ impl Daemon {
         for (class, high) in self.high.iter_mut().enumerate() {
             let class = Class::new(class as u8).expect("there is one for each");
             let len = self.pools.stack(class).len();
-            *high = (*high).min((2 * len).max(HIGH * self.low));
+            *high = (*high).min((2 * len).max(HIGH * self.low_max));
         }
     }
 
@@ -223,11 +232,11 @@ impl Daemon {
 
     /// Takes slabs of `class` and above out of their stacks; returns how to go on.
     fn take(&self, merge: &mut Merge, mut class: Class, left: Option<u64>) -> Stage {
-        let keep = if merge.question.is_some() { 0 } else { self.enough() };
         let mut budget = DAEMON_TURN_ENTRIES;
         let mut left = left;
         while class < self.pools.largest() {
             let stack = self.pools.stack(class);
+            let keep = if merge.question.is_some() { 0 } else { self.enough(class) };
             // What the processor puts meanwhile is for the next merge, or this one would never end.
             let rest = left.unwrap_or_else(|| stack.len());
             let want = budget.min(rest as usize);
@@ -261,6 +270,7 @@ impl Daemon {
     fn finish(&mut self, question: Option<u64>) {
         self.learn();
         if let Some(question) = question {
+            self.low.fill(self.low_max.min(SLAB_BATCH as u64));
             self.pools.answer(question);
         }
     }

@@ -87,7 +87,10 @@ impl Sort {
                 for count in counts {
                     next += std::mem::replace(count, next);
                 }
-                self.sorted.resize(self.words.len(), 0);
+                if self.sorted.len() < self.words.len() {
+                    // Whose memory is not touched before it is written.
+                    self.sorted = vec![0; self.words.len()];
+                }
                 return true;
             }
             self.pass += 1;

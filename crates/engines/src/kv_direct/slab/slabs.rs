@@ -28,9 +28,6 @@ use super::{Class, Place, Pools, Slab};
 use crate::kv_direct::memory::HostMemory;
 use crate::limits::{SLAB_BATCH, SLABS_HIGH, SLABS_LOW};
 
-/// Classes that the processor has stacks of.
-const CACHED: usize = Class::LARGEST_CACHED.index() + 1;
-
 /// A larger slab is cut into so many slabs of the class that ran out, if the processor has to help
 /// itself: twice a batch, and no exchange is near after that.
 const HELPING_SHIFT: u8 = (2 * SLAB_BATCH).ilog2() as u8;
@@ -71,7 +68,7 @@ impl Stack {
 #[derive(Debug)]
 pub struct Slabs {
     pools: Arc<Pools>,
-    stacks: [RefCell<Stack>; CACHED],
+    stacks: [RefCell<Stack>; Class::CACHED],
     /// Whether slabs were freed or fetched since the daemon was asked last.
     has_changed: Cell<bool>,
     /// There is no slab of this class or above, unless something has changed.

@@ -143,32 +143,31 @@ mod tests {
         numbers.map(slab).collect()
     }
 
-    fn taken(take: impl FnOnce(&mut dyn FnMut(Slab))) -> Vec<Slab> {
-        let mut taken = Vec::new();
-        take(&mut |slab| taken.push(slab));
-        taken
-    }
-
     #[test]
     fn each_end_is_a_stack() {
         let (left, right) = (AtomicU64::new(MIDDLE), AtomicU64::new(MIDDLE));
         let ring: Vec<_> = (0..48).map(|_| AtomicU32::new(0)).collect();
         let stack = Stack { left: &left, right: &right, ring: &ring };
+        let take_left = |want| {
+            let mut taken = Vec::new();
+            stack.take_left(want, |slab| taken.push(slab));
+            taken
+        };
+        let take_right = |want, keep| {
+            let mut taken = Vec::new();
+            stack.take_right(want, keep, |slab| taken.push(slab));
+            taken
+        };
         for _ in 0..100 {
             stack.put_right(&slabs(11..31));
             stack.put_left(&slabs(1..11));
             assert_eq!((stack.len(), stack.all().collect()), (30, slabs(1..31)));
-            let take = |into: &mut dyn FnMut(Slab)| drop(stack.take_left(4, into));
-            assert_eq!(taken(take), slabs(1..5));
-            assert_eq!(taken(|into| drop(stack.take_right(7, 0, into))), slabs(24..31));
-            assert_eq!(taken(|into| drop(stack.take_right(7, 15, into))), slabs(20..24));
-            assert_eq!(stack.take_right(7, 15, |slab| panic!("{slab:?} was to be kept")), 0);
-            let take = |into: &mut dyn FnMut(Slab)| drop(stack.take_left(99, into));
-            assert_eq!(taken(take), slabs(5..20));
-            assert_eq!(
-                (stack.take_left(1, |slab| panic!("{slab:?}")).count(), stack.len()),
-                (0, 0)
-            );
+            assert_eq!(take_left(4), slabs(1..5));
+            assert_eq!(take_right(7, 0), slabs(24..31));
+            assert_eq!(take_right(7, 15), slabs(20..24));
+            assert_eq!(take_right(7, 15), [], "they were to be kept");
+            assert_eq!(take_left(99), slabs(5..20));
+            assert_eq!((take_left(1), take_right(1, 0), stack.len()), (vec![], vec![], 0));
         }
     }
 
@@ -284,9 +283,10 @@ mod loom_tests {
             let shared = Shared::new(2);
             let daemon = shared.clone();
             let turning = thread::spawn(move || {
+                let kept = daemon.take_right(0, 1);
                 let slabs = daemon.take_right(1, 2);
                 daemon.stack(0).put_right(&slabs);
-                daemon.take_right(0, 1)
+                kept
             });
             let slabs = shared.take_left(0, 1);
             shared.stack(1).put_left(&slabs);
