@@ -323,14 +323,13 @@ impl Bucket {
     fn compacted(&self) -> Self {
         let mut packed = Self::EMPTY;
         let mut marks = self.marks() & NEXT_MASK << NEXT_SHIFT;
-        let mut to = 0;
-        for from in (0..SLOTS).filter(|&slot| self.free() >> slot & 1 == 0) {
+        let used = (0..SLOTS).filter(|&slot| self.free() >> slot & 1 == 0);
+        for (to, from) in (0..).zip(used) {
             packed.set_slot(to, self.start_of(from));
             packed.set_kind(to, self.kind(from));
             for shift in [0, ENDS_SHIFT, POINTERS_SHIFT] {
                 marks |= (self.marks() >> (shift + from) & 1) << (shift + to);
             }
-            to += 1;
         }
         packed.set_marks(marks);
         packed

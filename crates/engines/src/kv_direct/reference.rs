@@ -1,6 +1,7 @@
 //! What a memory is checked against: what was last written, under random interleavings.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -8,7 +9,10 @@ use std::task::Poll;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::memory::{HALF_BYTES, HostMemory, Line, Purpose};
+use super::item::Item;
+use super::key::KeyHash;
+use super::memory::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
+use super::storage::{Options, Plan, Storage};
 
 /// What decides how often everything is pending.
 pub type Random = Rc<RefCell<ChaCha8Rng>>;
@@ -127,4 +131,66 @@ impl Reference {
         change(-1);
         1
     }
+}
+
+/// A plan of a small table with entries of all kinds.
+pub fn plan(lines: u64) -> Plan {
+    let options = Options {
+        bytes: lines * LINE_BYTES as u64,
+        index_ratio: 0.2,
+        inline_bytes_max: 20,
+        versions: false,
+        value_bytes_max: 2000,
+        key_bytes: None,
+    };
+    Plan::new(&options).expect("it is a table")
+}
+
+/// Operations on entries in a memory, `width` at a time, checked against a map: what the processor
+/// does, so that it may run on this memory.
+pub async fn entries<H: HostMemory>(
+    storage: &Storage<H>,
+    random: &Random,
+    operations: u32,
+    width: usize,
+) {
+    const SEED: u64 = 5;
+    let known: RefCell<HashMap<u32, Vec<u8>>> = RefCell::default();
+    let busy: RefCell<Vec<u32>> = RefCell::default();
+    let done = Cell::new(0u32);
+    let operate = || async {
+        let number = up_to(random, 60);
+        let key = number.to_le_bytes();
+        let hash = KeyHash::of(SEED, &key);
+        let group = storage.group(hash);
+        if busy.borrow().contains(&group) {
+            // The station lets it wait.
+            return;
+        }
+        busy.borrow_mut().push(group);
+        let mut item = Item::new();
+        let mut lookup = storage.lookup(hash, &key, &mut item).await.expect("it is whole");
+        let was = known.borrow().get(&number).cloned();
+        assert_eq!(lookup.found().then(|| item.value().to_vec()), was, "key {number}");
+        let choice = up_to(random, 9);
+        if choice < 4 {
+            let most = [8, 20, 60, 900][up_to(random, 3) as usize];
+            let value = vec![choice as u8 + number as u8; up_to(random, most) as usize];
+            // It may be that there is no room.
+            if storage.store(&mut lookup, &key, &value, 0, None).await.is_ok() {
+                known.borrow_mut().insert(number, value);
+            }
+        } else if choice == 4 {
+            storage.remove(&mut lookup).await.expect("it is whole");
+            known.borrow_mut().remove(&number);
+        }
+        busy.borrow_mut().retain(|other| *other != group);
+        done.set(done.get() + 1);
+    };
+    let work = (0..operations).map(|_| operate());
+    loch_fabric::lanes::run(width, work, |()| ()).await;
+    assert!(done.get() > operations / 8, "{} operations", done.get());
+    let report = storage.check(SEED);
+    assert_eq!(report.broken, Vec::<String>::new());
+    assert_eq!(report.entries, known.borrow().len() as u64);
 }

@@ -7,7 +7,8 @@ use loch_fabric::lanes::{block_on, run};
 
 use super::*;
 use crate::kv_direct::memory::Near;
-use crate::kv_direct::reference::{Random, Reference, line_of, pending, random, up_to};
+use crate::kv_direct::reference::{self, Random, Reference, line_of, pending, random, up_to};
+use crate::kv_direct::storage::Storage;
 
 /// Accesses to a line under way.
 #[derive(Clone, Copy, Default)]
@@ -246,4 +247,19 @@ fn hits_do_not_wait_for_each_other() {
         assert_eq!(memory.read_line(Purpose::Index, 5).await, line_of([9; 2]));
     });
     assert_eq!(memory.dispatched().read_hits, 1);
+}
+
+#[test]
+fn entries_are_kept_in_dispatched_memory() {
+    for seed in 0..40 {
+        let random = random(seed);
+        let plan = reference::plan(400);
+        let local = LocalDram::new(vec![Line::ZERO; 7]);
+        let ratio = [0.5, 1.0][seed as usize % 2];
+        let host = Jittery::new(&random, plan.lines(), ratio);
+        let dram = JitteryDram { random: random.clone(), local };
+        let memory = Dispatcher::new(host, dram, ratio);
+        let storage = Storage::new(memory, &plan, plan.pools());
+        block_on(reference::entries(&storage, &random, 400, 16));
+    }
 }

@@ -5,7 +5,8 @@ use std::cell::Cell;
 use loch_fabric::lanes::{block_on, run};
 
 use super::*;
-use crate::kv_direct::reference::{Random, Reference, line_of, pending, random, up_to};
+use crate::kv_direct::reference::{self, Random, Reference, line_of, pending, random, up_to};
+use crate::kv_direct::storage::Storage;
 
 /// A courier that takes a random time.
 struct Jittery(Random);
@@ -77,6 +78,28 @@ fn what_is_read_was_last_written() {
         most = most.max(carried.accesses as f64 / carried.batches as f64);
     }
     assert!(most > 5.0, "{most} accesses a batch");
+}
+
+#[test]
+fn entries_are_kept_in_gathered_memory() {
+    for seed in 0..20 {
+        let random = random(seed);
+        let plan = reference::plan(400);
+        let gatherers = Gatherers::new(plan.lines(), 2);
+        let memory = Gathered::new(gatherers.clone(), Jittery(random.clone()));
+        let storage = Storage::new(memory, &plan, plan.pools());
+        let ended = Cell::new(false);
+        block_on(async {
+            let operations = async {
+                reference::entries(&storage, &random, 400, 16).await;
+                ended.set(true);
+                0
+            };
+            let both: [std::pin::Pin<Box<dyn Future<Output = u64>>>; 2] =
+                [Box::pin(operations), Box::pin(gather(&gatherers, &random, &ended))];
+            run(2, both, |_| ()).await;
+        });
+    }
 }
 
 #[test]

@@ -324,7 +324,7 @@ fn halves_of_a_line_are_written_each_for_itself() {
     let write = |key: [u8; 8], byte: u8| async move {
         let mut item = Item::new();
         let mut lookup = storage.lookup(hash(&key), &key, &mut item).await.unwrap();
-        if lookup.found() && byte % 2 == 0 {
+        if lookup.found() && byte.is_multiple_of(2) {
             item.value_mut().fill(byte);
             storage.rewrite(&mut lookup, &mut item, 0, None).await.unwrap();
         } else {

@@ -130,7 +130,7 @@ impl Machine {
 
     async fn operate(&self) {
         let (line, is_get) = self.picker.borrow_mut().pick();
-        self.timing.cycle().await;
+        Timing::cycle(&self.timing).await;
         let by = if is_get { 1 } else { -1 };
         let change = |by: i32| self.busy.borrow_mut()[line as usize] += by;
         let busy = self.busy.borrow()[line as usize];
