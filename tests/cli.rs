@@ -71,7 +71,7 @@ fn numbers_are_computed_where_they_are() {
     assert_eq!(says("update cold add 1 --element f64"), "-3.5\n");
 
     let numbers: Vec<u8> = [3i16, -1, 4, -1, 5].iter().flat_map(|n| n.to_le_bytes()).collect();
-    node.loch_with(&["put".as_ref(), "v".as_ref(), "-".as_ref()], &numbers).expect(0, &[]);
+    node.loch_with(&["put", "v", "-"], &numbers).expect(0, &[]);
     assert_eq!(says("reduce v add --element i16"), "10\n");
     assert_eq!(says("reduce v max --element i16"), "5\n");
     assert_eq!(says("reduce v add --initial -10 --element i16"), "0\n");
