@@ -11,6 +11,11 @@ use crate::kv_direct::slab::{Class, PLACES_MAX, Pools};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::region::LayoutError;
 
+/// Free memory is in slabs of at least this size at first.
+const FREE_CLASS: Class = Class::holding(64 << 10).expect("a class for 64 KiB");
+
+const _: () = assert!(FREE_CLASS.number() >= BUCKET_CLASS.number());
+
 /// What a processor's memory is to be for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -90,13 +95,14 @@ impl Plan {
         self.buckets * LINE_PLACES..self.lines * LINE_PLACES
     }
 
-    /// The slab of the longest entry, or of a chained bucket if that is larger.
+    /// The largest slab that there can be: of the longest entry, or, as chained buckets need slabs
+    /// too and free memory had better be few large slabs than many small ones, of 64 KiB.
     pub fn largest_class(&self) -> Class {
         let key = self.options.key_bytes.map_or(KEY_BYTES_MAX, usize::from);
         let value = self.options.value_bytes_max as usize;
         let body = self.format().body_bytes(key, value, true);
-        let entry = Header::class_for(body).expect("a class for every value up to the limit");
-        entry.max(BUCKET_CLASS)
+        let longest = Header::class_for(body).expect("a class for every value up to the limit");
+        longest.max(FREE_CLASS)
     }
 
     /// Pools that own all memory that is allocated as slabs.
