@@ -27,8 +27,8 @@ impl At {
 ///
 /// It holds up to two buckets of the chain, so that what follows need not read any. After a lookup
 /// they are, if the key was found, its bucket and the one before it, so that an empty one can be taken
-/// out of the chain; if not, the head and of the others the first with the most room, so that if
-/// neither has room none has.
+/// out of the chain; if not, the head and of the others the last of those with the most room: if
+/// neither has room none has, and a chain of full buckets grows at its end.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     pub(super) secondary: u16,
@@ -117,7 +117,7 @@ impl<H: HostMemory> Storage<H> {
             if found.is_some() {
                 return Ok(Lookup { found, here, other: Some(before), ..lookup });
             }
-            if here.bucket.room() > lookup.other.map_or(0, |other| other.bucket.room()) {
+            if here.bucket.room() >= lookup.other.map_or(0, |other| other.bucket.room()) {
                 lookup.other = Some(here);
             }
             before = here;

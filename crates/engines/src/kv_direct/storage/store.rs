@@ -131,9 +131,10 @@ impl<H: HostMemory> Storage<H> {
         };
         if let Some(place) = chained {
             let mut new = At { line: place.number() / LINE_PLACES, bucket: Bucket::EMPTY };
-            new.bucket.set_next(lookup.here.bucket.next());
-            lookup.here.bucket.set_next(Some(place.number()));
-            lookup.other = Some(std::mem::replace(&mut lookup.here, new));
+            let mut before = lookup.other.unwrap_or(lookup.here);
+            new.bucket.set_next(before.bucket.next());
+            before.bucket.set_next(Some(place.number()));
+            (lookup.here, lookup.other) = (new, Some(before));
         }
         let bucket = &mut lookup.here.bucket;
         lookup.found = Some(match slab {
