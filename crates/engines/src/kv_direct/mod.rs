@@ -29,6 +29,7 @@
 //! | [`memory`] | host memory: lines, DMA, counts |
 //! | [`storage`] | looks up, stores and removes entries |
 //! | [`bucket`], [`item`] | a line of the hash index; the bytes of an entry |
+//! | [`tuning`] | how large the index should be, and which entries inline |
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
 //! | [`dispatch`] | the card's memory as a cache of a share of host memory |
@@ -66,6 +67,7 @@ pub mod slab;
 pub mod station;
 pub mod storage;
 pub mod timed;
+pub mod tuning;
 pub mod vector;
 mod worker;
 
