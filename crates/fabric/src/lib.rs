@@ -25,6 +25,7 @@ pub mod sim;
 mod sync;
 #[cfg(feature = "verbs")]
 pub mod verbs;
+mod zeroed;
 
 pub use addr::{RegionId, RemoteAddr};
 pub use buf::Buf;
@@ -33,3 +34,4 @@ pub use error::FabricError;
 pub use fabric::{Atomics, Caps, Fabric, RoundTrip, Validation};
 pub use messages::{MessageAddress, Messages, UnreliableWrites};
 pub use prefetch::{prefetch_index, prefetch_read};
+pub use zeroed::Zeroed;

@@ -14,8 +14,7 @@ use loch_engines::kv_direct::storage::{Plan, Storage};
 use loch_engines::kv_direct::{Settings, Worker};
 use loch_engines::nessie_server::Turns;
 use loch_engines::region::TableEntry;
-use loch_fabric::FabricError;
-use zerocopy::FromZeros;
+use loch_fabric::{FabricError, Zeroed};
 
 use super::control::{Control, Next, Order};
 use super::ground::Ground;
@@ -28,7 +27,7 @@ use crate::served::direct::Partition;
 use crate::wire::Inspected;
 
 /// What goes from one worker to the next, which has other connections.
-type Entries = Storage<Near<Vec<Line>>>;
+type Entries = Storage<Near<Zeroed<Line>>>;
 
 /// What of the table a worker of kv-direct shares with others on its node.
 #[derive(Clone)]
@@ -90,11 +89,10 @@ fn turn(turns: &mut impl Turns) -> Result<bool, FabricError> {
 
 fn no_entries(memory: &Memory, station: &Station, shared: &Shared) -> Result<Entries, WorkerError> {
     let plan = plan_of(&memory.tables[station.table].entry);
-    // Fresh pages of the system are zeros, and it gives them when they are first used.
-    let lines = Line::new_vec_zeroed(plan.lines() as usize);
-    let lines = Near::new(lines.map_err(|_| WorkerError::NoMemory { lines: plan.lines() })?);
+    let lines = Zeroed::new(plan.lines() as usize);
+    let lines = lines.map_err(|error| WorkerError::NoMemory { lines: plan.lines(), error })?;
     let pools = shared.housekeeper.pools(station.worker).clone();
-    Ok(Storage::new(lines, &plan, pools))
+    Ok(Storage::new(Near::new(lines), &plan, pools))
 }
 
 /// Where everything is in the memory of a table's workers.

@@ -66,8 +66,10 @@ enum WorkerError {
     Reach(#[from] Error),
     #[error("its log at {path} cannot be opened: {cause}", path = .path.display())]
     Log { path: PathBuf, cause: String },
-    #[error("its memory of {lines} lines of 64 bytes is not to be had: give the table less memory")]
-    NoMemory { lines: u32 },
+    #[error(
+        "its {lines} lines of 64 bytes are not to be had ({error}): give the table less memory"
+    )]
+    NoMemory { lines: u32, error: std::io::Error },
     #[error("it cannot be bound to processor {core}: {cause}")]
     Core { core: u16, cause: rustix::io::Errno },
 }
