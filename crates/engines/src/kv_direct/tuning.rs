@@ -97,7 +97,7 @@ impl Corpus {
     pub fn tune(&self) -> Result<Tuned, LayoutError> {
         let shares = self.sizes.iter().map(|size| size.share).sum::<f64>();
         let is_valid = self.sizes.iter().all(|size| size.share >= 0.0 && size.key_bytes > 0);
-        if !is_valid || !(shares > 0.0 && shares.is_finite()) {
+        if !(is_valid && shares > 0.0 && shares.is_finite()) {
             return Err(LayoutError::Geometry(
                 "sizes to tune for have keys of at least one byte and shares that are not negative, \
                  not all of them 0"
