@@ -2,6 +2,7 @@
 //! memory for each (§3.3.1: below 0.1, §3.3.2: below 0.07), and what the daemon's core does (§5.1.2,
 //! Figure 12), one JSON object a line, as a file of results has them.
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
+#![allow(clippy::disallowed_types, reason = "a rate needs a clock")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -70,6 +71,10 @@ impl Rig {
         class
     }
 
+    fn free_last(&mut self) {
+        self.free(self.used.len() - 1);
+    }
+
     /// The daemon's turns until it has answered.
     fn merge(&mut self) {
         while self.slabs.starving() {
@@ -80,6 +85,9 @@ impl Rig {
     fn report(&mut self, workload: &str) {
         for (kind, series) in ["allocation", "free"].into_iter().enumerate() {
             let (accesses, operations) = std::mem::take(&mut self.accesses[kind]);
+            if operations == 0 {
+                continue;
+            }
             let each = accesses as f64 / operations as f64;
             point("Accesses of the slab allocator (kv-direct §3.3.2)", series, workload, "", each);
         }
@@ -113,8 +121,7 @@ fn accesses() {
     for _ in 0..1_000_000 {
         let before = rig.memory.counts().slabs.all();
         if is_freeing {
-            let last = rig.used.len() - 1;
-            rig.free(last);
+            rig.free_last();
         } else {
             rig.allocate(1);
         }
@@ -123,7 +130,7 @@ fn accesses() {
     rig.report("alternating: back after each exchange");
     for _ in 0..20 {
         (0..50_000).for_each(|_| rig.allocate(2));
-        (0..50_000).for_each(|_| drop(rig.free(rig.used.len() - 1)));
+        (0..50_000).for_each(|_| rig.free_last());
     }
     rig.report("bursts of 50,000");
     for (number, workload) in [
@@ -135,7 +142,7 @@ fn accesses() {
             let index = rng.random_range(0..rig.used.len());
             rig.free(index);
         }
-        (0..PLACES / 10 * 9 >> number).for_each(|_| rig.allocate(number));
+        (0..(PLACES / 10 * 9) >> number).for_each(|_| rig.allocate(number));
         rig.report(workload);
     }
 }
@@ -165,7 +172,9 @@ fn merging() {
 fn splitting() {
     let mut rig = Rig::new(PLACES);
     (0..PLACES / 16).for_each(|_| rig.allocate(4));
-    (0..rig.used.len()).rev().for_each(|index| drop(rig.free(index)));
+    while !rig.used.is_empty() {
+        rig.free_last();
+    }
     let (mut turning, mut turns) = (Duration::ZERO, 0u32);
     let class = Class::SMALLEST;
     for number in 0..PLACES / 10 * 9 {
@@ -187,22 +196,29 @@ fn slabs(c: &mut Criterion) {
     merging();
     splitting();
     let rig = Rig::new(PLACES);
-    c.bench_function("allocate and free", |b| {
+    let (memory, slabs) = (&rig.memory, &rig.slabs);
+    c.bench_function("allocate and free, 1,000 times", |b| {
         b.iter(|| {
-            let place = block_on(rig.slabs.allocate(&rig.memory, black_box(Class::SMALLEST)));
-            let place = place.expect("there is memory");
-            block_on(rig.slabs.free(&rig.memory, place, black_box(Class::SMALLEST)));
+            block_on(async {
+                for _ in 0..1000 {
+                    let place = slabs.allocate(memory, black_box(Class::SMALLEST)).await;
+                    let place = place.expect("there is memory");
+                    slabs.free(memory, place, black_box(Class::SMALLEST)).await;
+                }
+            })
         });
     });
     let mut places = Vec::with_capacity(1000);
     c.bench_function("allocate 1,000 and free them, exchanges included", |b| {
         b.iter(|| {
-            for _ in 0..1000 {
-                places.extend(block_on(rig.slabs.allocate(&rig.memory, Class::SMALLEST)));
-            }
-            for place in places.drain(..) {
-                block_on(rig.slabs.free(&rig.memory, place, Class::SMALLEST));
-            }
+            block_on(async {
+                for _ in 0..1000 {
+                    places.extend(slabs.allocate(memory, Class::SMALLEST).await);
+                }
+                for place in places.drain(..) {
+                    slabs.free(memory, place, Class::SMALLEST).await;
+                }
+            })
         });
     });
 }

@@ -91,7 +91,8 @@ impl Daemon {
             None => {
                 self.forget();
                 if question.is_some() || self.is_high() || self.is_stuck() {
-                    self.merge = Some(Merge::new(question));
+                    let slabs = self.pools.len();
+                    self.merge = Some(Merge::new(question, slabs as usize));
                 }
             }
         }
@@ -277,9 +278,10 @@ impl Daemon {
 }
 
 impl Merge {
-    fn new(question: Option<u64>) -> Self {
+    /// Of about `slabs` slabs.
+    fn new(question: Option<u64>, slabs: usize) -> Self {
         let stage = Stage::Taking(Class::SMALLEST, None);
-        Self { question, sort: Sort::new(), stage, run: Run::default() }
+        Self { question, sort: Sort::with_capacity(slabs), stage, run: Run::default() }
     }
 }
 

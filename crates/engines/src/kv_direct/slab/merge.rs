@@ -32,10 +32,11 @@ pub(super) struct Sort {
 }
 
 impl Sort {
-    /// Nothing yet.
-    pub(super) fn new() -> Self {
+    /// Nothing yet, with room for this many.
+    pub(super) fn with_capacity(slabs: usize) -> Self {
         let counts = Box::new([[0; DIGITS]; PASSES]);
-        Self { words: Vec::new(), sorted: Vec::new(), counts, pass: 0, copied: 0 }
+        let words = Vec::with_capacity(slabs);
+        Self { words, sorted: Vec::new(), counts, pass: 0, copied: 0 }
     }
 
     /// Adds a slab; only before the first step.
@@ -152,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sorted(slabs: &[Slab], budget: usize) -> Vec<Slab> {
-        let mut sort = Sort::new();
+        let mut sort = Sort::with_capacity(0);
         slabs.iter().for_each(|slab| sort.push(*slab));
         let steps = PASSES * slabs.len().div_ceil(budget) + 1;
         assert!((0..steps).any(|_| sort.step(budget)), "it takes more than {steps} steps");

@@ -131,6 +131,11 @@ impl Pools {
         self.daemon.word.store(question, Ordering::Release);
     }
 
+    /// How many slabs there are in the stacks; out of date as soon as it is known.
+    pub(super) fn len(&self) -> u64 {
+        Class::between(Class::SMALLEST, self.largest()).map(|class| self.stack(class).len()).sum()
+    }
+
     /// All slabs in the stacks, while neither side is at work.
     pub(super) fn slabs(&self) -> impl Iterator<Item = Slab> {
         let classes = Class::between(Class::SMALLEST, self.largest());

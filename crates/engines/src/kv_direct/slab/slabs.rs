@@ -99,10 +99,8 @@ impl Slabs {
                 return stack.pop(class);
             }
         }
-        let mut traffic = Traffic::default();
-        let place = self.allocate_slowly(class, &mut traffic);
-        traffic.settle(memory).await;
-        place
+        // Boxed, so that the future of an operation has no room for what it rarely does.
+        Box::pin(self.allocate_slowly(memory, class)).await
     }
 
     /// Takes back a slab that was allocated as this class.
@@ -113,20 +111,14 @@ impl Slabs {
     pub async fn free<H: HostMemory>(&self, memory: &H, place: Place, class: Class) {
         let slab = Slab::new(place, class);
         self.has_changed.set(true);
-        let mut traffic = Traffic::default();
-        match self.stacks.get(class.index()) {
-            Some(stack) => {
-                let slabs = &mut stack.borrow_mut().slabs;
-                slabs.push_front(slab);
-                if slabs.len() <= SLABS_HIGH {
-                    return;
-                }
-                let batch = slabs.split_off(slabs.len() - SLAB_BATCH);
-                self.hand_back(class, batch, &mut traffic);
+        if let Some(stack) = self.stacks.get(class.index()) {
+            let slabs = &mut stack.borrow_mut().slabs;
+            slabs.push_front(slab);
+            if slabs.len() <= SLABS_HIGH {
+                return;
             }
-            None => self.hand_back(class, VecDeque::from([slab]), &mut traffic),
         }
-        traffic.settle(memory).await;
+        Box::pin(self.free_slowly(memory, slab)).await;
     }
 
     /// Whether the daemon was asked for memory and has not yet answered. It does within a bounded
@@ -145,7 +137,31 @@ impl Slabs {
     }
 
     #[cold]
-    fn allocate_slowly(&self, class: Class, traffic: &mut Traffic) -> Option<Place> {
+    async fn allocate_slowly<H: HostMemory>(&self, memory: &H, class: Class) -> Option<Place> {
+        let mut traffic = Traffic::default();
+        let place = self.find(class, &mut traffic);
+        traffic.settle(memory).await;
+        place
+    }
+
+    /// Hands back a batch of the class of `slab`; if that has no stack here, `slab` alone.
+    #[cold]
+    async fn free_slowly<H: HostMemory>(&self, memory: &H, slab: Slab) {
+        let class = slab.class();
+        let batch = match self.stacks.get(class.index()) {
+            Some(stack) => {
+                let slabs = &mut stack.borrow_mut().slabs;
+                slabs.split_off(slabs.len() - SLAB_BATCH)
+            }
+            None => VecDeque::from([slab]),
+        };
+        let mut traffic = Traffic::default();
+        self.hand_back(class, batch, &mut traffic);
+        traffic.settle(memory).await;
+    }
+
+    /// Looks for a slab wherever one can be.
+    fn find(&self, class: Class, traffic: &mut Traffic) -> Option<Place> {
         let is_hopeless = self.hopeless.get().is_some_and(|hopeless| class >= hopeless);
         if (is_hopeless && !self.has_changed.get()) || class > self.pools.largest() {
             return None;
