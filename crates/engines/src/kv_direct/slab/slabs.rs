@@ -11,9 +11,10 @@
 //!
 //! # Invariants
 //! 1. A stack of the processor holds slabs of its class, and larger ones that are cut when popped.
-//! 2. An allocation fails only if the host's stacks of this class and all above were empty, and so were
-//!    the processor's; then everything that the processor has goes back to the host, and the daemon is
-//!    asked to merge. If nothing was freed since the daemon answered, there is no such slab.
+//! 2. An allocation that finds nothing in the host's stacks of its class and all above, and nothing in
+//!    the processor's, hands everything back that the processor has, and asks the daemon to merge. If
+//!    there still is nothing when the daemon has answered, and nothing has changed since, there is no
+//!    such slab; it is not looked for again before something changes.
 //! 3. Slabs change hands in one go, between two awaits: operations under way at the same time never see
 //!    half of an exchange. Its accesses are then awaited by the operation that needed it.
 
@@ -172,18 +173,16 @@ impl Slabs {
         };
         match self.pools.question() {
             Question::Open(_) => {}
-            Question::None | Question::Answered if place.is_none() && self.has_changed.get() => {
-                self.ask(traffic);
-            }
-            question => {
+            Question::Answered if place.is_some() || !self.has_changed.get() => {
                 if place.is_none() {
                     self.hopeless.set(Some(class));
                 }
-                if question == Question::Answered {
-                    self.pools.thank();
-                    traffic.write(1);
-                }
+                self.pools.thank();
+                traffic.write(1);
             }
+            // The daemon may be at work, with the very slab in its hands.
+            Question::Answered | Question::None if place.is_none() => self.ask(traffic),
+            Question::Answered | Question::None => {}
         }
         place
     }
