@@ -17,6 +17,7 @@ mod error;
 mod fleet;
 mod harness;
 mod hogs;
+mod kv_direct;
 mod measure;
 mod options;
 mod process;

@@ -16,7 +16,7 @@ use clap::Subcommand;
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 
 use super::target::loch::baselines;
-use super::{criterion, hogs, tables, worker};
+use super::{criterion, hogs, kv_direct, tables, worker};
 use crate::bench::error::BenchError;
 
 /// Hidden subcommands: what the bench starts of its own binary, and what its
@@ -69,6 +69,9 @@ pub enum Helper {
         /// One JSON object a line
         file: PathBuf,
     },
+    /// Figures of the KV-Direct paper, on its card in virtual time
+    #[command(name = "bench-card", hide = true)]
+    Card(kv_direct::CardArgs),
 }
 
 /// Runs a hidden subcommand.
@@ -93,6 +96,7 @@ pub fn run_helper(helper: Helper) -> Result<(), BenchError> {
         }
         Helper::Points { folder } => criterion::print(&folder),
         Helper::Table { file } => tables::print(&file),
+        Helper::Card(args) => kv_direct::run(&args),
     }
 }
 

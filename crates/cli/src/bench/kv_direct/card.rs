@@ -1,0 +1,115 @@
+//! The production processor on the simulated card: what accesses and cycles take, in virtual time.
+//!
+//! The card's logic acts at the edges of its clock. One operation enters the pipeline at an edge; the
+//! execution engine, which is beside it, forwards one operation on a line of value in a cycle (kv-direct
+//! §3.3.3). Whatever an access to memory brings is seen at the edge after its arrival.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use loch_engines::kv_direct::dispatch::{Dispatcher, TimedDram};
+use loch_engines::kv_direct::memory::Line;
+use loch_engines::kv_direct::processor::{Clock, Processor};
+use loch_engines::kv_direct::timed::{Timed, Timing};
+use loch_fabric::sim::SimCard;
+
+use super::packet::Operation;
+
+/// The memory of a processor on the card: a share of the host's, cached by the card's.
+pub type Memory = Dispatcher<Timed<Vec<Line>, Chip>, TimedDram<Vec<Line>, Chip>>;
+
+/// The processor on the card.
+pub type CardProcessor = Processor<Operation, Memory, (), Chip>;
+
+/// The logic of a card: its clock, and its ways to memory. Clones are the same logic.
+#[derive(Clone)]
+pub struct Chip(Rc<State>);
+
+struct State {
+    card: SimCard,
+    clock_ns: f64,
+    /// Whether accesses and cycles take time.
+    is_timed: Cell<bool>,
+    /// The last edge.
+    edge: Cell<u64>,
+    /// The edge from which on the execution engine is free.
+    engine_free: Cell<u64>,
+}
+
+impl Chip {
+    /// Logic that takes no time before [`Chip::start`].
+    pub fn new(card: SimCard) -> Self {
+        let clock_ns = card.profile().clock_ns();
+        let [edge, engine_free] = [const { Cell::new(0) }; 2];
+        Self(Rc::new(State { card, clock_ns, is_timed: Cell::new(false), edge, engine_free }))
+    }
+
+    /// From now on what it does takes time.
+    pub fn start(&self) {
+        self.0.is_timed.set(true);
+    }
+
+    /// When the last edge was.
+    pub fn now_ns(&self) -> f64 {
+        self.0.edge.get() as f64 * self.0.clock_ns
+    }
+
+    /// Waits for the next edge.
+    pub async fn next_edge(&self) {
+        self.reach(self.0.edge.get() + 1).await;
+    }
+
+    /// Waits for the first edge after the next one at which it is `ns` or later.
+    pub async fn edge_from(&self, ns: f64) {
+        let edge = (ns / self.0.clock_ns).ceil() as u64;
+        self.reach(edge.max(self.0.edge.get() + 1)).await;
+    }
+
+    async fn reach(&self, edge: u64) {
+        let State { card, clock_ns, .. } = &*self.0;
+        card.wait((edge as f64 * clock_ns - card.now_ns() as f64).max(0.0)).await;
+        self.0.edge.set(edge);
+    }
+}
+
+impl Clock for Chip {
+    async fn cycles(&self, count: usize) {
+        let State { is_timed, edge, engine_free, .. } = &*self.0;
+        if !is_timed.get() {
+            return;
+        }
+        let over = engine_free.get().max(edge.get()) + count as u64;
+        engine_free.set(over);
+        // The pipeline has a turn at every edge while anything is under way.
+        let is_over = || if edge.get() >= over { Poll::Ready(()) } else { Poll::Pending };
+        poll_fn(|_| is_over()).await;
+    }
+}
+
+impl Timing for Chip {
+    async fn dma_read(&self, bytes: usize) {
+        if self.0.is_timed.get() {
+            self.0.card.dma_read(bytes).await;
+        }
+    }
+
+    async fn dma_write(&self, bytes: usize) {
+        if self.0.is_timed.get() {
+            self.0.card.dma_write(bytes).await;
+        }
+    }
+
+    async fn dram(&self, bytes: usize, is_write: bool) {
+        match is_write {
+            _ if !self.0.is_timed.get() => (),
+            true => self.0.card.dram_write(bytes).await,
+            false => self.0.card.dram_read(bytes).await,
+        }
+    }
+
+    async fn cycle(&self) {
+        self.cycles(1).await;
+    }
+}

@@ -1,0 +1,86 @@
+//! The hidden subcommand `bench-card`: the production processor of kv-direct on the simulated card of
+//! the paper, in virtual time, figure by figure (kv-direct §5, §6.2).
+//!
+//! [`clients`] generate operations of a [`workload`] as the paper's packet generator does, pack them
+//! ([`packet`]) and send them over a link of 40 Gb/s. The processor, which is the one that nodes run,
+//! is admitted one operation a cycle ([`run`]); what its accesses take the [`card`] says. [`totals`]
+//! says what limits it, [`figures`] what is measured, [`report`] how it is shown.
+
+mod card;
+mod clients;
+mod figures;
+mod packet;
+mod report;
+mod run;
+mod shape;
+mod totals;
+mod workload;
+
+use clap::{Args, ValueEnum};
+
+use super::error::BenchError;
+use super::report::put_out;
+
+/// `loch bench-card`.
+#[derive(Debug, Args)]
+pub struct CardArgs {
+    /// Which figures or tables of the paper; all if none is named
+    #[arg(long, value_delimiter = ',')]
+    figure: Vec<Figure>,
+    /// Less memory and fewer operations: seconds instead of minutes
+    #[arg(long)]
+    quick: bool,
+    /// An object for each row, instead of Markdown
+    #[arg(long)]
+    json: bool,
+    /// Decides everything that is random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// A figure or table of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// The out-of-order engine
+    #[value(name = "13")]
+    OutOfOrder,
+    /// The load dispatcher
+    #[value(name = "14")]
+    Dispatch,
+    /// Network batching
+    #[value(name = "15")]
+    Batching,
+    /// Throughput
+    #[value(name = "16")]
+    Throughput,
+    /// Latency
+    #[value(name = "17")]
+    Latency,
+    /// Several cards
+    #[value(name = "20")]
+    Cards,
+    /// Vector operations
+    Table2,
+}
+
+/// Runs `loch bench-card`.
+pub fn run(args: &CardArgs) -> Result<(), BenchError> {
+    let scale = figures::Scale::new(args.quick, args.seed);
+    let chosen = |figure: &&Figure| args.figure.is_empty() || args.figure.contains(figure);
+    for figure in Figure::value_variants().iter().filter(chosen) {
+        let tables = match figure {
+            Figure::OutOfOrder => figures::out_of_order::tables(&scale),
+            Figure::Dispatch => figures::dispatch::tables(&scale),
+            Figure::Batching => figures::batching::tables(&scale),
+            Figure::Throughput => figures::throughput::tables(&scale),
+            Figure::Latency => figures::latency::tables(&scale),
+            Figure::Cards => figures::cards::tables(&scale),
+            Figure::Table2 => figures::vectors::tables(&scale),
+        };
+        for table in tables {
+            let text = if args.json { table.json() } else { table.markdown() };
+            put_out(text.as_bytes()).map_err(BenchError::os("write the tables"))?;
+        }
+    }
+    Ok(())
+}
