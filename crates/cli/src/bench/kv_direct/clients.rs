@@ -43,7 +43,7 @@ impl Network {
 /// When clients send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// While at most so many operations were not answered.
+    /// While fewer operations than that were not answered.
     Window(usize),
     /// So many operations in a microsecond.
     Open(f64),
@@ -87,6 +87,7 @@ pub struct Clients {
     /// Operations that may still be sent.
     left: u64,
     unanswered: usize,
+    answered: u64,
     next_ns: f64,
     to: Way,
     fro: Way,
@@ -112,6 +113,7 @@ impl Clients {
             writer: Writer::default(),
             left: count,
             unanswered: 0,
+            answered: 0,
             next_ns: now_ns,
             to: Way::default(),
             fro: Way::default(),
@@ -121,26 +123,28 @@ impl Clients {
         }
     }
 
-    /// Sends what is to be sent up to now.
+    /// Takes replies and sends what is to be sent, up to now.
     pub fn send(&mut self, now_ns: f64) {
         while self.returning.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
             let (at_ns, count) = self.returning.pop_front().expect("it is there");
             self.unanswered -= count;
-            self.next_ns = at_ns;
+            self.answered += count as u64;
+            if matches!(self.pace, Pace::Window(_)) {
+                self.next_ns = at_ns;
+            }
         }
         while self.left > 0 {
             match self.pace {
-                Pace::Window(window) if self.unanswered + self.batch > window.max(self.batch) => {
-                    return;
+                Pace::Window(window) if self.unanswered >= window => return,
+                Pace::Window(_) => {
+                    self.send_packet(self.next_ns);
                 }
-                Pace::Window(_) => self.send_packet(self.next_ns),
                 Pace::Open(_) if self.next_ns > now_ns => return,
                 Pace::Open(per_us) => {
                     let count = self.send_packet(self.next_ns);
                     self.next_ns += count as f64 / per_us * 1e3;
-                    continue;
                 }
-            };
+            }
         }
     }
 
@@ -184,6 +188,11 @@ impl Clients {
         let sends = self.left > 0 && matches!(self.pace, Pace::Open(_));
         let sending = sends.then_some(self.next_ns);
         [arrival, reply, sending].into_iter().flatten().min_by(f64::total_cmp)
+    }
+
+    /// Operations whose replies have arrived.
+    pub fn answered(&self) -> u64 {
+        self.answered
     }
 
     /// How long the link was busy, each way.

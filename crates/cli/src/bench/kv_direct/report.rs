@@ -76,8 +76,12 @@ pub struct Table {
 
 impl Table {
     /// A table without rows.
-    pub fn new(figure: &'static str, title: impl Into<String>, columns: &[&str]) -> Self {
-        let columns = columns.iter().map(ToString::to_string).collect();
+    pub fn new(
+        figure: &'static str,
+        title: impl Into<String>,
+        columns: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        let columns = columns.into_iter().map(Into::into).collect();
         Self { figure, title: title.into(), columns, rows: Vec::new() }
     }
 

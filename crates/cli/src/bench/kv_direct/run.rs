@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use hdrhistogram::Histogram;
 use loch_engines::kv_direct::dispatch::{Dispatcher, TimedDram};
-use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::item::Item;
+use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::memory::Line;
 use loch_engines::kv_direct::packet::Cursor;
 use loch_engines::kv_direct::processor::{Pipeline, Processor, Settings};
@@ -24,8 +24,11 @@ use super::workload::{Kind, Source, Workload};
 
 /// Host memory's lines for each line of the card's: 64 GiB and 4 GiB (kv-direct §3.3.4).
 const LINES_PER_DRAM_LINE: u32 = 16;
-/// Operations before those that are measured, as a share of them.
+/// Operations before those that are measured and after them, as a share of them; and at least as many
+/// as the clients have under way.
 const RAMP: f64 = 0.2;
+/// The share of the highest throughput at which latency is measured: beyond, it is that of a queue.
+pub const PEAK_SHARE: f64 = 0.95;
 /// The bench ends here if the simulation does not.
 const VIRTUAL_NS_MAX: u64 = 60_000_000_000;
 
@@ -51,8 +54,9 @@ pub struct Setup {
 pub struct Load {
     /// What is asked for; the keys are the table's.
     pub workload: Workload,
-    /// When.
-    pub pace: Pace,
+    /// When; if nothing is said, at even intervals and [close](PEAK_SHARE) to what the load before
+    /// came to.
+    pub pace: Option<Pace>,
     /// Operations in a packet, at most.
     pub batch: usize,
     /// Operations that are measured.
@@ -85,8 +89,12 @@ pub fn measure(setup: &Setup, loads: &[Load]) -> Vec<Measured> {
         let processor = fill(&setup, &chip).await;
         warm(&processor, &setup).await;
         chip.start();
-        for load in loads {
-            let measured = drive(&processor, &chip, &setup, &load).await;
+        for (number, load) in (1..).zip(loads) {
+            let peak = all.borrow().last().map_or(0.0, Measured::mops);
+            let pace = load.pace.unwrap_or(Pace::Open(PEAK_SHARE * peak));
+            let source = Source::new(load.workload, setup.seed, number);
+            let sent = (load.count, load.batch, pace);
+            let measured = drive(&processor, &chip, &setup, source, sent).await;
             all.borrow_mut().push(measured);
         }
     });
@@ -119,18 +127,15 @@ async fn fill(setup: &Setup, chip: &Chip) -> CardProcessor {
         let stored = storage.store(&mut lookup, key, &value, 0, None).await;
         stored.expect("memory is planned for twice as much");
     }
-    let settings = Settings {
-        out_of_order: setup.out_of_order,
-        versions: false,
-        ..Settings::default()
-    };
+    let settings =
+        Settings { out_of_order: setup.out_of_order, versions: false, ..Settings::default() };
     Processor::new(storage, (), chip.clone(), settings)
 }
 
 /// Lets the card's memory fill with what is popular.
 async fn warm(processor: &CardProcessor, setup: &Setup) {
     let storage = processor.storage();
-    let mut source = Source::new(setup.workload, setup.seed);
+    let mut source = Source::new(setup.workload, setup.seed, 0);
     let (mut item, value) = (Item::default(), vec![0; setup.workload.value_bytes]);
     if setup.ratio == 0.0 {
         return;
@@ -171,57 +176,61 @@ impl Inlet {
             self.packet = Some((packet, cursor));
         }
     }
+
+    /// Whether something that has arrived waits.
+    fn has_more(&self) -> bool {
+        let more = self.packet.as_ref().is_some_and(|(_, cursor)| cursor.left() > 0);
+        more || self.stalled.is_some()
+    }
 }
 
-async fn drive(processor: &CardProcessor, chip: &Chip, setup: &Setup, load: &Load) -> Measured {
-    let ramp = (load.count as f64 * RAMP) as u64;
-    let source = Source::new(load.workload, setup.seed);
-    let all = load.count + 2 * ramp;
-    let (pace, now_ns) = ((load.pace, load.batch), chip.now_ns());
-    let mut clients = Clients::new(Network::PAPER, pace, source, all, now_ns);
+/// Lets clients send until all is answered; what the pipeline does at each edge.
+async fn drive(
+    processor: &CardProcessor,
+    chip: &Chip,
+    setup: &Setup,
+    source: Source,
+    (count, batch, pace): (u64, usize, Pace),
+) -> Measured {
+    let window = if let Pace::Window(window) = pace { window as u64 } else { 0 };
+    let ramp = window.max((count as f64 * RAMP) as u64);
+    let (all, pace) = (count + 2 * ramp, (pace, batch));
+    let mut clients = Clients::new(Network::PAPER, pace, source, all, chip.now_ns());
     let (mut pipeline, mut inlet) = (processor.pipeline(), Inlet::default());
     let histogram = || Histogram::new(3).expect("three digits are few");
     let (mut latency, mut network) = (histogram(), histogram());
-    let (mut answered, mut from, mut to) = (0, None, None);
+    let (mut from, mut to, mut admitted) = (None, None, 0);
     loop {
         let now_ns = chip.now_ns();
         clients.send(now_ns);
+        let answered = clients.answered();
+        for (moment, after) in [(&mut from, ramp), (&mut to, ramp + count)] {
+            if moment.is_none() && answered >= after {
+                *moment = Some(Totals::now(processor, &clients, now_ns, admitted));
+            }
+        }
         if pipeline.has_room()
             && let Some(operation) = inlet.next(&mut clients, now_ns, setup.seed)
-            && let Err(operation) = pipeline.admit(operation)
         {
-            inlet.stalled = Some(operation);
+            match pipeline.admit(operation) {
+                Ok(()) => admitted += 1,
+                Err(operation) => inlet.stalled = Some(operation),
+            }
         }
         let is_busy = pipeline.turn();
         while let Some(reply) = clients.answer(now_ns) {
-            answered += reply.count as u64;
             if from.is_some() && to.is_none() {
                 let count = reply.count as u64;
                 latency.record_n(reply.latency_ns as u64, count).expect("it grows");
                 network.record_n(reply.network_ns as u64, count).expect("it grows");
             }
         }
-        if from.is_none() && answered >= ramp {
-            from = Some(Totals::now(processor, &clients, now_ns, answered));
-        }
-        if to.is_none() && answered >= ramp + load.count {
-            to = Some(Totals::now(processor, &clients, now_ns, answered));
-        }
-        // Something that has arrived waits, or a lane does.
-        let is_inside = is_busy || inlet.stalled.is_some() || inlet.has_more();
         match clients.next_ns() {
-            _ if is_inside => chip.next_edge().await,
+            _ if is_busy || inlet.has_more() => chip.next_edge().await,
             Some(ns) => chip.edge_from(ns).await,
             None => break,
         }
     }
     let (from, to) = from.zip(to).expect("all were answered");
     Measured { latency, network, totals: to.since(&from), card: setup.card }
-}
-
-impl Inlet {
-    /// Whether its packet has more operations.
-    fn has_more(&self) -> bool {
-        self.packet.as_ref().is_some_and(|(_, cursor)| cursor.left() > 0)
-    }
 }

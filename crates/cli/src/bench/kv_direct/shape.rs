@@ -21,6 +21,8 @@ const SLAB_HEADER_BYTES: usize = 2;
 const SPARE_LINES: f64 = 512.0;
 /// The share of the other slabs that may be used, so that there is one when one is needed.
 const SLABS_FILLED: f64 = 0.97;
+/// Steps in which the hash index ratio is searched for.
+const RATIO_STEPS: u32 = 1000;
 
 /// Key-values of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,17 +82,11 @@ impl Shape {
             let chained = ratio * chained(self.per_line / ratio, room);
             ratio + (chained + slab_lines) / SLABS_FILLED + SPARE_LINES / self.lines <= 1.0
         };
-        let (mut low, mut high) = (0.0, 1.0);
-        while high - low > 1e-4 {
-            let middle = (low + high) / 2.0;
-            // Too small an index is all chains, so that neither end of what fits is sharp.
-            if fits(middle) || chained(self.per_line / middle, room) > 1.0 {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        low
+        let ratio = (1..RATIO_STEPS).rev().map(|step| f64::from(step) / f64::from(RATIO_STEPS));
+        ratio
+            .into_iter()
+            .find(|ratio| fits(*ratio))
+            .expect("these key-values fit into half of memory")
     }
 }
 

@@ -12,7 +12,7 @@ use super::run::Measured;
 pub struct Totals {
     /// Virtual time.
     pub ns: f64,
-    /// Operations that were answered.
+    /// Operations that were admitted: as many as are answered, and not by the packet.
     pub ops: f64,
     /// Operations that were executed, and those of them on a value at hand.
     pub executed: f64,

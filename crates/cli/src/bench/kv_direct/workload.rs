@@ -74,9 +74,8 @@ impl Workload {
     pub fn key(&self, rank: u64, seed: u64) -> Option<[u8; 8]> {
         let key = rank.to_le_bytes();
         let (parts, part) = self.part;
-        let is_own = parts == 1 || {
-            KeyHash::of(seed, &key[..self.key_bytes]).processor(parts) == part
-        };
+        let is_own =
+            parts == 1 || { KeyHash::of(seed, &key[..self.key_bytes]).processor(parts) == part };
         is_own.then_some(key)
     }
 }
@@ -93,12 +92,15 @@ pub struct Source {
 }
 
 impl Source {
-    /// Operations of a workload, decided by the seed, in a table with that seed.
-    pub fn new(workload: Workload, seed: u64) -> Self {
+    /// Operations of a workload, decided by the seed, in a table with that seed; other ones for each
+    /// `stream`, so that what was asked for before is asked for again by chance alone.
+    pub fn new(workload: Workload, seed: u64, stream: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(stream);
         let is_skewed = workload.popularity == Popularity::LongTail && workload.keys > 1;
         Self {
             zipf: is_skewed.then(|| Zipf::new(workload.keys, SKEW)),
-            random: ChaCha8Rng::seed_from_u64(seed),
+            random,
             value: vec![0; workload.value_bytes],
             left_over: None,
             workload,
@@ -117,6 +119,12 @@ impl Source {
                 return key;
             }
         }
+    }
+
+    /// The processor of the next key, of so many.
+    pub fn processor(&mut self, processors: u32) -> u32 {
+        let key = self.key();
+        KeyHash::of(self.seed, &key[..self.workload.key_bytes]).processor(processors)
     }
 
     /// What is done with the next key.

@@ -47,7 +47,7 @@ pub mod paper {
 const FULL: usize = 1024;
 /// Operations that clients have under way, where they are to saturate the processor: more than it can
 /// hold, and than the network holds in its latency.
-const WINDOW: usize = 4096;
+const WINDOW: usize = 3072;
 
 /// How large and how long.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,24 @@ pub struct Scale {
 impl Scale {
     /// Minutes, or seconds.
     pub fn new(is_quick: bool, seed: u64) -> Self {
-        let (lines, count) = if is_quick { (1 << 15, 20_000) } else { (1 << 20, 100_000) };
+        let (lines, count) = if is_quick { (1 << 15, 8000) } else { (1 << 20, 50_000) };
         Self { lines, count, is_quick, seed }
+    }
+
+    /// Shares of GETs: those of YCSB's workloads B, C and A, and PUTs alone.
+    pub fn gets(&self) -> &'static [f64] {
+        if self.is_quick { &[1.0, 0.0] } else { &[1.0, 0.95, 0.5, 0.0] }
+    }
+
+    /// The heads of columns for these.
+    pub fn gets_heads(&self) -> Vec<String> {
+        self.gets().iter().map(|gets| format!("{:.0} % GET", gets * 100.0)).collect()
+    }
+
+    /// A saturating load for each of these.
+    pub fn ycsb(&self, base: Workload) -> Vec<Load> {
+        let load = |gets: &f64| self.saturating(Workload { gets: *gets, ..base });
+        self.gets().iter().map(load).collect()
     }
 
     /// A table of key-values of so many bytes, half full.
@@ -97,7 +113,7 @@ impl Scale {
 
     /// As much as goes through.
     pub fn saturating(&self, workload: Workload) -> Load {
-        Load { workload, pace: Pace::Window(WINDOW), batch: FULL, count: self.count }
+        Load { workload, pace: Some(Pace::Window(WINDOW)), batch: FULL, count: self.count }
     }
 }
 

@@ -3,13 +3,15 @@
 use super::{Scale, measure_one, paper};
 use crate::bench::kv_direct::clients::Pace;
 use crate::bench::kv_direct::report::{Cell, Table};
-use crate::bench::kv_direct::run::{Load, measure};
+use crate::bench::kv_direct::run::measure;
 use crate::bench::kv_direct::workload::{Kind, Popularity, Workload};
 
 /// A stalled pipeline is so much slower that fewer operations say as much.
 const STALLED_SHARE: u64 = 10;
-/// Operations that are under way while the pipeline stalls: more of them only wait.
-const STALLED_WINDOW: usize = 1024;
+/// Operations that clients have under way while the pipeline stalls, and in a packet: more of them
+/// only wait.
+const STALLED_WINDOW: usize = 512;
+const STALLED_BATCH: usize = 16;
 
 /// Figures 13a and 13b.
 pub fn tables(scale: &Scale) -> Vec<Table> {
@@ -22,7 +24,7 @@ fn atomics(scale: &Scale) -> Table {
     let mut table = Table::new(
         "13a",
         "atomics by the number of keys, Mops",
-        &["keys", "out of order", "stalled", "ratio", "paper"],
+        ["keys", "out of order", "stalled", "ratio", "paper"],
     );
     let powers: &[u32] = if scale.is_quick { &[0, 3] } else { &[0, 1, 2, 3, 4, 5, 6] };
     for keys in powers.iter().map(|power| 10u64.pow(*power)) {
@@ -33,7 +35,8 @@ fn atomics(scale: &Scale) -> Table {
             (setup.ratio, setup.out_of_order) = (0.0, out_of_order);
             let mut load = scale.saturating(workload);
             if !out_of_order {
-                load = Load { pace: Pace::Window(STALLED_WINDOW), batch: STALLED_WINDOW, ..load };
+                load.pace = Some(Pace::Window(STALLED_WINDOW));
+                load.batch = STALLED_BATCH;
                 load.count /= STALLED_SHARE;
             }
             measure_one(&setup, load).mops()
@@ -62,9 +65,10 @@ fn long_tail(scale: &Scale) -> Table {
     let mut table = Table::new(
         "13b",
         "long-tail workload of 10 B key-values by its share of PUTs, Mops",
-        &["PUT %", "out of order", "stalled", "ratio", "merged %"],
+        ["PUT %", "out of order", "stalled", "ratio", "merged %"],
     );
-    let shares: &[f64] = if scale.is_quick { &[0.0, 0.5] } else { &[0.0, 0.05, 0.25, 0.5, 0.75, 1.0] };
+    let shares: &[f64] =
+        if scale.is_quick { &[0.0, 0.5] } else { &[0.0, 0.05, 0.25, 0.5, 0.75, 1.0] };
     let base = scale.workload(10, Popularity::LongTail);
     let [out_of_order, stalled] = [true, false].map(|out_of_order| {
         let mut setup = scale.setup(base);
