@@ -80,7 +80,7 @@ fn numbers_are_computed_where_they_are() {
     assert_eq!(says("update v add 1 --all --element i16"), "");
     let before = says("update v add 0 1 2 3 -4 --each --before --element i16");
     assert_eq!(before, "4\n0\n5\n0\n6\n");
-    let each = ["update", "v", "subtract", "-", "--each", "--element", "i16"].map(AsRef::as_ref);
+    let each = ["update", "v", "subtract", "-", "--each", "--element", "i16"];
     node.loch_with(&each, b"4 1\n7\n3 2\n").expect(0, &[]);
     let raw = node.loch(&["filter", "v", "equal", "0", "--element", "i16", "--raw"]);
     assert_eq!(raw.expect(0, &[]).stdout, [0; 10]);
