@@ -155,6 +155,7 @@ impl Client<'_> {
             }
             Ask::Delete => table.delete(&name).await.map(Answer::Deleted),
             Ask::Add(add) => table.fetch_add(&name, add).await.map(Answer::Before),
+            Ask::Update(_) => unreachable!("none is chosen"),
         };
         match done {
             Ok(answer) => Some(answer),
@@ -191,6 +192,6 @@ fn told(answer: Answer) -> Option<u64> {
         Answer::Found(found) => found.map(|(_, version)| version),
         Answer::Stored(version) => Some(version),
         Answer::Refused(version) => version,
-        Answer::Deleted(_) | Answer::Before(_) | Answer::NoEffect => None,
+        _ => None,
     }
 }

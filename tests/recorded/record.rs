@@ -15,7 +15,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use loch_history::{Answer, Ask, Operation, Outcome};
+use loch_history::{Answer, Ask, Operation, Outcome, Update};
 use rustix::time::{ClockId, clock_gettime};
 
 const WORDS: usize = 8;
@@ -122,6 +122,10 @@ fn words_of_ask(ask: Ask) -> [u64; 3] {
         Ask::PutIfVersion { version, value } => [3, value, version],
         Ask::Delete => [4, 0, 0],
         Ask::Add(add) => [5, add, 0],
+        Ask::Update(Update::AddSaturating(add)) => [6, add, 0],
+        Ask::Update(Update::Exchange(value)) => [7, value, 0],
+        Ask::Update(Update::CompareSwap { expected, value }) => [8, value, expected],
+        Ask::Update(Update::AddIfPresent(add)) => [9, add, 0],
     }
 }
 
@@ -133,6 +137,10 @@ fn ask_of_words(words: [u64; 3]) -> Ask {
         [3, value, version] => Ask::PutIfVersion { version, value },
         [4, ..] => Ask::Delete,
         [5, add, _] => Ask::Add(add),
+        [6, add, _] => Ask::Update(Update::AddSaturating(add)),
+        [7, value, _] => Ask::Update(Update::Exchange(value)),
+        [8, value, expected] => Ask::Update(Update::CompareSwap { expected, value }),
+        [9, add, _] => Ask::Update(Update::AddIfPresent(add)),
         _ => panic!("nothing that is asked: {words:?}"),
     }
 }
@@ -146,6 +154,10 @@ fn words_of_answer(answer: Answer) -> [u64; 3] {
         Answer::Deleted(had) => [3, had as u64, 0],
         Answer::Before(before) => [4, before, 0],
         Answer::NoEffect => [5, 0, 0],
+        Answer::Value(value) => [6, value, 0],
+        Answer::Present => [7, 0, 0],
+        Answer::Done => [8, 0, 0],
+        Answer::Held => [9, 0, 0],
     }
 }
 
@@ -159,6 +171,10 @@ fn answer_of_words(words: [u64; 3]) -> Answer {
         [3, had, _] => Answer::Deleted(had != 0),
         [4, before, _] => Answer::Before(before),
         [5, ..] => Answer::NoEffect,
+        [6, value, _] => Answer::Value(value),
+        [7, ..] => Answer::Present,
+        [8, ..] => Answer::Done,
+        [9, ..] => Answer::Held,
         _ => panic!("nothing that is answered: {words:?}"),
     }
 }
@@ -176,6 +192,9 @@ fn what_is_recorded_can_be_read() {
         (Ask::Delete, Answer::Deleted(true)),
         (Ask::Delete, Answer::Deleted(false)),
         (Ask::Add(5), Answer::Before(u64::MAX)),
+        (Ask::Update(Update::CompareSwap { expected: 3, value: 4 }), Answer::Before(3)),
+        (Ask::Update(Update::AddIfPresent(2)), Answer::Done),
+        (Ask::Get, Answer::Value(6)),
         (Ask::Put(7), Answer::NoEffect),
     ];
     let recorder = Recorder::create(&path);

@@ -65,11 +65,43 @@ pub enum Bug {
     NobodyBelieved,
     /// Herd: a cache compares a key's tag and not the key.
     TagComparedOnly,
+    /// KV-Direct: a lane forwards to whatever waits for its slot, without comparing keys.
+    ForwardsToAnyKey,
+    /// KV-Direct: a value that was changed at hand is not written back.
+    NoWriteBack,
+    /// KV-Direct: a value that is too long to be kept at hand leaves the one before there.
+    StaleAtHand,
+    /// KV-Direct: a key's slot of the station is its own and not its bucket's: two keys of one
+    /// bucket race.
+    SlotOfKey,
+    /// KV-Direct: an operation for which the station has no room executes at once.
+    FullStationExecutes,
+    /// KV-Direct: where nothing is forwarded, reads execute beside a write.
+    ReadsBesideWrites,
+    /// KV-Direct: where nothing is forwarded, reads that execute beside each other remove what has
+    /// expired.
+    ReadsRemoveExpired,
+    /// KV-Direct: a value that has expired is shown.
+    ExpiredSeen,
+    /// KV-Direct: a function that fails in the middle of a vector leaves what it has done.
+    HalfUpdateStays,
+    /// KV-Direct: an update of a vector gives no new version.
+    UpdateKeepsVersion,
+    /// KV-Direct: results stand in a packet in the order in which they are known.
+    ResultsAsTheyCome,
+    /// KV-Direct: the results of a packet that changed something are not kept.
+    ResultsNotKept,
+    /// KV-Direct: an entry whose new value finds no memory loses its slab.
+    FailureFrees,
+    /// KV-Direct: an insert that finds no memory for a bucket does not give back its slab.
+    LeaksWhenFull,
+    /// KV-Direct: a bucket that leaves its chain takes along what follows.
+    ChainIsCut,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 44] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -99,6 +131,21 @@ impl Bug {
         Bug::AnyIncarnation,
         Bug::NobodyBelieved,
         Bug::TagComparedOnly,
+        Bug::ForwardsToAnyKey,
+        Bug::NoWriteBack,
+        Bug::StaleAtHand,
+        Bug::SlotOfKey,
+        Bug::FullStationExecutes,
+        Bug::ReadsBesideWrites,
+        Bug::ReadsRemoveExpired,
+        Bug::ExpiredSeen,
+        Bug::HalfUpdateStays,
+        Bug::UpdateKeepsVersion,
+        Bug::ResultsAsTheyCome,
+        Bug::ResultsNotKept,
+        Bug::FailureFrees,
+        Bug::LeaksWhenFull,
+        Bug::ChainIsCut,
     ];
 }
 

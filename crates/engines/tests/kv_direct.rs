@@ -79,14 +79,22 @@ impl Rig {
     }
 
     fn client(&self, node: u16, batch: usize) -> (ProcessId, Client<SimEndpoint>) {
+        self.client_with(node, batch, Timing::default())
+    }
+
+    fn client_with(
+        &self,
+        node: u16,
+        batch: usize,
+        timing: Timing,
+    ) -> (ProcessId, Client<SimEndpoint>) {
         let process = self.world.add_process(RegionId(node as u8));
         let slot = self.sessions.get() + 1;
         self.sessions.set(slot);
         let session = Session::new(RegionId(node as u8), slot, u64::from(slot));
         let map = self.map.clone();
         let access = Access { map, seed: SEED, value_bytes_max: VALUE_MAX, batch };
-        let client =
-            Client::new(self.world.endpoint(process), access, &session, node, Timing::default());
+        let client = Client::new(self.world.endpoint(process), access, &session, node, timing);
         (process, client)
     }
 
@@ -279,6 +287,54 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
             let found = client.get(key, Buf::new()).await.unwrap().unwrap();
             assert_eq!(found[..], [n as u8; 5000]);
         }
+    });
+    rig.finish(&[process]);
+    rig.world.end();
+}
+
+/// Many read at once what has expired, and its memory is freed once.
+#[test]
+fn what_has_expired_is_removed_once_however_many_read_it() {
+    for out_of_order in [true, false] {
+        let rig = Rig::new(Settings { out_of_order, ..Settings::default() }, 1 << 18);
+        let (process, client) = rig.client(0, 32);
+        rig.world.start(process, async move {
+            let client = &client;
+            let long_ago = PutOptions { expires_at_ms: Some(1) };
+            client.put(b"gone", &[1; 100], long_ago).await.unwrap();
+            let gets = (0..32).map(|_| client.get(b"gone", Buf::new()));
+            lanes::run(32, gets, |found| assert!(matches!(found, Ok(None)))).await;
+            assert_eq!(client.delete(b"gone").await, Ok(false));
+            // All of them are at its processor: were its slab free more than once, two would share it.
+            let at_its = |key: &u32| client.owner(&key.to_le_bytes()) == client.owner(b"gone");
+            let keys: Vec<u32> = (0..).filter(at_its).take(40).collect();
+            for key in &keys {
+                client.put(&key.to_le_bytes(), &[*key as u8; 100], PUT).await.unwrap();
+            }
+            for key in &keys {
+                let found = client.get(&key.to_le_bytes(), Buf::new()).await.unwrap().unwrap();
+                assert_eq!(found[..], [*key as u8; 100]);
+            }
+        });
+        rig.finish(&[process]);
+        rig.world.end();
+    }
+}
+
+/// A client that asks again while the results are on their way gets them all the same.
+#[test]
+fn results_that_are_asked_for_again_before_they_arrive_are_the_same() {
+    let rig = Rig::new(Settings::default(), 1 << 18);
+    rig.world.set_faults(Faults { delays: 0.5, delay_ns: 20_000, ..Faults::default() });
+    let timing = Timing { resend_us: 2, timeout_us: 1_000_000 };
+    let (process, client) = rig.client_with(1, 4, timing);
+    rig.world.start(process, async move {
+        let adds = (0..400).map(|_| client.fetch_add(b"hot", 1));
+        let mut seen = Vec::new();
+        lanes::run(8, adds, |before| seen.push(before.unwrap())).await;
+        seen.sort_unstable();
+        assert_eq!(seen, (0..400).collect::<Vec<_>>());
+        assert!(client.counts().resent.get() > 100, "{:?}", client.counts());
     });
     rig.finish(&[process]);
     rig.world.end();

@@ -77,6 +77,7 @@ async fn answer<F: Fabric>(client: &published::Client<F>, key: &[u8], ask: Ask) 
         }
         Ask::Delete => client.delete(key).await.map(Answer::Deleted),
         Ask::Add(n) => client.fetch_add(key, n).await.map(Answer::Before),
+        Ask::Update(_) => unreachable!("none is asked for"),
     };
     match done {
         Ok(answer) => answer,
@@ -95,7 +96,7 @@ fn told(answer: Answer) -> Option<u64> {
         Answer::Found(found) => found.map(|(_, version)| version),
         Answer::Stored(version) => Some(version),
         Answer::Refused(version) => version,
-        Answer::Deleted(_) | Answer::Before(_) | Answer::NoEffect => None,
+        _ => None,
     }
 }
 

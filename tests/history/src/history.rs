@@ -21,6 +21,26 @@ pub enum Ask {
     Delete,
     /// To have so much more, wrapping; without a value it counts as 0.
     Add(u64),
+    /// To have what a function makes of the number it has.
+    Update(Update),
+}
+
+/// Other functions of a number than adding. But where it is said, a key without a value counts as 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Update {
+    /// So much more, or the greatest number that there is.
+    AddSaturating(u64),
+    /// This one.
+    Exchange(u64),
+    /// Another one if it is the expected one, else what it is.
+    CompareSwap {
+        /// What it must be.
+        expected: u64,
+        /// The new number.
+        value: u64,
+    },
+    /// So much more, wrapping; a key without a value keeps none.
+    AddIfPresent(u64),
 }
 
 /// What was answered.
@@ -28,13 +48,22 @@ pub enum Ask {
 pub enum Answer {
     /// GET: the value and its version, or nothing.
     Found(Option<(u64, u64)>),
+    /// GET of a store that tells no versions: the value.
+    Value(u64),
+    /// GET that tells no more than that there is a value.
+    Present,
     /// A PUT of any kind took effect: the version the store gave the value.
     Stored(u64),
+    /// It took effect, and nothing else was told. After such a DELETE there is no value, whatever there
+    /// was before.
+    Done,
     /// A condition did not hold: the version the key has, if it has a value.
     Refused(Option<u64>),
+    /// As it was not absent, of a store that tells no versions.
+    Held,
     /// DELETE: whether there was a value.
     Deleted(bool),
-    /// ADD: the number before.
+    /// ADD and updates: the number before.
     Before(u64),
     /// Certainly without effect: no memory, index full, timed out before publishing.
     NoEffect,
@@ -77,6 +106,29 @@ pub struct History {
     operations: Vec<Operation>,
 }
 
+impl Ask {
+    /// What an update makes of a number, or of no value; `None` for what is no update, and where
+    /// nothing becomes of nothing.
+    pub(crate) fn makes(self, before: Option<u64>) -> Option<u64> {
+        let number = before.unwrap_or(0);
+        match self {
+            Ask::Add(add) => Some(number.wrapping_add(add)),
+            Ask::Update(Update::AddSaturating(add)) => Some(number.saturating_add(add)),
+            Ask::Update(Update::Exchange(value)) => Some(value),
+            Ask::Update(Update::CompareSwap { expected, value }) => {
+                Some(if number == expected { value } else { number })
+            }
+            Ask::Update(Update::AddIfPresent(add)) => Some(before?.wrapping_add(add)),
+            _ => None,
+        }
+    }
+
+    /// Whether the value that it writes depends on what there is.
+    pub(crate) fn is_update(self) -> bool {
+        matches!(self, Ask::Add(_) | Ask::Update(_))
+    }
+}
+
 impl Operation {
     /// From when on it can have no effect any more: the end of its interval.
     pub(crate) fn until(&self) -> u64 {
@@ -97,7 +149,7 @@ impl Operation {
             Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. } => {
                 Some(value)
             }
-            Ask::Get | Ask::Delete | Ask::Add(_) => None,
+            Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Update(_) => None,
         }
     }
 
@@ -106,7 +158,13 @@ impl Operation {
         match self.outcome {
             Outcome::Known(answer) => matches!(
                 answer,
-                Answer::Found(_) | Answer::Refused(_) | Answer::Deleted(false) | Answer::NoEffect
+                Answer::Found(_)
+                    | Answer::Value(_)
+                    | Answer::Present
+                    | Answer::Refused(_)
+                    | Answer::Held
+                    | Answer::Deleted(false)
+                    | Answer::NoEffect
             ),
             Outcome::Unknown | Outcome::UnknownUntil(_) => self.ask == Ask::Get,
         }

@@ -9,8 +9,8 @@
 //! # What a key is
 //! Nothing, or a value and its **version**. Values are tags that the test chose; the version is the
 //! store's. Every value that was ever written has a version of its own, so that to see a version
-//! twice is to see the same value. Not every version is known: neither ADD nor an operation of
-//! unknown outcome tells the one it made. Such a value has any version that nobody was told of
+//! twice is to see the same value. Not every version is known: neither an update nor an operation of
+//! unknown outcome tells the one it made, and some stores tell none. Such a value has any version that nobody was told of
 //! before, and keeps the first that anybody is told.
 //!
 //! # Operations of unknown outcome
@@ -45,7 +45,7 @@ mod shrink;
 mod timeline;
 mod verdict;
 
-pub use history::{Answer, Ask, History, Operation, Outcome};
+pub use history::{Answer, Ask, History, Operation, Outcome, Update};
 pub use shrink::shrink;
 pub use timeline::timeline;
 pub use verdict::{Verdict, Violation, check};

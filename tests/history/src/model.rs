@@ -1,6 +1,6 @@
 //! One key without concurrency: what an operation makes of it, and whether its answer fits.
 
-use crate::{Answer, Ask};
+use crate::{Answer, Ask, Update};
 
 /// A value as the search has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,13 @@ impl Step {
                 let held = state.filter(|held| held.value == Value::Number(value))?;
                 held.named(version, is_new).map(Some)
             }
+            (Ask::Get, Answer::Value(value)) => {
+                state.filter(|held| held.value == Value::Number(value)).map(Some)
+            }
+            (Ask::Get, Answer::Present) | (Ask::PutIfAbsent(_), Answer::Held) => state.map(Some),
+            (Ask::Update(Update::AddIfPresent(_)), Answer::Refused(None)) => {
+                state.is_none().then_some(None)
+            }
             (Ask::PutIfAbsent(_), Answer::Refused(Some(version))) => {
                 state?.named(version, is_new).map(Some)
             }
@@ -67,6 +74,10 @@ impl Step {
                 state?.named(version, is_new).map(Some)
             }
             (Ask::Delete, Answer::Deleted(true)) => state.map(|_| None),
+            (Ask::Delete, Answer::Done) => Some(None),
+            (Ask::Put(_) | Ask::PutIfAbsent(_) | Ask::Update(_), Answer::Done) => {
+                self.effect(state, is_new)
+            }
             (Ask::Put(_), Answer::Stored(version)) => given(version),
             (Ask::PutIfAbsent(_), Answer::Stored(version)) => {
                 if state.is_some() {
@@ -81,7 +92,7 @@ impl Step {
                 }
                 given(version)
             }
-            (Ask::Add(_), Answer::Before(before)) => {
+            (Ask::Add(_) | Ask::Update(_), Answer::Before(before)) => {
                 let fits = match state.map(|held| held.value) {
                     None => before == 0,
                     Some(value) => value == Value::Number(before),
@@ -100,13 +111,14 @@ impl Step {
             Ask::PutIfAbsent(_) => state.is_none().then_some(written),
             Ask::PutIfVersion { version, .. } => state?.named(version, is_new).map(|_| written),
             Ask::Delete => state.map(|_| None),
-            Ask::Add(add) => {
-                let number = match state.map(|held| held.value) {
-                    None => add,
-                    Some(Value::Number(before)) => before.wrapping_add(add),
+            Ask::Add(_) | Ask::Update(_) => {
+                let before = match state.map(|held| held.value) {
+                    None => None,
+                    Some(Value::Number(before)) => Some(before),
                     Some(Value::Unseen) => return None,
                 };
-                Some(Some(Held { value: Value::Number(number), version: None }))
+                let value = Value::Number(self.ask.makes(before)?);
+                Some(Some(Held { value, version: None }))
             }
         }
     }
@@ -129,7 +141,14 @@ impl Step {
     /// Whether it leaves every state as it is.
     pub fn is_read(&self) -> bool {
         match self.answer {
-            Some(Answer::Found(_) | Answer::Refused(_) | Answer::Deleted(false)) => true,
+            Some(
+                Answer::Found(_)
+                | Answer::Value(_)
+                | Answer::Present
+                | Answer::Refused(_)
+                | Answer::Held
+                | Answer::Deleted(false),
+            ) => true,
             Some(_) => false,
             None => self.ask == Ask::Get,
         }

@@ -4,14 +4,14 @@
 //! multiplies what there is to search. Four things keep them few; none of them changes the verdict.
 //!
 //! 1. **What has no effect is dropped**: GETs of unknown outcome, and whatever says so.
-//! 2. **What was seen has happened.** If a value has one writer, and no ADD can have made it, then
+//! 2. **What was seen has happened.** If a value has one writer, and no update can have made it, then
 //!    the writer took effect before the first that saw it returned. So it must be in the order,
 //!    with that return as its own; and if a GET saw it, its version is known too.
 //! 3. **Unseen values are alike.** Nothing but the presence of such a value can matter, so two
 //!    blind PUTs of unseen values are interchangeable, and the one that expires first may be taken
 //!    first. The same is true of DELETEs, and of each kind of conditional PUT. That does not hold
-//!    where an ADD of unknown outcome may have built on the value, which is why there 2 and 3 are
-//!    left. They are not simply dropped: a DELETE may say that there was a value.
+//!    where an update that does not tell of what (its outcome is unknown, or it says no more than that
+//!    it was done) may have built on the value, which is why there 2 and 3 are left. They are not simply dropped: a DELETE may say that there was a value.
 //! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
 //!    depend on the state.
 
@@ -52,7 +52,13 @@ struct Account {
 
 pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
     let accounts = accounts(operations);
-    let open_sums = operations.iter().any(|o| matches!(o.ask, Ask::Add(_)) && !o.is_known());
+    let open_sums = operations.iter().any(|operation| {
+        let tells = matches!(
+            operation.outcome,
+            Outcome::Known(Answer::Before(_) | Answer::Refused(_) | Answer::NoEffect)
+        );
+        operation.ask.is_update() && !tells
+    });
     let (mut must, mut may) = (Vec::new(), Vec::new());
     for (origin, operation) in operations.iter().enumerate() {
         let &Operation { ask, called, .. } = operation;
@@ -98,14 +104,12 @@ fn accounts(operations: &[Operation]) -> HashMap<u64, Account> {
         };
         match operation.outcome {
             Outcome::Known(Answer::Found(Some((value, version)))) => sees(value, Some(version)),
-            Outcome::Known(Answer::Before(before)) => sees(before, None),
+            Outcome::Known(Answer::Before(value) | Answer::Value(value)) => sees(value, None),
             _ => (),
         }
         let writes = match (operation.ask, operation.outcome) {
-            (Ask::Add(add), Outcome::Known(Answer::Before(before))) => {
-                Some(before.wrapping_add(add))
-            }
-            (_, Outcome::Known(Answer::Refused(_) | Answer::NoEffect)) => None,
+            (ask, Outcome::Known(Answer::Before(before))) => ask.makes(Some(before)),
+            (_, Outcome::Known(Answer::Refused(_) | Answer::Held | Answer::NoEffect)) => None,
             _ => operation.value(),
         };
         if let Some(value) = writes {

@@ -151,7 +151,7 @@ fn from(operations: &[Operation], cut: &Operation) -> Vec<Operation> {
     let sooner = operations.iter().filter(|operation| operation.returned < cut.called);
     let mut left: Vec<Operation> = sooner
         .filter_map(|operation| match (operation.outcome, operation.value().filter(is_missing)) {
-            (Outcome::Known(Answer::Stored(_)), Some(value)) => {
+            (Outcome::Known(Answer::Stored(_) | Answer::Done), Some(value)) => {
                 Some(Operation { ask: Ask::Put(value), ..*operation })
             }
             _ => None,
@@ -201,7 +201,7 @@ fn forget(operation: Operation) -> Operation {
     };
     let left = match (operation.ask, answer) {
         (_, Answer::NoEffect) => None,
-        (Ask::Add(add), Answer::Before(before)) => Some(before.wrapping_add(add)),
+        (ask, Answer::Before(before)) => ask.makes(Some(before)),
         _ => operation.value(),
     };
     let ask = match left {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::history::{Answer, Ask, History, Operation, Outcome};
+use crate::history::{Answer, Ask, History, Operation, Outcome, Update};
 use crate::search::{Found, search};
 
 /// Columns of the bars.
@@ -90,12 +90,22 @@ pub(crate) fn worded(operation: &Operation) -> (String, String) {
         Ask::PutIfVersion { version, value } => format!("put {value} if v{version}"),
         Ask::Delete => "delete".to_owned(),
         Ask::Add(add) => format!("add {add}"),
+        Ask::Update(Update::AddSaturating(add)) => format!("add {add} at most"),
+        Ask::Update(Update::Exchange(value)) => format!("exchange for {value}"),
+        Ask::Update(Update::CompareSwap { expected, value }) => {
+            format!("put {value} if {expected}")
+        }
+        Ask::Update(Update::AddIfPresent(add)) => format!("add {add} if present"),
     };
     let answered = match operation.outcome {
         Outcome::Unknown | Outcome::UnknownUntil(_) => "unknown".to_owned(),
         Outcome::Known(Answer::Found(None)) => "nothing".to_owned(),
         Outcome::Known(Answer::Found(Some((value, version)))) => format!("{value} v{version}"),
+        Outcome::Known(Answer::Value(value)) => format!("{value}"),
+        Outcome::Known(Answer::Present) => "present".to_owned(),
         Outcome::Known(Answer::Stored(version)) => format!("stored v{version}"),
+        Outcome::Known(Answer::Done) => "done".to_owned(),
+        Outcome::Known(Answer::Held) => "refused, present".to_owned(),
         Outcome::Known(Answer::Refused(None)) => "refused, absent".to_owned(),
         Outcome::Known(Answer::Refused(Some(version))) => format!("refused, v{version}"),
         Outcome::Known(Answer::Deleted(true)) => "deleted".to_owned(),

@@ -3,7 +3,7 @@
 
 mod definition;
 
-use loch_history::{Answer, Ask, History, Operation, Outcome, Verdict, check};
+use loch_history::{Answer, Ask, History, Operation, Outcome, Update, Verdict, check};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -19,9 +19,24 @@ struct Plan {
     /// Of a thousand operations, how many have an outcome that nobody learns, half of which happen.
     lost: u32,
     adds: bool,
+    /// Updates other than ADD, and of a hundred answers how many tell less than they could.
+    updates: bool,
+    curt: u32,
     /// Values are of a few numbers only, so that one has many writers.
     few_values: bool,
 }
+
+/// One operation, of a kind that all stores have.
+const PLAIN: Plan = Plan {
+    operations: 1,
+    clients: 1,
+    keys: 1,
+    lost: 0,
+    adds: false,
+    updates: false,
+    curt: 0,
+    few_values: false,
+};
 
 /// The store: a value and a version for each key.
 #[derive(Default)]
@@ -56,7 +71,35 @@ impl Store {
                 self.store(key, before.wrapping_add(add));
                 Answer::Before(before)
             }
+            Ask::Update(Update::AddIfPresent(_)) if held.is_none() => Answer::Refused(None),
+            Ask::Update(update) => {
+                let before = held.map_or(0, |(value, _)| value);
+                let after = match update {
+                    Update::AddIfPresent(add) => before.wrapping_add(add),
+                    Update::AddSaturating(add) => before.saturating_add(add),
+                    Update::Exchange(value) => value,
+                    Update::CompareSwap { expected, value } if expected == before => value,
+                    Update::CompareSwap { .. } => before,
+                };
+                self.store(key, after);
+                Answer::Before(before)
+            }
         }
+    }
+}
+
+/// An answer that tells less, where there is one.
+fn curtly(ask: Ask, answer: Answer, random: &mut ChaCha8Rng) -> Answer {
+    match (ask, answer) {
+        (Ask::Get, Answer::Found(Some((value, _)))) => match random.random() {
+            true => Answer::Value(value),
+            false => Answer::Present,
+        },
+        (Ask::Put(_) | Ask::PutIfAbsent(_), Answer::Stored(_))
+        | (Ask::Update(Update::AddIfPresent(_)), Answer::Before(_))
+        | (Ask::Delete, Answer::Deleted(_)) => Answer::Done,
+        (Ask::PutIfAbsent(_), Answer::Refused(Some(_))) => Answer::Held,
+        (_, answer) => answer,
     }
 }
 
@@ -73,7 +116,8 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
         let client = random.random_range(0..plan.clients);
         let key = random.random_range(0..plan.keys);
         let value = if plan.few_values { random.random_range(1..4) } else { n as u64 + 1 };
-        let ask = match random.random_range(0..if plan.adds { 12 } else { 10 }) {
+        let kinds = 10 + 2 * u32::from(plan.adds) + 4 * u32::from(plan.updates);
+        let ask = match random.random_range(0..kinds) {
             0..3 => Ask::Get,
             3..5 => Ask::Put(value),
             5 => Ask::PutIfAbsent(value),
@@ -85,7 +129,17 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
                 Ask::PutIfVersion { version, value }
             }
             8..10 => Ask::Delete,
-            _ => Ask::Add(value),
+            10..12 if plan.adds => Ask::Add(value),
+            kind => Ask::Update(match kind % 4 {
+                0 => Update::AddIfPresent(value),
+                1 => Update::AddSaturating([value, u64::MAX - 1][random.random_range(0..2usize)]),
+                2 => Update::Exchange(value),
+                _ => {
+                    let now = store.keys.get(&key).map_or(0, |(value, _)| *value);
+                    let expected = if random.random() { now } else { value };
+                    Update::CompareSwap { expected, value }
+                }
+            }),
         };
         let called = random.random_range(free[client as usize].min(moment)..=moment);
         let called = called.max(moment.saturating_sub(40 * plan.clients as u64));
@@ -99,7 +153,10 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
             let until = Outcome::UnknownUntil(returned);
             (if random.random() { Outcome::Unknown } else { until }, u64::MAX)
         } else {
-            (Outcome::Known(store.answer(key, ask)), returned)
+            let answer = store.answer(key, ask);
+            let is_curt = plan.curt > 0 && random.random_range(0..100) < plan.curt;
+            let answer = if is_curt { curtly(ask, answer, &mut random) } else { answer };
+            (Outcome::Known(answer), returned)
         };
         history.push(Operation { client, key, ask, called, returned, outcome });
     }
@@ -128,20 +185,28 @@ fn corrupted(answer: Answer, random: &mut ChaCha8Rng, history: &[Operation]) -> 
         Answer::Refused(Some(_)) => Answer::Refused(None),
         Answer::Refused(None) => Answer::Refused(Some(5)),
         Answer::Deleted(had) => Answer::Deleted(!had),
-        Answer::Before(before) => Answer::Before(before + 1),
+        Answer::Before(before) => Answer::Before(before.wrapping_add(1)),
+        Answer::Value(value) => Answer::Value(value.wrapping_add(1)),
+        Answer::Present => Answer::Found(None),
+        Answer::Done => Answer::NoEffect,
+        Answer::Held => Answer::Done,
         Answer::NoEffect => Answer::NoEffect,
     }
 }
 
 fn plan(operations: usize) -> impl Strategy<Value = Plan> {
     let lost = prop_oneof![Just(0), Just(50), Just(300)];
-    (1..=operations, 1..5_u32, 1..3_u64, lost, any::<bool>(), any::<bool>()).prop_map(
-        |(operations, clients, keys, lost, adds, few_values)| Plan {
+    let curt = prop_oneof![Just(0), Just(30), Just(100)];
+    let kinds = (any::<bool>(), any::<bool>(), curt, any::<bool>());
+    (1..=operations, 1..5_u32, 1..3_u64, lost, kinds).prop_map(
+        |(operations, clients, keys, lost, (adds, updates, curt, few_values))| Plan {
             operations,
             clients,
             keys,
             lost,
             adds,
+            updates,
+            curt,
             few_values,
         },
     )
@@ -199,7 +264,7 @@ proptest! {
 
 #[test]
 fn corruption_is_found_more_often_than_not() {
-    let plan = Plan { operations: 60, clients: 3, keys: 1, lost: 0, adds: true, few_values: false };
+    let plan = Plan { operations: 60, clients: 3, keys: 1, adds: true, ..PLAIN };
     let found = (0..200_u64).filter(|seed| {
         let mut history = history_of(plan, *seed);
         let mut random = ChaCha8Rng::seed_from_u64(!seed);
@@ -216,7 +281,7 @@ fn corruption_is_found_more_often_than_not() {
 #[test]
 fn long_histories_are_quickly_checked() {
     for (operations, clients, lost) in [(20_000, 8, 0), (20_000, 8, 10), (20_000, 24, 10)] {
-        let plan = Plan { operations, clients, keys: 4, lost, adds: false, few_values: false };
+        let plan = Plan { operations, clients, keys: 4, lost, ..PLAIN };
         let history = History::from(history_of(plan, 1));
         let begun = std::time::Instant::now();
         let verdict = check(&history, BUDGET);
@@ -228,8 +293,7 @@ fn long_histories_are_quickly_checked() {
 /// The same with a value that returns much later, which has to be found and shown.
 #[test]
 fn a_failure_in_a_long_history_is_quickly_shown() {
-    let plan =
-        Plan { operations: 20_000, clients: 8, keys: 4, lost: 0, adds: true, few_values: false };
+    let plan = Plan { operations: 20_000, clients: 8, keys: 4, adds: true, ..PLAIN };
     let mut history = history_of(plan, 2);
     let finds = |operation: &Operation| match operation.outcome {
         Outcome::Known(Answer::Found(found)) => found,

@@ -33,7 +33,7 @@ enum Command {
     /// Run one seed and say what happened
     One {
         /// A workload of nessie's (hot, full, reuse, long, moves), or an engine whose servers take part
-        /// (server, hybrid, herd-store, herd-cache, pilaf)
+        /// (server, hybrid, herd-store, herd-cache, pilaf, kv-direct)
         workload: Name,
         seed: u64,
         /// By which rules the clients of nessie go
@@ -196,11 +196,12 @@ pub fn side_by_side(
 fn told(report: &Report) -> String {
     let Report { operations, events, retries, moves, helped, deaths, crashes, cuts, .. } = report;
     let Report { unknown, refused, freed, virtual_ns, restarts, snapshots, lossy, .. } = report;
+    let forwarded = report.forwarded;
     format!(
         "{operations} operations ({unknown} of unknown outcome, {refused} without effect), {retries} \
          retries, {moves} moves, {helped} helped, {deaths} clients died, {restarts} workers died, \
          {crashes} nodes failed, {cuts} links cut, {freed} leaks freed, {snapshots} snapshots, \
-         {lossy} caches lost values; {events} events in {:.1} virtual ms",
+         {forwarded} forwarded, {lossy} caches lost values; {events} events in {:.1} virtual ms",
         *virtual_ns as f64 / 1e6
     )
 }

@@ -29,10 +29,12 @@ pub enum Family {
     Requests,
     Herd,
     Pilaf,
+    KvDirect,
 }
 
 impl Family {
-    const ALL: [Family; 5] = [Self::Loch, Self::Published, Self::Requests, Self::Herd, Self::Pilaf];
+    const ALL: [Family; 6] =
+        [Self::Loch, Self::Published, Self::Requests, Self::Herd, Self::Pilaf, Self::KvDirect];
 
     /// Where its bugs are looked for, in turn.
     fn subjects(self) -> Vec<Subject> {
@@ -42,6 +44,7 @@ impl Family {
             Family::Requests => [Engine::Server, Engine::Hybrid].map(Subject::Served).into(),
             Family::Herd => vec![Subject::Served(Engine::HerdCache)],
             Family::Pilaf => vec![Subject::Served(Engine::Pilaf)],
+            Family::KvDirect => vec![Subject::Served(Engine::KvDirect)],
         }
     }
 
@@ -49,7 +52,7 @@ impl Family {
         let shared = [Bug::NoSecondLook, Bug::NoGenerationCheck];
         match self {
             Family::Loch => {
-                let others = [Family::Published, Family::Requests, Family::Herd];
+                let others = [Family::Published, Family::Requests, Family::Herd, Family::KvDirect];
                 shared.contains(&bug) || !others.into_iter().any(|family| family.has(bug))
             }
             Family::Published => {
@@ -71,6 +74,25 @@ impl Family {
             }
             Family::Herd => bug == Bug::TagComparedOnly,
             Family::Pilaf => shared.contains(&bug) || bug == Bug::TornReadsBelieved,
+            Family::KvDirect => matches!(
+                bug,
+                Bug::ExecutesAgain
+                    | Bug::ForwardsToAnyKey
+                    | Bug::NoWriteBack
+                    | Bug::StaleAtHand
+                    | Bug::SlotOfKey
+                    | Bug::FullStationExecutes
+                    | Bug::ReadsBesideWrites
+                    | Bug::ReadsRemoveExpired
+                    | Bug::ExpiredSeen
+                    | Bug::HalfUpdateStays
+                    | Bug::UpdateKeepsVersion
+                    | Bug::ResultsAsTheyCome
+                    | Bug::ResultsNotKept
+                    | Bug::FailureFrees
+                    | Bug::LeaksWhenFull
+                    | Bug::ChainIsCut
+            ),
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct Report {
     pub crashes: u64,
     /// Workers that died.
     pub restarts: u64,
+    /// Operations that a processor executed on a value at hand.
+    pub forwarded: u64,
     /// Snapshots that logs made.
     pub snapshots: u64,
     /// Whether the history is one of a table that lost values, as that table may.
@@ -73,6 +75,7 @@ impl Report {
         self.deaths += other.deaths;
         self.crashes += other.crashes;
         self.restarts += other.restarts;
+        self.forwarded += other.forwarded;
         self.snapshots += other.snapshots;
         self.lossy += other.lossy;
         self.cuts += other.cuts;

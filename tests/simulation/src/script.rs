@@ -303,5 +303,6 @@ async fn answer(
         }
         Ask::Delete => Answer::Deleted(client.delete(&name).await?),
         Ask::Add(add) => Answer::Before(client.fetch_add(&name, *add).await?),
+        Ask::Update(_) => unreachable!("none is drawn"),
     })
 }

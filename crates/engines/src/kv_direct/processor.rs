@@ -31,6 +31,7 @@ use super::station::Station;
 use super::storage::{Glance, Head, Lookup, Storage};
 use super::vector::{self, UserFunctions};
 use crate::operation::{Expect, PutOptions};
+use crate::planted::{self, Bug};
 
 /// One operation, and where its result goes.
 pub trait Job {
@@ -255,7 +256,11 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     }
 
     fn slot(&self, job: &J) -> usize {
-        Station::<J>::slot_of(self.storage.group(job.hash()))
+        let group = match planted::is(Bug::SlotOfKey) {
+            true => job.hash().bucket(u32::MAX),
+            false => self.storage.group(job.hash()),
+        };
+        Station::<J>::slot_of(group)
     }
 
     fn count(&self, count: impl FnOnce(&mut Counts)) {
@@ -380,7 +385,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
                 counts.forwarded += forwarded as u64;
             });
         }
-        if desk.is_dirty {
+        if desk.is_dirty && !planted::is(Bug::NoWriteBack) {
             self.write_back(&mut lookup, job.key(), desk).await;
         }
     }
@@ -391,7 +396,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         if !station.is_awaited(slot) {
             return None;
         }
-        station.next_of_key(slot, may_overtake, |job| job.key() == key)
+        let any = planted::is(Bug::ForwardsToAnyKey);
+        station.next_of_key(slot, may_overtake, |job| job.key() == key || any)
     }
 
     /// Writes the value at hand to where it stays.
@@ -411,9 +417,13 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
 
     /// Applies an operation to the value at hand and answers it.
     async fn apply(&self, lookup: &mut Lookup, job: &J, desk: &mut Desk) {
-        if desk.is_there() && desk.expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
-            let removed = self.remove(lookup, desk).await;
-            if let Err(failure) = removed {
+        let expires_at_ms = desk.expires_at_ms.filter(|_| !planted::is(Bug::ExpiredSeen));
+        if desk.is_there() && expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
+            let reads_beside = !self.settings.out_of_order && job.action().is_read();
+            if reads_beside && !planted::is(Bug::ReadsRemoveExpired) {
+                // Others may be reading the bucket: whoever changes the key removes it.
+                desk.at_hand = AtHand::Absent;
+            } else if let Err(failure) = self.remove(lookup, desk).await {
                 return job.answer(Reply::Failed(failure));
             }
         }
@@ -503,7 +513,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         (desk.version, desk.expires_at_ms, desk.is_dirty) = (version, expires_at_ms, false);
         if is_short {
             keep(desk, value);
-        } else {
+        } else if !planted::is(Bug::StaleAtHand) {
             desk.at_hand = AtHand::Elsewhere;
         }
         Ok(Reply::Stored(version))
@@ -569,14 +579,16 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             desk.before = before;
         }
         if let Err(failure) = update(desk.value_mut()) {
-            if may_fail_midway {
+            if may_fail_midway && !planted::is(Bug::HalfUpdateStays) {
                 let before = std::mem::take(&mut desk.before);
                 desk.value_mut().copy_from_slice(&before);
                 desk.before = before;
             }
             return Err(failure);
         }
-        desk.version = self.version();
+        if !planted::is(Bug::UpdateKeepsVersion) {
+            desk.version = self.version();
+        }
         desk.is_dirty = true;
         Ok(if returns { Reply::Vector(&desk.before) } else { Reply::Updated(elements) })
     }

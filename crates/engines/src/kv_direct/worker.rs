@@ -32,6 +32,7 @@ use super::vector::UserFunctions;
 use crate::error::EngineError;
 use crate::nessie_server::Turns;
 use crate::operation::Outcome;
+use crate::planted::{self, Bug};
 use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
 use crate::requests::{
     Answer, Failure, Inbox, Incoming, RequestMap, Short, Ticket, WorkerId, send_reply, within,
@@ -166,16 +167,21 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         self.spare.borrow_mut().push(buf);
     }
 
-    /// Sends an answer; keeps it if its packet must not be executed again.
+    /// Sends an answer.
     async fn reply(&self, ticket: Ticket, reply: Buf) {
         let sent = send_reply(&self.fabric, &self.map, self.home(), &ticket, reply);
         // Results that do not arrive are asked for again.
-        let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await else { return };
-        if ticket.is_read() {
-            return self.give_back(reply);
+        if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
+            self.give_back(reply);
         }
-        let before = std::mem::replace(&mut self.kept.borrow_mut()[self.place(&ticket)], reply);
-        self.give_back(before);
+    }
+
+    /// Keeps a copy of an answer to a packet that must not be executed again: before it is sent, since
+    /// the client may ask again while it is on its way, and may do so in vain.
+    fn keep(&self, ticket: &Ticket, reply: &[u8]) {
+        let kept = &mut self.kept.borrow_mut()[self.place(ticket)];
+        kept.clear();
+        kept.extend_from_slice(reply);
     }
 
     fn place(&self, ticket: &Ticket) -> usize {
@@ -233,7 +239,8 @@ where
         let under_way = self.pipeline.turn();
         self.answer();
         self.go_on_replying();
-        Ok(taken || under_way || !self.open.is_empty() || !self.replies.is_empty())
+        let waits = self.stalled.is_some() || !self.open.is_empty();
+        Ok(taken || under_way || waits || !self.replies.is_empty())
     }
 }
 
@@ -371,7 +378,10 @@ where
             let (ticket, mut reply) = (packet.ticket(), self.worker.buffer());
             packet.results(|results| {
                 let answer = Answer::Done(Outcome::Packet(results));
-                self.worker.inbox.borrow_mut().complete(&ticket, &answer, &mut reply);
+                let is_kept = self.worker.inbox.borrow_mut().complete(&ticket, &answer, &mut reply);
+                if is_kept && !planted::is(Bug::ResultsNotKept) {
+                    self.worker.keep(&ticket, &reply);
+                }
             });
             self.spare.push_back(packet);
             self.send(ticket, reply);

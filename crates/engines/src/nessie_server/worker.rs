@@ -119,8 +119,12 @@ impl<F: Fabric> Worker<F> {
                 inbox.complete(ticket, &answer, reply);
                 self.give_back(found.into_buf());
             }
-            Executed::Other(outcome) => inbox.complete(ticket, &Answer::Done(outcome), reply),
-            Executed::Failed(failure) => inbox.complete(ticket, &Answer::Failed(failure), reply),
+            Executed::Other(outcome) => {
+                inbox.complete(ticket, &Answer::Done(outcome), reply);
+            }
+            Executed::Failed(failure) => {
+                inbox.complete(ticket, &Answer::Failed(failure), reply);
+            }
         }
     }
 

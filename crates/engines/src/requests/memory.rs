@@ -111,16 +111,18 @@ impl Memory {
         Admission::New
     }
 
-    /// Remembers what a request came to, unless its client has gone on since.
+    /// Remembers what a request came to, unless its client has gone on since; whether it did.
     #[inline]
-    pub fn keep(&mut self, ticket: &Ticket, short: Short) {
+    pub fn keep(&mut self, ticket: &Ticket, short: Short) -> bool {
         if ticket.is_read() || self.clients[ticket.client as usize].session != ticket.session {
-            return;
+            return false;
         }
         let record = &mut self.records[index(self.window, ticket)];
-        if record.number == ticket.number {
+        let is_it = record.number == ticket.number;
+        if is_it {
             record.state = State::Done(short);
         }
+        is_it
     }
 }
 

@@ -176,12 +176,13 @@ impl Inbox {
         self.judge(ticket)
     }
 
-    /// Remembers what a request came to and writes the reply into `message`, which is cleared.
+    /// Remembers what a request came to and writes the reply into `message`, which is cleared. Whether
+    /// it may be asked for again, and must not be executed again.
     #[inline]
-    pub fn complete(&mut self, ticket: &Ticket, answer: &Answer<'_>, message: &mut Buf) {
+    pub fn complete(&mut self, ticket: &Ticket, answer: &Answer<'_>, message: &mut Buf) -> bool {
         let short = answer.short();
-        self.memory.keep(ticket, short);
         self.write_reply(ticket, short, answer.value(), message);
+        self.memory.keep(ticket, short)
     }
 
     /// Writes a reply that is known already into `message`, which is cleared.

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use loch_history::{Answer, Ask, Operation, Outcome};
+use loch_history::{Answer, Ask, Operation, Outcome, Update};
 
 /// A value, and its version if somebody was told.
 type State = Option<(u64, Option<u64>)>;
@@ -85,12 +85,25 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
         (Ask::Get, Some(Answer::Found(Some((value, version))))) => {
             state.is_some_and(|(held, _)| held == value) && is(state, version)
         }
+        (Ask::Get, Some(Answer::Value(value))) => state.is_some_and(|(held, _)| held == value),
+        (Ask::Get, Some(Answer::Present)) | (Ask::PutIfAbsent(_), Some(Answer::Held)) => {
+            state.is_some()
+        }
         (Ask::PutIfAbsent(_), Some(Answer::Refused(Some(version)))) => is(state, version),
         (Ask::PutIfVersion { version: asked, .. }, Some(Answer::Refused(now))) => match now {
             Some(version) => asked != version && is(state, version),
             None => state.is_none(),
         },
         (Ask::Delete, Some(Answer::Deleted(had))) => state.take().is_some() == had,
+        (Ask::Delete, Some(Answer::Done)) => {
+            *state = None;
+            true
+        }
+        (Ask::Update(update), Some(Answer::Before(before))) => {
+            state.map_or(0, |(value, _)| value) == before && updated(update, state)
+        }
+        (Ask::Update(update), Some(Answer::Done) | None) => updated(update, state),
+        (Ask::Update(Update::AddIfPresent(_)), Some(Answer::Refused(None))) => state.is_none(),
         (Ask::Add(add), Some(Answer::Before(before))) => {
             let fits = state.map_or(0, |(value, _)| value) == before;
             *state = Some((before.wrapping_add(add), None));
@@ -111,11 +124,11 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
             told.insert(version) && fits
         }
         (Ask::Get, None) => true,
-        (Ask::Put(value), None) => {
+        (Ask::Put(value), Some(Answer::Done) | None) => {
             *state = Some((value, None));
             true
         }
-        (Ask::PutIfAbsent(value), None) => {
+        (Ask::PutIfAbsent(value), Some(Answer::Done) | None) => {
             let fits = state.is_none();
             *state = Some((value, None));
             fits
@@ -132,4 +145,21 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
         }
         _ => false,
     }
+}
+
+/// Does an update; whether there was something to be updated.
+fn updated(update: Update, state: &mut State) -> bool {
+    let before = state.map(|(value, _)| value);
+    let now = match (update, before) {
+        (Update::AddIfPresent(_), None) => return false,
+        (Update::AddIfPresent(add), Some(before)) => before.wrapping_add(add),
+        (Update::AddSaturating(add), before) => before.unwrap_or(0).saturating_add(add),
+        (Update::Exchange(value), _) => value,
+        (Update::CompareSwap { expected, value }, before) => {
+            let before = before.unwrap_or(0);
+            if before == expected { value } else { before }
+        }
+    };
+    *state = Some((now, None));
+    true
 }

@@ -1,8 +1,8 @@
 //! A simulated cluster whose nodes have workers: clients, faults, crashes, and a verdict.
 //!
 //! For every engine whose servers take part in operations. An engine implements [`Engine`] (how its
-//! table is made, what a worker's program is) and [`Client`] (the operations); [`run`] then plays one
-//! seed: some clients work on a few keys, workers and clients die and come back, messages are torn,
+//! table is made, what a worker's program is) and [`Program`] (what a client does, for most the same
+//! operations by the names of [`Client`](super::client::Client)); [`run`] then plays one seed: some clients work on a few keys, workers and clients die and come back, messages are torn,
 //! delayed and, where the engine sends some, lost and doubled; and what the clients were told is
 //! checked to be linearizable.
 //!
@@ -24,9 +24,8 @@ use loch_fabric::{Fabric, RegionId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::client::Client;
 use super::recorder::Recorder;
-use super::script;
+use super::script::{self, Program};
 use super::setting::{SESSIONS, Setting};
 use crate::run::Report;
 
@@ -44,9 +43,14 @@ pub struct Seat {
 /// An engine under test.
 pub trait Engine: Sized + 'static {
     /// Its client.
-    type Client: Client + 'static;
+    type Client: Program + 'static;
     /// Whether workers receive datagrams, so that their processes have to stay.
     const SENDS: bool;
+
+    /// What a seed makes of the cluster.
+    fn draw(random: &mut ChaCha8Rng) -> Setting {
+        Setting::draw(random, Self::SENDS)
+    }
 
     /// The engine's table.
     fn new(setting: &Setting) -> Self;
@@ -69,12 +73,25 @@ pub trait Engine: Sized + 'static {
         dead: Vec<u64>,
     ) -> impl Future<Output = ()> + 'static;
 
+    /// A worker was killed: records what is lost with it.
+    fn lost(&self, _: WorkerId, _: &Recorder) {}
+
     /// Looks at the memory after everybody has ended.
     fn audit(&self, seat: Seat) -> impl Future<Output = Result<(), String>>;
 
     /// Snapshots that its logs made, if it has some.
     fn snapshots(&self) -> u64 {
         0
+    }
+
+    /// Operations that were executed on a value at hand, if it has such.
+    fn forwarded(&self) -> u64 {
+        0
+    }
+
+    /// What it has drawn, for the reader of a failure.
+    fn told(&self) -> String {
+        String::new()
     }
 }
 
@@ -138,6 +155,9 @@ struct Run<E: Engine> {
     random: ChaCha8Rng,
     next_kill_ns: u64,
     next_restart_ns: u64,
+    next_cut_ns: u64,
+    /// The link that is cut, and until when.
+    cut: Option<(RegionId, RegionId, u64)>,
 }
 
 /// Plays one seed.
@@ -146,7 +166,7 @@ struct Run<E: Engine> {
 /// What is wrong, in words, with the history that shows it.
 pub fn run<E: Engine>(seed: u64) -> Result<Report, String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let setting = Rc::new(Setting::draw(&mut random, E::SENDS));
+    let setting = Rc::new(E::draw(&mut random));
     let engine = Rc::new(E::new(&setting));
     let world = World::new(random.random(), setting.profile, Faults::default());
     for _ in 0..setting.nodes {
@@ -161,6 +181,8 @@ pub fn run<E: Engine>(seed: u64) -> Result<Report, String> {
         stools: Vec::new(),
         next_kill_ns: 0,
         next_restart_ns: 0,
+        next_cut_ns: 0,
+        cut: None,
         setting,
         engine,
         world,
@@ -168,8 +190,8 @@ pub fn run<E: Engine>(seed: u64) -> Result<Report, String> {
         recorder,
         random,
     };
-    let setting = run.setting.clone();
-    run.play().map_err(|wrong| format!("{wrong}\n{setting:?}"))
+    let (setting, engine) = (run.setting.clone(), run.engine.clone());
+    run.play().map_err(|wrong| format!("{wrong}\n{setting:?}\n{}", engine.told()))
 }
 
 impl<E: Engine> Run<E> {
@@ -204,9 +226,10 @@ impl<E: Engine> Run<E> {
             }
         }
         self.world.set_faults(Faults::default());
+        self.mend(u64::MAX);
         self.audit()?;
         (report.events, report.virtual_ns) = (self.world.events(), self.world.now_ns());
-        report.snapshots = self.engine.snapshots();
+        (report.snapshots, report.forwarded) = (self.engine.snapshots(), self.engine.forwarded());
         self.world.clone().end();
         self.recorder.judge(&mut report)?;
         Ok(report)
@@ -257,8 +280,7 @@ impl<E: Engine> Run<E> {
         let slot = seat.session.slot();
         let workers: Vec<ProcessId> = self.desks.iter().map(|desk| desk.process.get()).collect();
         let client = self.engine.client(seat, &self.setting, &workers);
-        let program = script::work(
-            client,
+        let program = client.work(
             number as u32,
             script::Load {
                 lanes: self.setting.lanes,
@@ -295,6 +317,7 @@ impl<E: Engine> Run<E> {
                 self.kill_client(number);
             }
         }
+        self.cut_a_link(now, report);
         let every = self.setting.restart_every_us;
         if Self::strikes(&mut self.random, now, &mut self.next_restart_ns, every) {
             let desk = self.desks[self.random.random_range(0..self.desks.len())].clone();
@@ -310,9 +333,36 @@ impl<E: Engine> Run<E> {
         }
     }
 
+    /// Cuts a link for a time after which its verbs have not been given up.
+    fn cut_a_link(&mut self, now: u64, report: &mut Report) {
+        self.mend(now);
+        let (nodes, every) = (self.setting.nodes, self.setting.cut_every_us);
+        let has_link = nodes > 1 && self.cut.is_none();
+        if !has_link || !Self::strikes(&mut self.random, now, &mut self.next_cut_ns, every) {
+            return;
+        }
+        let a = self.random.random_range(0..nodes);
+        let b = (a + self.random.random_range(1..nodes)) % nodes;
+        let (a, b) = (RegionId(a as u8), RegionId(b as u8));
+        self.world.cut(a, b);
+        report.cuts += 1;
+        let longest = self.setting.profile.retry_ns * 3 / 4;
+        self.cut = Some((a, b, now + self.random.random_range(longest / 50..longest)));
+    }
+
+    fn mend(&mut self, now: u64) {
+        if let Some((a, b, _)) = self.cut.take_if(|(.., until)| *until <= now) {
+            self.world.heal(a, b);
+            // What was held up by this one is not held up by the next as well.
+            let later = now.saturating_add(self.setting.profile.retry_ns);
+            self.next_cut_ns = self.next_cut_ns.max(later);
+        }
+    }
+
     fn kill_worker(&self, desk: &Rc<Desk>) {
         let home = RegionId(desk.id.node as u8);
         self.world.kill(desk.process.get());
+        self.engine.lost(desk.id, &self.recorder);
         self.world.fence(desk.process.get());
         if let Some(slot) = desk.slot.take() {
             self.sessions.close(home, slot);
@@ -346,7 +396,7 @@ impl<E: Engine> Run<E> {
         let result = Rc::new(RefCell::new(None));
         let into = result.clone();
         self.world.start(process, async move {
-            let read = script::read_all(&client, keys, &recorder).await;
+            let read = client.read_all(keys, &recorder).await;
             drop(client);
             sessions.close(RegionId(0), slot);
             let seat = sessions.open(process, 0);

@@ -3,6 +3,7 @@
 mod client;
 mod cluster;
 mod herd;
+mod kv_direct;
 mod nessie;
 mod pilaf;
 mod recorder;
@@ -29,12 +30,20 @@ pub enum Engine {
     HerdCache,
     /// pilaf with a log.
     Pilaf,
+    /// kv-direct.
+    KvDirect,
 }
 
 impl Engine {
     /// All of them.
-    pub const ALL: [Engine; 5] =
-        [Engine::Server, Engine::Hybrid, Engine::HerdStore, Engine::HerdCache, Engine::Pilaf];
+    pub const ALL: [Engine; 6] = [
+        Engine::Server,
+        Engine::Hybrid,
+        Engine::HerdStore,
+        Engine::HerdCache,
+        Engine::Pilaf,
+        Engine::KvDirect,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> String {
@@ -53,6 +62,9 @@ impl Engine {
             ("an outcome was unknown", total.unknown > 0),
             ("a snapshot was made", total.snapshots > 0 || self != Engine::Pilaf),
             ("a cache lost a value", total.lossy > 0 || self != Engine::HerdCache),
+            ("operations were forwarded", total.forwarded > 0 || self != Engine::KvDirect),
+            ("a link was cut", total.cuts > 0 || self != Engine::KvDirect),
+            ("memory ran out", total.refused > 0 || self != Engine::KvDirect),
             ("most outcomes are known", total.operations > 5 * total.unknown),
         ];
         match needed.into_iter().find(|(_, has)| !has) {
@@ -72,6 +84,7 @@ impl Engine {
             Engine::HerdStore => herd::run(Mode::Store, seed),
             Engine::HerdCache => herd::run(Mode::Cache, seed),
             Engine::Pilaf => cluster::run::<pilaf::Pilaf>(seed),
+            Engine::KvDirect => cluster::run::<kv_direct::KvDirect>(seed),
         }
     }
 }

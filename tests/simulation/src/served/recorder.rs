@@ -13,6 +13,8 @@ use crate::run::{Report, judge};
 pub struct Recorder {
     world: World,
     operations: RefCell<Vec<Operation>>,
+    /// DELETEs that nobody asked for.
+    losses: RefCell<Vec<Operation>>,
     tags: RefCell<u64>,
     /// By the words of workers' incarnations.
     workers: RefCell<HashMap<RemoteAddr, Presence>>,
@@ -41,6 +43,7 @@ impl Recorder {
         Self {
             world,
             operations: RefCell::default(),
+            losses: RefCell::default(),
             tags: RefCell::new(0),
             workers: RefCell::default(),
             absurd: RefCell::default(),
@@ -68,6 +71,19 @@ impl Recorder {
         let operation = &mut self.operations.borrow_mut()[number];
         operation.returned = self.world.now_ns();
         operation.outcome = Outcome::Known(answer);
+    }
+
+    /// What a key had is lost now, if it had something.
+    pub fn lost(&self, key: u64) {
+        let called = self.world.now_ns();
+        self.losses.borrow_mut().push(Operation {
+            client: u32::MAX,
+            key,
+            ask: Ask::Delete,
+            called,
+            returned: u64::MAX,
+            outcome: Outcome::UnknownUntil(called),
+        });
     }
 
     /// Looks whether there is a worker, whose incarnation is in that word.
@@ -113,8 +129,9 @@ impl Recorder {
 
     /// Counts the operations, and judges them.
     pub fn judge(&self, report: &mut Report) -> Result<(), String> {
-        let operations = self.operations.take();
+        let mut operations = self.operations.take();
         report.count(&operations);
+        operations.append(&mut self.losses.borrow_mut());
         judge(operations, SEARCH_BUDGET)
     }
 }

@@ -30,48 +30,53 @@ fn key_name(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
+/// What a client's process does.
+#[allow(async_fn_in_trait, reason = "one thread, no bounds")]
+pub trait Program {
+    /// Works until the load is done.
+    async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64);
+
+    /// Reads every key at the end.
+    async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String>;
+}
+
 /// A value: its tag, and bytes that follow from it.
-fn value_of(tag: u64, len: usize) -> Vec<u8> {
+pub fn value_of(tag: u64, len: usize) -> Vec<u8> {
     let filler = (0..len).map(|i| (tag >> 32) as u8 ^ i as u8);
     tag.to_le_bytes().into_iter().chain(filler).collect()
 }
 
 /// The tag of a value, if it is whole.
-fn tag_of(value: &[u8]) -> Option<u64> {
+pub fn tag_of(value: &[u8]) -> Option<u64> {
     let (tag, filler) = value.split_first_chunk::<8>()?;
     let tag = u64::from_le_bytes(*tag);
     (filler == &value_of(tag, filler.len())[8..]).then_some(tag)
 }
 
-/// A client's program.
-pub async fn work<C: Client>(
-    client: C,
-    number: u32,
-    load: Load,
-    recorder: Rc<Recorder>,
-    seed: u64,
-) {
-    let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
-    let versions = RefCell::new(Vec::new());
-    let lane =
-        Lane { client: &client, number, recorder: &recorder, load: &load, versions: &versions };
-    let work = (0..load.ops).map(|_| lane.operation(load.keys, &random));
-    lanes::run(load.lanes, work, |()| ()).await;
-}
-
-/// Reads every key at the end.
-pub async fn read_all<C: Client>(client: &C, keys: u64, recorder: &Recorder) -> Result<(), String> {
-    for key in 0..keys {
-        let call = recorder.call(u32::MAX, key, Ask::Get);
-        let found = client.get(&key_name(key)).await.map_err(|e| format!("at the end: {e}"))?;
-        let tag = |value: &[u8]| tag_of(value).ok_or("a torn value at the end");
-        let found = match found {
-            Some((value, version)) => Some((tag(&value)?, version)),
-            None => None,
-        };
-        recorder.answer(call, Answer::Found(found));
+/// Clients of engines that have no more operations than all.
+impl<C: Client> Program for C {
+    async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64) {
+        let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+        let versions = RefCell::new(Vec::new());
+        let lane =
+            Lane { client: &self, number, recorder: &recorder, load: &load, versions: &versions };
+        let work = (0..load.ops).map(|_| lane.operation(load.keys, &random));
+        lanes::run(load.lanes, work, |()| ()).await;
     }
-    Ok(())
+
+    async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String> {
+        for key in 0..keys {
+            let call = recorder.call(u32::MAX, key, Ask::Get);
+            let found = self.get(&key_name(key)).await.map_err(|e| format!("at the end: {e}"))?;
+            let tag = |value: &[u8]| tag_of(value).ok_or("a torn value at the end");
+            let found = match found {
+                Some((value, version)) => Some((tag(&value)?, version)),
+                None => None,
+            };
+            recorder.answer(call, Answer::Found(found));
+        }
+        Ok(())
+    }
 }
 
 struct Lane<'a, C> {

@@ -40,6 +40,8 @@ pub struct Setting {
     /// Mean time between two deaths of clients, and of workers, in microseconds; 0: none.
     pub kill_every_us: u64,
     pub restart_every_us: u64,
+    /// Mean time between two cuts of a link, each too short for a connection to break.
+    pub cut_every_us: u64,
 }
 
 impl Setting {
@@ -96,6 +98,7 @@ impl Setting {
             keys: random.random_range(2..=4),
             kill_every_us: sometimes(random, 400),
             restart_every_us: sometimes(random, 600),
+            cut_every_us: 0,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::kv_direct::memory::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose
 use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_KEPT_LINES_MAX;
+use crate::planted::{self, Bug};
 use zerocopy::IntoBytes;
 
 impl<H: HostMemory> Storage<H> {
@@ -91,7 +92,12 @@ impl<H: HostMemory> Storage<H> {
                     self.write_slab(place, old, draft, len).await;
                     return Ok(());
                 }
-                _ => return Err(self.out_of_memory(class)),
+                _ => {
+                    if planted::is(Bug::FailureFrees) {
+                        self.free(home).await;
+                    }
+                    return Err(self.out_of_memory(class));
+                }
             }
         };
         lookup.found = Some(now);
@@ -122,7 +128,9 @@ impl<H: HostMemory> Storage<H> {
             false => match self.slabs.allocate(&self.memory, BUCKET_CLASS).await {
                 Some(place) => Some(place),
                 None => {
-                    if let Some((place, class)) = slab {
+                    if let Some((place, class)) = slab
+                        && !planted::is(Bug::LeaksWhenFull)
+                    {
                         self.slabs.free(&self.memory, place, class).await;
                     }
                     return Err(self.out_of_memory(BUCKET_CLASS));
@@ -219,7 +227,8 @@ impl<H: HostMemory> Storage<H> {
             // An empty bucket leaves the chain: a write of the one before it instead of its own.
             Some(mut before) => {
                 let empty = Place::new(lookup.here.place()).ok_or(Failure::Damaged)?;
-                before.bucket.set_next(lookup.here.bucket.next());
+                let next = lookup.here.bucket.next().filter(|_| !planted::is(Bug::ChainIsCut));
+                before.bucket.set_next(next);
                 (lookup.here, lookup.other) = (before, None);
                 self.write_bucket(&lookup.here).await;
                 self.slabs.free(&self.memory, empty, BUCKET_CLASS).await;

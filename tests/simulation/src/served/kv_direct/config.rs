@@ -1,0 +1,94 @@
+//! What a seed decides of a table of kv-direct.
+
+use loch_engines::kv_direct::storage::Options;
+use loch_engines::kv_direct::{Settings, service};
+use loch_engines::requests::Timing;
+use loch_fabric::sim::Faults;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::served::setting::{KEY_BYTES_MAX, SESSIONS, Setting};
+
+/// The longest value that is written: one that is read in two parts.
+pub const VALUE_BYTES_MAX: usize = 5_000;
+
+/// How processors and clients are made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Operations in a packet, at most.
+    pub batch: usize,
+    pub settings: Settings,
+    pub options: Options,
+    /// Polls that an access to memory takes, at most.
+    pub polls_max: u32,
+    /// The share of memory that the card's memory caches, and lines of that.
+    pub cached: f64,
+    pub cache_lines: usize,
+    /// Turns of the host's daemon for each of the processor.
+    pub daemon_turns: f64,
+    /// Operations whose futures are dropped before they are over.
+    pub cancels: f64,
+}
+
+fn one_of<T: Copy>(random: &mut ChaCha8Rng, all: &[T]) -> T {
+    all[random.random_range(0..all.len())]
+}
+
+/// The cluster.
+pub fn setting(random: &mut ChaCha8Rng) -> Setting {
+    let mut setting = Setting::draw(random, false);
+    let (workers, window) = (random.random_range(1..=3), random.random_range(1..=4));
+    let packet_bytes = one_of(random, &[400, 2_000, 20_000]);
+    let longest = (KEY_BYTES_MAX + VALUE_BYTES_MAX) as u64;
+    setting.service = service(workers, window, SESSIONS, packet_bytes, longest).unwrap();
+    setting.lanes = one_of(random, &[1, 3, 8, 16]);
+    setting.ops = 60;
+    // The search for an explanation is exponential in operations of a key at a time.
+    setting.keys = random.random_range(3..=8).max(setting.lanes as u64);
+    setting.timing = Timing { resend_us: random.random_range(20..400), ..setting.timing };
+    if random.random_bool(0.3) {
+        setting.cut_every_us = random.random_range(200..1_000);
+    }
+    // What is under way with somebody who dies is of unknown outcome.
+    setting.restart_every_us *= 4;
+    setting.kill_every_us *= if setting.lanes > 3 { 3 } else { 1 };
+    let pauses = if random.random_bool(0.4) { random.random_range(0.0..0.01) } else { 0.0 };
+    setting.faults = Faults { pauses, pause_ns: 200_000, ..setting.faults };
+    setting
+}
+
+impl Config {
+    /// What a table is like in that cluster.
+    pub fn draw(setting: &Setting) -> Self {
+        let random = &mut ChaCha8Rng::seed_from_u64(setting.draw);
+        let buckets = one_of(random, &[1, 2, 3, 16]);
+        // Mostly so little memory that it runs out.
+        let lines = buckets + one_of(random, &[4, 16, 40, 120, 1_000]);
+        let versions = random.random_bool(0.7);
+        Self {
+            batch: one_of(random, &[1, 2, 8, 64]),
+            settings: Settings {
+                in_flight: one_of(random, &[2, 3, 16, 256]),
+                waiting: one_of(random, &[1, 2, 8, 768]),
+                out_of_order: random.random_bool(0.75),
+                versions,
+            },
+            options: Options {
+                bytes: 64 * lines,
+                index_ratio: buckets as f64 / lines as f64,
+                inline_bytes_max: one_of(random, &[0, 16, 25, 35, 50]),
+                versions,
+                value_bytes_max: VALUE_BYTES_MAX as u64,
+                key_bytes: random.random_bool(0.3).then_some(KEY_BYTES),
+            },
+            polls_max: one_of(random, &[1, 3, 20]),
+            cached: one_of(random, &[0.0, 0.5, 1.0]),
+            cache_lines: one_of(random, &[1, 3, 64]),
+            daemon_turns: one_of(random, &[0.01, 0.3, 1.0]),
+            cancels: if random.random_bool(0.2) { 0.05 } else { 0.0 },
+        }
+    }
+}
+
+/// Bytes of every key.
+pub const KEY_BYTES: u16 = 5;

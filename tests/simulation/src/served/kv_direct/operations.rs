@@ -1,0 +1,381 @@
+//! What a client asks for, of keys of three kinds: values of any length, numbers, and vectors whose
+//! elements are always the same, so that one that is half updated shows.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use loch_engines::EngineError;
+use loch_engines::kv_direct::Client;
+use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
+use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_fabric::sim::SimEndpoint;
+use loch_fabric::{Buf, Fabric, FabricError, lanes};
+use loch_history::{Answer, Ask, Update};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::config::{Config, KEY_BYTES, VALUE_BYTES_MAX};
+use super::memory::TRAPS;
+use crate::served::recorder::Recorder;
+use crate::served::script::{Load, Program, tag_of, value_of};
+
+/// A key's name.
+pub fn name_of(key: u64) -> Vec<u8> {
+    let name = format!("{key:00$}", usize::from(KEY_BYTES));
+    name.into_bytes()
+}
+
+/// What a key's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Its tag, and bytes that follow from it.
+    Bytes,
+    /// A number.
+    Number,
+    /// So many times the same number.
+    Vector(usize),
+}
+
+impl Kind {
+    fn of(key: u64) -> Self {
+        match key % 3 {
+            0 => Self::Bytes,
+            1 => Self::Number,
+            // Inline, in a slab, and longer than what is kept at hand after it was stored.
+            _ => Self::Vector([3, 37, 150][key as usize / 3 % 3]),
+        }
+    }
+
+    /// The bytes of a value.
+    fn write(self, tag: u64, len: usize) -> Vec<u8> {
+        match self {
+            Self::Bytes => value_of(tag, len),
+            Self::Number => tag.to_le_bytes().to_vec(),
+            Self::Vector(elements) => tag.to_le_bytes().repeat(elements),
+        }
+    }
+
+    /// The number that a value is.
+    fn read(self, bytes: &[u8]) -> u64 {
+        match self {
+            Self::Bytes => tag_of(bytes).expect("no torn value is ever shown"),
+            Self::Number => u64::from_le_bytes(bytes.try_into().expect("a number has 8 bytes")),
+            Self::Vector(elements) => {
+                let (numbers, rest) = bytes.as_chunks::<8>();
+                let is_whole = numbers.len() == elements && rest.is_empty();
+                let is_even = numbers.iter().all(|number| *number == numbers[0]);
+                assert!(is_whole && is_even, "a vector that is half updated: {numbers:?}");
+                u64::from_le_bytes(numbers[0])
+            }
+        }
+    }
+}
+
+fn lambda(function: Builtin, operand: u64) -> Lambda {
+    let function = Function::Builtin(function);
+    Lambda { function, element: Element::U64, operand, second: 0 }
+}
+
+/// A client, and what it remembers.
+pub struct Asker {
+    client: Client<SimEndpoint>,
+    config: Rc<Config>,
+    /// The versions and numbers that were seen last, by key.
+    seen: RefCell<HashMap<u64, (u64, u64)>>,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Get,
+    Contains,
+    /// By this function, of which the result is an element.
+    Reduce(Builtin),
+    /// Which lets all elements through.
+    Filter,
+    /// Expires then, if ever: long ago, or in a far future.
+    Put(Option<u64>),
+    PutIfAbsent,
+    PutIfVersion(u64),
+    Delete,
+    Add(u64),
+    Update(Update),
+    /// To all elements of a vector: the operand, or one for each; returning what was there, or not.
+    AddAll {
+        add: u64,
+        each: bool,
+        returns: bool,
+    },
+    /// A function that fails when it has changed a half.
+    Trap,
+}
+
+const LONG_AGO_MS: u64 = 1;
+const FAR_OFF_MS: u64 = 1 << 60;
+
+/// What a lane does next.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    key: u64,
+    action: Action,
+    /// The value's tag, and bytes that follow.
+    tag: u64,
+    len: usize,
+    dropped_after_us: Option<u64>,
+}
+
+impl Asker {
+    pub fn new(client: Client<SimEndpoint>, config: Rc<Config>) -> Self {
+        Self { client, config, seen: RefCell::default() }
+    }
+
+    fn draw(&self, random: &mut ChaCha8Rng, keys: u64, tag: u64) -> Task {
+        let key = random.random_range(0..keys);
+        let (version, number) = self.seen.borrow().get(&key).copied().unwrap_or_default();
+        let has_versions = self.config.settings.versions && version > 0;
+        let action = match (random.random_range(0..16), Kind::of(key)) {
+            (0..=2, _) => Action::Get,
+            (3, Kind::Vector(_)) => Action::Filter,
+            (4, Kind::Vector(_)) => {
+                Action::Reduce([Builtin::Max, Builtin::Min][random.random_range(0..2)])
+            }
+            (3, _) => Action::Contains,
+            (4 | 5, _) => Action::Put(None),
+            (6, _) => Action::Put(Some(LONG_AGO_MS)),
+            (7, _) => Action::Put(Some(FAR_OFF_MS)),
+            (8, _) => Action::PutIfAbsent,
+            (9, _) if has_versions => Action::PutIfVersion(version),
+            (10, _) => Action::Delete,
+            (_, Kind::Bytes) => Action::Put(None),
+            (11 | 12, Kind::Number) => Action::Add(3),
+            (13, Kind::Number) => Action::Update(Update::AddSaturating(
+                [5, u64::MAX - 7][usize::from(random.random_bool(0.2))],
+            )),
+            (14, Kind::Number) => Action::Update(Update::Exchange(tag)),
+            (15, Kind::Number) => {
+                Action::Update(Update::CompareSwap { expected: number, value: tag })
+            }
+            (11..=14, Kind::Vector(_)) => {
+                Action::AddAll { add: 7, each: random.random(), returns: random.random() }
+            }
+            _ => Action::Trap,
+        };
+        let lens = [0, 0, 8, 24, 100, 292, 700, VALUE_BYTES_MAX - 8];
+        let len = lens[random.random_range(0..lens.len())];
+        let drops = random.random_bool(self.config.cancels);
+        let dropped_after_us = drops.then(|| random.random_range(0..100));
+        Task { key, action, tag, len, dropped_after_us }
+    }
+
+    /// As the history has it; nothing if it can have no effect.
+    fn ask_of(&self, task: &Task) -> Option<Ask> {
+        Some(match task.action {
+            Action::Get | Action::Contains | Action::Reduce(_) | Action::Filter => Ask::Get,
+            // From its very first moment the value is not there.
+            Action::Put(Some(LONG_AGO_MS)) => Ask::Delete,
+            Action::Put(_) => Ask::Put(task.tag),
+            Action::PutIfAbsent => Ask::PutIfAbsent(task.tag),
+            Action::PutIfVersion(version) => Ask::PutIfVersion { version, value: task.tag },
+            Action::Delete => Ask::Delete,
+            Action::Add(add) => Ask::Add(add),
+            Action::Update(update) => Ask::Update(update),
+            Action::AddAll { add, .. } => Ask::Update(Update::AddIfPresent(add)),
+            Action::Trap => return None,
+        })
+    }
+
+    fn saw(&self, key: u64, number: u64, version: u64) -> Answer {
+        self.seen.borrow_mut().insert(key, (version, number));
+        match self.config.settings.versions {
+            true => Answer::Found(Some((number, version))),
+            false => Answer::Value(number),
+        }
+    }
+
+    fn stored(&self, task: &Task, version: u64) -> Answer {
+        self.seen.borrow_mut().insert(task.key, (version, task.tag));
+        if self.config.settings.versions { Answer::Stored(version) } else { Answer::Done }
+    }
+
+    fn conditional(&self, task: &Task, told: Conditional) -> Answer {
+        match told {
+            Conditional::Done(version) => self.stored(task, version),
+            Conditional::Refused(Some(_)) if !self.config.settings.versions => Answer::Held,
+            Conditional::Refused(version) => Answer::Refused(version),
+        }
+    }
+
+    async fn get(&self, key: u64) -> Result<Answer, EngineError> {
+        let found = self.client.get(&name_of(key), Buf::new()).await?;
+        Ok(found.map_or(Answer::Found(None), |value| {
+            self.saw(key, Kind::of(key).read(&value), value.version())
+        }))
+    }
+
+    async fn perform(&self, task: &Task) -> Result<Answer, EngineError> {
+        let (client, name, kind) = (&self.client, &name_of(task.key)[..], Kind::of(task.key));
+        let value = || kind.write(task.tag, task.len);
+        let number = |value: Option<u64>| value.map_or(Answer::Found(None), Answer::Value);
+        Ok(match task.action {
+            Action::Get => self.get(task.key).await?,
+            Action::Contains => match client.contains(name).await? {
+                true => Answer::Present,
+                false => Answer::Found(None),
+            },
+            Action::Reduce(function) => {
+                let first = if function == Builtin::Min { u64::MAX } else { 0 };
+                number(client.reduce(name, lambda(function, first)).await?)
+            }
+            Action::Filter => {
+                let all = lambda(Builtin::NotEqual, u64::MAX);
+                number(client.filter(name, all, Buf::new()).await?.map(|value| kind.read(&value)))
+            }
+            Action::Put(expires_at_ms) => {
+                let version = client.put(name, &value(), PutOptions { expires_at_ms }).await?;
+                match expires_at_ms {
+                    Some(LONG_AGO_MS) => Answer::Done,
+                    _ => self.stored(task, version),
+                }
+            }
+            Action::PutIfAbsent => {
+                let plain = PutOptions::default();
+                let told = client.put_if(name, &value(), Expect::Absent, plain).await?;
+                self.conditional(task, told)
+            }
+            Action::PutIfVersion(version) => {
+                let (expect, plain) = (Expect::Version(version), PutOptions::default());
+                self.conditional(task, client.put_if(name, &value(), expect, plain).await?)
+            }
+            Action::Delete => Answer::Deleted(client.delete(name).await?),
+            Action::Add(add) => Answer::Before(client.fetch_add(name, add).await?),
+            Action::Update(update) => Answer::Before(client.update(name, scalar(update)).await?),
+            Action::AddAll { add, each, returns } => {
+                self.add_all(name, kind, add, each, returns).await?
+            }
+            Action::Trap => self.trap(name, kind).await?,
+        })
+    }
+
+    async fn add_all(
+        &self,
+        name: &[u8],
+        kind: Kind,
+        add: u64,
+        each: bool,
+        returns: bool,
+    ) -> Result<Answer, EngineError> {
+        let (client, lambda, operands) =
+            (&self.client, lambda(Builtin::Add, add), kind.write(add, 0));
+        if !returns {
+            let elements = match each {
+                true => client.update_each(name, lambda, &operands).await?,
+                false => client.update_all(name, lambda).await?,
+            };
+            let Some(elements) = elements else { return Ok(Answer::Refused(None)) };
+            assert_eq!(elements, operands.len() as u64 / 8, "all were updated");
+            return Ok(Answer::Done);
+        }
+        let before = match each {
+            true => client.update_each_returning(name, lambda, &operands, Buf::new()).await?,
+            false => client.update_all_returning(name, lambda, Buf::new()).await?,
+        };
+        Ok(before.map_or(Answer::Refused(None), |before| Answer::Before(kind.read(&before))))
+    }
+
+    async fn trap(&self, name: &[u8], kind: Kind) -> Result<Answer, EngineError> {
+        let trap = Lambda { function: Function::User(TRAPS), ..lambda(Builtin::Add, 1) };
+        let trapped = match kind {
+            Kind::Number => self.client.update(name, trap).await.map(Some),
+            _ => self.client.update_all(name, trap).await,
+        };
+        match trapped {
+            Ok(None) | Err(EngineError::FunctionFailed { .. }) => Ok(Answer::NoEffect),
+            Ok(Some(_)) => panic!("a function that fails was executed"),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn scalar(update: Update) -> Lambda {
+    match update {
+        Update::AddSaturating(add) => lambda(Builtin::SaturatingAdd, add),
+        Update::Exchange(value) => lambda(Builtin::Exchange, value),
+        Update::CompareSwap { expected, value } => {
+            Lambda { second: expected, ..lambda(Builtin::CompareSwap, value) }
+        }
+        Update::AddIfPresent(_) => unreachable!("numbers are there, or 0"),
+    }
+}
+
+/// A client at work.
+struct Work<'a> {
+    asker: &'a Asker,
+    number: u32,
+    timeout_us: u64,
+    recorder: &'a Recorder,
+}
+
+impl Work<'_> {
+    async fn operation(&self, task: Task) {
+        let Some(after_us) = task.dropped_after_us else { return self.perform(task).await };
+        let fabric = self.asker.client.fabric();
+        let until = fabric.now_us() + after_us;
+        let mut performs = pin!(self.perform(task));
+        poll_fn(|cx| match fabric.now_us() >= until {
+            true => Poll::Ready(()),
+            false => performs.as_mut().poll(cx),
+        })
+        .await;
+    }
+
+    async fn perform(&self, task: Task) {
+        let ask = self.asker.ask_of(&task);
+        let call = ask.map(|ask| self.recorder.call(self.number, task.key, ask));
+        let answer = match self.asker.perform(&task).await {
+            Ok(answer) => answer,
+            Err(EngineError::Ambiguous(error)) => {
+                // Who waits for a lane that was dropped is told so, whatever the worker knows.
+                if let (Some(call), FabricError::OutcomeUnknown { at }, 0.0) =
+                    (call, error, self.asker.config.cancels)
+                {
+                    self.recorder.unknown(call, self.timeout_us, at);
+                }
+                return;
+            }
+            // A read without an answer says nothing.
+            Err(EngineError::Timeout { .. }) if ask == Some(Ask::Get) => return,
+            Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => Answer::NoEffect,
+            Err(error) => panic!("{task:?}: {error}"),
+        };
+        if let Some(call) = call {
+            self.recorder.answer(call, answer);
+        }
+    }
+}
+
+impl Program for Asker {
+    async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64) {
+        let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+        let (asker, recorder, timeout_us) = (&self, &*recorder, load.timeout_us);
+        let work = Work { asker, number, timeout_us, recorder };
+        let (work, random) = (&work, &random);
+        let operations = (0..load.ops).map(|_| async move {
+            let task = asker.draw(&mut random.borrow_mut(), load.keys, recorder.tag());
+            work.operation(task).await;
+        });
+        lanes::run(load.lanes, operations, |()| ()).await;
+    }
+
+    async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String> {
+        for key in 0..keys {
+            let call = recorder.call(u32::MAX, key, Ask::Get);
+            let answer = self.get(key).await.map_err(|error| format!("at the end: {error}"))?;
+            recorder.answer(call, answer);
+        }
+        Ok(())
+    }
+}
