@@ -1,0 +1,193 @@
+//! What each operation does to the value at hand.
+
+use super::desk::{AtHand, Desk, word};
+use super::{Clock, Job, Processor};
+use crate::kv_direct::memory::HostMemory;
+use crate::kv_direct::operation::{Action, Failure, Function, Lambda, Reply};
+use crate::kv_direct::storage::Lookup;
+use crate::kv_direct::vector::{self, UserFunctions};
+use crate::operation::{Expect, PutOptions};
+use crate::planted::{self, Bug};
+
+/// Longer values are not kept at hand after they were stored.
+const FORWARD_BYTES_MAX: usize = 512;
+
+impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
+    /// Applies an operation to the value at hand and answers it.
+    pub(super) async fn apply(&self, lookup: &mut Lookup, job: &J, desk: &mut Desk) {
+        let expires_at_ms = desk.expires_at_ms.filter(|_| !planted::is(Bug::ExpiredSeen));
+        if desk.is_there() && expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
+            let reads_beside = !self.settings.out_of_order && job.action().is_read();
+            if reads_beside && !planted::is(Bug::ReadsRemoveExpired) {
+                // Others may be reading the bucket: whoever changes the key removes it.
+                desk.at_hand = AtHand::Absent;
+            } else if let Err(failure) = self.remove(lookup, desk).await {
+                return job.answer(Reply::Failed(failure));
+            }
+        }
+        let applied = match job.action() {
+            Action::Get => Ok(if desk.is_there() { desk.found() } else { Reply::Absent }),
+            Action::Contains => Ok(Reply::Contained(desk.is_there())),
+            Action::Put { value, options } => {
+                self.put(lookup, job.key(), desk, value, options).await
+            }
+            Action::PutIf { value, expect, options } => {
+                self.put_if(lookup, job.key(), desk, value, expect, options).await
+            }
+            Action::Delete if desk.is_there() => {
+                self.remove(lookup, desk).await.map(|()| Reply::Deleted(true))
+            }
+            Action::Delete => Ok(Reply::Deleted(false)),
+            Action::Update(lambda) => self.update(lookup, job.key(), desk, &lambda).await,
+            _ if !desk.is_there() => Ok(Reply::Absent),
+            Action::UpdateAll { lambda, returns } => {
+                let functions = &self.functions;
+                self.update_vector(desk, &lambda, returns, |value| {
+                    vector::update_all(&lambda, value, functions)
+                })
+            }
+            Action::UpdateEach { lambda, operands, returns } => {
+                let functions = &self.functions;
+                self.update_vector(desk, &lambda, returns, |value| {
+                    vector::update_each(&lambda, operands, value, functions)
+                })
+            }
+            Action::Reduce(lambda) => {
+                vector::reduce(&lambda, desk.value(), &self.functions).map(Reply::Scalar)
+            }
+            Action::Filter(lambda) => {
+                let mut kept = std::mem::take(&mut desk.before);
+                kept.clear();
+                let filtered = vector::filter(&lambda, desk.value(), &mut kept, &self.functions);
+                desk.before = kept;
+                filtered.map(|()| Reply::Vector(&desk.before))
+            }
+        };
+        job.answer(applied.unwrap_or_else(Reply::Failed));
+    }
+
+    async fn remove(&self, lookup: &mut Lookup, desk: &mut Desk) -> Result<(), Failure> {
+        self.storage.remove(lookup).await?;
+        desk.at_hand = AtHand::Absent;
+        desk.is_dirty = false;
+        Ok(())
+    }
+
+    /// The next version, where values have some.
+    pub(super) fn version(&self) -> u64 {
+        if !self.settings.versions {
+            return 0;
+        }
+        let (next, end) = self.versions.get();
+        assert!(next < end, "versions are supplied in time");
+        self.versions.set((next + 1, end));
+        next
+    }
+
+    async fn put<'d>(
+        &self,
+        lookup: &mut Lookup,
+        key: &[u8],
+        desk: &'d mut Desk,
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<Reply<'d>, Failure> {
+        let (version, expires_at_ms) = (self.version(), options.expires_at_ms);
+        let is_short = value.len() <= FORWARD_BYTES_MAX;
+        let expires = expires_at_ms.is_some();
+        if desk.is_there() && is_short && self.storage.stays(lookup, key, value.len(), expires) {
+            let keeps_shape = desk.at_hand == AtHand::Item
+                && desk.item.value().len() == value.len()
+                && desk.item.expires_at_ms.is_some() == expires;
+            if keeps_shape {
+                desk.item.value_mut().copy_from_slice(value);
+            } else {
+                desk.keep(value);
+            }
+            (desk.version, desk.expires_at_ms, desk.is_dirty) = (version, expires_at_ms, true);
+            return Ok(Reply::Stored(version));
+        }
+        self.storage.store(lookup, key, value, version, expires_at_ms).await?;
+        (desk.version, desk.expires_at_ms, desk.is_dirty) = (version, expires_at_ms, false);
+        if is_short {
+            desk.keep(value);
+        } else if !planted::is(Bug::StaleAtHand) {
+            desk.at_hand = AtHand::Elsewhere;
+        }
+        Ok(Reply::Stored(version))
+    }
+
+    async fn put_if<'d>(
+        &self,
+        lookup: &mut Lookup,
+        key: &[u8],
+        desk: &'d mut Desk,
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Reply<'d>, Failure> {
+        let there = desk.is_there().then_some(desk.version);
+        let as_expected = match expect {
+            Expect::Absent => there.is_none(),
+            Expect::Version(_) if !self.settings.versions => return Err(Failure::Unsupported),
+            Expect::Version(version) => there == Some(version),
+        };
+        if !as_expected {
+            return Ok(Reply::Refused(there));
+        }
+        self.put(lookup, key, desk, value, options).await
+    }
+
+    /// `update_scalar2scalar`.
+    async fn update<'d>(
+        &self,
+        lookup: &mut Lookup,
+        key: &[u8],
+        desk: &'d mut Desk,
+        lambda: &Lambda,
+    ) -> Result<Reply<'d>, Failure> {
+        let bytes = lambda.element.bytes();
+        let before = match desk.value() {
+            _ if !desk.is_there() => 0,
+            value if value.len() == bytes => word(value),
+            value => {
+                return Err(Failure::NotAVector { len: value.len() as u64, wanted: bytes as u64 });
+            }
+        };
+        let after = vector::scalar(lambda, before, &self.functions)?.to_le_bytes();
+        let options = PutOptions::default();
+        self.put(lookup, key, desk, &after[..bytes], options).await?;
+        Ok(Reply::Scalar(before))
+    }
+
+    /// An update of a vector at hand, which keeps its length and so its place.
+    fn update_vector<'d>(
+        &self,
+        desk: &'d mut Desk,
+        lambda: &Lambda,
+        returns: bool,
+        update: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
+    ) -> Result<Reply<'d>, Failure> {
+        let elements = (desk.value().len() / lambda.element.bytes()) as u64;
+        let may_fail_midway = matches!(lambda.function, Function::User(_));
+        if returns || may_fail_midway {
+            let mut before = std::mem::take(&mut desk.before);
+            before.clear();
+            before.extend_from_slice(desk.value());
+            desk.before = before;
+        }
+        if let Err(failure) = update(desk.value_mut()) {
+            if may_fail_midway && !planted::is(Bug::HalfUpdateStays) {
+                let before = std::mem::take(&mut desk.before);
+                desk.value_mut().copy_from_slice(&before);
+                desk.before = before;
+            }
+            return Err(failure);
+        }
+        if !planted::is(Bug::UpdateKeepsVersion) {
+            desk.version = self.version();
+        }
+        desk.is_dirty = true;
+        Ok(if returns { Reply::Vector(&desk.before) } else { Reply::Updated(elements) })
+    }
+}

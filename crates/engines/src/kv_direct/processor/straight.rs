@@ -1,0 +1,82 @@
+//! The straight path: an operation on an inline entry, done where the entry stands.
+
+use super::{Clock, Job, Processor, desk};
+use crate::kv_direct::memory::HostMemory;
+use crate::kv_direct::operation::{Action, Reply};
+use crate::kv_direct::storage::{Glance, Head};
+use crate::kv_direct::vector::{self, UserFunctions};
+
+/// What became of an operation on the straight path.
+pub(super) enum Straight {
+    /// It is answered.
+    Done,
+    /// It is answered, and changed the bucket.
+    Changed,
+    /// It is not for that path.
+    No,
+}
+
+impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
+    /// Executes what concerns nothing but an inline entry of the head bucket, that stays where it is,
+    /// and for which nobody waits. It is done where the entry stands.
+    #[inline(always)]
+    pub(super) fn execute_straight(&self, slot: usize, head: &mut Head, job: &J) -> Straight {
+        let key = job.key();
+        if self.station.borrow().is_awaited_by(slot, |other| other.key() == key) {
+            return Straight::No;
+        }
+        let mut entry = match self.storage.glance(head, job.hash(), key) {
+            Glance::Entry(entry) => entry,
+            Glance::Unclear => return Straight::No,
+            Glance::Absent => {
+                let reply = match job.action() {
+                    Action::Get => Reply::Absent,
+                    Action::Contains => Reply::Contained(false),
+                    Action::Delete => Reply::Deleted(false),
+                    _ => return Straight::No,
+                };
+                self.count(|counts| counts.executed += 1);
+                job.answer(reply);
+                return Straight::Done;
+            }
+        };
+        let expires_at_ms = entry.expires_at_ms();
+        if expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
+            return Straight::No;
+        }
+        let (reply, straight) = match job.action() {
+            Action::Get => {
+                let (version, value) = (entry.version(), entry.value());
+                (Reply::Found { version, expires_at_ms, value }, Straight::Done)
+            }
+            Action::Contains => (Reply::Contained(true), Straight::Done),
+            Action::Put { value, options }
+                if value.len() == entry.value().len()
+                    && options.expires_at_ms.is_some() == expires_at_ms.is_some() =>
+            {
+                let version = self.version();
+                entry.value_mut().copy_from_slice(value);
+                entry.stamp(version, options.expires_at_ms);
+                (Reply::Stored(version), Straight::Changed)
+            }
+            Action::Update(lambda)
+                if entry.value().len() == lambda.element.bytes() && expires_at_ms.is_none() =>
+            {
+                let before = desk::word(entry.value());
+                match vector::scalar(&lambda, before, &self.functions) {
+                    Ok(after) => {
+                        let value = entry.value_mut();
+                        value.copy_from_slice(&after.to_le_bytes()[..value.len()]);
+                        entry.stamp(self.version(), None);
+                        (Reply::Scalar(before), Straight::Changed)
+                    }
+                    Err(failure) => (Reply::Failed(failure), Straight::Done),
+                }
+            }
+            _ => return Straight::No,
+        };
+        self.count(|counts| counts.executed += 1);
+        job.answer(reply);
+        straight
+    }
+}
