@@ -457,7 +457,7 @@ mod tests {
             let entry = Entry { key: &key, value: &value };
             prop_assert_eq!(format.read(&body, expires), Some(entry));
             let mut item = Item::new();
-            item.room(8, 0).as_mut_bytes()[3..3 + body.len()].copy_from_slice(&body);
+            item.room(9, 0).as_mut_bytes()[3..3 + body.len()].copy_from_slice(&body);
             let home = Home::Inline { slot: 0 };
             let at = 3..3 + body.len();
             prop_assert_eq!(item.become_entry(&format, &key, at.clone(), expires, home), Ok(true));

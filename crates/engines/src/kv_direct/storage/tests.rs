@@ -185,7 +185,7 @@ fn steps(fixed: bool) -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// Few buckets, so that chains are long, and little memory, so that it runs out.
     #[test]
