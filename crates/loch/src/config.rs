@@ -222,8 +222,11 @@ pub struct TableConfig {
     /// §3.3.1). What is neither in the index nor `inline_bytes` short lies in the rest. Default 0.5.
     pub index_ratio: Option<f64>,
     /// Keys and values of a `kv-direct` table that have up to so many bytes together are in its index:
-    /// then a GET is one access to memory, and a PUT two. 0 to 46; default 24.
+    /// then a GET is one access to memory, and a PUT two. 0 to 50; default 24.
     pub inline_bytes: Option<u16>,
+    /// Chooses `index_ratio` and `inline_bytes` of a `kv-direct` table, so that accesses to memory are as
+    /// few as can be.
+    pub tuned_for: Option<TunedFor>,
     /// Bytes of every key of a `kv-direct` table, which then need not be told with each. Default: keys
     /// of any length.
     pub key_bytes: Option<u16>,
@@ -238,6 +241,18 @@ pub struct TableConfig {
     /// what does from a copy (kv-direct §3.3.3). Without, as a measure, an operation waits for those
     /// before it on the same key. Default yes.
     pub out_of_order: Option<bool>,
+}
+
+/// What the keys and values of a table will be like.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunedFor {
+    /// Bytes of a key.
+    pub key_bytes: u64,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// The share of a worker's memory that keys and values will take, between 0 and 1.
+    pub utilisation: f64,
 }
 
 /// Nodes inside this process: see [`Cluster::embedded`](crate::Cluster::embedded).
@@ -327,6 +342,7 @@ impl Default for TableConfig {
             versions: None,
             packet_bytes: None,
             out_of_order: None,
+            tuned_for: None,
         }
     }
 }
@@ -410,7 +426,7 @@ mod tests {
                 memory: Some(ByteSize::new(1 << 30)),
                 mode: Some(TableMode::Store),
                 requests: Some(RequestWay::Send),
-                index_ratio: Some(0.25),
+                tuned_for: Some(TunedFor { key_bytes: 8, value_bytes: 8, utilisation: 0.5 }),
                 ..TableConfig::default()
             }],
             workers: WorkersConfig { cores: vec![1, 3], ..WorkersConfig::default() },
@@ -430,6 +446,7 @@ mod tests {
             ("[[table]]\nnme = \"x\"", "line 2"),
             ("[[table]]\nmode = \"ring\"", "ring"),
             ("[workers]\ncore = 1", "core"),
+            ("[[table]]\ntuned_for = { key_bytes = 16 }", "value_bytes"),
         ] {
             let error = NodeConfig::from_toml(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

@@ -74,7 +74,7 @@ pub use asynch::AsyncTable;
 pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
 pub use config::{
     EmbeddedConfig, FabricKind, NodeConfig, RequestWay, TableConfig, TableMode, TableProtocol,
-    TlsConfig, WorkersConfig, default_socket,
+    TlsConfig, TunedFor, WorkersConfig, default_socket,
 };
 pub use error::Error;
 pub use lambda::{Builtin, Element, Function, Integer, Lambda, Number};

@@ -2,6 +2,9 @@
 
 use loch_engines::herd::{self, storage};
 use loch_engines::kv_direct;
+use loch_engines::kv_direct::bucket::INLINE_BYTES_MAX;
+use loch_engines::kv_direct::item::Format;
+use loch_engines::kv_direct::tuning::Corpus;
 use loch_engines::limits::{HERD_ITEM_BYTES_MAX, REPLIES_MAX};
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::pilaf::layout::ARENA_OFFSET;
@@ -19,7 +22,7 @@ use crate::limits::{
 };
 use crate::served::direct::Partition;
 use crate::served::layout::{Extra, Layout};
-use crate::{ByteSize, Error, RequestWay, TableConfig, TableMode};
+use crate::{ByteSize, Error, RequestWay, TableConfig, TableMode, TunedFor};
 
 /// What a served table has room in.
 #[derive(Clone, Copy)]
@@ -271,22 +274,54 @@ impl<'a> Terms<'a> {
 
     /// What a worker's memory of so many bytes is like.
     fn partition(&self, bytes: u64) -> Result<Partition, Error> {
-        let &TableConfig { index_ratio, inline_bytes, key_bytes, versions, .. } = self.table;
+        let &TableConfig { index_ratio, inline_bytes, key_bytes, tuned_for, .. } = self.table;
+        let versions = self.table.versions.unwrap_or(true);
         if key_bytes == Some(0) {
             return Err(self.wrong("key_bytes is 0: a key has at least one byte"));
         }
-        let ratio = index_ratio.unwrap_or(INDEX_RATIO_DEFAULT);
+        let (ratio, inline) = match tuned_for {
+            None => (INDEX_RATIO_DEFAULT, INLINE_BYTES_DEFAULT),
+            Some(_) if index_ratio.is_some() || inline_bytes.is_some() => {
+                return Err(self.wrong(
+                    "tuned_for chooses index_ratio and inline_bytes: say either it, or those",
+                ));
+            }
+            Some(wanted) => self.tuned(Format { key_bytes, versions }, wanted)?,
+        };
+        let ratio = index_ratio.unwrap_or(ratio);
         if !(ratio > 0.0 && ratio <= 1.0) {
             return Err(self.wrong(format!("index_ratio is {ratio}, it is above 0 and up to 1")));
+        }
+        let inline = inline_bytes.unwrap_or(inline);
+        if usize::from(inline) > INLINE_BYTES_MAX {
+            let may = format!("inline_bytes is {inline}, it may be 0 to {INLINE_BYTES_MAX}");
+            return Err(self.wrong(may));
         }
         Ok(Partition {
             bytes,
             index_millionths: Partition::millionths(ratio),
-            inline_bytes: inline_bytes.unwrap_or(INLINE_BYTES_DEFAULT),
+            inline_bytes: inline,
             key_bytes,
-            versions: versions.unwrap_or(true),
+            versions,
             out_of_order: self.table.out_of_order.unwrap_or(true),
         })
+    }
+
+    /// The share of a worker's memory that its index has best, and what is best in it.
+    fn tuned(&self, format: Format, wanted: TunedFor) -> Result<(f64, u16), Error> {
+        let TunedFor { key_bytes, value_bytes, utilisation } = wanted;
+        let bytes = |bytes: u64| bytes.try_into().unwrap_or(usize::MAX);
+        let (key, value) = (bytes(key_bytes), bytes(value_bytes));
+        let tuned = match format.key_bytes {
+            Some(fixed) if u64::from(fixed) != key_bytes => {
+                return Err(self.wrong(format!(
+                    "key_bytes is {fixed}, and it is tuned_for keys of {key_bytes} bytes"
+                )));
+            }
+            _ => Corpus::of_one_size(format, key, value, utilisation).tune(),
+        };
+        let tuned = tuned.map_err(|e| self.wrong(format!("tuned_for: {e}")))?;
+        Ok((tuned.index_ratio, tuned.inline_bytes_max))
     }
 
     /// What is left of the table's memory for values.
@@ -338,7 +373,8 @@ fn in_table(table: &TableConfig) -> String {
 #[cfg(test)]
 mod tests {
     use crate::plan::{Plan, Sizes};
-    use crate::{ByteSize, Error, TableConfig, TableMode};
+    use crate::served::direct::Partition;
+    use crate::{ByteSize, Error, TableConfig, TableMode, TunedFor};
 
     const MIB: u64 = 1 << 20;
     const SERVED: [&str; 6] =
@@ -412,7 +448,7 @@ mod tests {
             (of("nessie-server", |t| t.sessions = Some(1024)), "value_max"),
             (of("kv-direct", |t| t.index_ratio = Some(1.1)), "index_ratio is 1.1"),
             (of("kv-direct", |t| t.index_ratio = Some(f64::NAN)), "index_ratio is NaN"),
-            (of("kv-direct", |t| t.inline_bytes = Some(1000)), "inline_bytes"),
+            (of("kv-direct", |t| t.inline_bytes = Some(1000)), "inline_bytes is 1000"),
             (of("kv-direct", |t| t.key_bytes = Some(0)), "key_bytes is 0"),
             (of("kv-direct", |t| t.packet_bytes = Some(ByteSize::new(0))), "packet_bytes is 0"),
             (
@@ -420,6 +456,29 @@ mod tests {
                 "shorter values (value_max)",
             ),
         ] {
+            assert!(error.contains(word) && error.contains("default"), "{word}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_tuned_for_what_it_will_hold() {
+        let tuned = |wanted, change: fn(&mut TableConfig)| {
+            let mut table = TableConfig { tuned_for: Some(wanted), ..table("kv-direct") };
+            change(&mut table);
+            plan(16 * MIB, 1, &table).map(|plan| Partition::of(&plan.tables[0]).unwrap())
+        };
+        let short = TunedFor { key_bytes: 8, value_bytes: 8, utilisation: 0.4 };
+        let long = TunedFor { value_bytes: 2000, ..short };
+        let (of_short, of_long) = (tuned(short, |_| ()).unwrap(), tuned(long, |_| ()).unwrap());
+        assert!(of_short.inline_bytes >= 16, "{of_short:?}");
+        assert!(of_short.index_millionths > of_long.index_millionths, "{of_long:?}");
+        for (wanted, change, word) in [
+            (TunedFor { utilisation: 1.5, ..short }, (|_| ()) as fn(&mut TableConfig), "1.5"),
+            (TunedFor { utilisation: 0.99, ..short }, |_| (), "tuned_for"),
+            (short, |t| t.inline_bytes = Some(8), "say either"),
+            (short, |t| t.key_bytes = Some(9), "key_bytes is 9"),
+        ] {
+            let error = tuned(wanted, change).unwrap_err().to_string();
             assert!(error.contains(word) && error.contains("default"), "{word}: {error}");
         }
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 use loch::limits::{
     DATA_TABLE_BYTES_MAX, NODES_MAX, PACKET_BYTES_DEFAULT, SESSIONS_DEFAULT, SESSIONS_MAX,
 };
-use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, WorkersConfig};
+use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, TunedFor, WorkersConfig};
 use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::dte::head_bytes;
 use loch_engines::nessie::geometry::{Geometry, Options, Protocol, Shape};
@@ -37,9 +37,9 @@ const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
 /// Values of herd and pilaf lie in blocks of other lengths, and not all nodes have equally many: so
 /// they get so many times what nessie needs.
 const OWN_LAYOUT_TIMES: u64 = 4;
-/// Keys and values take this share of the memory of kv-direct: half of it is index, slabs are powers of
-/// two, and partitions are not even.
-const DIRECT_UTILISATION: f64 = 0.2;
+/// Keys and values take this share of the memory of kv-direct: slabs are powers of two, and partitions
+/// not even.
+const DIRECT_UTILISATION: f64 = 0.35;
 /// What a table's requests have room for at the least, and how many are under way, unless declared
 /// otherwise; and the replies that a client waits for at a time.
 const REQUEST_KEY_BYTES: u64 = 256;
@@ -82,6 +82,11 @@ pub fn node_configs(
         memory: None,
         // HERD's own rule knows best what a cache needs.
         index_slots: Some(index_slots).filter(|_| engine != Engine::Herd && !direct),
+        tuned_for: direct.then_some(TunedFor {
+            key_bytes: spec.key_size as u64,
+            value_bytes: spec.value_size as u64,
+            utilisation: DIRECT_UTILISATION,
+        }),
         out_of_order: direct.then_some(spec.servers.out_of_order.into()),
         workers: serves.then_some(spec.servers.workers),
         window: spec.servers.window.filter(|_| serves),
