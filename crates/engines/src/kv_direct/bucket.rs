@@ -80,17 +80,41 @@ pub struct Inline {
     pub expires: bool,
 }
 
-/// A bucket.
+/// A bucket. Not aligned as its line is: what holds some of them is handed on by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket(pub Line);
+pub struct Bucket([u8; LINE_BYTES]);
 
 impl Bucket {
     /// All slots free, nothing after it.
-    pub const EMPTY: Self = Self(Line::ZERO);
+    pub const EMPTY: Self = Self(Line::ZERO.0);
+
+    /// The bucket in a line.
+    #[inline(always)]
+    pub fn of(line: &Line) -> Self {
+        Self(line.0)
+    }
+
+    /// As a line.
+    #[inline(always)]
+    pub fn line(&self) -> Line {
+        Line(self.0)
+    }
+
+    /// Its bytes; of its slots only inline items may be changed.
+    #[inline(always)]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    /// Its bytes.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
 
     #[inline(always)]
     fn word(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.0.0[at..at + 8].try_into().expect("a word has 8 bytes"))
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("a word has 8 bytes"))
     }
 
     #[inline(always)]
@@ -100,7 +124,7 @@ impl Bucket {
 
     #[inline(always)]
     fn set_marks(&mut self, marks: u64) {
-        self.0.0[MARKS_AT..].copy_from_slice(&marks.to_le_bytes());
+        self.0[MARKS_AT..].copy_from_slice(&marks.to_le_bytes());
     }
 
     /// The slots in which inline items begin, a bit for each.
@@ -167,7 +191,7 @@ impl Bucket {
 
     fn set_slot(&mut self, slot: u32, bits: u64) {
         let at = slot as usize * SLOT_BYTES;
-        self.0.0[at..at + SLOT_BYTES].copy_from_slice(&bits.to_le_bytes()[..SLOT_BYTES]);
+        self.0[at..at + SLOT_BYTES].copy_from_slice(&bits.to_le_bytes()[..SLOT_BYTES]);
     }
 
     #[inline(always)]
@@ -178,7 +202,7 @@ impl Bucket {
     fn set_kind(&mut self, slot: u32, kind: u64) {
         let types = self.word(TYPES_AT) & !(0xf << (4 * slot)) | kind << (4 * slot);
         // The word reaches into the marks, which it writes back as they are.
-        self.0.0[TYPES_AT..TYPES_AT + 8].copy_from_slice(&types.to_le_bytes());
+        self.0[TYPES_AT..TYPES_AT + 8].copy_from_slice(&types.to_le_bytes());
     }
 
     /// The pointers to keys with this secondary hash, a bit for each.
@@ -309,8 +333,8 @@ impl Bucket {
     pub fn body_mut(&mut self, slot: u32, len: usize) -> &mut [u8] {
         let at = slot as usize * SLOT_BYTES;
         let end = at + len.next_multiple_of(SLOT_BYTES);
-        self.0.0[at + len..end].fill(0);
-        &mut self.0.0[at..at + len]
+        self.0[at + len..end].fill(0);
+        &mut self.0[at..at + len]
     }
 
     /// The slots from which on `slots` are free.
@@ -418,7 +442,7 @@ mod tests {
             true => (slot, Kept::Slab(bucket.pointer(slot))),
             false => {
                 let Inline { at, len, expires } = bucket.inline(slot).unwrap();
-                (slot, Kept::Item { bytes: bucket.0.0[at..at + len].to_vec(), expires })
+                (slot, Kept::Item { bytes: bucket.0[at..at + len].to_vec(), expires })
             }
         };
         begins.map(entry).collect()
@@ -509,7 +533,7 @@ mod tests {
             let mut line = Line::ZERO;
             let words = line.0.as_chunks_mut().0.iter_mut().zip(bytes);
             words.for_each(|(chunk, word): (&mut [u8; 8], u64)| *chunk = word.to_le_bytes());
-            let bucket = Bucket(line);
+            let bucket = Bucket::of(&line);
             prop_assert_eq!((bucket.free() | bucket.pointing(7)) >> SLOTS, 0);
             for slot in 0..SLOTS {
                 let inline = bucket.inline(slot);
@@ -555,7 +579,7 @@ mod tests {
         bucket.set_next(Some((1 << PLACE_BITS) - 1));
         assert!((0..SLOTS).all(|slot| bucket.pointer(slot) == all));
         assert_eq!((bucket.next(), bucket.begins(), bucket.ends()), (Some((1 << 31) - 1), 0, 0));
-        let bits: u32 = bucket.0.0.iter().map(|byte| byte.count_ones()).sum();
+        let bits: u32 = bucket.0.iter().map(|byte| byte.count_ones()).sum();
         assert_eq!(bits, SLOTS * (40 + 4 + 1) + 31, "no two fields share a bit");
     }
 }

@@ -103,7 +103,7 @@ impl<H: HostMemory> Storage<H> {
         let mut line = head;
         // A bucket that two chains claim ends the second, so this does not go round in circles.
         loop {
-            let bucket = Bucket(self.memory.peek(line));
+            let bucket = Bucket::of(&self.memory.peek(line));
             if let Some(what) = bucket.broken() {
                 return report.broke(format!("bucket at line {line}: {what}"));
             }
@@ -147,7 +147,7 @@ impl<H: HostMemory> Storage<H> {
             None => {
                 let inline = bucket.inline(slot).ok_or("an item without an end")?;
                 report.inline += 1;
-                (vec![bucket.0], inline.at..inline.at + inline.len, inline.expires)
+                (vec![bucket.line()], inline.at..inline.at + inline.len, inline.expires)
             }
             Some(pointer) => self.peek_slab(pointer, claims)?,
         };

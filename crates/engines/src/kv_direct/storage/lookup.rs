@@ -96,7 +96,7 @@ impl<H: HostMemory> Storage<H> {
 
     #[inline(always)]
     async fn read_bucket(&self, line: u32) -> At {
-        At { line, bucket: Bucket(self.memory.read_line(Purpose::Index, line).await) }
+        At { line, bucket: Bucket::of(&self.memory.read_line(Purpose::Index, line).await) }
     }
 
     /// Goes on through the chain, from its head.
@@ -146,7 +146,7 @@ impl<H: HostMemory> Storage<H> {
             let slot = candidates.trailing_zeros();
             candidates &= candidates - 1;
             let inline = bucket.inline(slot).ok_or(Failure::Damaged)?;
-            item.room(1, 0)[0] = bucket.0;
+            item.room(1, 0)[0] = bucket.line();
             let (body, home) = (inline.at..inline.at + inline.len, Home::Inline { slot });
             if item.become_entry(&self.format, wanted.key, body, inline.expires, home)? {
                 return Ok(Some(home));

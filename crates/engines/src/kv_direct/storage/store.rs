@@ -249,7 +249,7 @@ impl<H: HostMemory> Storage<H> {
 
     #[inline(always)]
     async fn write_bucket(&self, at: &At) {
-        self.memory.write_line(Purpose::Index, at.line, &at.bucket.0).await;
+        self.memory.write_line(Purpose::Index, at.line, &at.bucket.line()).await;
     }
 
     /// Puts an entry into a bucket which has room for it, if that at `own` makes place.

@@ -79,13 +79,13 @@ impl<H: HostMemory> Storage<H> {
     #[inline(always)]
     pub async fn head(&self, hash: KeyHash) -> Head {
         let line = self.group(hash);
-        Head { line, bucket: Bucket(self.memory.read_line(Purpose::Index, line).await) }
+        Head { line, bucket: Bucket::of(&self.memory.read_line(Purpose::Index, line).await) }
     }
 
     /// Writes a head bucket in which an entry was changed.
     #[inline(always)]
     pub async fn write_head(&self, head: &Head) {
-        self.memory.write_line(Purpose::Index, head.line, &head.bucket.0).await;
+        self.memory.write_line(Purpose::Index, head.line, &head.bucket.line()).await;
     }
 
     /// Looks for an entry in the head bucket of its chain.
@@ -101,12 +101,12 @@ impl<H: HostMemory> Storage<H> {
             candidates &= candidates - 1;
             let Some(inline) = bucket.inline(slot) else { return Glance::Unclear };
             let body = inline.at..inline.at + inline.len;
-            let Some(bytes) = bucket.0.0.get(body.clone()) else { return Glance::Unclear };
+            let Some(bytes) = bucket.bytes().get(body.clone()) else { return Glance::Unclear };
             let Some(parts) = self.format.parts(bytes, inline.expires) else {
                 return Glance::Unclear;
             };
             if bytes[parts.key.clone()] == *key {
-                let body = &mut head.bucket.0.0[body];
+                let body = &mut head.bucket.bytes_mut()[body];
                 return Glance::Entry(InPlace { body, parts });
             }
         }
