@@ -28,7 +28,8 @@
 //! | `client.rs`, `packing.rs` | packs what the lanes of a thread ask for |
 //! | [`memory`] | host memory: lines, DMA, counts |
 //! | [`storage`] | looks up, stores and removes entries |
-//! | [`bucket`], [`item`] | a line of the hash index; the bytes of an entry |
+//! | [`bucket`] | a line of the hash index |
+//! | [`item`], [`header`] | the bytes of an entry, and of its slab before it |
 //! | [`tuning`] | how large the index should be, and which entries inline |
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
@@ -54,6 +55,7 @@ pub mod bucket;
 mod client;
 pub mod dispatch;
 pub mod gathered;
+pub mod header;
 pub mod item;
 pub mod key;
 pub mod memory;

@@ -10,7 +10,8 @@
 //! has the precision of such a sample, about one percent, and is the same whenever it is repeated.
 
 use super::bucket::{INLINE_BYTES_MAX, SLOTS, slots_for};
-use super::item::{Format, Header};
+use super::header::Header;
+use super::item::Format;
 use super::key::{KeyHash, SECONDARY_BITS};
 use super::memory::LINE_BYTES;
 use crate::region::LayoutError;

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::{BUCKET_CLASS, LINE_PLACES, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer, SLOTS};
-use crate::kv_direct::item::Header;
+use crate::kv_direct::header::Header;
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Line};
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};

@@ -2,7 +2,8 @@
 
 use super::{Head, LINE_PLACES, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer};
-use crate::kv_direct::item::{Header, Home, Item, Probe};
+use crate::kv_direct::header::Header;
+use crate::kv_direct::item::{Home, Item, Probe};
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Purpose};
 use crate::kv_direct::operation::Failure;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::{BUCKET_CLASS, LINE_PLACES};
 use crate::kv_direct::bucket::INLINE_BYTES_MAX;
-use crate::kv_direct::item::{Format, Header};
+use crate::kv_direct::header::Header;
+use crate::kv_direct::item::Format;
 use crate::kv_direct::memory::LINE_BYTES;
 use crate::kv_direct::slab::{Class, PLACES_MAX, Pools};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};

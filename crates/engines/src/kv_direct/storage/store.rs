@@ -3,7 +3,8 @@
 use super::lookup::At;
 use super::{BUCKET_CLASS, LINE_PLACES, Lookup, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer, SLOTS, slots_for};
-use crate::kv_direct::item::{Draft, Header, Home, Item};
+use crate::kv_direct::header::Header;
+use crate::kv_direct::item::{Draft, Home, Item};
 use crate::kv_direct::memory::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
