@@ -7,13 +7,17 @@
 
 mod config;
 mod entry;
+mod functions;
 mod input;
+mod kv_direct_packet;
 mod memory;
 mod region_header;
 mod wire;
 
 pub use config::config;
 pub use entry::entry;
+pub use functions::functions;
+pub use kv_direct_packet::kv_direct_packet;
 pub use memory::memory;
 pub use region_header::region_header;
 pub use wire::wire;
@@ -22,9 +26,11 @@ pub use wire::wire;
 pub type Target = fn(&[u8]);
 
 /// All targets, by their names.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("config", config),
     ("entry", entry),
+    ("functions", functions),
+    ("kv_direct_packet", kv_direct_packet),
     ("memory", memory),
     ("region_header", region_header),
     ("wire", wire),

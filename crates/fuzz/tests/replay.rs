@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use loch_fuzz::{TARGETS, Target};
 
 /// Mutated inputs of each target, so that all take a few seconds together.
-const MUTATIONS: [(&str, u64); 5] = [
+const MUTATIONS: [(&str, u64); 7] = [
     ("config", 20_000),
     ("entry", 60_000),
+    ("functions", 1_500),
+    ("kv_direct_packet", 60_000),
     ("memory", 1_500),
     ("region_header", 15_000),
     ("wire", 6_000),
@@ -121,6 +123,16 @@ fn no_text_is_too_much_for_a_configuration() {
 #[test]
 fn words_and_headers_mean_one_thing_or_nothing() {
     replay("entry");
+}
+
+#[test]
+fn functions_of_users_keep_within_their_limits() {
+    replay("functions");
+}
+
+#[test]
+fn packets_are_read_up_to_where_they_make_no_sense() {
+    replay("kv_direct_packet");
 }
 
 #[test]

@@ -51,6 +51,8 @@ mod difference;
 mod embedded;
 mod engine;
 mod error;
+#[cfg(feature = "functions")]
+mod functions;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -77,6 +79,8 @@ pub use config::{
     TlsConfig, TunedFor, WorkersConfig, default_socket,
 };
 pub use error::Error;
+#[cfg(feature = "functions")]
+pub use functions::{FunctionError, FunctionInstance, FunctionLimits, Functions};
 pub use lambda::{Builtin, Element, Function, Integer, Lambda, Number};
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
 pub use loch_fabric::shm::Pages;

@@ -210,3 +210,36 @@ pub const SCRUB_RETRY_MAX: Duration = Duration::from_secs(8);
 /// How long a scrub waits for clients that are in the middle of an operation, in microseconds, for
 /// each data table.
 pub const SCRUB_WAIT_US: u64 = 100_000;
+
+/// Functions that can be registered with a table.
+#[cfg(feature = "functions")]
+pub const FUNCTIONS_MAX: usize = 64;
+
+/// Bytes of a function's module.
+#[cfg(feature = "functions")]
+pub const FUNCTION_MODULE_BYTES_MAX: usize = 1 << 20;
+
+/// Pages of a function's memory, 64 KiB each: what the Rust compiler makes begins with 17.
+#[cfg(feature = "functions")]
+pub const FUNCTION_MEMORY_PAGES_MAX: u32 = 64;
+
+/// Elements of a function's table, which is where indirect calls go through.
+#[cfg(feature = "functions")]
+pub const FUNCTION_TABLE_ELEMENTS_MAX: usize = 4096;
+
+/// Bytes of a function's stack: a part of the stack of whoever calls it.
+#[cfg(feature = "functions")]
+pub const FUNCTION_STACK_BYTES: usize = 256 << 10;
+
+/// Fuel of a function that is called, in instructions.
+#[cfg(feature = "functions")]
+pub const FUNCTION_FUEL_BASE: u64 = 100_000;
+
+/// Fuel of a function for each element.
+#[cfg(feature = "functions")]
+pub const FUNCTION_FUEL_PER_ELEMENT: u64 = 1_000;
+
+/// Fuel of a call on any number of elements: so long, a few tenths of a second, it can keep a
+/// processor from its other clients.
+#[cfg(feature = "functions")]
+pub const FUNCTION_FUEL_MAX: u64 = 200_000_000;

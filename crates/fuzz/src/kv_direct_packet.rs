@@ -1,0 +1,67 @@
+//! Packets of kv-direct's operations and replies: whatever the bytes, they are read up to where they
+//! make no sense, and what was read is written in as many bytes or fewer, and read again.
+
+use loch_engines::kv_direct::operation::Reply;
+use loch_engines::kv_direct::packet::{
+    Malformed, Packed, Reader, ReplyReader, ReplyWriter, Writer,
+};
+use loch_engines::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+
+/// Bytes as a packet of operations, and as one of replies, as many as the first two bytes say.
+///
+/// # Panics
+/// If something is read that is not read again, or is written longer than it was.
+pub fn kv_direct_packet(bytes: &[u8]) {
+    operations(bytes);
+    if let Some((count, replies)) = bytes.split_first_chunk::<2>() {
+        self::replies(replies, usize::from(u16::from_le_bytes(*count)));
+    }
+}
+
+fn operations(bytes: &[u8]) {
+    let Ok(reader) = Reader::new(bytes) else {
+        return;
+    };
+    let all: Vec<Result<Packed, Malformed>> = reader.collect();
+    assert!((1..=KV_DIRECT_PACKET_OPS_MAX).contains(&all.len()));
+    let known: Vec<Packed> = all.iter().map_while(|one| one.ok()).collect();
+    assert!(all[known.len()..].iter().all(Result::is_err), "reading ends at the first error");
+    let mut packet = Writer::default();
+    for one in &known {
+        let (key, action) = (one.key(bytes), one.action(bytes));
+        assert!((1..=KEY_BYTES_MAX).contains(&key.len()));
+        assert_eq!(action.is_read(), one.is_read());
+        let len = packet.len_with(key, &action);
+        packet.push(key, &action);
+        assert_eq!(packet.bytes().len(), len);
+    }
+    if known.is_empty() {
+        return;
+    }
+    assert!(packet.bytes().len() <= bytes.len(), "a writer uses every flag it can");
+    assert_eq!(packet.is_read(), known.iter().all(Packed::is_read));
+    let again: Vec<Packed> = Reader::new(packet.bytes())
+        .expect("it was written")
+        .map(|one| one.expect("it was written"))
+        .collect();
+    assert_eq!(again.len(), known.len());
+    for (one, again) in known.iter().zip(again) {
+        assert_eq!(again.key(packet.bytes()), one.key(bytes));
+        assert_eq!(again.action(packet.bytes()), one.action(bytes));
+    }
+}
+
+fn replies(bytes: &[u8], count: usize) {
+    let all: Vec<Result<Reply<'_>, Malformed>> = ReplyReader::new(bytes, count).collect();
+    assert_eq!(all.len(), count, "each operation has a reply, or an error");
+    let known: Vec<Reply<'_>> = all.iter().map_while(|one| one.ok()).collect();
+    assert!(all[known.len()..].iter().all(Result::is_err), "reading ends at the first error");
+    let mut packet = ReplyWriter::default();
+    for reply in &known {
+        let len = packet.len_with(reply);
+        packet.push(reply);
+        assert_eq!(packet.bytes().len(), len);
+    }
+    let again = ReplyReader::new(packet.bytes(), known.len()).map(|one| one.expect("written"));
+    assert!(again.eq(known.iter().copied()), "a reply survives the trip");
+}
