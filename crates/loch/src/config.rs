@@ -241,6 +241,19 @@ pub struct TableConfig {
     /// what does from a copy (kv-direct §3.3.3). Without, as a measure, an operation waits for those
     /// before it on the same key. Default yes.
     pub out_of_order: Option<bool>,
+    /// The functions of a `kv-direct` table's users, `[[table.functions]]` in TOML. They are compiled
+    /// when a node starts, and should be the same on all nodes. Default none.
+    pub functions: Vec<FunctionConfig>,
+}
+
+/// A function that the clients of a table may have computed ([`Lambda::user`](crate::Lambda::user)).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionConfig {
+    /// By which it is called.
+    pub number: u16,
+    /// A WebAssembly module.
+    pub path: PathBuf,
 }
 
 /// What the keys and values of a table will be like.
@@ -342,6 +355,7 @@ impl Default for TableConfig {
             versions: None,
             packet_bytes: None,
             out_of_order: None,
+            functions: Vec::new(),
             tuned_for: None,
         }
     }
@@ -426,6 +440,7 @@ mod tests {
                 memory: Some(ByteSize::new(1 << 30)),
                 mode: Some(TableMode::Store),
                 requests: Some(RequestWay::Send),
+                functions: vec![FunctionConfig { number: 1, path: "f.wasm".into() }],
                 tuned_for: Some(TunedFor { key_bytes: 8, value_bytes: 8, utilisation: 0.5 }),
                 ..TableConfig::default()
             }],
@@ -446,6 +461,7 @@ mod tests {
             ("[[table]]\nnme = \"x\"", "line 2"),
             ("[[table]]\nmode = \"ring\"", "ring"),
             ("[workers]\ncore = 1", "core"),
+            ("[[table]]\nfunctions = [{ number = 65536, path = \"f\" }]", "65536"),
             ("[[table]]\ntuned_for = { key_bytes = 16 }", "value_bytes"),
         ] {
             let error = NodeConfig::from_toml(text).unwrap_err().to_string();

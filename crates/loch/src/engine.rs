@@ -118,6 +118,7 @@ impl Engine {
             ("index_ratio", direct, is_direct, table.index_ratio.is_some()),
             ("inline_bytes", direct, is_direct, table.inline_bytes.is_some()),
             ("tuned_for", direct, is_direct, table.tuned_for.is_some()),
+            ("functions", direct, is_direct, !table.functions.is_empty()),
             ("key_bytes", direct, is_direct, table.key_bytes.is_some()),
             ("versions", direct, is_direct, table.versions.is_some()),
             ("packet_bytes", direct, is_direct, table.packet_bytes.is_some()),

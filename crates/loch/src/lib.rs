@@ -62,6 +62,7 @@ pub mod limits;
 mod memory;
 mod node;
 mod plan;
+mod registered;
 #[cfg(feature = "verbs")]
 mod remote;
 mod reservation;
@@ -75,8 +76,8 @@ mod wire;
 pub use asynch::AsyncTable;
 pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
 pub use config::{
-    EmbeddedConfig, FabricKind, NodeConfig, RequestWay, TableConfig, TableMode, TableProtocol,
-    TlsConfig, TunedFor, WorkersConfig, default_socket,
+    EmbeddedConfig, FabricKind, FunctionConfig, NodeConfig, RequestWay, TableConfig, TableMode,
+    TableProtocol, TlsConfig, TunedFor, WorkersConfig, default_socket,
 };
 pub use error::Error;
 #[cfg(feature = "functions")]

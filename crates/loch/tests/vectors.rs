@@ -96,6 +96,48 @@ fn what_cannot_be_computed_is_named_and_changes_nothing() {
     assert_eq!(table.get(b"v").unwrap().unwrap()[..], [1; 10]);
 }
 
+/// `apply` is v + 3 d, `keep` says whether v is a multiple of d and traps if that is 0.
+#[cfg(feature = "functions")]
+const MODULE: &str = r#"(module
+    (func (export "apply") (param i64 i64) (result i64)
+        (i64.add (local.get 0) (i64.mul (local.get 1) (i64.const 3))))
+    (func (export "keep") (param i64 i64) (result i32)
+        (i64.eqz (i64.rem_u (local.get 0) (local.get 1)))))"#;
+
+#[test]
+#[cfg(feature = "functions")]
+fn functions_of_users_are_compiled_when_the_nodes_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f.wasm");
+    std::fs::write(&path, wat::parse_str(MODULE).unwrap()).unwrap();
+    let function = loch::FunctionConfig { number: 7, path: path.clone() };
+    let declared = TableConfig { functions: vec![function.clone()], ..TableConfig::default() };
+    let table = cluster(2, declared).table("default").unwrap();
+    for key in 0..8u8 {
+        table.put(&[key], &[1, 2, 3, 4]).unwrap();
+        assert_eq!(table.update_all(&[key], Lambda::user(7, 2u8)).unwrap(), Some(4));
+        assert_eq!(table.get(&[key]).unwrap().unwrap()[..], [7, 8, 9, 10]);
+        assert_eq!(table.reduce(&[key], Lambda::user(7, 0u8)).unwrap(), Some(102));
+        assert_eq!(table.filter(&[key], Lambda::user(7, 4u8)).unwrap(), Some(vec![8]));
+        let error = table.filter(&[key], Lambda::user(7, 0u8)).unwrap_err();
+        assert!(matches!(error, Error::FunctionFailed { number: 7, .. }), "{error}");
+        let error = table.filter(&[key], Lambda::user(8, 1u8)).unwrap_err();
+        assert!(matches!(error, Error::NoFunction { number: 8, .. }), "{error}");
+    }
+    let refused = |functions| {
+        let table = TableConfig { engine: "kv-direct".into(), functions, ..TableConfig::default() };
+        let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+        Cluster::embedded(config).err().expect("it must not start").to_string()
+    };
+    let twice = refused(vec![function.clone(), function]);
+    assert!(twice.contains("function 7") && twice.contains("f.wasm"), "{twice}");
+    let none = refused(vec![loch::FunctionConfig { number: 1, path: dir.path().join("none") }]);
+    assert!(none.contains("cannot read"), "{none}");
+    std::fs::write(&path, "no module").unwrap();
+    let damaged = refused(vec![loch::FunctionConfig { number: 1, path }]);
+    assert!(damaged.contains("function 1") && damaged.contains("default"), "{damaged}");
+}
+
 #[test]
 fn tables_of_other_engines_say_which_can() {
     for engine in ["nessie", "nessie-server", "nessie-hybrid", "herd", "pilaf"] {

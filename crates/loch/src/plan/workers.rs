@@ -6,6 +6,7 @@ use loch_engines::region::{EngineId, TableEntry};
 
 use crate::engine::Engine;
 use crate::limits::{WORKER_SLEEP_MAX_US, WORKERS_MAX};
+use crate::registered::Registered;
 use crate::{Error, TableConfig, WorkersConfig};
 
 /// What a node's workers need to know that is not in its memory.
@@ -14,6 +15,8 @@ pub(crate) struct WorkerPlan {
     pub waiting: WorkersConfig,
     /// The log of each table that has one, and whether it is synced.
     pub logs: Vec<(String, PathBuf, bool)>,
+    /// The functions of each table that has some.
+    pub functions: Vec<(String, Registered)>,
 }
 
 impl WorkerPlan {
@@ -37,7 +40,10 @@ impl WorkerPlan {
             Some(absolute.map(|log| (table.name.clone(), log, table.sync)))
         };
         let logs = tables.iter().filter_map(log).collect::<Result<_, _>>()?;
-        Ok(Self { waiting: waiting.clone(), logs })
+        let functions = tables.iter().filter(|table| !table.functions.is_empty());
+        let functions = functions.map(|it| Ok((it.name.clone(), Registered::of(it)?)));
+        let functions = functions.collect::<Result<_, Error>>()?;
+        Ok(Self { waiting: waiting.clone(), logs, functions })
     }
 }
 

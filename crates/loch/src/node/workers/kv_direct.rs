@@ -23,24 +23,32 @@ use super::{Station, WorkerError};
 use crate::limits::{PROCESSOR_IN_FLIGHT, WORKER_DRAIN, WORKER_TURNS};
 use crate::memory::{Direct, Memory, Parts};
 use crate::node::sessions::{End, Opened};
+use crate::plan::WorkerPlan;
+use crate::registered::{Callable, Registered};
 use crate::served::direct::Partition;
 use crate::wire::Inspected;
 
-/// What goes from one worker to the next, which has other connections.
+/// The entries of a worker.
 type Entries = Storage<Near<Zeroed<Line>>>;
+
+/// What goes from one worker to the next, which has other connections.
+type Kept = (Entries, Callable);
 
 /// What of the table a worker of kv-direct shares with others on its node.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub housekeeper: Arc<Housekeeper>,
+    functions: Registered,
 }
 
 impl Shared {
     /// Of a table of a node.
-    pub fn new(entry: &TableEntry) -> Self {
-        let plan = plan_of(entry);
-        let pools = (0..entry.service.workers).map(|_| plan.pools()).collect();
-        Self { housekeeper: Arc::new(Housekeeper::new(pools)) }
+    pub fn new(entry: &TableEntry, plan: &WorkerPlan) -> Self {
+        let layout = plan_of(entry);
+        let pools = (0..entry.service.workers).map(|_| layout.pools()).collect();
+        let functions = plan.functions.iter().find(|(of, _)| Some(&**of) == entry.name());
+        let functions = functions.map(|(_, functions)| functions.clone()).unwrap_or_default();
+        Self { housekeeper: Arc::new(Housekeeper::new(pools)), functions }
     }
 }
 
@@ -53,7 +61,7 @@ pub(super) fn serve(
     let slot = station.slot.expect("such a worker has a session slot");
     let shared = station.direct.as_ref().expect("a table of kv-direct has a housekeeper");
     let Some(mut memory) = control.memory() else { return Ok(()) };
-    let mut entries = no_entries(&memory, station, shared)?;
+    let mut kept = (no_entries(&memory, station, shared)?, shared.functions.callable());
     let mut first = true;
     loop {
         // Over a network that of the worker before is fenced first.
@@ -61,12 +69,12 @@ pub(super) fn serve(
             return Ok(());
         };
         let on = On { memory: &memory, station, shared, ground };
-        let served = on.serve(control, session, entries, &mut first);
+        let served = on.serve(control, session, kept, &mut first);
         // It has nothing in memory that anybody would have to clear up.
         station.sessions.close_worker(session, End::Left);
         ground.session_ended();
         let next;
-        (next, entries) = served?;
+        (next, kept) = served?;
         match next {
             Next::Attach(anew) => memory = anew,
             _ => return Ok(()),
@@ -122,9 +130,9 @@ impl<G: Ground> On<'_, G> {
         &self,
         control: &mut Control,
         opened: Opened,
-        entries: Entries,
+        (entries, functions): Kept,
         first: &mut bool,
-    ) -> Result<(Next, Entries), WorkerError> {
+    ) -> Result<(Next, Kept), WorkerError> {
         let Direct { partition: options, requests } = direct(self.memory, self.station);
         let seed = self.memory.tables[self.station.table].entry.geometry.seed;
         let settings = Settings {
@@ -135,7 +143,7 @@ impl<G: Ground> On<'_, G> {
         };
         let (endpoint, mut ties) = self.ground.endpoint(self.memory, self.station.table, opened)?;
         let id = self.station.id();
-        let worker = Worker::open(endpoint, requests, id, entries, (), seed, settings)?;
+        let worker = Worker::open(endpoint, requests, id, entries, functions, seed, settings)?;
         if std::mem::take(first) {
             control.opened();
         }
@@ -169,7 +177,7 @@ impl<G: Ground> On<'_, G> {
             }
             next
         };
-        Ok((next, worker.into_parts().0))
+        Ok((next, worker.into_parts()))
     }
 
     /// Wakes the housekeeper after work, but not after each turn.

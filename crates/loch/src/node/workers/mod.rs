@@ -247,7 +247,7 @@ fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<St
         let name = entry.name().unwrap_or_default();
         let log = plan.logs.iter().find(|(of, ..)| of == name);
         let mut slots = own.worker_slots(table);
-        let direct = (engine == EngineId::KvDirect).then(|| kv_direct::Shared::new(entry));
+        let direct = (engine == EngineId::KvDirect).then(|| kv_direct::Shared::new(entry, plan));
         for worker in 0..entry.service.workers {
             stations.push(Station {
                 home: own.header.node.into(),
