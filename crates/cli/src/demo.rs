@@ -105,7 +105,7 @@ fn closing_words(options: &str) -> String {
     format!(
         "\nEvery client is a process that keeps 32 operations under way. Those of nessie read and write \
          the memory\nof three nodes by themselves, whose processes sleep meanwhile; for hybrid and \
-         pilaf the nodes' workers do\nthe PUTs, for server and herd everything, on the same \
+         pilaf the nodes' workers do\nthe PUTs, for server, herd and kv-direct everything, on the same \
          processors. memcached and Redis are asked over a unix\nsocket, pipelined as deep; LMDB is \
          embedded in each client, with its file in memory.\n\n\
          Try next:\n  \
