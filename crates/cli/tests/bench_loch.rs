@@ -318,7 +318,6 @@ fn what_cannot_be_simulated_is_a_usage_error() {
 #[test]
 fn an_engine_that_is_not_there_is_a_usage_error_that_says_what_is() {
     for (options, word) in [
-        ("--engine kv-direct", "kv-direct"),
         ("--fabric verbs --engine nessie-published", "nessie-published"),
         ("--fabric sim --engine kv-direct", "has nessie, nessie-published"),
     ] {
