@@ -209,7 +209,7 @@ impl<'a> Parts<'a> {
         let mut same_sizes = key.len() as u64 == u64::from(given.key_len);
         if self.has(SAME_VALUE) {
             let as_long = self.value_len() as u64 == u64::from(given.value_len);
-            if as_long && self.value_len() > 0 && self.value_is(given.value(packet)) {
+            if as_long && self.value_is(given.value(packet)) {
                 first |= SAME_VALUE;
             }
             same_sizes &= as_long || !self.has(LENGTH);
