@@ -12,6 +12,16 @@ const ADD: &str = r#"(module (func (export "apply") (param i64 i64) (result i64)
 /// Keeps what is odd; more is not what `apply` does here.
 const KEEP_IF_ODD: &str = r#"(module (func (export "keep") (param i64 i64) (result i32)
     (i32.wrap_i64 (i64.and (local.get 0) (i64.const 1)))))"#;
+/// What rustc makes of the example in `docs/kv-direct-functions.md`.
+#[rustfmt::skip]
+const SMOOTH: [u8; 87] = [
+    0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, 0x01, 0x07, 0x01, 0x60, 0x02, 0x7e, 0x7e, 0x01,
+    0x7e, 0x03, 0x02, 0x01, 0x00, 0x05, 0x03, 0x01, 0x00, 0x01, 0x06, 0x08, 0x01, 0x7f, 0x01, 0x41,
+    0x80, 0x80, 0x04, 0x0b, 0x07, 0x12, 0x02, 0x06, 0x6d, 0x65, 0x6d, 0x6f, 0x72, 0x79, 0x02, 0x00,
+    0x05, 0x61, 0x70, 0x70, 0x6c, 0x79, 0x00, 0x00, 0x0a, 0x1d, 0x01, 0x1b, 0x01, 0x01, 0x7c, 0x20,
+    0x01, 0xbf, 0x20, 0x00, 0xbf, 0x22, 0x02, 0xa1, 0x44, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xd0,
+    0x3f, 0xa2, 0x20, 0x02, 0xa0, 0xbd, 0x0b,
+];
 /// Does well until the value is 13, and then something.
 fn bad_at_13(body: &str) -> String {
     format!(
@@ -89,6 +99,17 @@ fn floats_are_their_bits() {
     let mut odd = f64::from_bits(0xfff8_0000_0000_1234).to_le_bytes();
     functions.update(1, Element::F64, Operands::Scalar(0), &mut odd).unwrap();
     assert_eq!(odd, 0x7ff8_0000_0000_0000u64.to_le_bytes());
+}
+
+#[test]
+fn the_example_of_the_documentation_works() {
+    let mut functions = Functions::new(FunctionLimits::default()).unwrap();
+    functions.register(1, &SMOOTH).unwrap();
+    let functions = FunctionInstance::new(Arc::new(functions));
+    let mut value = [1f64, 9.0].map(f64::to_le_bytes);
+    let operand = Operands::Scalar(5f64.to_bits());
+    functions.update(1, Element::F64, operand, value.as_flattened_mut()).unwrap();
+    assert_eq!(value.map(f64::from_le_bytes), [2.0, 8.0]);
 }
 
 #[test]
