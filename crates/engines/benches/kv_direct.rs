@@ -9,12 +9,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use loch_engines::kv_direct::item::Item;
+use loch_engines::kv_direct::item::{Format, Item};
 use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::memory::{Line, Near};
 use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::packet::Writer;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
+use loch_engines::kv_direct::tuning::Corpus;
 use loch_engines::kv_direct::{Settings, Worker, service};
 use loch_engines::nessie_server::Turns;
 use loch_engines::operation::{Operation, PutOptions};
@@ -42,12 +43,17 @@ fn key_of(item: u64) -> [u8; 8] {
     item.to_le_bytes()
 }
 
-/// A partition with so many items, which take a third of its memory: two of them fill a bucket.
+/// A partition with so many items, which take a quarter of its memory, and tuned for that: two of
+/// them fill a bucket.
 fn filled(items: u64) -> Storage<Near<Vec<Line>>> {
+    const SHARE: u64 = 4;
+    let format = Format { key_bytes: Some(8), versions: false };
+    let corpus = Corpus::of_one_size(format, 8, VALUE.len(), 1.0 / SHARE as f64);
+    let tuned = corpus.tune().expect("there is room");
     let options = Options {
-        bytes: items * 16 * 3,
-        index_ratio: 0.65,
-        inline_bytes_max: 20,
+        bytes: items * 16 * SHARE,
+        index_ratio: tuned.index_ratio,
+        inline_bytes_max: tuned.inline_bytes_max,
         versions: false,
         value_bytes_max: 64,
         key_bytes: Some(8),

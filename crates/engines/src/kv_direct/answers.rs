@@ -9,7 +9,7 @@ use loch_fabric::Buf;
 
 use super::key::KeyHash;
 use super::operation::{Action, Failure, Reply};
-use super::packet::{Cursor, Malformed, Packed, ReplyWriter};
+use super::packet::{Cursor, Malformed, Packed, Parts, ReplyWriter};
 use super::processor::Job;
 use crate::planted::{self, Bug};
 use crate::requests::Ticket;
@@ -26,6 +26,10 @@ pub(super) struct Opened {
     ticket: Cell<Option<Ticket>>,
     message: Buf,
     packet: Range<usize>,
+    /// The operations, up to the first that cannot be read, with the hashes of their keys. They stay
+    /// here until the packet is used again: what goes from hand to hand is their numbers.
+    operations: Vec<(Packed, KeyHash)>,
+    count: usize,
     left: Cell<usize>,
     results: RefCell<Results>,
     finished: Option<Finished>,
@@ -35,9 +39,10 @@ pub(super) struct Opened {
 #[derive(Debug, Default)]
 struct Results {
     writer: ReplyWriter,
-    /// Those that are known before one that stands before them is, by number.
-    early: Vec<Option<(Reply<'static>, Range<usize>)>>,
-    early_bytes: Vec<u8>,
+    /// Those that are known before one that stands before them is, by number, and where their values
+    /// are.
+    early: Vec<Option<(Parts<'static>, Range<u32>)>>,
+    early_values: Vec<u8>,
     count: usize,
     written: usize,
     /// Bytes that the results may take.
@@ -45,24 +50,49 @@ struct Results {
 }
 
 impl Opened {
-    /// Opens a packet, whose results may take `room` bytes. Gives back the message that it had before,
-    /// and where its operations begin.
+    /// Opens a packet of a table whose keys are hashed with `seed`, whose results may take `room` bytes.
+    /// Gives back the message that it had before, and whether there are operations.
     pub fn open(
         &mut self,
         ticket: Ticket,
         message: Buf,
+        seed: u64,
         room: usize,
         finished: &Finished,
-    ) -> (Buf, Result<Cursor, Malformed>) {
+    ) -> (Buf, Result<(), Malformed>) {
         self.ticket.set(Some(ticket));
         let before = std::mem::replace(&mut self.message, message);
         self.packet = ticket.packet_at(&self.message);
-        let cursor = Cursor::new(self.bytes());
-        let count = cursor.as_ref().map_or(0, Cursor::left);
-        self.left.set(count);
-        self.results.get_mut().begin(count, room);
         self.finished.get_or_insert_with(|| finished.clone());
-        (before, cursor)
+        let bytes = &self.message[self.packet.clone()];
+        let mut cursor = match Cursor::new(bytes) {
+            Ok(cursor) => cursor,
+            Err(malformed) => return (before, Err(malformed)),
+        };
+        self.count = cursor.left();
+        self.left.set(self.count);
+        self.results.get_mut().begin(self.count, room);
+        self.operations.clear();
+        while let Some(Ok(packed)) = cursor.next(bytes) {
+            self.operations.push((packed, KeyHash::of(seed, packed.key(bytes))));
+        }
+        (before, Ok(()))
+    }
+
+    /// The operation of this number; nothing behind the last.
+    ///
+    /// # Errors
+    /// It is answered, since it cannot be read.
+    #[inline]
+    pub fn job(self: &Rc<Self>, number: usize) -> Option<Result<PackedJob, Malformed>> {
+        if number < self.operations.len() {
+            return Some(Ok(PackedJob { packet: self.clone(), number: number as u32 }));
+        }
+        (number < self.count).then(|| {
+            // What cannot be read is not executed.
+            self.answer(number, &Parts::of(&Reply::Failed(Failure::Malformed)));
+            Err(Malformed { at: self.packet.len() as u32 })
+        })
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -73,9 +103,9 @@ impl Opened {
         self.ticket.get().expect("it was opened")
     }
 
-    /// Whether all operations were answered.
-    pub fn is_over(&self) -> bool {
-        self.left.get() == 0
+    /// How many operations are to be answered.
+    pub fn left(&self) -> usize {
+        self.left.get()
     }
 
     /// The results, all of which are there.
@@ -83,24 +113,13 @@ impl Opened {
         with(self.results.borrow().writer.bytes());
     }
 
-    fn answer(self: &Rc<Self>, index: usize, reply: Reply<'_>) {
-        self.results.borrow_mut().take(index, reply);
+    fn answer(self: &Rc<Self>, number: usize, reply: &Parts<'_>) {
+        self.results.borrow_mut().take(number, reply);
         self.left.set(self.left.get() - 1);
-        if self.is_over() {
+        if self.left() == 0 {
             let finished = self.finished.as_ref().expect("it was opened");
             finished.borrow_mut().push(self.clone());
         }
-    }
-
-    /// The index of the operation that a cursor comes to next.
-    pub fn index(&self, cursor: &Cursor) -> usize {
-        self.results.borrow().count - cursor.left()
-    }
-
-    /// What cannot be read is not executed.
-    #[cold]
-    pub fn refuse(self: &Rc<Self>, index: usize) {
-        self.answer(index, Reply::Failed(Failure::Malformed));
     }
 }
 
@@ -108,47 +127,49 @@ impl Results {
     fn begin(&mut self, count: usize, room: usize) {
         self.writer.clear();
         self.early.clear();
-        self.early_bytes.clear();
+        self.early_values.clear();
         (self.count, self.written, self.room) = (count, 0, room);
     }
 
     #[inline]
-    fn take(&mut self, index: usize, reply: Reply<'_>) {
-        if index != self.written && !planted::is(Bug::ResultsAsTheyCome) {
-            return self.keep(index, reply);
+    fn take(&mut self, number: usize, reply: &Parts<'_>) {
+        if number != self.written && !planted::is(Bug::ResultsAsTheyCome) {
+            return self.keep(number, reply);
         }
-        self.push(reply);
+        self.written += 1;
+        push(&mut self.writer, self.room, self.count - self.written, reply);
         // Those that waited for it follow.
         while let Some(slot) = self.early.get_mut(self.written)
             && let Some((reply, at)) = slot.take()
         {
-            let bytes = std::mem::take(&mut self.early_bytes);
-            self.push(with_bytes(reply, &bytes[at]));
-            self.early_bytes = bytes;
+            self.written += 1;
+            let value = &self.early_values[at.start as usize..at.end as usize];
+            let reply = reply.with_value(value);
+            push(&mut self.writer, self.room, self.count - self.written, &reply);
         }
     }
 
-    /// Writes the next result, unless there must be room for others.
     #[inline]
-    fn push(&mut self, reply: Reply<'_>) {
-        self.written += 1;
-        let others = self.count - self.written;
-        let room = self.room.saturating_sub(others * SHORT_RESULT_BYTES);
-        let bytes = bytes_of(&reply).len();
-        if bytes > 0 && self.writer.bytes().len() + bytes + SHORT_RESULT_BYTES > room {
-            self.writer.push(&Reply::Failed(Failure::NoRoom));
-        } else {
-            self.writer.push(&reply);
-        }
-    }
-
-    fn keep(&mut self, index: usize, reply: Reply<'_>) {
+    fn keep(&mut self, number: usize, reply: &Parts<'_>) {
         if self.early.len() < self.count {
             self.early.resize(self.count, None);
         }
-        let from = self.early_bytes.len();
-        self.early_bytes.extend_from_slice(bytes_of(&reply));
-        self.early[index] = Some((with_bytes(reply, &[]), from..self.early_bytes.len()));
+        let from = self.early_values.len() as u32;
+        self.early_values.extend_from_slice(reply.value());
+        let at = from..self.early_values.len() as u32;
+        self.early[number] = Some((reply.with_value(&[]), at));
+    }
+}
+
+/// Writes the next result, unless there must be room for `others`.
+#[inline(always)]
+fn push(writer: &mut ReplyWriter, room: usize, others: usize, reply: &Parts<'_>) {
+    let room = room.saturating_sub(others * SHORT_RESULT_BYTES);
+    let bytes = reply.value().len();
+    if bytes > 0 && writer.bytes().len() + bytes + SHORT_RESULT_BYTES > room {
+        writer.push(&Reply::Failed(Failure::NoRoom));
+    } else {
+        writer.push_parts(reply);
     }
 }
 
@@ -179,47 +200,44 @@ pub(super) fn with_bytes<'b>(reply: Reply<'_>, bytes: &'b [u8]) -> Reply<'b> {
     }
 }
 
-/// One operation of a packet.
+/// One operation of a packet, by its number.
 #[derive(Debug)]
 pub(super) struct PackedJob {
     packet: Rc<Opened>,
-    packed: Packed,
-    index: u32,
-    hash: KeyHash,
+    number: u32,
 }
 
 impl PackedJob {
-    #[inline]
-    pub fn new(packet: &Rc<Opened>, packed: Packed, index: usize, seed: u64) -> Self {
-        let hash = KeyHash::of(seed, packed.key(packet.bytes()));
-        Self { packet: packet.clone(), packed, index: index as u32, hash }
-    }
-
     /// Answers an operation on a key of another processor.
     #[cold]
     pub fn misdirected(&self) {
         self.answer(Reply::Failed(Failure::Malformed));
     }
+
+    #[inline(always)]
+    fn operation(&self) -> &(Packed, KeyHash) {
+        &self.packet.operations[self.number as usize]
+    }
 }
 
 impl Job for PackedJob {
-    #[inline]
+    #[inline(always)]
     fn hash(&self) -> KeyHash {
-        self.hash
+        self.operation().1
     }
 
-    #[inline]
+    #[inline(always)]
     fn key(&self) -> &[u8] {
-        self.packed.key(self.packet.bytes())
+        self.operation().0.key(self.packet.bytes())
     }
 
-    #[inline]
+    #[inline(always)]
     fn action(&self) -> Action<'_> {
-        self.packed.action(self.packet.bytes())
+        self.operation().0.action(self.packet.bytes())
     }
 
-    #[inline]
+    #[inline(always)]
     fn answer(&self, reply: Reply<'_>) {
-        self.packet.answer(self.index as usize, reply);
+        self.packet.answer(self.number as usize, &Parts::of(&reply));
     }
 }

@@ -166,6 +166,7 @@ impl Format {
 pub struct Probe {
     word: u64,
     mask: u64,
+    is_exact: bool,
 }
 
 impl Probe {
@@ -181,10 +182,16 @@ impl Probe {
             None => (start << 8 | key.len() as u64, key.len() + 1),
         };
         if bytes > INLINE_BYTES_MAX {
-            return Self { word: 1, mask: 0 };
+            return Self { word: 1, mask: 0, is_exact: false };
         }
         let mask = u64::MAX >> (64 - 8 * bytes.clamp(1, 8));
-        Self { word: word & mask, mask }
+        Self { word: word & mask, mask, is_exact: bytes <= 8 }
+    }
+
+    /// Whether an item that begins like that is the key's: the bytes tell its length and all of it.
+    #[inline(always)]
+    pub fn is_exact(&self) -> bool {
+        self.is_exact
     }
 
     /// The slots of `bucket` in which an item begins that could be the key's.

@@ -117,11 +117,27 @@ impl Counts {
 /// All methods, if a line is not one of the memory's.
 #[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
 pub trait HostMemory {
+    /// Whether lines are loaded as the processor's own memory is, without waiting for anything: a read
+    /// can be [posted](Self::post_line) without a future, and a write is over at once.
+    #[inline(always)]
+    fn loads(&self) -> bool {
+        false
+    }
+
     /// How many lines there are.
     fn lines(&self) -> u32;
 
     /// Reads one line.
     async fn read_line(&self, purpose: Purpose, at: u32) -> Line;
+
+    /// Posts the read of a line, which is [loaded](Self::peek) when others have had their turn. For
+    /// memory that [is for that](Self::loads).
+    #[inline(always)]
+    fn post_line(&self, _: Purpose, _: u32) {}
+
+    /// Brings a line closer, if that is possible: no access, and not counted.
+    #[inline(always)]
+    fn prefetch(&self, _: u32) {}
 
     /// Writes one line. Returns when it is posted.
     async fn write_line(&self, purpose: Purpose, at: u32, line: &Line);
@@ -139,8 +155,8 @@ pub trait HostMemory {
     /// What was accessed so far.
     fn counts(&self) -> Counts;
 
-    /// The content of a line, for tests and `loch check`; not counted, and up to date only while no
-    /// operation is under way.
+    /// The content of a line whose read was [posted](Self::post_line). For tests and `loch check` that
+    /// of any line; not counted, and up to date only while no operation is under way.
     fn peek(&self, at: u32) -> Line;
 
     /// An access by another engine on the processor's behalf, which takes its time and is counted,
@@ -223,6 +239,11 @@ async fn posted() {
 }
 
 impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
+    #[inline(always)]
+    fn loads(&self) -> bool {
+        true
+    }
+
     fn lines(&self) -> u32 {
         self.lines.borrow().len() as u32
     }
@@ -230,6 +251,17 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
     #[inline(always)]
     fn read_line(&self, purpose: Purpose, at: u32) -> impl Future<Output = Line> {
         ReadLine { memory: self, purpose, at, is_posted: false }
+    }
+
+    #[inline(always)]
+    fn post_line(&self, purpose: Purpose, at: u32) {
+        self.count(|counts| counts.read(purpose, 1));
+        self.prefetch(at);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, at: u32) {
+        prefetch_read(&self.lines.borrow()[at as usize]);
     }
 
     #[inline(always)]
@@ -267,6 +299,7 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
         *self.counts.borrow()
     }
 
+    #[inline(always)]
     fn peek(&self, at: u32) -> Line {
         self.lines.borrow()[at as usize]
     }

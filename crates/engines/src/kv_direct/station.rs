@@ -9,9 +9,9 @@
 //! the others is next ([`Station::next`]).
 //!
 //! # Invariants
-//! 1. At most one operation of a slot executes, and all keys of one bucket are of one slot: so an
-//!    operation has its bucket, and whatever hangs on it, to itself. Where nothing is forwarded reads
-//!    may execute beside reads.
+//! 1. At most one operation of a slot executes, or some that share it: all keys of one bucket are of
+//!    one slot, so an operation that changes something has its bucket, and whatever hangs on it, to
+//!    itself. Reads share a slot where a value at hand saves them nothing.
 //! 2. Operations on one key are executed in the order in which they were admitted: the chain is in
 //!    that order, and whoever takes from its middle takes the first of that key.
 
@@ -38,8 +38,8 @@ pub struct Station<J> {
 struct Slot {
     /// Operations that execute.
     executing: u16,
-    /// Whether one of them changes something.
-    changes: bool,
+    /// Whether they do not share it.
+    is_exclusive: bool,
     first: u16,
     last: u16,
 }
@@ -58,7 +58,7 @@ impl<J> Station<J> {
     pub fn new(waiting_max: usize) -> Self {
         assert!(waiting_max < usize::from(NONE), "{waiting_max} operations cannot wait");
         let next = |place: usize| if place + 1 < waiting_max { place as u16 + 1 } else { NONE };
-        let idle = Slot { executing: 0, changes: false, first: NONE, last: NONE };
+        let idle = Slot { executing: 0, is_exclusive: false, first: NONE, last: NONE };
         Self {
             slots: Box::new([idle; STATION_SLOTS]),
             places: (0..waiting_max).map(|at| Place { job: None, next: next(at) }).collect(),
@@ -84,26 +84,44 @@ impl<J> Station<J> {
         self.spare != NONE || planted::is(Bug::FullStationExecutes)
     }
 
-    /// Admits an operation: gives it back if it executes now, else it waits.
+    /// Admits an operation, which `shares` its slot with others of that kind if it does: whether it
+    /// executes now. If not it has to [wait](Self::wait), or the pipeline stalls (kv-direct §5.1.3).
+    #[inline(always)]
+    pub fn admit(&mut self, slot: usize, shares: bool) -> bool {
+        let known = &mut self.slots[slot];
+        let is_shared = !known.is_exclusive || planted::is(Bug::ReadsBesideWrites);
+        let is_full = self.spare == NONE && !self.places.is_empty();
+        let executes = known.executing == 0
+            || shares && is_shared && known.first == NONE
+            || is_full && planted::is(Bug::FullStationExecutes);
+        if executes {
+            known.executing += 1;
+            known.is_exclusive = !shares;
+        }
+        executes
+    }
+
+    /// Has the operation that executes, if it is the only one, share its slot no longer; whether it
+    /// has it to itself.
+    #[inline]
+    pub fn claim(&mut self, slot: usize) -> bool {
+        let known = &mut self.slots[slot];
+        known.is_exclusive |= known.executing == 1;
+        known.executing == 1
+    }
+
+    /// Chains an operation behind the one of its slot that executes.
     ///
     /// # Panics
-    /// If it has to wait and there is no room.
+    /// If there is no room.
     #[inline]
-    pub fn admit(&mut self, slot: usize, job: J) -> Option<J> {
-        let known = &mut self.slots[slot];
-        if known.executing == 0 {
-            known.executing = 1;
-            return Some(job);
-        }
-        if self.spare == NONE && planted::is(Bug::FullStationExecutes) {
-            known.executing += 1;
-            return Some(job);
-        }
+    pub fn wait(&mut self, slot: usize, job: J) {
         assert!(self.spare != NONE, "whoever admits looks for room first");
         let place = self.spare;
         let there = &mut self.places[usize::from(place)];
         self.spare = there.next;
         *there = Place { job: Some(job), next: NONE };
+        let known = &mut self.slots[slot];
         if known.first == NONE {
             known.first = place;
         } else {
@@ -111,21 +129,6 @@ impl<J> Station<J> {
         }
         known.last = place;
         self.waiting += 1;
-        None
-    }
-
-    /// Whether an operation may execute where nothing is forwarded: beside nothing, or as a read
-    /// beside reads. If not, the pipeline stalls (kv-direct §5.1.3).
-    #[inline]
-    pub fn admit_or_stall(&mut self, slot: usize, changes: bool) -> bool {
-        let slot = &mut self.slots[slot];
-        let is_changed = slot.changes && !planted::is(Bug::ReadsBesideWrites);
-        if slot.executing > 0 && (changes || is_changed) {
-            return false;
-        }
-        slot.executing += 1;
-        slot.changes = changes;
-        true
     }
 
     /// Whether anything waits for the operation of a slot.
@@ -134,22 +137,9 @@ impl<J> Station<J> {
         self.slots[slot].first != NONE
     }
 
-    /// Whether any of those that wait is such a one.
-    #[inline]
-    pub fn is_awaited_by(&self, slot: usize, is: impl Fn(&J) -> bool) -> bool {
-        let mut at = self.slots[slot].first;
-        while at != NONE {
-            let Place { job, next } = &self.places[usize::from(at)];
-            if job.as_ref().is_some_and(&is) {
-                return true;
-            }
-            at = *next;
-        }
-        false
-    }
-
     /// Takes the first operation of the chain out of which `is` says so, if there is one; if it may
-    /// not overtake others, the first of all or none.
+    /// not overtake others, the first of all or none. There is none for an operation that shares its
+    /// slot with another.
     #[inline]
     pub fn next_of_key(
         &mut self,
@@ -157,6 +147,9 @@ impl<J> Station<J> {
         may_overtake: bool,
         is: impl Fn(&J) -> bool,
     ) -> Option<J> {
+        if !self.claim(slot) {
+            return None;
+        }
         let (mut before, mut at) = (NONE, self.slots[slot].first);
         while at != NONE {
             let Place { job, next } = &self.places[usize::from(at)];
@@ -171,14 +164,15 @@ impl<J> Station<J> {
         None
     }
 
-    /// The slot's operation is over: the first that waits is next; without one the slot is free.
+    /// An operation of the slot is over: if no other executes, the first that waits is next.
     #[inline]
     pub fn next(&mut self, slot: usize) -> Option<J> {
         let known = &mut self.slots[slot];
-        if known.first == NONE {
+        if known.first == NONE || known.executing > 1 {
             known.executing -= 1;
             return None;
         }
+        known.is_exclusive = true;
         let first = known.first;
         Some(self.take(slot, NONE, first))
     }
@@ -212,14 +206,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_execute_beside_reads_where_nothing_is_forwarded() {
-        let mut station = Station::<()>::new(0);
-        assert!(station.admit_or_stall(3, false) && station.admit_or_stall(3, false));
-        assert!(!station.admit_or_stall(3, true));
-        assert!(station.next(3).is_none() && !station.admit_or_stall(3, true));
-        assert!(station.next(3).is_none() && station.admit_or_stall(3, true));
-        assert!(!station.admit_or_stall(3, false));
-        assert!(station.admit_or_stall(4, false));
+    fn reads_share_a_slot_until_something_waits_for_it() {
+        let mut station = Station::new(4);
+        assert!(station.admit(3, true) && station.admit(3, true) && !station.claim(3));
+        assert!(!station.admit(3, false));
+        station.wait(3, "put");
+        assert!(!station.admit(3, true), "it would overtake");
+        station.wait(3, "get");
+        assert_eq!(station.next_of_key(3, true, |_| true), None, "another one executes");
+        assert_eq!(station.next(3), None);
+        assert_eq!(station.next(3), Some("put"));
+        assert!(!station.admit(3, true) && station.admit(4, true));
+        assert_eq!((station.next(3), station.next(3)), (Some("get"), None));
+        assert!(station.admit(3, true) && station.claim(3) && !station.admit(3, true));
     }
 
     proptest! {
@@ -233,13 +232,15 @@ mod tests {
             for (number, (slot, step, key)) in steps.into_iter().enumerate() {
                 let (executing, queue) = &mut model[slot];
                 match step {
-                    0 if station.has_room() => match station.admit(slot, (key, number)) {
-                        Some(job) => {
+                    0 if station.has_room() => {
+                        if station.admit(slot, false) {
                             prop_assert!(executing.is_none());
-                            *executing = Some(job);
+                            *executing = Some((key, number));
+                        } else {
+                            station.wait(slot, (key, number));
+                            queue.push_back((key, number));
                         }
-                        None => queue.push_back((key, number)),
-                    },
+                    }
                     1 | 2 => {
                         let Some((key, _)) = *executing else { continue };
                         let at = queue.iter().position(|(other, _)| *other == key);

@@ -25,7 +25,6 @@ use loch_fabric::{Buf, Fabric, FabricError, RegionId};
 
 use super::answers::{Opened, PackedJob};
 use super::memory::HostMemory;
-use super::packet::Cursor;
 use super::processor::{Counts, Job, Pipeline, Processor, Settings};
 use super::storage::Storage;
 use super::vector::UserFunctions;
@@ -39,8 +38,7 @@ use crate::requests::{
 };
 use crate::versions::Versions;
 
-/// Packets that are open at the same time: enough for all lanes to have work while the next ones
-/// are looked for.
+/// Packets that wait to be admitted, at most.
 const OPEN_PACKETS_MAX: usize = 64;
 /// Versions that must be there before an operation is admitted.
 const VERSIONS_MIN: u64 = 1 << 16;
@@ -127,6 +125,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
             worker: self,
             pipeline: self.processor.pipeline(),
             open: VecDeque::new(),
+            ahead: 0,
             stalled: None,
             spare: VecDeque::new(),
             reply: |ticket, reply| self.reply(ticket, reply),
@@ -208,7 +207,10 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
 struct Serving<'a, F: Fabric, H, U, P, R, S, L, G> {
     worker: &'a Worker<F, H, U>,
     pipeline: P,
-    open: VecDeque<(Rc<Opened>, Cursor)>,
+    /// Packets that are open, and their next operations.
+    open: VecDeque<(Rc<Opened>, usize)>,
+    /// Operations of theirs that are not admitted.
+    ahead: usize,
     /// What the pipeline stalls for.
     stalled: Option<PackedJob>,
     /// Packets to be used again.
@@ -277,8 +279,11 @@ where
     /// Takes packets out of the request slots; whether there were any.
     fn take(&mut self) -> Result<bool, FabricError> {
         let mut taken = false;
-        while self.open.len() < OPEN_PACKETS_MAX {
-            let worker = self.worker;
+        let worker = self.worker;
+        // Enough for all lanes while the next are looked for; what is taken earlier than that leaves
+        // the processor's caches until it is admitted.
+        let wanted = worker.processor.settings().in_flight;
+        while self.ahead < wanted && self.open.len() < OPEN_PACKETS_MAX {
             let mut message = worker.buffer();
             let incoming = worker.inbox.borrow_mut().poll(&worker.fabric, &mut message)?;
             let Some(incoming) = incoming else {
@@ -319,10 +324,14 @@ where
                 Rc::get_mut(&mut packet).expect("a new packet is nobody else's")
             }
         };
-        let (before, cursor) = opened.open(ticket, message, room, &self.worker.finished);
+        let seed = self.worker.seed;
+        let (before, read) = opened.open(ticket, message, seed, room, &self.worker.finished);
         self.worker.give_back(before);
-        match cursor {
-            Ok(cursor) => self.open.push_back((packet, cursor)),
+        match read {
+            Ok(()) => {
+                self.ahead += packet.left();
+                self.open.push_back((packet, 0));
+            }
             Err(_) => {
                 self.spare.push_back(packet);
                 self.refuse(ticket);
@@ -354,17 +363,20 @@ where
     #[inline]
     fn next_job(&mut self) -> Option<PackedJob> {
         loop {
-            let (packet, cursor) = self.open.front_mut()?;
-            let index = packet.index(cursor);
-            match cursor.next(packet.bytes()) {
-                Some(Ok(packed)) => {
-                    let job = PackedJob::new(packet, packed, index, self.worker.seed);
+            let (packet, next) = self.open.front_mut()?;
+            match packet.job(*next) {
+                Some(Ok(job)) => {
+                    *next += 1;
+                    self.ahead -= 1;
                     if job.hash().processor(self.worker.partitions()) == self.worker.partition() {
                         return Some(job);
                     }
                     job.misdirected();
                 }
-                Some(Err(_)) => packet.refuse(index),
+                Some(Err(_)) => {
+                    *next += 1;
+                    self.ahead -= 1;
+                }
                 None => {
                     self.open.pop_front();
                 }

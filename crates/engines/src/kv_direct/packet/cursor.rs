@@ -24,7 +24,7 @@ impl Packed {
     ///
     /// # Panics
     /// If `packet` is shorter than the one that this was read from. So does [`action`](Self::action).
-    #[inline]
+    #[inline(always)]
     pub fn key<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         &packet[self.key_at as usize..][..self.key_len as usize]
     }
@@ -42,7 +42,7 @@ impl Packed {
     }
 
     /// What is to be done. Scalars are zero above their element.
-    #[inline]
+    #[inline(always)]
     pub fn action<'a>(&self, packet: &'a [u8]) -> Action<'a> {
         let extra = self.first & EXTRA != 0;
         match self.code() {

@@ -91,7 +91,7 @@ mod tests;
 mod writer;
 
 pub use cursor::{Cursor, Packed, Reader};
-pub use reply::{Replies, ReplyReader, ReplyWriter};
+pub use reply::{Parts, Replies, ReplyReader, ReplyWriter};
 pub use writer::Writer;
 
 use thiserror::Error;

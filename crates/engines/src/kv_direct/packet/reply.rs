@@ -77,7 +77,8 @@ const PARTS: [u8; CODE as usize + 1] = {
 };
 
 /// A reply taken apart as it is written.
-struct Parts<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
     first: u8,
     /// As many bytes of them count as the status says.
     words: [u64; 2],
@@ -86,8 +87,9 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    #[inline]
-    fn of(reply: &Reply<'a>) -> Self {
+    /// Those of `reply`.
+    #[inline(always)]
+    pub fn of(reply: &Reply<'a>) -> Self {
         let bare = |status| Self { first: status, words: [0; 2], expires_at_ms: 0, value: &[] };
         let one = |status, word| Self { words: [word, 0], ..bare(status) };
         let versioned = |without, with, version: u64| match version {
@@ -114,6 +116,18 @@ impl<'a> Parts<'a> {
             Reply::Vector(value) => Self { value, ..bare(status::VECTOR) },
             Reply::Failed(failure) => Self::failed(failure),
         }
+    }
+
+    /// The value, or nothing.
+    #[inline(always)]
+    pub fn value(&self) -> &'a [u8] {
+        self.value
+    }
+
+    /// The same with another value in the place of its own.
+    #[inline(always)]
+    pub fn with_value<'b>(&self, value: &'b [u8]) -> Parts<'b> {
+        Parts { value, ..*self }
     }
 
     fn failed(failure: Failure) -> Self {
@@ -174,35 +188,49 @@ impl ReplyWriter {
     /// If a value has 4 GiB or more.
     #[inline]
     pub fn push(&mut self, reply: &Reply<'_>) {
-        let parts = Parts::of(reply);
-        match self.head_len(&parts) {
-            0 => {
-                let (at, count) = self.run.as_mut().expect("a reply without a head is in a run");
+        self.push_parts(&Parts::of(reply));
+    }
+
+    /// As [`push`](Self::push), of a reply that was taken apart.
+    ///
+    /// # Panics
+    /// As [`push`](Self::push).
+    #[inline]
+    pub fn push_parts(&mut self, parts: &Parts<'_>) {
+        let repeats = self.repeats(parts);
+        match &mut self.run {
+            Some((at, count)) if repeats && *count < RUN_MAX => {
                 self.bytes[*at] = RUN | *count;
                 *count += 1;
             }
-            _ if self.repeats(&parts) => {
-                self.run = Some((self.bytes.len(), 1));
+            run if repeats => {
+                *run = Some((self.bytes.len(), 1));
                 self.bytes.push(RUN);
             }
-            head_len => {
-                self.run = None;
-                self.first = parts.first;
-                let has_value = parts.has(VALUE) != 0;
-                let is_same = has_value && head_len == 1;
-                self.bytes.push(parts.first | if is_same { SAME_SIZE } else { 0 });
-                if has_value && !is_same {
-                    self.value_len = as_length(parts.value.len());
-                    push_length(&mut self.bytes, self.value_len);
-                }
-            }
+            _ => self.push_head(parts),
         }
-        let words = parts.words.map(u64::to_le_bytes);
-        self.bytes.extend_from_slice(&words.as_flattened()[..usize::from(parts.has(WORDS))]);
+        let words = usize::from(parts.has(WORDS));
+        if words > 0 {
+            let bytes = parts.words.map(u64::to_le_bytes);
+            self.bytes.extend_from_slice(&bytes.as_flattened()[..words]);
+        }
         if parts.first & EXPIRES != 0 {
             self.bytes.extend_from_slice(&parts.expires_at_ms.to_le_bytes());
         }
         self.bytes.extend_from_slice(parts.value);
+    }
+
+    /// Begins a reply that is not as the last one.
+    fn push_head(&mut self, parts: &Parts<'_>) {
+        self.run = None;
+        self.first = parts.first;
+        let has_value = parts.has(VALUE) != 0;
+        let is_same = has_value && parts.value.len() as u64 == u64::from(self.value_len);
+        self.bytes.push(parts.first | if is_same { SAME_SIZE } else { 0 });
+        if has_value && !is_same {
+            self.value_len = as_length(parts.value.len());
+            push_length(&mut self.bytes, self.value_len);
+        }
     }
 
     /// How many bytes the packet would have with this reply.

@@ -17,8 +17,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     pub(super) async fn apply(&self, lookup: &mut Lookup, job: &J, desk: &mut Desk) {
         let expires_at_ms = desk.expires_at_ms.filter(|_| !planted::is(Bug::ExpiredSeen));
         if desk.is_there() && expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
-            let reads_beside = !self.settings.out_of_order && job.action().is_read();
-            if reads_beside && !planted::is(Bug::ReadsRemoveExpired) {
+            let is_shared = job.action().is_read() && !self.claims(job);
+            if is_shared && !planted::is(Bug::ReadsRemoveExpired) {
                 // Others may be reading the bucket: whoever changes the key removes it.
                 desk.at_hand = AtHand::Absent;
             } else if let Err(failure) = self.remove(lookup, desk).await {

@@ -1,6 +1,11 @@
 //! Operations under way: a fixed number of lanes, polled in turn.
+//!
+//! Where lines can be loaded, an operation waits for its head bucket in a queue, and gets a lane only
+//! if it is not for the straight path: a lane's state is large, and what most operations need of it is
+//! nothing.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -9,7 +14,9 @@ use super::desk::Desk;
 use super::straight::Straight;
 use super::{Clock, Job, Processor};
 use crate::kv_direct::memory::HostMemory;
+use crate::kv_direct::storage::Head;
 use crate::kv_direct::vector::UserFunctions;
+use crate::planted::{self, Bug};
 
 /// Operations under way.
 pub trait Pipeline<J> {
@@ -30,17 +37,33 @@ pub trait Pipeline<J> {
     fn turn(&mut self) -> bool;
 }
 
-/// What a lane is to execute, and its slot.
+/// What a lane is to execute.
 pub(super) struct Tray<J> {
-    pub(super) next: Cell<Option<(usize, J)>>,
-    pub(super) is_busy: Cell<bool>,
+    next: Cell<Option<Start<J>>>,
+    is_busy: Cell<bool>,
 }
+
+/// An operation, its slot, and its head bucket if that is known, and is not for the straight path.
+type Start<J> = (usize, J, Option<Head>);
 
 impl<J> Default for Tray<J> {
     fn default() -> Self {
         Self { next: Cell::new(None), is_busy: Cell::new(false) }
     }
 }
+
+/// An operation and its slot, and the line of a bucket: of its group, or further on in the chain.
+struct Posted<J> {
+    line: u32,
+    slot: u16,
+    /// How far on.
+    further: u16,
+    job: J,
+}
+
+/// Buckets after the head that an operation goes through without a lane. Longer chains are rare, or
+/// damaged: then somebody has to count.
+const FURTHER_MAX: u16 = 64;
 
 /// A fixed number of lanes, each of which executes one operation after another.
 struct Lanes<'a, J, H, U, C, L> {
@@ -49,6 +72,8 @@ struct Lanes<'a, J, H, U, C, L> {
     idle: Vec<usize>,
     /// In the order in which they started.
     busy: Vec<usize>,
+    /// Operations whose bucket is on its way: there is an idle lane for each.
+    posted: VecDeque<Posted<J>>,
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
@@ -60,6 +85,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             lanes: self.trays.iter().map(|tray| Box::pin(self.run(tray))).collect(),
             idle: (0..self.trays.len()).collect(),
             busy: Vec::with_capacity(self.trays.len()),
+            posted: VecDeque::with_capacity(self.trays.len()),
         }
     }
 
@@ -68,23 +94,123 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     async fn run(&self, tray: &Tray<J>) {
         let mut desk = Desk::default();
         loop {
-            let (slot, first) = poll_fn(|_| match tray.next.take() {
+            let (slot, first, known) = poll_fn(|_| match tray.next.take() {
                 Some(next) => Poll::Ready(next),
                 None => Poll::Pending,
             })
             .await;
-            let mut job = Some(first);
+            let mut job = match known {
+                Some(head) => {
+                    self.execute(slot, first, head, &mut desk).await;
+                    self.station.borrow_mut().next(slot)
+                }
+                None => Some(first),
+            };
             while let Some(it) = job {
                 let mut head = self.storage.head(it.hash()).await;
-                match self.execute_straight(slot, &mut head, &it) {
+                let straight = match self.station.borrow().is_awaited(slot) {
+                    false => self.execute_straight(&mut head, &it),
+                    // Its own key's operations shall find the value at hand.
+                    true => Straight::No,
+                };
+                match straight {
                     Straight::Done => (),
                     Straight::Changed => self.storage.write_head(&head).await,
-                    Straight::No => self.execute(slot, it, head, &mut desk).await,
+                    _ => self.execute(slot, it, head, &mut desk).await,
                 }
                 job = self.station.borrow_mut().next(slot);
             }
             tray.is_busy.set(false);
         }
+    }
+}
+
+impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
+    /// Writes a bucket in which entries were changed, the last one by an operation to which `forwarded`
+    /// others led.
+    #[inline(always)]
+    fn store_head(&self, head: &Head, is_changed: bool, forwarded: u64) {
+        if forwarded > 0 {
+            self.count(|counts| counts.forwarded += forwarded);
+        }
+        if is_changed && !(forwarded > 0 && planted::is(Bug::NoWriteBack)) {
+            self.storage.store_head(head);
+        }
+    }
+}
+
+impl<J, H, U, C, L> Lanes<'_, J, H, U, C, L>
+where
+    J: Job,
+    H: HostMemory,
+    U: UserFunctions,
+    C: Clock,
+    L: Future<Output = ()>,
+{
+    /// Has a lane execute an operation.
+    #[inline(always)]
+    fn start(&mut self, start: Start<J>) {
+        let number = self.idle.pop().expect("whoever admits looks for room first");
+        let tray = &self.processor.trays[number];
+        tray.next.set(Some(start));
+        tray.is_busy.set(true);
+        // Its first access is posted at once, before those of the next operation.
+        match go_on(&mut self.lanes[number], tray) {
+            true => self.busy.push(number),
+            false => self.idle.push(number),
+        }
+    }
+
+    /// Has an operation wait for a bucket.
+    #[inline(always)]
+    fn post(&mut self, posted: Posted<J>) {
+        self.processor.storage.post(posted.line);
+        self.posted.push_back(posted);
+    }
+
+    /// Executes an operation whose bucket was posted, and those that waited for it, as long as they
+    /// are on entries of that bucket: it is written when all of them are done.
+    #[inline(always)]
+    fn arrived(&mut self, posted: Posted<J>) {
+        let (processor, slot) = (self.processor, usize::from(posted.slot));
+        let mut head = processor.storage.loaded(posted.line);
+        let (mut job, mut further) = (posted.job, posted.further);
+        let (mut is_changed, mut forwarded) = (false, 0);
+        loop {
+            match processor.execute_straight(&mut head, &job) {
+                Straight::Done => (),
+                Straight::Changed => is_changed = true,
+                Straight::Further(line) if head.is_inline() && further < FURTHER_MAX => {
+                    processor.store_head(&head, is_changed, forwarded);
+                    return self.post(Posted {
+                        line,
+                        slot: posted.slot,
+                        further: further + 1,
+                        job,
+                    });
+                }
+                Straight::Further(_) | Straight::No => {
+                    processor.store_head(&head, is_changed, forwarded);
+                    // What was read is the head, or else is read again.
+                    let head = head.is_of(processor.storage.group(job.hash())).then_some(head);
+                    return self.start((slot, job, head));
+                }
+            }
+            let next = processor.station.borrow_mut().next(slot);
+            let Some(next) = next else { break };
+            let group = processor.storage.group(next.hash());
+            if head.is_of(group) {
+                forwarded += 1;
+            } else {
+                processor.store_head(&head, is_changed, forwarded);
+                (is_changed, forwarded) = (false, 0);
+                // It was under way when the operation was admitted.
+                processor.storage.post(group);
+                head = processor.storage.loaded(group);
+            }
+            (job, further) = (next, 0);
+        }
+        processor.store_head(&head, is_changed, forwarded);
     }
 }
 
@@ -99,36 +225,41 @@ where
     #[inline]
     fn has_room(&self) -> bool {
         let can_wait = || self.processor.station.borrow().has_room();
-        !self.idle.is_empty() && (!self.processor.settings.out_of_order || can_wait())
+        self.idle.len() > self.posted.len() && (!self.processor.settings.out_of_order || can_wait())
     }
 
     #[inline]
     fn admit(&mut self, job: J) -> Result<(), J> {
-        let slot = self.processor.slot(&job);
+        let group = self.processor.storage.group(job.hash());
+        let slot = self.processor.slot(group, &job);
+        // A read that has to wait is forwarded to, unless its bucket is loaded faster than that.
+        let out_of_order = self.processor.settings.out_of_order;
+        let loads = self.processor.storage.memory().loads();
+        let shares = (loads || !out_of_order) && job.action().is_read();
         let mut station = self.processor.station.borrow_mut();
-        let starts = if self.processor.settings.out_of_order {
-            station.admit(slot, job)
-        } else if station.admit_or_stall(slot, !job.action().is_read()) {
-            Some(job)
-        } else {
-            return Err(job);
-        };
+        if !station.admit(slot, shares) {
+            if !out_of_order {
+                return Err(job);
+            }
+            self.processor.storage.prefetch(group);
+            station.wait(slot, job);
+            return Ok(());
+        }
         drop(station);
-        let Some(job) = starts else { return Ok(()) };
-        let number = self.idle.pop().expect("whoever admits looks for room first");
-        let tray = &self.processor.trays[number];
-        tray.next.set(Some((slot, job)));
-        tray.is_busy.set(true);
-        // Its first access is posted at once, before those of the next operation.
-        match go_on(&mut self.lanes[number], tray) {
-            true => self.busy.push(number),
-            false => self.idle.push(number),
+        if loads {
+            self.post(Posted { line: group, slot: slot as u16, further: 0, job });
+        } else {
+            self.start((slot, job, None));
         }
         Ok(())
     }
 
     fn turn(&mut self) -> bool {
-        let Self { processor, lanes, idle, busy } = self;
+        for _ in 0..self.posted.len() {
+            let Some(posted) = self.posted.pop_front() else { break };
+            self.arrived(posted);
+        }
+        let Self { processor, lanes, idle, busy, posted } = self;
         busy.retain(|&number| {
             let is_busy = go_on(&mut lanes[number], &processor.trays[number]);
             if !is_busy {
@@ -136,7 +267,7 @@ where
             }
             is_busy
         });
-        !busy.is_empty()
+        !busy.is_empty() || !posted.is_empty()
     }
 }
 

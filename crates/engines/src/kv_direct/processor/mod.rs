@@ -174,12 +174,19 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         self.versions.set((versions.start, versions.end));
     }
 
-    fn slot(&self, job: &J) -> usize {
+    #[inline(always)]
+    fn slot(&self, group: u32, job: &J) -> usize {
         let group = match planted::is(Bug::SlotOfKey) {
             true => job.hash().bucket(u32::MAX),
-            false => self.storage.group(job.hash()),
+            false => group,
         };
         Station::<J>::slot_of(group)
+    }
+
+    /// Whether an operation has its slot to itself, from now on.
+    fn claims(&self, job: &J) -> bool {
+        let slot = self.slot(self.storage.group(job.hash()), job);
+        self.station.borrow_mut().claim(slot)
     }
 
     fn count(&self, count: impl FnOnce(&mut Counts)) {

@@ -12,22 +12,27 @@ pub(super) enum Straight {
     Done,
     /// It is answered, and changed the bucket.
     Changed,
+    /// It is a read, and the bucket in this line is next.
+    Further(u32),
     /// It is not for that path.
     No,
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// Executes what concerns nothing but an inline entry of the head bucket, that stays where it is,
-    /// and for which nobody waits. It is done where the entry stands.
+    /// Executes what concerns nothing but an inline entry of the head bucket, that stays where it is. It
+    /// is done where the entry stands.
     #[inline(always)]
-    pub(super) fn execute_straight(&self, slot: usize, head: &mut Head, job: &J) -> Straight {
+    pub(super) fn execute_straight(&self, head: &mut Head, job: &J) -> Straight {
         let key = job.key();
-        if self.station.borrow().is_awaited_by(slot, |other| other.key() == key) {
-            return Straight::No;
-        }
         let mut entry = match self.storage.glance(head, job.hash(), key) {
             Glance::Entry(entry) => entry,
             Glance::Unclear => return Straight::No,
+            Glance::Further(line) => {
+                return match job.action() {
+                    Action::Get | Action::Contains => Straight::Further(line),
+                    _ => Straight::No,
+                };
+            }
             Glance::Absent => {
                 let reply = match job.action() {
                     Action::Get => Reply::Absent,

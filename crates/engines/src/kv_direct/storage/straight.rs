@@ -4,6 +4,8 @@
 //! the entry: each layer of futures costs a copy of its state. What is not as usual is left to
 //! [`Storage::lookup_from`].
 
+use loch_fabric::lanes::block_on;
+
 use super::Storage;
 use super::lookup::At;
 use crate::kv_direct::bucket::Bucket;
@@ -11,11 +13,25 @@ use crate::kv_direct::item::{Parts, Probe};
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::memory::{HostMemory, Purpose};
 
-/// The head bucket of a key's chain, as it was read.
+/// A bucket of a key's chain, as it was read: the head, unless somebody went on through the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     line: u32,
     bucket: Bucket,
+}
+
+impl Head {
+    /// Whether it is the head bucket of this group.
+    #[inline(always)]
+    pub fn is_of(&self, group: u32) -> bool {
+        self.line == group
+    }
+
+    /// Whether all of its entries are inline.
+    #[inline(always)]
+    pub fn is_inline(&self) -> bool {
+        self.bucket.pointers() == 0
+    }
 }
 
 /// What a head bucket tells of a key.
@@ -25,6 +41,8 @@ pub enum Glance<'a> {
     Entry(InPlace<'a>),
     /// There is none.
     Absent,
+    /// There is none up to here; the chain goes on in this line.
+    Further(u32),
     /// More has to be read.
     Unclear,
 }
@@ -88,6 +106,31 @@ impl<H: HostMemory> Storage<H> {
         self.memory.write_line(Purpose::Index, head.line, &head.bucket.line()).await;
     }
 
+    /// Posts the read of a bucket, which is [loaded](Self::loaded) afterwards, of
+    /// [memory](HostMemory::loads) that is for that.
+    #[inline(always)]
+    pub fn post(&self, line: u32) {
+        self.memory.post_line(Purpose::Index, line);
+    }
+
+    /// Brings a bucket closer that will be [posted](Self::post).
+    #[inline(always)]
+    pub fn prefetch(&self, line: u32) {
+        self.memory.prefetch(line);
+    }
+
+    /// The bucket whose read was posted.
+    #[inline(always)]
+    pub fn loaded(&self, line: u32) -> Head {
+        Head { line, bucket: Bucket::of(&self.memory.peek(line)) }
+    }
+
+    /// As [`write_head`](Self::write_head), where head buckets can be loaded.
+    #[inline(always)]
+    pub fn store_head(&self, head: &Head) {
+        block_on(self.write_head(head));
+    }
+
     /// Looks for an entry in the head bucket of its chain.
     #[inline(always)]
     pub fn glance<'h>(&self, head: &'h mut Head, hash: KeyHash, key: &[u8]) -> Glance<'h> {
@@ -95,7 +138,8 @@ impl<H: HostMemory> Storage<H> {
         if !self.format.admits(key) {
             return Glance::Unclear;
         }
-        let mut candidates = Probe::new(&self.format, key).candidates(bucket);
+        let probe = Probe::new(&self.format, key);
+        let mut candidates = probe.candidates(bucket);
         while candidates != 0 {
             let slot = candidates.trailing_zeros();
             candidates &= candidates - 1;
@@ -105,14 +149,15 @@ impl<H: HostMemory> Storage<H> {
             let Some(parts) = self.format.parts(bytes, inline.expires) else {
                 return Glance::Unclear;
             };
-            if bytes[parts.key.clone()] == *key {
+            if probe.is_exact() || bytes[parts.key.clone()] == *key {
                 let body = &mut head.bucket.bytes_mut()[body];
                 return Glance::Entry(InPlace { body, parts });
             }
         }
-        match bucket.next().is_some() || bucket.pointing(hash.secondary()) != 0 {
-            true => Glance::Unclear,
-            false => Glance::Absent,
+        match bucket.next() {
+            _ if bucket.pointing(hash.secondary()) != 0 => Glance::Unclear,
+            None => Glance::Absent,
+            Some(place) => self.chained_line(place).map_or(Glance::Unclear, Glance::Further),
         }
     }
 }

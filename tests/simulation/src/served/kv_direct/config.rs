@@ -19,7 +19,9 @@ pub struct Config {
     pub batch: usize,
     pub settings: Settings,
     pub options: Options,
-    /// Polls that an access to memory takes, at most.
+    /// Whether memory is loaded, not accessed by DMA.
+    pub is_near: bool,
+    /// Polls that an access by DMA takes, at most.
     pub polls_max: u32,
     /// The share of memory that the card's memory caches, and lines of that.
     pub cached: f64,
@@ -86,6 +88,7 @@ impl Config {
             cache_lines: one_of(random, &[1, 3, 64]),
             daemon_turns: one_of(random, &[0.01, 0.3, 1.0]),
             cancels: if random.random_bool(0.2) { 0.05 } else { 0.0 },
+            is_near: random.random_bool(0.5),
         }
     }
 }

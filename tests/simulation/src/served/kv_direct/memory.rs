@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
-use loch_engines::kv_direct::memory::Line;
+use loch_engines::kv_direct::memory::{Counts, HALF_BYTES, HostMemory, Line, Near, Purpose};
 use loch_engines::kv_direct::operation::{Element, Failure};
 use loch_engines::kv_direct::storage::Plan;
 use loch_engines::kv_direct::timed::{Timed, Timing};
@@ -17,14 +17,83 @@ use rand_chacha::ChaCha8Rng;
 use super::config::Config;
 
 /// Host memory behind a card with some of its own.
-pub type Memory = Dispatcher<Timed<Vec<Line>, Jitter>, LocalDram<Vec<Line>>>;
+type Behind = Dispatcher<Timed<Vec<Line>, Jitter>, LocalDram<Vec<Line>>>;
+
+/// A processor's memory.
+pub enum Memory {
+    /// That of its own host.
+    Near(Near<Vec<Line>>),
+    /// Behind a card.
+    Card(Box<Behind>),
+}
 
 /// A processor's memory, all zero.
 pub fn memory(config: &Config, plan: &Plan, seed: u64) -> Memory {
+    let lines = vec![Line::ZERO; plan.lines() as usize];
+    if config.is_near {
+        return Memory::Near(Near::new(lines));
+    }
     let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
     let jitter = Jitter { random, polls_max: config.polls_max };
-    let host = Timed::new(vec![Line::ZERO; plan.lines() as usize], jitter);
-    Dispatcher::new(host, LocalDram::new(vec![Line::ZERO; config.cache_lines]), config.cached)
+    let dram = LocalDram::new(vec![Line::ZERO; config.cache_lines]);
+    let host = Timed::new(lines, jitter);
+    Memory::Card(Box::new(Dispatcher::new(host, dram, config.cached)))
+}
+
+/// Whichever it is.
+macro_rules! either {
+    ($self:expr, $memory:ident => $access:expr) => {
+        match $self {
+            Memory::Near($memory) => $access,
+            Memory::Card($memory) => $access,
+        }
+    };
+}
+
+impl HostMemory for Memory {
+    fn loads(&self) -> bool {
+        either!(self, memory => memory.loads())
+    }
+
+    fn lines(&self) -> u32 {
+        either!(self, memory => memory.lines())
+    }
+
+    async fn read_line(&self, purpose: Purpose, at: u32) -> Line {
+        either!(self, memory => memory.read_line(purpose, at).await)
+    }
+
+    fn post_line(&self, purpose: Purpose, at: u32) {
+        either!(self, memory => memory.post_line(purpose, at));
+    }
+
+    async fn write_line(&self, purpose: Purpose, at: u32, line: &Line) {
+        either!(self, memory => memory.write_line(purpose, at, line).await);
+    }
+
+    async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
+        either!(self, memory => memory.write_half(purpose, half, bytes).await);
+    }
+
+    async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
+        either!(self, memory => memory.read(purpose, at, into).await);
+    }
+
+    async fn write(&self, purpose: Purpose, at: u32, from: &[Line]) {
+        either!(self, memory => memory.write(purpose, at, from).await);
+    }
+
+    fn counts(&self) -> Counts {
+        either!(self, memory => memory.counts())
+    }
+
+    fn peek(&self, at: u32) -> Line {
+        either!(self, memory => memory.peek(at))
+    }
+
+    async fn exchange(&self, is_write: bool, lines: usize) {
+        either!(self, memory => memory.exchange(is_write, lines).await);
+    }
 }
 
 /// Accesses that are over after some polls, whoever was first.
