@@ -166,7 +166,7 @@ fn vectors() -> Outcome<()> {
             cells.push(if name == "one key per element" && bytes > 16 << 10 {
                 ("-".into(), "-".into())
             } else {
-                measure(&table, bytes, name == "one key per element", way)?
+                measure(&table, name, bytes, way)?
             });
         }
         rates.push((name, cells));
@@ -187,11 +187,12 @@ fn vectors() -> Outcome<()> {
 /// GB/s, and bytes over the fabric for each byte of the vector.
 fn measure(
     table: &Table,
+    name: &str,
     bytes: usize,
-    by_element: bool,
     way: fn(&Table, &Vector) -> Outcome<()>,
 ) -> Outcome<(String, String)> {
-    let mut names = (0u64..).map(|n| format!("{bytes}-{n}").into_bytes());
+    // Keys of their own: an element's value is no vector.
+    let mut names = (0u64..).map(|n| format!("{name} {bytes} {n}").into_bytes());
     let mut remote = || -> Outcome<Vec<u8>> {
         loop {
             let name = names.next().ok_or("names do not end")?;
@@ -202,7 +203,7 @@ fn measure(
             }
         }
     };
-    let count = if by_element { bytes / 4 } else { 0 };
+    let count = if name == "one key per element" { bytes / 4 } else { 0 };
     let elements = (0..count).map(|_| remote()).collect::<Outcome<Vec<_>>>()?;
     let vector = Vector { key: remote()?, elements, bytes };
     table.put(&vector.key, &vec![1; bytes])?;
