@@ -89,12 +89,22 @@ pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;
 
 /// Operations of a kv-direct packet: as many as the reservation station has slots (kv-direct §3.3.3).
 pub const KV_DIRECT_PACKET_OPS_MAX: usize = 1024;
+
 /// Slabs of a kv-direct processor that are not larger are read by one access; of larger ones so much
 /// is, and then the rest that there is: for them bytes that are not needed cost more than an access.
 pub const KV_DIRECT_READ_BYTES_MAX: u64 = 4096;
 
+/// Turns that a processor without memory waits for its host's daemon, which merges what is free: about
+/// a second of an idle processor.
+pub const DAEMON_TURNS_MAX: u32 = 1 << 20;
+
+/// How often a value is stored in vain before there is no memory for it: what the daemon merged for one
+/// operation another may have taken.
+pub const STORES_MAX: u32 = 3;
+
 /// Lines that a kv-direct processor keeps for the next entry, of each operation under way.
 pub const KV_DIRECT_KEPT_LINES_MAX: usize = 1024;
+
 /// Free slabs that a kv-direct processor and its host's daemon exchange at a time: four lines, which
 /// PCIe carries in one packet.
 pub const SLAB_BATCH: usize = 64;

@@ -11,6 +11,7 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::kv_direct::memory::{Line, Near};
 use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
+use loch_engines::kv_direct::slab::Daemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
 use loch_engines::nessie_server::Turns;
@@ -67,11 +68,14 @@ impl Rig {
             };
             let plan = Plan::new(&options).unwrap();
             let memory = Near::new(vec![Line::ZERO; plan.lines() as usize]);
-            let storage = Storage::new(memory, &plan, plan.pools());
+            let pools = plan.pools();
+            let mut daemon = Daemon::new(pools.clone());
+            let storage = Storage::new(memory, &plan, pools);
             let worker = Worker::open(endpoint, &map, id, storage, (), SEED, settings).unwrap();
             let mut turns = worker.serve();
             loop {
                 turns.turn().expect("its own memory is there");
+                daemon.turn();
                 counts.borrow_mut().insert((id.node, id.worker), worker.counts());
                 worker.fabric().breathe().await;
             }
@@ -293,6 +297,35 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 /// Many read at once what has expired, and its memory is freed once.
+/// Memory that is free in small pieces is merged for whoever needs a large one, and who needs it waits.
+#[test]
+fn a_long_value_finds_room_where_short_ones_were() {
+    let rig = Rig::new(Settings::default(), 1 << 18);
+    let (process, client) = rig.client(0, 16);
+    rig.world.start(process, async move {
+        for round in 0..3 {
+            let key = |number: u32| (1000 * round + number).to_be_bytes();
+            let mut full = 0;
+            let short = loop {
+                match client.put(&key(full), &[7; 40], PUT).await {
+                    Ok(_) => full += 1,
+                    Err(EngineError::OutOfMemory { .. }) => break full,
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            assert!(short > 1_000, "only {short} fit");
+            for number in 0..short {
+                assert!(client.delete(&key(number)).await.unwrap());
+            }
+            for number in 0..4 {
+                client.put(&key(number), &[8; 60_000], PUT).await.unwrap();
+                client.delete(&key(number)).await.unwrap();
+            }
+        }
+    });
+    rig.finish(&[process]);
+}
+
 #[test]
 fn what_has_expired_is_removed_once_however_many_read_it() {
     for out_of_order in [true, false] {

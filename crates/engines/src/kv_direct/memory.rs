@@ -227,9 +227,9 @@ impl<M: DerefMut<Target = [Line]>> Future for ReadLine<'_, M> {
     }
 }
 
-/// Pending once, so that others go on while lines come in.
+/// Pending once, so that others go on meanwhile.
 #[inline(always)]
-async fn posted() {
+pub(super) async fn pending_once() {
     let mut was_posted = false;
     poll_fn(|_| match std::mem::replace(&mut was_posted, true) {
         true => Poll::Ready(()),
@@ -284,7 +284,7 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
         let range = at as usize..at as usize + into.len();
         // The processor's own prefetcher finds the lines after the first few.
         self.lines.borrow()[range.clone()].iter().take(8).for_each(prefetch_read);
-        posted().await;
+        pending_once().await;
         into.copy_from_slice(&self.lines.borrow()[range]);
     }
 

@@ -2,10 +2,11 @@
 
 use super::desk::{AtHand, Desk, word};
 use super::{Clock, Job, Processor};
-use crate::kv_direct::memory::HostMemory;
+use crate::kv_direct::memory::{HostMemory, pending_once};
 use crate::kv_direct::operation::{Action, Failure, Function, Lambda, Reply};
 use crate::kv_direct::storage::Lookup;
 use crate::kv_direct::vector::{self, UserFunctions};
+use crate::limits::{DAEMON_TURNS_MAX, STORES_MAX};
 use crate::operation::{Expect, PutOptions};
 use crate::planted::{self, Bug};
 
@@ -107,7 +108,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             (desk.version, desk.expires_at_ms, desk.is_dirty) = (version, expires_at_ms, true);
             return Ok(Reply::Stored(version));
         }
-        self.storage.store(lookup, key, value, version, expires_at_ms).await?;
+        self.store(lookup, key, value, version, expires_at_ms).await?;
         (desk.version, desk.expires_at_ms, desk.is_dirty) = (version, expires_at_ms, false);
         if is_short {
             desk.keep(value);
@@ -115,6 +116,47 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             desk.at_hand = AtHand::Elsewhere;
         }
         Ok(Reply::Stored(version))
+    }
+
+    /// Stores a value; if there is no slab for it, again when the host's daemon has merged what is free.
+    async fn store(
+        &self,
+        lookup: &mut Lookup,
+        key: &[u8],
+        value: &[u8],
+        version: u64,
+        expires_at_ms: Option<u64>,
+    ) -> Result<(), Failure> {
+        let mut left = STORES_MAX;
+        loop {
+            let stored = self.storage.store(lookup, key, value, version, expires_at_ms).await;
+            left -= 1;
+            match stored {
+                Err(Failure::OutOfMemory { .. }) if left > 0 && self.storage.slabs().starving() => {
+                    if !Box::pin(self.merged()).await {
+                        return stored;
+                    }
+                }
+                stored => return stored,
+            }
+        }
+    }
+
+    /// Waits until the daemon has answered; whether it has. If it ever did not, it is not waited for
+    /// until it does.
+    #[cold]
+    async fn merged(&self) -> bool {
+        let starving = || self.storage.slabs().starving();
+        let turns = if self.is_daemon_gone.get() { 0 } else { DAEMON_TURNS_MAX };
+        for _ in 0..turns {
+            if !starving() {
+                break;
+            }
+            self.clock.cycles(1).await;
+            pending_once().await;
+        }
+        self.is_daemon_gone.set(starving());
+        !starving()
     }
 
     async fn put_if<'d>(

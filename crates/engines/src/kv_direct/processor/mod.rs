@@ -114,6 +114,8 @@ pub struct Processor<J, H, U, C = ()> {
     /// The next version, and the end of those that may be given.
     versions: Cell<(u64, u64)>,
     counts: Cell<Counts>,
+    /// Whether the host's daemon was waited for in vain.
+    is_daemon_gone: Cell<bool>,
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
@@ -130,6 +132,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             now_ms: Cell::new(0),
             versions: Cell::new((0, 0)),
             counts: Cell::default(),
+            is_daemon_gone: Cell::new(false),
         }
     }
 
