@@ -63,6 +63,40 @@ fn atomics_on_one_key_go_at_the_clock_and_191_times_as_fast_as_stalled() {
 }
 
 #[test]
+fn pcie_and_gathering_come_out_as_in_figures_3_and_18() {
+    let output = output("3,18", 1);
+    let dma = rows(&output, "3a");
+    let of_64 = dma.iter().find(|row| number(row, "payload B") == 64.0).expect("64 bytes");
+    assert_near(number(of_64, "READ"), 60.0, 0.02);
+    assert_near(number(of_64, "the bytes allow"), 87.0, 0.01);
+    let latency = rows(&output, "3b");
+    assert_near(number(&latency[0], "mean"), 800.0, 0.01);
+    assert_near(number(&latency[1], "mean"), 1050.0, 0.02);
+    // One core is slower than the card alone, and the first row is that.
+    let gathered = rows(&output, "18a");
+    assert_eq!((number(&gathered[0], "cores"), number(&gathered[1], "cores")), (0.0, 1.0));
+    assert_near(number(&gathered[0], "64 B"), 60.0, 0.02);
+    assert_near(number(&gathered[1], "64 B"), 27.4, 0.05);
+}
+
+#[test]
+fn tables_5_and_6_come_out_within_a_percent() {
+    let output = output("table5,table6", 1);
+    for table in ["Table 5", "Table 6"] {
+        let rows = rows(&output, table);
+        assert_eq!(rows.len(), 5, "{table}");
+        for row in &rows {
+            for size in ["1024", "256", "64", "16", "4", "1"] {
+                let cell = row[format!("k = 1/{size}")].as_str().expect("three numbers");
+                let numbers: Vec<f64> =
+                    cell.split(" / ").map(|number| number.parse().expect("a number")).collect();
+                assert_near(numbers[1], numbers[0], 0.01);
+            }
+        }
+    }
+}
+
+#[test]
 fn vectors_come_out_as_in_table_2() {
     let rows = rows(&output("table2", 1), "Table 2");
     let paper = [(64.0, 4.37, 0.03), (1024.0, 4.68, 0.46)];

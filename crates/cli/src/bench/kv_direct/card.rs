@@ -16,6 +16,7 @@ use loch_engines::kv_direct::timed::{Timed, Timing};
 use loch_fabric::sim::SimCard;
 
 use super::packet::Operation;
+use super::timing::CardTiming;
 
 /// The memory of a processor on the card: a share of the host's, cached by the card's.
 pub type Memory = Dispatcher<Timed<Vec<Line>, Chip>, TimedDram<Vec<Line>, Chip>>;
@@ -28,10 +29,9 @@ pub type CardProcessor = Processor<Operation, Memory, (), Chip>;
 pub struct Chip(Rc<State>);
 
 struct State {
-    card: SimCard,
+    /// Accesses, and whether they and cycles take time.
+    timing: CardTiming,
     clock_ns: f64,
-    /// Whether accesses and cycles take time.
-    is_timed: Cell<bool>,
     /// The last edge.
     edge: Cell<u64>,
     /// The edge from which on the execution engine is free.
@@ -43,12 +43,14 @@ impl Chip {
     pub fn new(card: SimCard) -> Self {
         let clock_ns = card.profile().clock_ns();
         let [edge, engine_free] = [const { Cell::new(0) }; 2];
-        Self(Rc::new(State { card, clock_ns, is_timed: Cell::new(false), edge, engine_free }))
+        let timing = CardTiming::new(card);
+        timing.set_runs(false);
+        Self(Rc::new(State { timing, clock_ns, edge, engine_free }))
     }
 
     /// From now on what it does takes time.
     pub fn start(&self) {
-        self.0.is_timed.set(true);
+        self.0.timing.set_runs(true);
     }
 
     /// When the last edge was.
@@ -68,7 +70,8 @@ impl Chip {
     }
 
     async fn reach(&self, edge: u64) {
-        let State { card, clock_ns, .. } = &*self.0;
+        let State { timing, clock_ns, .. } = &*self.0;
+        let card = timing.card();
         card.wait((edge as f64 * clock_ns - card.now_ns() as f64).max(0.0)).await;
         self.0.edge.set(edge);
     }
@@ -76,8 +79,8 @@ impl Chip {
 
 impl Clock for Chip {
     async fn cycles(&self, count: usize) {
-        let State { is_timed, edge, engine_free, .. } = &*self.0;
-        if !is_timed.get() {
+        let State { timing, edge, engine_free, .. } = &*self.0;
+        if !timing.runs() {
             return;
         }
         let over = engine_free.get().max(edge.get()) + count as u64;
@@ -90,23 +93,15 @@ impl Clock for Chip {
 
 impl Timing for Chip {
     async fn dma_read(&self, bytes: usize) {
-        if self.0.is_timed.get() {
-            self.0.card.dma_read(bytes).await;
-        }
+        self.0.timing.dma_read(bytes).await;
     }
 
     async fn dma_write(&self, bytes: usize) {
-        if self.0.is_timed.get() {
-            self.0.card.dma_write(bytes).await;
-        }
+        self.0.timing.dma_write(bytes).await;
     }
 
     async fn dram(&self, bytes: usize, is_write: bool) {
-        match is_write {
-            _ if !self.0.is_timed.get() => (),
-            true => self.0.card.dram_write(bytes).await,
-            false => self.0.card.dram_read(bytes).await,
-        }
+        self.0.timing.dram(bytes, is_write).await;
     }
 
     async fn cycle(&self) {

@@ -29,8 +29,6 @@
 //!   `k / (1 + k)`, but not more than its share of the throughput, `r / (1 + r)`. Its throughput is
 //!   `1 / (1 - part)`, limited by the links.
 
-use std::fmt::Write;
-
 /// The size of the corpus with which the paper's tables come out.
 pub const PAPER_ITEMS: f64 = 1e10;
 /// Steps of bisection: more than a float has bits.
@@ -197,31 +195,6 @@ pub fn tables() -> [[[Cell; 6]; 5]; 2] {
     ]
 }
 
-/// Both tables as text: in each cell what is printed in the paper, what its definitions make, and what
-/// can be had.
-pub fn report() -> String {
-    let heads = [
-        ("Table 5: optimal load dispatch ratio", 3),
-        ("Table 6: throughput over that of simple partitioning", 2),
-    ];
-    let mut text = String::new();
-    for ((title, digits), table) in heads.into_iter().zip(tables()) {
-        let _ = write!(text, "{title}\n(printed / by its definitions / what can be had)\nr \\ k");
-        for size in PAPER_SIZES {
-            let _ = write!(text, " {:>18}", format!("1/{size}"));
-        }
-        for (speed, row) in PAPER_SPEEDS.iter().zip(table) {
-            let _ = write!(text, "\n{speed:<5}");
-            for Cell { printed, paper, real } in row {
-                let cell = format!("{printed:.digits$}/{paper:.digits$}/{real:.digits$}");
-                let _ = write!(text, " {cell:>18}");
-            }
-        }
-        text.push_str("\n\n");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,15 +266,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn the_report_shows_all_cells() {
-        let report = report();
-        assert_eq!(report.lines().filter(|line| line.contains('/')).count(), 14, "{report}");
-        assert!(
-            report.contains("0.830/0.830/0.830") && report.contains("7.99/7.99/3.32"),
-            "{report}"
-        );
     }
 }

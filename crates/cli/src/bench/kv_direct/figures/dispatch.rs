@@ -1,6 +1,9 @@
 //! Figure 14: the load dispatcher (kv-direct §5.1.4).
 
+use loch_fabric::sim::CardProfile;
+
 use super::Scale;
+use crate::bench::kv_direct::micro::dispatch::{Setup, figure_14};
 use crate::bench::kv_direct::report::{Cell, Table};
 use crate::bench::kv_direct::run::measure;
 use crate::bench::kv_direct::workload::Popularity;
@@ -11,10 +14,12 @@ use crate::bench::kv_direct::workload::Popularity;
 pub const RATIO: f64 = 0.4;
 /// From PCIe alone to all of host memory behind the card's.
 const RATIOS: [f64; 6] = [0.0, 0.2, RATIO, 0.6, 0.8, 1.0];
+/// Where hashing and slabs are left out.
+const ALONE: [f64; 3] = [0.3, 0.5, 0.6];
 /// Bytes of the key-values.
 const BYTES: usize = 10;
 
-/// Figure 14: throughput by load dispatch ratio.
+/// Figure 14: throughput by load dispatch ratio, and that of accesses alone.
 pub fn tables(scale: &Scale) -> Vec<Table> {
     let title = format!(
         "{BYTES} B key-values by load dispatch ratio, Mops; 0: PCIe only, 1: a plain cache"
@@ -41,5 +46,23 @@ pub fn tables(scale: &Scale) -> Vec<Table> {
             );
         }
     }
-    vec![table]
+    if scale.is_quick { vec![table] } else { vec![table, accesses()] }
+}
+
+/// Reads of random lines, or reads and writes of them, without hashing and slabs.
+fn accesses() -> Table {
+    let heads = ["lines".into(), "GET %".into(), "PCIe alone".into()].into_iter();
+    let heads = heads.chain(ALONE.map(|ratio| format!("{ratio}"))).chain(["a cache of all".into()]);
+    let mut table = Table::new(
+        "14 alone",
+        "the load dispatcher alone, operations on random lines by load dispatch ratio, M/s",
+        heads,
+    );
+    for row in figure_14(CardProfile::KV_DIRECT, &ALONE).chunks(ALONE.len() + 2) {
+        let Setup { zipf, gets, .. } = row[0].setup;
+        let lines = if zipf.is_some() { "long-tail" } else { "uniform" };
+        let rates = row.iter().map(|one| Cell::tenths(one.operations_per_us));
+        table.row([lines.into(), Cell::percent(gets)].into_iter().chain(rates));
+    }
+    table
 }

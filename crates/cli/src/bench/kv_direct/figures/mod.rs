@@ -3,8 +3,11 @@
 pub mod batching;
 pub mod cards;
 pub mod dispatch;
+pub mod dma;
+pub mod gather;
 pub mod latency;
 pub mod out_of_order;
+pub mod ratios;
 pub mod throughput;
 pub mod vectors;
 
@@ -17,6 +20,12 @@ use super::workload::{Kind, Popularity, Workload};
 
 /// What the paper says in its text; its figures are pictures.
 pub mod paper {
+    /// READs of 64 bytes over one link (§2.4, Figure 3a), and what the bytes on it allow.
+    pub const DMA_MOPS: [f64; 2] = [60.0, 87.0];
+    /// Latency of READs of 64 bytes, cached and random (§2.4).
+    pub const DMA_NS: [f64; 2] = [800.0, 1050.0];
+    /// What gathering gains at most, in percent, and its latency (§6.1).
+    pub const GATHERING: (f64, f64) = (79.0, 20.0);
     /// One operation a clock (§4).
     pub const CLOCK_MOPS: f64 = 180.0;
     /// Atomics on one key if the pipeline stalls (§5.1.3).

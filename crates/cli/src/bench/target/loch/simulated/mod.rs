@@ -21,13 +21,11 @@
 //! | --- | --- |
 //! | [`design`] | what the simulator asks of an engine |
 //! | [`nessie`], [`served`], [`herd`], [`pilaf`] | the engines |
-//! | [`card`] | the card of kv-direct, and its microbenchmarks |
 //! | [`baseline`] | what the papers compare their systems with |
 //! | [`replies`] | messages that the fabric does not count |
 //! | [`host`], [`costs`] | what the processors of workers do, and what that takes |
 
 mod baseline;
-pub mod card;
 mod costs;
 mod design;
 mod herd;

@@ -1,4 +1,4 @@
-//! The paper's card under parts of kv-direct, in virtual time: its microbenchmarks.
+//! The paper's card under parts of kv-direct, without the others: its microbenchmarks.
 //!
 //! | file | what it measures |
 //! | --- | --- |
@@ -9,68 +9,14 @@
 //! Each is a function from a card's numbers to plain structs; the same arguments lead to the same
 //! result.
 
-#![allow(dead_code, reason = "what prints their results is to call them; tests do already")]
-
 pub mod dispatch;
 pub mod dma;
 pub mod gather;
 
-use std::cell::Cell;
 use std::future::Future;
-use std::rc::Rc;
 
 use loch_engines::kv_direct::gathered::Courier;
-use loch_engines::kv_direct::timed::Timing;
 use loch_fabric::sim::{CardProfile, Faults, ProcessId, Profile, SimCard, World};
-
-/// What accesses take on a simulated card; nothing, until its clock is started.
-#[derive(Clone)]
-pub struct CardTiming {
-    card: SimCard,
-    runs: Rc<Cell<bool>>,
-}
-
-impl CardTiming {
-    /// The times of a card, from now on.
-    pub fn new(card: SimCard) -> Self {
-        Self { card, runs: Rc::new(Cell::new(true)) }
-    }
-
-    /// Lets nothing take time, to fill memories, or lets it again.
-    pub fn set_runs(&self, runs: bool) {
-        self.runs.set(runs);
-    }
-}
-
-impl Timing for CardTiming {
-    async fn dma_read(&self, bytes: usize) {
-        if self.runs.get() {
-            self.card.dma_read(bytes).await;
-        }
-    }
-
-    async fn dma_write(&self, bytes: usize) {
-        if self.runs.get() {
-            self.card.dma_write(bytes).await;
-        }
-    }
-
-    async fn dram(&self, bytes: usize, is_write: bool) {
-        if !self.runs.get() {
-            return;
-        }
-        match is_write {
-            true => self.card.dram_write(bytes).await,
-            false => self.card.dram_read(bytes).await,
-        }
-    }
-
-    async fn cycle(&self) {
-        if self.runs.get() {
-            self.card.cycle().await;
-        }
-    }
-}
 
 /// Carries batches between a simulated card and processes of its host.
 #[derive(Clone)]
@@ -99,10 +45,10 @@ impl Courier for CardCourier {
 }
 
 /// A world with one card and logic on it.
-pub(super) struct Bench {
-    pub world: World,
-    pub logic: ProcessId,
-    pub card: SimCard,
+struct Bench {
+    world: World,
+    logic: ProcessId,
+    card: SimCard,
 }
 
 impl Bench {

@@ -19,7 +19,8 @@ use loch_fabric::sim::CardProfile;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Bench, CardTiming};
+use super::Bench;
+use crate::bench::kv_direct::timing::CardTiming;
 use crate::bench::zipf::Zipf;
 
 /// Operations under way: what the reservation station holds (kv-direct §3.3.3).

@@ -1,0 +1,66 @@
+//! What a processor's ways to its memory take on a simulated card.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use loch_engines::kv_direct::timed::Timing;
+use loch_fabric::sim::SimCard;
+
+/// What accesses take on a simulated card; nothing, until its clock is started.
+#[derive(Clone)]
+pub struct CardTiming {
+    card: SimCard,
+    runs: Rc<Cell<bool>>,
+}
+
+impl CardTiming {
+    /// The times of a card, from now on.
+    pub fn new(card: SimCard) -> Self {
+        Self { card, runs: Rc::new(Cell::new(true)) }
+    }
+
+    /// Lets nothing take time, to fill memories, or lets it again.
+    pub fn set_runs(&self, runs: bool) {
+        self.runs.set(runs);
+    }
+
+    /// Whether anything takes time.
+    pub fn runs(&self) -> bool {
+        self.runs.get()
+    }
+
+    /// The card.
+    pub fn card(&self) -> &SimCard {
+        &self.card
+    }
+}
+
+impl Timing for CardTiming {
+    async fn dma_read(&self, bytes: usize) {
+        if self.runs.get() {
+            self.card.dma_read(bytes).await;
+        }
+    }
+
+    async fn dma_write(&self, bytes: usize) {
+        if self.runs.get() {
+            self.card.dma_write(bytes).await;
+        }
+    }
+
+    async fn dram(&self, bytes: usize, is_write: bool) {
+        if !self.runs.get() {
+            return;
+        }
+        match is_write {
+            true => self.card.dram_write(bytes).await,
+            false => self.card.dram_read(bytes).await,
+        }
+    }
+
+    async fn cycle(&self) {
+        if self.runs.get() {
+            self.card.cycle().await;
+        }
+    }
+}
