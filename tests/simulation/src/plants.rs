@@ -136,7 +136,6 @@ impl Plant {
             (Family::Published, Bug::NoGenerationCheck) => 1_495,
             (Family::Pilaf, Bug::NoSecondLook) => 48_375,
             (Family::Pilaf, Bug::NoGenerationCheck) => 1_033,
-            (_, Bug::LeaksWhenFull) => 1_110,
             _ => return None,
         })
     }
