@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loch_engines::kv_direct::item::{Format, Item};
@@ -160,9 +161,41 @@ impl Served<'_> {
     }
 }
 
+/// Packets that are asked at once.
+const PACKETS: usize = Served::CLIENTS as usize * Served::WINDOW as usize;
+const TABLES: [(&str, u64); 2] = [("10 thousand", 10_000), ("16 million", 16 << 20)];
+const SETTINGS: Settings =
+    Settings { in_flight: 256, waiting: 768, out_of_order: true, versions: false };
+
+/// What popular keys are good for, by turns, so that it does not matter who else is on the machine.
+fn popularity(_: &mut Criterion) {
+    const BATCH: usize = 64;
+    const ROUNDS: usize = 2000;
+    for (name, items) in TABLES {
+        let mut served = Served::new(filled(items), SETTINGS);
+        let traces = [uniform(items, 1 << 22), zipf(items, 1 << 22)];
+        let mut spent = [Duration::ZERO; 2];
+        for round in 0..ROUNDS {
+            for (trace, spent) in traces.iter().zip(&mut spent) {
+                let at = round * PACKETS * BATCH % trace.len();
+                served.ask(&trace[at..][..PACKETS * BATCH], GET, BATCH);
+                let from = Instant::now();
+                served.work();
+                *spent += from.elapsed();
+            }
+        }
+        let rates = spent.map(|it| (ROUNDS * PACKETS * BATCH) as f64 / it.as_secs_f64() / 1e6);
+        println!(
+            "{name} items: {:.2} M/s GETs of uniform keys, {:.2} M/s zipf 0.99, {:.2} times as many",
+            rates[0],
+            rates[1],
+            rates[1] / rates[0]
+        );
+    }
+}
+
 fn processor(c: &mut Criterion) {
-    const PACKETS: usize = Served::CLIENTS as usize * Served::WINDOW as usize;
-    for (name, items) in [("10 thousand", 10_000), ("16 million", 16 << 20)] {
+    for (name, items) in TABLES {
         for batch in [1, 16, 64] {
             let mut group = c.benchmark_group(format!("{name} 16-byte items, {batch} in a packet"));
             let operations = PACKETS * batch;
@@ -173,8 +206,7 @@ fn processor(c: &mut Criterion) {
                     let trace = keys(items, 1 << 20);
                     let mut batches = trace.chunks_exact(operations).cycle();
                     group.bench_function(BenchmarkId::new(verb, dist), |b| {
-                        let settings = Settings { versions: false, ..Settings::default() };
-                        let new = || Served::new(filled(items), settings);
+                        let new = || Served::new(filled(items), SETTINGS);
                         let served = RefCell::new(served.get_or_insert_with(new));
                         b.iter_batched(
                             || {
@@ -191,5 +223,5 @@ fn processor(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, processor);
+criterion_group!(benches, processor, popularity);
 criterion_main!(benches);
