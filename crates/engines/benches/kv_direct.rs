@@ -4,6 +4,7 @@
 //! Large tables want huge pages. Without a line of code, glibc gives them with
 //! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`.
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
+#![allow(clippy::disallowed_types, reason = "a bench measures real time")]
 
 use std::cell::RefCell;
 use std::sync::Arc;
