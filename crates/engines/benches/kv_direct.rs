@@ -165,15 +165,18 @@ impl Served<'_> {
 /// Packets that are asked at once.
 const PACKETS: usize = Served::CLIENTS as usize * Served::WINDOW as usize;
 const TABLES: [(&str, u64); 2] = [("10 thousand", 10_000), ("16 million", 16 << 20)];
-const SETTINGS: Settings =
-    Settings { in_flight: 256, waiting: 768, out_of_order: true, versions: false };
+
+/// As a table without versions has them.
+fn settings() -> Settings {
+    Settings { versions: false, ..Settings::default() }
+}
 
 /// What popular keys are good for, by turns, so that it does not matter who else is on the machine.
 fn popularity(_: &mut Criterion) {
     const BATCH: usize = 64;
     const ROUNDS: usize = 2000;
     for (name, items) in TABLES {
-        let mut served = Served::new(filled(items), SETTINGS);
+        let mut served = Served::new(filled(items), settings());
         let traces = [uniform(items, 1 << 22), zipf(items, 1 << 22)];
         let mut spent = [Duration::ZERO; 2];
         for round in 0..ROUNDS {
@@ -207,7 +210,7 @@ fn processor(c: &mut Criterion) {
                     let trace = keys(items, 1 << 20);
                     let mut batches = trace.chunks_exact(operations).cycle();
                     group.bench_function(BenchmarkId::new(verb, dist), |b| {
-                        let new = || Served::new(filled(items), SETTINGS);
+                        let new = || Served::new(filled(items), settings());
                         let served = RefCell::new(served.get_or_insert_with(new));
                         b.iter_batched(
                             || {

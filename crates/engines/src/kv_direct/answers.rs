@@ -29,7 +29,6 @@ pub(super) struct Opened {
     /// The operations, up to the first that cannot be read, with the hashes of their keys. They stay
     /// here until the packet is used again: what goes from hand to hand is their numbers.
     operations: Vec<(Packed, KeyHash)>,
-    count: usize,
     left: Cell<usize>,
     results: RefCell<Results>,
     finished: Option<Finished>,
@@ -69,9 +68,8 @@ impl Opened {
             Ok(cursor) => cursor,
             Err(malformed) => return (before, Err(malformed)),
         };
-        self.count = cursor.left();
-        self.left.set(self.count);
-        self.results.get_mut().begin(self.count, room);
+        self.left.set(cursor.left());
+        self.results.get_mut().begin(cursor.left(), room);
         self.operations.clear();
         while let Some(Ok(packed)) = cursor.next(bytes) {
             self.operations.push((packed, KeyHash::of(seed, packed.key(bytes))));
@@ -88,7 +86,8 @@ impl Opened {
         if number < self.operations.len() {
             return Some(Ok(PackedJob { packet: self.clone(), number: number as u32 }));
         }
-        (number < self.count).then(|| {
+        let count = self.results.borrow().count;
+        (number < count).then(|| {
             // What cannot be read is not executed.
             self.answer(number, &Parts::of(&Reply::Failed(Failure::Malformed)));
             Err(Malformed { at: self.packet.len() as u32 })

@@ -51,6 +51,9 @@ pub struct Worker<F: Fabric, H, U> {
     fabric: F,
     map: Arc<RequestMap>,
     id: WorkerId,
+    /// This worker's partition, of so many.
+    partition: u32,
+    partitions: u32,
     seed: u64,
     inbox: RefCell<Inbox>,
     processor: Processor<PackedJob, H, U>,
@@ -77,6 +80,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         settings: Settings,
     ) -> Result<Self, EngineError> {
         let inbox = RefCell::new(Inbox::open(&fabric, map, id)?);
+        let (nodes, workers) = (map.area().nodes(), map.area().service().workers);
         let answers = map.area().clients() as usize * usize::from(map.area().service().window);
         Ok(Self {
             inbox,
@@ -87,6 +91,8 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
             is_paused: Cell::new(false),
             map: map.clone(),
             id,
+            partition: u32::from(id.node) * u32::from(workers) + u32::from(id.worker),
+            partitions: u32::from(nodes) * u32::from(workers),
             seed,
             fabric,
         })
@@ -144,17 +150,6 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
 
     fn home(&self) -> RegionId {
         self.map.base(self.id.node).region()
-    }
-
-    fn partitions(&self) -> u32 {
-        let area = self.map.area();
-        u32::from(area.nodes()) * u32::from(area.service().workers)
-    }
-
-    /// This worker's partition.
-    fn partition(&self) -> u32 {
-        let workers = u32::from(self.map.area().service().workers);
-        u32::from(self.id.node) * workers + u32::from(self.id.worker)
     }
 
     fn buffer(&self) -> Buf {
@@ -364,23 +359,17 @@ where
     fn next_job(&mut self) -> Option<PackedJob> {
         loop {
             let (packet, next) = self.open.front_mut()?;
-            match packet.job(*next) {
-                Some(Ok(job)) => {
-                    *next += 1;
-                    self.ahead -= 1;
-                    if job.hash().processor(self.worker.partitions()) == self.worker.partition() {
-                        return Some(job);
-                    }
-                    job.misdirected();
-                }
-                Some(Err(_)) => {
-                    *next += 1;
-                    self.ahead -= 1;
-                }
-                None => {
-                    self.open.pop_front();
-                }
+            let Some(job) = packet.job(*next) else {
+                self.open.pop_front();
+                continue;
+            };
+            *next += 1;
+            self.ahead -= 1;
+            let Ok(job) = job else { continue };
+            if job.hash().processor(self.worker.partitions) == self.worker.partition {
+                return Some(job);
             }
+            job.misdirected();
         }
     }
 

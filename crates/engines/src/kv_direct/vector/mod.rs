@@ -39,7 +39,7 @@ pub enum Operands<'a> {
     Each(&'a [u8]),
 }
 
-/// The functions that users registered.
+/// The functions that users registered. What is not implemented was not registered.
 ///
 /// Values are multiples of the element, and operands as many: that was looked at before.
 ///
@@ -54,7 +54,10 @@ pub trait UserFunctions {
         element: Element,
         operands: Operands<'_>,
         value: &mut [u8],
-    ) -> Result<(), Failure>;
+    ) -> Result<(), Failure> {
+        let _ = (element, operands, value);
+        Err(Failure::NoFunction(number))
+    }
 
     /// What the function makes of `initial` and all elements, one after the other.
     fn reduce(
@@ -63,7 +66,10 @@ pub trait UserFunctions {
         element: Element,
         initial: u64,
         value: &[u8],
-    ) -> Result<u64, Failure>;
+    ) -> Result<u64, Failure> {
+        let _ = (element, initial, value);
+        Err(Failure::NoFunction(number))
+    }
 
     /// Appends those elements to `out` of which, with the operand, the function says so.
     fn filter(
@@ -73,36 +79,14 @@ pub trait UserFunctions {
         operand: u64,
         value: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure>;
+    ) -> Result<(), Failure> {
+        let _ = (element, operand, value, out);
+        Err(Failure::NoFunction(number))
+    }
 }
 
 /// No function was registered.
-impl UserFunctions for () {
-    fn update(
-        &self,
-        number: u16,
-        _: Element,
-        _: Operands<'_>,
-        _: &mut [u8],
-    ) -> Result<(), Failure> {
-        Err(Failure::NoFunction(number))
-    }
-
-    fn reduce(&self, number: u16, _: Element, _: u64, _: &[u8]) -> Result<u64, Failure> {
-        Err(Failure::NoFunction(number))
-    }
-
-    fn filter(
-        &self,
-        number: u16,
-        _: Element,
-        _: u64,
-        _: &[u8],
-        _: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        Err(Failure::NoFunction(number))
-    }
-}
+impl UserFunctions for () {}
 
 /// What an UPDATE makes of a scalar: of its low bits, as many as the element has. The others of the
 /// result are zero.

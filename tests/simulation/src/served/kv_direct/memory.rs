@@ -158,19 +158,4 @@ impl UserFunctions for Functions {
         }
         Err(Failure::Trapped(number))
     }
-
-    fn reduce(&self, number: u16, _: Element, _: u64, _: &[u8]) -> Result<u64, Failure> {
-        Err(Failure::NoFunction(number))
-    }
-
-    fn filter(
-        &self,
-        number: u16,
-        _: Element,
-        _: u64,
-        _: &[u8],
-        _: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        Err(Failure::NoFunction(number))
-    }
 }
