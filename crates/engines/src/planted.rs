@@ -61,6 +61,8 @@ pub enum Bug {
     ExecutesAgain,
     /// Requests: a worker executes what was meant for an earlier one.
     AnyIncarnation,
+    /// Requests: a worker serves any session, whether it holds its client's slot or not.
+    AnySession,
     /// Requests: a client takes it for an incarnation that there is none.
     NobodyBelieved,
     /// Herd: a cache compares a key's tag and not the key.
@@ -101,7 +103,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 44] = [
+    pub const ALL: [Bug; 45] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -129,6 +131,7 @@ impl Bug {
         Bug::PreviousNotNeeded,
         Bug::ExecutesAgain,
         Bug::AnyIncarnation,
+        Bug::AnySession,
         Bug::NobodyBelieved,
         Bug::TagComparedOnly,
         Bug::ForwardsToAnyKey,

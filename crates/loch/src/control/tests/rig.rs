@@ -180,6 +180,7 @@ impl Rig {
     ) -> Result<Value, Refused> {
         let ask = Connect {
             session: None,
+            secret: None,
             endpoint: 0,
             node: node as u16,
             identity: self.places[node].member.header.identity,
