@@ -61,8 +61,6 @@ pub enum Bug {
     ExecutesAgain,
     /// Requests: a worker executes what was meant for an earlier one.
     AnyIncarnation,
-    /// Requests: a worker serves any session, whether it holds its client's slot or not.
-    AnySession,
     /// Requests: a client takes it for an incarnation that there is none.
     NobodyBelieved,
     /// Herd: a cache compares a key's tag and not the key.
@@ -103,7 +101,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 45] = [
+    pub const ALL: [Bug; 44] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -131,7 +129,6 @@ impl Bug {
         Bug::PreviousNotNeeded,
         Bug::ExecutesAgain,
         Bug::AnyIncarnation,
-        Bug::AnySession,
         Bug::NobodyBelieved,
         Bug::TagComparedOnly,
         Bug::ForwardsToAnyKey,

@@ -117,10 +117,6 @@ impl Memory {
     #[cold]
     fn asked(&self, ticket: &Ticket) -> Option<Holder> {
         let (node, slot) = self.area.seat(ticket.client);
-        if planted::is(Bug::AnySession) {
-            let secret = (self.sessions)(node, slot).and_then(|holder| holder.secret);
-            return Some(Holder { session: ticket.session, secret });
-        }
         (self.sessions)(node, slot).filter(|holder| holder.session == ticket.session)
     }
 

@@ -22,9 +22,7 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::limits::{
-    EMPTY_POLLS_MAX, PEERS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY,
-};
+use crate::limits::{EMPTY_POLLS_MAX, PEERS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY};
 use crate::{Buf, FabricError, MessageAddress, Messages};
 use rand::Rng;
 

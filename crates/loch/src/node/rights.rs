@@ -18,12 +18,12 @@ use super::courier::Caller;
 use super::network::{Card, Machine};
 use super::sessions::{Opened, incarnation_in};
 use crate::config::RequestWay;
-use crate::{Cluster, FabricKind, Node, NodeConfig, TableConfig};
 use crate::control::gate::{Admission, Gate, grants};
 use crate::control::tests::rig::member_with;
 use crate::memory::Member;
 use crate::remote::open_device;
 use crate::wire::DeviceChoice;
+use crate::{Cluster, FabricKind, Node, NodeConfig, TableConfig};
 
 const SLOT: u32 = 2;
 const BYTES: [u8; 100] = [0xEE; 100];

@@ -260,7 +260,7 @@ async fn serve(
     map: Arc<RequestMap>,
     id: WorkerId,
     (setting, depth): (Setting, usize),
-    (strike, slots): (Rc<Cell<bool>>, Slots),
+    (strike, holders): (Rc<Cell<bool>>, Slots),
     notes: Rc<Notes>,
 ) {
     let (bytes, slots) = if setting.tiny { (5_000, 8) } else { (256 << 10, 1 << 10) };
@@ -268,8 +268,8 @@ async fn serve(
     loop {
         let partition = Partition::new(vec![0; plan.words()], &plan);
         let settings = Settings { seed: SEED, depth };
-        let slots = slots.clone();
-        let sessions = Box::new(move |node, slot| slots.borrow().get(&(node, slot)).copied());
+        let holders = holders.clone();
+        let sessions = Box::new(move |node, slot| holders.borrow().get(&(node, slot)).copied());
         let endpoint = world.endpoint(process);
         let mut worker = Worker::open(endpoint, &map, id, partition, settings, sessions).unwrap();
         while !strike.take() {

@@ -141,7 +141,7 @@ impl Engine for Hybrid {
 
     fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
         let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
-        let Seat { endpoint, session } = seat;
+        let Seat { endpoint, session, .. } = seat;
         nessie_hybrid::Client::new(endpoint, self.0.clone(), session, cache, setting.timing)
     }
 

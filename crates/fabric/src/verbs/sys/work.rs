@@ -30,10 +30,22 @@ pub(in crate::verbs) struct Remote {
 pub(in crate::verbs) enum Verb<'a> {
     Read(Remote),
     Write(Remote),
-    CompareSwap { at: Remote, expect: u64, new: u64 },
-    FetchAdd { at: Remote, add: u64 },
+    CompareSwap {
+        at: Remote,
+        expect: u64,
+        new: u64,
+    },
+    FetchAdd {
+        at: Remote,
+        add: u64,
+    },
     /// `immediate` arrives beside the bytes.
-    Send { to: &'a Ah, qp_number: u32, qkey: u32, immediate: u32 },
+    Send {
+        to: &'a Ah,
+        qp_number: u32,
+        qkey: u32,
+        immediate: u32,
+    },
 }
 
 /// A work request.
