@@ -183,7 +183,9 @@ impl Attachment {
         let connection = state.home(self.home).clone();
         #[cfg(feature = "verbs")]
         if state.device.is_some() {
-            return Ok((memory.clone(), Lease::fenced(self.home, memory, connection, opened)));
+            // Dropped, it ends the session if there is no secret to be had.
+            let lease = Lease::fenced(self.home, memory.clone(), connection, opened)?;
+            return Ok((memory, lease));
         }
         let lease = Lease::of_node(self.home, memory.clone(), connection, opened);
         Ok((memory, lease))

@@ -60,6 +60,8 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 
+use loch_engines::requests::Holder;
+
 use crate::Error;
 use crate::limits::ASK_TIMEOUT;
 use crate::memory::{Member, Memory};
@@ -260,6 +262,11 @@ impl Hub {
     pub fn set_orders(&self, orders: Orders) {
         // It is set once, by the node that starts both.
         let _ = self.orders.set(orders);
+    }
+
+    /// The session that is let in from a slot of a node to a table, for the table's workers.
+    pub fn holder(&self, table: usize, node: u16, slot: u32) -> Option<Holder> {
+        self.registry.holder(table, node, slot)
     }
 
     /// What the node's workers know of all nodes' memory.

@@ -113,6 +113,7 @@ impl Hosts {
         let facts = connection.member(node, WAIT)?;
         let ask = Connect {
             session,
+            secret: None,
             endpoint: 5,
             node,
             identity: facts.identity,

@@ -365,6 +365,13 @@ impl Sessions {
     }
 }
 
+/// The incarnation that a slot of a node shows, if there is one and the node's region is mapped.
+pub(crate) fn incarnation_in(node: &Member, slot: u32) -> Option<u64> {
+    let region = node.mapped().filter(|_| slot < node.header.sessions)?;
+    let incarnation = slot_word(region, slot, INCARNATION).load(Ordering::SeqCst);
+    (incarnation != 0).then_some(incarnation)
+}
+
 /// Frees the slot of a session whose node cannot be told: the client's own hand, for when its
 /// node's process is down.
 pub(crate) fn free_own_slot(region: &Region, session: Opened) {

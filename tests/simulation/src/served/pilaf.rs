@@ -103,7 +103,9 @@ impl Engine for Pilaf {
         let logging =
             Logging { storage: disk.clone(), table: 1, policy: self.policy, compact_bytes: 3_000 };
         let (map, shape) = (self.map.clone(), self.shapes[node]);
-        let mut server = Server::open(seat.endpoint, &map, id.node, shape, Some(logging)).unwrap();
+        let (sessions, logging) = (seat.sessions(), Some(logging));
+        let opened = Server::open(seat.endpoint, &map, id.node, shape, logging, sessions);
+        let mut server = opened.unwrap();
         for turn in 0u32.. {
             server.turn().expect("its memory and its disk are there");
             if turn.is_multiple_of(32) {

@@ -14,7 +14,7 @@ use super::super::{Control, Parts};
 use crate::memory::Member;
 use crate::node::courier::Caller;
 use crate::node::sessions::{Opened, Process, Sessions};
-use crate::wire::{Connect, Refused};
+use crate::wire::{Connect, Refused, SessionSecret};
 use crate::{ByteSize, EmbeddedConfig, TableConfig, plan};
 
 /// A process that is no more.
@@ -180,6 +180,7 @@ impl Rig {
     ) -> Result<Value, Refused> {
         let ask = Connect {
             session: None,
+            secret: Some(SessionSecret([1, 2])),
             endpoint: 0,
             node: node as u16,
             identity: self.places[node].member.header.identity,

@@ -42,7 +42,8 @@ pub(super) fn serve(
     };
     let (_lock, logging) = open_log(station)?.unzip();
     let fabric = ground.mail(&memory, table, mailed, station.id())?;
-    let mut server = Server::open(fabric, &mailed.requests, node, shape, logging)?;
+    let sessions = ground.sessions(control.surroundings(), station.table);
+    let mut server = Server::open(fabric, &mailed.requests, node, shape, logging, sessions)?;
     let recovered = server.recovered();
     tracing::info!(table = station.name, ?recovered, "the table is open");
     control.opened();
