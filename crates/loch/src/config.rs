@@ -50,7 +50,8 @@ pub struct NodeConfig {
     /// `10.0.0.1:7400`. Default: none, for a node that is alone.
     pub listen: Option<String>,
     /// A file with a secret that all nodes share: 16 bytes or more, for its owner's eyes only. By
-    /// it they know each other. Either this or `tls` is needed where strangers could connect.
+    /// it they know each other. With `fabric = "verbs"` several nodes need either this or `tls`; a
+    /// node that is alone needs neither.
     pub secret: Option<PathBuf>,
     /// Certificates by which nodes know each other, in place of a secret.
     pub tls: Option<TlsConfig>,
@@ -141,8 +142,8 @@ pub enum FabricKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// Its certificate, with those between it and the authority's. It is for the host that the
-    /// cluster knows this node by.
+    /// Its certificate, with those between it and the authority's. It is for the host by which
+    /// `cluster` names this node, as server and as client.
     pub certificate: PathBuf,
     /// The certificate's key, for its owner's eyes only.
     pub key: PathBuf,
