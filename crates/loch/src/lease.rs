@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use loch_engines::epoch::Session;
-use loch_fabric::RegionId;
+use loch_fabric::{ForkMark, RegionId};
 
 use crate::connection::Connection;
 use crate::embedded::Embedded;
@@ -24,8 +24,8 @@ pub(crate) struct Lease {
     home: usize,
     memory: Arc<Memory>,
     at: At,
-    /// A child process inherits the table but not the session: it must not end it.
-    pid: u32,
+    /// A child process inherits the table but not the session: it must neither use nor end it.
+    mark: ForkMark,
 }
 
 /// With whom the session was opened.
@@ -46,8 +46,8 @@ enum At {
 
 impl Lease {
     /// Reads only: no session is needed.
-    pub fn observer(home: usize, memory: Arc<Memory>) -> Self {
-        Self::new(home, memory, At::Observer)
+    pub fn observer(home: usize, memory: Arc<Memory>, mark: ForkMark) -> Self {
+        Self::new(home, memory, At::Observer, mark)
     }
 
     /// A session that was opened over a connection.
@@ -57,7 +57,8 @@ impl Lease {
         connection: Arc<Connection>,
         opened: Opened,
     ) -> Self {
-        Self::new(home, memory, At::Node(connection, opened))
+        let mark = connection.mark();
+        Self::new(home, memory, At::Node(connection, opened), mark)
     }
 
     /// A session that was opened over a connection, at a node that fences it.
@@ -68,7 +69,8 @@ impl Lease {
         connection: Arc<Connection>,
         opened: Opened,
     ) -> Self {
-        Self::new(home, memory, At::Fenced(connection, opened))
+        let mark = connection.mark();
+        Self::new(home, memory, At::Fenced(connection, opened), mark)
     }
 
     /// Reads only, but has connections of its own.
@@ -79,18 +81,18 @@ impl Lease {
         connection: Arc<Connection>,
         endpoint: u64,
     ) -> Self {
-        Self::new(home, memory, At::Reader(connection, endpoint))
+        let mark = connection.mark();
+        Self::new(home, memory, At::Reader(connection, endpoint), mark)
     }
 
     /// A session at a node inside this process.
     pub fn of_embedded(home: usize, embedded: Arc<Embedded>, opened: Opened) -> Self {
-        let memory = embedded.memory().clone();
-        Self::new(home, memory, At::Embedded(embedded, opened))
+        let (memory, mark) = (embedded.memory().clone(), embedded.mark());
+        Self::new(home, memory, At::Embedded(embedded, opened), mark)
     }
 
-    fn new(home: usize, memory: Arc<Memory>, at: At) -> Self {
-        let pid = std::process::id();
-        Self { home, memory, at, pid }
+    fn new(home: usize, memory: Arc<Memory>, at: At, mark: ForkMark) -> Self {
+        Self { home, memory, at, mark }
     }
 
     /// The session as the engine needs it.
@@ -126,8 +128,15 @@ impl Lease {
     }
 
     /// Whether the session is another process's: this one was forked from it.
+    #[inline]
     pub fn is_inherited(&self) -> bool {
-        self.pid != std::process::id()
+        self.mark.is_inherited()
+    }
+
+    /// Makes it one that a child has inherited.
+    #[cfg(test)]
+    pub fn inherit(&mut self) {
+        self.mark = ForkMark::of_a_parent().unwrap();
     }
 
     fn home(&self) -> &Member {
