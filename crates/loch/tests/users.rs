@@ -6,7 +6,7 @@
 mod host;
 
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -120,6 +120,11 @@ fn own_folder(path: &Path, user: u32) -> PathBuf {
     path.into()
 }
 
+/// Says so where the harness does not swallow it, as it does what `eprintln` writes.
+fn skipped(test: &str, why: &str) {
+    std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes()).unwrap();
+}
+
 /// Runs a test where its user is root, if the system lets him have a range of users.
 fn run_in_namespace(test: &str) {
     let inside = |program: &Path, arguments: &[&str]| {
@@ -131,8 +136,7 @@ fn run_in_namespace(test: &str) {
     let setpriv = ["--reuid=20001", "--regid=20001", "--clear-groups", "true"];
     let can = !is_nested && inside(Path::new("setpriv"), &setpriv).is_ok_and(|it| it.success());
     if !can {
-        eprintln!("SKIPPED: {test}: needs two users: run it as root, or with subordinate ids");
-        return;
+        return skipped(test, "needs two users: run it as root, or with subordinate ids");
     }
     let exe = std::env::current_exe().unwrap();
     let ended = Command::new("unshare")
@@ -322,8 +326,7 @@ fn root_attaches_to_a_node_that_only_its_user_can_have_put_there() {
     let Some(_users) = Users::new(test) else { return };
     // No folder above is one where all users make files.
     let Ok(dir) = tempfile::tempdir_in("/run") else {
-        eprintln!("SKIPPED: {test}: needs to make a folder in /run");
-        return;
+        return skipped(test, "needs to make a folder in /run");
     };
     std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let folder = own_folder(&dir.path().join("victim"), victim());
