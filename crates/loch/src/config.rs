@@ -442,7 +442,7 @@ pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<(), Err
         return private::make_folder(folder, field);
     }
     if runtime_folder().is_some_and(|it| it == folder) {
-        return private::check_folder(folder, field);
+        return private::check_folder(folder, "XDG_RUNTIME_DIR or socket");
     }
     Ok(())
 }

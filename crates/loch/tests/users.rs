@@ -157,12 +157,26 @@ struct Helper {
 
 impl Helper {
     fn start(user: u32, role: &str, place: Option<&Path>, socket: &Path) -> Self {
+        Self::start_in(None, user, role, place, socket)
+    }
+
+    /// As [`Helper::start`], with a folder for sockets in the environment.
+    fn start_in(
+        runtime: Option<&Path>,
+        user: u32,
+        role: &str,
+        place: Option<&Path>,
+        socket: &Path,
+    ) -> Self {
         // Not by its path, which may lie where the user cannot look.
         let mut command = Command::new("/proc/self/exe");
         command.args(["--exact", "user_process", "--ignored", "--nocapture"]);
         command.env_remove("XDG_RUNTIME_DIR").env(ROLE, role).env(SOCKET, socket);
         if let Some(place) = place {
             command.env(PLACE, place);
+        }
+        if let Some(runtime) = runtime {
+            command.env("XDG_RUNTIME_DIR", runtime);
         }
         command.current_dir("/").uid(user).gid(user);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -318,6 +332,30 @@ fn a_socket_of_another_user_is_neither_served_nor_attached_to() {
     assert!(told.told.contains(&format!("owner {}", attacker())), "{}", told.told);
     told.end();
     assert!(std::fs::symlink_metadata(&socket).unwrap().file_type().is_socket());
+}
+
+#[test]
+fn a_runtime_folder_in_which_others_can_make_files_is_not_used() {
+    let test = "a_runtime_folder_in_which_others_can_make_files_is_not_used";
+    let Some(users) = Users::new(test) else { return };
+    let own = users.folder("victim", victim()).join("r");
+    let start = |folder: &Path| {
+        let socket = folder.join("loch.sock");
+        let helper = Helper::start_in(Some(folder), victim(), "node", Some(&own), &socket);
+        let told = helper.told.clone();
+        helper.end();
+        told
+    };
+    // As `su` leaves it behind, for one.
+    let theirs = users.folder("attacker", attacker());
+    std::fs::set_permissions(&theirs, Permissions::from_mode(0o777)).unwrap();
+    let told = start(&theirs);
+    assert_named(&told, &theirs, attacker(), "0777");
+    assert!(told.contains("XDG_RUNTIME_DIR"), "{told}");
+    let open = users.folder("open", victim());
+    std::fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    assert_named(&start(&open), &open, victim(), "0777");
+    assert_eq!(start(&users.folder("runtime", victim())), "ready");
 }
 
 #[test]
