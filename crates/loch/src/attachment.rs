@@ -205,7 +205,7 @@ impl Attachment {
             let endpoint = self.readers.fetch_add(1, Ordering::Relaxed);
             return Lease::reader(self.home, memory, state.home(self.home).clone(), endpoint);
         }
-        Lease::observer(self.home, memory)
+        Lease::observer(self.home, memory, state.home(self.home).mark())
     }
 
     fn open_session(&self, state: &State) -> Result<Opened, Error> {

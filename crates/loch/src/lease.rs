@@ -11,7 +11,7 @@ use std::time::Instant;
 use loch_engines::epoch::Session;
 #[cfg(feature = "verbs")]
 use loch_engines::requests::Secret;
-use loch_fabric::RegionId;
+use loch_fabric::{ForkMark, RegionId};
 
 #[cfg(feature = "verbs")]
 use crate::Error;
@@ -28,8 +28,8 @@ pub(crate) struct Lease {
     home: usize,
     memory: Arc<Memory>,
     at: At,
-    /// A child process inherits the table but not the session: it must not end it.
-    pid: u32,
+    /// A child process inherits the table but not the session: it must neither use nor end it.
+    mark: ForkMark,
 }
 
 /// With whom the session was opened.
@@ -51,8 +51,8 @@ enum At {
 
 impl Lease {
     /// Reads only: no session is needed.
-    pub fn observer(home: usize, memory: Arc<Memory>) -> Self {
-        Self::new(home, memory, At::Observer)
+    pub fn observer(home: usize, memory: Arc<Memory>, mark: ForkMark) -> Self {
+        Self::new(home, memory, At::Observer, mark)
     }
 
     /// A session that was opened over a connection.
@@ -62,7 +62,8 @@ impl Lease {
         connection: Arc<Connection>,
         opened: Opened,
     ) -> Self {
-        Self::new(home, memory, At::Node(connection, opened))
+        let mark = connection.mark();
+        Self::new(home, memory, At::Node(connection, opened), mark)
     }
 
     /// A session that was opened over a connection, at a node that fences it. It gets a secret.
@@ -76,7 +77,8 @@ impl Lease {
         connection: Arc<Connection>,
         opened: Opened,
     ) -> Result<Self, Error> {
-        let mut lease = Self::new(home, memory, At::Fenced(connection, opened, None));
+        let mark = connection.mark();
+        let mut lease = Self::new(home, memory, At::Fenced(connection, opened, None), mark);
         let mut words = [[0; 8]; 2];
         let flags = rustix::rand::GetRandomFlags::empty();
         rustix::rand::getrandom(words.as_flattened_mut(), flags)
@@ -95,18 +97,18 @@ impl Lease {
         connection: Arc<Connection>,
         endpoint: u64,
     ) -> Self {
-        Self::new(home, memory, At::Reader(connection, endpoint))
+        let mark = connection.mark();
+        Self::new(home, memory, At::Reader(connection, endpoint), mark)
     }
 
     /// A session at a node inside this process.
     pub fn of_embedded(home: usize, embedded: Arc<Embedded>, opened: Opened) -> Self {
-        let memory = embedded.memory().clone();
-        Self::new(home, memory, At::Embedded(embedded, opened))
+        let (memory, mark) = (embedded.memory().clone(), embedded.mark());
+        Self::new(home, memory, At::Embedded(embedded, opened), mark)
     }
 
-    fn new(home: usize, memory: Arc<Memory>, at: At) -> Self {
-        let pid = std::process::id();
-        Self { home, memory, at, pid }
+    fn new(home: usize, memory: Arc<Memory>, at: At, mark: ForkMark) -> Self {
+        Self { home, memory, at, mark }
     }
 
     /// The session as the engine needs it.
@@ -144,8 +146,15 @@ impl Lease {
     }
 
     /// Whether the session is another process's: this one was forked from it.
+    #[inline]
     pub fn is_inherited(&self) -> bool {
-        self.pid != std::process::id()
+        self.mark.is_inherited()
+    }
+
+    /// Makes it one that a child has inherited.
+    #[cfg(test)]
+    pub fn inherit(&mut self) {
+        self.mark = ForkMark::of_a_parent().unwrap();
     }
 
     fn home(&self) -> &Member {

@@ -4,14 +4,16 @@
 //! Whatever goes wrong in it is told when it is asked for, and never tried again: after a failed
 //! fsync the pages it could not write count as clean, and the next one would succeed for nothing.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use loch_engines::log::{Storage, StorageError};
+
+use crate::private::{FILE_MODE, FOLDER_MODE};
 
 /// What the names of segments end with.
 const SUFFIX: &str = ".log";
@@ -45,7 +47,7 @@ impl FileStorage {
     /// # Errors
     /// The operating system's.
     pub fn open(folder: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
         let listing = File::open(folder)?;
         Ok(Self { folder: folder.into(), listing, open: None, syncer: Syncer::start()? })
     }
@@ -76,7 +78,8 @@ impl FileStorage {
 
     fn make(&mut self, segment: u64) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        let file = options.append(true).create_new(true).mode(0o600).open(self.path(segment))?;
+        let file =
+            options.append(true).create_new(true).mode(FILE_MODE).open(self.path(segment))?;
         self.open = Some((segment, file));
         self.listing.sync_all()
     }
