@@ -11,6 +11,7 @@
 //! [`shm`], and no reference to them is ever formed.
 
 mod addr;
+mod bounds;
 mod buf;
 mod counters;
 mod error;

@@ -53,8 +53,9 @@ impl Family {
         match self {
             Family::Loch => {
                 let others = [Family::Published, Family::Requests, Family::Herd, Family::KvDirect];
-                let reached = !UNREACHED.contains(&bug);
-                reached && (shared.contains(&bug) || !others.into_iter().any(|f| f.has(bug)))
+                let is_loch = |bug| !others.into_iter().any(|family| family.has(bug));
+                let is_loch = |bug| is_loch(bug) && bug != Bug::PageCacheTrusted;
+                !UNREACHED.contains(&bug) && (shared.contains(&bug) || is_loch(bug))
             }
             Family::Published => {
                 shared.contains(&bug)
@@ -74,7 +75,10 @@ impl Family {
                 matches!(bug, Bug::ExecutesAgain | Bug::AnyIncarnation | Bug::NobodyBelieved)
             }
             Family::Herd => bug == Bug::TagComparedOnly,
-            Family::Pilaf => shared.contains(&bug) || bug == Bug::TornReadsBelieved,
+            Family::Pilaf => {
+                shared.contains(&bug)
+                    || matches!(bug, Bug::TornReadsBelieved | Bug::PageCacheTrusted)
+            }
             Family::KvDirect => matches!(
                 bug,
                 Bug::ExecutesAgain
