@@ -32,7 +32,6 @@ table=(--table warm)
 prints "SEND" "$loch" doctor --fabric verbs
 refused 1 "none0" "$loch" doctor --fabric verbs --device none0 --no-self-test
 refused 2 "secret" "$loch" serve --socket /tmp/open.sock --fabric verbs --listen "10.9.0.$HOST:7401"
-served=(nessie-server nessie-hybrid herd pilaf kv-direct)
 start_node "${served[@]}"
 meet up
 
