@@ -1,5 +1,6 @@
 //! The control plane on loopback TCP, with a gate that stands for the device.
 
+mod endings;
 mod grants;
 mod hubs;
 mod links;
