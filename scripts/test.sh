@@ -4,6 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# In a /dev/shm of its own, so that whatever is in it is this run's.
+if [ "${1:-}" != --inside ]; then
+  # What is missing is installed with all rights that the caller has.
+  scripts/deps.sh build deny
+  exec scripts/own-shm.sh scripts/test.sh --inside
+fi
+
 # Inherited by all that the tests start, so that what is left of them can be told from the rest.
 export LOCH_TEST_RUN="$$-$EPOCHSECONDS"
 target=${CARGO_TARGET_DIR:-target}
@@ -12,8 +19,6 @@ run() {
   printf '+ %s\n' "$*"
   "$@"
 }
-
-shared_memory() { find /dev/shm -mindepth 1 -user "$(id -u)" 2>/dev/null | sort; }
 
 # The processes of this run that still live, one a line.
 left_processes() {
@@ -25,24 +30,23 @@ left_processes() {
     done 2>/dev/null | grep -v sccache || true # The compiler's cache may stay.
 }
 
-nothing_left() {
-  local processes files
+nothing_runs() {
+  local processes
   export -n LOCH_TEST_RUN
   for _ in $(seq 50); do
     processes=$(left_processes)
     [ -n "$processes" ] || break
     sleep 0.1
   done
-  files=$(comm -13 <(echo "$before") <(shared_memory))
   [ -z "$processes" ] || printf 'left running:\n%s\n' "$processes"
-  [ -z "$files" ] || printf 'left in shared memory:\n%s\n' "$files"
-  [ -z "$processes$files" ]
+  [ -z "$processes" ]
 }
 
-before=$(shared_memory)
 scripts/lint.sh
+run scripts/own-shm-test.sh
 run cargo test --workspace --locked
 run env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
   cargo test -p loch-fabric -p loch-engines --locked --release --lib loom
 run scripts/simulate.sh test
-run nothing_left
+run nothing_runs
+echo "test: all passed, $SECONDS s"

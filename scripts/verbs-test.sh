@@ -4,7 +4,8 @@
 #   scripts/verbs-test.sh [TEXT]     all tests, or those whose name contains TEXT
 #
 # Ends with a table of all tests, and fails if one of them did. Where the emulator or the guests'
-# kernel cannot be had, everything is skipped, with a line that begins with SKIPPED.
+# kernel cannot be had, everything is skipped, with a line that begins with SKIPPED; with CI=true that
+# is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,21 +22,35 @@ row() { # NAME HOSTS COMMAND [ARG…]
   names+=("$1") hosts+=("$2") commands+=("$(printf '%q ' "${@:3}")")
 }
 
-# A test for each binary that `cargo test` makes of these arguments. They are built here, and run as
-# cargo would run them, but one test at a time, and only those whose name contains FILTER.
-rust() { # HOSTS FILTER CARGO_ARG…
-  local made name folder binary
-  # Of cargo's lines of JSON those of test binaries: their name, package's folder, and path.
-  made=$(cargo test --quiet --locked --no-run --message-format=json-render-diagnostics \
-    --features verbs "${@:3}" |
+# Everything here is built of these packages together, once: cargo chooses the features of what they
+# need for all of a command's packages, so that other commands would build most of it again.
+packages=(-p loch-fabric -p loch -p loch-cli --features verbs)
+targets=(--lib --test conformance --test messages --test verbs --test two_hosts --test machines)
+
+# Builds the tests, and the program that some of them run. `built` is of each its folder below
+# `crates`, its name, and where it is.
+build() {
+  # Of cargo's lines of JSON those of test binaries.
+  built=$(cargo test --quiet --locked --no-run --message-format=json-render-diagnostics \
+    "${packages[@]}" "${targets[@]}" |
     { grep '"test":true},"features"' || true; } |
     sed -E 's|.*"manifest_path":"([^"]*)/Cargo.toml"(.*)|\2 \1|
-      s|.*"name":"([^"]*)".*"executable":"([^"]*)".* (.*)|\1 \3 \2|')
-  while read -r name folder binary; do
+      s|.*"name":"([^"]*)".*"executable":"([^"]*)".* (.*)|\3 \1 \2|')
+}
+
+# A test for each of these binaries of a package, run as cargo would run it, but one test at a time,
+# and only those whose name contains FILTER.
+rust() { # HOSTS FILTER FOLDER NAME…
+  local name folder binary
+  for name in "${@:4}"; do
+    read -r folder _ binary < <(grep "/crates/$3 $name " <<<"$built") || {
+      say "there is no test binary $name in crates/$3"
+      exit 1
+    }
     # Without a device the tests would have nothing to say: here that is a failure.
-    row "${folder##*/}: $name" "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" LOCH_VERBS_TEST=1 \
+    row "$3: $name" "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" LOCH_VERBS_TEST=1 \
       "$binary" --test-threads 1 "$2"
-  done <<<"${made:?no test binary is made of: ${*:3}}"
+  done
 }
 
 # What a test says of itself: tests passed and failed, or iterations. Both ends say the same.
@@ -49,15 +64,18 @@ counts() { # LOG
 
 scripts/deps.sh build
 if ! scripts/deps.sh verbs || ! vm/prepare.sh >/dev/null; then
+  if [ "${CI:-}" = true ]; then
+    say "FAILED: CI is to run these tests, and QEMU or the guests' kernel cannot be had; see above"
+    exit 1
+  fi
   echo "SKIPPED: the tests on real verbs: QEMU or the guests' kernel cannot be had here; see above"
   exit 0
 fi
 
 # What the feature adds and no device is needed for: the control plane, hostile set-ups.
-cargo clippy --quiet --locked -p loch-fabric -p loch -p loch-cli --all-targets --features verbs -- \
-  -D warnings
-cargo test --quiet --locked -p loch-fabric -p loch --lib --features verbs
-cargo build --quiet --locked -p loch-cli --features verbs
+cargo clippy --quiet --locked "${packages[@]}" --all-targets -- -D warnings
+build
+cargo test --quiet --locked "${packages[@]}" --lib
 loch=${CARGO_TARGET_DIR:-target}/debug/loch
 
 # shellcheck disable=SC2016 # The guest's shell expands it.
@@ -71,12 +89,12 @@ row "WRITE, UC" 1 vm/pair ib_write_bw "${tool[@]}" -n 100 -c UC
 row "SEND, UD" 1 vm/pair ib_send_bw "${tool[@]}" -n 100 -c UD
 row "SEND, RC, two hosts" 2 vm/pair ibv_rc_pingpong -d rxe0 -g 1 -n 100
 row "READ, RC, two hosts" 2 vm/pair ib_read_lat "${tool[@]}" -n 100
-rust 1 verbs:: -p loch-fabric --lib --test conformance --test messages
-rust 1 "" -p loch-fabric --test verbs
-rust 2 "" -p loch-fabric --test two_hosts
-rust 1 node::rights -p loch --lib
-rust 2 two_machines -p loch --test two_hosts
-rust 2 what_two_machines -p loch-cli --test machines
+rust 1 verbs:: fabric loch_fabric conformance messages
+rust 1 "" fabric verbs
+rust 2 "" fabric two_hosts
+rust 1 node::rights loch loch
+rust 2 two_machines loch two_hosts
+rust 2 what_two_machines cli machines
 row "loch: put, get, doctor" 2 vm/tests/cluster.sh "$loch"
 row "loch: cost of operations" 1 vm/tests/bench.sh "$loch"
 row "loch: cost, two hosts" 2 vm/tests/bench.sh "$loch"
@@ -102,4 +120,6 @@ for at in "${!names[@]}"; do
 done
 echo
 printf '%-28s  %5s  %7s  %-18s  %s\n' test hosts seconds result counts "${table[@]}"
+[ "$failed" -eq 0 ] && verdict=passed || verdict=FAILED
+echo "verbs-test: $verdict, ${#names[@]} rows, $SECONDS s"
 exit "$failed"

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use guest::clock::{Asker, Offset, answer};
+use guest::config::configuration;
 use guest::merge::{CLIENTS_OF_HOST, merged, records_in};
 use guest::wire::Cut;
 use guest::{Guest, HOSTS, in_shared};
@@ -35,74 +36,6 @@ use recorded::{HOT_KEYS, Recorded, Task, name_of, now};
 use rustix::process::Signal;
 use support::{Node, is_long, private_dir, socket_of, wait_for};
 
-/// What the nodes have but for who they are, and where the `LOG` is. The tables take turns; those of
-/// nessie are those of `histories.rs`, with tiny indexes and little memory.
-const CONFIG: &str = r#"
-fabric = "verbs"
-memory = "40MiB"
-sessions = 32
-
-[[table]]
-name = "usual"
-index_slots = 32
-value_max = "64KiB"
-
-[[table]]
-name = "pairs"
-index_slots = 32
-value_max = "64KiB"
-ways = 2
-bucket_slots = 2
-
-[[table]]
-name = "cached"
-index_slots = 32
-value_max = "64KiB"
-bucket_slots = 1
-cache = true
-batched_reads = true
-
-[[table]]
-name = "server"
-engine = "nessie-server"
-index_slots = 32
-value_max = "20KiB"
-sessions = 8
-window = 4
-
-[[table]]
-name = "hybrid"
-engine = "nessie-hybrid+"
-index_slots = 32
-value_max = "20KiB"
-sessions = 8
-window = 4
-
-[[table]]
-name = "pilaf"
-engine = "pilaf"
-log = "LOG"
-sync = true
-index_slots = 16
-value_max = "20KiB"
-sessions = 8
-window = 4
-
-[[table]]
-name = "herd"
-engine = "herd"
-mode = "store"
-index_slots = 16
-sessions = 8
-window = 4
-
-[[table]]
-name = "direct"
-engine = "kv-direct"
-value_max = "20KiB"
-sessions = 8
-window = 4
-"#;
 /// Of the engine nessie.
 const TABLES: [&str; 3] = ["usual", "pairs", "cached"];
 /// Of engines whose servers take part.
@@ -113,7 +46,6 @@ const FORGETFUL: [&str; 2] = ["herd", "direct"];
 const VALUE_MAX_OF_HERD: usize = 900;
 
 const SECRET: &str = "the secret of both machines";
-const CONTROL_PORT: u16 = 7400;
 
 /// Of the slots of an index so many have a key of the crowd, if all of them are there.
 const CROWDED: f64 = 0.9;
@@ -310,15 +242,8 @@ impl Machine {
         let secret = dir.path().join("secret");
         fs::write(&secret, SECRET).expect("a file");
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("a file");
-        let addresses: Vec<String> =
-            (1..=HOSTS).map(|host| Guest::address(host, CONTROL_PORT)).collect();
-        let own = format!(
-            "listen = {:?}\ncluster = {addresses:?}\nsecret = {secret:?}",
-            addresses[guest.host - 1]
-        );
-        let log = dir.path().join("log");
-        let config = CONFIG.replace("LOG", log.to_str().expect("text"));
-        fs::write(dir.path().join("loch.toml"), [own, config].concat()).expect("a file");
+        let config = configuration(guest.host, &secret, &dir.path().join("log"));
+        fs::write(dir.path().join("loch.toml"), config).expect("a file");
         Self {
             guest,
             node: start_node(&dir, guest.host),

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use loch_history::{Operation, Outcome};
 
-use super::Guest;
+use super::config::address;
 use crate::recorded::now;
 use crate::support::wait_for;
 
@@ -88,7 +88,7 @@ fn own(moment: i64) -> u64 {
 
 /// Stamps what host 1 sends, on host 2 and as long as this process lives.
 pub fn answer() {
-    let socket = UdpSocket::bind(Guest::address(2, PORT)).expect("the port is free");
+    let socket = UdpSocket::bind(address(2, PORT)).expect("the port is free");
     std::thread::spawn(move || {
         let mut question = [0; 8];
         loop {
@@ -110,7 +110,7 @@ pub struct Asker {
 
 impl Asker {
     pub fn new() -> Self {
-        let socket = UdpSocket::bind(Guest::address(1, PORT)).expect("the port is free");
+        let socket = UdpSocket::bind(address(1, PORT)).expect("the port is free");
         socket.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a timeout");
         Self { socket, exchanges: 0 }
     }
@@ -128,7 +128,7 @@ impl Asker {
         let question = self.exchanges.to_le_bytes();
         let mut answer = [0; 16];
         let asked = now();
-        self.socket.send_to(&question, Guest::address(2, PORT)).ok()?;
+        self.socket.send_to(&question, address(2, PORT)).ok()?;
         // What is late is an answer to an earlier question.
         while answer[..8] != question {
             self.socket.recv_from(&mut answer).ok()?;

@@ -2,15 +2,14 @@
 //! by files in the folder that they share, which needs no wire.
 
 pub mod clock;
+pub mod config;
 pub mod merge;
 pub mod wire;
 
 use std::path::{Path, PathBuf};
 
 use crate::support::wait_for;
-
-/// How many guests there are.
-pub const HOSTS: usize = 2;
+pub use config::HOSTS;
 
 const SHARED: &str = "/shared";
 
@@ -29,11 +28,6 @@ impl Guest {
         assert_eq!(number("HOSTS"), Some(HOSTS), "this test is for {HOSTS} guests");
         let host = number("HOST").expect("a guest is told its number");
         Some(Self { host })
-    }
-
-    /// Where a port of a guest is on the wire.
-    pub fn address(host: usize, port: u16) -> String {
-        format!("10.9.0.{host}:{port}")
     }
 
     /// Waits for the other guest, at a place that is passed once.

@@ -35,7 +35,6 @@ for own in "10.9.0.$HOST:7401" 127.0.0.1:7401; do
   refused 2 "urandom" "$loch" serve --socket /tmp/open.sock --fabric verbs --listen "$own" \
     --cluster "$own,127.0.0.1:7402"
 done
-served=(nessie-server nessie-hybrid herd pilaf kv-direct)
 start_node "${served[@]}"
 meet up
 

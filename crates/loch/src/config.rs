@@ -398,6 +398,22 @@ impl NodeConfig {
             .map_err(|error| Error::config(path.display().to_string(), error.to_string()))
     }
 
+    /// Whether a node could have these tables: what [`Node::start`](crate::Node::start) says of them
+    /// first, on any machine. Of `cluster` only the number of nodes counts; no device, file or
+    /// address is looked at.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the table and what does not fit; [`Error::NoSuchEngine`].
+    ///
+    /// ```
+    /// let config = loch::NodeConfig::from_toml("memory = \"64KiB\"\n[[table]]\nindex_slots = 65536")?;
+    /// assert!(config.check_tables().is_err());
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    pub fn check_tables(&self) -> Result<(), Error> {
+        crate::plan::check_layout(self)
+    }
+
     /// The region file: the configured one, or the default of this user and name.
     pub fn region_path(&self) -> PathBuf {
         let default = || own_folder(MEMORY).join(format!("{}.region", self.name));

@@ -186,6 +186,13 @@ pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a node waits for another to do what it asked.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a node waits for connections to end before it answers that they have not yet, so that it
+/// can be asked for something else meanwhile.
+pub const FENCE_PATIENCE: Duration = Duration::from_millis(250);
+/// Pause before a node is asked again for connections that had not ended.
+pub const FENCE_PAUSE: Duration = Duration::from_millis(250);
+/// How long a node that stops waits for its clients' connections to end.
+pub const CLOSE_ENDING_MAX: Duration = Duration::from_secs(60);
 /// How long a node waits for another to let a connection in: memory that was never lent before is
 /// registered first, 100 ms a gigabyte.
 pub const ADMIT_TIMEOUT: Duration = Duration::from_secs(10);

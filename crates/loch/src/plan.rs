@@ -85,13 +85,7 @@ impl NodePlan {
             }
         };
         let node = position(&cluster, &socket)?;
-        let plan = Plan::new(Sizes {
-            node,
-            nodes: cluster.len(),
-            memory: config.memory,
-            sessions: config.sessions,
-            tables: &config.tables,
-        })?;
+        let plan = Plan::of_node(config, node, cluster.len(), &config.tables)?;
         Ok(Self {
             plan,
             workers,
@@ -109,24 +103,9 @@ impl NodePlan {
 impl NodePlan {
     fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
         let network = Network::new(config)?;
-        refuse_published(&config.tables)?;
-        // Over a network a second READ of the generation costs a round trip.
-        let checked = |table: &TableConfig| {
-            let checksums = Engine::of(table)?.id().has_nessie_layout();
-            Ok(TableConfig { checksums, ..table.clone() })
-        };
-        let tables: Vec<_> = match &config.tables[..] {
-            [] => vec![checked(&TableConfig::default())?],
-            tables => tables.iter().map(checked).collect::<Result<_, Error>>()?,
-        };
+        let tables = over_network(&config.tables)?;
         let workers = WorkerPlan::new(&config.workers, &tables)?;
-        let plan = Plan::new(Sizes {
-            node: network.node,
-            nodes: network.addresses.len(),
-            memory: config.memory,
-            sessions: config.sessions,
-            tables: &tables,
-        })?;
+        let plan = Plan::of_node(config, network.node, network.addresses.len(), &tables)?;
         Ok(Self {
             plan,
             workers,
@@ -139,8 +118,35 @@ impl NodePlan {
     }
 }
 
+/// Whether the tables of a configuration can be, and fit the memory: what [`NodePlan::new`] says of
+/// them, also of a fabric that this build does not have.
+///
+/// # Errors
+/// [`Error::Config`], [`Error::NoSuchEngine`].
+pub(crate) fn check_layout(config: &NodeConfig) -> Result<(), Error> {
+    let nodes = config.cluster.len().max(1);
+    let plan = match config.fabric {
+        FabricKind::Shm => Plan::of_node(config, 0, nodes, &config.tables)?,
+        FabricKind::Verbs => Plan::of_node(config, 0, nodes, &over_network(&config.tables)?)?,
+    };
+    plan.check_use()
+}
+
+/// The tables of a node whose memory is reached over a network.
+fn over_network(tables: &[TableConfig]) -> Result<Vec<TableConfig>, Error> {
+    refuse_published(tables)?;
+    // Over a network a second READ of the generation costs a round trip.
+    let checked = |table: &TableConfig| {
+        let checksums = Engine::of(table)?.id().has_nessie_layout();
+        Ok(TableConfig { checksums, ..table.clone() })
+    };
+    match tables {
+        [] => Ok(vec![checked(&TableConfig::default())?]),
+        tables => tables.iter().map(checked).collect(),
+    }
+}
+
 /// Over a network connections break, and only clients of Loch's own protocol begin operations again.
-#[cfg(feature = "verbs")]
 fn refuse_published(tables: &[TableConfig]) -> Result<(), Error> {
     match tables.iter().find(|table| table.protocol == TableProtocol::Published) {
         None => Ok(()),
@@ -204,6 +210,17 @@ struct Sizes<'a> {
 }
 
 impl Plan {
+    /// The plan of a node of so many, whose tables are these.
+    fn of_node(
+        config: &NodeConfig,
+        node: usize,
+        nodes: usize,
+        tables: &[TableConfig],
+    ) -> Result<Self, Error> {
+        let NodeConfig { memory, sessions, .. } = *config;
+        Self::new(Sizes { node, nodes, memory, sessions, tables })
+    }
+
     fn new(sizes: Sizes<'_>) -> Result<Self, Error> {
         if sizes.nodes > NODES_MAX {
             let problem = format!("it has {} nodes, it may have 1 to {NODES_MAX}", sizes.nodes);

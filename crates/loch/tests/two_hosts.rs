@@ -4,6 +4,8 @@
 
 #![cfg(feature = "verbs")]
 
+mod guest;
+
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use loch::{
-    ByteSize, Cluster, ConnectOptions, Error, FabricKind, Node, NodeConfig, PutOptions, Table,
-    TableConfig,
-};
+use loch::{Cluster, ConnectOptions, Error, Node, NodeConfig, PutOptions, Table};
 
 const SECRET: &str = "LOCH_TEST_SECRET";
 const RIGHT: &str = "the secret of both hosts";
@@ -26,34 +25,14 @@ fn host() -> usize {
 }
 
 fn socket() -> PathBuf {
-    format!("/tmp/loch-{}.sock", host()).into()
+    guest::socket(host())
 }
 
 fn config(secret: &str) -> NodeConfig {
     let file = Path::new("/tmp/loch.secret");
     std::fs::write(file, secret).unwrap();
     std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
-    NodeConfig {
-        name: format!("host{}", host()),
-        socket: socket(),
-        memory: ByteSize::new(32 << 20),
-        fabric: FabricKind::Verbs,
-        listen: Some(format!("10.9.0.{}:7400", host())),
-        cluster: (1..=2).map(|host| format!("10.9.0.{host}:7400").into()).collect(),
-        secret: Some(file.into()),
-        sessions: 8,
-        region: Some("/dev/shm/loch-test.region".into()),
-        tables: vec![
-            TableConfig { memory: Some(ByteSize::new(24 << 20)), ..TableConfig::default() },
-            TableConfig {
-                name: "hybrid".into(),
-                engine: "nessie-hybrid".into(),
-                sessions: Some(4),
-                ..TableConfig::default()
-            },
-        ],
-        ..NodeConfig::default()
-    }
+    guest::config(host(), file)
 }
 
 /// Not a test: a node, until it is killed.

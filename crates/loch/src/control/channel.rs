@@ -18,7 +18,7 @@ use super::credentials::Credentials;
 use super::{noise, tls};
 
 /// Version of the prefaces and of everything after them.
-pub(super) const PROTOCOL: u16 = 1;
+pub(super) const PROTOCOL: u16 = 2;
 
 const MAGIC: &[u8; 4] = b"LOCH";
 const PREFACE_BYTES: usize = 8;

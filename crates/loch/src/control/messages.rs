@@ -4,7 +4,7 @@
 //! dialer     hello     living …   connect     fence …   inspect     ping   …
 //! acceptor    welcome        done    connected      done   inspected   pong
 //! ```
-//! The dialer speaks for its clients: it asks, the acceptor answers each request once and in order.
+//! To `living` and `fence` the acceptor may answer `later`, and is then asked again. The dialer speaks for its clients: it asks, the acceptor answers each request once and in order.
 //! To anything the acceptor can answer `refused`.
 
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,8 @@ pub(super) enum Told {
     Welcome(Hello),
     /// It is done: what was to be ended has ended.
     Done {},
+    /// What was to be ended is about to end, and has not yet: ask again.
+    Later {},
     /// It is let in.
     Connected { answer: Value },
     /// They have this.

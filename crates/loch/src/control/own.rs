@@ -1,29 +1,38 @@
 //! The worker for the node itself: lets in its own clients, and fences them.
 
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
+use super::gate::{Ended, OWN_LINK, Speaker};
 use super::{Hub, Job};
+use crate::limits::FENCE_PAUSE;
 use crate::wire::Reply;
 
 /// Works until it is told to stop.
 pub(super) fn serve(hub: &Hub, jobs: &Receiver<Job>) {
     let own = hub.roster.own();
-    for job in jobs {
-        match job {
-            Job::Stop => return,
-            Job::Look => (),
-            Job::Inspect { table, reply } => {
+    let speaker = Speaker { home: own as u16, link: OWN_LINK };
+    let mut pause = Duration::MAX;
+    loop {
+        match jobs.recv_timeout(pause) {
+            Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
+            Ok(Job::Inspect { table, reply }) => {
                 reply(hub.told_of(table).map_or_else(Reply::Refused, Reply::Inspected));
             }
-            Job::Connect { caller, ask, reply } => {
-                let admitted = hub
-                    .touch(own, caller)
-                    .and_then(|()| hub.registry.admit(own as u16, caller, &ask));
+            Ok(Job::Connect { caller, ask, reply }) => {
+                let admitted =
+                    hub.touch(own, caller).and_then(|()| hub.registry.admit(speaker, caller, &ask));
                 reply(admitted.map_or_else(Reply::Refused, |answer| Reply::Connected { answer }));
             }
         }
         let owed = hub.owed(own);
-        hub.registry.fence(own as u16, &owed);
-        hub.settle(|fences| fences.fenced(own, &owed));
+        pause = match hub.registry.fence(speaker, &owed) {
+            Ended::All => {
+                hub.settle(|fences| fences.fenced(own, &owed));
+                Duration::MAX
+            }
+            Ended::NotYet | Ended::Superseded => FENCE_PAUSE,
+        };
     }
 }

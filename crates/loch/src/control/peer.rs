@@ -3,11 +3,11 @@
 //! # Invariants
 //! 1. One thing is asked at a time, so what is asked first is done first: a client is never fenced
 //!    before a connection of it that was asked for earlier.
-//! 2. The first thing that is said on a link, after who speaks, is who lives.
+//! 2. The first thing that is said on a link, after who speaks, is who lives. While the node has not
+//!    ended all others, it is asked for other things too, and told again who lives.
 //! 3. A link that cannot be made, or breaks, settles nothing, whatever the reason: `fences.rs`,
 //!    invariant 2.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::link::{Link, host_of, resolve};
 use super::messages::{Ask, Hello, Told};
 use super::{Hub, Job};
 use crate::limits::{
-    ADMIT_TIMEOUT, ASK_TIMEOUT, AWAY_MAX, CALLERS_MAX, DIAL_TIMEOUT, HOME_SILENCE_MAX,
+    ADMIT_TIMEOUT, ASK_TIMEOUT, AWAY_MAX, CALLERS_MAX, DIAL_TIMEOUT, FENCE_PAUSE, HOME_SILENCE_MAX,
     PING_INTERVAL, REDIAL_PAUSE, REDIAL_PAUSE_MAX,
 };
 use crate::node::courier::Caller;
@@ -34,19 +34,25 @@ pub(super) struct Peer {
     pause: Duration,
     /// Since when there is no link, until it was said what that holds up.
     away: Option<Instant>,
+    /// Whether the node has ended the connections of all clients that do not live.
+    is_reconciled: bool,
+    /// When to ask again for connections to be ended: they had not ended.
+    again: Option<Instant>,
 }
 
 impl Peer {
     /// A worker that dials at once.
     pub fn new(hub: Arc<Hub>, node: usize) -> Self {
-        let now = Instant::now();
-        Self { hub, node, link: None, due: now, pause: REDIAL_PAUSE, away: Some(now) }
+        let (due, pause) = (Instant::now(), REDIAL_PAUSE);
+        let away = Some(due);
+        Self { hub, node, link: None, due, pause, away, is_reconciled: false, again: None }
     }
 
     /// Works until it is told to stop.
     pub fn run(mut self, jobs: &Receiver<Job>) {
         loop {
-            let job = jobs.recv_timeout(self.due.saturating_duration_since(Instant::now()));
+            let next = self.again.map_or(self.due, |again| again.min(self.due));
+            let job = jobs.recv_timeout(next.saturating_duration_since(Instant::now()));
             if self.link.is_none() && self.due <= Instant::now() {
                 self.dial();
             }
@@ -59,7 +65,10 @@ impl Peer {
                 Ok(Job::Inspect { table, reply }) => reply(self.inspect(table)),
                 Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
             }
-            self.fence();
+            if self.link.is_some() && self.again.is_none_or(|again| again <= Instant::now()) {
+                self.again = None;
+                self.fence();
+            }
             if self.link.is_some() && self.due <= Instant::now() {
                 self.ping();
             }
@@ -98,8 +107,8 @@ impl Peer {
         }
     }
 
-    fn try_dial(&self) -> Result<Link, LinkError> {
-        let (hub, node) = (&self.hub, self.node);
+    fn try_dial(&mut self) -> Result<Link, LinkError> {
+        let (hub, node) = (self.hub.clone(), self.node);
         let deadline = Instant::now() + DIAL_TIMEOUT;
         let address = hub.roster.address(node);
         let at = resolve(address)?;
@@ -116,6 +125,15 @@ impl Peer {
         };
         hub.roster.check(&welcome, Some(node))?;
         hub.settle(|fences| fences.met(node, welcome.process))?;
+        self.reconcile(&mut link)?;
+        hub.roster.met(node, &welcome);
+        hub.look_around();
+        Ok(link)
+    }
+
+    /// Tells who lives, and with it that all others are to be ended.
+    fn reconcile(&mut self, link: &mut Link) -> Result<(), LinkError> {
+        let hub = &self.hub;
         let living = hub.living();
         let callers: Vec<Caller> = living.iter().copied().collect();
         // At least one message, though nobody lives.
@@ -123,21 +141,24 @@ impl Peer {
         loop {
             let callers = chunks.next().unwrap_or_default().to_vec();
             let last = chunks.peek().is_none();
-            done(link.ask(&Ask::Living { callers, last }, ASK_TIMEOUT)?)?;
+            self.is_reconciled = done(&link.ask(&Ask::Living { callers, last }, ASK_TIMEOUT)?)?;
             if last {
                 break;
             }
         }
-        hub.settle(|fences| fences.reconciled(node, &living));
-        hub.roster.met(node, &welcome);
-        hub.look_around();
-        Ok(link)
+        if self.is_reconciled {
+            hub.settle(|fences| fences.reconciled(self.node, &living));
+        } else {
+            self.again = Some(Instant::now() + FENCE_PAUSE);
+        }
+        Ok(())
     }
 
     fn lose(&mut self, why: LinkError) {
         if self.link.take().is_some() {
             self.away = Some(Instant::now());
         }
+        self.again = None;
         self.hub.roster.lost(self.node, why);
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(REDIAL_PAUSE_MAX);
@@ -189,7 +210,15 @@ impl Peer {
 
     /// Has fenced whoever is to be.
     fn fence(&mut self) {
-        loop {
+        if !self.is_reconciled
+            && let Some(mut link) = self.link.take()
+        {
+            match self.reconcile(&mut link) {
+                Ok(()) => self.link = Some(link),
+                Err(why) => return self.lose(why),
+            }
+        }
+        while self.is_reconciled {
             let mut callers = self.hub.owed(self.node);
             callers.truncate(CALLERS_MAX);
             if callers.is_empty() {
@@ -199,8 +228,12 @@ impl Peer {
             let Some(told) = self.ask(&fence, ASK_TIMEOUT) else {
                 return;
             };
-            match done(told) {
-                Ok(()) => self.hub.settle(|fences| fences.fenced(self.node, &callers)),
+            match done(&told) {
+                Ok(true) => self.hub.settle(|fences| fences.fenced(self.node, &callers)),
+                Ok(false) => {
+                    self.again = Some(Instant::now() + FENCE_PAUSE);
+                    return;
+                }
                 Err(why) => return self.lose(why),
             }
         }
@@ -225,16 +258,18 @@ impl Peer {
         let inbound = self.hub.inbound(self.node);
         let silent = inbound.last_heard.is_some_and(|at| at.elapsed() > HOME_SILENCE_MAX);
         if silent && self.hub.registry.count(self.node as u16) > 0 {
-            let ended = self.hub.registry.retain(self.node as u16, &HashSet::new());
+            let ended = self.hub.registry.forget(self.node as u16);
             tracing::warn!(node = self.node, ended, "ended connections of a silent node's clients");
         }
     }
 }
 
-fn done(told: Told) -> Result<(), LinkError> {
+/// Whether what was to be ended has ended.
+fn done(told: &Told) -> Result<bool, LinkError> {
     match told {
-        Told::Done {} => Ok(()),
-        other => Err(out_of_turn(&other)),
+        Told::Done {} => Ok(true),
+        Told::Later {} => Ok(false),
+        other => Err(out_of_turn(other)),
     }
 }
 

@@ -1,9 +1,10 @@
 //! The control port: takes links from other nodes, and does what they ask.
 //!
 //! # Invariants
-//! 1. What a node asks is done under the lock of that node, and only on its newest link: when it
-//!    has said on that who lives, nothing that it asked before is done afterwards.
-//! 2. What was asked is done before it is answered: who is told `done` to a fence may count on it.
+//! 1. What a node asks is done only on its newest link: when it has said on that who lives, nothing
+//!    that it asked before is done afterwards. The registry sees to it ([`super::gate`], invariant 5).
+//! 2. What was asked is done before it is answered: who is told `done` to a fence may count on it. If
+//!    that lasts the answer is `later`: no lock is held meanwhile, and no other request waits.
 //! 3. Nobody can have a line logged as often as he likes ([`Seldom`]).
 
 use std::collections::{HashMap, HashSet};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::Hub;
 use super::channel::LinkError;
+use super::gate::{Ended, Speaker};
 use super::handshakes::Entry;
 use super::link::{Link, host_of};
 use super::messages::{Ask, Hello, Told};
@@ -34,12 +36,8 @@ pub(super) struct Port {
 /// What is known of the links from one node.
 #[derive(Default)]
 pub(super) struct Inbound {
-    /// Its newest link.
-    link: u64,
     /// When it last said something.
     pub last_heard: Option<Instant>,
-    /// Those that live, as far as it has told.
-    living: HashSet<Caller>,
 }
 
 /// The links there are.
@@ -221,10 +219,9 @@ impl Visit<'_> {
         match checked {
             Ok(home) => {
                 self.hub.handshakes.prove(self.number, home, self.from);
-                let mut inbound = self.hub.inbound(home);
-                self.doors.close(inbound.link);
-                (inbound.link, inbound.living) = (self.number, HashSet::new());
-                drop(inbound);
+                // The threads of two links may come here in any order.
+                let before = self.hub.registry.hear(self.speaker(home));
+                self.doors.close(before.ok_or(LinkError::Closed)?);
                 link.send(&Told::Welcome(roster.hello()), deadline)?;
                 Ok((link, home))
             }
@@ -256,46 +253,48 @@ impl Visit<'_> {
         Ok(home)
     }
 
+    fn speaker(&self, home: usize) -> Speaker {
+        Speaker { home: home as u16, link: self.number }
+    }
+
     fn serve(&self, link: &mut Link, home: usize) -> LinkError {
+        // Those that live, as far as it has told on this link.
+        let mut living = HashSet::new();
         loop {
             let ask = match link.receive(Instant::now() + LINK_SILENCE_MAX) {
                 Ok(ask) => ask,
                 Err(error) => return error,
             };
-            let mut inbound = self.hub.inbound(home);
-            if inbound.link != self.number {
+            self.hub.inbound(home).last_heard = Some(Instant::now());
+            let Some(told) = self.answer(ask, home, &mut living) else {
                 return LinkError::Closed;
-            }
-            inbound.last_heard = Some(Instant::now());
-            let told = self.answer(ask, home, &mut inbound);
-            drop(inbound);
+            };
             if let Err(error) = link.send(&told, Instant::now() + ASK_TIMEOUT) {
                 return error;
             }
         }
     }
 
-    fn answer(&self, ask: Ask, home: usize, inbound: &mut Inbound) -> Told {
-        let (registry, node) = (&self.hub.registry, home as u16);
-        match ask {
+    /// Nothing if the node speaks over another link now.
+    fn answer(&self, ask: Ask, home: usize, living: &mut HashSet<Caller>) -> Option<Told> {
+        let (registry, speaker) = (&self.hub.registry, self.speaker(home));
+        let told = match ask {
             Ask::Hello(_) => Told::Refused(Refused::new(Code::Order, "hello comes once")),
             Ask::Living { callers, last } => {
-                if inbound.living.len() + callers.len() > LIVING_MAX {
-                    return Told::Refused(Refused::new(Code::Other, "so many cannot live"));
+                if living.len() + callers.len() > LIVING_MAX {
+                    return Some(Told::Refused(Refused::new(Code::Other, "so many cannot live")));
                 }
-                inbound.living.extend(callers);
-                if last {
-                    let living = std::mem::take(&mut inbound.living);
-                    let ended = registry.retain(node, &living);
-                    tracing::debug!(home, living = living.len(), ended, "a node said who lives");
+                living.extend(callers);
+                if !last {
+                    return Some(Told::Done {});
                 }
-                Told::Done {}
+                let living = std::mem::take(living);
+                let ended = registry.retain(speaker, &living);
+                tracing::debug!(home, living = living.len(), ?ended, "a node said who lives");
+                return told_of(ended);
             }
-            Ask::Fence { callers } => {
-                registry.fence(node, &callers);
-                Told::Done {}
-            }
-            Ask::Connect { caller, connect } => match registry.admit(node, caller, &connect) {
+            Ask::Fence { callers } => return told_of(registry.fence(speaker, &callers)),
+            Ask::Connect { caller, connect } => match registry.admit(speaker, caller, &connect) {
                 Ok(answer) => Told::Connected { answer },
                 Err(refused) => Told::Refused(refused),
             },
@@ -306,6 +305,15 @@ impl Visit<'_> {
                 self.hub.roster.count_sessions(home, sessions_taken);
                 Told::Pong { sessions_taken: self.hub.roster.sessions_taken() }
             }
-        }
+        };
+        Some(told)
+    }
+}
+
+fn told_of(ended: Ended) -> Option<Told> {
+    match ended {
+        Ended::All => Some(Told::Done {}),
+        Ended::NotYet => Some(Told::Later {}),
+        Ended::Superseded => None,
     }
 }

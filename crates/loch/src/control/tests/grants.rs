@@ -9,7 +9,7 @@ use loch_fabric::verbs::{Access, Grant};
 
 use super::rig::{Book, member_with};
 use crate::TableConfig;
-use crate::control::gate::{Registry, grants};
+use crate::control::gate::{Ended, Registry, Speaker, grants};
 use crate::memory::{Member, Parts};
 use crate::node::courier::Caller;
 use crate::node::sessions::Opened;
@@ -123,6 +123,8 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
     for engine in ["nessie-server", "nessie-hybrid", "pilaf", "herd", "kv-direct"] {
         let own = member(engine);
         let registry = Registry::new(own.clone(), Arc::new(Book::default()));
+        let home = Speaker { home: HOME, link: 1 };
+        assert_eq!(registry.hear(home), Some(0));
         let secret = Some(SessionSecret([3, 5]));
         let known = Some(Secret::new([3, 5]));
         let connect = |caller, unreliable, secret| {
@@ -136,7 +138,7 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
                 unreliable,
                 offer: "offer".into(),
             };
-            registry.admit(HOME, caller, &ask).map_err(|refused| refused.code)
+            registry.admit(home, caller, &ask).map_err(|refused| refused.code)
         };
         let holder = |slot| registry.holder(0, HOME, slot);
         let session = |incarnation| Caller::Session(Opened { slot: SLOT, incarnation });
@@ -154,12 +156,12 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
         connect(Caller::Reader { visit: 1, endpoint: 1 }, false, None).unwrap();
         assert_eq!(holder(SLOT + 1), None);
         // It was fenced, and the next one is in before the fence is asked for again.
-        registry.fence(HOME, &[session(7)]);
+        assert_eq!(registry.fence(home, &[session(7)]), Ended::All);
         assert_eq!(holder(SLOT), None, "{engine}: a fenced session is served");
         connect(session(9), false, secret).unwrap();
-        registry.fence(HOME, &[session(7)]);
+        assert_eq!(registry.fence(home, &[session(7)]), Ended::All);
         assert_eq!(holder(SLOT), Some(Holder::new(9, known)), "{engine}");
-        registry.retain(HOME, &HashSet::new());
+        assert_eq!(registry.retain(home, &HashSet::new()), Ended::All);
         assert_eq!(holder(SLOT), None, "{engine}");
     }
 }

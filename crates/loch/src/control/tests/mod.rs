@@ -1,6 +1,7 @@
 //! The control plane on loopback TCP, with a gate that stands for the device.
 
 mod certificates;
+mod endings;
 mod grants;
 mod hubs;
 mod links;

@@ -1,7 +1,7 @@
 //! A cluster of control planes in one process.
 
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use loch_fabric::shm::Region;
@@ -25,6 +25,22 @@ pub const GONE: Process = Process { pid: u32::MAX >> 2, started: 1 };
 pub struct Book {
     lines: Arc<Mutex<Vec<String>>>,
     inside: Arc<Mutex<Vec<Guest>>>,
+    slow: Arc<Slow>,
+}
+
+/// For which connections the device takes its time.
+#[derive(Default)]
+struct Slow {
+    lines: Mutex<Vec<String>>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn pass(&self, line: &str) {
+        let lines = self.lines.lock().unwrap();
+        let is_slow = |lines: &mut Vec<String>| lines.iter().any(|slow| slow == line);
+        drop(self.changed.wait_while(lines, is_slow).unwrap());
+    }
 }
 
 /// An offer, and what was granted to who made it.
@@ -40,6 +56,7 @@ impl Gate for Book {
         if offer == "broken" {
             return Err("no such queue pair".into());
         }
+        self.slow.pass(&format!("in {offer}"));
         self.lines.lock().unwrap().push(format!("in {offer}"));
         self.inside.lock().unwrap().push((offer.clone(), grants.to_vec()));
         let inside = Inside { book: self.clone(), offer: offer.clone() };
@@ -49,12 +66,24 @@ impl Gate for Book {
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        self.book.slow.pass(&format!("out {}", self.offer));
         self.book.lines.lock().unwrap().push(format!("out {}", self.offer));
         self.book.inside.lock().unwrap().retain(|(offer, _)| *offer != self.offer);
     }
 }
 
 impl Book {
+    /// From now on the device does not come to an end with what would be written down so.
+    pub fn hold(&self, line: &str) {
+        self.slow.lines.lock().unwrap().push(line.into());
+    }
+
+    /// It does again, with everything.
+    pub fn release(&self) {
+        self.slow.lines.lock().unwrap().clear();
+        self.slow.changed.notify_all();
+    }
+
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs a command, and fails if it leaves a file in shared memory behind, whatever its name.
+#
+#   scripts/own-shm.sh COMMAND [ARG…]
+#
+# The command has a /dev/shm of its own, where it can be: as root, or as a user who may make
+# namespaces. So no file of anybody else is there, and none of the command's is anywhere else. Where
+# it cannot be, only files are looked for that are new in everybody's /dev/shm, are this user's and
+# have one of Loch's names; LOCH_OWN_SHM=no asks for that.
+set -euo pipefail
+
+say() { echo "own-shm: $*" >&2; }
+
+# Files and folders with names that begin so.
+in_shm() { # [PREFIX]
+  find /dev/shm -mindepth 1 -path "/dev/shm/${1:-}*" "${@:2}" 2>/dev/null | sort
+}
+
+# Runs the command, and fails as it does, or if something is left that was not there before.
+watch() { # FIND_ARG… -- COMMAND…
+  local looked=() before left status=0
+  while [ "$1" != -- ]; do
+    looked+=("$1")
+    shift
+  done
+  before=$(in_shm "${looked[@]}")
+  "${@:2}" || status=$?
+  left=$(comm -13 <(echo "$before") <(in_shm "${looked[@]}"))
+  if [ -n "$left" ]; then
+    printf 'left in shared memory:\n%s\n' "$left"
+    [ "$status" -ne 0 ] || status=1
+  fi
+  return "$status"
+}
+
+if [ $# -eq 0 ]; then
+  sed -n 's/^# \{0,1\}//; 2,10p' "$0" >&2
+  exit 2
+fi
+case ${LOCH_OWN_SHM:-try} in
+  inside)
+    mount -t tmpfs -o mode=1777,nosuid,nodev loch-test /dev/shm
+    # A user other than root has the rights to that in a namespace; the command has none of them.
+    drop=()
+    [ "$(id -u)" -eq 0 ] || drop=(setpriv --inh-caps=-all --ambient-caps=-all)
+    watch "" -- env -u LOCH_OWN_SHM "${drop[@]}" "$@"
+    ;;
+  no)
+    watch loch -user "$(id -u)" -- "$@"
+    ;;
+  try)
+    own=(unshare --mount)
+    [ "$(id -u)" -eq 0 ] || own=(unshare --user --map-current-user --keep-caps --mount)
+    if "${own[@]}" mount -t tmpfs loch-test /dev/shm 2>/dev/null; then
+      exec env LOCH_OWN_SHM=inside "${own[@]}" "$0" "$@"
+    fi
+    say "there cannot be a /dev/shm of its own here: only files with Loch's names are looked for"
+    exec env LOCH_OWN_SHM=no "$0" "$@"
+    ;;
+  *)
+    say "LOCH_OWN_SHM is '$LOCH_OWN_SHM', it may be 'no'"
+    exit 2
+    ;;
+esac

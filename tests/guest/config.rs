@@ -1,0 +1,25 @@
+//! What the node of a guest is told. A test of its own plans it on every machine (`plans.rs`), since
+//! guests run a while after a change that does not fit.
+
+use std::path::Path;
+
+/// How many guests there are.
+pub const HOSTS: usize = 2;
+
+/// The TCP port of the nodes.
+pub const CONTROL_PORT: u16 = 7400;
+
+/// The configuration of host `host`'s node, with a secret in this file, and logs in this folder.
+pub fn configuration(host: usize, secret: &Path, log: &Path) -> String {
+    let addresses: Vec<String> = (1..=HOSTS).map(|host| address(host, CONTROL_PORT)).collect();
+    let own = format!(
+        "listen = {:?}\ncluster = {addresses:?}\nsecret = {secret:?}\n",
+        addresses[host - 1]
+    );
+    [&own, include_str!("node.toml")].concat().replace("LOG", log.to_str().expect("text"))
+}
+
+/// Where a port of a guest is on the wire.
+pub fn address(host: usize, port: u16) -> String {
+    format!("10.9.0.{host}:{port}")
+}
