@@ -200,7 +200,7 @@ async fn operate(
 ) {
     let key = random.borrow_mut().random_range(0..setting.keys);
     let is_number = key < setting.numbers;
-    let ask = pick(key, is_number, setting.deletes, notes, &mut random.borrow_mut());
+    let ask = pick(key, is_number, setting, notes, &mut random.borrow_mut());
     let called = notes.world.now_ns();
     let at = notes.operations.borrow().len();
     let unknown = Operation {
@@ -238,10 +238,17 @@ async fn operate(
     reconnect(client.fabric()).await;
 }
 
-fn pick(key: u64, is_number: bool, deletes: u32, notes: &Notes, random: &mut ChaCha8Rng) -> Ask {
+fn pick(
+    key: u64,
+    is_number: bool,
+    setting: &Setting,
+    notes: &Notes,
+    random: &mut ChaCha8Rng,
+) -> Ask {
     let value = notes.next_value();
     match random.random_range(0..16) {
-        picked if picked < deletes => Ask::Delete,
+        picked if picked < setting.deletes => Ask::Delete,
+        picked if picked >= 16 - setting.puts => Ask::Put(value),
         5 | 6 => Ask::Put(value),
         7 | 8 => Ask::PutIfAbsent(value),
         9 => match notes.versions.borrow().get(&key) {

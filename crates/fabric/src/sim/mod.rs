@@ -36,4 +36,4 @@ pub use endpoint::SimEndpoint;
 pub use faults::Faults;
 pub use profile::Profile;
 pub use verb::ProcessId;
-pub use world::World;
+pub use world::{Change, How, World};

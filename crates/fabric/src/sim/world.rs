@@ -6,6 +6,9 @@
 //! 2. Time never goes back, and of two events of one moment the one that was entered first is first.
 //! 3. A dead process changes nothing any more, but what it posted may still be executed until it is
 //!    fenced ([`World::fence`]), as a network card goes on after a process was killed.
+//! 4. A process that is stopped ([`Faults::stops`]) keeps its turn: the agenda goes on inside the call
+//!    by which it accessed memory. So stops are nested, and one that was stopped earlier than another
+//!    goes on later. Nothing of the simulation is borrowed meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -19,12 +22,12 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::card::{Card, CardId, Step};
-use super::memory::Memory;
+use super::memory::{Memory, pieces};
 use super::nic::Nic;
 use super::process::{Logic, Process, Rung, Slices};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Verbs};
 use super::{Faults, Profile, SimEndpoint};
-use crate::{FabricError, RegionId};
+use crate::{FabricError, RegionId, RemoteAddr};
 
 /// A cluster in virtual time.
 ///
@@ -67,7 +70,17 @@ pub(super) struct Inner {
     pub cards: RefCell<Vec<Card>>,
     rung: Arc<Rung>,
     events: Cell<u64>,
+    /// Processes that are stopped in their turns.
+    stopped: Cell<u32>,
+    between: RefCell<Option<Rc<dyn Fn() -> bool>>>,
+    pub watch: RefCell<Option<Watch>>,
 }
+
+/// What is told of every change of memory: see [`World::watch`].
+pub(super) type Watch = Rc<dyn Fn(Change)>;
+
+/// More processes than this are not stopped in their turns at a time: each takes of the stack.
+const STOPPED_MAX: u32 = 6;
 
 /// A node: memory and a network card.
 pub(super) struct Node {
@@ -125,6 +138,9 @@ impl World {
             cards: RefCell::default(),
             rung: Arc::default(),
             events: Cell::new(0),
+            stopped: Cell::new(0),
+            between: RefCell::default(),
+            watch: RefCell::default(),
         }))
     }
 
@@ -153,6 +169,25 @@ impl World {
     /// Lets a process die and stand still where [`Faults`] say so.
     pub fn make_mortal(&self, process: ProcessId) {
         self.0.process(process).mortal = true;
+        self.make_restless(process);
+    }
+
+    /// Lets a process stand still where [`Faults`] say so.
+    pub fn make_restless(&self, process: ProcessId) {
+        self.0.process(process).restless = true;
+    }
+
+    /// What is called after each event while a process is stopped in its turn ([`Faults::stops`]),
+    /// because whoever calls [`World::step`] waits for that turn. It polls nothing and does not call
+    /// `step`. When it returns `false` the stopped go on at once.
+    pub fn while_stopped(&self, between: impl Fn() -> bool + 'static) {
+        *self.0.between.borrow_mut() = Some(Rc::new(between));
+    }
+
+    /// What is told of every change of memory by a process just after it, one word of it at a time:
+    /// for invariants about who may change what. It changes nothing.
+    pub fn watch(&self, watch: impl Fn(Change) + 'static) {
+        *self.0.watch.borrow_mut() = Some(Rc::new(watch));
     }
 
     /// Lets the processes of a node share its `cores` with each other and with `hogs` more that
@@ -205,7 +240,7 @@ impl World {
     /// Whether a process's program ran to its end.
     pub fn has_ended(&self, process: ProcessId) -> bool {
         let process = self.0.process(process);
-        process.alive && process.task.is_none()
+        process.alive && process.task.is_none() && !process.running
     }
 
     /// Whether a process was not killed.
@@ -315,24 +350,7 @@ impl World {
 
     /// Lets the next thing happen; whether there was one.
     pub fn step(&self) -> bool {
-        let Some(Reverse((ns, _, event))) = self.0.agenda.borrow_mut().pop() else {
-            return false;
-        };
-        self.0.now_ns.set(ns);
-        self.0.events.set(self.0.events.get() + 1);
-        match event {
-            Event::Run(process) => self.0.run(process),
-            Event::Leave(verb) => self.0.leave(verb),
-            Event::Arrive(verb) => self.0.arrive(verb),
-            Event::Execute(verb) => self.0.execute(verb),
-            Event::Complete(verb) => self.0.complete(verb),
-            Event::GiveUp(verb) => self.0.give_up(verb),
-            Event::Store(process, id) => self.0.store_piece(process, id),
-            Event::Deliver(id) => self.0.deliver(id),
-            Event::Card(card, step) => self.0.card_step(card, step),
-        }
-        self.0.answer_bells();
-        true
+        self.0.step()
     }
 }
 
@@ -347,9 +365,39 @@ impl World {
     /// Ends the simulation: drops every program. A world whose processes still run is never freed
     /// otherwise, because they hold it.
     pub fn end(self) {
+        (*self.0.between.borrow_mut(), *self.0.watch.borrow_mut()) = (None, None);
         let count = self.0.processes.borrow().len() as u32;
         (0..count).for_each(|process| self.kill(ProcessId(process)));
     }
+}
+
+/// A change of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    /// By whom.
+    pub by: ProcessId,
+    /// The first byte.
+    pub at: RemoteAddr,
+    /// Bytes, all in one word.
+    pub len: usize,
+    /// By what.
+    pub how: How,
+}
+
+/// By what memory is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// A store of a processor.
+    Store,
+    /// A WRITE, or a part of it.
+    Write,
+    /// An atomic that made one word of another.
+    Atomic {
+        /// The word before.
+        from: u64,
+        /// The word after.
+        to: u64,
+    },
 }
 
 /// The lower of two first.
@@ -374,6 +422,27 @@ impl Inner {
 
     pub fn process(&self, process: ProcessId) -> std::cell::RefMut<'_, Process> {
         std::cell::RefMut::map(self.processes.borrow_mut(), |all| &mut all[process.0 as usize])
+    }
+
+    pub fn step(&self) -> bool {
+        let Some(Reverse((ns, _, event))) = self.agenda.borrow_mut().pop() else {
+            return false;
+        };
+        self.now_ns.set(ns);
+        self.events.set(self.events.get() + 1);
+        match event {
+            Event::Run(process) => self.run(process),
+            Event::Leave(verb) => self.leave(verb),
+            Event::Arrive(verb) => self.arrive(verb),
+            Event::Execute(verb) => self.execute(verb),
+            Event::Complete(verb) => self.complete(verb),
+            Event::GiveUp(verb) => self.give_up(verb),
+            Event::Store(process, id) => self.store_piece(process, id),
+            Event::Deliver(id) => self.deliver(id),
+            Event::Card(card, step) => self.card_step(card, step),
+        }
+        self.answer_bells();
+        true
     }
 
     /// Whether something that happens with this rate happens now.
@@ -430,20 +499,77 @@ impl Inner {
             Some(Logic { bell, .. }) => (0, Some(bell.clone())),
             None => (self.profile.resume_ns, None),
         };
-        process.spent_ns = resume_ns;
+        (process.spent_ns, process.running) = (resume_ns, true);
         drop(process);
         let mut context = Context::from_waker(bell.as_ref().unwrap_or(Waker::noop()));
         let ended = task.as_mut().poll(&mut context).is_ready();
+        // It may have been stopped in its turn.
+        let now = self.now_ns.get();
         let mut process = self.process(id);
+        process.running = false;
+        let stopped = std::mem::take(&mut process.stopped);
         process.cpu_ns += process.spent_ns;
         process.busy_until_ns = process.busy_until_ns.max(now + process.spent_ns);
         process.spent_ns = 0;
         // A turn that was asked for in the middle of this one comes after it.
         if process.alive && !ended {
             process.task = Some(task);
+            drop(process);
+            if stopped {
+                self.wake(id, now);
+            }
         } else {
             drop(process);
             drop(task);
+        }
+    }
+
+    /// Whether a fault stops the process here, between two accesses of memory. If so, returns when it
+    /// goes on, or is dead.
+    pub fn stop(&self, id: ProcessId) {
+        let Faults { stops, stop_ns, .. } = *self.faults.borrow();
+        if stops == 0.0 || self.stopped.get() == STOPPED_MAX {
+            return;
+        }
+        let Process { restless, alive, running, .. } = *self.process(id);
+        if !restless || !alive || !running || !self.happens(stops) {
+            return;
+        }
+        let mut process = self.process(id);
+        let until = self.now_ns.get() + process.spent_ns + stop_ns / 2 + self.up_to(stop_ns * 3 / 2);
+        process.cpu_ns += process.spent_ns;
+        (process.spent_ns, process.stopped) = (0, true);
+        process.busy_until_ns = process.busy_until_ns.max(until);
+        drop(process);
+        self.stopped.set(self.stopped.get() + 1);
+        let between = self.between.borrow().clone();
+        let is_due = || self.agenda.borrow().peek().is_some_and(|Reverse(next)| next.0 < until);
+        let mut goes_on = true;
+        while goes_on && self.process(id).alive && is_due() {
+            self.step();
+            goes_on = between.as_ref().is_none_or(|between| between());
+        }
+        if goes_on && self.process(id).alive {
+            self.now_ns.set(self.now_ns.get().max(until));
+        }
+        self.stopped.set(self.stopped.get() - 1);
+    }
+
+    /// Tells of a change of memory.
+    pub fn changed(&self, by: ProcessId, at: RemoteAddr, len: usize, how: How) {
+        let watch = self.watch.borrow().clone();
+        if let Some(watch) = watch {
+            watch(Change { by, at, len, how });
+        }
+    }
+
+    /// Writes bytes to memory, and tells of it word by word.
+    pub fn change(&self, by: ProcessId, at: RemoteAddr, bytes: &[u8], how: How) {
+        self.memory(at.region()).write(at.offset(), bytes);
+        if self.watch.borrow().is_some() {
+            for (offset, piece) in pieces(at.offset(), bytes.len()) {
+                self.changed(by, RemoteAddr::new(at.region(), offset), piece.len(), how);
+            }
         }
     }
 
@@ -472,11 +598,11 @@ impl Inner {
     /// Whether a fault kills the process here, or lets it stand still.
     pub fn tempt(&self, id: ProcessId) {
         let Faults { deaths, pauses, pause_ns, .. } = *self.faults.borrow();
-        let Process { mortal, alive, .. } = *self.process(id);
-        if !mortal || !alive {
+        let Process { mortal, restless, alive, .. } = *self.process(id);
+        if !restless || !alive {
             return;
         }
-        if self.happens(deaths) {
+        if mortal && self.happens(deaths) {
             self.die(id);
             self.died.borrow_mut().push(id);
         } else if self.happens(pauses) {
@@ -490,7 +616,7 @@ impl Inner {
     fn store_piece(&self, id: ProcessId, piece: u64) {
         let store = self.process(id).stores.take(piece);
         if let Some(store) = store {
-            self.memory(store.at.region()).write(store.at.offset(), store.bytes());
+            self.change(id, store.at, store.bytes(), How::Store);
         }
     }
 
