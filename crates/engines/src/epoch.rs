@@ -20,9 +20,10 @@
 //!    an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
 //!    still on its way must not land in memory that was cut anew, nor a CAS find its entry reused.
 //!    A session that stops in the middle of that goes on announcing until it is used again.
-//! 4. A word in a session's cache carries the epoch in which it was last seen in its slot, and is
-//!    not used when the session's epoch is two or more beyond it. So *two* grace periods in a row
-//!    outlast every cached word too.
+//! 4. A word in a session's cache carries the epoch that the session announced when the word was
+//!    last seen in its slot, which is not newer than that of the operation that saw it: another lane
+//!    may have begun in a newer one meanwhile. The word is not used when the session's epoch is two
+//!    or more beyond it. So *two* grace periods in a row outlast every cached word too.
 
 use std::cell::Cell;
 
@@ -101,6 +102,13 @@ impl Session {
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.current.get().0
+    }
+
+    /// The epoch that this session announces: that of the oldest operation under way.
+    #[inline]
+    pub fn announced(&self) -> u64 {
+        let (draining, old) = self.draining.get();
+        if old > 0 { draining } else { self.epoch() }
     }
 
     /// Begins an operation.

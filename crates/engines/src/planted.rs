@@ -40,6 +40,29 @@ pub enum Bug {
     NoGraceInScrub,
     /// A session does not wait for what it posted and what it does not know the outcome of.
     ForgetsWhatIsUnderWay,
+    /// What a session remembers of a slab's unused entries is believed, even if the slab was lost and
+    /// leased again since.
+    FreshUnchecked,
+    /// Entries that have rested are noted free although their slab was cut anew meanwhile.
+    RestedAfterCut,
+    /// The notes of entries that have rested are stored outside an epoch.
+    NoteOutsideEpoch,
+    /// A generation starts over without a rest.
+    NoRestAtWrap,
+    /// A seized slab is allocated from without a grace period.
+    SeizedUsedAtOnce,
+    /// A slab changes its class without a grace period.
+    RecutAtOnce,
+    /// A slab changes its class after one grace period.
+    RecutAfterOne,
+    /// A remembered word is used however old it is.
+    CacheOfAnyAge,
+    /// A remembered word carries the epoch of the session's newest operation.
+    CacheLinesTooYoung,
+    /// The scrubber frees an entry without looking whether its slab is still cut as it was.
+    UnusedScrubbed,
+    /// The scrubber reads the sessions before the chunk descriptors that name them.
+    SessionsBeforeDescriptors,
     /// Published protocol: an entry is committed whatever its status is by now.
     CommitsBlindly,
     /// Published protocol: an insert is committed without a reverse pass.
@@ -101,7 +124,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 44] = [
+    pub const ALL: [Bug; 55] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -119,6 +142,17 @@ impl Bug {
         Bug::NoteWithoutGeneration,
         Bug::NoGraceInScrub,
         Bug::ForgetsWhatIsUnderWay,
+        Bug::FreshUnchecked,
+        Bug::RestedAfterCut,
+        Bug::NoteOutsideEpoch,
+        Bug::NoRestAtWrap,
+        Bug::SeizedUsedAtOnce,
+        Bug::RecutAtOnce,
+        Bug::RecutAfterOne,
+        Bug::CacheOfAnyAge,
+        Bug::CacheLinesTooYoung,
+        Bug::UnusedScrubbed,
+        Bug::SessionsBeforeDescriptors,
         Bug::CommitsBlindly,
         Bug::NoReversePass,
         Bug::RivalsIgnored,

@@ -8,6 +8,9 @@
 mod cluster;
 
 use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
@@ -15,8 +18,9 @@ use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::Ite;
 use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
+use loch_engines::region::EPOCH_OFFSET;
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{Buf, Fabric, lanes::block_on};
+use loch_fabric::{Buf, Fabric, RegionId, lanes::block_on};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -354,6 +358,34 @@ fn operations_take_the_documented_round_trips() {
         assert_eq!(cost(&client, &|| assert!(delete(&client, b"key"))), by(3, 1));
         assert_eq!(cost(&client, &|| assert!(!delete(&client, b"key"))), 2);
     }
+}
+
+/// A line carried the epoch of the session's newest lane, not that of the lane that saw the word: it
+/// was believed for one grace period longer than memory waits before it is used again.
+#[test]
+fn a_remembered_word_is_not_believed_for_longer_because_another_lane_is_newer() {
+    let options = Options { cache: Some(true), batched_reads: Some(true), ..Options::default() };
+    let cluster = TestCluster::new(Plan { options, ..Plan::default() });
+    let writer = cluster.client(0);
+    put(&writer, b"key", b"value");
+    put(&writer, b"other", b"value");
+    let client = cluster.client(0);
+    let region = client.fabric().region(RegionId(0)).unwrap();
+    let next_epoch = || region.word(EPOCH_OFFSET).fetch_add(1, Ordering::AcqRel);
+    // A lane sees the word; another one begins an epoch later, before the first has ended.
+    let mut first = pin!(client.get(b"key", Buf::new()));
+    let mut second = pin!(client.get(b"other", Buf::new()));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    next_epoch();
+    assert!(second.as_mut().poll(&mut cx).is_pending());
+    assert!(block_on(first).unwrap().is_some());
+    assert!(block_on(second).unwrap().is_some());
+    // Two epochs after the word was seen, and one after the other lane began.
+    next_epoch();
+    let before = client.fabric().counters().snapshot();
+    assert_eq!(get(&client, b"key").as_deref(), Some(&b"value"[..]));
+    assert_eq!((client.fabric().counters().snapshot() - before).round_trips, 2, "it is looked up");
 }
 
 #[test]

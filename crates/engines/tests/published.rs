@@ -14,6 +14,7 @@ use std::task::{Context, Waker};
 
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
+use loch_engines::limits::KEY_BYTES_MAX;
 use loch_engines::nessie::geometry::{Options, Protocol};
 use loch_engines::nessie::{Conditional, Expect, PutOptions, published};
 use loch_fabric::lanes::block_on;
@@ -408,4 +409,23 @@ fn crowded_threads_read_only_what_was_written() {
         });
         assert_sound(&client(&cluster));
     }
+}
+
+/// The scrubber read entries up to where a key of the other protocol can end. A live entry with an
+/// expiry and one of the longest keys was taken for one that no key names, and freed.
+#[test]
+fn a_live_entry_with_the_longest_key_and_an_expiry_is_not_scrubbed() {
+    let protocol = Protocol::Published { previous_versions: true };
+    let cluster = TestCluster::new(Plan { protocol, ..Plan::default() });
+    let client = cluster.published_over(0, |shm| shm);
+    let options = PutOptions { expires_at_ms: Some(client.fabric().wall_ms() + 3_600_000) };
+    for key_len in [KEY_BYTES_MAX - 8, KEY_BYTES_MAX - 7, KEY_BYTES_MAX] {
+        let key = vec![7; key_len];
+        block_on(client.put(&key, b"acknowledged", options)).unwrap();
+        let scrubbed = block_on(client.scrub(0, 1_000_000)).unwrap();
+        assert_eq!((scrubbed.suspects, scrubbed.freed), (0, 0), "a key of {key_len} bytes");
+        let value = block_on(client.get(&key, Buf::new())).unwrap();
+        assert_eq!(value.as_deref(), Some(&b"acknowledged"[..]));
+    }
+    assert_eq!(block_on(client.check()).unwrap().broken, Vec::<String>::new());
 }

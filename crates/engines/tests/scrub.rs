@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use cluster::{Plan, TestCluster};
-use loch_engines::nessie::Client;
-use loch_engines::nessie::slab::{FORMATTED_OFFSET, Slab};
+use loch_engines::nessie::slab::{Chunk, FORMATTED_OFFSET, Slab};
+use loch_engines::nessie::{Client, PutOptions};
 use loch_engines::region::EPOCH_OFFSET;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
@@ -57,4 +57,40 @@ fn an_entry_that_was_never_used_is_not_freed() {
         region.word(slab.offset() + FORMATTED_OFFSET).store(0, Ordering::Release);
     };
     assert_eq!(freed(cut_anew), 0);
+}
+
+/// The scrubber gives back slabs whose session ended while it was seizing them. It read the sessions
+/// first, and then the descriptors: a session that began in between and seized a slab seemed to have
+/// ended, and its slab was abandoned under it, open for others without the grace period it waits for.
+#[test]
+fn a_slab_that_a_new_session_seizes_during_a_scrub_stays_its_own() {
+    let mut steps = 0;
+    loop {
+        let cluster = TestCluster::new(Plan::default());
+        let owner = cluster.client(0);
+        block_on(owner.put(b"key", b"value", PutOptions::default())).unwrap();
+        let table = owner.map().chunk_addr(0, 0);
+        let region = owner.fabric().region(table.region()).unwrap();
+        let descriptor = region.word(table.offset());
+        let Some(Chunk::Leased { class, chunks, .. }) =
+            Chunk::from_word(descriptor.load(Ordering::Acquire))
+        else {
+            panic!("the first slab is leased");
+        };
+        let scrubber = cluster.client(0);
+        let mut scrub = pin!(scrubber.scrub(0, WAIT_US));
+        let mut cx = Context::from_waker(Waker::noop());
+        let ended = (0..steps).any(|_| scrub.as_mut().poll(&mut cx).is_ready());
+        if ended {
+            break;
+        }
+        let thief = cluster.client(0);
+        let seized = Chunk::Seized { class, chunks, owner: thief.incarnation() as u32 }.to_word();
+        descriptor.store(seized, Ordering::Release);
+        block_on(scrub).unwrap();
+        let now = Chunk::from_word(descriptor.load(Ordering::Acquire));
+        assert_eq!(now, Chunk::from_word(seized), "seized after {steps} steps of the scrub");
+        steps += 1;
+    }
+    assert!(steps > 3, "a scrub takes more steps than {steps}");
 }

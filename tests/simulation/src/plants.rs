@@ -53,7 +53,8 @@ impl Family {
         match self {
             Family::Loch => {
                 let others = [Family::Published, Family::Requests, Family::Herd, Family::KvDirect];
-                shared.contains(&bug) || !others.into_iter().any(|family| family.has(bug))
+                let reached = !UNREACHED.contains(&bug);
+                reached && (shared.contains(&bug) || !others.into_iter().any(|f| f.has(bug)))
             }
             Family::Published => {
                 shared.contains(&bug)
@@ -96,6 +97,21 @@ impl Family {
         }
     }
 }
+
+/// Rules that no workload puts to the test yet.
+const UNREACHED: [Bug; 11] = [
+    Bug::FreshUnchecked,
+    Bug::RestedAfterCut,
+    Bug::NoteOutsideEpoch,
+    Bug::NoRestAtWrap,
+    Bug::SeizedUsedAtOnce,
+    Bug::RecutAtOnce,
+    Bug::RecutAfterOne,
+    Bug::CacheOfAnyAge,
+    Bug::CacheLinesTooYoung,
+    Bug::UnusedScrubbed,
+    Bug::SessionsBeforeDescriptors,
+];
 
 impl Plant {
     pub fn all() -> Vec<Plant> {

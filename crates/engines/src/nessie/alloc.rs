@@ -8,9 +8,15 @@
 //! 1. An entry is taken only inside an epoch, after its slab's descriptor was seen to be leased by
 //!    this session, and only if its note is its generation. So a slab that was seized is not
 //!    allocated from once a grace period has passed, and a place that is listed twice is taken once.
+//!    An entry that was never used has no note: it is taken only if the slab's header says, at that
+//!    moment, that it is the next one. What the client remembers of the header may be older than the
+//!    slab's last owner, even if the slab is this session's again.
 //! 2. A taken entry has a new generation before any other byte of it changes.
 //! 3. An entry whose short generation would start over rests for two grace periods first: then no
 //!    operation and no cache holds a word with the generation it repeats.
+//! 4. Notes are stored inside an epoch, in which the slab was seen to be leased by this session and
+//!    cut as it was when the entry was listed. A client may stand still between that look and the
+//!    store: until the epoch ends, the slab is not cut anew.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,16 +67,19 @@ pub(super) struct List {
     /// Waiting for a grace period to begin: invariant 3.
     pub parked: Vec<Parked>,
     /// Waited long enough.
-    rested: Vec<Entry>,
+    rested: Vec<Parked>,
 }
 
-/// A free entry that rests, and its generation: should that change, somebody else has it.
+/// A free entry that rests, its generation, and the floor of its slab: should one of them change,
+/// somebody else has had it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parked {
     entry: Entry,
     generation: u64,
+    floor: u64,
 }
 
+/// A slab with entries that were never used, and what its header said last.
 #[derive(Clone, Copy, Debug)]
 struct Fresh {
     slab: Slab,
@@ -102,6 +111,15 @@ impl<F: Fabric> Owner<'_, F> {
         let mine = Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.id };
         let word = self.fabric.load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
         Ok(word == mine.to_word())
+    }
+
+    /// The generation floor of a slab: no two cuts of its chunks have the same.
+    fn floor(&self, slab: Slab) -> Result<u64, FabricError> {
+        self.fabric.load(self.map.slab_addr(slab))
+    }
+
+    fn formatted_addr(&self, slab: Slab) -> RemoteAddr {
+        self.map.slab_addr(slab).add(FORMATTED_OFFSET)
     }
 
     fn note_addr(&self, class: Class, entry: Entry) -> RemoteAddr {
@@ -186,8 +204,9 @@ impl List {
         owner: Owner<'_, F>,
         quarantine: usize,
     ) -> Result<Option<Own>, FabricError> {
-        while let Some(entry) = self.rested.pop() {
-            if let Some(generation) = self.check(owner, entry)? {
+        while let Some(Parked { entry, generation, .. }) = self.rested.pop() {
+            // Of another generation it would be an entry that has not rested.
+            if self.check(owner, entry)? == Some(generation) {
                 return owner.claim(self.class, entry, next_generation(generation)).map(Some);
             }
         }
@@ -211,10 +230,11 @@ impl List {
             };
             let next = next_generation(generation);
             let mask = owner.map.codec.gen_mask();
-            if next & mask < generation & mask {
+            if next & mask < generation & mask && !planted::is(Bug::NoRestAtWrap) {
                 // Off the lists and out of the notes until it has rested (invariant 3).
+                let floor = owner.floor(entry.slab)?;
                 owner.fabric.store(owner.note_addr(self.class, entry), &[&[0; 4]])?;
-                self.parked.push(Parked { entry, generation });
+                self.parked.push(Parked { entry, generation, floor });
                 continue;
             }
             return owner.claim(self.class, entry, next).map(Some);
@@ -241,18 +261,30 @@ impl List {
         Ok(free.then_some(generation))
     }
 
+    /// Takes an entry that was never used (invariant 1).
     fn take_fresh<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
         while let Some(fresh) = self.fresh.last_mut() {
-            if fresh.next == self.class.entries || !owner.leases(self.class, fresh.slab)? {
+            let slab = fresh.slab;
+            if !owner.leases(self.class, slab)? {
                 self.fresh.pop();
                 continue;
             }
-            let entry = Entry { slab: fresh.slab, number: fresh.next };
+            if !planted::is(Bug::FreshUnchecked) {
+                // The slab may have been somebody else's meanwhile, who has used entries of it.
+                let formatted = owner.fabric.load(owner.formatted_addr(slab))?;
+                fresh.next = formatted.min(self.class.entries as u64) as u32;
+                fresh.floor = owner.floor(slab)?;
+            }
+            if fresh.next == self.class.entries {
+                self.fresh.pop();
+                continue;
+            }
+            let entry = Entry { slab, number: fresh.next };
             let own = owner.claim(self.class, entry, next_generation(fresh.floor))?;
             fresh.next += 1;
             // Only now does it count as used: if this client dies before, it is still fresh.
-            let formatted = owner.map.slab_addr(entry.slab).add(FORMATTED_OFFSET);
-            owner.fabric.store(formatted, &[&(fresh.next as u64).to_le_bytes()])?;
+            let formatted = (fresh.next as u64).to_le_bytes();
+            owner.fabric.store(owner.formatted_addr(slab), &[&formatted])?;
             return Ok(Some(own));
         }
         Ok(None)
@@ -260,6 +292,11 @@ impl List {
 
     /// Adds a slab that this session has just leased.
     pub fn add_slab(&mut self, slab: Slab, formatted: u32, floor: u64) {
+        if !planted::is(Bug::FreshUnchecked) {
+            // It may have been this session's before.
+            self.slabs.retain(|known| *known != slab);
+            self.fresh.retain(|known| known.slab != slab);
+        }
         self.slabs.push(slab);
         if formatted < self.class.entries {
             self.fresh.push(Fresh { slab, next: formatted, floor });
@@ -277,18 +314,21 @@ impl List {
     }
 
     /// Lists entries that have rested, with their notes set again. The scrubber may have set them
-    /// first: then, and whenever the generation says that the entry was used since, it is left alone.
+    /// first: then, and whenever generation or floor say that the entry was used since, it is left
+    /// alone. The caller is inside an epoch (invariant 4).
     pub fn add_rested<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
-        parked: &[Parked],
+        rested: &[Parked],
     ) -> Result<(), FabricError> {
-        for Parked { entry, generation } in parked {
-            let unused = owner.fabric.load(owner.at(self.class, *entry))? == *generation;
-            if unused && owner.leases(self.class, entry.slab)? {
-                let note = note_of(*generation).to_le_bytes();
-                owner.fabric.store(owner.note_addr(self.class, *entry), &[&note])?;
-                self.rested.push(*entry);
+        for parked in rested {
+            let Parked { entry, generation, floor } = *parked;
+            let same_cut = owner.floor(entry.slab)? == floor || planted::is(Bug::RestedAfterCut);
+            let unused = owner.fabric.load(owner.at(self.class, entry))? == generation;
+            if same_cut && unused && owner.leases(self.class, entry.slab)? {
+                let note = note_of(generation).to_le_bytes();
+                owner.fabric.store(owner.note_addr(self.class, entry), &[&note])?;
+                self.rested.push(*parked);
             }
         }
         Ok(())
@@ -297,7 +337,8 @@ impl List {
     /// Entries of each slab that are known to be free.
     pub fn free_counts(&self) -> BTreeMap<Slab, u32> {
         let mut counts: BTreeMap<Slab, u32> = self.slabs.iter().map(|s| (*s, 0)).collect();
-        for entry in self.free.iter().chain(&self.recent).chain(&self.rested) {
+        let rested = self.rested.iter().map(|parked| &parked.entry);
+        for entry in self.free.iter().chain(&self.recent).chain(rested) {
             *counts.entry(entry.slab).or_default() += 1;
         }
         for fresh in &self.fresh {

@@ -28,6 +28,10 @@ pub const EXPIRY_BYTES: usize = 8;
 /// Bytes of the extension that comes before it in tables of the published protocol.
 pub const EXTENSION_BYTES: usize = 32;
 
+/// The most bytes that an entry has before its value.
+pub const BEFORE_VALUE_BYTES_MAX: usize =
+    HEADER_BYTES + EXTENSION_BYTES + EXPIRY_BYTES + KEY_BYTES_MAX;
+
 /// Bytes of the status word, which starts the extension.
 const STATUS_BYTES: usize = 8;
 

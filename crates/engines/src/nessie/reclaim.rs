@@ -18,6 +18,7 @@ use super::dte::note_of;
 use super::slab::{Chunk, Class, Slab};
 use crate::epoch::Grace;
 use crate::error::EngineError;
+use crate::planted::{self, Bug};
 
 /// Something that becomes possible after grace periods.
 #[derive(Debug)]
@@ -33,6 +34,17 @@ enum Then {
     Rested(Class, Vec<Parked>),
     Seize(Class, Vec<Slab>),
     TakeApart(Vec<(Slab, Class)>),
+}
+
+impl Then {
+    /// Whether a planted bug does it without waiting.
+    fn is_hasty(&self) -> bool {
+        match self {
+            Self::Rested(..) => false,
+            Self::Seize(..) => planted::is(Bug::SeizedUsedAtOnce),
+            Self::TakeApart(..) => planted::is(Bug::RecutAtOnce),
+        }
+    }
 }
 
 /// A lane's look at one of the waits, which goes back to the others unless it is over: also if the
@@ -192,7 +204,8 @@ impl<F: Fabric> Client<F> {
             }
         }
         if !empty.is_empty() {
-            self.wait_then(1, Then::TakeApart(empty)).await?;
+            let more = if planted::is(Bug::RecutAfterOne) { 0 } else { 1 };
+            self.wait_then(more, Then::TakeApart(empty)).await?;
         }
         Ok(())
     }
@@ -219,7 +232,7 @@ impl<F: Fabric> Client<F> {
         for _ in 0..count {
             let Some(mut look) = Look::at_next(self) else { break };
             let wait = look.wait();
-            if !wait.grace.has_passed(&self.fabric).await? {
+            if !wait.grace.has_passed(&self.fabric).await? && !wait.then.is_hasty() {
                 continue;
             }
             if wait.more > 0 {
@@ -240,6 +253,11 @@ impl<F: Fabric> Client<F> {
         let mut room = false;
         match then {
             Then::Rested(class, places) => {
+                // Invariant 4 of `alloc.rs`. Nothing is waited for in it.
+                let epoch = self.session.pin(&self.fabric)?;
+                if planted::is(Bug::NoteOutsideEpoch) {
+                    drop(epoch);
+                }
                 self.alloc.borrow_mut().list(*class).add_rested(self.owner(), places)?;
                 room = true;
             }

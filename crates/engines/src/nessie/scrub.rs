@@ -15,7 +15,7 @@
 use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
 
 use super::client::Client;
-use super::dte::{Header, note_of};
+use super::dte::{BEFORE_VALUE_BYTES_MAX, Header, note_of};
 use super::hash::TableMap;
 use super::ite::Ite;
 use super::rules::{Rules, Standing};
@@ -184,7 +184,7 @@ impl<F: Fabric> Client<F> {
     /// is another incarnation.
     pub(super) async fn key_of(&self, suspect: Suspect) -> Result<Option<Vec<u8>>, EngineError> {
         let at = self.at(&suspect);
-        let len = suspect.class.entry_bytes.min(crate::limits::KEY_BYTES_MAX as u64 + 64) as usize;
+        let len = suspect.class.entry_bytes.min(BEFORE_VALUE_BYTES_MAX as u64) as usize;
         let (buf, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
         done?;
         let Some(header) = Header::read(&buf) else {
@@ -193,7 +193,8 @@ impl<F: Fabric> Client<F> {
         if header.generation != suspect.generation {
             return Ok(None);
         }
-        // Never finished: it has no key that anybody could look for, and any will do.
+        // A key that ends behind its entry was never finished: nobody could look for it, and any
+        // will do. All other keys were read whole.
         Ok(Some(buf.get(header.key_at()..header.value_at()).unwrap_or(&[0]).to_vec()))
     }
 
@@ -205,7 +206,7 @@ impl<F: Fabric> Client<F> {
         report: &mut Scrubbed,
     ) -> Result<(), EngineError> {
         let _epoch = self.session.pin(&self.fabric)?;
-        if !self.is_used(&suspect).await? {
+        if !self.is_used(&suspect).await? && !planted::is(Bug::UnusedScrubbed) {
             return Ok(());
         }
         for _ in 0..3 {
@@ -263,10 +264,22 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Slabs that were being seized by a session that is no more.
+    ///
+    /// The sessions are read after the descriptors: a session that is not among them has ended, for
+    /// it was there when it wrote the descriptor. The other way round, one that began in between
+    /// would seem to have ended.
     async fn unowned(&self, dti: u8) -> Result<Vec<(Slab, Class, u64)>, EngineError> {
-        let live = self.live_sessions().await?;
+        let early = match planted::is(Bug::SessionsBeforeDescriptors) {
+            true => Some(self.live_sessions().await?),
+            false => None,
+        };
+        let words = self.read_chunk_table(dti).await?;
+        let live = match early {
+            Some(live) => live,
+            None => self.live_sessions().await?,
+        };
         let mut stuck = Vec::new();
-        for (chunk, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {
+        for (chunk, word) in words.into_iter().enumerate() {
             if let Some(Chunk::Seized { class, chunks, owner }) = Chunk::from_word(word)
                 && !live.contains(&owner)
                 && let Some(class) = self.map.slab_class(chunk as u32, class, chunks)

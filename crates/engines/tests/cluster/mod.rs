@@ -16,6 +16,7 @@ pub struct TestCluster {
     regions: Vec<Arc<Region>>,
     pub map: Arc<TableMap>,
     next: std::sync::atomic::AtomicU64,
+    seating: std::sync::Mutex<()>,
 }
 
 pub struct Plan {
@@ -69,7 +70,7 @@ impl TestCluster {
         let regions: Vec<_> = (0..nodes).map(region).collect();
         let at = |n| (RemoteAddr::new(RegionId(n as u8), table), SESSIONS);
         let map = Arc::new(TableMap::new(shape, &(0..nodes).map(at).collect::<Vec<_>>()));
-        Self { regions, map, next: 1.into() }
+        Self { regions, map, next: 1.into(), seating: Default::default() }
     }
 
     /// A client whose home is `node`.
@@ -103,7 +104,15 @@ impl TestCluster {
 
     fn seat(&self, node: u8) -> (ShmEndpoint, Session) {
         let incarnation = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let slot = incarnation as u32 % SESSIONS;
+        // Sessions are opened by several threads: a slot that is seen to be free is taken at once.
+        let _alone = self.seating.lock().unwrap();
+        let is_free = |slot: &u32| {
+            let mut word = [0; 8];
+            self.regions[node as usize]
+                .copy_out(SESSIONS_OFFSET + *slot as u64 * SESSION_BYTES, &mut word);
+            u64::from_le_bytes(word) == 0
+        };
+        let slot = (0..SESSIONS).find(is_free).expect("a test has no more sessions than slots");
         let home = RegionId(node);
         let mut shm = ShmEndpoint::new(home);
         for (n, region) in self.regions.iter().enumerate() {
@@ -128,13 +137,15 @@ impl TestCluster {
     /// Ends a session as its node would.
     #[allow(dead_code, reason = "not every test kills clients")]
     pub fn kill(&self, incarnation: u64) {
-        let slot = incarnation as u32 % SESSIONS;
         for region in &self.regions {
-            let at = SESSIONS_OFFSET + slot as u64 * SESSION_BYTES;
-            let mut word = [0; 8];
-            region.copy_out(at, &mut word);
-            if u64::from_le_bytes(word) == incarnation {
-                region.copy_in(at, &[0; 16]);
+            for slot in 0..SESSIONS {
+                let at = SESSIONS_OFFSET + slot as u64 * SESSION_BYTES;
+                let mut word = [0; 8];
+                region.copy_out(at, &mut word);
+                if u64::from_le_bytes(word) == incarnation {
+                    // Only the word, as nodes do: the next session clears the announcement.
+                    region.copy_in(at, &[0; 8]);
+                }
             }
         }
     }

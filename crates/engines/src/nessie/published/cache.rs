@@ -32,7 +32,7 @@ impl<F: Fabric> Client<F> {
         if line.word != word || with_value && !line.has_value() {
             return None;
         }
-        cache.borrow_mut().confirm(name, epoch);
+        cache.borrow_mut().confirm(name, self.base.seen_epoch());
         buf.clear();
         buf.extend_from_slice(&line.bytes);
         Dte::read(buf)
@@ -43,7 +43,7 @@ impl<F: Fabric> Client<F> {
         if let Some(cache) = &self.base.cache
             && !self.base.session.is_observer()
         {
-            let epoch = self.base.session.epoch();
+            let epoch = self.base.seen_epoch();
             cache.borrow_mut().keep(name_of(word), 0, word, entry, epoch);
         }
     }
