@@ -53,8 +53,7 @@ impl Family {
         match self {
             Family::Loch => {
                 let others = [Family::Published, Family::Requests, Family::Herd, Family::KvDirect];
-                let reached = !UNREACHED.contains(&bug);
-                reached && (shared.contains(&bug) || !others.into_iter().any(|f| f.has(bug)))
+                shared.contains(&bug) || !others.into_iter().any(|family| family.has(bug))
             }
             Family::Published => {
                 shared.contains(&bug)
@@ -98,20 +97,25 @@ impl Family {
     }
 }
 
-/// Rules that no workload puts to the test yet.
-const UNREACHED: [Bug; 11] = [
-    Bug::FreshUnchecked,
-    Bug::RestedAfterCut,
-    Bug::NoteOutsideEpoch,
-    Bug::NoRestAtWrap,
-    Bug::SeizedUsedAtOnce,
-    Bug::RecutAtOnce,
-    Bug::RecutAfterOne,
-    Bug::CacheOfAnyAge,
-    Bug::CacheLinesTooYoung,
-    Bug::UnusedScrubbed,
-    Bug::SessionsBeforeDescriptors,
-];
+/// Whether a rule guards the reuse of memory.
+fn is_of_reuse(bug: Bug) -> bool {
+    matches!(
+        bug,
+        Bug::FreshUnchecked
+            | Bug::RestedAfterCut
+            | Bug::NoteOutsideEpoch
+            | Bug::SeizedUsedAtOnce
+            | Bug::RecutAtOnce
+            | Bug::RecutAfterOne
+            | Bug::NoRestAtWrap
+            | Bug::CacheOfAnyAge
+            | Bug::CacheLinesTooYoung
+            | Bug::UnusedScrubbed
+            | Bug::SessionsBeforeDescriptors
+            | Bug::NoteWithoutGeneration
+            | Bug::ForgetsWhatIsUnderWay
+    )
+}
 
 impl Plant {
     pub fn all() -> Vec<Plant> {
@@ -123,18 +127,25 @@ impl Plant {
         engines.chain([Plant::NoFence, Plant::CpuAtomics]).collect()
     }
 
-    /// What a seed runs to find it: all that has the rule in turn, unless only moves would find it.
+    /// What a seed runs to find it: all that has the rule in turn, unless only some would find it.
     fn subject(self, seed: u64) -> Subject {
-        let family = match self {
-            Plant::Engine(family, Bug::DestinationStays | Bug::StatusNotReread) => {
-                assert_eq!(family, Family::Published, "they are of that protocol");
-                let (protocol, workload) = (Protocol::Published, Workload::Moves);
-                return Subject::Nessie(Kind { protocol, workload });
-            }
-            Plant::Engine(family, _) => family,
-            Plant::NoFence | Plant::CpuAtomics => Family::Loch,
+        let of = |protocol, workloads: &[Workload]| -> Vec<Subject> {
+            let kind = |workload: &Workload| Subject::Nessie(Kind { protocol, workload: *workload });
+            workloads.iter().map(kind).collect()
         };
-        let subjects = family.subjects();
+        let subjects = match self {
+            Plant::Engine(Family::Published, Bug::DestinationStays | Bug::StatusNotReread) => {
+                of(Protocol::Published, &[Workload::Moves])
+            }
+            Plant::Engine(Family::Loch, Bug::NoHomeBump | Bug::NoMoveScan) => {
+                of(Protocol::Loch, &[Workload::Moves])
+            }
+            Plant::Engine(Family::Loch, bug) if is_of_reuse(bug) => {
+                of(Protocol::Loch, &[Workload::Scarce, Workload::Wraps])
+            }
+            Plant::Engine(family, _) => family.subjects(),
+            Plant::NoFence | Plant::CpuAtomics => Family::Loch.subjects(),
+        };
         subjects[(seed % subjects.len() as u64) as usize]
     }
 
