@@ -20,9 +20,9 @@ use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
 use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::{Client, PutOptions, release_dead};
+use loch_fabric::Buf;
 use loch_fabric::lanes::{self, block_on};
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::Buf;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -76,11 +76,8 @@ fn plant() {
 fn stress(percent: u64) {
     let _turn = turn();
     let seconds = std::env::var("LOCH_STRESS_SECONDS").map_or(3, |s| s.parse().unwrap());
-    let cluster = TestCluster::new(Plan {
-        table_bytes: 2 << 20,
-        index_slots: 8192,
-        ..Plan::default()
-    });
+    let cluster =
+        TestCluster::new(Plan { table_bytes: 2 << 20, index_slots: 8192, ..Plan::default() });
     let room = cluster.map.shape.geometry.data_bytes() / CHUNK_BYTES * VALUES_OF_CHUNK;
     let stress = Stress {
         keys: room * percent / u64::from(PUTS_PERCENT) / THREADS,
@@ -134,8 +131,7 @@ impl Stress {
             let client = self.cluster.client(0);
             self.sessions.fetch_add(1, Relaxed);
             // Two threads have long sessions, the others short ones.
-            let batches =
-                if thread % 2 == 0 { LONG } else { random.random_range(1..=SHORT_MAX) };
+            let batches = if thread % 2 == 0 { LONG } else { random.random_range(1..=SHORT_MAX) };
             let dies_at = random.random_range(0..batches * DIES);
             for batch in 0..batches {
                 if self.is_over() {
@@ -191,9 +187,7 @@ impl Stress {
             // Until it is known to be done or refused, it may be either.
             model.borrow_mut()[key as usize].push(value.clone());
             let done = match &value {
-                Some(value) => {
-                    client.put(&name, value, PutOptions::default()).await.map(|_| true)
-                }
+                Some(value) => client.put(&name, value, PutOptions::default()).await.map(|_| true),
                 None => client.delete(&name).await,
             };
             (key, value, done)
@@ -223,9 +217,8 @@ impl Stress {
     /// Reads all keys of a thread: each must have what it may have, and has nothing else from then on.
     fn look(&self, thread: u64, client: &Client<ShmEndpoint>, model: &mut Model) {
         let keys = 0..self.keys;
-        let gets = keys.map(|key| async move {
-            (key, client.get(&name_of(thread, key), Buf::new()).await)
-        });
+        let gets = keys
+            .map(|key| async move { (key, client.get(&name_of(thread, key), Buf::new()).await) });
         block_on(lanes::run(LANES, gets, |(key, found)| {
             let may = &mut model[key as usize];
             match found {
@@ -237,7 +230,9 @@ impl Stress {
                     } else {
                         let show = |value: &Option<Vec<u8>>| {
                             let value = value.as_ref()?;
-                            Some(String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned())
+                            Some(
+                                String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned(),
+                            )
                         };
                         let may: Vec<_> = may.iter().map(show).collect();
                         let key = shown(thread, key);

@@ -36,6 +36,7 @@ pub struct Cluster {
     seats: RefCell<Vec<Option<Seat>>>,
     timeout_us: u64,
     agent_pause_us: u64,
+    cache: CacheLimits,
     /// Whether agents stand still where clients do.
     agents_stop: bool,
     pub watch: Rc<Watch>,
@@ -100,6 +101,7 @@ impl Cluster {
             seats,
             timeout_us: *timeout_us,
             agent_pause_us: *agent_pause_us,
+            cache: CacheLimits { lines: 64, entry_bytes_max: setting.cached_bytes_max },
             agents_stop: setting.lives.is_some(),
             watch,
         }
@@ -120,7 +122,7 @@ impl Cluster {
             self.world.endpoint(process),
             self.map.clone(),
             Session::new(home, slot, incarnation),
-            CacheLimits { lines: 64, entry_bytes_max: 512 },
+            self.cache,
             self.timeout_us,
         );
         (Seat { process, home, slot, incarnation }, client)

@@ -196,12 +196,13 @@ impl Run {
         self.report.slabs = self.cluster.watch.slabs();
         self.clients.clear();
         let Run { cluster, notes, mut report, setting, .. } = self;
-        let operations = notes.operations.take();
+        let mut operations = notes.operations.take();
         cluster.world.clone().end();
         let told = |failure: String| format!("{failure}\n{}", setting.told());
         result.map_err(told)?;
         report.count(&operations);
         report.freed = cluster.freed();
+        operations.extend(notes.expiries.take());
         judge(operations, SEARCH_BUDGET).map_err(told)?;
         Ok(report)
     }

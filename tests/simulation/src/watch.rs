@@ -157,7 +157,9 @@ impl Watch {
         let (head, at, class) = self.run_at(dti, chunk);
         let into = into - u64::from(at) * CHUNK_BYTES;
         let told = |what: &str| {
-            Some(format!("{what} {into} bytes into the slab at chunk {at} of {dti}, which is {head:?}"))
+            Some(format!(
+                "{what} {into} bytes into the slab at chunk {at} of {dti}, which is {head:?}"
+            ))
         };
         match change.how {
             How::Store => match head {
@@ -179,7 +181,11 @@ impl Watch {
                 if class.is_some_and(is_note) { None } else { told("wrote a note") }
             }
             How::Atomic { .. } => {
-                if class.is_some_and(|class| into >= class.data_at) { None } else { told("swapped") }
+                if class.is_some_and(|class| into >= class.data_at) {
+                    None
+                } else {
+                    told("swapped")
+                }
             }
         }
     }
@@ -233,7 +239,10 @@ impl Watch {
         );
         let is_live = self.live.borrow().contains(&owner);
         (owner != session && is_live && !seizes).then(|| {
-            format!("made {to:?} of {from:?}, whose session lives, at chunk {} of {}", slab.chunk, slab.dti)
+            format!(
+                "made {to:?} of {from:?}, whose session lives, at chunk {} of {}",
+                slab.chunk, slab.dti
+            )
         })
     }
 }

@@ -28,6 +28,8 @@ pub enum Workload {
     /// The same for few popular keys in tables whose generations have one to six bits, so that they
     /// start over all the time.
     Wraps,
+    /// Values that expire during the run, by clocks that differ.
+    Expiry,
 }
 
 /// By which rules the clients go.
@@ -74,6 +76,10 @@ pub struct Setting {
     pub ops: usize,
     /// How they are divided into sessions; if not at all, all are of one session unless it dies.
     pub lives: Option<Lives>,
+    /// The share of values that expire.
+    pub expires: f64,
+    /// Longest entry that a client's cache keeps whole.
+    pub cached_bytes_max: usize,
     /// Pause of a node's agent between two looks for something to do.
     pub agent_pause_us: u64,
     /// Of the 16 kinds of operations that are picked, so many more are PUTs than else.
@@ -134,7 +140,7 @@ impl Setting {
 
 impl Kind {
     /// All kinds of a protocol.
-    pub fn all(protocol: Protocol) -> [Kind; 7] {
+    pub fn all(protocol: Protocol) -> [Kind; 8] {
         Workload::ALL.map(|workload| Kind { protocol, workload })
     }
 
@@ -171,7 +177,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All kinds.
-    pub const ALL: [Workload; 7] = [
+    pub const ALL: [Workload; 8] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -179,6 +185,7 @@ impl Workload {
         Self::Moves,
         Self::Scarce,
         Self::Wraps,
+        Self::Expiry,
     ];
 
     /// Its name on the command line.
@@ -191,16 +198,16 @@ impl Workload {
             Workload::Moves => "moves",
             Workload::Scarce => "scarce",
             Workload::Wraps => "wraps",
+            Workload::Expiry => "expiry",
         }
     }
 
     /// What a seed makes of it.
     fn setting(self, random: &mut impl Rng) -> Setting {
         match self {
-            Self::Scarce | Self::Wraps => {
-                let usual = Self::Hot.usual(random);
-                if self == Self::Scarce { scarce(usual, random) } else { wraps(usual, random) }
-            }
+            Self::Scarce => scarce(Self::Hot.usual(random), random),
+            Self::Wraps => wraps(Self::Hot.usual(random), random),
+            Self::Expiry => expiry(Self::Hot.usual(random), random),
             _ => self.usual(random),
         }
     }
@@ -215,7 +222,7 @@ impl Workload {
         let (ways, bucket_slots) = [(3, 1), (4, 1), (2, 2), (3, 2), (3, 4), (2, 4)]
             [random.random_range(0..if full || moves { 4 } else { 6usize })];
         let (keys, crowd, buckets) = match self {
-            Workload::Hot | Workload::Scarce | Workload::Wraps => (2, 4, 16),
+            Workload::Hot | Workload::Scarce | Workload::Wraps | Workload::Expiry => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * u64::from(nodes) * u64::from(bucket_slots);
@@ -268,6 +275,8 @@ impl Workload {
             lanes,
             ops: if full { 100 } else { 50 },
             lives: None,
+            expires: 0.0,
+            cached_bytes_max: 512,
             agent_pause_us: 200,
             puts: 0,
             // What is deleted is inserted again, and only inserts move others.
@@ -297,14 +306,15 @@ fn scarce(usual: Setting, random: &mut impl Rng) -> Setting {
     let clients = random.random_range(3..=6);
     let mut setting = Setting {
         clients,
-        lanes: [1, 2, 4, 8, 16][random.random_range(0..5usize)],
+        lanes: [1, 2, 2, 3, 4, 8, 16][random.random_range(0..7usize)],
         ops: 60,
         lives: Some(Lives {
             long: random.random_range(1..clients),
             ops_max: [4, 10, 30][random.random_range(0..3usize)],
         }),
+        expires: if random.random_bool(0.2) { 0.3 } else { 0.0 },
         agent_pause_us: [200, 1_000, 10_000][random.random_range(0..3usize)],
-        puts: 3,
+        puts: random.random_range(3..=7),
         deletes: random.random_range(1..=4),
         keys: ((room * random.random_range(0.7..1.3)) as u64).max(2),
         crowd: 0,
@@ -315,21 +325,44 @@ fn scarce(usual: Setting, random: &mut impl Rng) -> Setting {
     };
     (setting.table.nodes, setting.table.chunks) = (nodes, chunks);
     setting.table.buckets_per_node = 64;
-    setting.faults.deaths /= 4.0;
-    setting.faults.stops = if random.random_bool(0.7) { random.random_range(0.0..0.003) } else { 0.0 };
-    setting.faults.stop_ns = [300_000, 2_000_000][random.random_range(0..2usize)];
+    let faults = &mut setting.faults;
+    faults.deaths /= 4.0;
+    faults.stops = [0.0, 0.001, 0.004, 0.015][random.random_range(0..4usize)];
+    faults.stop_ns = [200_000, 800_000, 3_000_000][random.random_range(0..3usize)];
+    if random.random() {
+        faults.pauses = random.random_range(0.0..0.03);
+        faults.pause_ns = [400_000, 2_000_000][random.random_range(0..2usize)];
+    }
     setting
 }
 
-/// Generations that start over all the time.
+/// Generations that start over all the time, under few keys that all clients remember.
 fn wraps(usual: Setting, random: &mut impl Rng) -> Setting {
     let mut setting = scarce(usual, random);
-    setting.table.gen_bits = Some(random.random_range(1..=6));
+    setting.table.gen_bits = Some(random.random_range(1..=4));
     if random.random_bool(0.7) {
         setting.table.options.cache = Some(true);
     }
-    setting.keys = random.random_range(2..=setting.keys.clamp(2, 12));
+    if random.random_bool(0.3) {
+        setting.value_bytes = SHORT;
+    }
+    setting.cached_bytes_max = 64 << 10;
+    setting.clients = random.random_range(2..=4);
+    setting.lives = Some(Lives { long: random.random_range(1..=2), ops_max: 20 });
+    setting.keys = random.random_range(2..=6);
     setting.lanes = setting.lanes.min(4);
+    setting.agent_pause_us = [1_000, 10_000][random.random_range(0..2usize)];
+    setting
+}
+
+/// Values that expire, by clocks that differ.
+fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
+    let mut setting = usual;
+    setting.expires = random.random_range(0.2..0.9);
+    setting.keys = random.random_range(2..=6);
+    setting.deletes = 1;
+    setting.faults.wall_skew_ms = random.random_range(0..=2);
+    setting.lives = Some(Lives { long: 1, ops_max: 20 });
     setting
 }
 

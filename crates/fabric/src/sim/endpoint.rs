@@ -15,6 +15,9 @@ use crate::limits::{
 };
 use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
 
+/// How often a process is stopped before what is no store: a share of [`Faults::stops`](super::Faults).
+const BEFORE_OTHERS: f64 = 0.25;
+
 /// A simulated process's way to the cluster: see [`World::endpoint`](super::World::endpoint).
 pub struct SimEndpoint {
     pub(super) world: Rc<Inner>,
@@ -165,7 +168,7 @@ impl SimEndpoint {
         } else {
             self.check(at, data.len())?
         }
-        self.world.stop(self.process);
+        self.world.stop(self.process, BEFORE_OTHERS);
         let bytes = if words { 8 } else { data.len() as u64 };
         self.counters.count(kind_of(work), at.region() != self.home, bytes);
         // A fault may strike before the verb is posted, or after.
@@ -469,7 +472,7 @@ impl Fabric for SimEndpoint {
         let slow = self.is_alive() && self.is_slow();
         let mut to = at;
         for part in parts {
-            self.world.stop(self.process);
+            self.world.stop(self.process, 1.0);
             if self.is_alive() {
                 self.store_part(to, part, slow);
             }
@@ -481,7 +484,7 @@ impl Fabric for SimEndpoint {
     fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
-        self.world.stop(self.process);
+        self.world.stop(self.process, 1.0);
         if self.is_alive() {
             self.store_part(at, &word.to_le_bytes(), self.is_slow());
             self.world.process(self.process).stores.close_segment();
@@ -492,7 +495,7 @@ impl Fabric for SimEndpoint {
     fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
-        self.world.stop(self.process);
+        self.world.stop(self.process, 1.0);
         if self.is_alive() {
             self.drain_stores();
             self.world.change(self.process, at, &word.to_le_bytes(), How::Store);
@@ -501,7 +504,7 @@ impl Fabric for SimEndpoint {
     }
 
     fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.world.stop(self.process);
+        self.world.stop(self.process, BEFORE_OTHERS);
         self.own_word(at)
     }
 
@@ -512,7 +515,7 @@ impl Fabric for SimEndpoint {
         let stop_at = if stops { self.world.up_to(len as u64 / 8) * 8 } else { u64::MAX };
         for offset in (0..len as u64).step_by(8) {
             if offset == stop_at {
-                self.world.stop(self.process);
+                self.world.stop(self.process, BEFORE_OTHERS);
             }
             buf.extend_from_slice(&self.own_word(at.add(offset))?.to_le_bytes());
         }
@@ -522,7 +525,7 @@ impl Fabric for SimEndpoint {
     }
 
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
-        self.world.stop(self.process);
+        self.world.stop(self.process, BEFORE_OTHERS);
         self.own_word(at)
     }
 

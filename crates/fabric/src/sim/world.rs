@@ -524,19 +524,20 @@ impl Inner {
         }
     }
 
-    /// Whether a fault stops the process here, between two accesses of memory. If so, returns when it
-    /// goes on, or is dead.
-    pub fn stop(&self, id: ProcessId) {
+    /// Whether a fault stops the process here, between two accesses of memory, with so much of the
+    /// usual rate. If so, returns when it goes on, or is dead.
+    pub fn stop(&self, id: ProcessId, share: f64) {
         let Faults { stops, stop_ns, .. } = *self.faults.borrow();
         if stops == 0.0 || self.stopped.get() == STOPPED_MAX {
             return;
         }
         let Process { restless, alive, running, .. } = *self.process(id);
-        if !restless || !alive || !running || !self.happens(stops) {
+        if !restless || !alive || !running || !self.happens(stops * share) {
             return;
         }
         let mut process = self.process(id);
-        let until = self.now_ns.get() + process.spent_ns + stop_ns / 2 + self.up_to(stop_ns * 3 / 2);
+        let until =
+            self.now_ns.get() + process.spent_ns + stop_ns / 2 + self.up_to(stop_ns * 3 / 2);
         process.cpu_ns += process.spent_ns;
         (process.spent_ns, process.stopped) = (0, true);
         process.busy_until_ns = process.busy_until_ns.max(until);
