@@ -91,8 +91,9 @@ fn stress(percent: u64) {
         wrong: Mutex::default(),
     };
     let values: usize = std::thread::scope(|scope| {
+        let stress = &stress;
         let threads: Vec<_> =
-            (0..THREADS).map(|thread| scope.spawn(|| stress.work(thread))).collect();
+            (0..THREADS).map(|thread| scope.spawn(move || stress.work(thread))).collect();
         let scrubber = scope.spawn(|| stress.scrub());
         let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         stress.stop.store(true, Relaxed);

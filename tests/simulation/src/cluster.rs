@@ -139,7 +139,7 @@ impl Cluster {
             self.world.store(at, 0);
             self.world.store(at.add(8), 0);
         }
-        self.watch.leaves(seat.incarnation);
+        self.watch.leaves(seat.incarnation, at);
         let agent = &self.agents[seat.home.0 as usize];
         agent.dead.borrow_mut().push_back(seat.incarnation as u32);
     }

@@ -223,7 +223,15 @@ async fn operate(
 ) {
     let key = random.borrow_mut().random_range(0..setting.keys);
     let is_number = key < setting.numbers;
-    let ask = pick(key, is_number, setting, notes, &mut random.borrow_mut());
+    let reads = number as usize >= setting.writers;
+    if reads {
+        let think_us = random.borrow_mut().random_range(0..=setting.think_us);
+        client.fabric().pause(think_us).await;
+    }
+    let ask = match reads {
+        true => Ask::Get,
+        false => pick(key, is_number, setting, notes, &mut random.borrow_mut()),
+    };
     let called = notes.world.now_ns();
     let at = notes.operations.borrow().len();
     let unknown = Operation {

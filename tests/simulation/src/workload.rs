@@ -76,6 +76,10 @@ pub struct Setting {
     pub ops: usize,
     /// How they are divided into sessions; if not at all, all are of one session unless it dies.
     pub lives: Option<Lives>,
+    /// Clients from this one on only read, now and then.
+    pub writers: usize,
+    /// How long those wait between two operations at most.
+    pub think_us: u64,
     /// The share of values that expire.
     pub expires: f64,
     /// Longest entry that a client's cache keeps whole.
@@ -275,6 +279,8 @@ impl Workload {
             lanes,
             ops: if full { 100 } else { 50 },
             lives: None,
+            writers: usize::MAX,
+            think_us: 0,
             expires: 0.0,
             cached_bytes_max: 512,
             agent_pause_us: 200,
@@ -350,6 +356,15 @@ fn wraps(usual: Setting, random: &mut impl Rng) -> Setting {
     setting.clients = random.random_range(2..=4);
     setting.lives = Some(Lives { long: random.random_range(1..=2), ops_max: 20 });
     setting.keys = random.random_range(2..=6);
+    if random.random() {
+        // Some write few keys, and the others come back to what they remember.
+        setting.writers = random.random_range(1..setting.clients);
+        setting.numbers = 0;
+        setting.think_us = [20, 300, 3_000][random.random_range(0..3usize)];
+        setting.keys = random.random_range(1..=3);
+        setting.lives = Some(Lives { long: setting.clients, ops_max: 20 });
+        setting.lanes = 1;
+    }
     setting.lanes = setting.lanes.min(4);
     setting.agent_pause_us = [1_000, 10_000][random.random_range(0..2usize)];
     setting

@@ -9,7 +9,7 @@ use rand::Rng;
 use super::datagram::DATAGRAM_BYTES_MAX;
 use super::nic::{kind_of, outcome};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
-use super::world::{Event, How, Inner};
+use super::world::{Change, Event, How, Inner};
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
 };
@@ -272,7 +272,8 @@ impl SimEndpoint {
             _ => return Ok(old),
         };
         memory.store(at.offset(), to);
-        self.world.changed(self.process, at, 8, How::Atomic { from: old, to });
+        let (by, how) = (self.process, How::Atomic { from: old, to });
+        self.world.changed(Change { by, at, len: 8, before: old, how });
         Ok(old)
     }
 

@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 
 use super::Profile;
 use super::verb::{Stage, Verb, VerbId, Work};
-use super::world::{Event, How, Inner, pair};
+use super::world::{Change, Event, How, Inner, pair};
 use crate::counters::Verb as Kind;
 use crate::{FabricError, RegionId, RemoteAddr};
 
@@ -236,7 +236,8 @@ impl Inner {
                 };
                 if let Some(to) = to {
                     memory.store(at, to);
-                    self.changed(by, verb.at, 8, How::Atomic { from, to });
+                    let how = How::Atomic { from, to };
+                    self.changed(Change { by, at: verb.at, len: 8, before: from, how });
                 }
             }
         }

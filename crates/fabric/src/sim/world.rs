@@ -380,6 +380,8 @@ pub struct Change {
     pub at: RemoteAddr,
     /// Bytes, all in one word.
     pub len: usize,
+    /// That word before it was changed.
+    pub before: u64,
     /// By what.
     pub how: How,
 }
@@ -557,20 +559,23 @@ impl Inner {
     }
 
     /// Tells of a change of memory.
-    pub fn changed(&self, by: ProcessId, at: RemoteAddr, len: usize, how: How) {
+    pub fn changed(&self, change: Change) {
         let watch = self.watch.borrow().clone();
         if let Some(watch) = watch {
-            watch(Change { by, at, len, how });
+            watch(change);
         }
     }
 
     /// Writes bytes to memory, and tells of it word by word.
     pub fn change(&self, by: ProcessId, at: RemoteAddr, bytes: &[u8], how: How) {
-        self.memory(at.region()).write(at.offset(), bytes);
-        if self.watch.borrow().is_some() {
-            for (offset, piece) in pieces(at.offset(), bytes.len()) {
-                self.changed(by, RemoteAddr::new(at.region(), offset), piece.len(), how);
-            }
+        let memory = self.memory(at.region());
+        if self.watch.borrow().is_none() {
+            return memory.write(at.offset(), bytes);
+        }
+        for (offset, piece) in pieces(at.offset(), bytes.len()) {
+            let (before, len) = (memory.load(offset & !7), piece.len());
+            memory.write(offset, &bytes[piece]);
+            self.changed(Change { by, at: RemoteAddr::new(at.region(), offset), len, before, how });
         }
     }
 

@@ -113,7 +113,7 @@ fn a_watch_is_told_who_changed_what() {
     let lab = Lab::with(FAULTLESS);
     let told: Rc<RefCell<Vec<(ProcessId, u64, usize, How)>>> = Rc::default();
     let into = told.clone();
-    lab.watch(move |Change { by, at, len, how }| {
+    lab.watch(move |Change { by, at, len, how, .. }| {
         into.borrow_mut().push((by, at.offset(), len, how));
     });
     let process = lab.go(HERE, |fabric| async move {
