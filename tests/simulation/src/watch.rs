@@ -84,7 +84,7 @@ pub struct Watch {
     announcements: Cell<u64>,
     /// What passed since a slab was seized or closed, by its descriptor.
     slabs_wait: RefCell<BTreeMap<u64, Wait>>,
-    /// What passed since a note was cleared, by the note.
+    /// What passed since a note was cleared, by the note, until its entry has a new generation.
     notes_wait: RefCell<BTreeMap<u64, Wait>>,
     /// What notes said that were cleared, until the entry has a new generation.
     cleared: RefCell<BTreeMap<u64, u32>>,
@@ -310,14 +310,16 @@ impl Watch {
                     self.cleared.borrow_mut().insert(change.at.to_word(), before);
                 }
                 if self.starts_over {
-                    self.notes_wait.borrow_mut().insert(change.at.to_word(), self.wait());
+                    // The scrubber may free it while it rests; then it is parked again, as unused.
+                    let mut waits = self.notes_wait.borrow_mut();
+                    waits.entry(change.at.to_word()).or_insert_with(|| self.wait());
                 }
                 return None;
             }
             // Nobody but a client whose entries have rested stores a note that is not zero.
             self.count(|slabs| slabs.rested += 1);
-            let wait = self.notes_wait.borrow_mut().remove(&change.at.to_word());
-            if !wait.is_some_and(|wait| self.is_rested(&wait)) {
+            let waits = self.notes_wait.borrow();
+            if !waits.get(&change.at.to_word()).is_some_and(|wait| self.is_rested(wait)) {
                 return Some(format!(
                     "noted an entry free that has not rested, at {:?}",
                     change.at
