@@ -336,10 +336,16 @@ impl Watch {
         let formatted = self.world.load(base.add(FORMATTED_OFFSET));
         let is_generation = change.at == base.add(class.entry_at(number as u32)) && change.len == 8;
         let note = base.add(class.note_at(number as u32)).to_word();
-        if is_generation {
-            // Its note was cleared because it is taken, not to rest.
-            self.notes_wait.borrow_mut().remove(&note);
-        }
+        // Its note was cleared because it is taken, unless it has rested, and the stores that noted it
+        // free again are still on their way.
+        let has_rested = is_generation && {
+            let mut waits = self.notes_wait.borrow_mut();
+            let has_rested = waits.get(&note).is_some_and(|wait| self.is_rested(wait));
+            if !has_rested {
+                waits.remove(&note);
+            }
+            has_rested
+        };
         if !is_generation || number >= formatted.min(u64::from(class.entries)) {
             return None;
         }
@@ -365,7 +371,7 @@ impl Watch {
             let told = format!("entry {number} of {slab:?}, of generation {before}, was taken");
             return Some(format!("{told} for a note that said {cleared:?}"));
         }
-        let rested = self.rested.borrow_mut().remove(&note);
+        let rested = self.rested.borrow_mut().remove(&note) || has_rested;
         if now & mask < before & mask && !rested {
             let told = format!("entry {number} of {slab:?} starts over: {now} after {before}");
             return Some(format!("{told}, without a rest"));
