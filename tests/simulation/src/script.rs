@@ -64,7 +64,7 @@ impl Notes {
             outcome: Outcome::Unknown,
         });
         self.expires_at_ms.borrow_mut().insert(value, at);
-        PutOptions { expires_at_ms: Some(at), ..PutOptions::default() }
+        PutOptions { expires_at_ms: Some(at) }
     }
 
     /// An operation came to an end.

@@ -279,7 +279,9 @@ impl Watch {
                     | Chunk::Closing { owner, .. },
                 ) if owner == session => class
                     .and_then(|class| self.of_entry(class, Slab { dti, chunk: at }, change, into)),
-                Some(Chunk::Seized { .. }) => None,
+                // By its last owner, in the middle of an operation.
+                Some(Chunk::Seized { .. }) => class
+                    .and_then(|class| self.of_entry(class, Slab { dti, chunk: at }, change, into)),
                 _ => told("stored"),
             },
             How::Write => {

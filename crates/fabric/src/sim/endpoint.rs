@@ -9,7 +9,8 @@ use rand::Rng;
 use super::datagram::DATAGRAM_BYTES_MAX;
 use super::nic::{kind_of, outcome};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
-use super::world::{Change, Event, How, Inner};
+use super::watch::{Change, How};
+use super::world::{Event, Inner};
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
 };

@@ -8,7 +8,8 @@ use rand::seq::SliceRandom;
 
 use super::Profile;
 use super::verb::{Stage, Verb, VerbId, Work};
-use super::world::{Change, Event, How, Inner, pair};
+use super::watch::{Change, How};
+use super::world::{Event, Inner, pair};
 use crate::counters::Verb as Kind;
 use crate::{FabricError, RegionId, RemoteAddr};
 

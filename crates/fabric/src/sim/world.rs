@@ -22,12 +22,13 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::card::{Card, CardId, Step};
-use super::memory::{Memory, pieces};
+use super::memory::Memory;
 use super::nic::Nic;
 use super::process::{Logic, Process, Rung, Slices};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Verbs};
+use super::watch::{How, Watch};
 use super::{Faults, Profile, SimEndpoint};
-use crate::{FabricError, RegionId, RemoteAddr};
+use crate::{FabricError, RegionId};
 
 /// A cluster in virtual time.
 ///
@@ -55,7 +56,7 @@ pub(super) struct Inner {
     pub faults: RefCell<Faults>,
     pub now_ns: Cell<u64>,
     serial: Cell<u64>,
-    agenda: RefCell<BinaryHeap<Reverse<Entry>>>,
+    pub agenda: RefCell<BinaryHeap<Reverse<Entry>>>,
     pub random: RefCell<ChaCha8Rng>,
     pub nodes: RefCell<Vec<Node>>,
     pub processes: RefCell<Vec<Process>>,
@@ -71,16 +72,10 @@ pub(super) struct Inner {
     rung: Arc<Rung>,
     events: Cell<u64>,
     /// Processes that are stopped in their turns.
-    stopped: Cell<u32>,
-    between: RefCell<Option<Rc<dyn Fn() -> bool>>>,
+    pub stopped: Cell<u32>,
+    pub between: RefCell<Option<Rc<dyn Fn() -> bool>>>,
     pub watch: RefCell<Option<Watch>>,
 }
-
-/// What is told of every change of memory: see [`World::watch`].
-pub(super) type Watch = Rc<dyn Fn(Change)>;
-
-/// More processes than this are not stopped in their turns at a time: each takes of the stack.
-const STOPPED_MAX: u32 = 6;
 
 /// A node: memory and a network card.
 pub(super) struct Node {
@@ -175,19 +170,6 @@ impl World {
     /// Lets a process stand still where [`Faults`] say so.
     pub fn make_restless(&self, process: ProcessId) {
         self.0.process(process).restless = true;
-    }
-
-    /// What is called after each event while a process is stopped in its turn ([`Faults::stops`]),
-    /// because whoever calls [`World::step`] waits for that turn. It polls nothing and does not call
-    /// `step`. When it returns `false` the stopped go on at once.
-    pub fn while_stopped(&self, between: impl Fn() -> bool + 'static) {
-        *self.0.between.borrow_mut() = Some(Rc::new(between));
-    }
-
-    /// What is told of every change of memory by a process just after it, one word of it at a time:
-    /// for invariants about who may change what. It changes nothing.
-    pub fn watch(&self, watch: impl Fn(Change) + 'static) {
-        *self.0.watch.borrow_mut() = Some(Rc::new(watch));
     }
 
     /// Lets the processes of a node share its `cores` with each other and with `hogs` more that
@@ -371,37 +353,6 @@ impl World {
     }
 }
 
-/// A change of memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Change {
-    /// By whom.
-    pub by: ProcessId,
-    /// The first byte.
-    pub at: RemoteAddr,
-    /// Bytes, all in one word.
-    pub len: usize,
-    /// That word before it was changed.
-    pub before: u64,
-    /// By what.
-    pub how: How,
-}
-
-/// By what memory is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// A store of a processor.
-    Store,
-    /// A WRITE, or a part of it.
-    Write,
-    /// An atomic that made one word of another.
-    Atomic {
-        /// The word before.
-        from: u64,
-        /// The word after.
-        to: u64,
-    },
-}
-
 /// The lower of two first.
 pub(super) fn pair(a: RegionId, b: RegionId) -> (RegionId, RegionId) {
     if a <= b { (a, b) } else { (b, a) }
@@ -523,59 +474,6 @@ impl Inner {
         } else {
             drop(process);
             drop(task);
-        }
-    }
-
-    /// Whether a fault stops the process here, between two accesses of memory, with so much of the
-    /// usual rate. If so, returns when it goes on, or is dead.
-    pub fn stop(&self, id: ProcessId, share: f64) {
-        let Faults { stops, stop_ns, .. } = *self.faults.borrow();
-        if stops == 0.0 || self.stopped.get() == STOPPED_MAX {
-            return;
-        }
-        let Process { restless, alive, running, .. } = *self.process(id);
-        if !restless || !alive || !running || !self.happens(stops * share) {
-            return;
-        }
-        let mut process = self.process(id);
-        let until =
-            self.now_ns.get() + process.spent_ns + stop_ns / 2 + self.up_to(stop_ns * 3 / 2);
-        process.cpu_ns += process.spent_ns;
-        (process.spent_ns, process.stopped) = (0, true);
-        process.busy_until_ns = process.busy_until_ns.max(until);
-        drop(process);
-        self.stopped.set(self.stopped.get() + 1);
-        let between = self.between.borrow().clone();
-        let is_due = || self.agenda.borrow().peek().is_some_and(|Reverse(next)| next.0 < until);
-        let mut goes_on = true;
-        while goes_on && self.process(id).alive && is_due() {
-            self.step();
-            goes_on = between.as_ref().is_none_or(|between| between());
-        }
-        if goes_on && self.process(id).alive {
-            self.now_ns.set(self.now_ns.get().max(until));
-        }
-        self.stopped.set(self.stopped.get() - 1);
-    }
-
-    /// Tells of a change of memory.
-    pub fn changed(&self, change: Change) {
-        let watch = self.watch.borrow().clone();
-        if let Some(watch) = watch {
-            watch(change);
-        }
-    }
-
-    /// Writes bytes to memory, and tells of it word by word.
-    pub fn change(&self, by: ProcessId, at: RemoteAddr, bytes: &[u8], how: How) {
-        let memory = self.memory(at.region());
-        if self.watch.borrow().is_none() {
-            return memory.write(at.offset(), bytes);
-        }
-        for (offset, piece) in pieces(at.offset(), bytes.len()) {
-            let (before, len) = (memory.load(offset & !7), piece.len());
-            memory.write(offset, &bytes[piece]);
-            self.changed(Change { by, at: RemoteAddr::new(at.region(), offset), len, before, how });
         }
     }
 

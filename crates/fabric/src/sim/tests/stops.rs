@@ -111,11 +111,9 @@ fn stops_are_nested_and_all_end() {
 #[test]
 fn a_watch_is_told_who_changed_what() {
     let lab = Lab::with(FAULTLESS);
-    let told: Rc<RefCell<Vec<(ProcessId, u64, usize, How)>>> = Rc::default();
+    let told: Rc<RefCell<Vec<Change>>> = Rc::default();
     let into = told.clone();
-    lab.watch(move |Change { by, at, len, how, .. }| {
-        into.borrow_mut().push((by, at.offset(), len, how));
-    });
+    lab.watch(move |change| into.borrow_mut().push(change));
     let process = lab.go(HERE, |fabric| async move {
         fabric.store(RemoteAddr::new(HERE, 60), &[&[1; 8]]).unwrap();
         let there = RemoteAddr::new(THERE, 8);
@@ -124,14 +122,11 @@ fn a_watch_is_told_who_changed_what() {
         fabric.write(there, vec![2; 4].into()).await.1.unwrap();
     });
     lab.run_until(1_000_000);
-    let by = |at, len, how| (process, at, len, how);
-    assert_eq!(
-        *told.borrow(),
-        [
-            by(60, 4, How::Store),
-            by(64, 4, How::Store),
-            by(8, 8, How::Atomic { from: 0, to: 5 }),
-            by(8, 4, How::Write),
-        ]
-    );
+    let told = told.borrow();
+    assert!(told.iter().all(|change| change.by == process));
+    let what: Vec<_> = told.iter().map(|c| (c.at.offset(), c.len, c.before, c.how)).collect();
+    let swapped = How::Atomic { from: 0, to: 5 };
+    let expected =
+        [(60, 4, 0, How::Store), (64, 4, 0, How::Store), (8, 8, 0, swapped), (8, 4, 5, How::Write)];
+    assert_eq!(what, expected);
 }
