@@ -9,7 +9,7 @@ mod support;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use load::{Lengths, Load, Report, Task};
+use load::{Lengths, Load, Report, Scale, Task};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::Signal;
@@ -52,12 +52,14 @@ struct Cluster {
     dir: tempfile::TempDir,
     memory: &'static str,
     lengths: Lengths,
+    scale: Scale,
     nodes: Vec<Node>,
 }
 
 impl Cluster {
     fn start(memory: &'static str, lengths: Lengths) -> Self {
-        let mut cluster = Self { dir: private_dir(), memory, lengths, nodes: Vec::new() };
+        let (dir, scale) = (private_dir(), Scale::USUAL);
+        let mut cluster = Self { dir, memory, lengths, scale, nodes: Vec::new() };
         cluster.nodes = (0..NAMES.len()).map(|node| cluster.start_node(node)).collect();
         cluster
     }
@@ -75,11 +77,11 @@ impl Cluster {
         assert!(self.nodes[node].ready.contains("taken over"), "{}", self.nodes[node].ready);
     }
 
-    /// Starts the client of `writer`, at the node of the same number.
+    /// Starts the client of `writer`; the first ones are at the nodes of the same numbers.
     fn load(&self, writer: usize, seed: u64) -> Load {
-        let socket = self.nodes[writer].socket.clone();
-        let (dir, lengths) = (self.dir.path().into(), self.lengths);
-        Load::start(Task { dir, socket, writer, lengths, seed }, "worker_process")
+        let socket = self.nodes[writer % self.nodes.len()].socket.clone();
+        let (dir, lengths, scale) = (self.dir.path().into(), self.lengths, self.scale);
+        Load::start(Task { dir, socket, writer, lengths, scale, seed }, "worker_process")
     }
 
     fn check(&self) -> serde_json::Value {
@@ -98,7 +100,8 @@ impl Cluster {
         };
         wait_for("leaked entries to be freed", leaks);
         let returned = killed.elapsed();
-        let values = load::verify_all(self.dir.path(), &self.nodes[0].socket, self.lengths);
+        let values =
+            load::verify_all(self.dir.path(), &self.nodes[0].socket, self.lengths, self.scale);
         assert_eq!(self.check()["values"], values);
         let stats = self.nodes[0].loch(&["stats", "--json"]).expect(0, &[]).json();
         for node in stats["nodes"].as_array().expect("a list") {
@@ -175,10 +178,65 @@ fn a_client_that_is_killed_while_memory_is_short_takes_none_of_it_along() {
         .map(|count| reports.iter().map(count).sum::<u64>());
     let told = format!("{kills} kills, {ops} operations, {refused} of them refused");
     cluster.check_afterwards(killed, &told);
-    let filled = load::refill(&cluster.nodes[0].socket);
+    let filled = load::refill(&cluster.nodes[0].socket, cluster.scale);
     println!("{filled:.2} of the memory filled afterwards");
     assert!(filled >= REFILLED_MIN);
     assert_eq!(cluster.check()["unshown"], 0);
+}
+
+/// Six processes of sixteen lanes each, of which one is killed every moment, where all values of all
+/// keys would fill so many percent of the memory. `LOCH_STRESS_SECONDS` says for how long.
+fn stress(percent: usize) {
+    const WRITERS: usize = 6;
+    const LANES: usize = 16;
+    /// Of all operations that change a key nine in ten are PUTs: so many percent of the keys have a
+    /// value.
+    const PRESENT_PERCENT: usize = 90;
+    /// A client is killed that often, on the average.
+    const APART_MS: u64 = 250;
+    let _turn = turn();
+    let seconds = std::env::var("LOCH_STRESS_SECONDS").map_or(4, |s| s.parse().expect("seconds"));
+    let mut cluster = Cluster::start("4MiB", Lengths::One);
+    // A chunk of 64 KiB holds 31 entries of values of this length, with their headers and keys.
+    let entry_bytes = (64 << 10) / ((64 << 10) / (load::ONE + 100));
+    let room = load::data_bytes(&cluster.nodes[0].socket) as usize / entry_bytes;
+    let keys = room * percent / PRESENT_PERCENT / WRITERS / LANES * LANES;
+    cluster.scale = Scale { writers: WRITERS, keys, lanes: LANES };
+    let mut loads: Vec<Load> = (0..WRITERS).map(|n| cluster.load(n, 300 + n as u64)).collect();
+    let mut random = ChaCha8Rng::seed_from_u64(percent as u64);
+    let (began, mut kills) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(seconds) {
+        let (pause, killed) = (random.random_range(0..2 * APART_MS), Instant::now());
+        wait_for("the next kill", || (killed.elapsed().as_millis() as u64 >= pause).then_some(()));
+        let victim = random.random_range(0..WRITERS);
+        // It may still look at what its last process left; and all others go on.
+        loads.remove(victim).kill();
+        loads.insert(victim, cluster.load(victim, 1000 + kills));
+        loads.iter_mut().for_each(|load| _ = load.ops());
+        kills += 1;
+    }
+    let killed = Instant::now();
+    loads.iter_mut().for_each(|load| load.wait_for_ops(1));
+    let reports: Vec<Report> = loads.into_iter().map(Load::stop).collect();
+    let [ops, refused] = [|r: &Report| r.ops, |r: &Report| r.refused]
+        .map(|count| reports.iter().map(count).sum::<u64>());
+    let told = format!("{percent} %: {kills} kills, {ops} operations, {refused} of them refused");
+    cluster.check_afterwards(killed, &told);
+}
+
+#[test]
+fn nothing_is_lost_where_six_are_killed_in_memory_that_is_70_percent_full() {
+    stress(70);
+}
+
+#[test]
+fn nothing_is_lost_where_six_are_killed_in_memory_that_is_90_percent_full() {
+    stress(90);
+}
+
+#[test]
+fn nothing_is_lost_where_six_are_killed_in_memory_for_which_there_are_105_percent() {
+    stress(105);
 }
 
 #[test]

@@ -18,13 +18,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Process, wait_for};
 use ledger::{Ledger, judge};
-pub use value::Lengths;
+pub use value::{Lengths, ONE};
 use value::{name_of, number_of};
 
-/// Clients that write.
-pub const WRITERS: usize = 3;
-/// Keys of each.
-pub const KEYS: usize = 2400;
+/// How large a load is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Scale {
+    /// Clients that write.
+    pub writers: usize,
+    /// Keys of each.
+    pub keys: usize,
+    /// Lanes of each.
+    pub lanes: usize,
+}
+
+impl Scale {
+    /// The usual one.
+    pub const USUAL: Self = Self { writers: 3, keys: 2400, lanes: 8 };
+}
 
 /// Tells a process that it is a worker, and what to do.
 const TASK: &str = "LOCH_TEST_TASK";
@@ -39,6 +50,7 @@ pub struct Task {
     /// Whose keys it writes.
     pub writer: usize,
     pub lengths: Lengths,
+    pub scale: Scale,
     pub seed: u64,
 }
 
@@ -118,13 +130,13 @@ impl Load {
 
 /// Reads every key of every writer, when none of them is at work: what was acknowledged is there,
 /// and nothing is there that was not written. How many keys have a value.
-pub fn verify_all(dir: &Path, socket: &Path, lengths: Lengths) -> usize {
+pub fn verify_all(dir: &Path, socket: &Path, lengths: Lengths, scale: Scale) -> usize {
     let table = Cluster::connect(socket).and_then(|cluster| cluster.table("default"));
     let table = table.expect("the cluster is up");
     let mut values = 0;
-    for writer in 0..WRITERS {
-        let ledger = Ledger::open(dir, writer, KEYS);
-        for key in 0..KEYS {
+    for writer in 0..scale.writers {
+        let ledger = Ledger::open(dir, writer, scale.keys);
+        for key in 0..scale.keys {
             let got = table.get(&name_of(writer, key)).expect("it can be read");
             let found =
                 got.map(|value| number_of(lengths, writer, key, &value).expect("it was written"));
@@ -138,12 +150,12 @@ pub fn verify_all(dir: &Path, socket: &Path, lengths: Lengths) -> usize {
 
 /// Deletes everything, and puts values of one length until there is no memory; which part of it
 /// they fill.
-pub fn refill(socket: &Path) -> f64 {
+pub fn refill(socket: &Path, scale: Scale) -> f64 {
     const VALUE: [u8; 8000] = [7; 8000];
     let cluster = Cluster::connect(socket).expect("the cluster is up");
     let table = cluster.table("default").expect("it has a session");
-    for writer in 0..WRITERS {
-        for key in 0..KEYS {
+    for writer in 0..scale.writers {
+        for key in 0..scale.keys {
             table.delete(&name_of(writer, key)).expect("it can be deleted");
         }
     }
@@ -156,6 +168,11 @@ pub fn refill(socket: &Path) -> f64 {
         }
     }
     (keys as usize * VALUE.len()) as f64 / cluster.info().tables[0].data_bytes as f64
+}
+
+/// Bytes of all data tables of a cluster.
+pub fn data_bytes(socket: &Path) -> u64 {
+    Cluster::connect(socket).expect("the cluster is up").info().tables[0].data_bytes
 }
 
 impl Task {

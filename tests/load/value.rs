@@ -20,7 +20,12 @@ pub enum Lengths {
     /// Any up to some thousand bytes. A client leases memory for each class of lengths, and small
     /// nodes run out of it.
     Many,
+    /// [`ONE`]: all memory is of one class, and short of it are those that have few slabs of it.
+    One,
 }
+
+/// Bytes of values that are all as long.
+pub const ONE: usize = 2000;
 
 const FEW: [usize; 12] = [8, 64, 64, 64, 64, 64, 100, 200, 200, 200, 1000, 20_000];
 const LONGEST_OF_MANY: usize = 3000;
@@ -31,6 +36,7 @@ pub fn value_of(lengths: Lengths, writer: usize, key: usize, number: u64) -> Vec
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let len = match lengths {
         Lengths::Few => FEW[random.random_range(0..FEW.len())],
+        Lengths::One => ONE,
         Lengths::Many => random.random_range(NUMBER_BYTES..LONGEST_OF_MANY),
     };
     let mut value = vec![0; len];

@@ -16,9 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use super::ledger::{Ledger, Op, judge};
 use super::processor::Queue;
 use super::value::{Lengths, name_of, number_of, value_of};
-use super::{KEYS, Report, Task, WRITERS};
-
-const LANES: usize = 8;
+use super::{Report, Task};
 
 /// Operations after which a lane says how far its process is.
 const PROGRESS_OPS: u64 = 16;
@@ -43,8 +41,10 @@ pub fn work(task: &Task) {
     let worker = Worker {
         task,
         table: table.asynch(),
-        ledgers: (0..WRITERS).map(|w| Ledger::open(&task.dir, w, KEYS)).collect(),
-        seen: vec![Cell::default(); WRITERS * KEYS],
+        ledgers: (0..task.scale.writers)
+            .map(|w| Ledger::open(&task.dir, w, task.scale.keys))
+            .collect(),
+        seen: vec![Cell::default(); task.scale.writers * task.scale.keys],
         progress: std::fs::File::options()
             .write(true)
             .open(task.progress())
@@ -54,7 +54,8 @@ pub fn work(task: &Task) {
         report: RefCell::default(),
     };
     block_on(worker.look_at_own_keys());
-    block_on(run(LANES, (0..LANES).map(|lane| worker.lane(lane)), |()| ()));
+    let lanes = task.scale.lanes;
+    block_on(run(lanes, (0..lanes).map(|lane| worker.lane(lane)), |()| ()));
     let report = serde_json::to_vec(&*worker.report.borrow()).expect("plain data");
     std::fs::write(task.report(), report).expect("a file");
 }
@@ -74,18 +75,18 @@ impl Worker<'_> {
     /// What the last process of this writer left, which may have been killed: all that it had been
     /// told was done is there.
     async fn look_at_own_keys(&self) {
-        for key in 0..KEYS {
+        for key in 0..self.task.scale.keys {
             self.get(self.task.writer, key).await;
         }
     }
 
     async fn lane(&self, lane: usize) {
         let mut random = ChaCha8Rng::seed_from_u64(self.task.seed << 8 | lane as u64);
-        let mut ops = 0;
+        let (mut ops, scale) = (0, self.task.scale);
         while !self.stop.load(Ordering::Relaxed) {
             // Nobody but this lane writes these keys.
-            let own = random.random_range(0..KEYS / LANES) * LANES + lane;
-            let any = (random.random_range(0..WRITERS), random.random_range(0..KEYS));
+            let own = random.random_range(0..scale.keys / scale.lanes) * scale.lanes + lane;
+            let any = (random.random_range(0..scale.writers), random.random_range(0..scale.keys));
             let (begun, queued) = (Instant::now(), self.queue.lately());
             let kind = match random.random_range(0..100) {
                 0..45 => self.put(own).await,
@@ -111,7 +112,7 @@ impl Worker<'_> {
         match self.table.put(&name, &value).await {
             Ok(_) => (),
             // The key has the value it had.
-            Err(Error::OutOfMemory { .. }) if self.task.lengths == Lengths::Many => {
+            Err(Error::OutOfMemory { .. }) if self.task.lengths != Lengths::Few => {
                 self.report.borrow_mut().refused += 1;
                 return "put";
             }
@@ -139,7 +140,8 @@ impl Worker<'_> {
     }
 
     async fn get(&self, writer: usize, key: usize) -> &'static str {
-        let (ledger, seen) = (&self.ledgers[writer], &self.seen[writer * KEYS + key]);
+        let (ledger, seen) =
+            (&self.ledgers[writer], &self.seen[writer * self.task.scale.keys + key]);
         let oldest = ledger.acknowledged(key).max(seen.get());
         let got = self.table.get(&name_of(writer, key)).await;
         let newest = ledger.meant(key);

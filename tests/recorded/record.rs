@@ -126,6 +126,7 @@ fn words_of_ask(ask: Ask) -> [u64; 3] {
         Ask::Update(Update::Exchange(value)) => [7, value, 0],
         Ask::Update(Update::CompareSwap { expected, value }) => [8, value, expected],
         Ask::Update(Update::AddIfPresent(add)) => [9, add, 0],
+        Ask::Expire(value) => [10, value, 0],
     }
 }
 
@@ -141,6 +142,7 @@ fn ask_of_words(words: [u64; 3]) -> Ask {
         [7, value, _] => Ask::Update(Update::Exchange(value)),
         [8, value, expected] => Ask::Update(Update::CompareSwap { expected, value }),
         [9, add, _] => Ask::Update(Update::AddIfPresent(add)),
+        [10, value, _] => Ask::Expire(value),
         _ => panic!("nothing that is asked: {words:?}"),
     }
 }

@@ -23,6 +23,10 @@ pub enum Ask {
     Add(u64),
     /// To have what a function makes of the number it has.
     Update(Update),
+    /// To have no value if it has this one, whose time has come: nobody asks it, so the outcome is
+    /// unknown. It is called at the earliest moment at which somebody's clock may say so, and from
+    /// then on it happens once or, for the outcome is never told, not at all.
+    Expire(u64),
 }
 
 /// Other functions of a number than adding. But where it is said, a key without a value counts as 0.
@@ -149,7 +153,7 @@ impl Operation {
             Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. } => {
                 Some(value)
             }
-            Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Update(_) => None,
+            Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Update(_) | Ask::Expire(_) => None,
         }
     }
 

@@ -111,6 +111,9 @@ impl Step {
             Ask::PutIfAbsent(_) => state.is_none().then_some(written),
             Ask::PutIfVersion { version, .. } => state?.named(version, is_new).map(|_| written),
             Ask::Delete => state.map(|_| None),
+            Ask::Expire(value) => {
+                state.filter(|held| held.value == Value::Number(value)).map(|_| None)
+            }
             Ask::Add(_) | Ask::Update(_) => {
                 let before = match state.map(|held| held.value) {
                     None => None,

@@ -12,6 +12,7 @@
 //!    first. The same is true of DELETEs, and of each kind of conditional PUT. That does not hold
 //!    where an update that does not tell of what (its outcome is unknown, or it says no more than that
 //!    it was done) may have built on the value, which is why there 2 and 3 are left. They are not simply dropped: a DELETE may say that there was a value.
+//!    A value that may expire is never like others.
 //! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
 //!    depend on the state.
 
@@ -59,6 +60,12 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
         );
         operation.ask.is_update() && !tells
     });
+    // Those are told from others by what ends them.
+    let expires = |operation: &Operation| match operation.ask {
+        Ask::Expire(value) => Some(value),
+        _ => None,
+    };
+    let expiring: HashSet<u64> = operations.iter().filter_map(expires).collect();
     let (mut must, mut may) = (Vec::new(), Vec::new());
     for (origin, operation) in operations.iter().enumerate() {
         let &Operation { ask, called, .. } = operation;
@@ -80,7 +87,11 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
                     {
                         must.push(at(version.map(Answer::Stored), seen.min(until), false));
                     }
-                    _ => may.push(at(None, until, !open_sums && seen.is_none())),
+                    _ => {
+                        let alone =
+                            operation.value().is_some_and(|value| expiring.contains(&value));
+                        may.push(at(None, until, !open_sums && seen.is_none() && !alone));
+                    }
                 }
             }
         }

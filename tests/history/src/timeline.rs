@@ -89,6 +89,7 @@ pub(crate) fn worded(operation: &Operation) -> (String, String) {
         Ask::PutIfAbsent(value) => format!("put {value} if absent"),
         Ask::PutIfVersion { version, value } => format!("put {value} if v{version}"),
         Ask::Delete => "delete".to_owned(),
+        Ask::Expire(value) => format!("{value} expires"),
         Ask::Add(add) => format!("add {add}"),
         Ask::Update(Update::AddSaturating(add)) => format!("add {add} at most"),
         Ask::Update(Update::Exchange(value)) => format!("exchange for {value}"),

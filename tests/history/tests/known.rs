@@ -209,6 +209,35 @@ fn unknown_until_it_was_dead() {
 }
 
 #[test]
+fn a_value_may_expire_once_and_no_other_with_it() {
+    let expires = |value, at| unknown(Ask::Expire(value), at);
+    good(&[put(1, 0, 1), expires(1, 5), nothing(6, 7)]);
+    good(&[put(1, 0, 1), expires(1, 5), get(1, 6, 7), nothing(8, 9)]);
+    good(&[put(1, 0, 1), expires(1, 5), get(1, 6, 7), delete(false, 8, 9)]);
+    // Not too soon, and not to come back.
+    bad(&[put(1, 0, 1), expires(1, 5), nothing(2, 3)]);
+    bad(&[put(1, 0, 1), expires(1, 5), nothing(6, 7), get(1, 8, 9)]);
+    // Not another value's end, nor twice its own.
+    bad(&[put(1, 0, 1), expires(1, 5), put(2, 6, 7), nothing(8, 9)]);
+    let again = |called| known(Ask::Put(1), called, called + 1, Answer::Stored(200 + called));
+    bad(&[again(0), expires(1, 5), nothing(6, 7), again(8), nothing(10, 11)]);
+    // It may have been there unseen, and is told from others like it.
+    let unseen = unknown(Ask::Put(2), 0);
+    good(&[put(1, 0, 1), unseen, expires(2, 5), nothing(6, 7)]);
+    bad(&[put(1, 0, 1), unseen, expires(2, 5), nothing(3, 4)]);
+    bad(&[
+        put(1, 0, 1),
+        unknown(Ask::Put(3), 0),
+        unseen,
+        expires(2, 5),
+        nothing(6, 7),
+        { known(Ask::Delete, 8, 9, Answer::Deleted(true)) },
+        delete(true, 10, 11),
+        delete(true, 12, 13),
+    ]);
+}
+
+#[test]
 fn an_unseen_value_may_have_been_there() {
     let twice = [put(1, 0, 1), delete(true, 2, 3), delete(true, 4, 5)];
     bad(&twice);

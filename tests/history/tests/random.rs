@@ -65,6 +65,7 @@ impl Store {
                 Answer::Stored(self.store(key, value))
             }
             Ask::PutIfAbsent(_) | Ask::PutIfVersion { .. } => Answer::Refused(version),
+            Ask::Expire(_) => unreachable!("nobody is told of it"),
             Ask::Delete => Answer::Deleted(self.keys.remove(&key).is_some()),
             Ask::Add(add) => {
                 let before = held.map_or(0, |(value, _)| value);

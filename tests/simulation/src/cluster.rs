@@ -13,16 +13,15 @@ use loch_engines::nessie::{CacheLimits, release_dead};
 use loch_engines::region::{
     EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr,
 };
-use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
+use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
 use crate::client::Client;
-use crate::workload::Table;
+use crate::watch::Watch;
+use crate::workload::Setting;
 
 /// Session slots of a node.
 const SESSIONS: u32 = 64;
-/// Between two looks of an agent for something to do.
-const AGENT_PAUSE_US: u64 = 200;
 /// How long a scrub waits for clients in the middle of an operation.
 const SCRUB_WAIT_US: u64 = 3_000;
 
@@ -36,6 +35,11 @@ pub struct Cluster {
     /// Where they are attached.
     seats: RefCell<Vec<Option<Seat>>>,
     timeout_us: u64,
+    agent_pause_us: u64,
+    cache: CacheLimits,
+    /// Whether agents stand still where clients do.
+    agents_stop: bool,
+    pub watch: Rc<Watch>,
 }
 
 /// A node's own process.
@@ -59,7 +63,8 @@ pub struct Seat {
 
 impl Cluster {
     /// Makes the nodes, all memory zero.
-    pub fn new(seed: u64, profile: Profile, table: &Table, timeout_us: u64) -> Self {
+    pub fn new(seed: u64, setting: &Setting) -> Self {
+        let Setting { profile, table, timeout_us, agent_pause_us, .. } = setting;
         let planned = Geometry::plan(
             table.nodes,
             (table.chunks + 64) << 16,
@@ -71,14 +76,14 @@ impl Cluster {
         );
         let mut geometry = planned.expect("the workloads' tables can be laid out");
         (geometry.shards_per_node, geometry.buckets_per_shard) = (1, table.buckets_per_node);
-        geometry.chunks = table.chunks;
-        let shape = geometry
-            .with_protocol(table.protocol)
-            .validate()
-            .expect("the workloads' tables can be laid out");
+        let planned = geometry.with_protocol(table.protocol).validate();
+        let mut shape = planned.expect("the workloads' tables can be laid out");
+        // Smaller than a user's table can be, and with fewer generations.
+        shape.geometry.chunks = table.chunks;
+        shape.bits.gen_bits = table.gen_bits.unwrap_or(shape.bits.gen_bits);
         let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
             .next_multiple_of(TABLE_ALIGN_BYTES);
-        let world = World::new(seed, profile, Faults::default());
+        let world = World::new(seed, *profile, Faults::default());
         let regions = (0..table.nodes).map(|_| world.add_node(offset + shape.bytes()));
         let at = |region| (RemoteAddr::new(region, offset), SESSIONS);
         let map = TableMap::new(shape, &regions.map(at).collect::<Vec<_>>());
@@ -86,7 +91,20 @@ impl Cluster {
         let incarnations = Cell::new(1);
         let seats = RefCell::new(vec![None; table.nodes as usize]);
         let (map, nodes) = (Arc::new(map), table.nodes);
-        Self { world, map, nodes, incarnations, agents, seats, timeout_us }
+        let watch = Watch::over(&world, map.clone());
+        Self {
+            world,
+            map,
+            nodes,
+            incarnations,
+            agents,
+            seats,
+            timeout_us: *timeout_us,
+            agent_pause_us: *agent_pause_us,
+            cache: CacheLimits { lines: 64, entry_bytes_max: setting.cached_bytes_max },
+            agents_stop: setting.lives.is_some(),
+            watch,
+        }
     }
 
     /// A new client on a node's host.
@@ -99,11 +117,12 @@ impl Cluster {
         self.world.store(at, incarnation);
         self.world.store(at.add(8), 0);
         let process = self.world.add_process(home);
+        self.watch.joins(process, incarnation);
         let client = Client::new(
             self.world.endpoint(process),
             self.map.clone(),
             Session::new(home, slot, incarnation),
-            CacheLimits { lines: 64, entry_bytes_max: 512 },
+            self.cache,
             self.timeout_us,
         );
         (Seat { process, home, slot, incarnation }, client)
@@ -120,6 +139,7 @@ impl Cluster {
             self.world.store(at, 0);
             self.world.store(at.add(8), 0);
         }
+        self.watch.leaves(seat.incarnation, at);
         let agent = &self.agents[seat.home.0 as usize];
         agent.dead.borrow_mut().push_back(seat.incarnation as u32);
     }
@@ -155,7 +175,10 @@ impl Cluster {
         self.seats.borrow_mut()[home.0 as usize] = Some(seat);
         let (agent, map) = (self.agents[home.0 as usize].clone(), self.map.clone());
         agent.ended.set(false);
-        self.world.start(seat.process, work(client, agent, map, self.nodes));
+        if self.agents_stop {
+            self.world.make_restless(seat.process);
+        }
+        self.world.start(seat.process, work(client, agent, map, self.nodes, self.agent_pause_us));
     }
 
     /// Lets the agents do what is left to do and end.
@@ -174,7 +197,13 @@ impl Cluster {
     }
 }
 
-async fn work(client: Client, agent: Rc<Agent>, map: Arc<TableMap>, nodes: u16) {
+async fn work(
+    client: Client,
+    agent: Rc<Agent>,
+    map: Arc<TableMap>,
+    nodes: u16,
+    agent_pause_us: u64,
+) {
     let mut turn = 0;
     // After it was told to end: once more over all data tables, since the last client is gone.
     let mut left = u64::from(nodes);
@@ -200,7 +229,7 @@ async fn work(client: Client, agent: Rc<Agent>, map: Arc<TableMap>, nodes: u16) 
         if ends {
             left = if scrubbed.is_ok() { left - 1 } else { u64::from(nodes) };
         }
-        client.fabric().pause(AGENT_PAUSE_US).await;
+        client.fabric().pause(agent_pause_us).await;
     }
     let _ = client.detach().await;
     agent.ended.set(true);

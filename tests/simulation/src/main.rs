@@ -9,6 +9,7 @@ mod run;
 mod script;
 mod served;
 mod subject;
+mod watch;
 mod workload;
 
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use clap::{Parser, Subcommand};
 
 use run::{Report, Sabotage, run};
 use subject::{Name, Subject};
+use watch::Slabs;
 use workload::Protocol;
 
 /// Loch's engines in virtual time, under faults, every history checked for linearizability.
@@ -197,11 +199,15 @@ fn told(report: &Report) -> String {
     let Report { operations, events, retries, moves, helped, deaths, crashes, cuts, .. } = report;
     let Report { unknown, refused, freed, virtual_ns, restarts, snapshots, lossy, .. } = report;
     let forwarded = report.forwarded;
+    let Slabs { cut, cut_anew, abandoned, adopted, seized, taken_over, taken_apart, rested } =
+        report.slabs;
     format!(
         "{operations} operations ({unknown} of unknown outcome, {refused} without effect), {retries} \
          retries, {moves} moves, {helped} helped, {deaths} clients died, {restarts} workers died, \
          {crashes} nodes failed, {cuts} links cut, {freed} leaks freed, {snapshots} snapshots, \
-         {forwarded} forwarded, {lossy} caches lost values; {events} events in {:.1} virtual ms",
+         {forwarded} forwarded, {lossy} caches lost values; slabs: {cut} cut, {cut_anew} of them anew, \
+         {abandoned} abandoned, {adopted} adopted, {seized} seized, {taken_over} of them used, \
+         {taken_apart} taken apart, {rested} entries rested; {events} events in {:.1} virtual ms",
         *virtual_ns as f64 / 1e6
     )
 }

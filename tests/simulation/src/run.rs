@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use loch_fabric::RegionId;
-use loch_fabric::sim::Faults;
+use loch_fabric::sim::{Faults, World};
 use loch_history::{Answer, History, Operation, Outcome, Verdict, check, timeline};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -14,6 +14,7 @@ use crate::client::Client;
 use crate::cluster::{Cluster, Seat};
 use crate::script::{self, Notes, key_name, tag_of};
 use crate::subject::Subject;
+use crate::watch::Slabs;
 use crate::workload::{Kind, Setting};
 
 /// A run that needs more events than this is stuck.
@@ -49,6 +50,7 @@ pub struct Report {
     pub refused: u64,
     /// Leaked entries that the agents freed.
     pub freed: u64,
+    pub slabs: Slabs,
     /// Of all that was asked and answered.
     pub fingerprint: u64,
 }
@@ -82,6 +84,7 @@ impl Report {
         self.unknown += other.unknown;
         self.refused += other.refused;
         self.freed += other.freed;
+        self.slabs.add(&other.slabs);
         self.fingerprint = self.fingerprint.rotate_left(5) ^ other.fingerprint;
     }
 }
@@ -102,7 +105,7 @@ pub struct Sabotage {
 /// What is wrong, in words, with the history that shows it.
 pub fn run(subject: Subject, seed: u64, sabotage: Sabotage) -> Result<Report, String> {
     let ran = catch_unwind(AssertUnwindSafe(|| match subject {
-        Subject::Nessie(kind) => Run::new(kind, seed, sabotage).finish(),
+        Subject::Nessie(kind) => Run::new(kind, seed, sabotage).run(),
         Subject::Served(engine) => engine.run(seed),
     }));
     ran.unwrap_or_else(|panic| {
@@ -113,6 +116,8 @@ pub fn run(subject: Subject, seed: u64, sabotage: Sabotage) -> Result<Report, St
 }
 
 struct Run {
+    /// What went wrong while a client was stopped in its turn.
+    failure: Option<String>,
     setting: Rc<Setting>,
     cluster: Cluster,
     notes: Rc<Notes>,
@@ -133,7 +138,8 @@ struct Slot {
     number: u32,
     seat: Option<Seat>,
     client: Option<Rc<Client>>,
-    /// Operations it begins with when it starts anew.
+    /// Operations it begins with when it starts anew; where sessions are long and short, those that
+    /// are left.
     ops: usize,
     done: bool,
 }
@@ -142,8 +148,7 @@ impl Run {
     fn new(workload: Kind, seed: u64, sabotage: Sabotage) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let setting = Rc::new(workload.setting(&mut random));
-        let cluster =
-            Cluster::new(random.random(), setting.profile, &setting.table, setting.timeout_us);
+        let cluster = Cluster::new(random.random(), &setting);
         cluster.world.set_faults(Faults { cpu_atomics: sabotage.cpu_atomics, ..setting.faults });
         let notes = Rc::new(Notes::new(cluster.world.clone()));
         let clients = (0..setting.clients as u32).map(|number| Slot {
@@ -154,6 +159,7 @@ impl Run {
             done: false,
         });
         Self {
+            failure: None,
             clients: clients.collect(),
             setting,
             cluster,
@@ -168,24 +174,35 @@ impl Run {
         }
     }
 
-    fn finish(mut self) -> Result<Report, String> {
-        for node in 0..self.setting.table.nodes {
-            self.cluster.start_agent(RegionId(node as u8));
-        }
-        for index in 0..self.clients.len() {
-            self.start(index);
-        }
-        let result = self.live().and_then(|()| self.audit());
+    fn run(self) -> Result<Report, String> {
+        let run = Rc::new(RefCell::new(self));
+        let world = run.borrow().cluster.world.clone();
+        let again = Rc::downgrade(&run);
+        world.while_stopped(move || {
+            let run = again.upgrade().expect("it waits for the stopped");
+            let mut run = run.borrow_mut();
+            let went_on = run.look_after().map(|()| run.disturb());
+            run.failure = run.failure.take().or(went_on.err());
+            run.failure.is_none()
+        });
+        let result = Self::live(&run, &world).and_then(|()| Self::audit(&run, &world));
+        let Ok(run) = Rc::try_unwrap(run) else { unreachable!("nothing is stopped any more") };
+        run.into_inner().finish(result)
+    }
+
+    fn finish(mut self, result: Result<(), String>) -> Result<Report, String> {
         self.report.events = self.cluster.world.events();
         self.report.virtual_ns = self.cluster.world.now_ns();
+        self.report.slabs = self.cluster.watch.slabs();
         self.clients.clear();
         let Run { cluster, notes, mut report, setting, .. } = self;
-        let operations = notes.operations.take();
+        let mut operations = notes.operations.take();
         cluster.world.clone().end();
         let told = |failure: String| format!("{failure}\n{}", setting.told());
         result.map_err(told)?;
         report.count(&operations);
         report.freed = cluster.freed();
+        operations.extend(notes.expiries.take());
         judge(operations, SEARCH_BUDGET).map_err(told)?;
         Ok(report)
     }
@@ -196,42 +213,71 @@ impl Run {
         let client = Rc::new(client);
         self.cluster.world.make_mortal(seat.process);
         let slot = &mut self.clients[index];
+        let (ops, left) = match self.setting.lives {
+            // Who dies again and again does less and less.
+            None => (slot.ops, slot.ops * 2 / 3),
+            Some(lives) if index < lives.long => (slot.ops, slot.ops / 2),
+            Some(lives) => {
+                let ops = self.random.random_range(1..=lives.ops_max.min(slot.ops));
+                (ops, slot.ops - ops)
+            }
+        };
         let seed = self.random.random();
         let program = script::work(
             client.clone(),
             slot.number,
-            slot.ops,
+            ops,
             self.setting.clone(),
             self.notes.clone(),
             seed,
         );
-        // Who dies again and again does less and less.
-        slot.ops = slot.ops * 2 / 3;
+        slot.ops = left;
         (slot.seat, slot.client) = (Some(seat), Some(client));
         self.cluster.world.start(seat.process, program);
     }
 
     /// Lets the clients work, and things go wrong, until all have ended.
-    fn live(&mut self) -> Result<(), String> {
-        while !self.clients.iter().all(|slot| slot.done) {
-            self.step()?;
-            self.disturb();
+    fn live(run: &RefCell<Self>, world: &World) -> Result<(), String> {
+        run.borrow_mut().begin();
+        while !run.borrow().clients.iter().all(|slot| slot.done) {
+            Self::step(run, world)?;
+            run.borrow_mut().disturb();
         }
         // Nothing goes wrong any more.
-        self.cluster.world.set_faults(Faults::default());
-        self.mend(u64::MAX);
-        self.dig(u64::MAX);
-        self.cluster.end_agents();
-        while !self.cluster.agents_ended() {
-            self.step()?;
+        world.set_faults(Faults::default());
+        run.borrow_mut().mend(u64::MAX);
+        run.borrow_mut().dig(u64::MAX);
+        run.borrow().cluster.end_agents();
+        while !run.borrow().cluster.agents_ended() {
+            Self::step(run, world)?;
         }
         Ok(())
     }
 
-    fn step(&mut self) -> Result<(), String> {
-        if !self.cluster.world.step() {
+    fn begin(&mut self) {
+        for node in 0..self.setting.table.nodes {
+            self.cluster.start_agent(RegionId(node as u8));
+        }
+        for index in 0..self.clients.len() {
+            self.start(index);
+        }
+    }
+
+    /// Lets the next thing happen. If that is the turn of a client that is stopped in it, much else
+    /// happens meanwhile: so nothing is borrowed.
+    fn step(run: &RefCell<Self>, world: &World) -> Result<(), String> {
+        if !world.step() {
             return Err("nothing happens any more, and not everybody has ended".into());
         }
+        let mut run = run.borrow_mut();
+        match run.failure.take() {
+            Some(failure) => Err(failure),
+            None => run.look_after(),
+        }
+    }
+
+    /// Looks after the clients, and whether all is well.
+    fn look_after(&mut self) -> Result<(), String> {
         if self.cluster.world.events() > EVENTS_MAX {
             let left = self.clients.iter().filter(|slot| !slot.done).count();
             return Err(format!(
@@ -240,6 +286,9 @@ impl Run {
                 self.notes.operations.borrow().len(),
                 self.cluster.sessions_told()
             ));
+        }
+        if let Some(broken) = self.cluster.watch.broken() {
+            return Err(broken);
         }
         if let Some(absurd) = self.notes.absurd.borrow().first() {
             return Err(absurd.clone());
@@ -267,8 +316,13 @@ impl Run {
 
     fn retire(&mut self, index: usize, seat: Seat) {
         self.count(index);
-        (self.clients[index].seat, self.clients[index].done) = (None, true);
+        self.clients[index].seat = None;
         self.graves.push((self.cluster.world.now_ns(), seat));
+        if self.setting.lives.is_none() {
+            self.clients[index].done = true;
+        } else {
+            self.go_on(index, seat.home);
+        }
     }
 
     fn died(&mut self, index: usize, seat: Seat) {
@@ -278,9 +332,14 @@ impl Run {
         let at = self.cluster.world.now_ns() + self.random.random_range(least..most);
         self.graves.push((at, seat));
         self.clients[index].seat = None;
+        self.go_on(index, seat.home);
+    }
+
+    /// Lets a client begin another session, if it has something left to do.
+    fn go_on(&mut self, index: usize, home: RegionId) {
         if self.clients[index].ops == 0 {
             self.clients[index].done = true;
-        } else if self.down.is_none_or(|(node, _)| node != seat.home) {
+        } else if self.down.is_none_or(|(node, _)| node != home) {
             self.start(index);
         }
     }
@@ -361,16 +420,20 @@ impl Run {
     }
 
     /// After everybody has ended: reads every key, and looks at all of the memory.
-    fn audit(&mut self) -> Result<(), String> {
-        let (seat, client) = self.cluster.attach(RegionId(0));
+    fn audit(run: &RefCell<Self>, world: &World) -> Result<(), String> {
         let result = Rc::new(RefCell::new(None));
-        let (into, notes, setting) = (result.clone(), self.notes.clone(), self.setting.clone());
-        self.cluster.world.start(seat.process, async move {
-            let looked = look(&client, &notes, &setting).await;
-            *into.borrow_mut() = Some(looked);
-        });
-        while !self.cluster.world.has_ended(seat.process) {
-            self.step()?;
+        let seat = {
+            let run = run.borrow();
+            let (seat, client) = run.cluster.attach(RegionId(0));
+            let (into, notes, setting) = (result.clone(), run.notes.clone(), run.setting.clone());
+            world.start(seat.process, async move {
+                let looked = look(&client, &notes, &setting).await;
+                *into.borrow_mut() = Some(looked);
+            });
+            seat
+        };
+        while !world.has_ended(seat.process) {
+            Self::step(run, world)?;
         }
         result.take().expect("it ended")
     }

@@ -30,6 +30,10 @@ pub struct Notes {
     values: RefCell<u64>,
     /// Versions that were told of, by key: conditional PUTs ask for one of the last.
     versions: RefCell<BTreeMap<u64, Vec<u64>>>,
+    /// The ends of values that expire, which nobody asks for.
+    pub expiries: RefCell<Vec<Operation>>,
+    /// When a value expires, by the clock of who wrote it.
+    expires_at_ms: RefCell<BTreeMap<u64, u64>>,
 }
 
 impl Notes {
@@ -41,7 +45,26 @@ impl Notes {
             absurd: RefCell::default(),
             values: RefCell::new(1 << 20),
             versions: RefCell::default(),
+            expiries: RefCell::default(),
+            expires_at_ms: RefCell::default(),
         }
+    }
+
+    /// A value is about to be written that expires after `ttl_ms` by the clock of its writer. Another
+    /// clock may say so sooner, by as much as two clocks are apart.
+    fn expires(&self, key: u64, value: u64, now_ms: u64, ttl_ms: u64, skew_ms: u64) -> PutOptions {
+        let at = now_ms + ttl_ms;
+        let soonest_ms = (self.world.now_ns() / 1_000_000 + ttl_ms).saturating_sub(skew_ms);
+        self.expiries.borrow_mut().push(Operation {
+            client: u32::MAX,
+            key,
+            ask: Ask::Expire(value),
+            called: self.world.now_ns().max(soonest_ms * 1_000_000),
+            returned: u64::MAX,
+            outcome: Outcome::Unknown,
+        });
+        self.expires_at_ms.borrow_mut().insert(value, at);
+        PutOptions { expires_at_ms: Some(at) }
     }
 
     /// An operation came to an end.
@@ -200,7 +223,15 @@ async fn operate(
 ) {
     let key = random.borrow_mut().random_range(0..setting.keys);
     let is_number = key < setting.numbers;
-    let ask = pick(key, is_number, setting.deletes, notes, &mut random.borrow_mut());
+    let reads = number as usize >= setting.writers;
+    if reads {
+        let think_us = random.borrow_mut().random_range(0..=setting.think_us);
+        client.fabric().pause(think_us).await;
+    }
+    let ask = match reads {
+        true => Ask::Get,
+        false => pick(key, is_number, setting, notes, &mut random.borrow_mut()),
+    };
     let called = notes.world.now_ns();
     let at = notes.operations.borrow().len();
     let unknown = Operation {
@@ -218,7 +249,20 @@ async fn operate(
         let cancels = setting.cancels > 0.0 && random.random_bool(setting.cancels);
         cancels.then(|| random.random_range(1..12))
     };
-    let answered = answer(client, key, &ask, setting, notes);
+    let options = match ask {
+        Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. }
+            if !is_number && setting.expires > 0.0 =>
+        {
+            let mut random = random.borrow_mut();
+            let (now_ms, skew_ms) = (client.fabric().wall_ms(), setting.faults.wall_skew_ms);
+            match random.random_bool(setting.expires) {
+                true => notes.expires(key, value, now_ms, random.random_range(0..4), skew_ms),
+                false => PutOptions::default(),
+            }
+        }
+        _ => PutOptions::default(),
+    };
+    let answered = answer(client, key, &ask, options, setting, notes);
     let outcome = match unless_dropped(client, patience_us, answered).await {
         None => Outcome::Unknown,
         Some(Ok(answer)) => Outcome::Known(answer),
@@ -238,10 +282,17 @@ async fn operate(
     reconnect(client.fabric()).await;
 }
 
-fn pick(key: u64, is_number: bool, deletes: u32, notes: &Notes, random: &mut ChaCha8Rng) -> Ask {
+fn pick(
+    key: u64,
+    is_number: bool,
+    setting: &Setting,
+    notes: &Notes,
+    random: &mut ChaCha8Rng,
+) -> Ask {
     let value = notes.next_value();
     match random.random_range(0..16) {
-        picked if picked < deletes => Ask::Delete,
+        picked if picked < setting.deletes => Ask::Delete,
+        picked if picked >= 16 - setting.puts => Ask::Put(value),
         5 | 6 => Ask::Put(value),
         7 | 8 => Ask::PutIfAbsent(value),
         9 => match notes.versions.borrow().get(&key) {
@@ -261,17 +312,18 @@ async fn answer(
     client: &Client,
     key: u64,
     ask: &Ask,
+    options: PutOptions,
     setting: &Setting,
     notes: &Notes,
 ) -> Result<Answer, EngineError> {
     let is_number = key < setting.numbers;
     let name = key_name(key);
     let bytes = |tag: &u64| value_of(*tag, setting, is_number);
-    let plain = PutOptions::default();
     let conditional = |done: Conditional| match done {
         Conditional::Done(version) => Answer::Stored(version),
         Conditional::Refused(version) => Answer::Refused(version),
     };
+    let called_ms = client.fabric().wall_ms();
     Ok(match ask {
         Ask::Get => Answer::Found(match client.get(&name, Buf::new()).await? {
             None => None,
@@ -284,25 +336,32 @@ async fn answer(
                         .push(format!("a torn value of {len} bytes for {key}"));
                     0
                 });
+                let expires = found.expires_at_ms();
+                let meant = notes.expires_at_ms.borrow().get(&tag).copied();
+                if !is_number && (expires != meant || expires.is_some_and(|at| at <= called_ms)) {
+                    let told =
+                        format!("{tag} of {key} expires at {expires:?}, shown at {called_ms}");
+                    notes.absurd.borrow_mut().push(told);
+                }
                 notes.told(key, found.version());
                 Some((tag, found.version()))
             }
         }),
         Ask::Put(value) => {
             // An absorbed PUT has a version that nobody will ever see; so has any other.
-            let version = client.put(&name, &bytes(value), plain).await?;
+            let version = client.put(&name, &bytes(value), options).await?;
             notes.told(key, version);
             Answer::Stored(version)
         }
         Ask::PutIfAbsent(value) => {
-            conditional(client.put_if(&name, &bytes(value), Expect::Absent, plain).await?)
+            conditional(client.put_if(&name, &bytes(value), Expect::Absent, options).await?)
         }
         Ask::PutIfVersion { version, value } => {
             let expect = Expect::Version(*version);
-            conditional(client.put_if(&name, &bytes(value), expect, plain).await?)
+            conditional(client.put_if(&name, &bytes(value), expect, options).await?)
         }
         Ask::Delete => Answer::Deleted(client.delete(&name).await?),
         Ask::Add(add) => Answer::Before(client.fetch_add(&name, *add).await?),
-        Ask::Update(_) => unreachable!("none is drawn"),
+        Ask::Update(_) | Ask::Expire(_) => unreachable!("none is drawn"),
     })
 }

@@ -22,6 +22,14 @@ pub enum Workload {
     Long,
     /// Few keys that are moved all the time, and come and go.
     Moves,
+    /// Memory that is just enough or not quite, beside sessions of many lanes that come and go: slabs
+    /// are seized, left behind, adopted, taken apart and cut anew all the time.
+    Scarce,
+    /// The same for few popular keys in tables whose generations have one to six bits, so that they
+    /// start over all the time.
+    Wraps,
+    /// Values that expire during the run, by clocks that differ.
+    Expiry,
 }
 
 /// By which rules the clients go.
@@ -52,6 +60,8 @@ pub struct Table {
     pub value_bytes_max: u64,
     pub options: Options,
     pub protocol: geometry::Protocol,
+    /// Bits of a generation that index words have, if they are fewer than the shape leaves.
+    pub gen_bits: Option<u32>,
 }
 
 /// Everything a seed decides before the first step.
@@ -64,6 +74,20 @@ pub struct Setting {
     pub lanes: usize,
     /// Operations of each client.
     pub ops: usize,
+    /// How they are divided into sessions; if not at all, all are of one session unless it dies.
+    pub lives: Option<Lives>,
+    /// Clients from this one on only read, now and then.
+    pub writers: usize,
+    /// How long those wait between two operations at most.
+    pub think_us: u64,
+    /// The share of values that expire.
+    pub expires: f64,
+    /// Longest entry that a client's cache keeps whole.
+    pub cached_bytes_max: usize,
+    /// Pause of a node's agent between two looks for something to do.
+    pub agent_pause_us: u64,
+    /// Of the 16 kinds of operations that are picked, so many more are PUTs than else.
+    pub puts: u32,
     /// Of the 16 kinds of operations that are picked, so many are DELETEs.
     pub deletes: u32,
     /// The share of steps in which a client moves a key instead.
@@ -85,9 +109,26 @@ pub struct Setting {
     pub kill_every_us: u64,
 }
 
+/// How long the sessions of clients are.
+#[derive(Clone, Copy, Debug)]
+pub struct Lives {
+    /// So many clients have one session as long as they live.
+    pub long: usize,
+    /// The others have sessions of one to so many operations.
+    pub ops_max: usize,
+}
+
 const SHORT: &[usize] = &[8, 24, 60, 200];
 const MIXED: &[usize] = &[8, 40, 300, 900, 1800, 3000];
 const LONG: &[usize] = &[100, 1500, 5000, 9000, 20_000];
+/// Lengths of one size class or of several, and about how many values of them a chunk holds.
+const SCARCE: [(&[usize], u64); 5] = [
+    (&[7_600], 8),
+    (&[15_000], 4),
+    (&[3_500], 18),
+    (&[3_500, 7_600, 15_000], 5),
+    (&[1_500, 15_000, 30_000], 3),
+];
 
 impl Setting {
     /// What matters of it, for the reader of a failure.
@@ -103,7 +144,7 @@ impl Setting {
 
 impl Kind {
     /// All kinds of a protocol.
-    pub fn all(protocol: Protocol) -> [Kind; 5] {
+    pub fn all(protocol: Protocol) -> [Kind; 8] {
         Workload::ALL.map(|workload| Kind { protocol, workload })
     }
 
@@ -140,7 +181,16 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All kinds.
-    pub const ALL: [Workload; 5] = [Self::Hot, Self::Full, Self::Reuse, Self::Long, Self::Moves];
+    pub const ALL: [Workload; 8] = [
+        Self::Hot,
+        Self::Full,
+        Self::Reuse,
+        Self::Long,
+        Self::Moves,
+        Self::Scarce,
+        Self::Wraps,
+        Self::Expiry,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -150,11 +200,23 @@ impl Workload {
             Workload::Reuse => "reuse",
             Workload::Long => "long",
             Workload::Moves => "moves",
+            Workload::Scarce => "scarce",
+            Workload::Wraps => "wraps",
+            Workload::Expiry => "expiry",
         }
     }
 
     /// What a seed makes of it.
     fn setting(self, random: &mut impl Rng) -> Setting {
+        match self {
+            Self::Scarce => scarce(Self::Hot.usual(random), random),
+            Self::Wraps => wraps(Self::Hot.usual(random), random),
+            Self::Expiry => expiry(Self::Hot.usual(random), random),
+            _ => self.usual(random),
+        }
+    }
+
+    fn usual(self, random: &mut impl Rng) -> Setting {
         let one_host = random.random_bool(0.35);
         let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
         // Connections are given up soon: virtual time is cheap, but not free.
@@ -164,7 +226,7 @@ impl Workload {
         let (ways, bucket_slots) = [(3, 1), (4, 1), (2, 2), (3, 2), (3, 4), (2, 4)]
             [random.random_range(0..if full || moves { 4 } else { 6usize })];
         let (keys, crowd, buckets) = match self {
-            Workload::Hot => (2, 4, 16),
+            Workload::Hot | Workload::Scarce | Workload::Wraps | Workload::Expiry => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * u64::from(nodes) * u64::from(bucket_slots);
@@ -179,15 +241,15 @@ impl Workload {
             }
         };
         let value_bytes = match self {
-            Workload::Hot | Workload::Full | Workload::Moves => SHORT,
             Workload::Reuse => MIXED,
             Workload::Long => LONG,
+            _ => SHORT,
         };
         // Every client leases chunks for each size: with so few, memory is short.
         let chunks = match self {
-            Workload::Hot | Workload::Full | Workload::Moves => 20,
             Workload::Reuse => 16,
             Workload::Long => random.random_range(16..=32),
+            _ => 20,
         };
         let options = Options {
             filter_bits: random.random_bool(0.8),
@@ -210,11 +272,19 @@ impl Workload {
                 value_bytes_max: 32 << 10,
                 options,
                 protocol: geometry::Protocol::Loch,
+                gen_bits: None,
             },
             faults,
             clients,
             lanes,
             ops: if full { 100 } else { 50 },
+            lives: None,
+            writers: usize::MAX,
+            think_us: 0,
+            expires: 0.0,
+            cached_bytes_max: 512,
+            agent_pause_us: 200,
+            puts: 0,
             // What is deleted is inserted again, and only inserts move others.
             deletes: if full || moves { 5 } else { 2 },
             moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
@@ -231,6 +301,84 @@ impl Workload {
             kill_every_us: sometimes(random, 0.3, 400),
         }
     }
+}
+
+/// Memory that is just enough for all keys, or not quite.
+fn scarce(usual: Setting, random: &mut impl Rng) -> Setting {
+    let nodes = random.random_range(1..=2);
+    let (value_bytes, slab_entries) = SCARCE[random.random_range(0..SCARCE.len())];
+    let chunks = random.random_range(2..=4);
+    let room = (u64::from(nodes) * chunks * slab_entries) as f64;
+    let clients = random.random_range(3..=6);
+    let mut setting = Setting {
+        clients,
+        lanes: [1, 2, 2, 3, 4, 8, 16][random.random_range(0..7usize)],
+        ops: 60,
+        lives: Some(Lives {
+            long: random.random_range(1..clients),
+            ops_max: [4, 10, 30][random.random_range(0..3usize)],
+        }),
+        expires: if random.random_bool(0.2) { 0.3 } else { 0.0 },
+        agent_pause_us: [200, 1_000, 10_000][random.random_range(0..3usize)],
+        puts: random.random_range(3..=7),
+        deletes: random.random_range(1..=4),
+        keys: ((room * random.random_range(0.7..1.3)) as u64).max(2),
+        crowd: 0,
+        timeout_us: [1_000, 3_000, 10_000][random.random_range(0..3usize)],
+        quarantine: if random.random() { 0 } else { random.random_range(0..4) },
+        value_bytes,
+        ..usual
+    };
+    (setting.table.nodes, setting.table.chunks) = (nodes, chunks);
+    setting.table.buckets_per_node = 64;
+    let faults = &mut setting.faults;
+    faults.deaths /= 4.0;
+    faults.stops = [0.0, 0.001, 0.004, 0.015][random.random_range(0..4usize)];
+    faults.stop_ns = [200_000, 800_000, 3_000_000][random.random_range(0..3usize)];
+    if random.random() {
+        faults.pauses = random.random_range(0.0..0.03);
+        faults.pause_ns = [400_000, 2_000_000][random.random_range(0..2usize)];
+    }
+    setting
+}
+
+/// Generations that start over all the time, under few keys that all clients remember.
+fn wraps(usual: Setting, random: &mut impl Rng) -> Setting {
+    let mut setting = scarce(usual, random);
+    setting.table.gen_bits = Some(random.random_range(1..=4));
+    if random.random_bool(0.7) {
+        setting.table.options.cache = Some(true);
+    }
+    if random.random_bool(0.3) {
+        setting.value_bytes = SHORT;
+    }
+    setting.cached_bytes_max = 64 << 10;
+    setting.clients = random.random_range(2..=4);
+    setting.lives = Some(Lives { long: random.random_range(1..=2), ops_max: 20 });
+    setting.keys = random.random_range(2..=6);
+    if random.random() {
+        // Some write few keys, and the others come back to what they remember.
+        setting.writers = random.random_range(1..setting.clients);
+        setting.numbers = 0;
+        setting.think_us = [20, 300, 3_000][random.random_range(0..3usize)];
+        setting.keys = random.random_range(1..=3);
+        setting.lives = Some(Lives { long: setting.clients, ops_max: 20 });
+        setting.lanes = 1;
+    }
+    setting.lanes = setting.lanes.min(4);
+    setting.agent_pause_us = [1_000, 10_000][random.random_range(0..2usize)];
+    setting
+}
+
+/// Values that expire, by clocks that differ.
+fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
+    let mut setting = usual;
+    setting.expires = random.random_range(0.2..0.9);
+    setting.keys = random.random_range(2..=6);
+    setting.deletes = 1;
+    setting.faults.wall_skew_ms = random.random_range(0..=2);
+    setting.lives = Some(Lives { long: 1, ops_max: 20 });
+    setting
 }
 
 /// One of the three ways to leave or set a switch.

@@ -9,12 +9,16 @@ use rand::Rng;
 use super::datagram::DATAGRAM_BYTES_MAX;
 use super::nic::{kind_of, outcome};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
+use super::watch::{Change, How};
 use super::world::{Event, Inner};
 use crate::bounds::is_inside;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
 };
 use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
+
+/// How often a process is stopped before what is no store: a share of [`Faults::stops`](super::Faults).
+const BEFORE_OTHERS: f64 = 0.25;
 
 /// A simulated process's way to the cluster: see [`World::endpoint`](super::World::endpoint).
 pub struct SimEndpoint {
@@ -166,6 +170,7 @@ impl SimEndpoint {
         } else {
             self.check(at, data.len())?
         }
+        self.world.stop(self.process, BEFORE_OTHERS);
         let bytes = if words { 8 } else { data.len() as u64 };
         self.counters.count(kind_of(work), at.region() != self.home, bytes);
         // A fault may strike before the verb is posted, or after.
@@ -263,11 +268,14 @@ impl SimEndpoint {
         self.drain_stores();
         let memory = self.world.memory(at.region());
         let old = memory.load(at.offset());
-        match work {
-            Work::CompareSwap { expect, new } if expect == old => memory.store(at.offset(), new),
-            Work::FetchAdd { add } => memory.store(at.offset(), old.wrapping_add(add)),
-            _ => (),
-        }
+        let to = match work {
+            Work::CompareSwap { expect, new } if expect == old => new,
+            Work::FetchAdd { add } => old.wrapping_add(add),
+            _ => return Ok(old),
+        };
+        memory.store(at.offset(), to);
+        let (by, how) = (self.process, How::Atomic { from: old, to });
+        self.world.changed(Change { by, at, len: 8, before: old, how });
         Ok(old)
     }
 
@@ -290,8 +298,7 @@ impl SimEndpoint {
     /// Stores bytes now or, where faults say so, later.
     fn store_part(&self, at: RemoteAddr, bytes: &[u8], slow: bool) {
         if !slow {
-            self.world.memory(at.region()).write(at.offset(), bytes);
-            return;
+            return self.world.change(self.process, at, bytes, How::Store);
         }
         let now = self.world.now_ns.get();
         let ns = self.world.faults.borrow().store_ns;
@@ -313,7 +320,7 @@ impl SimEndpoint {
     fn drain_stores(&self) {
         let all = self.world.process(self.process).stores.take_all();
         for store in all {
-            self.world.memory(store.at.region()).write(store.at.offset(), store.bytes());
+            self.world.change(self.process, store.at, store.bytes(), How::Store);
         }
     }
 }
@@ -464,14 +471,15 @@ impl Fabric for SimEndpoint {
         let len = parts.iter().map(|part| part.len()).sum();
         self.check(at, len)?;
         self.check_mapped(at)?;
-        if self.is_alive() {
-            self.work((len as f64 / self.world.profile.copy_gbyte_s) as u64);
-            let slow = self.is_slow();
-            let mut to = at;
-            for part in parts {
+        self.work((len as f64 / self.world.profile.copy_gbyte_s) as u64);
+        let slow = self.is_alive() && self.is_slow();
+        let mut to = at;
+        for part in parts {
+            self.world.stop(self.process, 1.0);
+            if self.is_alive() {
                 self.store_part(to, part, slow);
-                to = to.add(part.len() as u64);
             }
+            to = to.add(part.len() as u64);
         }
         Ok(())
     }
@@ -479,6 +487,7 @@ impl Fabric for SimEndpoint {
     fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
+        self.world.stop(self.process, 1.0);
         if self.is_alive() {
             self.store_part(at, &word.to_le_bytes(), self.is_slow());
             self.world.process(self.process).stores.close_segment();
@@ -489,20 +498,28 @@ impl Fabric for SimEndpoint {
     fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
+        self.world.stop(self.process, 1.0);
         if self.is_alive() {
             self.drain_stores();
-            self.world.memory(at.region()).store(at.offset(), word);
+            self.world.change(self.process, at, &word.to_le_bytes(), How::Store);
         }
         Ok(())
     }
 
     fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.world.stop(self.process, BEFORE_OTHERS);
         self.own_word(at)
     }
 
     fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
         let end = buf.len() + len;
+        // One that is stopped in a copy may be anywhere in it.
+        let stops = self.world.faults.borrow().stops > 0.0;
+        let stop_at = if stops { self.world.up_to(len as u64 / 8) * 8 } else { u64::MAX };
         for offset in (0..len as u64).step_by(8) {
+            if offset == stop_at {
+                self.world.stop(self.process, BEFORE_OTHERS);
+            }
             buf.extend_from_slice(&self.own_word(at.add(offset))?.to_le_bytes());
         }
         buf.truncate(end);
@@ -511,6 +528,7 @@ impl Fabric for SimEndpoint {
     }
 
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+        self.world.stop(self.process, BEFORE_OTHERS);
         self.own_word(at)
     }
 

@@ -31,6 +31,14 @@ pub struct Faults {
     pub pauses: f64,
     /// For how long: from half of this to twice as long.
     pub pause_ns: u64,
+    /// Stores of the CPU just before which a mortal process is stopped, as SIGSTOP or the scheduler
+    /// would: nothing after it in the order of the program happens before the process goes on,
+    /// whatever the others do meanwhile. So a process also stands still between a check and the store
+    /// that relies on it. Before loads, in the middle of copies, and before verbs it is stopped a
+    /// quarter as often.
+    pub stops: f64,
+    /// For how long: from half of this to twice as long.
+    pub stop_ns: u64,
     /// Datagrams and unreliable WRITEs that get lost.
     pub lost_messages: f64,
     /// Datagrams that arrive twice.

@@ -25,9 +25,11 @@ mod messages;
 mod nic;
 mod process;
 mod profile;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod verb;
+mod watch;
 mod world;
 
 pub use card::{CardId, CardOp, CardProfile, SimCard};
@@ -36,4 +38,5 @@ pub use endpoint::SimEndpoint;
 pub use faults::Faults;
 pub use profile::Profile;
 pub use verb::ProcessId;
+pub use watch::{Change, How};
 pub use world::World;

@@ -8,9 +8,10 @@ use rand::seq::SliceRandom;
 
 use super::Profile;
 use super::verb::{Stage, Verb, VerbId, Work};
+use super::watch::{Change, How};
 use super::world::{Event, Inner, pair};
 use crate::counters::Verb as Kind;
-use crate::{FabricError, RegionId};
+use crate::{FabricError, RegionId, RemoteAddr};
 
 /// When the parts of a network card are free again, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -189,7 +190,7 @@ impl Inner {
             return self.stuck(id, verb, Event::Arrive(id));
         }
         let memory = self.memory(verb.at.region());
-        let at = verb.at.offset();
+        let (by, region, at) = (verb.process, verb.at.region(), verb.at.offset());
         let now = self.now_ns.get();
         if !verb.order.is_empty() {
             let count = 1 + self.up_to(verb.order.len() as u64 - 1) as usize;
@@ -199,7 +200,10 @@ impl Inner {
                 let at = at + part.start as u64;
                 match verb.work {
                     Work::Read => memory.read(at, &mut verb.data[part]),
-                    _ => memory.write(at, &verb.data[part]),
+                    _ => {
+                        let at = RemoteAddr::new(region, at);
+                        self.change(by, at, &verb.data[part], How::Write);
+                    }
                 }
             }
             if left > 0 {
@@ -213,7 +217,7 @@ impl Inner {
         let window = self.faults.borrow().atomic_window_ns;
         match verb.work {
             Work::Read => memory.read(at, &mut verb.data),
-            Work::Write => memory.write(at, &verb.data),
+            Work::Write => self.change(by, verb.at, &verb.data, How::Write),
             Work::CompareSwap { .. } | Work::FetchAdd { .. } => {
                 // Read at one moment, written at another: `data` says that it was read.
                 if window > 0 && verb.data.is_empty() {
@@ -225,12 +229,16 @@ impl Inner {
                 if window == 0 {
                     verb.old = memory.load(at);
                 }
-                match verb.work {
-                    Work::CompareSwap { expect, new } if expect == verb.old => {
-                        memory.store(at, new);
-                    }
-                    Work::FetchAdd { add } => memory.store(at, verb.old.wrapping_add(add)),
-                    _ => (),
+                let from = verb.old;
+                let to = match verb.work {
+                    Work::CompareSwap { expect, new } if expect == from => Some(new),
+                    Work::FetchAdd { add } => Some(from.wrapping_add(add)),
+                    _ => None,
+                };
+                if let Some(to) = to {
+                    memory.store(at, to);
+                    let how = How::Atomic { from, to };
+                    self.changed(Change { by, at: verb.at, len: 8, before: from, how });
                 }
             }
         }

@@ -19,10 +19,16 @@ pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub(super) struct Process {
     pub node: RegionId,
     pub alive: bool,
-    /// Dies and stands still where faults say so.
+    /// Dies where faults say so.
     pub mortal: bool,
+    /// Stands still where faults say so.
+    pub restless: bool,
     /// `None` before it starts, after it ended, and while it runs.
     pub task: Option<Task>,
+    /// Whether it has its turn: perhaps it was stopped in the middle of it.
+    pub running: bool,
+    /// Whether it was stopped in its turn, and turns that it was to have meanwhile are lost.
+    pub stopped: bool,
     /// When it is to run next.
     pub wake_ns: Option<u64>,
     /// It does not run before.
@@ -50,7 +56,10 @@ impl Process {
             node,
             alive: true,
             mortal: false,
+            restless: false,
             task: None,
+            running: false,
+            stopped: false,
             wake_ns: None,
             busy_until_ns: 0,
             spent_ns: 0,

@@ -6,6 +6,9 @@
 //! 2. Time never goes back, and of two events of one moment the one that was entered first is first.
 //! 3. A dead process changes nothing any more, but what it posted may still be executed until it is
 //!    fenced ([`World::fence`]), as a network card goes on after a process was killed.
+//! 4. A process that is stopped ([`Faults::stops`]) keeps its turn: the agenda goes on inside the call
+//!    by which it accessed memory. So stops are nested, and one that was stopped earlier than another
+//!    goes on later. Nothing of the simulation is borrowed meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -23,6 +26,7 @@ use super::memory::Memory;
 use super::nic::Nic;
 use super::process::{Logic, Process, Rung, Slices};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Verbs};
+use super::watch::{How, Watch};
 use super::{Faults, Profile, SimEndpoint};
 use crate::{FabricError, RegionId};
 
@@ -52,7 +56,7 @@ pub(super) struct Inner {
     pub faults: RefCell<Faults>,
     pub now_ns: Cell<u64>,
     serial: Cell<u64>,
-    agenda: RefCell<BinaryHeap<Reverse<Entry>>>,
+    pub agenda: RefCell<BinaryHeap<Reverse<Entry>>>,
     pub random: RefCell<ChaCha8Rng>,
     pub nodes: RefCell<Vec<Node>>,
     pub processes: RefCell<Vec<Process>>,
@@ -67,6 +71,10 @@ pub(super) struct Inner {
     pub cards: RefCell<Vec<Card>>,
     rung: Arc<Rung>,
     events: Cell<u64>,
+    /// Processes that are stopped in their turns.
+    pub stopped: Cell<u32>,
+    pub between: RefCell<Option<Rc<dyn Fn() -> bool>>>,
+    pub watch: RefCell<Option<Watch>>,
 }
 
 /// A node: memory and a network card.
@@ -125,6 +133,9 @@ impl World {
             cards: RefCell::default(),
             rung: Arc::default(),
             events: Cell::new(0),
+            stopped: Cell::new(0),
+            between: RefCell::default(),
+            watch: RefCell::default(),
         }))
     }
 
@@ -153,6 +164,12 @@ impl World {
     /// Lets a process die and stand still where [`Faults`] say so.
     pub fn make_mortal(&self, process: ProcessId) {
         self.0.process(process).mortal = true;
+        self.make_restless(process);
+    }
+
+    /// Lets a process stand still where [`Faults`] say so.
+    pub fn make_restless(&self, process: ProcessId) {
+        self.0.process(process).restless = true;
     }
 
     /// Lets the processes of a node share its `cores` with each other and with `hogs` more that
@@ -205,7 +222,7 @@ impl World {
     /// Whether a process's program ran to its end.
     pub fn has_ended(&self, process: ProcessId) -> bool {
         let process = self.0.process(process);
-        process.alive && process.task.is_none()
+        process.alive && process.task.is_none() && !process.running
     }
 
     /// Whether a process was not killed.
@@ -315,24 +332,7 @@ impl World {
 
     /// Lets the next thing happen; whether there was one.
     pub fn step(&self) -> bool {
-        let Some(Reverse((ns, _, event))) = self.0.agenda.borrow_mut().pop() else {
-            return false;
-        };
-        self.0.now_ns.set(ns);
-        self.0.events.set(self.0.events.get() + 1);
-        match event {
-            Event::Run(process) => self.0.run(process),
-            Event::Leave(verb) => self.0.leave(verb),
-            Event::Arrive(verb) => self.0.arrive(verb),
-            Event::Execute(verb) => self.0.execute(verb),
-            Event::Complete(verb) => self.0.complete(verb),
-            Event::GiveUp(verb) => self.0.give_up(verb),
-            Event::Store(process, id) => self.0.store_piece(process, id),
-            Event::Deliver(id) => self.0.deliver(id),
-            Event::Card(card, step) => self.0.card_step(card, step),
-        }
-        self.0.answer_bells();
-        true
+        self.0.step()
     }
 }
 
@@ -347,6 +347,7 @@ impl World {
     /// Ends the simulation: drops every program. A world whose processes still run is never freed
     /// otherwise, because they hold it.
     pub fn end(self) {
+        (*self.0.between.borrow_mut(), *self.0.watch.borrow_mut()) = (None, None);
         let count = self.0.processes.borrow().len() as u32;
         (0..count).for_each(|process| self.kill(ProcessId(process)));
     }
@@ -374,6 +375,27 @@ impl Inner {
 
     pub fn process(&self, process: ProcessId) -> std::cell::RefMut<'_, Process> {
         std::cell::RefMut::map(self.processes.borrow_mut(), |all| &mut all[process.0 as usize])
+    }
+
+    pub fn step(&self) -> bool {
+        let Some(Reverse((ns, _, event))) = self.agenda.borrow_mut().pop() else {
+            return false;
+        };
+        self.now_ns.set(ns);
+        self.events.set(self.events.get() + 1);
+        match event {
+            Event::Run(process) => self.run(process),
+            Event::Leave(verb) => self.leave(verb),
+            Event::Arrive(verb) => self.arrive(verb),
+            Event::Execute(verb) => self.execute(verb),
+            Event::Complete(verb) => self.complete(verb),
+            Event::GiveUp(verb) => self.give_up(verb),
+            Event::Store(process, id) => self.store_piece(process, id),
+            Event::Deliver(id) => self.deliver(id),
+            Event::Card(card, step) => self.card_step(card, step),
+        }
+        self.answer_bells();
+        true
     }
 
     /// Whether something that happens with this rate happens now.
@@ -430,17 +452,25 @@ impl Inner {
             Some(Logic { bell, .. }) => (0, Some(bell.clone())),
             None => (self.profile.resume_ns, None),
         };
-        process.spent_ns = resume_ns;
+        (process.spent_ns, process.running) = (resume_ns, true);
         drop(process);
         let mut context = Context::from_waker(bell.as_ref().unwrap_or(Waker::noop()));
         let ended = task.as_mut().poll(&mut context).is_ready();
+        // It may have been stopped in its turn.
+        let now = self.now_ns.get();
         let mut process = self.process(id);
+        process.running = false;
+        let stopped = std::mem::take(&mut process.stopped);
         process.cpu_ns += process.spent_ns;
         process.busy_until_ns = process.busy_until_ns.max(now + process.spent_ns);
         process.spent_ns = 0;
         // A turn that was asked for in the middle of this one comes after it.
         if process.alive && !ended {
             process.task = Some(task);
+            drop(process);
+            if stopped {
+                self.wake(id, now);
+            }
         } else {
             drop(process);
             drop(task);
@@ -472,11 +502,11 @@ impl Inner {
     /// Whether a fault kills the process here, or lets it stand still.
     pub fn tempt(&self, id: ProcessId) {
         let Faults { deaths, pauses, pause_ns, .. } = *self.faults.borrow();
-        let Process { mortal, alive, .. } = *self.process(id);
-        if !mortal || !alive {
+        let Process { mortal, restless, alive, .. } = *self.process(id);
+        if !restless || !alive {
             return;
         }
-        if self.happens(deaths) {
+        if mortal && self.happens(deaths) {
             self.die(id);
             self.died.borrow_mut().push(id);
         } else if self.happens(pauses) {
@@ -490,7 +520,7 @@ impl Inner {
     fn store_piece(&self, id: ProcessId, piece: u64) {
         let store = self.process(id).stores.take(piece);
         if let Some(store) = store {
-            self.memory(store.at.region()).write(store.at.offset(), store.bytes());
+            self.change(id, store.at, store.bytes(), How::Store);
         }
     }
 

@@ -139,6 +139,7 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
             fits
         }
         (Ask::Delete, None) => state.take().is_some(),
+        (Ask::Expire(value), None) => state.take_if(|(held, _)| *held == value).is_some(),
         (Ask::Add(add), None) => {
             *state = Some((state.map_or(0, |(value, _)| value).wrapping_add(add), None));
             true

@@ -408,7 +408,7 @@ async fn perform<P: RequestPath<SimEndpoint>>(
         }
         Ask::Delete => client.delete(key).await.map(Answer::Deleted),
         Ask::Add(add) => client.fetch_add(key, add).await.map(Answer::Before),
-        Ask::Update(_) => unreachable!("none is drawn"),
+        Ask::Update(_) | Ask::Expire(_) => unreachable!("none is drawn"),
     };
     match answer {
         Ok(answer) => Outcome::Known(answer),

@@ -4,6 +4,7 @@ mod card;
 mod failures;
 mod faults;
 mod messages;
+mod stops;
 mod stores;
 mod timing;
 

@@ -14,6 +14,8 @@ const SLOW: Faults = Faults {
     deaths: 0.0,
     pauses: 0.0,
     pause_ns: 0,
+    stops: 0.0,
+    stop_ns: 0,
     lost_messages: 0.0,
     doubled_messages: 0.0,
     wall_skew_ms: 0,

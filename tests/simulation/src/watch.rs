@@ -1,0 +1,445 @@
+//! Who changes which memory, watched at every change: the rules that guard the reuse of memory are
+//! rules about stores and CAS of clients, and most of what breaks them does no harm that a history
+//! would show.
+//!
+//! # Rules
+//! 1. A processor stores into a slab only for a session that leases it, or puts it together, or takes
+//!    it apart, or has lost it to one that still waits for a grace period.
+//! 2. A note is WRITTEN only into the notes of a slab, and no atomic changes a slab's header or notes.
+//! 3. A descriptor is changed only by the session that it names, while that session lives; but an
+//!    abandoned slab may be leased by anybody, and a leased one seized (`lease.rs`, invariant 1).
+//! 4. From the seizure of a slab until somebody may allocate from it, every operation that was under
+//!    way has ended; from the closing of a slab until its chunks are free, that has happened twice, and
+//!    every node has begun two epochs (`reclaim.rs`, invariants 1 and 2).
+//! 5. The count of a slab's entries that were ever used only grows. One of those is taken only if its
+//!    note says its generation, and gets a greater one. One whose short generation starts over rested
+//!    first, as long as a closed slab by rule 4, before it was noted free again (`alloc.rs`,
+//!    invariants 1 to 3).
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loch_engines::limits::CHUNK_BYTES;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::slab::{Chunk, Class, FORMATTED_OFFSET, SLAB_HEADER_BYTES, Slab};
+use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, session_addr};
+use loch_fabric::sim::{Change, How, ProcessId, World};
+use loch_fabric::{RegionId, RemoteAddr};
+
+/// Session slots of a node, at most.
+const SESSIONS: u32 = 64;
+
+/// What became of slabs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slabs {
+    /// Cut out of free chunks.
+    pub cut: u64,
+    /// Of those, such as had been a slab of another class, or of the same one, before.
+    pub cut_anew: u64,
+    /// Left behind by their owners, or found after their deaths.
+    pub abandoned: u64,
+    /// Leased after they were left behind.
+    pub adopted: u64,
+    /// Taken from owners that live.
+    pub seized: u64,
+    /// Of those, such as came to be used by who seized them.
+    pub taken_over: u64,
+    /// Taken apart.
+    pub taken_apart: u64,
+    /// Entries that rested before their generation started over.
+    pub rested: u64,
+}
+
+impl Slabs {
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Slabs) {
+        self.cut += other.cut;
+        self.cut_anew += other.cut_anew;
+        self.abandoned += other.abandoned;
+        self.adopted += other.adopted;
+        self.seized += other.seized;
+        self.taken_over += other.taken_over;
+        self.taken_apart += other.taken_apart;
+        self.rested += other.rested;
+    }
+}
+
+/// Looks at every change of memory.
+pub struct Watch {
+    world: World,
+    map: Arc<TableMap>,
+    /// Whether generations are so short that they start over in a run.
+    starts_over: bool,
+    /// The session of each process.
+    seats: RefCell<BTreeMap<ProcessId, u32>>,
+    live: RefCell<BTreeSet<u32>>,
+    slabs: Cell<Slabs>,
+    /// Chunks that a slab ever began at.
+    used: RefCell<BTreeSet<Slab>>,
+    /// What each session slot last announced, if it is of an operation under way, and when.
+    active: RefCell<BTreeMap<u64, (u64, u64)>>,
+    /// Announcements so far.
+    announcements: Cell<u64>,
+    /// What passed since a slab was seized or closed, by its descriptor.
+    slabs_wait: RefCell<BTreeMap<u64, Wait>>,
+    /// What passed since a note was cleared, by the note, until its entry has a new generation.
+    notes_wait: RefCell<BTreeMap<u64, Wait>>,
+    /// What notes said that were cleared, until the entry has a new generation.
+    cleared: RefCell<BTreeMap<u64, u32>>,
+    /// Notes whose entries got a new generation before the store that clears them reached memory.
+    late: RefCell<BTreeSet<u64>>,
+    /// Entries that may start over, by their notes.
+    rested: RefCell<BTreeSet<u64>>,
+    broken: RefCell<Option<String>>,
+}
+
+/// Grace periods as they are, whoever waits for them.
+#[derive(Clone, Debug)]
+struct Wait {
+    /// How often everything has ended that was under way.
+    passed: u32,
+    /// What was under way when that began for the last time: slots and their announcements.
+    under_way: BTreeSet<(u64, u64)>,
+    /// The epochs of the nodes at the beginning.
+    epochs: Vec<u64>,
+}
+
+impl Watch {
+    /// Watches the data tables of a table.
+    pub fn over(world: &World, map: Arc<TableMap>) -> Rc<Self> {
+        let watch = Rc::new(Self {
+            world: world.clone(),
+            starts_over: map.codec.gen_mask() < 1 << 10,
+            map,
+            seats: RefCell::default(),
+            live: RefCell::default(),
+            slabs: Cell::default(),
+            used: RefCell::default(),
+            active: RefCell::default(),
+            announcements: Cell::default(),
+            slabs_wait: RefCell::default(),
+            notes_wait: RefCell::default(),
+            cleared: RefCell::default(),
+            late: RefCell::default(),
+            rested: RefCell::default(),
+            broken: RefCell::default(),
+        });
+        let told = watch.clone();
+        world.watch(move |change| told.look(change));
+        watch
+    }
+
+    /// A session begins.
+    pub fn joins(&self, process: ProcessId, incarnation: u64) {
+        self.seats.borrow_mut().insert(process, incarnation as u32);
+        self.live.borrow_mut().insert(incarnation as u32);
+    }
+
+    /// A session has ended, as all can see.
+    pub fn leaves(&self, incarnation: u64, slot: RemoteAddr) {
+        self.live.borrow_mut().remove(&(incarnation as u32));
+        self.ended(slot.add(8).to_word());
+    }
+
+    /// What a slot announced is over.
+    fn ended(&self, slot: u64) {
+        let Some((_, serial)) = self.active.borrow_mut().remove(&slot) else { return };
+        let (mut slabs, mut notes) = (self.slabs_wait.borrow_mut(), self.notes_wait.borrow_mut());
+        for wait in slabs.values_mut().chain(notes.values_mut()) {
+            if wait.passed < 2 && wait.under_way.remove(&(slot, serial)) {
+                self.pass(wait);
+            }
+        }
+    }
+
+    /// Lets pass what has nothing left to wait for.
+    fn pass(&self, wait: &mut Wait) {
+        while wait.under_way.is_empty() && wait.passed < 2 {
+            wait.passed += 1;
+            if wait.passed < 2 {
+                wait.under_way = self.under_way();
+            }
+        }
+    }
+
+    fn under_way(&self) -> BTreeSet<(u64, u64)> {
+        self.active.borrow().iter().map(|(slot, (_, serial))| (*slot, *serial)).collect()
+    }
+
+    fn wait(&self) -> Wait {
+        let (under_way, epochs) = (self.under_way(), self.epochs());
+        let mut wait = Wait { passed: 0, under_way, epochs };
+        self.pass(&mut wait);
+        wait
+    }
+
+    fn epochs(&self) -> Vec<u64> {
+        let nodes = (0..self.map.data_tables()).map(|node| RegionId(node as u8));
+        nodes.map(|node| self.world.load(RemoteAddr::new(node, EPOCH_OFFSET))).collect()
+    }
+
+    /// Whether two grace periods have passed, for what is under way and for what is remembered.
+    fn is_rested(&self, wait: &Wait) -> bool {
+        let begun = |(now, then): (u64, &u64)| now >= then + 2;
+        wait.passed >= 2 && self.epochs().into_iter().zip(&wait.epochs).all(begun)
+    }
+
+    /// A session says whether something of it is under way.
+    fn announced(&self, slot: u64, word: u64) {
+        let before = self.active.borrow().get(&slot).copied();
+        if before.map(|(word, _)| word) == Some(word) {
+            return;
+        }
+        self.ended(slot);
+        if word & 1 == 1 {
+            self.announcements.set(self.announcements.get() + 1);
+            self.active.borrow_mut().insert(slot, (word, self.announcements.get()));
+        }
+    }
+
+    /// What became of slabs so far.
+    pub fn slabs(&self) -> Slabs {
+        self.slabs.get()
+    }
+
+    /// The first rule that was broken, and how.
+    pub fn broken(&self) -> Option<String> {
+        self.broken.borrow().clone()
+    }
+
+    fn look(&self, change: Change) {
+        let Some(&session) = self.seats.borrow().get(&change.by) else { return };
+        let Some(dti) = self.map.dti_of(change.at.region()) else { return };
+        let offset = change.at.offset();
+        if (SESSIONS_OFFSET..session_addr(change.at.region(), SESSIONS).offset()).contains(&offset)
+        {
+            if (offset - SESSIONS_OFFSET) % SESSION_BYTES == 8 {
+                self.announced(change.at.to_word(), self.world.load(change.at));
+            }
+            return;
+        }
+        let base = self.map.data_base(dti).expect("there is such a data table").offset();
+        let chunks = self.map.shape.geometry.chunks;
+        let descriptors = self.map.chunk_addr(dti, 0).offset();
+        let wrong = if (base..base + chunks * CHUNK_BYTES).contains(&offset) {
+            self.in_slab(session, change, dti, offset - base)
+        } else if let How::Atomic { from, to } = change.how
+            && (descriptors..descriptors + chunks * 8).contains(&offset)
+            && from != to
+        {
+            let chunk = ((offset - descriptors) / 8) as u32;
+            self.of_descriptor(session, Slab { dti, chunk }, from, to)
+        } else {
+            None
+        };
+        if let Some(wrong) = wrong {
+            let now = self.world.now_ns();
+            let told = format!("at {now} ns session {session}: {wrong} ({:?})", change.how);
+            self.broken.borrow_mut().get_or_insert(told);
+        }
+    }
+
+    /// What a chunk belongs to, where that begins, and its class if it is cut.
+    fn run_at(&self, dti: u8, chunk: u32) -> (Option<Chunk>, u32, Option<Class>) {
+        let word = |chunk: u32| self.world.load(self.map.chunk_addr(dti, u64::from(chunk)));
+        let (head, at) = match Chunk::from_word(word(chunk)) {
+            Some(Chunk::Tail { back }) if back <= chunk => {
+                (Chunk::from_word(word(chunk - back)), chunk - back)
+            }
+            head => (head, chunk),
+        };
+        let class = match head {
+            Some(
+                Chunk::Leased { class, chunks, .. }
+                | Chunk::Seized { class, chunks, .. }
+                | Chunk::Abandoned { class, chunks, .. }
+                | Chunk::Closing { class, chunks, .. },
+            ) => self.map.slab_class(at, class, chunks),
+            _ => None,
+        };
+        (head, at, class)
+    }
+
+    fn in_slab(&self, session: u32, change: Change, dti: u8, into: u64) -> Option<String> {
+        let chunk = (into / CHUNK_BYTES) as u32;
+        let (head, at, class) = self.run_at(dti, chunk);
+        let into = into - u64::from(at) * CHUNK_BYTES;
+        let told = |what: &str| {
+            Some(format!(
+                "{what} {into} bytes into the slab at chunk {at} of {dti}, which is {head:?}"
+            ))
+        };
+        match change.how {
+            How::Store => match head {
+                Some(
+                    Chunk::Leased { owner, .. }
+                    | Chunk::Forming { owner, .. }
+                    | Chunk::Closing { owner, .. },
+                ) if owner == session => class
+                    .and_then(|class| self.of_entry(class, Slab { dti, chunk: at }, change, into)),
+                // By its last owner, in the middle of an operation.
+                Some(Chunk::Seized { .. }) => class
+                    .and_then(|class| self.of_entry(class, Slab { dti, chunk: at }, change, into)),
+                _ => told("stored"),
+            },
+            How::Write => {
+                let is_note = |class: Class| {
+                    (SLAB_HEADER_BYTES..class.note_at(class.entries)).contains(&into)
+                };
+                if class.is_some_and(is_note) { None } else { told("wrote a note") }
+            }
+            How::Atomic { .. } => {
+                if class.is_some_and(|class| into >= class.data_at) {
+                    None
+                } else {
+                    told("swapped")
+                }
+            }
+        }
+    }
+
+    /// Rule 5, for a store into a slab of this session.
+    fn of_entry(&self, class: Class, slab: Slab, change: Change, into: u64) -> Option<String> {
+        let base = self.map.slab_addr(slab);
+        if (SLAB_HEADER_BYTES..class.note_at(class.entries)).contains(&into) && change.len == 4 {
+            let (at, half) = (change.at.offset() & !7, (change.at.offset() & 4) * 8);
+            let word = self.world.load(RemoteAddr::new(change.at.region(), at));
+            if (word >> half) as u32 == 0 {
+                let before = (change.before >> half) as u32;
+                if before != 0 && !self.late.borrow_mut().remove(&change.at.to_word()) {
+                    self.cleared.borrow_mut().insert(change.at.to_word(), before);
+                }
+                if self.starts_over {
+                    // The scrubber may free it while it rests; then it is parked again, as unused.
+                    let mut waits = self.notes_wait.borrow_mut();
+                    waits.entry(change.at.to_word()).or_insert_with(|| self.wait());
+                }
+                return None;
+            }
+            // Nobody but a client whose entries have rested stores a note that is not zero.
+            self.count(|slabs| slabs.rested += 1);
+            let waits = self.notes_wait.borrow();
+            if !waits.get(&change.at.to_word()).is_some_and(|wait| self.is_rested(wait)) {
+                return Some(format!(
+                    "noted an entry free that has not rested, at {:?}",
+                    change.at
+                ));
+            }
+            self.rested.borrow_mut().insert(change.at.to_word());
+            return None;
+        }
+        let (now, before) = (self.world.load(base.add(FORMATTED_OFFSET)), change.before);
+        if change.at == base.add(FORMATTED_OFFSET) && now < before {
+            return Some(format!("{now} entries of {slab:?} were ever used, after {before}"));
+        }
+        let number = into.checked_sub(class.data_at)? / class.entry_bytes;
+        let formatted = self.world.load(base.add(FORMATTED_OFFSET));
+        let is_generation = change.at == base.add(class.entry_at(number as u32)) && change.len == 8;
+        let note = base.add(class.note_at(number as u32)).to_word();
+        // Its note was cleared because it is taken, unless it has rested, and the stores that noted it
+        // free again are still on their way.
+        let has_rested = is_generation && {
+            let mut waits = self.notes_wait.borrow_mut();
+            let has_rested = waits.get(&note).is_some_and(|wait| self.is_rested(wait));
+            if !has_rested {
+                waits.remove(&note);
+            }
+            has_rested
+        };
+        if !is_generation || number >= formatted.min(u64::from(class.entries)) {
+            return None;
+        }
+        let (now, before) = (self.world.load(change.at), change.before);
+        let mask = self.map.codec.gen_mask();
+        if now < before {
+            return Some(format!(
+                "gave entry {number} of {slab:?} generation {now} after {before}"
+            ));
+        }
+        if now == before {
+            return None;
+        }
+        let mut cleared = self.cleared.borrow_mut().remove(&note);
+        let at = RemoteAddr::from_word(note);
+        let half = (at.offset() & 4) * 8;
+        let word = self.world.load(RemoteAddr::new(at.region(), at.offset() & !7));
+        if (word >> half) as u32 != 0 {
+            cleared = Some((word >> half) as u32);
+            self.late.borrow_mut().insert(note);
+        }
+        if cleared.is_some_and(|note| note != before as u32) {
+            let told = format!("entry {number} of {slab:?}, of generation {before}, was taken");
+            return Some(format!("{told} for a note that said {cleared:?}"));
+        }
+        let rested = self.rested.borrow_mut().remove(&note) || has_rested;
+        if now & mask < before & mask && !rested {
+            let told = format!("entry {number} of {slab:?} starts over: {now} after {before}");
+            return Some(format!("{told}, without a rest"));
+        }
+        None
+    }
+
+    fn count(&self, add: impl FnOnce(&mut Slabs)) {
+        let mut slabs = self.slabs.get();
+        add(&mut slabs);
+        self.slabs.set(slabs);
+    }
+
+    fn of_descriptor(&self, session: u32, slab: Slab, from: u64, to: u64) -> Option<String> {
+        let (from, to) = (Chunk::from_word(from), Chunk::from_word(to));
+        self.count(|slabs| match (from, to) {
+            (Some(Chunk::Forming { .. }), Some(Chunk::Leased { .. })) => {
+                slabs.cut += 1;
+                slabs.cut_anew += u64::from(!self.used.borrow_mut().insert(slab));
+            }
+            (Some(Chunk::Abandoned { .. }), Some(Chunk::Leased { .. })) => slabs.adopted += 1,
+            (_, Some(Chunk::Abandoned { .. })) => slabs.abandoned += 1,
+            (_, Some(Chunk::Seized { .. })) => slabs.seized += 1,
+            (Some(Chunk::Seized { .. }), Some(Chunk::Leased { .. })) => slabs.taken_over += 1,
+            (Some(Chunk::Closing { .. }), Some(Chunk::Free)) => slabs.taken_apart += 1,
+            _ => (),
+        });
+        let descriptor = self.map.chunk_addr(slab.dti, u64::from(slab.chunk)).to_word();
+        let hasty = {
+            let waits = self.slabs_wait.borrow();
+            let wait = waits.get(&descriptor);
+            match (from, to) {
+                (Some(Chunk::Seized { .. }), _) => wait.is_some_and(|wait| wait.passed == 0),
+                (Some(Chunk::Closing { .. }), Some(Chunk::Free)) => {
+                    wait.is_some_and(|wait| !self.is_rested(wait))
+                }
+                _ => false,
+            }
+        };
+        if matches!(to, Some(Chunk::Seized { .. } | Chunk::Closing { .. })) {
+            self.slabs_wait.borrow_mut().insert(descriptor, self.wait());
+        } else {
+            self.slabs_wait.borrow_mut().remove(&descriptor);
+        }
+        if hasty {
+            return Some(format!("made {to:?} of {from:?} too soon, at {slab:?}"));
+        }
+        let owner = match from {
+            Some(
+                Chunk::Leased { owner, .. }
+                | Chunk::Forming { owner, .. }
+                | Chunk::Seized { owner, .. }
+                | Chunk::Closing { owner, .. },
+            ) => owner,
+            _ => return None,
+        };
+        let seizes = matches!(
+            (from, to),
+            (Some(Chunk::Leased { .. }), Some(Chunk::Seized { owner, .. })) if owner == session
+        );
+        let is_live = self.live.borrow().contains(&owner);
+        (owner != session && is_live && !seizes).then(|| {
+            format!(
+                "made {to:?} of {from:?}, whose session lives, at chunk {} of {}",
+                slab.chunk, slab.dti
+            )
+        })
+    }
+}
