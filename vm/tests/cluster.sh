@@ -31,7 +31,10 @@ export LOCH_SOCKET=$socket
 table=(--table warm)
 prints "SEND" "$loch" doctor --fabric verbs
 refused 1 "none0" "$loch" doctor --fabric verbs --device none0 --no-self-test
-refused 2 "secret" "$loch" serve --socket /tmp/open.sock --fabric verbs --listen "10.9.0.$HOST:7401"
+for own in "10.9.0.$HOST:7401" 127.0.0.1:7401; do
+  refused 2 "urandom" "$loch" serve --socket /tmp/open.sock --fabric verbs --listen "$own" \
+    --cluster "$own,127.0.0.1:7402"
+done
 served=(nessie-server nessie-hybrid herd pilaf kv-direct)
 start_node "${served[@]}"
 meet up

@@ -15,7 +15,7 @@ use loch_engines::herd::key::KeyHash;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
 use loch_engines::herd::{DEPTH_DEFAULT, Pipeline, Settings, Worker, service};
 use loch_engines::operation::{Operation, Outcome, PutOptions};
-use loch_engines::requests::{Area, RequestMap, Ticket, WorkerId};
+use loch_engines::requests::{Area, Holder, RequestMap, Seal, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages, ShmThread};
 use loch_fabric::{Buf, Messages, RegionId, RemoteAddr, prefetch_read};
@@ -229,13 +229,14 @@ impl Served {
             let mut hello = Buf::new();
             let mut ticket = Ticket::new(client, 1, &[], None);
             ticket.number = 1;
-            ticket.write(&[], None, &mut hello);
+            ticket.write(&[], None, Seal::CHECKSUM, &mut hello);
             replies.send(to, &hello).expect("it is short");
         }
         let map = RequestMap::new(area, vec![RemoteAddr::new(Self::NODE, base)]);
         let settings = Settings { seed: SEED, depth };
-        let worker =
-            Worker::open(fabric, &map, Self::ID, partition, settings).expect("it is mapped");
+        let sessions = Box::new(|_, _| Some(Holder::new(1, None)));
+        let worker = Worker::open(fabric, &map, Self::ID, partition, settings, sessions)
+            .expect("it is mapped");
         Self { region, map, worker, replies, number: 1 }
     }
 
@@ -257,7 +258,7 @@ impl Served {
                 let mut ticket = Ticket::new(client, 1, key, Some(&operation));
                 (ticket.worker, ticket.number) = (worker, number);
                 let mut message = Buf::new();
-                ticket.write(key, Some(&operation), &mut message);
+                ticket.write(key, Some(&operation), Seal::CHECKSUM, &mut message);
                 let end = self.map.request_addr(Self::ID, client, number).offset() + slot_bytes;
                 self.region.copy_in(end - message.len() as u64, &message);
             }

@@ -21,7 +21,7 @@ use loch_engines::kv_direct::tuning::Corpus;
 use loch_engines::kv_direct::{Settings, Worker, service};
 use loch_engines::nessie_server::Turns;
 use loch_engines::operation::{Operation, PutOptions};
-use loch_engines::requests::{Area, RequestMap, Ticket, WorkerId};
+use loch_engines::requests::{Area, Holder, RequestMap, Seal, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{Buf, RegionId, RemoteAddr};
@@ -115,7 +115,8 @@ impl Served<'_> {
         let mut fabric = ShmEndpoint::new(Self::NODE);
         fabric.attach(Self::NODE, region.clone());
         let map = Arc::new(RequestMap::new(area, vec![RemoteAddr::new(Self::NODE, base)]));
-        let worker = Worker::open(fabric, &map, Self::ID, storage, (), SEED, settings);
+        let sessions = Box::new(|_, _| Some(Holder::new(1, None)));
+        let worker = Worker::open(fabric, &map, Self::ID, storage, (), SEED, settings, sessions);
         let worker: &'static _ = Box::leak(Box::new(worker.expect("it is mapped")));
         Served {
             region,
@@ -145,7 +146,7 @@ impl Served<'_> {
                 let mut ticket = Ticket::new(client, 1, &[], Some(&operation));
                 (ticket.worker, ticket.number) = (worker, number);
                 let mut message = Buf::new();
-                ticket.write(&[], Some(&operation), &mut message);
+                ticket.write(&[], Some(&operation), Seal::CHECKSUM, &mut message);
                 let end = self.map.request_addr(Self::ID, client, number).offset() + slot_bytes;
                 self.region.copy_in(end - message.len() as u64, &message);
             }

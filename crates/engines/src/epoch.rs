@@ -34,6 +34,7 @@ use crate::error::EngineError;
 use crate::limits::LOOKS_MAX;
 use crate::planted::{self, Bug};
 use crate::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, SessionSlot, session_addr};
+use crate::requests::Secret;
 
 /// A session's half of the protocol: counts the operations of one thread.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Session {
     home: RegionId,
     slot: u32,
     incarnation: u64,
+    /// What the session's datagrams are sealed with.
+    secret: Option<Secret>,
     /// The epoch in which operations now begin, and how many of them are under way.
     current: Cell<(u64, u32)>,
     /// The epoch before, and how many operations that began in it are still under way.
@@ -80,7 +83,18 @@ impl Session {
     pub fn new(home: RegionId, slot: u32, incarnation: u64) -> Self {
         let none = || Cell::new((0, 0));
         let unsettled = Cell::new(0);
-        Self { home, slot, incarnation, current: none(), draining: none(), unsettled }
+        Self { home, slot, incarnation, secret: None, current: none(), draining: none(), unsettled }
+    }
+
+    /// The same, with a secret that the nodes know which let it in.
+    #[must_use]
+    pub fn with_secret(self, secret: Option<Secret>) -> Self {
+        Self { secret, ..self }
+    }
+
+    /// What the session's datagrams are sealed with.
+    pub fn secret(&self) -> Option<Secret> {
+        self.secret
     }
 
     /// The node whose memory is this client's own.

@@ -80,6 +80,8 @@ pub enum Bug {
     RetiresPreviousEarly,
     /// Published protocol: the scrubber does not count previous versions as needed.
     PreviousNotNeeded,
+    /// Log: what a recovery reads of the last segment counts as durable.
+    PageCacheTrusted,
     /// Requests: a worker does not remember what it has executed.
     ExecutesAgain,
     /// Requests: a worker executes what was meant for an earlier one.
@@ -124,7 +126,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 55] = [
+    pub const ALL: [Bug; 56] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -161,6 +163,7 @@ impl Bug {
         Bug::MoveSparesInserts,
         Bug::RetiresPreviousEarly,
         Bug::PreviousNotNeeded,
+        Bug::PageCacheTrusted,
         Bug::ExecutesAgain,
         Bug::AnyIncarnation,
         Bug::NobodyBelieved,

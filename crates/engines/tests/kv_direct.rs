@@ -16,7 +16,7 @@ use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
 use loch_engines::nessie_server::Turns;
 use loch_engines::operation::{Conditional, Expect, PutOptions};
-use loch_engines::requests::{Area, RequestMap, Timing, WorkerId};
+use loch_engines::requests::{Area, Holder, RequestMap, Timing, WorkerId};
 use loch_fabric::lanes;
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
@@ -71,7 +71,9 @@ impl Rig {
             let pools = plan.pools();
             let mut daemon = Daemon::new(pools.clone());
             let storage = Storage::new(memory, &plan, pools);
-            let worker = Worker::open(endpoint, &map, id, storage, (), SEED, settings).unwrap();
+            let sessions = Box::new(|_, slot| Some(Holder::new(u64::from(slot), None)));
+            let opened = Worker::open(endpoint, &map, id, storage, (), SEED, settings, sessions);
+            let worker = opened.unwrap();
             let mut turns = worker.serve();
             loop {
                 turns.turn().expect("its own memory is there");

@@ -15,7 +15,7 @@ use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Settings, Worker, service};
 use loch_engines::nessie_server::Turns;
 use loch_engines::operation::{Operation, PutOptions};
-use loch_engines::requests::{Area, RequestMap, Ticket, Timing, WorkerId};
+use loch_engines::requests::{Area, Holder, RequestMap, Seal, Ticket, Timing, WorkerId};
 use loch_fabric::sim::{Faults, Profile, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 use rand::{RngExt, SeedableRng};
@@ -56,7 +56,9 @@ impl Served {
             let memory = Near::new(vec![Line::ZERO; plan.lines() as usize]);
             let storage = Storage::new(memory, &plan, pools);
             let settings = Settings::default();
-            let worker = Worker::open(endpoint, &own, ID, storage, (), SEED, settings).unwrap();
+            let sessions = Box::new(|_, slot| Some(Holder::new(u64::from(slot), None)));
+            let opened = Worker::open(endpoint, &own, ID, storage, (), SEED, settings, sessions);
+            let worker = opened.unwrap();
             let mut turns = worker.serve();
             loop {
                 turns.turn().expect("its own memory is there");
@@ -128,7 +130,7 @@ fn message(random: &mut ChaCha8Rng, mut ticket: Ticket, number: u64, room: usize
     ticket = Ticket::new(ticket.client, ticket.session, &[], Some(&operation));
     (ticket.worker, ticket.number) = (worker, number);
     let mut message = Buf::new();
-    ticket.write(&[], Some(&operation), &mut message);
+    ticket.write(&[], Some(&operation), Seal::CHECKSUM, &mut message);
     let mut message = message.to_vec();
     if how == 3 {
         let at = random.random_range(0..message.len());

@@ -10,7 +10,7 @@ use loch_engines::epoch::Session;
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::operation::PutOptions;
 use loch_engines::pilaf::{Access, Client, Logging, Server, Shape, service};
-use loch_engines::requests::{Area, BySend, RequestMap, Timing};
+use loch_engines::requests::{Area, BySend, Holder, RequestMap, Timing};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
@@ -79,7 +79,9 @@ impl Rig {
                 let logging =
                     Logging { storage: disk.clone(), table: 9, policy, compact_bytes: 20_000 };
                 let fabric = world.endpoint(process);
-                let mut server = Server::open(fabric, &map, 0, shape, Some(logging)).unwrap();
+                let sessions = Box::new(|_, slot| Some(Holder::new(u64::from(slot) + 1, None)));
+                let mut server =
+                    Server::open(fabric, &map, 0, shape, Some(logging), sessions).unwrap();
                 leased.set(server.recovered().leased);
                 while life.get() == own {
                     if let Err(error) = server.turn() {

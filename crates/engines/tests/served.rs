@@ -12,7 +12,7 @@ use loch_engines::nessie::hash::KeyHash;
 use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
 use loch_engines::operation::PutOptions;
-use loch_engines::requests::{Service, Timing, WorkerId};
+use loch_engines::requests::{Holder, Service, Timing, WorkerId};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
@@ -31,7 +31,8 @@ async fn serve(map: Served, seat: Seat, id: WorkerId) {
     let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
     let Seat { endpoint, session } = seat;
     let client = nessie::Client::new(endpoint, map.table.clone(), session, cache, TIMEOUT_US);
-    let worker = Worker::open(client, map, id).unwrap();
+    let sessions = Box::new(|_, slot| Some(Holder::new(u64::from(slot), None)));
+    let worker = Worker::open(client, map, id, sessions).unwrap();
     let mut turns = worker.serve(LANES);
     loop {
         turns.turn().expect("its own memory is there");

@@ -11,10 +11,12 @@
 //! [`shm`], and no reference to them is ever formed.
 
 mod addr;
+mod bounds;
 mod buf;
 mod counters;
 mod error;
 mod fabric;
+mod fork;
 pub mod lanes;
 pub mod limits;
 mod messages;
@@ -32,6 +34,7 @@ pub use buf::Buf;
 pub use counters::{Counters, Verb, VerbCount};
 pub use error::FabricError;
 pub use fabric::{Atomics, Caps, Fabric, RoundTrip, Validation};
+pub use fork::ForkMark;
 pub use messages::{MessageAddress, Messages, UnreliableWrites};
 pub use prefetch::{prefetch_index, prefetch_read};
 pub use zeroed::Zeroed;

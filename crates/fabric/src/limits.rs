@@ -119,11 +119,6 @@ pub(crate) const EMPTY_POLLS_MAX: u32 = 200;
 #[cfg(feature = "verbs")]
 pub(crate) const UNRELIABLE_LINGER_US: u64 = 100_000;
 
-/// What datagrams of this program carry so that others' are dropped. No secret: a queue pair's
-/// number is none either.
-#[cfg(feature = "verbs")]
-pub(crate) const DATAGRAM_QKEY: u32 = 0x4C6F_6368;
-
 /// Datagrams that can have come in and not been taken; more are lost.
 #[cfg(feature = "verbs")]
 pub(crate) const RECEIVES: usize = 256;

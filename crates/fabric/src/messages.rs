@@ -43,9 +43,24 @@ impl MessageAddress {
 
     /// What was given to [`Self::new`].
     pub(crate) fn of_kind(&self, kind: AddressKind) -> Result<[u64; 3], FabricError> {
+        match self.of_keyed(kind)? {
+            (words, 0) => Ok(words),
+            _ => Err(FabricError::BadAddress { why: "it has a key" }),
+        }
+    }
+
+    /// The same, with a key that every message to it has to carry.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn with_key(self, key: u32) -> Self {
+        let [a, b, c, kind] = self.0;
+        Self([a, b, c, kind | u64::from(key) << 32])
+    }
+
+    /// What was given to [`Self::new`], and the key.
+    pub(crate) fn of_keyed(&self, kind: AddressKind) -> Result<([u64; 3], u32), FabricError> {
         let [a, b, c, of] = self.0;
-        if of == kind as u64 {
-            return Ok([a, b, c]);
+        if of as u32 == kind as u32 {
+            return Ok(([a, b, c], (of >> 32) as u32));
         }
         let why = if of == 0 { "it is empty" } else { "it is another fabric's" };
         Err(FabricError::BadAddress { why })

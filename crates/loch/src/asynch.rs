@@ -45,6 +45,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::get`].
     #[inline]
     pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
+        self.table.check_process()?;
         let found = operate!(
             read self.table, client => client.get(key, Buf::new()), |found| found.map(Value::from)
         );
@@ -62,6 +63,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn get_into(self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
         into.clear();
         let table = self.table;
+        table.check_process()?;
         let found = operate!(
             read table, client => client.get(key, table.take_spare()),
             |found| found.map(|found| {
@@ -82,6 +84,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::contains`].
     pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
+        self.table.check_process()?;
         let found = operate!(read self.table, client => client.contains(key), identity);
         found.map_err(|e| self.table.error(e))
     }
@@ -242,6 +245,7 @@ impl<'a> AsyncTable<'a> {
         key: &[u8],
         lambda: Lambda<T>,
     ) -> Result<Option<T>, Error> {
+        self.table.check_process()?;
         let lambda = lambda.of_engine();
         let reduced = compute!(read self.table, "reduce", client => client.reduce(key, lambda));
         Ok(reduced?.map(T::of_word))
@@ -256,6 +260,7 @@ impl<'a> AsyncTable<'a> {
         key: &[u8],
         lambda: Lambda<T>,
     ) -> Result<Option<Vec<T>>, Error> {
+        self.table.check_process()?;
         let lambda = lambda.of_engine();
         let kept = compute!(
             read self.table, "filter", client => client.filter(key, lambda, Buf::new())

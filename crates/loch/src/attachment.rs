@@ -183,7 +183,9 @@ impl Attachment {
         let connection = state.home(self.home).clone();
         #[cfg(feature = "verbs")]
         if state.device.is_some() {
-            return Ok((memory.clone(), Lease::fenced(self.home, memory, connection, opened)));
+            // Dropped, it ends the session if there is no secret to be had.
+            let lease = Lease::fenced(self.home, memory.clone(), connection, opened)?;
+            return Ok((memory, lease));
         }
         let lease = Lease::of_node(self.home, memory.clone(), connection, opened);
         Ok((memory, lease))
@@ -203,7 +205,7 @@ impl Attachment {
             let endpoint = self.readers.fetch_add(1, Ordering::Relaxed);
             return Lease::reader(self.home, memory, state.home(self.home).clone(), endpoint);
         }
-        Lease::observer(self.home, memory)
+        Lease::observer(self.home, memory, state.home(self.home).mark())
     }
 
     fn open_session(&self, state: &State) -> Result<Opened, Error> {

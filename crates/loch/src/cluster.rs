@@ -8,9 +8,11 @@ use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{Client, published};
 use loch_engines::region::EngineId;
+use loch_fabric::ForkMark;
 
 use crate::attachment::Attachment;
 use crate::backend::Backend;
+use crate::connection::mark;
 use crate::embedded::Embedded;
 use crate::engine::name_of;
 use crate::lease::Lease;
@@ -27,12 +29,15 @@ use crate::{CacheLimits, EmbeddedConfig, Error, Table, TableProtocol};
 
 /// A cluster this process is attached to. Cheap to clone; clones share one attachment.
 ///
-/// A process that was forked from this one must attach anew.
+/// A process that was forked from this one must attach anew: in it, this cluster opens no table
+/// ([`Error::Forked`]), and an embedded one is of no use.
 #[derive(Clone)]
 pub struct Cluster {
     home: usize,
     options: ConnectOptions,
     nodes: Nodes,
+    /// Of the process that has attached.
+    mark: ForkMark,
 }
 
 /// Where the nodes are.
@@ -164,7 +169,12 @@ impl Cluster {
         let connect_timeout = options.connect_timeout.min(TIMEOUT_MAX);
         let options = ConnectOptions { connect_timeout, ..options };
         let attachment = Attachment::new(socket.as_ref(), options.clone())?;
-        Ok(Self { home: attachment.home(), options, nodes: Nodes::Attached(Arc::new(attachment)) })
+        Ok(Self {
+            home: attachment.home(),
+            options,
+            nodes: Nodes::Attached(Arc::new(attachment)),
+            mark: mark()?,
+        })
     }
 
     /// Starts nodes inside this process: anonymous memory, no socket, no file. They end with the
@@ -182,6 +192,7 @@ impl Cluster {
                 ..ConnectOptions::default()
             },
             nodes: Nodes::Embedded(Arc::new(Embedded::start(&config)?)),
+            mark: mark()?,
         })
     }
 
@@ -216,8 +227,11 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::SessionsExhausted`], [`Error::NodeUnreachable`] if the home
-    /// node's process is down, and as [`Cluster::connect`].
+    /// node's process is down, [`Error::Forked`], and as [`Cluster::connect`].
     pub fn table(&self, name: &str) -> Result<Table, Error> {
+        if self.mark.is_inherited() {
+            return Err(Error::Forked);
+        }
         // A name that is wrong costs no session.
         self.memory().table(name)?;
         let (memory, lease) = match &self.nodes {

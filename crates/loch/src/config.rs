@@ -2,12 +2,13 @@
 //!
 //! A configuration is plain data; it is checked as a whole, when a node starts (see `plan.rs`).
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT, WORKER_SLEEP_MAX_US_DEFAULT};
-use crate::{ByteSize, Error};
+use crate::{ByteSize, Error, private};
 
 /// The configuration of a node, as TOML or in a program.
 ///
@@ -50,7 +51,8 @@ pub struct NodeConfig {
     /// `10.0.0.1:7400`. Default: none, for a node that is alone.
     pub listen: Option<String>,
     /// A file with a secret that all nodes share: 16 bytes or more, for its owner's eyes only. By
-    /// it they know each other. Either this or `tls` is needed where strangers could connect.
+    /// it they know each other. With `fabric = "verbs"` several nodes need either this or `tls`; a
+    /// node that is alone needs neither.
     pub secret: Option<PathBuf>,
     /// Certificates by which nodes know each other, in place of a secret.
     pub tls: Option<TlsConfig>,
@@ -65,7 +67,8 @@ pub struct NodeConfig {
     /// Whether the region file is removed at an orderly stop. Default no: the next start keeps all
     /// data.
     pub ephemeral: bool,
-    /// The region file. Default: `/dev/shm/loch-<uid>-<name>.region`.
+    /// The region file. Default: `/dev/shm/loch-<uid>/<name>.region`, in a folder of this user's
+    /// alone.
     pub region: Option<PathBuf>,
     /// How this node's workers work, where tables have some.
     pub workers: WorkersConfig,
@@ -141,8 +144,8 @@ pub enum FabricKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// Its certificate, with those between it and the authority's. It is for the host that the
-    /// cluster knows this node by.
+    /// Its certificate, with those between it and the authority's. It is for the host by which
+    /// `cluster` names this node, as server and as client.
     pub certificate: PathBuf,
     /// The certificate's key, for its owner's eyes only.
     pub key: PathBuf,
@@ -397,23 +400,52 @@ impl NodeConfig {
 
     /// The region file: the configured one, or the default of this user and name.
     pub fn region_path(&self) -> PathBuf {
-        let uid = rustix::process::getuid().as_raw();
-        let default = || format!("/dev/shm/loch-{uid}-{}.region", self.name).into();
+        let default = || own_folder(MEMORY).join(format!("{}.region", self.name));
         self.region.clone().unwrap_or_else(default)
     }
 }
 
 /// Where a node listens and a client connects that is not told otherwise: `$LOCH_SOCKET`, else
-/// `loch.sock` in `$XDG_RUNTIME_DIR`, else `/tmp/loch-<uid>.sock`.
+/// `loch.sock` in `$XDG_RUNTIME_DIR`, else `/tmp/loch-<uid>/loch.sock`.
 pub fn default_socket() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(socket) = set("LOCH_SOCKET") {
+    if let Some(socket) = set_to("LOCH_SOCKET") {
         return socket.into();
     }
-    if let Some(dir) = set("XDG_RUNTIME_DIR") {
-        return Path::new(&dir).join("loch.sock");
+    runtime_folder().unwrap_or_else(|| own_folder(TEMPORARY)).join("loch.sock")
+}
+
+/// Where all users' regions are, and where all users make files.
+const MEMORY: &str = "/dev/shm";
+const TEMPORARY: &str = "/tmp";
+
+/// The folder of this user in one where all users make files.
+fn own_folder(place: &str) -> PathBuf {
+    Path::new(place).join(format!("loch-{}", private::user()))
+}
+
+/// The folder that the environment has for this user's sockets.
+fn runtime_folder() -> Option<PathBuf> {
+    set_to("XDG_RUNTIME_DIR").map(PathBuf::from)
+}
+
+fn set_to(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|value| !value.is_empty())
+}
+
+/// Makes the folder of a default place (a region's or a socket's: `field`), or checks that nobody
+/// else can have put something into it. A folder that the user has chosen is his own affair.
+///
+/// # Errors
+/// [`Error::NotPrivate`], [`Error::Os`].
+pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<(), Error> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    if [MEMORY, TEMPORARY].iter().any(|place| own_folder(place) == folder) {
+        return private::make_folder(folder, field);
     }
-    format!("/tmp/loch-{}.sock", rustix::process::getuid().as_raw()).into()
+    if runtime_folder().is_some_and(|it| it == folder) {
+        return private::check_folder(folder, "XDG_RUNTIME_DIR or socket");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use loch_fabric::ForkMark;
 use loch_fabric::shm::Region;
 use rustix::io::Errno;
 use rustix::net::{
@@ -26,6 +27,7 @@ use crate::Error;
 use crate::limits::{READ_BYTES, RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::memory::Member;
 use crate::node::region::of_region;
+use crate::private;
 use crate::wire::{self, Code, Decoder, PROTOCOL, Refused, Reply, Request, Welcome};
 
 /// A connection to a node that said welcome.
@@ -37,6 +39,8 @@ pub(crate) struct Connection {
     decoder: Mutex<Decoder>,
     /// Set when a reply went missing: the next one could be of another request.
     broken: AtomicBool,
+    /// A child process has the same stream, and would take its parent's replies.
+    mark: ForkMark,
 }
 
 /// What a node gave to a client that came in.
@@ -101,12 +105,13 @@ impl Connection {
 
     fn try_open(socket: &Path, read_only: bool, until: Instant) -> Result<Admitted, Failure> {
         let stream = connect(socket, until)?;
-        check_user(&stream, socket).map_err(Failure::Final)?;
+        let server = check_user(&stream, socket).map_err(Failure::Final)?;
         let connection = Self {
             stream,
             socket: socket.into(),
             decoder: Mutex::default(),
             broken: AtomicBool::new(false),
+            mark: mark().map_err(Failure::Final)?,
         };
         let hello = Request::Hello { protocol: PROTOCOL, client: whoami(), read_only };
         let (reply, region) = connection.exchange(&hello, until).map_err(Failure::NotNow)?;
@@ -119,6 +124,7 @@ impl Connection {
             let problem = Refused::new(Code::Other, "it sent no region descriptor");
             return Err(Failure::Final(connection.refused(problem, 0)));
         };
+        private::check_passed(&region, server, socket).map_err(Failure::Final)?;
         Ok(Admitted { connection, welcome, region })
     }
 
@@ -130,6 +136,11 @@ impl Connection {
         !self.broken.load(Ordering::Acquire)
             && rustix::net::recv(&self.stream, &mut byte, flags).map(|(_, n)| n)
                 == Err(Errno::AGAIN)
+    }
+
+    /// Says whether this process is the one that has connected.
+    pub fn mark(&self) -> ForkMark {
+        self.mark
     }
 
     /// What becomes readable when the node's process goes away, as nothing is due outside a request.
@@ -235,6 +246,10 @@ impl Connection {
         request: &Request,
         until: Instant,
     ) -> Result<(Reply, Option<OwnedFd>), Error> {
+        // First of all: a thread of the parent may have held the lock.
+        if self.mark.is_inherited() {
+            return Err(Error::Forked);
+        }
         let mut decoder = self.decoder.lock().expect("nothing panics while it is held");
         if self.broken.load(Ordering::Acquire) {
             return Err(self.unreachable("an earlier reply is missing: attach again"));
@@ -356,7 +371,8 @@ impl Connection {
     /// A connection at whose other end a fuzz target is.
     pub fn over(stream: UnixStream) -> Self {
         let (decoder, broken) = (Mutex::default(), AtomicBool::new(false));
-        Self { stream, socket: "fuzzed".into(), decoder, broken }
+        let mark = mark().expect("there is a page for a word");
+        Self { stream, socket: "fuzzed".into(), decoder, broken, mark }
     }
 
     /// Says hello.
@@ -371,6 +387,14 @@ impl Connection {
             other => Err(self.unexpected(&other)),
         }
     }
+}
+
+/// A mark of this process.
+///
+/// # Errors
+/// [`Error::Os`] if there is no memory for it.
+pub(crate) fn mark() -> Result<ForkMark, Error> {
+    ForkMark::new().map_err(Error::os("mark", Path::new("this process")))
 }
 
 fn unreachable_at(socket: &Path, remedy: &str) -> Error {
@@ -404,12 +428,15 @@ fn connect(socket: &Path, until: Instant) -> Result<UnixStream, Failure> {
     }
 }
 
-/// A node of another user could hand out memory that it changes at will.
-fn check_user(stream: &UnixStream, socket: &Path) -> Result<(), Error> {
+/// The user that serves a socket. A node of another user could hand out memory that it changes at
+/// will, so it has to be this process's user, or root. Root may attach to the node of any user, but
+/// only where nobody else can have put the socket.
+fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32, Error> {
     let theirs = sockopt::socket_peercred(stream).map_err(Error::os("identify", socket))?;
-    let (ours, theirs) = (rustix::process::getuid().as_raw(), theirs.uid.as_raw());
-    if may_attach(ours, theirs) || theirs == 0 {
-        return Ok(());
+    let (ours, theirs) = (private::user(), theirs.uid.as_raw());
+    let may_serve = theirs == ours || theirs == 0;
+    if may_serve || (may_attach(ours, theirs) && private::only_they_made(socket, theirs)) {
+        return Ok(theirs);
     }
     Err(Error::ForeignUser { socket: socket.into(), ours, theirs })
 }

@@ -5,8 +5,10 @@
 
 use std::sync::{Arc, mpsc};
 
+use loch_fabric::ForkMark;
 use loch_fabric::shm::Region;
 
+use crate::connection::mark;
 use crate::limits::INSPECT_TIMEOUT;
 use crate::memory::{Member, Memory};
 use crate::node::neighbours::Surroundings;
@@ -22,6 +24,8 @@ use crate::{EmbeddedConfig, Error, plan};
 pub(crate) struct Embedded {
     memory: Arc<Memory>,
     nodes: Vec<Inside>,
+    /// A child process has inherited the memory, but none of the nodes' threads.
+    mark: ForkMark,
 }
 
 /// One node.
@@ -64,7 +68,12 @@ impl Embedded {
                 Workers::start(node, &workers, &sessions, &surroundings, &Mapped { home: number })?;
             Ok(Inside { sessions, scrubber, workers })
         });
-        Ok(Self { nodes: nodes.collect::<Result<_, Error>>()?, memory })
+        Ok(Self { nodes: nodes.collect::<Result<_, Error>>()?, memory, mark: mark()? })
+    }
+
+    /// Says whether this process is the one that has the nodes.
+    pub fn mark(&self) -> ForkMark {
+        self.mark
     }
 
     /// All regions.
@@ -123,5 +132,14 @@ impl Embedded {
             Some((node, inside.workers.failure().error()?.to_string()))
         });
         failed.next()
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if self.mark.is_inherited() {
+            // Their threads are the parent's: here nobody would ever answer.
+            std::mem::forget(std::mem::take(&mut self.nodes));
+        }
     }
 }

@@ -324,10 +324,29 @@ pub enum Error {
         /// Which node, and what it lacks.
         problem: String,
     },
+    /// A file, folder or socket that somebody else could have made, or could change. It was left as
+    /// it is.
+    #[error(
+        "{path} is not used: {problem}; owner {owner}, mode {mode:04o}; {remedy}",
+        path = .path.display()
+    )]
+    NotPrivate {
+        /// What was to be used.
+        path: PathBuf,
+        /// The user id of its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+        /// Why it cannot be trusted.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
     /// The other side of the socket is another user's.
     #[error(
-        "{socket} is served by user {theirs}, this process is user {ours}: a node serves its own \
-         user and root",
+        "{socket} is served by user {theirs}, this process is user {ours}: run it as user {theirs}, \
+         or choose another socket; root attaches to another user's node only where nobody but them \
+         can make files, in all folders of the path",
         socket = .socket.display()
     )]
     ForeignUser {
@@ -359,6 +378,12 @@ pub enum Error {
         /// Its engine.
         engine: &'static str,
     },
+    /// The cluster or table is the parent's of this process, which was forked from it.
+    #[error(
+        "this process was forked from the one that attached to the cluster, whose session it must \
+         not use: attach again in this process (Cluster::connect)"
+    )]
+    Forked,
     /// The node refused for a reason of its own.
     #[error("the node at {socket} refused: {reason}", socket = .socket.display())]
     Refused {

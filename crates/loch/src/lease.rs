@@ -9,8 +9,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use loch_engines::epoch::Session;
-use loch_fabric::RegionId;
+#[cfg(feature = "verbs")]
+use loch_engines::requests::Secret;
+use loch_fabric::{ForkMark, RegionId};
 
+#[cfg(feature = "verbs")]
+use crate::Error;
 use crate::connection::Connection;
 use crate::embedded::Embedded;
 use crate::limits::CLOSE_TIMEOUT;
@@ -24,8 +28,8 @@ pub(crate) struct Lease {
     home: usize,
     memory: Arc<Memory>,
     at: At,
-    /// A child process inherits the table but not the session: it must not end it.
-    pid: u32,
+    /// A child process inherits the table but not the session: it must neither use nor end it.
+    mark: ForkMark,
 }
 
 /// With whom the session was opened.
@@ -34,9 +38,10 @@ enum At {
     Observer,
     /// With a node, over this connection, which stays open for as long as the session lives.
     Node(Arc<Connection>, Opened),
-    /// With a node that has to fence the session before its slot is free.
+    /// With a node that has to fence the session before its slot is free. The secret is for the nodes
+    /// that let it in.
     #[cfg(feature = "verbs")]
-    Fenced(Arc<Connection>, Opened),
+    Fenced(Arc<Connection>, Opened, Option<Secret>),
     /// With a node that connects an endpoint which only reads.
     #[cfg(feature = "verbs")]
     Reader(Arc<Connection>, u64),
@@ -46,8 +51,8 @@ enum At {
 
 impl Lease {
     /// Reads only: no session is needed.
-    pub fn observer(home: usize, memory: Arc<Memory>) -> Self {
-        Self::new(home, memory, At::Observer)
+    pub fn observer(home: usize, memory: Arc<Memory>, mark: ForkMark) -> Self {
+        Self::new(home, memory, At::Observer, mark)
     }
 
     /// A session that was opened over a connection.
@@ -57,18 +62,31 @@ impl Lease {
         connection: Arc<Connection>,
         opened: Opened,
     ) -> Self {
-        Self::new(home, memory, At::Node(connection, opened))
+        let mark = connection.mark();
+        Self::new(home, memory, At::Node(connection, opened), mark)
     }
 
-    /// A session that was opened over a connection, at a node that fences it.
+    /// A session that was opened over a connection, at a node that fences it. It gets a secret.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is nothing random.
     #[cfg(feature = "verbs")]
     pub fn fenced(
         home: usize,
         memory: Arc<Memory>,
         connection: Arc<Connection>,
         opened: Opened,
-    ) -> Self {
-        Self::new(home, memory, At::Fenced(connection, opened))
+    ) -> Result<Self, Error> {
+        let mark = connection.mark();
+        let mut lease = Self::new(home, memory, At::Fenced(connection, opened, None), mark);
+        let mut words = [[0; 8]; 2];
+        let flags = rustix::rand::GetRandomFlags::empty();
+        rustix::rand::getrandom(words.as_flattened_mut(), flags)
+            .map_err(Error::os("draw a secret for a client of", &lease.home().socket))?;
+        if let At::Fenced(_, _, secret) = &mut lease.at {
+            *secret = Some(Secret::new(words.map(u64::from_ne_bytes)));
+        }
+        Ok(lease)
     }
 
     /// Reads only, but has connections of its own.
@@ -79,18 +97,18 @@ impl Lease {
         connection: Arc<Connection>,
         endpoint: u64,
     ) -> Self {
-        Self::new(home, memory, At::Reader(connection, endpoint))
+        let mark = connection.mark();
+        Self::new(home, memory, At::Reader(connection, endpoint), mark)
     }
 
     /// A session at a node inside this process.
     pub fn of_embedded(home: usize, embedded: Arc<Embedded>, opened: Opened) -> Self {
-        let memory = embedded.memory().clone();
-        Self::new(home, memory, At::Embedded(embedded, opened))
+        let (memory, mark) = (embedded.memory().clone(), embedded.mark());
+        Self::new(home, memory, At::Embedded(embedded, opened), mark)
     }
 
-    fn new(home: usize, memory: Arc<Memory>, at: At) -> Self {
-        let pid = std::process::id();
-        Self { home, memory, at, pid }
+    fn new(home: usize, memory: Arc<Memory>, at: At, mark: ForkMark) -> Self {
+        Self { home, memory, at, mark }
     }
 
     /// The session as the engine needs it.
@@ -102,7 +120,9 @@ impl Lease {
                 Session::new(home, opened.slot, opened.incarnation)
             }
             #[cfg(feature = "verbs")]
-            At::Fenced(_, opened) => Session::new(home, opened.slot, opened.incarnation),
+            At::Fenced(_, opened, secret) => {
+                Session::new(home, opened.slot, opened.incarnation).with_secret(*secret)
+            }
             #[cfg(feature = "verbs")]
             At::Reader(..) => Session::observer(home),
         }
@@ -113,7 +133,7 @@ impl Lease {
     pub fn caller(&self) -> (Option<(u32, u64)>, u64) {
         match &self.at {
             At::Reader(_, endpoint) => (None, *endpoint),
-            At::Node(_, it) | At::Embedded(_, it) | At::Fenced(_, it) => {
+            At::Node(_, it) | At::Embedded(_, it) | At::Fenced(_, it, _) => {
                 (Some((it.slot, it.incarnation)), 0)
             }
             At::Observer => (None, 0),
@@ -126,8 +146,15 @@ impl Lease {
     }
 
     /// Whether the session is another process's: this one was forked from it.
+    #[inline]
     pub fn is_inherited(&self) -> bool {
-        self.pid != std::process::id()
+        self.mark.is_inherited()
+    }
+
+    /// Makes it one that a child has inherited.
+    #[cfg(test)]
+    pub fn inherit(&mut self) {
+        self.mark = ForkMark::of_a_parent().unwrap();
     }
 
     fn home(&self) -> &Member {
@@ -165,7 +192,7 @@ impl Drop for Lease {
                 }
             }
             #[cfg(feature = "verbs")]
-            At::Fenced(connection, opened) => {
+            At::Fenced(connection, opened, _) => {
                 if !self.ends_at_node(connection, *opened) {
                     abandon_own_slot(self.home().region(), *opened);
                 }

@@ -62,6 +62,7 @@ pub mod limits;
 mod memory;
 mod node;
 mod plan;
+mod private;
 mod registered;
 #[cfg(feature = "verbs")]
 mod remote;

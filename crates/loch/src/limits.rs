@@ -177,6 +177,10 @@ pub const SECRET_BYTES_MAX: usize = 4096;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many at a time may be at that.
 pub const HANDSHAKES_MAX: usize = 64;
+/// How many of them may come from one address that is no node's. A node dials once at a time.
+pub const HANDSHAKES_PER_SOURCE: usize = 4;
+/// Of what others can cause at will one line of a kind is logged in such a time.
+pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a node waits until another has taken its call and said who it is.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -197,6 +201,11 @@ pub const REDIAL_PAUSE: Duration = Duration::from_millis(50);
 pub const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long the connections of a node's clients are kept when nothing is heard of the node.
 pub const HOME_SILENCE_MAX: Duration = Duration::from_secs(600);
+
+/// A node that is away for so long is named in the log if dead sessions wait for it.
+pub const AWAY_MAX: Duration = Duration::from_secs(60);
+/// Processes that a node was before the one that it is, and by which it is known to be two.
+pub const PROCESSES_REMEMBERED: usize = 64;
 
 /// Clients in one message between nodes: each takes up to a hundred bytes.
 pub const CALLERS_MAX: usize = 512;

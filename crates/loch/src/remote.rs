@@ -22,10 +22,11 @@ use loch_fabric::{Fabric, FabricError, RegionId};
 use serde::Deserialize;
 
 use crate::attachment::Attachment;
+use crate::connection::Connection;
 use crate::lease::Lease;
 use crate::limits::{ADMIT_TIMEOUT, RECONNECT_PAUSE};
 use crate::memory::{Member, Memory};
-use crate::wire::{Connect, DeviceChoice};
+use crate::wire::{Connect, DeviceChoice, SessionSecret};
 use crate::{ByteSize, ConnectOptions, Error};
 
 /// A client of a table that nobody serves, and how it comes by connections.
@@ -45,6 +46,8 @@ pub(crate) struct Ways {
     timeout: Duration,
     /// By node.
     ways: RefCell<Vec<Way>>,
+    /// The connection to the home node's process over which that let the client in.
+    let_in: RefCell<Option<Arc<Connection>>>,
 }
 
 /// The time that a node has to answer is doubled so often at most.
@@ -154,6 +157,7 @@ impl Ways {
         let (session, endpoint_number) = lease.caller();
         let ask = Connect {
             session,
+            secret: lease.session().secret().map(|secret| SessionSecret(secret.words())),
             endpoint: endpoint_number,
             node: 0,
             identity: 0,
@@ -167,7 +171,8 @@ impl Ways {
         };
         let timeout = Duration::from_micros(options.operation_timeout_us());
         let ways = RefCell::new(memory.nodes.iter().map(|_| Way::default()).collect());
-        let made = Self { attachment, memory, ask, transports, timeout, ways };
+        let let_in = RefCell::default();
+        let made = Self { attachment, memory, ask, transports, timeout, ways, let_in };
         // Without its own node a client can do nothing; others are tried again when they are
         // needed.
         made.connect(&endpoint, home)?;
@@ -183,6 +188,17 @@ impl Ways {
     pub fn begin(&self, endpoint: &VerbsEndpoint) -> Attempts {
         self.mend(endpoint);
         Attempts { since: None }
+    }
+
+    /// For a client that waits for a worker. A process of the home node that started meanwhile does
+    /// not know the session's secret until it is told, and no connection shows that: what a client
+    /// writes at home it stores.
+    pub fn wait(&self, endpoint: &VerbsEndpoint) {
+        self.mend(endpoint);
+        let is_another = self.let_in.borrow().as_ref().is_some_and(|known| !known.is_open());
+        if is_another {
+            self.try_connect(endpoint, self.attachment.home());
+        }
     }
 
     /// Makes connections again that broke.
@@ -293,6 +309,9 @@ impl Ways {
         let is_silence = connected.is_err() && begun.elapsed() >= wait;
         self.ways.borrow_mut()[node].silences =
             if is_silence { (silences + 1).min(DOUBLINGS_MAX) } else { 0 };
+        if connected.is_ok() && node == self.attachment.home() {
+            self.let_in.replace(Some(broker));
+        }
         connected.map_err(|error| match error {
             // Whoever asks knows his home node; it is the other one that he wants to know about.
             Error::NodeUnreachable { remedy, .. } => {

@@ -31,7 +31,8 @@ use crate::{Error, Table, Version};
 /// ```
 pub struct Reservation<'a> {
     table: &'a Table,
-    place: Place<'a>,
+    /// Taken when the reservation ends.
+    place: Option<Place<'a>>,
     /// Where [`io::Write`] goes on.
     written: usize,
 }
@@ -75,13 +76,17 @@ impl<'a> From<nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>> for Pl
 
 impl<'a> Reservation<'a> {
     pub(crate) fn new(table: &'a Table, place: Place<'a>) -> Self {
-        Self { table, place, written: 0 }
+        Self { table, place: Some(place), written: 0 }
+    }
+
+    fn place(&mut self) -> &mut Place<'a> {
+        self.place.as_mut().expect("it is taken when the reservation ends")
     }
 
     /// Bytes of the value.
     #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
     pub fn len(&self) -> usize {
-        match &self.place {
+        match self.place.as_ref().expect("it is taken when the reservation ends") {
             Place::Shm(inner) => inner.len(),
             Place::Own(own) => own.value.len(),
             #[cfg(feature = "verbs")]
@@ -92,13 +97,14 @@ impl<'a> Reservation<'a> {
     /// Writes `bytes` at `offset` of the value.
     ///
     /// # Errors
-    /// [`Error::OutsideReservation`] if they do not lie inside the value.
+    /// [`Error::OutsideReservation`] if they do not lie inside the value, [`Error::Forked`].
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.table.check_process()?;
         let end = offset.saturating_add(bytes.len());
         if end > self.len() {
             return Err(Error::OutsideReservation { end: end as u64, len: self.len() as u64 });
         }
-        let written = match &mut self.place {
+        let written = match self.place() {
             Place::Shm(inner) => inner.write_at(offset, bytes),
             Place::Own(own) => {
                 own.value[offset..end].copy_from_slice(bytes);
@@ -115,9 +121,10 @@ impl<'a> Reservation<'a> {
     /// write through the pointer, form no reference.
     ///
     /// # Errors
-    /// [`Error::Fabric`].
+    /// [`Error::Fabric`], [`Error::Forked`].
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
-        let place = match &mut self.place {
+        self.table.check_process()?;
+        let place = match self.place() {
             Place::Shm(inner) => inner.as_mut_ptr(),
             Place::Own(own) => Ok(own.value.as_mut_ptr()),
             #[cfg(feature = "verbs")]
@@ -138,8 +145,9 @@ impl<'a> Reservation<'a> {
     ///
     /// # Errors
     /// As [`Table::put`].
-    pub async fn commit_async(self) -> Result<Version, Error> {
-        let version = match self.place {
+    pub async fn commit_async(mut self) -> Result<Version, Error> {
+        self.table.check_process()?;
+        let version = match self.place.take().expect("it is taken when the reservation ends") {
             Place::Shm(inner) => inner.commit().await,
             Place::Own(Own { key, value, options }) => {
                 let table = self.table;
@@ -149,6 +157,15 @@ impl<'a> Reservation<'a> {
             Place::Verbs(inner) => inner.commit().await,
         };
         version.map(Version::from_u64).map_err(|e| self.table.error(e))
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.table.check_process().is_err() {
+            // The entry, and the epoch in which it is held, are the parent's.
+            std::mem::forget(self.place.take());
+        }
     }
 }
 
@@ -163,5 +180,35 @@ impl io::Write for Reservation<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cluster, EmbeddedConfig};
+
+    #[test]
+    fn a_child_neither_fills_nor_commits_nor_gives_up_what_its_parent_reserved() {
+        let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+        let (parents, mut childs) =
+            (cluster.table("default").unwrap(), cluster.table("default").unwrap());
+        childs.inherit();
+        let reserve = || {
+            let mut reserved = parents.reserve(b"key", 100).unwrap();
+            let first = reserved.as_mut_ptr().unwrap();
+            // As the child has it: the same place, through a table that is not its own.
+            (Reservation::new(&childs, reserved.place.take().unwrap()), first)
+        };
+        let (mut inherited, first) = reserve();
+        assert!(matches!(inherited.write_at(0, b"x"), Err(Error::Forked)));
+        assert!(matches!(inherited.as_mut_ptr(), Err(Error::Forked)));
+        assert!(matches!(inherited.commit(), Err(Error::Forked)));
+        let (inherited, second) = reserve();
+        assert_ne!(first, second, "the child has given its parent's entry up");
+        drop(inherited);
+        let (_, third) = reserve();
+        assert_ne!(second, third, "the child has given its parent's entry up");
+        assert!(!parents.contains(b"key").unwrap());
     }
 }

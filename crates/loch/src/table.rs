@@ -25,6 +25,10 @@ use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, 
 /// A table holds one of its home node's session slots until it is dropped, but not the node's
 /// process: that may go away and come back.
 ///
+/// A process that is forked from the table's must not use the table: there, every operation answers
+/// [`Error::Forked`], and dropping the table does nothing. Attach again in the child. An operation
+/// that was under way in the parent ([`Table::asynch`]) must not be gone on with in the child.
+///
 /// ```
 /// use loch::{Cluster, Conditional, EmbeddedConfig};
 /// let cluster = Cluster::embedded(EmbeddedConfig::default())?;
@@ -358,6 +362,7 @@ impl Table {
     /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are no error but listed in
     /// the report.
     pub fn check(&self) -> Result<CheckReport, Error> {
+        self.check_process()?;
         match &self.backend {
             Backend::Shm(client) => block_on(client.check()).map_err(|e| self.error(e)),
             Backend::Published(client) => block_on(client.check()).map_err(|e| self.error(e)),
@@ -377,6 +382,7 @@ impl Table {
     /// # Errors
     /// As [`Table::check`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
+        self.check_process()?;
         match &self.backend {
             Backend::Shm(client) => self.usage_of(client.map(), |dti| block_on(client.usage(dti))),
             Backend::Published(client) => {
@@ -480,9 +486,20 @@ impl Table {
         }
     }
 
+    /// Refuses a process that was forked from the table's: it would take the same entries as its
+    /// parent, in the same session.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.lease.is_inherited() {
+            return Err(Error::Forked);
+        }
+        Ok(())
+    }
+
     /// Refuses a mutation of a table that is attached for reading, before anything is looked at.
     #[inline]
     pub(crate) fn writable(&self) -> Result<(), Error> {
+        self.check_process()?;
         if self.lease.is_read_only() {
             return Err(Error::ReadOnly);
         }
@@ -515,6 +532,12 @@ impl Table {
         }
     }
 
+    /// Makes it a table that a child has inherited.
+    #[cfg(test)]
+    pub(crate) fn inherit(&mut self) {
+        self.lease.inherit();
+    }
+
     /// The buffer that is kept for `get_into`.
     #[inline]
     pub(crate) fn take_spare(&self) -> Buf {
@@ -540,6 +563,65 @@ impl Drop for Table {
         if let Err(error) = detached {
             // The node finds what is left when the session has ended.
             tracing::warn!(table = self.name, %error, "the table's memory was not left in order");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cluster, EmbeddedConfig, TableConfig};
+
+    /// A table as a child has it that was forked from its process.
+    fn inherited(engine: &str) -> (Cluster, Table) {
+        let table = TableConfig { engine: engine.into(), ..TableConfig::default() };
+        let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+        let cluster = Cluster::embedded(config).unwrap();
+        let mut table = cluster.table("default").unwrap();
+        table.put(b"k", b"its own").unwrap();
+        table.inherit();
+        (cluster, table)
+    }
+
+    #[track_caller]
+    fn assert_forked<T>(done: Result<T, Error>) {
+        let error = done.err().expect("it is the parent's table");
+        assert!(matches!(error, Error::Forked), "{error}");
+        assert!(error.to_string().contains("Cluster::connect"), "{error}");
+    }
+
+    #[test]
+    fn a_child_is_refused_whatever_it_asks_for() {
+        for engine in ["nessie", "nessie-server", "nessie-hybrid", "pilaf", "herd", "kv-direct"] {
+            let (cluster, table) = inherited(engine);
+            let add = Lambda::add(1u64);
+            assert_forked(table.get(b"k"));
+            assert_forked(table.get_into(b"k", &mut Vec::new()));
+            assert_forked(table.contains(b"k"));
+            assert_forked(table.get_many(&[b"k"]));
+            assert_forked(table.put(b"k", b"v"));
+            assert_forked(table.put_with(b"k", b"v", PutOptions::default()));
+            assert_forked(table.put_many(&[(b"k", b"v")]));
+            assert_forked(table.put_if_absent(b"k", b"v"));
+            assert_forked(table.put_if_version(b"k", b"v", Version::from_u64(1)));
+            assert_forked(table.fetch_add(b"k", 1));
+            assert_forked(table.delete(b"k"));
+            assert_forked(table.update(b"k", add));
+            assert_forked(table.update_all(b"k", add));
+            assert_forked(table.fetch_update_all(b"k", add));
+            assert_forked(table.update_each(b"k", add, &[1]));
+            assert_forked(table.fetch_update_each(b"k", add, &[1]));
+            assert_forked(table.reduce(b"k", add));
+            assert_forked(table.filter(b"k", Lambda::equal(1u64)));
+            assert_forked(table.reserve(b"k", 1));
+            assert_forked(table.check());
+            assert_forked(table.usage());
+            drop(table);
+            // The parent's session goes on, as does what it has stored.
+            let taken = cluster.info().nodes[0].sessions_taken;
+            assert_eq!(taken, 1, "{engine}: a child ends nothing of its parent's");
+            let own = cluster.table("default").unwrap();
+            assert_eq!(&own.get(b"k").unwrap().unwrap()[..], b"its own", "{engine}");
         }
     }
 }

@@ -81,6 +81,10 @@ pub(crate) enum Request {
 pub(crate) struct Connect {
     /// The session that will write, by slot and incarnation; without one it is a reader.
     pub session: Option<(u32, u64)>,
+    /// What the session's datagrams are sealed with. A session needs one for a table that workers
+    /// serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SessionSecret>,
     /// Tells the readers of one connection apart.
     pub endpoint: u64,
     /// The node whose memory it is.
@@ -94,6 +98,16 @@ pub(crate) struct Connect {
     pub unreliable: bool,
     /// The client's side of the connection, as the fabric writes it.
     pub offer: serde_json::Value,
+}
+
+/// A session's secret: random words, which are shown to nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionSecret(pub [u64; 2]);
+
+impl std::fmt::Debug for SessionSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionSecret(_)")
+    }
 }
 
 /// From a node to its client.
@@ -424,6 +438,7 @@ mod tests {
         let close = Request::CloseSession { slot: 7, incarnation: u64::MAX };
         let connect = Request::Connect(Connect {
             session: Some((7, u64::MAX)),
+            secret: Some(SessionSecret([u64::MAX, 1])),
             endpoint: 1,
             node: 2,
             identity: u64::MAX,

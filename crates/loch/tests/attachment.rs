@@ -2,6 +2,7 @@
 
 mod host;
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use host::{Host, eventually, impatient};
@@ -227,9 +228,13 @@ fn a_node_puts_its_region_into_shared_memory() {
     assert!(path.starts_with("/dev/shm") && path.to_string_lossy().contains(&name));
     let node = Node::start(config).unwrap();
     assert!(path.exists());
+    let folder = path.parent().unwrap();
+    assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o7777, 0o700);
     host.assert_serves("a");
     drop(node);
     assert!(!path.exists());
+    // Other regions of this user may be in it.
+    let _ = std::fs::remove_dir(folder);
 }
 
 #[test]

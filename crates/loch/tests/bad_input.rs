@@ -4,9 +4,9 @@ mod host;
 #[path = "host/raw.rs"]
 mod raw;
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use host::{Host, eventually, impatient};
@@ -304,6 +304,7 @@ fn a_node_that_died_while_it_made_its_region() {
     let host = Host::new();
     let half = host.dir.path().join("a.region.new");
     std::fs::write(&half, "half a region").unwrap();
+    std::fs::set_permissions(&half, Permissions::from_mode(0o600)).unwrap();
     let _node = host.start("a");
     assert!(!half.exists());
     host.assert_serves("a");

@@ -51,7 +51,8 @@ impl Family {
         match self {
             Family::Loch => {
                 let others = [Family::Published, Family::Requests, Family::Herd, Family::KvDirect];
-                shared.contains(&bug) || !others.into_iter().any(|family| family.has(bug))
+                let is_loch = !others.into_iter().any(|family| family.has(bug));
+                shared.contains(&bug) || is_loch && bug != Bug::PageCacheTrusted
             }
             Family::Published => {
                 shared.contains(&bug)
@@ -71,7 +72,10 @@ impl Family {
                 matches!(bug, Bug::ExecutesAgain | Bug::AnyIncarnation | Bug::NobodyBelieved)
             }
             Family::Herd => bug == Bug::TagComparedOnly,
-            Family::Pilaf => shared.contains(&bug) || bug == Bug::TornReadsBelieved,
+            Family::Pilaf => {
+                shared.contains(&bug)
+                    || matches!(bug, Bug::TornReadsBelieved | Bug::PageCacheTrusted)
+            }
             Family::KvDirect => matches!(
                 bug,
                 Bug::ExecutesAgain

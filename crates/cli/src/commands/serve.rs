@@ -56,7 +56,7 @@ pub struct ServeArgs {
     #[arg(long)]
     name: Option<String>,
     /// Socket at which clients attach [default: $LOCH_SOCKET, else loch.sock in $XDG_RUNTIME_DIR,
-    /// else /tmp/loch-<UID>.sock]
+    /// else /tmp/loch-<UID>/loch.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Memory to lend: 64MiB, 4GiB [default: 256MiB]
@@ -82,7 +82,8 @@ pub struct ServeArgs {
     /// With verbs: address and port at which the other nodes reach this one: 10.0.0.1:7400
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// With verbs: file with a secret that all nodes share, for its owner's eyes only
+    /// With verbs: file with a secret that all nodes share, for its owner's eyes only; several nodes
+    /// need one, or certificates
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// With verbs: the RDMA device [default: the first that can be used]
@@ -100,7 +101,7 @@ pub struct ServeArgs {
     /// How many tables clients can have open for writing at a time [default: 1024]
     #[arg(long, value_name = "COUNT")]
     sessions: Option<u32>,
-    /// Region file [default: /dev/shm/loch-<UID>-<NAME>.region]
+    /// Region file, for this user alone [default: /dev/shm/loch-<UID>/<NAME>.region]
     #[arg(long, value_name = "PATH")]
     region: Option<PathBuf>,
     /// Remove the region file, and all data, at an orderly stop

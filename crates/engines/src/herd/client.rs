@@ -48,7 +48,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         timing: Timing,
         seed: u64,
     ) -> Self {
-        let replies = SentReplies::new(workers, &map);
+        let replies = SentReplies::new(workers, &map, session.secret());
         let requester = Requester::new(map, session, node, requests, replies, timing);
         Self { fabric, requester, seed }
     }

@@ -27,7 +27,7 @@ use super::storage::Partition;
 use crate::error::EngineError;
 use crate::operation::Operation;
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, Request, RequestMap, Ticket, WorkerId, make_known,
+    Answer, Failure, Inbox, Incoming, Request, RequestMap, Sessions, Ticket, WorkerId, make_known,
 };
 use crate::versions::Versions;
 
@@ -91,6 +91,8 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
     empty_polls: u32,
     /// The time of this turn, if anybody asked for it.
     now_ms: Option<u64>,
+    /// Whether requests come by SEND; else only greetings do.
+    by_send: bool,
     /// Where each client's replies go.
     peers: Vec<Option<F::Peer>>,
     outbox: Vec<(F::Peer, Buf)>,
@@ -100,7 +102,8 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
 }
 
 impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
-    /// Worker `id` of a table, which starts now, with an empty partition.
+    /// Worker `id` of a table, which starts now, with an empty partition, for the clients of which
+    /// `sessions` tells.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -113,11 +116,12 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         id: WorkerId,
         partition: Partition<M>,
         settings: Settings,
+        sessions: Sessions,
     ) -> Result<Self, EngineError> {
         let Settings { seed, depth } = settings;
         assert!(depth <= DEPTH_MAX, "a pipeline of depth {depth}, {DEPTH_MAX} at most");
         make_known(&fabric, map, id)?;
-        let inbox = Inbox::open(&fabric, map, id)?;
+        let inbox = Inbox::open(&fabric, map, id, sessions)?;
         Ok(Self {
             inbox,
             partition,
@@ -126,6 +130,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
             seed,
             empty_polls: 0,
             now_ms: None,
+            by_send: map.area().service().request_bytes == 0,
             peers: vec![None; map.area().clients() as usize],
             outbox: Vec::new(),
             spare: Vec::new(),
@@ -207,12 +212,15 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
             };
             taken += 1;
             message = datagram;
-            if let Some(incoming) = self.inbox.accept(&message) {
-                let (Incoming::Hello(ticket)
-                | Incoming::Execute(ticket)
-                | Incoming::Answer(ticket, _)) = incoming;
-                self.peers[ticket.client as usize] = Some(from);
-                message = self.dispatch(incoming, message);
+            let accepted = match self.by_send {
+                true => self.inbox.accept(&message),
+                false => self.inbox.accept_greeting(&message),
+            };
+            match accepted {
+                // Nothing else says where replies go: a request may be a copy from elsewhere.
+                Some(Incoming::Hello(ticket)) => self.peers[ticket.client as usize] = Some(from),
+                Some(incoming) => message = self.dispatch(incoming, message),
+                None => (),
             }
             message.clear();
         }

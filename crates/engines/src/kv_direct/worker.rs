@@ -34,7 +34,8 @@ use crate::operation::Outcome;
 use crate::planted::{self, Bug};
 use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, RequestMap, Short, Ticket, WorkerId, send_reply, within,
+    Answer, Failure, Inbox, Incoming, RequestMap, Seal, Sessions, Short, Ticket, WorkerId,
+    send_reply, within,
 };
 use crate::versions::Versions;
 
@@ -66,10 +67,11 @@ pub struct Worker<F: Fabric, H, U> {
 
 impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
     /// Worker `id` of a table whose keys are hashed with `seed`, which starts now with the values of
-    /// `storage`.
+    /// `storage`, for the clients of which `sessions` tells.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
+    #[expect(clippy::too_many_arguments, reason = "each is of another origin")]
     pub fn open(
         fabric: F,
         map: &Arc<RequestMap>,
@@ -78,8 +80,9 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         functions: U,
         seed: u64,
         settings: Settings,
+        sessions: Sessions,
     ) -> Result<Self, EngineError> {
-        let inbox = RefCell::new(Inbox::open(&fabric, map, id)?);
+        let inbox = RefCell::new(Inbox::open(&fabric, map, id, sessions)?);
         let (nodes, workers) = (map.area().nodes(), map.area().service().workers);
         let answers = map.area().clients() as usize * usize::from(map.area().service().window);
         Ok(Self {
@@ -186,7 +189,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
     /// The answer to a packet that was answered before.
     fn known(&self, ticket: &Ticket, short: Short, reply: &mut Buf) {
         let kept = &self.kept.borrow()[self.place(ticket)];
-        let is_it = ReplyHead::read(kept).is_some_and(|head| {
+        let is_it = ReplyHead::read(kept, Seal::CHECKSUM).is_some_and(|head| {
             head.number == ticket.number && head.session == ticket.session as u16
         });
         if is_it {

@@ -42,27 +42,32 @@ pub struct Log<S> {
 }
 
 /// Where a recovered log goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Resume {
     pub table: u64,
-    /// The last segment, which is not sealed, and its length.
-    pub segment: Option<(u64, u64)>,
-    pub next_segment: u64,
+    /// The segment in which it goes on, which is made now.
+    pub segment: u64,
+    /// The LSN of that segment's first record.
+    pub first: u64,
+    /// Its records so far, as bytes of that segment.
+    pub records: Vec<u8>,
+    /// The LSN of the last of them, or of the last one before them.
     pub last: u64,
     pub grown_bytes: u64,
     pub snapshot_bytes: u64,
 }
 
 impl<S: Storage> Log<S> {
-    /// A log that goes on in a segment of its own.
+    /// A log that goes on in a segment of its own. All that it holds so far is durable, for what is
+    /// not known to be is written anew into that segment.
     pub(super) fn resume(storage: S, policy: Policy, at: Resume) -> Result<Self, LogError> {
         let mut log = Self {
             storage,
             policy,
             table: at.table,
-            segment: 0,
+            segment: at.segment,
             segment_len: 0,
-            next_segment: at.next_segment,
+            next_segment: at.segment,
             buffer: Vec::new(),
             last: at.last,
             written: at.last,
@@ -75,18 +80,20 @@ impl<S: Storage> Log<S> {
             grown_bytes: at.grown_bytes,
             snapshot_bytes: at.snapshot_bytes,
         };
-        let made = match at.segment {
-            None => log.create(Kind::Log, at.last + 1).map(|made| {
-                (log.segment, log.segment_len) = made;
-            }),
-            Some((segment, len)) => {
-                (log.segment, log.segment_len) = (segment, len);
-                // What was read may not be durable yet: the segment is synced with its seal.
-                log.rotate(0)
-            }
-        };
+        let made = log.begin(at.first, &at.records);
         log.note(made)?;
         Ok(log)
+    }
+
+    /// Makes the segment of a log that was recovered.
+    fn begin(&mut self, first: u64, records: &[u8]) -> Result<(), StorageError> {
+        (self.segment, self.segment_len) = self.create(Kind::Log, first)?;
+        if !records.is_empty() {
+            self.storage.append(self.segment, records)?;
+            self.segment_len += records.len() as u64;
+            self.storage.sync(self.segment)?;
+        }
+        Ok(())
     }
 
     /// How the log is kept.
@@ -235,7 +242,9 @@ impl<S: Storage> Log<S> {
         self.last += 1;
         let seal = Record { lsn: self.last, durable: self.durable, op: Op::Seal { next } };
         record::write(self.segment, &seal, &mut self.buffer);
-        self.attempt_sync(now_us)?;
+        self.write()?;
+        self.storage.seal(self.segment)?;
+        self.made_durable(self.written, now_us);
         (self.segment, self.segment_len) = (next, next_len);
         Ok(())
     }

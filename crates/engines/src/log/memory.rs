@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::storage::{Storage, StorageError};
@@ -22,16 +23,64 @@ struct Disk {
 #[derive(Debug, Default)]
 struct Segment {
     bytes: Vec<u8>,
-    durable: usize,
+    /// Whether the process that made it lives and has not sealed it.
+    open: bool,
+    /// From here on a sync would write the bytes.
+    clean: usize,
+    /// Bytes before that which count as written and are not on the disk.
+    holes: Vec<Range<usize>>,
 }
+
+impl Segment {
+    /// The disk refuses to write the bytes up to `len`. As with a Linux page cache they can be read
+    /// as before, and no sync tries again.
+    fn refuse(&mut self, len: usize) {
+        if self.clean < len {
+            self.holes.push(self.clean..len);
+            self.clean = len;
+        }
+    }
+
+    /// What is left of it after a loss of power: all that is on the disk, and of the rest what
+    /// `random` says, for each sector and for the end.
+    fn lose_power(&mut self, random: &mut impl FnMut() -> u64) {
+        // Nothing after this is on the disk for sure.
+        let mut solid = self.clean;
+        while let Some(hole) = self.holes.pop_if(|hole| hole.end == solid) {
+            solid = hole.start;
+        }
+        let uncertain = self.bytes.len() - solid;
+        let keep = if uncertain == 0 { 0 } else { random() as usize % (uncertain + 1) };
+        self.bytes.truncate(solid + keep);
+        for sector in self.bytes[solid..].chunks_mut(SECTOR_BYTES) {
+            if random().is_multiple_of(4) {
+                sector.fill(0);
+            }
+        }
+        for hole in std::mem::take(&mut self.holes) {
+            for sector in self.bytes[hole].chunks_mut(SECTOR_BYTES) {
+                if !random().is_multiple_of(4) {
+                    sector.fill(0);
+                }
+            }
+        }
+        (self.clean, self.open) = (self.bytes.len(), false);
+    }
+}
+
+/// What a disk writes or does not write.
+const SECTOR_BYTES: usize = 64;
 
 /// What goes wrong with a [`MemoryStorage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
     /// Appends succeed so many times more.
     pub appends_left: Option<u64>,
-    /// Syncs succeed so many times more.
+    /// Syncs succeed so many times more. What one that fails should have made durable counts as
+    /// written from then on.
     pub syncs_left: Option<u64>,
+    /// Removals succeed so many times more.
+    pub removes_left: Option<u64>,
     /// Looks at a sync that was begun before it is over.
     pub sync_looks: u32,
 }
@@ -47,26 +96,29 @@ impl MemoryStorage {
         self.0.borrow().syncs
     }
 
-    /// The process dies: a sync under way ends, or does not; all that was appended stays.
+    /// The process dies: a sync under way ends, or does not; all that was appended can be read, and
+    /// nobody appends to what is there.
     pub fn kill(&self) {
-        self.0.borrow_mut().syncing = None;
+        let disk = &mut *self.0.borrow_mut();
+        disk.syncing = None;
+        disk.segments.values_mut().for_each(|segment| segment.open = false);
     }
 
-    /// The host loses its power. Of what was not synced, `random` decides for each sector of 64
+    /// After [`MemoryStorage::kill`]: the disk refuses all that was appended and not synced, and
+    /// nobody is there to be told. It can be read as before, until the power is lost.
+    pub fn refuse_writes(&self) {
+        for segment in self.0.borrow_mut().segments.values_mut() {
+            segment.refuse(segment.bytes.len());
+        }
+    }
+
+    /// The host loses its power. Of what is not on the disk, `random` decides for each sector of 64
     /// bytes whether it is there, and where the segment ends.
     pub fn lose_power(&self, mut random: impl FnMut() -> u64) {
         let disk = &mut *self.0.borrow_mut();
         disk.syncing = None;
         for segment in disk.segments.values_mut() {
-            let unsynced = segment.bytes.len() - segment.durable;
-            let keep = if unsynced == 0 { 0 } else { random() as usize % (unsynced + 1) };
-            segment.bytes.truncate(segment.durable + keep);
-            for sector in segment.bytes[segment.durable..].chunks_mut(64) {
-                if random().is_multiple_of(4) {
-                    sector.fill(0);
-                }
-            }
-            segment.durable = segment.bytes.len();
+            segment.lose_power(&mut random);
         }
     }
 
@@ -78,6 +130,21 @@ impl MemoryStorage {
         let mut disk = self.0.borrow_mut();
         let segment = disk.segments.get_mut(&segment).expect("there is such a segment");
         segment.bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+
+    /// Cuts a segment's end off.
+    ///
+    /// # Panics
+    /// If there is no such segment.
+    pub fn truncate(&self, segment: u64, len: usize) {
+        let mut disk = self.0.borrow_mut();
+        let segment = disk.segments.get_mut(&segment).expect("there is such a segment");
+        segment.bytes.truncate(len);
+        segment.clean = segment.clean.min(len);
+        segment.holes.retain_mut(|hole| {
+            hole.end = hole.end.min(len);
+            hole.start < hole.end
+        });
     }
 
     /// Bytes of a segment.
@@ -95,13 +162,20 @@ impl Disk {
         self.segments.get_mut(&segment).ok_or_else(|| failed(what, segment, "there is none"))
     }
 
+    /// The segment, if it may be appended to and synced.
+    fn opened(&mut self, what: &'static str, segment: u64) -> Result<&mut Segment, StorageError> {
+        let found = self.get(what, segment)?;
+        if found.open { Ok(found) } else { Err(failed(what, segment, "it is not open")) }
+    }
+
     fn end_sync(&mut self, segment: u64, len: usize) -> Result<(), StorageError> {
         if !spend(&mut self.faults.syncs_left) {
+            self.opened("syncing", segment)?.refuse(len);
             return Err(failed("syncing", segment, "the disk failed"));
         }
         self.syncs += 1;
-        let segment = self.get("syncing", segment)?;
-        segment.durable = segment.durable.max(len);
+        let segment = self.opened("syncing", segment)?;
+        segment.clean = segment.clean.max(len);
         Ok(())
     }
 }
@@ -128,7 +202,8 @@ impl Storage for MemoryStorage {
     }
 
     fn create(&mut self, segment: u64) -> Result<(), StorageError> {
-        let last = self.0.borrow_mut().segments.insert(segment, Segment::default());
+        let made = Segment { open: true, ..Segment::default() };
+        let last = self.0.borrow_mut().segments.insert(segment, made);
         last.map_or(Ok(()), |_| Err(failed("creating", segment, "there is one already")))
     }
 
@@ -137,16 +212,16 @@ impl Storage for MemoryStorage {
         if !spend(&mut disk.faults.appends_left) {
             // As a disk that is full: a part of it is written.
             let half = &bytes[..bytes.len() / 2];
-            disk.get("appending to", segment)?.bytes.extend_from_slice(half);
+            disk.opened("appending to", segment)?.bytes.extend_from_slice(half);
             return Err(failed("appending to", segment, "the disk is full"));
         }
-        disk.get("appending to", segment)?.bytes.extend_from_slice(bytes);
+        disk.opened("appending to", segment)?.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
     fn begin_sync(&mut self, segment: u64) -> Result<(), StorageError> {
         let disk = &mut *self.0.borrow_mut();
-        let (len, looks) = (disk.get("syncing", segment)?.bytes.len(), disk.faults.sync_looks);
+        let (len, looks) = (disk.opened("syncing", segment)?.bytes.len(), disk.faults.sync_looks);
         assert!(disk.syncing.replace((segment, len, looks)).is_none(), "one sync at a time");
         Ok(())
     }
@@ -165,20 +240,22 @@ impl Storage for MemoryStorage {
 
     fn sync(&mut self, segment: u64) -> Result<(), StorageError> {
         let disk = &mut *self.0.borrow_mut();
-        let len = disk.get("syncing", segment)?.bytes.len();
+        let len = disk.opened("syncing", segment)?.bytes.len();
         disk.end_sync(segment, len)
     }
 
-    fn truncate(&mut self, segment: u64, len: u64) -> Result<(), StorageError> {
-        let mut disk = self.0.borrow_mut();
-        let segment = disk.get("truncating", segment)?;
-        segment.bytes.truncate(len as usize);
-        segment.durable = segment.durable.min(len as usize);
+    fn seal(&mut self, segment: u64) -> Result<(), StorageError> {
+        self.sync(segment)?;
+        self.0.borrow_mut().get("sealing", segment)?.open = false;
         Ok(())
     }
 
     fn remove(&mut self, segment: u64) -> Result<(), StorageError> {
-        let last = self.0.borrow_mut().segments.remove(&segment);
+        let disk = &mut *self.0.borrow_mut();
+        if !spend(&mut disk.faults.removes_left) {
+            return Err(failed("removing", segment, "the disk failed"));
+        }
+        let last = disk.segments.remove(&segment);
         last.map(|_| ()).ok_or_else(|| failed("removing", segment, "there is none"))
     }
 }

@@ -21,9 +21,10 @@
 //!
 //! # Faults
 //! * **A failed append or sync** poisons the log, for good: after a failed fsync nobody knows what is
-//!   on the disk, and a second one that succeeds means nothing. Its owner stops.
-//! * **A crash** leaves a torn tail, which is cut off; a segment or snapshot in the making, which is
-//!   removed; or segments that a snapshot replaced, which the next snapshot removes.
+//!   on the disk, and a second one that succeeds means nothing. Its owner stops. The next process can
+//!   read what is not on the disk; it writes that anew before it calls it durable (`recover.rs`).
+//! * **A crash** leaves a torn tail, which is cut off; a segment, a copy of one, or a snapshot in the
+//!   making, which is removed; or segments that a snapshot replaced, which the next snapshot removes.
 //! * **Damage** that no crash explains is an error with segment and offset, and so is a missing
 //!   segment. Nothing is repaired by guessing.
 
@@ -31,6 +32,8 @@ mod append;
 mod memory;
 pub mod record;
 mod recover;
+#[cfg(test)]
+mod rules;
 mod snapshot;
 mod storage;
 #[cfg(test)]

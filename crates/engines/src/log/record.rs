@@ -222,17 +222,47 @@ pub fn write(segment: u64, record: &Record<'_>, buf: &mut Vec<u8>) {
     buf[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// What the bytes at the start of a record say, if it is one: its checksum was not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// See [`Record::lsn`].
+    pub lsn: u64,
+    /// See [`Record::durable`].
+    pub durable: u64,
+    /// Bytes of the record.
+    pub len: usize,
+}
+
+impl RawRecord {
+    /// What it says, if a record of `bytes` bytes or less can say so.
+    fn claim(&self, bytes: usize) -> Option<Claim> {
+        let (key_len, value_len) = (self.key_len as usize, self.value_len as usize);
+        let len = RECORD_BYTES.checked_add(key_len)?.checked_add(value_len)?;
+        let len = len.checked_next_multiple_of(8)?;
+        let is_sound =
+            key_len <= KEY_BYTES_MAX && u64::from(self.unsynced) <= self.lsn && self.lsn > 0;
+        if len > bytes || !is_sound {
+            return None;
+        }
+        // Beyond what the field can say, nothing is known to have been durable.
+        let is_told = self.unsynced != u32::MAX;
+        let durable = if is_told { self.lsn - u64::from(self.unsynced) } else { 0 };
+        Some(Claim { lsn: self.lsn, durable, len })
+    }
+}
+
+/// What the bytes at the start of `bytes` say if they are a record, without a look at the checksum;
+/// `None` if they cannot be one, or not all of it is there.
+pub fn claim(bytes: &[u8]) -> Option<Claim> {
+    RawRecord::read_from_prefix(bytes).ok()?.0.claim(bytes.len())
+}
+
 /// The record at the start of `bytes`, and its length; `None` if there is none, or not all of it.
 pub fn read(segment: u64, bytes: &[u8]) -> Option<(Record<'_>, usize)> {
     let (raw, rest) = RawRecord::read_from_prefix(bytes).ok()?;
+    let Claim { lsn, durable, len } = raw.claim(bytes.len())?;
     let (key_len, value_len) = (raw.key_len as usize, raw.value_len as usize);
-    let len =
-        RECORD_BYTES.checked_add(key_len)?.checked_add(value_len)?.checked_next_multiple_of(8)?;
-    let body = bytes.get(..len)?;
-    if key_len > KEY_BYTES_MAX || raw.unsynced as u64 > raw.lsn || raw.lsn == 0 {
-        return None;
-    }
-    if raw.checksum != checksum_of(segment, body) {
+    if raw.checksum != checksum_of(segment, &bytes[..len]) {
         return None;
     }
     let (key, value) = (&rest[..key_len], &rest[key_len..key_len + value_len]);
@@ -248,9 +278,7 @@ pub fn read(segment: u64, bytes: &[u8]) -> Option<(Record<'_>, usize)> {
         code::END => Op::End { lsn: number },
         _ => return None,
     };
-    // Beyond what the field can say, nothing is known to have been durable.
-    let durable = if raw.unsynced == u32::MAX { 0 } else { raw.lsn - u64::from(raw.unsynced) };
-    Some((Record { lsn: raw.lsn, durable, op }, len))
+    Some((Record { lsn, durable, op }, len))
 }
 
 /// The checksum of a record with its segment's number in the place of the checksum.

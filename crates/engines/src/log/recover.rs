@@ -1,21 +1,37 @@
 //! Recovery: what a log says after its writer died.
 //!
-//! The newest whole snapshot is read, and then every record after it. The end of the log is where
-//! the first record is missing or damaged, if that can be the work of a crash: **a torn tail** is cut
-//! off. It cannot be if that record is known to have been durable, because a later one says so (each
+//! A whole snapshot is read, and then every record after it. The end of the log is where the first
+//! record is missing or damaged, if that can be the work of a crash: **a torn tail** is cut off. It
+//! cannot be if that record is known to have been durable, because a later one says so (each
 //! says what was durable when it was made), or if a snapshot counts on it: then the log is
 //! **damaged**, which is an error that names the place. So is a **missing segment**: records are
 //! numbered, and the last of a full segment names the next.
 //!
 //! What cannot be told: damage to the very last records, those of the last sync and after, looks like
 //! a torn tail.
+//!
+//! # What can be read is not what is durable
+//! The writer may have died because a sync failed, and after that the pages which never reached the
+//! disk are read like any others, until the host loses its power; another sync of them succeeds and
+//! does nothing. A disk may also refuse pages when nobody is left to be told. So a recovery counts as
+//! durable only what its predecessor must have synced:
+//! 1. **A segment of the log that something was appended after** (the next one has more than its
+//!    header). The last one that holds anything is written anew into a segment of this process's own,
+//!    which is synced before the old one is removed.
+//! 2. **A snapshot of which something that it replaces is gone.** If the log is there from before it,
+//!    the recovery begins with that and drops the snapshot.
+//!
+//! A crash in the middle of this leaves two segments with the same first record. Nothing is appended
+//! to the new one before the old one is gone, so the one that has more of the records has all that
+//! anybody was told of.
 
 use std::collections::BTreeMap;
 
 use super::append::{Log, Resume};
-use super::record::{self, Change, HEADER_BYTES, Header, Kind, Op};
+use super::record::{self, Change, HEADER_BYTES, Header, Kind, Op, RECORD_BYTES, Record};
 use super::storage::Storage;
 use super::{LogError, Policy};
+use crate::planted::{self, Bug};
 
 /// What a recovery found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,9 +72,19 @@ impl Segment {
 /// How a log ends.
 struct Ending {
     /// What is left of the last segment of which anything is.
-    cut: Option<u64>,
+    cut: Option<usize>,
     /// Segments to be removed.
     superfluous: Vec<u64>,
+}
+
+/// The part of a log that is written anew.
+struct Renewed {
+    /// The LSN of its first record.
+    first: u64,
+    /// Its records, as bytes of the segment they go to.
+    records: Vec<u8>,
+    /// The segments that it replaces.
+    replaced: Vec<u64>,
 }
 
 /// A snapshot that is whole.
@@ -97,45 +123,107 @@ where
     let (segments, unmade, next_segment) = load(&mut storage, table)?;
     let (snapshots, logs): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|s| matches!(s.header.kind, Kind::Snapshot { .. }));
-    let base = tell_snapshot(&snapshots, &mut found, &mut each)?;
-    let Ending { cut, mut superfluous } = tell_logs(&logs, base, &mut found, &mut each)?;
-    superfluous.extend(unmade);
-    // Snapshots that are not whole are of no use any more.
-    let not_whole = snapshots.iter().filter(|part| part.header.lsn != base.lsn);
-    superfluous.extend(not_whole.map(|part| part.header.segment));
-    for segment in &superfluous {
-        storage.remove(*segment).map_err(LogError::Storage)?;
-    }
-    let kept = logs.iter().rfind(|log| !superfluous.contains(&log.header.segment));
-    let kept = kept.map(|log| (log.header.segment, log.bytes.len() as u64));
-    if let (Some((segment, had)), Some(len)) = (kept, cut) {
-        found.torn_bytes = had - len;
-        storage.truncate(segment, len).map_err(LogError::Storage)?;
-    }
-    let segment = kept.map(|(segment, had)| (segment, cut.unwrap_or(had)));
-    let bytes = |segments: &[Segment], counts: &dyn Fn(&Header) -> bool| {
-        let counted = segments.iter().filter(|segment| counts(&segment.header));
-        counted.map(|segment| segment.bytes.len() as u64).sum()
+    let (mut logs, others) = in_order(logs);
+    let first = logs.first().map(|log| log.header.lsn);
+    let base = tell_snapshot(&snapshots, first, &mut found, &mut each)?;
+    let ending = tell_logs(&logs, base, &mut found, &mut each)?;
+    logs.retain(|log| !ending.superfluous.contains(&log.header.segment));
+    let mut superfluous = [unmade, others, ending.superfluous].concat();
+    // Snapshots that the recovery did not begin with are of no use any more.
+    let others = snapshots.iter().filter(|part| part.header.lsn != base.lsn);
+    superfluous.extend(others.map(|part| part.header.segment));
+    let renewed = renew(&logs, ending.cut, next_segment, &mut found);
+    superfluous.extend(&renewed.replaced);
+    let bytes = |segments: &[Segment], counts: &dyn Fn(&Segment) -> bool| {
+        let counted = segments.iter().filter(|segment| counts(segment));
+        counted.map(|segment| segment.bytes.len() as u64).sum::<u64>()
     };
+    let is_kept = |log: &Segment| !renewed.replaced.contains(&log.header.segment);
     let at = Resume {
         table,
-        segment,
-        next_segment,
+        segment: next_segment,
+        first: renewed.first,
         last: found.last,
-        grown_bytes: bytes(&logs, &|header| header.lsn > base.lsn),
-        snapshot_bytes: bytes(&snapshots, &|header| header.lsn == base.lsn),
+        grown_bytes: bytes(&logs, &|log| log.header.lsn > base.lsn && is_kept(log))
+            + renewed.records.len() as u64,
+        snapshot_bytes: bytes(&snapshots, &|part| part.header.lsn == base.lsn),
+        records: renewed.records,
     };
-    Ok((Log::resume(storage, policy, at)?, found))
+    let mut log = Log::resume(storage, policy, at)?;
+    // Only now, and the oldest first: what the log goes on with is durable.
+    superfluous.sort_unstable();
+    log.store(|storage| superfluous.iter().try_for_each(|segment| storage.remove(*segment)))?;
+    Ok((log, found))
 }
 
-/// All segments that have a header, in order; one that was being made; and the number of the next.
+/// The segments of the log in the order of their records. Of two with the same first record, one is
+/// a copy that a recovery had begun: the one that has more of the records stays, the old one if both
+/// have as many. And the numbers of the others.
+fn in_order(mut logs: Vec<Segment>) -> (Vec<Segment>, Vec<u64>) {
+    logs.sort_by_key(|log| (log.header.lsn, log.header.segment));
+    let (mut kept, mut others): (Vec<Segment>, _) = (Vec::new(), Vec::new());
+    for log in logs {
+        match kept.last_mut().filter(|last| last.header.lsn == log.header.lsn) {
+            None => kept.push(log),
+            Some(last) if records(&log) > records(last) => {
+                others.push(std::mem::replace(last, log).header.segment);
+            }
+            Some(_) => others.push(log.header.segment),
+        }
+    }
+    (kept, others)
+}
+
+/// How many records a segment of the log has before it is torn.
+fn records(log: &Segment) -> u64 {
+    let mut count = 0;
+    let walked = walk(log, |record| {
+        let follows = record.lsn == log.header.lsn + count;
+        count += u64::from(follows);
+        Ok::<bool, LogError>(follows)
+    });
+    walked.map_or(0, |_| count)
+}
+
+/// The last segment that holds anything, up to where it is cut, as segment `into`; with it goes the
+/// empty one after it.
+fn renew(logs: &[Segment], cut: Option<usize>, into: u64, found: &mut Recovered) -> Renewed {
+    let number = |log: &Segment| log.header.segment;
+    let Some(at) = logs.iter().rposition(|log| !log.is_empty()) else {
+        let replaced = logs.iter().map(number).collect();
+        return Renewed { first: found.last + 1, records: Vec::new(), replaced };
+    };
+    let old = &logs[at];
+    let end = cut.unwrap_or(old.bytes.len());
+    found.torn_bytes = (old.bytes.len() - end) as u64;
+    if planted::is(Bug::PageCacheTrusted) && cut.is_none() {
+        let replaced = logs[at + 1..].iter().map(number).collect();
+        return Renewed { first: found.last + 1, records: Vec::new(), replaced };
+    }
+    let (mut next, mut records) = (HEADER_BYTES, Vec::with_capacity(end - HEADER_BYTES));
+    while next < end {
+        let read = record::read(number(old), &old.bytes[next..]);
+        let (record, len) = read.expect("it was read when it was told");
+        // The segment that a seal names goes with it. Its LSN is counted and stays in use.
+        let op = match record.op {
+            Op::Seal { .. } => Op::Lease { end: 0 },
+            op => op,
+        };
+        record::write(into, &Record { op, ..record }, &mut records);
+        next += len;
+    }
+    let replaced = logs[at..].iter().map(number).collect();
+    Renewed { first: old.header.lsn, records, replaced }
+}
+
+/// All segments that have a header, in order; those that were being made; and the number of the next.
 fn load<S: Storage>(
     storage: &mut S,
     table: u64,
-) -> Result<(Vec<Segment>, Option<u64>, u64), LogError> {
+) -> Result<(Vec<Segment>, Vec<u64>, u64), LogError> {
     let numbers = storage.segments().map_err(LogError::Storage)?;
     let next = numbers.last().map_or(1, |last| last + 1);
-    let (mut segments, mut unmade) = (Vec::new(), None);
+    let (mut segments, mut unmade) = (Vec::new(), Vec::new());
     for segment in &numbers {
         let bytes = storage.read(*segment).map_err(LogError::Storage)?;
         match Header::read(&bytes, *segment) {
@@ -144,10 +232,9 @@ fn load<S: Storage>(
                 let (segment, found) = (*segment, header.table);
                 return Err(LogError::AnotherTable { segment, found, expected: table });
             }
-            // It was being made: the header is durable before anything else is there.
-            None if Some(segment) == numbers.last() && bytes.len() <= HEADER_BYTES => {
-                unmade = Some(*segment);
-            }
+            // It was being made: the header is durable before anything else is there. There may be
+            // several, as what a recovery has begun to make comes after what its predecessor had.
+            None if bytes.len() <= HEADER_BYTES => unmade.push(*segment),
             None => return Err(LogError::Damaged { segment: *segment, offset: 0 }),
         }
     }
@@ -173,9 +260,12 @@ fn walk<E>(
     Ok(End::Whole)
 }
 
-/// Tells the newest snapshot that is whole.
+/// Tells the oldest snapshot that is whole and after which nothing of the log is missing, up to
+/// `first`, the LSN of the log's first record. It is one that was made durable. Nothing is told if
+/// all of the log is there; and if there is no such snapshot the newest is told.
 fn tell_snapshot<E: From<LogError>>(
     parts: &[Segment],
+    first: Option<u64>,
     found: &mut Recovered,
     each: &mut impl FnMut(Told<'_>) -> Result<(), E>,
 ) -> Result<Base, E> {
@@ -183,24 +273,29 @@ fn tell_snapshot<E: From<LogError>>(
     for part in parts {
         by_lsn.entry(part.header.lsn).or_default().push(part);
     }
-    for (lsn, parts) in by_lsn.into_iter().rev() {
-        let Some(needs) = whole(&parts) else { continue };
-        for part in parts {
-            walk(part, |record| {
-                match record.op {
-                    Op::Change { key, change } => {
-                        found.from_snapshot += 1;
-                        each(Told { key, change })?;
-                    }
-                    Op::Lease { end } => found.leased = found.leased.max(end),
-                    Op::Seal { .. } | Op::End { .. } => (),
+    let nothing = (Base::default(), Vec::new());
+    let snapshots = by_lsn.into_iter().filter_map(|(lsn, parts)| {
+        let needs = whole(&parts)?;
+        Some((Base { lsn, needs }, parts))
+    });
+    let mut bases: Vec<_> = std::iter::once(nothing).chain(snapshots).collect();
+    let goes_on = |base: &Base| first.is_some_and(|first| first <= base.lsn + 1);
+    let oldest = bases.iter().position(|(base, _)| goes_on(base));
+    let (base, parts) = bases.swap_remove(oldest.unwrap_or(bases.len() - 1));
+    for part in parts {
+        walk(part, |record| {
+            match record.op {
+                Op::Change { key, change } => {
+                    found.from_snapshot += 1;
+                    each(Told { key, change })?;
                 }
-                Ok::<bool, E>(true)
-            })?;
-        }
-        return Ok(Base { lsn, needs });
+                Op::Lease { end } => found.leased = found.leased.max(end),
+                Op::Seal { .. } | Op::End { .. } => (),
+            }
+            Ok::<bool, E>(true)
+        })?;
     }
-    Ok(Base::default())
+    Ok(base)
 }
 
 /// The LSN that a snapshot of these parts needs the log up to, if it is whole.
@@ -234,7 +329,8 @@ fn tell_logs<E: From<LogError>>(
     let mut lsn = base.lsn.min(logs.first().map_or(0, |log| log.header.lsn - 1));
     for (index, log) in logs.iter().enumerate() {
         let (first, segment) = (log.header.lsn, log.header.segment);
-        let follows = first == lsn + 1 && sealed.is_none_or(|next| next == segment);
+        // A later one than the seal says is a copy of that one.
+        let follows = first == lsn + 1 && sealed.is_none_or(|next| next <= segment);
         if !follows && sealed.is_none() && log.is_empty() && index + 1 == logs.len() {
             // It was being made: the segment before it was not sealed yet.
             found.last = lsn.max(base.lsn);
@@ -301,20 +397,113 @@ impl Torn<'_> {
         let segment = self.logs[0].header.segment;
         // A segment is synced before there is anything in the next one.
         let goes_on = self.logs[1..].iter().any(|log| !log.is_empty());
-        if self.lsn <= self.needs.max(base) || goes_on || self.was_durable() {
+        if self.lsn <= self.needs.max(base) || goes_on || self.was_durable().is_said {
             return Err(LogError::Damaged { segment, offset: self.offset as u64 });
         }
         let superfluous = self.logs[1..].iter().map(|log| log.header.segment).collect();
-        Ok(Ending { cut: Some(self.offset as u64), superfluous })
+        Ok(Ending { cut: Some(self.offset), superfluous })
     }
 
     /// Whether a later record of the segment says that the first one that is not there was durable.
-    fn was_durable(&self) -> bool {
-        let segment = &self.logs[0];
-        let later = (self.offset..segment.bytes.len()).step_by(8);
-        later.into_iter().any(|at| {
-            record::read(segment.header.segment, &segment.bytes[at..])
-                .is_some_and(|(record, _)| record.durable >= self.lsn)
-        })
+    ///
+    /// A record may begin at any word, and a client's value may be made of words that look like the
+    /// beginnings of long records. So a checksum is computed only where a record could be that says
+    /// so, and of so many bytes at most; a value that was made for it can hide damage, and cannot
+    /// keep a node from starting.
+    fn was_durable(&self) -> Evidence {
+        let (number, bytes) = (self.logs[0].header.segment, &self.logs[0].bytes[..]);
+        let budget = (bytes.len() - self.offset) as u64 * CHECKED_TIMES_MAX;
+        let mut evidence = Evidence::default();
+        for at in (self.offset..bytes.len()).step_by(8) {
+            let Some(claim) = record::claim(&bytes[at..]) else { continue };
+            // Between the two are all records that their numbers leave room for.
+            let records_max = ((at - self.offset) / RECORD_BYTES) as u64 + 1;
+            let is_later = claim.lsn > self.lsn && claim.lsn - self.lsn <= records_max;
+            if !is_later || claim.durable < self.lsn {
+                continue;
+            }
+            if evidence.checked_bytes + claim.len as u64 > budget {
+                break;
+            }
+            evidence.checked_bytes += claim.len as u64;
+            if record::read(number, &bytes[at..]).is_some() {
+                evidence.is_said = true;
+                break;
+            }
+        }
+        evidence
+    }
+}
+
+/// Checksums are computed of so many times the bytes that they are looked for in. Records that a log
+/// has written need once.
+const CHECKED_TIMES_MAX: u64 = 4;
+
+/// What the search for a later record has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Evidence {
+    is_said: bool,
+    /// Bytes of which a checksum was computed.
+    checked_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: u64 = 7;
+    const TORN: u64 = 1_000_000;
+
+    /// A segment whose first record is torn and which goes on with these words.
+    fn evidence(words: &[u64]) -> (Evidence, u64) {
+        let header = Header { table: 1, segment: SEGMENT, kind: Kind::Log, lsn: TORN };
+        let mut bytes = header.bytes().to_vec();
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        let len = (bytes.len() - HEADER_BYTES) as u64;
+        let logs = [Segment { header, bytes }];
+        let torn = Torn { logs: &logs, offset: HEADER_BYTES, lsn: TORN, needs: 0 };
+        (torn.was_durable(), len)
+    }
+
+    fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")))
+    }
+
+    /// A client chooses the bytes of its values. Each word of these is the beginning of what could be
+    /// a long record, so a look at every checksum is a look at tens of gigabytes.
+    #[test]
+    fn a_value_made_of_headers_is_looked_at_a_few_times_and_not_once_for_each_word() {
+        const WORDS: usize = 1 << 17;
+        let record = |number: u64, len: usize| {
+            let rest = (len * 8).saturating_sub(RECORD_BYTES) as u64;
+            [0, TORN + number, 5, 0, rest | number << 32, 1 << 32 | 8]
+        };
+        let patterns: [Vec<u64>; 3] = [
+            // Every word is a header with a key and a value of 60,000 bytes.
+            vec![1 << 32 | 60_000; WORDS],
+            // The client knows the LSN, and that the record after the next is the next but one.
+            (0..WORDS / 6).flat_map(|i| record(1, WORDS - i * 6)).collect(),
+            (0..WORDS / 6).flat_map(|i| record(1 + i as u64, (WORDS - i * 6) / 2)).collect(),
+        ];
+        for (number, words) in patterns.iter().enumerate() {
+            let (evidence, len) = evidence(words);
+            assert!(!evidence.is_said, "{number}");
+            assert!(evidence.checked_bytes <= 4 * len, "{number}: {evidence:?} of {len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_record_that_could_not_be_so_near_is_not_believed() {
+        let op = Op::Change { key: b"k", change: Change::Delete };
+        let said = |lsn: u64, durable: u64, words_before: usize| {
+            let mut bytes = Vec::new();
+            record::write(SEGMENT, &Record { lsn, durable, op }, &mut bytes);
+            let before = std::iter::repeat_n(0, words_before);
+            evidence(&before.chain(words_of(&bytes)).collect::<Vec<_>>()).0.is_said
+        };
+        assert!(said(TORN + 1, TORN, 6) && said(TORN + 3, TORN + 2, 18));
+        assert!(!said(TORN + 1, TORN - 1, 6), "it does not say that the torn one was durable");
+        assert!(!said(TORN, TORN, 6) && !said(TORN - 1, TORN - 1, 6), "it is not a later one");
+        assert!(!said(TORN + 40, TORN, 18), "there is no room for the records before it");
     }
 }

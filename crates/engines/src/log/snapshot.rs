@@ -5,11 +5,13 @@
 //!    may be one of after *s*: it will be said again by the log, and to say it again changes nothing.
 //! 3. [`Log::finish_snapshot`] makes the log durable up to its last LSN *e*, and only then ends the
 //!    snapshot, with a record that says *e*, and makes that durable. This is the switch: from here on
-//!    a recovery begins with the snapshot, and needs the log from *s* + 1 to *e*.
-//! 4. Segments before the new one, and older snapshots, are removed.
+//!    a recovery can begin with the snapshot, and needs the log from *s* + 1 to *e*.
+//! 4. Segments before the new one, and older snapshots, are removed, the oldest first.
 //!
 //! A crash before the switch leaves a snapshot that is not whole, and all of the log. One after it
-//! leaves segments too many.
+//! leaves segments too many. One **at** it leaves a snapshot that can be read and may not be on the
+//! disk, and everything that it replaces; so a recovery takes the snapshot only if something of what
+//! it replaces is gone (`recover.rs`).
 
 use super::LogError;
 use super::append::Log;
@@ -61,7 +63,7 @@ impl<S: Storage> Log<S> {
     /// As [`Log::turn`].
     pub fn add(&mut self, snapshot: &mut Snapshot, op: Op<'_>) -> Result<(), LogError> {
         if snapshot.part_len + snapshot.buffer.len() as u64 >= self.policy.segment_bytes {
-            self.write_part(snapshot)?;
+            self.seal_part(snapshot)?;
             let part = self.create_part(snapshot.parts.len() as u32, snapshot.lsn)?;
             snapshot.parts.push(part);
             snapshot.part_len = 0;
@@ -86,25 +88,19 @@ impl<S: Storage> Log<S> {
         now_us: u64,
     ) -> Result<u64, LogError> {
         self.sync(now_us)?;
-        let (last_part, lsn) = (snapshot.part(), self.last());
-        // All but the last part, so that an end is never durable without what it ends.
-        for part in snapshot.parts.clone() {
-            if part != last_part {
-                self.store(|storage| storage.sync(part))?;
-            }
-        }
+        let lsn = self.last();
+        // All parts but the last are durable, so an end is never durable without what it ends.
         self.add(&mut snapshot, Op::End { lsn })?;
-        self.write_part(&mut snapshot)?;
-        // The switch. The end may have gone into a part of its own.
-        for part in [last_part, snapshot.part()] {
-            self.store(|storage| storage.sync(part))?;
-        }
+        // The switch.
+        self.seal_part(&mut snapshot)?;
         self.snapshot_bytes = snapshot.bytes;
-        let (first_kept, parts) = (snapshot.first_kept, snapshot.parts);
+        // Its own parts come after that.
+        let first_kept = snapshot.first_kept;
         self.store(|storage| {
             let mut removed = 0;
             for segment in storage.segments()? {
-                if segment < first_kept && !parts.contains(&segment) {
+                // In ascending order: a recovery goes by what is missing first.
+                if segment < first_kept {
                     storage.remove(segment)?;
                     removed += 1;
                 }
@@ -119,6 +115,13 @@ impl<S: Storage> Log<S> {
     /// As [`Log::turn`].
     pub fn abandon_snapshot(&mut self, snapshot: Snapshot) -> Result<(), LogError> {
         self.store(|storage| snapshot.parts.iter().try_for_each(|part| storage.remove(*part)))
+    }
+
+    /// Writes what is left of a part, and makes it durable.
+    fn seal_part(&mut self, snapshot: &mut Snapshot) -> Result<(), LogError> {
+        self.write_part(snapshot)?;
+        let part = snapshot.part();
+        self.store(|storage| storage.seal(part))
     }
 
     fn write_part(&mut self, snapshot: &mut Snapshot) -> Result<(), LogError> {

@@ -6,13 +6,16 @@ use proptest::prelude::*;
 
 const TABLE: u64 = 77;
 
-type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+pub(super) type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy { write_us: 0, sync_us: 0, ..Policy::default() }
 }
 
-fn open_with(disk: &MemoryStorage, policy: Policy) -> Result<(Log<MemoryStorage>, Told), LogError> {
+pub(super) fn open_with(
+    disk: &MemoryStorage,
+    policy: Policy,
+) -> Result<(Log<MemoryStorage>, Told), LogError> {
     let mut told = Vec::new();
     let (log, found) = recover(disk.clone(), TABLE, policy, |one| {
         let value = match one.change {
@@ -26,18 +29,18 @@ fn open_with(disk: &MemoryStorage, policy: Policy) -> Result<(Log<MemoryStorage>
     Ok((log, told))
 }
 
-fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Told), LogError> {
+pub(super) fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Told), LogError> {
     open_with(disk, policy())
 }
 
 /// The number-th change: its key and value.
-fn change(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+pub(super) fn change(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
     let key = format!("key {}", number % 5).into_bytes();
     let value = (!number.is_multiple_of(4)).then(|| vec![number as u8; number as usize % 90]);
     (key, value)
 }
 
-fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
+pub(super) fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
     let (key, value) = change(number);
     let change = match &value {
         Some(value) => Change::Put { value, version: number, expires_at_ms: None },
@@ -46,12 +49,12 @@ fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
     log.append(Op::Change { key: &key, change }, number)
 }
 
-fn changes(numbers: std::ops::Range<u64>) -> Told {
+pub(super) fn changes(numbers: std::ops::Range<u64>) -> Told {
     numbers.map(change).collect()
 }
 
 /// The disk after ten changes that are durable and, in the same segment, ten that are only written.
-fn ten_and_ten() -> (MemoryStorage, u64) {
+pub(super) fn ten_and_ten() -> (MemoryStorage, u64) {
     let disk = MemoryStorage::default();
     let (mut log, _) = open(&disk).unwrap();
     for number in 0..20 {
@@ -85,8 +88,8 @@ fn a_torn_tail_is_cut_off_wherever_it_is_torn() {
     let len = disk.len(segment);
     let mut before = Told::new();
     for cut in HEADER_BYTES..=len {
-        let (mut disk, segment) = ten_and_ten();
-        disk.truncate(segment, cut as u64).unwrap();
+        let (disk, segment) = ten_and_ten();
+        disk.truncate(segment, cut);
         let (mut log, told) = open(&disk).unwrap();
         assert_eq!(told, changes(0..told.len() as u64));
         assert!(told.len() >= before.len());
@@ -243,8 +246,108 @@ fn records_that_come_while_a_sync_is_under_way_share_the_next() {
     assert!(log.durable() > 80);
 }
 
+/// Ten changes that are durable and ten that a dead process has only written, as `die` leaves them.
+fn ten_and_ten_of_the_dead(
+    die: impl FnOnce(&MemoryStorage, &mut Log<MemoryStorage>),
+) -> MemoryStorage {
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open(&disk).unwrap();
+    for number in 0..20 {
+        append(&mut log, number).unwrap();
+        if number == 9 {
+            log.sync(0).unwrap();
+        }
+    }
+    die(&disk, &mut log);
+    disk.kill();
+    disk.set_faults(DiskFaults::default());
+    disk
+}
+
+/// The next process reads what is not on the disk, goes on from it, and calls later changes durable.
+/// Then the host loses its power.
+fn goes_on_and_loses_nothing(disk: &MemoryStorage) {
+    let (mut log, told) = open(disk).unwrap();
+    assert_eq!(told, changes(0..20));
+    assert_eq!(log.durable(), log.last());
+    for number in 20..25 {
+        append(&mut log, number).unwrap();
+    }
+    log.sync(0).unwrap();
+    disk.lose_power(|| 3);
+    assert_eq!(open(disk).unwrap().1, changes(0..25));
+}
+
+#[test]
+fn pages_that_a_failed_sync_left_behind_are_not_taken_for_durable() {
+    goes_on_and_loses_nothing(&ten_and_ten_of_the_dead(|disk, log| {
+        disk.set_faults(DiskFaults { syncs_left: Some(0), ..DiskFaults::default() });
+        assert!(matches!(log.sync(1), Err(LogError::Storage(_))));
+    }));
+}
+
+#[test]
+fn nor_are_those_that_the_disk_refused_when_nobody_was_there() {
+    goes_on_and_loses_nothing(&ten_and_ten_of_the_dead(|disk, log| {
+        log.turn(1_000).unwrap();
+        disk.kill();
+        disk.refuse_writes();
+    }));
+}
+
+/// The next segment is there, durable and empty; the last one says so, and that is not durable.
+#[test]
+fn nor_is_a_segment_whose_seal_could_not_be_written() {
+    goes_on_and_loses_nothing(&ten_and_ten_of_the_dead(|disk, log| {
+        log.turn(1_000).unwrap();
+        disk.set_faults(DiskFaults { syncs_left: Some(2), ..DiskFaults::default() });
+        assert!(matches!(log.begin_snapshot(1), Err(LogError::Storage(_))));
+        assert_eq!(disk.clone().segments().unwrap(), [1, 2]);
+    }));
+}
+
+/// A snapshot ends with a record that says so. If that cannot be made durable the process dies, and
+/// the next one reads it all the same. Nothing that it would replace may go.
+#[test]
+fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
+    let mut disk = MemoryStorage::default();
+    let (mut log, _) = open(&disk).unwrap();
+    let (mut told, mut next) = (Told::new(), 0);
+    let change_some = |log: &mut Log<MemoryStorage>, told: &mut Told, next: &mut u64| {
+        for _ in 0..10 {
+            append(log, *next).unwrap();
+            told.push(change(*next));
+            *next += 1;
+        }
+        log.sync(0).unwrap();
+    };
+    change_some(&mut log, &mut told, &mut next);
+    snapshot(&mut log, &mut told, &mut next).unwrap();
+    change_some(&mut log, &mut told, &mut next);
+    let before = disk.segments().unwrap();
+    // Two for the log's next segment and the seal, one for the part, one for the log: then the switch.
+    disk.set_faults(DiskFaults { syncs_left: Some(4), ..DiskFaults::default() });
+    let failed = snapshot(&mut log, &mut told, &mut next);
+    assert!(matches!(&failed, Err(LogError::Storage(error)) if error.what == "syncing"));
+    assert!(before.iter().all(|segment| disk.segments().unwrap().contains(segment)));
+    disk.set_faults(DiskFaults::default());
+    disk.kill();
+    let (mut log, recovered) = open(&disk).unwrap();
+    assert_eq!(state(&recovered), state(&told));
+    change_some(&mut log, &mut told, &mut next);
+    disk.lose_power(|| 3);
+    assert_eq!(state(&open(&disk).unwrap().1), state(&told));
+    // One that was made durable is gone back to when its replacing was interrupted.
+    let (mut log, _) = open(&disk).unwrap();
+    disk.set_faults(DiskFaults { removes_left: Some(1), ..DiskFaults::default() });
+    assert!(snapshot(&mut log, &mut told, &mut next).is_err());
+    disk.set_faults(DiskFaults::default());
+    disk.lose_power(|| 3);
+    assert_eq!(state(&open(&disk).unwrap().1), state(&told));
+}
+
 /// Everything in a model: the state after each record.
-fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+pub(super) fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
     let mut state = std::collections::BTreeMap::new();
     for (key, value) in changes {
         match value {
@@ -256,7 +359,11 @@ fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// Writes a snapshot, with changes in between; whether it got to its end.
-fn snapshot(log: &mut Log<MemoryStorage>, told: &mut Told, next: &mut u64) -> Result<(), LogError> {
+pub(super) fn snapshot(
+    log: &mut Log<MemoryStorage>,
+    told: &mut Told,
+    next: &mut u64,
+) -> Result<(), LogError> {
     let mut snapshot = log.begin_snapshot(0)?;
     for key in 0..5 {
         let name = format!("key {key}").into_bytes();
@@ -395,6 +502,70 @@ proptest! {
                 return Err(TestCaseError::fail("something that was durable is gone"));
             };
             prefix.push(one.clone());
+        }
+    }
+
+    /// One process after the other: each reads what the last one left in the page cache or on the
+    /// disk, goes on, and dies of a failure of the disk, by a kill, or with the host; some before they
+    /// have read everything. What one has read is durable from then on.
+    #[test]
+    fn what_was_read_once_stays(
+        lives in prop::collection::vec(
+            (0u64..30, 0u64..25, 0u32..5, any::<[bool; 3]>(), any::<u64>()), 1..8,
+        ),
+        segment_bytes in 200u64..2_000,
+    ) {
+        let (disk, none) = (MemoryStorage::default(), DiskFaults::default());
+        let policy = Policy { segment_bytes, ..policy() };
+        let (mut told, mut durable, mut next) = (Told::new(), 0, 0);
+        for (left, steps, which, [early, refuses, power], seed) in lives {
+            let faults = match which {
+                0 => DiskFaults { appends_left: Some(left), ..none },
+                1 => DiskFaults { syncs_left: Some(left), ..none },
+                2 => DiskFaults { removes_left: Some(left / 4), ..none },
+                _ => none,
+            };
+            disk.set_faults(if early { faults } else { none });
+            match open_with(&disk, policy) {
+                Ok((mut log, recovered)) => {
+                    let mut prefixes = durable..=told.len();
+                    let found = prefixes.find(|len| state(&told[..*len].to_vec()) == state(&recovered));
+                    let Some(found) = found else {
+                        return Err(TestCaseError::fail("something that was durable is gone"));
+                    };
+                    told.truncate(found);
+                    durable = found;
+                    disk.set_faults(faults);
+                    for step in 0..steps {
+                        let done = append(&mut log, next).and_then(|_| {
+                            told.push(change(next));
+                            next += 1;
+                            if step % 3 == 0 { log.turn(next)?; }
+                            if step % 8 == 7 { snapshot(&mut log, &mut told, &mut next)?; }
+                            Ok(())
+                        });
+                        if done.is_err() {
+                            break;
+                        }
+                        if log.durable() == log.last() {
+                            durable = told.len();
+                        }
+                    }
+                }
+                Err(LogError::Storage(_)) if early => (),
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            }
+            disk.kill();
+            if refuses {
+                disk.refuse_writes();
+            }
+            if power {
+                let mut random = seed;
+                disk.lose_power(|| {
+                    random = random.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ 77;
+                    random >> 8
+                });
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::nessie::hash::KeyHash;
 use crate::nessie::{self, Found};
 use crate::operation::{Conditional, Operation, Outcome};
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, Request, Ticket, WorkerId, send_reply, within,
+    Answer, Failure, Inbox, Incoming, Request, Sessions, Ticket, WorkerId, send_reply, within,
 };
 
 /// A worker of a node: a nessie client of the node's keys, and the requests for it.
@@ -36,17 +36,22 @@ const REPLY_POLLS_MAX: u32 = 1000;
 
 impl<F: Fabric> Worker<F> {
     /// The worker `id`, which starts now. `client` is a nessie client of the table at the worker's
-    /// node, with a session of its own there.
+    /// node, with a session of its own there; `sessions` tells of the clients to be served.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
     ///
     /// # Panics
     /// If the client's node is another, or its table.
-    pub fn open(client: nessie::Client<F>, map: Served, id: WorkerId) -> Result<Self, FabricError> {
+    pub fn open(
+        client: nessie::Client<F>,
+        map: Served,
+        id: WorkerId,
+        sessions: Sessions,
+    ) -> Result<Self, FabricError> {
         let home = map.requests.base(id.node).region();
         assert_eq!(client.home(), home, "a worker serves its own node's memory");
-        let inbox = RefCell::new(Inbox::open(client.fabric(), &map.requests, id)?);
+        let inbox = RefCell::new(Inbox::open(client.fabric(), &map.requests, id, sessions)?);
         Ok(Self { client, map, inbox, scratch: RefCell::default() })
     }
 

@@ -55,7 +55,7 @@ impl<F: Fabric + Messages> Client<F> {
         let Access { roots, map, servers, seed, value_bytes_max, send_bytes_max } = access;
         let node = roots.iter().position(|root| root.region() == session.home());
         let node = node.expect("a session's home is one of the table's nodes") as u16;
-        let replies = SentReplies::new(servers.clone(), &map);
+        let replies = SentReplies::new(servers.clone(), &map, session.secret());
         let write = ByWrite { home: session.home() };
         let path = SendOrWrite { send: servers, write, send_bytes_max };
         let requester = Requester::new(map, session, node, path, replies, timing);

@@ -35,7 +35,7 @@ impl<F: Fabric + Messages> RequestPath<F> for SendOrWrite<F::Peer> {
         slot: (RemoteAddr, u32),
         message: Buf,
     ) -> (Buf, Result<Sent, FabricError>) {
-        if message.len() <= fabric.message_bytes_max().min(self.send_bytes_max) {
+        if self.sends(fabric, message.len()) {
             return self.send.send(fabric, to, slot, message).await;
         }
         let (len, max) = (message.len() as u64, u64::from(slot.1));
@@ -43,6 +43,11 @@ impl<F: Fabric + Messages> RequestPath<F> for SendOrWrite<F::Peer> {
             return (message, Err(FabricError::TooLong { len, max }));
         }
         self.write.send(fabric, to, slot, message).await
+    }
+
+    #[inline]
+    fn sends(&self, fabric: &F, len: usize) -> bool {
+        len <= fabric.message_bytes_max().min(self.send_bytes_max)
     }
 
     fn meet(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {

@@ -40,7 +40,7 @@ use super::compaction::Compaction;
 use super::store::{Shape, Store};
 use crate::error::EngineError;
 use crate::log::{Log, LogError, Policy, Recovered, Storage, Told, recover};
-use crate::requests::{Inbox, Incoming, RequestMap, Ticket, WorkerId, make_known};
+use crate::requests::{Inbox, Incoming, RequestMap, Sessions, Ticket, WorkerId, make_known};
 
 /// Requests taken in one turn, from slots and from datagrams each.
 const TURN_REQUESTS_MAX: usize = 64;
@@ -131,7 +131,8 @@ pub struct Server<F: Messages, S> {
 }
 
 impl<F: Fabric + Messages, S: Storage> Server<F, S> {
-    /// The server of node `node` of a table, which starts now.
+    /// The server of node `node` of a table, which starts now, for the clients of which `sessions`
+    /// tells.
     ///
     /// # Errors
     /// The fabric's, if the region of the node is not mapped and writable; the log's, if it cannot be
@@ -142,6 +143,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
         node: u16,
         shape: Shape,
         logging: Option<Logging<S>>,
+        sessions: Sessions,
     ) -> Result<Self, ServerError> {
         let mut store = Store::create(&fabric, shape)?;
         let compact_bytes = logging.as_ref().map_or(u64::MAX, |logging| logging.compact_bytes);
@@ -156,7 +158,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
         let (clients, id) = (map.area().clients() as usize, WorkerId { node, worker: 0 });
         make_known(&fabric, map, id)?;
         let mut server = Self {
-            inbox: Inbox::open(&fabric, map, id)?,
+            inbox: Inbox::open(&fabric, map, id, sessions)?,
             fabric,
             store,
             log,
@@ -280,9 +282,10 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
                 self.give_back(message);
                 continue;
             };
-            let (Incoming::Hello(ticket) | Incoming::Execute(ticket) | Incoming::Answer(ticket, _)) =
-                incoming;
-            self.peers[ticket.client as usize] = Some(from);
+            // Nothing else says where replies go: a request may be a copy from elsewhere.
+            if let Incoming::Hello(ticket) = incoming {
+                self.peers[ticket.client as usize] = Some(from);
+            }
             self.dispatch(incoming, message)?;
         }
         Ok(taken)

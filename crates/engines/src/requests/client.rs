@@ -4,16 +4,17 @@
 //! it is answered or its time is up. A mutation whose time is up, or that an earlier incarnation of
 //! the worker may have executed, is [`EngineError::Ambiguous`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, VerbCount};
 
 use super::counts::{Counts, Ways};
 use super::layout::{RequestMap, WorkerId};
-use super::message::{REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket};
+use super::message::{REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket, session_number};
 use super::path::{Path, ReplyPath, RequestPath, Sent};
 use super::reply::Answer;
+use super::seal::{Seal, Secret};
 use super::window::{Line, Replies, UnderWay};
 use crate::epoch::Session;
 use crate::error::EngineError;
@@ -43,6 +44,9 @@ pub struct Requester<P, R> {
     home: RegionId,
     client: u32,
     session: u64,
+    secret: Option<Secret>,
+    /// Greetings that were sent.
+    greetings: Cell<u64>,
     /// By [`Area::source`](super::layout::Area::source).
     lines: Vec<Line>,
     replies: Replies,
@@ -214,7 +218,9 @@ impl<P: Path, R: Path> Requester<P, R> {
         Self {
             home: session.home(),
             client: map.area().client(node, session.slot()),
-            session: session.incarnation(),
+            session: session_number(session.incarnation()),
+            secret: session.secret(),
+            greetings: Cell::new(0),
             lines: (0..workers).map(|_| Line::new(service.window)).collect(),
             replies: Replies::new(service.replies),
             requests,
@@ -391,11 +397,15 @@ impl<P: Path, R: Path> Requester<P, R> {
         let expected = |head: &ReplyHead| {
             head.number == ticket.number && head.source == source && head.session == session
         };
+        let seal = match self.requests.sends(fabric, ticket.message_len()) {
+            true => Seal::of_request(self.secret),
+            false => Seal::CHECKSUM,
+        };
         let mut arrived = false;
         for attempt in 0u32.. {
             ticket.attempt = attempt as u8;
             let mut message = self.scratch.borrow_mut().pop().unwrap_or_default();
-            ticket.write(key, Some(operation), &mut message);
+            ticket.write(key, Some(operation), seal, &mut message);
             let (mut message, sent) = self.requests.send(fabric, to, slot, message).await;
             message.clear();
             self.scratch.borrow_mut().push(message);
@@ -517,9 +527,11 @@ impl<P: Path, R: Path> Requester<P, R> {
     {
         let hello = || {
             let mut ticket = Ticket::new(self.client, self.session, &[], None);
-            ticket.number = 1;
+            // One that comes again, or late, does not count.
+            ticket.number = self.greetings.get() + 1;
+            self.greetings.set(ticket.number);
             let mut message = Buf::new();
-            ticket.write(&[], None, &mut message);
+            ticket.write(&[], None, Seal::of_request(self.secret), &mut message);
             message
         };
         Ok(self.answers.introduce(fabric, to, hello)?)

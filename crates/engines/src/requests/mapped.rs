@@ -3,8 +3,9 @@
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 use super::message::{
-    POLL_WORD_FROM_END, REPLY_TRAILER_BYTES, REQUEST_TRAILER_BYTES, ReplyHead, Ticket, has_checksum,
+    POLL_WORD_FROM_END, REPLY_TRAILER_BYTES, REQUEST_TRAILER_BYTES, ReplyHead, Ticket,
 };
+use super::seal::Seal;
 
 /// The address of the word that tells of a message in a slot of `bytes` bytes.
 #[inline]
@@ -37,7 +38,7 @@ pub(super) fn load_request<F: Fabric>(
     message.clear();
     fabric.load_bytes(start_of(slot, bytes, len), len - REQUEST_TRAILER_BYTES, message)?;
     append(&trailer[..REQUEST_TRAILER_BYTES / 8], message);
-    Ok(has_checksum(message).then_some(ticket))
+    Ok(Seal::CHECKSUM.holds(message).then_some(ticket))
 }
 
 /// The reply at the end of a slot, and all of its bytes in `message`; `None` if it is not there, or
@@ -60,7 +61,7 @@ pub(super) fn load_reply<F: Fabric>(
     message.clear();
     fabric.load_bytes(start_of(slot, bytes, len), len - REPLY_TRAILER_BYTES, message)?;
     append(&trailer, message);
-    Ok(has_checksum(message).then_some(head))
+    Ok(Seal::CHECKSUM.holds(message).then_some(head))
 }
 
 /// The last words of a slot.

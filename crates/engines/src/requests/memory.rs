@@ -4,11 +4,19 @@
 //! 1. Of one session and number at most one request is admitted as new. For each of the last
 //!    *window* numbers there is a record; the number in it only grows while the session lasts, and a
 //!    request is new if its number is greater.
-//! 2. A request of a session that is older than one which was seen is dropped: its client is gone.
+//! 2. A session is taken in when the worker's node says that it holds the slot of its client, and
+//!    then takes the place of the one before. What other sessions send is dropped: their clients are
+//!    gone, or lie. So no client can take the place of another, whatever number it writes.
+//! 3. A datagram counts with the seal of the session's secret. A client introduces itself under
+//!    growing numbers, so that a greeting which somebody repeats does not count.
 
-use super::layout::remainder;
+use std::fmt;
+
+use super::layout::{Area, remainder};
 use super::message::Ticket;
 use super::reply::Short;
+use super::seal::Seal;
+use super::sessions::{Holder, Sessions};
 use crate::planted::{self, Bug};
 
 /// What is to be done about a request.
@@ -44,15 +52,25 @@ enum State {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
-    /// The newest incarnation of its session that was seen; 0: none.
-    session: u64,
+    /// Its session; none so far.
+    holder: Option<Holder>,
     /// The greatest number that was admitted.
     newest: u64,
+    /// The number of its last greeting by datagram.
+    greeting: u64,
+}
+
+impl Client {
+    #[inline]
+    fn is(&self, session: u64) -> bool {
+        self.holder.is_some_and(|holder| holder.session == session)
+    }
 }
 
 /// One worker's memory.
-#[derive(Debug)]
 pub(super) struct Memory {
+    area: Area,
+    sessions: Sessions,
     window: u64,
     clients: Vec<Client>,
     /// For each client as many as the window is wide, the one of a number at its remainder.
@@ -60,12 +78,15 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(clients: u32, window: u16) -> Self {
-        let records = clients as usize * usize::from(window);
+    /// Of the clients of an area, of which `sessions` tells.
+    pub fn new(area: Area, sessions: Sessions) -> Self {
+        let (clients, window) = (area.clients() as usize, area.service().window);
         Self {
+            area,
+            sessions,
             window: u64::from(window),
-            clients: vec![Client::default(); clients as usize],
-            records: vec![Record::default(); records],
+            clients: vec![Client::default(); clients],
+            records: vec![Record::default(); clients * usize::from(window)],
         }
     }
 
@@ -75,16 +96,55 @@ impl Memory {
         self.clients[client as usize].newest
     }
 
-    /// Takes note of the session that sent something; whether it is not an old one.
+    /// Takes note of the session that sent something; whether it is its client's.
     #[inline]
     pub fn greets(&mut self, ticket: &Ticket) -> bool {
-        let client = &mut self.clients[ticket.client as usize];
-        if ticket.session > client.session {
-            *client = Client { session: ticket.session, newest: 0 };
-            let first = ticket.client as usize * self.window as usize;
-            self.records[first..first + self.window as usize].fill(Record::default());
-        }
-        ticket.session == self.clients[ticket.client as usize].session
+        self.clients[ticket.client as usize].is(ticket.session) || self.takes_in(ticket)
+    }
+
+    /// Invariant 2.
+    #[cold]
+    fn takes_in(&mut self, ticket: &Ticket) -> bool {
+        let Some(holder) = self.asked(ticket) else { return false };
+        let client = ticket.client as usize;
+        self.clients[client] = Client { holder: Some(holder), ..Client::default() };
+        let first = client * self.window as usize;
+        self.records[first..first + self.window as usize].fill(Record::default());
+        true
+    }
+
+    /// The session that sent something, if it holds its client's slot now.
+    #[cold]
+    fn asked(&self, ticket: &Ticket) -> Option<Holder> {
+        let (node, slot) = self.area.seat(ticket.client);
+        (self.sessions)(node, slot).filter(|holder| holder.session == ticket.session)
+    }
+
+    /// Whether a datagram is its client's (invariant 3).
+    #[inline]
+    pub fn is_sealed(&self, ticket: &Ticket, message: &[u8]) -> bool {
+        let known = self.clients[ticket.client as usize].holder;
+        let known = known.filter(|holder| holder.session == ticket.session);
+        known
+            .or_else(|| self.asked(ticket))
+            .is_some_and(|holder| Seal::of_request(holder.secret).holds(message))
+    }
+
+    /// Whether a greeting that came as a datagram was never seen. Its session is known.
+    pub fn is_first_greeting(&mut self, ticket: &Ticket) -> bool {
+        let last = &mut self.clients[ticket.client as usize].greeting;
+        let is_first = ticket.number > *last;
+        *last = ticket.number.max(*last);
+        is_first
+    }
+
+    /// How a datagram to a client is sealed; a session that is not its client's any more gets none
+    /// that it would believe.
+    #[inline]
+    pub fn reply_seal(&self, ticket: &Ticket) -> Seal {
+        let holder = self.clients[ticket.client as usize].holder;
+        let holder = holder.filter(|holder| holder.session == ticket.session);
+        Seal::of_reply(holder.and_then(|holder| holder.secret))
     }
 
     #[inline]
@@ -114,7 +174,7 @@ impl Memory {
     /// Remembers what a request came to, unless its client has gone on since; whether it did.
     #[inline]
     pub fn keep(&mut self, ticket: &Ticket, short: Short) -> bool {
-        if ticket.is_read() || self.clients[ticket.client as usize].session != ticket.session {
+        if ticket.is_read() || !self.clients[ticket.client as usize].is(ticket.session) {
             return false;
         }
         let record = &mut self.records[index(self.window, ticket)];
@@ -126,6 +186,12 @@ impl Memory {
     }
 }
 
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("clients", &self.clients.len()).finish_non_exhaustive()
+    }
+}
+
 #[inline]
 fn index(window: u64, ticket: &Ticket) -> usize {
     (u64::from(ticket.client) * window + remainder(ticket.number, window)) as usize
@@ -133,9 +199,14 @@ fn index(window: u64, ticket: &Ticket) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
     use crate::operation::{Operation, Outcome, PutOptions};
+    use crate::requests::layout::Service;
     use crate::requests::reply::Answer;
+    use crate::requests::seal::Secret;
 
     fn ticket(session: u64, number: u64, operation: Operation<'_>) -> Ticket {
         let mut ticket = Ticket::new(1, session, b"key", Some(&operation));
@@ -143,12 +214,27 @@ mod tests {
         ticket
     }
 
+    /// Of two clients with a window of three; the second one's slot is held by session 9.
+    fn memory() -> (Memory, Rc<Cell<Option<Holder>>>) {
+        let service = Service {
+            workers: 1,
+            window: 3,
+            replies: 1,
+            sessions_per_node: 2,
+            ..Service::default()
+        };
+        let holder = Rc::new(Cell::new(Some(Holder::new(9, None))));
+        let held = holder.clone();
+        let sessions = move |node: u16, slot: u32| held.get().filter(|_| (node, slot) == (0, 1));
+        (Memory::new(Area::new(service, 1).unwrap(), Box::new(sessions)), holder)
+    }
+
     const PUT: Operation<'_> =
         Operation::Put { value: b"", options: PutOptions { expires_at_ms: None } };
 
     #[test]
     fn a_mutation_is_executed_once_and_answered_again() {
-        let mut memory = Memory::new(2, 3);
+        let (mut memory, _) = memory();
         let (put, short) = (ticket(9, 1, PUT), Answer::Done(Outcome::Stored(5)).short());
         assert_eq!(memory.admit(&put), Admission::New);
         assert_eq!(memory.admit(&put), Admission::Drop);
@@ -162,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_read_is_executed_again() {
-        let mut memory = Memory::new(2, 3);
+        let (mut memory, _) = memory();
         let get = ticket(9, 1, Operation::Get);
         assert_eq!(memory.admit(&get), Admission::New);
         assert_eq!(memory.admit(&get), Admission::Again);
@@ -170,21 +256,77 @@ mod tests {
 
     #[test]
     fn requests_may_overtake_each_other_inside_the_window() {
-        let mut memory = Memory::new(2, 3);
+        let (mut memory, _) = memory();
         assert_eq!(memory.admit(&ticket(9, 3, PUT)), Admission::New);
         assert_eq!(memory.admit(&ticket(9, 2, PUT)), Admission::New);
         assert_eq!(memory.newest(1), 3);
     }
 
     #[test]
-    fn a_newer_session_starts_over_and_the_older_one_is_gone() {
-        let mut memory = Memory::new(2, 3);
+    fn the_next_session_of_a_slot_starts_over_and_the_one_before_is_gone() {
+        let (mut memory, holder) = memory();
         let old = ticket(9, 1, PUT);
         assert_eq!(memory.admit(&old), Admission::New);
+        assert_eq!(memory.admit(&ticket(10, 1, PUT)), Admission::Drop, "it does not hold the slot");
+        holder.set(Some(Holder::new(10, None)));
         assert_eq!(memory.admit(&ticket(10, 1, PUT)), Admission::New);
         assert_eq!(memory.admit(&ticket(9, 2, PUT)), Admission::Drop);
         // What the old one's request came to is not the new one's answer.
         memory.keep(&old, Answer::Done(Outcome::Stored(5)).short());
         assert_eq!(memory.admit(&ticket(10, 1, PUT)), Admission::Drop);
+    }
+
+    #[test]
+    fn no_number_is_believed_for_its_size() {
+        let (mut memory, holder) = memory();
+        assert_eq!(memory.admit(&ticket(9, 1, PUT)), Admission::New);
+        let last = (1 << crate::requests::message::SESSION_BITS) - 1;
+        assert_eq!(memory.admit(&ticket(last, 1, PUT)), Admission::Drop);
+        // The session goes on, and so does the next one, whatever its number is.
+        assert_eq!(memory.admit(&ticket(9, 2, PUT)), Admission::New);
+        holder.set(Some(Holder::new(3, None)));
+        assert_eq!(memory.admit(&ticket(3, 1, PUT)), Admission::New);
+        holder.set(None);
+        assert_eq!(memory.admit(&ticket(4, 1, PUT)), Admission::Drop, "the slot is free");
+    }
+
+    #[test]
+    fn a_datagram_counts_with_the_secret_of_the_session_that_holds_the_slot() {
+        let (mut memory, holder) = memory();
+        let secret = |word| Some(Secret::new([word, 5]));
+        let sealed = |ticket: &Ticket, secret| {
+            let mut message = loch_fabric::Buf::new();
+            ticket.write(b"key", Some(&PUT), Seal::of_request(secret), &mut message);
+            message
+        };
+        holder.set(Some(Holder::new(9, secret(1))));
+        let own = ticket(9, 1, PUT);
+        assert!(memory.is_sealed(&own, &sealed(&own, secret(1))));
+        assert!(!memory.is_sealed(&own, &sealed(&own, secret(2))));
+        assert!(!memory.is_sealed(&own, &sealed(&own, None)), "a checksum proves nothing");
+        assert!(memory.greets(&own));
+        // The next session, of which nothing was heard yet.
+        holder.set(Some(Holder::new(10, secret(2))));
+        let (next, other) = (ticket(10, 1, PUT), ticket(11, 1, PUT));
+        assert!(memory.is_sealed(&next, &sealed(&next, secret(2))));
+        assert!(!memory.is_sealed(&next, &sealed(&next, secret(1))));
+        assert!(!memory.is_sealed(&other, &sealed(&other, secret(2))));
+        assert_eq!(memory.reply_seal(&own), Seal::of_reply(secret(1)));
+        assert!(memory.greets(&next));
+        assert_eq!(memory.reply_seal(&own), Seal::CHECKSUM, "its client is gone");
+        assert_eq!(memory.reply_seal(&next), Seal::of_reply(secret(2)));
+    }
+
+    #[test]
+    fn a_greeting_that_is_repeated_does_not_count() {
+        let (mut memory, _) = memory();
+        let greeting = |number| {
+            let mut ticket = Ticket::new(1, 9, b"", None);
+            ticket.number = number;
+            ticket
+        };
+        assert!(memory.greets(&greeting(1)));
+        assert!(memory.is_first_greeting(&greeting(1)) && !memory.is_first_greeting(&greeting(1)));
+        assert!(memory.is_first_greeting(&greeting(3)) && !memory.is_first_greeting(&greeting(2)));
     }
 }

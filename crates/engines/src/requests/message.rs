@@ -10,7 +10,7 @@
 //! | -32 | session incarnation (6), reply slot (2) |
 //! | -24 | worker incarnation (4), bytes of the value (4) |
 //! | -16 | attempt (1), number (7) |
-//! | -8 | xxh3-64 of all bytes before |
+//! | -8 | the seal of all bytes before ([`seal`](super::seal)) |
 //!
 //! | reply, from its end | field |
 //! | --- | --- |
@@ -20,18 +20,18 @@
 //! | -32 | second operand: the expiry or 0, what an error tells |
 //! | -24 | low quarter of the session incarnation (2), reply slot (2), bytes of the value (4) |
 //! | -16 | zero (1), number (7) |
-//! | -8 | xxh3-64 of all bytes before |
+//! | -8 | the seal of all bytes before |
 //!
 //! # Invariants
-//! 1. A message counts only if its checksum is right: WRITEs have no inner order, and their words
+//! 1. A message counts only if its seal holds: WRITEs have no inner order, and their words
 //!    land one by one. Since the number is part of it, words of an older message of the same slot
 //!    never make a message together with those of a newer one.
 //! 2. Whatever the bytes, decoding neither panics nor reads beyond them.
 
 use loch_fabric::Buf;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::reply::Short;
+use super::seal::Seal;
 use crate::limits::KEY_BYTES_MAX;
 use crate::operation::{Expect, Operation, PutOptions};
 
@@ -48,6 +48,13 @@ pub const POLL_WORD_FROM_END: usize = 16;
 pub const NUMBER_BITS: u32 = 56;
 /// Session incarnations have so many bits in a message.
 pub const SESSION_BITS: u32 = 48;
+
+/// The part of a session's incarnation that messages name it by. The word that incarnations are
+/// counted by is in memory that clients can write, so any number may come of it.
+#[inline]
+pub fn session_number(incarnation: u64) -> u64 {
+    incarnation & ((1 << SESSION_BITS) - 1)
+}
 
 const WORDS: usize = REQUEST_TRAILER_BYTES / 8;
 const REPLY_WORDS: usize = REPLY_TRAILER_BYTES / 8;
@@ -208,7 +215,7 @@ impl Ticket {
         let [code, flags, a, b, c, d, e, f] = words[0].to_le_bytes();
         let ticket = Self {
             client: u32::from_le_bytes([c, d, e, f]),
-            session: words[1] & ((1 << SESSION_BITS) - 1),
+            session: session_number(words[1]),
             worker: words[2] as u32,
             number: words[3] >> 8,
             attempt: words[3] as u8,
@@ -225,10 +232,15 @@ impl Ticket {
         (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
 
-    /// Reads a whole message; `None` unless it is a request, whole and with the right checksum.
-    pub fn read(message: &[u8]) -> Option<Self> {
+    /// Reads a whole message; `None` unless it is a request, whole and with the right seal.
+    pub fn read(message: &[u8], seal: Seal) -> Option<Self> {
+        Self::claimed(message).filter(|_| seal.holds(message))
+    }
+
+    /// What a message says that it is, whatever its seal.
+    pub(super) fn claimed(message: &[u8]) -> Option<Self> {
         let ticket = Self::parse(last_words(message)?)?;
-        (ticket.message_len() == message.len() && has_checksum(message)).then_some(ticket)
+        (ticket.message_len() == message.len()).then_some(ticket)
     }
 
     /// Key and operation of the message that the ticket was read from; of a greeting: an empty key.
@@ -279,7 +291,7 @@ impl Ticket {
     }
 
     /// Appends the message to `buf`, which must be empty.
-    pub fn write(&self, key: &[u8], operation: Option<&Operation<'_>>, buf: &mut Buf) {
+    pub fn write(&self, key: &[u8], operation: Option<&Operation<'_>>, seal: Seal, buf: &mut Buf) {
         assert!(buf.is_empty(), "a message is on its own");
         let pad = self.body_len().next_multiple_of(8) - self.body_len();
         buf.extend_from_slice(&[0; 8][..pad]);
@@ -301,7 +313,7 @@ impl Ticket {
             | Some(Operation::FetchAdd(operand)) => buf.extend_from_slice(&operand.to_le_bytes()),
             _ => (),
         }
-        seal(buf, &self.words());
+        finish(buf, &self.words(), seal);
     }
 }
 
@@ -367,21 +379,21 @@ impl ReplyHead {
         (flags == 0 && fits && head.number != 0).then_some(head)
     }
 
-    /// Reads a whole message; `None` unless it is a reply, whole and with the right checksum.
-    pub fn read(message: &[u8]) -> Option<Self> {
+    /// Reads a whole message; `None` unless it is a reply, whole and with the right seal.
+    pub fn read(message: &[u8], seal: Seal) -> Option<Self> {
         let head = Self::parse(last_words(message)?)?;
-        (head.message_len() == message.len() && has_checksum(message)).then_some(head)
+        (head.message_len() == message.len() && seal.holds(message)).then_some(head)
     }
 
     /// Appends the message to `buf`, which must be empty.
-    pub fn write(&self, value: &[u8], buf: &mut Buf) {
+    pub fn write(&self, value: &[u8], seal: Seal, buf: &mut Buf) {
         assert!(buf.is_empty(), "a message is on its own");
         debug_assert_eq!(value.len(), self.value_len());
         buf.extend_from_slice(&[0; 8][..self.value_at().start]);
         buf.extend_from_slice(value);
         let [a, b] = self.source.to_le_bytes();
         let [c, d, e, f] = self.worker.to_le_bytes();
-        seal(
+        finish(
             buf,
             &[
                 u64::from_le_bytes([self.short.status, 0, a, b, c, d, e, f]),
@@ -392,26 +404,19 @@ impl ReplyHead {
                     | u64::from(self.value_len) << 32,
                 self.number << 8,
             ],
+            seal,
         );
     }
 }
 
-/// Appends a trailer and the checksum.
+/// Appends a trailer and the seal.
 #[inline]
-fn seal(buf: &mut Buf, words: &[u64]) {
+fn finish(buf: &mut Buf, words: &[u64], seal: Seal) {
     for word in words {
         buf.extend_from_slice(&word.to_le_bytes());
     }
-    let sum = xxh3_64(buf);
-    buf.extend_from_slice(&sum.to_le_bytes());
-}
-
-/// Whether the last word of a message is the checksum of what comes before.
-#[inline]
-pub(super) fn has_checksum(message: &[u8]) -> bool {
-    message
-        .split_last_chunk::<8>()
-        .is_some_and(|(before, sum)| xxh3_64(before) == u64::from_le_bytes(*sum))
+    let word = seal.word(buf);
+    buf.extend_from_slice(&word);
 }
 
 /// The `N` words before the last one; `None` if there are not so many.
@@ -431,6 +436,8 @@ mod tests {
 
     use super::*;
     use crate::requests::reply::Answer;
+
+    const SEAL: Seal = Seal::CHECKSUM;
 
     fn operations(value: &[u8], operand: u64, expiry: Option<u64>) -> Vec<Operation<'_>> {
         let options = PutOptions { expires_at_ms: expiry };
@@ -458,16 +465,16 @@ mod tests {
                 let new = Ticket::new(9, 7, &key, Some(&operation));
                 let ticket = Ticket { worker: 5, number, attempt, reply, ..new };
                 let mut message = Buf::new();
-                ticket.write(&key, Some(&operation), &mut message);
+                ticket.write(&key, Some(&operation), SEAL, &mut message);
                 prop_assert_eq!(message.len(), ticket.message_len());
                 prop_assert!(message.len() <= key.len() + value.len() + REQUEST_OVERHEAD_BYTES + 7);
-                prop_assert_eq!(Ticket::read(&message), Some(ticket));
+                prop_assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
                 let key = if ticket.is_packet() { &[][..] } else { &key };
                 prop_assert_eq!(ticket.request(&message), Request { key, operation });
                 let mut bad = message.to_vec();
                 let bit = usize::from(flip) % (bad.len() * 8);
                 bad[bit / 8] ^= 1 << (bit % 8);
-                prop_assert_eq!(Ticket::read(&bad), None);
+                prop_assert_eq!(Ticket::read(&bad, SEAL), None);
             }
         }
 
@@ -480,17 +487,17 @@ mod tests {
             let found = Answer::found(&value, first, (second != 0).then_some(second));
             let head = ReplyHead::new(&ticket, 2, 5, found.short(), &value);
             let mut message = Buf::new();
-            head.write(&value, &mut message);
-            prop_assert_eq!(ReplyHead::read(&message), Some(head));
+            head.write(&value, SEAL, &mut message);
+            prop_assert_eq!(ReplyHead::read(&message, SEAL), Some(head));
             prop_assert_eq!(&message[head.value_at()], &value[..]);
             let mut bad = message.to_vec();
             let bit = usize::from(flip) % (bad.len() * 8);
             bad[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(ReplyHead::read(&bad), None);
+            prop_assert_eq!(ReplyHead::read(&bad, SEAL), None);
         }
 
         #[test]
-        fn hostile_bytes_with_the_right_checksum_do_not_panic(
+        fn hostile_bytes_with_the_right_seal_do_not_panic(
             mut bytes in prop::collection::vec(any::<u8>(), 0..120),
             code in 0u8..12, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
         ) {
@@ -501,14 +508,14 @@ mod tests {
                 bytes[at + 2..at + 4].copy_from_slice(&key.to_le_bytes());
                 bytes[at + 20..at + 24].copy_from_slice(&value_len.to_le_bytes());
                 let end = bytes.len() - 8;
-                let sum = xxh3_64(&bytes[..end]);
-                bytes[end..].copy_from_slice(&sum.to_le_bytes());
+                let word = SEAL.word(&bytes[..end]);
+                bytes[end..].copy_from_slice(&word);
             }
-            if let Some(ticket) = Ticket::read(&bytes) {
+            if let Some(ticket) = Ticket::read(&bytes, SEAL) {
                 let Request { key, .. } = ticket.request(&bytes);
                 prop_assert_eq!(key.is_empty(), ticket.is_hello() || ticket.is_packet());
             }
-            if let Some(head) = ReplyHead::read(&bytes) {
+            if let Some(head) = ReplyHead::read(&bytes, SEAL) {
                 prop_assert_eq!(bytes[head.value_at()].len(), head.value_len());
                 let _ = head.short.answer(&bytes[head.value_at()]);
             }
@@ -519,9 +526,9 @@ mod tests {
     fn a_greeting_is_a_message_without_a_key() {
         let ticket = Ticket { number: 1, ..Ticket::new(9, 7, b"", None) };
         let mut message = Buf::new();
-        ticket.write(b"", None, &mut message);
+        ticket.write(b"", None, SEAL, &mut message);
         assert_eq!(message.len(), REQUEST_TRAILER_BYTES);
-        assert_eq!(Ticket::read(&message), Some(ticket));
+        assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
         assert!(ticket.is_hello() && ticket.request(&message).key.is_empty());
     }
 }

@@ -10,6 +10,8 @@
 //! | [`layout`] | where the slots are |
 //! | [`message`] | the bytes of a request and of a reply |
 //! | [`reply`] | what can be answered |
+//! | [`seal`] | what shows that a message is whole, and whose it is |
+//! | `sessions.rs` | what a worker's node knows of its clients |
 //! | `client.rs`, `window.rs` | sends, waits, sends again; numbers, and which of them are under way |
 //! | `worker.rs`, `memory.rs` | finds requests; executes each once |
 //! | [`path`] | WRITEs and SENDs, both ways |
@@ -45,7 +47,9 @@
 //! let (to, home) = (WorkerId { node: 0, worker: 0 }, RegionId(0));
 //!
 //! let server = endpoint();
-//! let mut inbox = Inbox::open(&server, &map, to)?;
+//! // Its node knows which session holds the slot.
+//! let sessions = |node, slot| Some(Holder::new(77, None)).filter(|_| (node, slot) == (0, 1));
+//! let mut inbox = Inbox::open(&server, &map, to, Box::new(sessions))?;
 //! let client = endpoint();
 //! let replies = WrittenReplies::of(&map, map.area().client(0, 1));
 //! let session = Session::new(home, 1, 77);
@@ -81,7 +85,7 @@
 //! # Invariants
 //! 1. Request `r` of a client at a worker lies in slot `r mod window`, and is sent only when the one
 //!    that had the slot before was answered or is not waited for any more. Nothing is ever zeroed.
-//! 2. A message counts only with the number that is looked for and the right checksum.
+//! 2. A message counts only with the number that is looked for and the right seal.
 //! 3. A worker executes a mutation of one session at most once ([`Inbox`]); reads it may execute
 //!    again.
 //! 4. A worker executes only what was meant for its own incarnation. There is one worker of a number
@@ -100,7 +104,8 @@
 //!   no answer looks there again.
 //! * **A worker stands still.** Its clients wait, until their time is up.
 //! * **Hostile bytes** in slots and datagrams cost the worker time and nothing else; but whoever may
-//!   write another client's slots can speak in its name.
+//!   write another client's slots can speak in its name. A datagram speaks for whoever knows the
+//!   session's secret ([`seal`]). A client that names another session than its own is not served.
 
 mod client;
 mod counts;
@@ -110,6 +115,8 @@ mod memory;
 pub mod message;
 pub mod path;
 pub mod reply;
+pub mod seal;
+mod sessions;
 mod wait;
 mod window;
 mod worker;
@@ -125,6 +132,8 @@ pub use path::{
     make_known,
 };
 pub use reply::{Answer, Failure, Short};
+pub use seal::{Seal, Secret};
+pub use sessions::{Holder, Sessions};
 pub use wait::within;
 pub use worker::{Inbox, Incoming};
 

@@ -13,6 +13,7 @@ use loch_fabric::{
 use super::layout::{RequestMap, WorkerId};
 use super::mapped;
 use super::message::ReplyHead;
+use super::seal::{Seal, Secret};
 
 /// A way of messages.
 pub trait Path {
@@ -45,6 +46,12 @@ pub trait RequestPath<F: Fabric>: Path {
         slot: (RemoteAddr, u32),
         message: Buf,
     ) -> impl Future<Output = (Buf, Result<Sent, FabricError>)>;
+
+    /// Whether a message of so many bytes goes as a datagram.
+    #[inline]
+    fn sends(&self, _fabric: &F, _len: usize) -> bool {
+        Self::BY_SEND
+    }
 
     /// A worker receives there, from now on.
     fn meet(&self, _fabric: &F, _worker: WorkerId, _at: &MessageAddress) {}
@@ -293,6 +300,7 @@ impl<F: Fabric> ReplyPath<F> for WrittenReplies {
 #[derive(Debug)]
 pub struct SentReplies<P> {
     to: BySend<P>,
+    seal: Seal,
     /// By reply slot: the newest that came and was not taken.
     arrived: RefCell<Vec<Option<(ReplyHead, Buf)>>>,
     /// Buffers for those that come, used again and again.
@@ -300,11 +308,11 @@ pub struct SentReplies<P> {
 }
 
 impl<P: Copy> SentReplies<P> {
-    /// Those of a client of these workers.
-    pub fn new(to: BySend<P>, map: &RequestMap) -> Self {
+    /// Those of a client of these workers whose session has this secret.
+    pub fn new(to: BySend<P>, map: &RequestMap, secret: Option<Secret>) -> Self {
         let replies = usize::from(map.area().service().replies);
         let arrived = RefCell::new((0..replies).map(|_| None).collect());
-        Self { to, arrived, spare: RefCell::default() }
+        Self { to, seal: Seal::of_reply(secret), arrived, spare: RefCell::default() }
     }
 
     #[inline]
@@ -343,7 +351,7 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
                     break;
                 }
             };
-            let Some(head) = ReplyHead::read(&bytes) else {
+            let Some(head) = ReplyHead::read(&bytes, self.seal) else {
                 self.keep(bytes);
                 continue;
             };

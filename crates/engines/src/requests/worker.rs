@@ -13,6 +13,8 @@ use super::mapped;
 use super::memory::{Admission, Memory};
 use super::message::{ReplyHead, Ticket};
 use super::reply::{Answer, Short};
+use super::seal::Seal;
+use super::sessions::Sessions;
 use crate::planted::{self, Bug};
 
 /// What a worker found.
@@ -23,7 +25,8 @@ pub enum Incoming {
     /// A request that is only to be answered, so: it was executed before, or is for another
     /// incarnation of the worker.
     Answer(Ticket, Short),
-    /// A client introduced itself: what the worker sends to it goes where this came from.
+    /// A client introduced itself, for the first time or anew: what the worker sends to it goes where
+    /// this came from.
     Hello(Ticket),
 }
 
@@ -65,9 +68,9 @@ const CALLED_SLOTS: u64 = 16;
 const ACTIVE_ROUNDS: u32 = 1 << 14;
 
 impl Inbox {
-    /// The requests of worker `id`, which starts now: draws its incarnation and makes it known.
-    /// What is in the slots by now was meant for an earlier one; whoever waits for an answer to it
-    /// will send it again.
+    /// The requests of worker `id`, which starts now: draws its incarnation and makes it known. It
+    /// serves the clients of which `sessions` tells. What is in the slots by now was meant for an
+    /// earlier one; whoever waits for an answer to it will send it again.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -75,6 +78,7 @@ impl Inbox {
         fabric: &F,
         map: &RequestMap,
         id: WorkerId,
+        sessions: Sessions,
     ) -> Result<Self, FabricError> {
         let (area, word) = (*map.area(), map.incarnation_addr(id));
         let last = fabric.load(word)? as u32;
@@ -97,7 +101,7 @@ impl Inbox {
             found: 0,
             rounds: 0,
             called: 0,
-            memory: Memory::new(area.clients(), service.window),
+            memory: Memory::new(area, sessions),
             dealt: vec![0; slots as usize],
             area,
         };
@@ -170,10 +174,27 @@ impl Inbox {
         self.active.len() + self.dealt.len().min(CALLED_SLOTS as usize)
     }
 
-    /// Judges a request that came as a datagram; `None` if there is nothing to do about it.
+    /// Judges what came as a datagram to a worker whose requests do; `None` if there is nothing to
+    /// do about it. Whoever does not know the session's secret gets nothing done and no answer.
     pub fn accept(&mut self, message: &[u8]) -> Option<Incoming> {
-        let ticket = Ticket::read(message)?;
-        self.judge(ticket)
+        let ticket = self.authentic(message)?;
+        let incoming = self.judge(ticket)?;
+        let is_repeated =
+            matches!(incoming, Incoming::Hello(_)) && !self.memory.is_first_greeting(&ticket);
+        (!is_repeated).then_some(incoming)
+    }
+
+    /// The same, for a worker whose requests are WRITTEN: only greetings come as datagrams.
+    pub fn accept_greeting(&mut self, message: &[u8]) -> Option<Incoming> {
+        Ticket::claimed(message).filter(Ticket::is_hello)?;
+        self.accept(message)
+    }
+
+    /// A datagram of the session that it names.
+    fn authentic(&self, message: &[u8]) -> Option<Ticket> {
+        let ticket = Ticket::claimed(message)?;
+        let is_clients = ticket.client < self.area.clients();
+        (is_clients && self.memory.is_sealed(&ticket, message)).then_some(ticket)
     }
 
     /// Remembers what a request came to and writes the reply into `message`, which is cleared. Whether
@@ -193,7 +214,12 @@ impl Inbox {
     #[inline]
     fn write_reply(&self, ticket: &Ticket, short: Short, value: &[u8], message: &mut Buf) {
         message.clear();
-        ReplyHead::new(ticket, self.source, self.incarnation, short, value).write(value, message);
+        let seal = match self.area.service().reply_bytes {
+            0 => self.memory.reply_seal(ticket),
+            _ => Seal::CHECKSUM,
+        };
+        let head = ReplyHead::new(ticket, self.source, self.incarnation, short, value);
+        head.write(value, seal, message);
     }
 
     /// Looks at a slot whose poll word changed.

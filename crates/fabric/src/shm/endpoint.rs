@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::bounds::is_inside;
 use crate::counters::Verb;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX, READ_WORDS_MAX,
@@ -111,9 +112,8 @@ impl ShmEndpoint {
         let Some(slot) = self.slots.get(at.region().0 as usize) else {
             return Err(FabricError::Unattached { region: at.region() });
         };
-        // Neither side can overflow: an offset has 56 bits and a transfer 31.
         if len > TRANSFER_BYTES_MAX
-            || at.offset() + len as u64 > slot.len
+            || !is_inside(at.offset(), len as u64, slot.len)
             || (write && !slot.writable)
         {
             return Err(self.refusal(at, len, slot));
@@ -129,7 +129,7 @@ impl ShmEndpoint {
             FabricError::Unattached { region: at.region() }
         } else if len > TRANSFER_BYTES_MAX {
             FabricError::TooLong { len: len as u64, max: TRANSFER_BYTES_MAX as u64 }
-        } else if at.offset() + len as u64 > slot.len {
+        } else if !is_inside(at.offset(), len as u64, slot.len) {
             FabricError::OutOfBounds { at, len: len as u64, region_bytes: slot.len }
         } else {
             FabricError::ReadOnly { at }

@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use crate::limits::{CACHE_LINE_BYTES, MAIL_MESSAGE_BYTES_MAX, MAIL_RING_BYTES, MAIL_SENDERS_MAX};
 use crate::sync::AtomicU64;
-use crate::{Buf, FabricError, RemoteAddr};
+use crate::{Buf, FabricError, RemoteAddr, bounds};
 
 use super::{Region, copy, words};
 
@@ -111,8 +111,8 @@ impl MailboxShape {
     /// region is mapped read-only.
     pub fn format(self, region: &Region, offset: u64) {
         assert!(offset.is_multiple_of(LINE), "a mailbox begins on a line");
-        let end = offset.checked_add(self.bytes());
-        assert!(end.is_some_and(|end| end <= region.len()), "the mailbox is not in the region");
+        let inside = bounds::is_inside(offset, self.bytes(), region.len());
+        assert!(inside, "the mailbox is not in the region");
         let mut first = [0; OWNERS_AT as usize];
         first[..8].copy_from_slice(&MAGIC.to_le_bytes());
         first[8..12].copy_from_slice(&self.senders.to_le_bytes());
@@ -160,7 +160,7 @@ impl Mailbox {
     /// [`FabricError::BadAddress`] if there is none, [`FabricError::ReadOnly`] if the region is.
     pub fn open(region: Arc<Region>, at: RemoteAddr) -> Result<Self, FabricError> {
         let bad = |why| FabricError::BadAddress { why };
-        let is_inside = |bytes: u64| at.offset() + bytes <= region.len();
+        let is_inside = |bytes: u64| bounds::is_inside(at.offset(), bytes, region.len());
         if !at.offset().is_multiple_of(LINE) || !is_inside(OWNERS_AT) {
             return Err(bad("it is not inside of its region"));
         }

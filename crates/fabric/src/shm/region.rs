@@ -9,6 +9,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::bounds::is_inside;
+
 /// Why a region file could not be made or mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -245,7 +247,10 @@ impl Region {
     /// If they are not all inside the region.
     #[cfg(feature = "verbs")]
     pub(crate) fn place(&self, offset: u64, len: u64) -> *mut u8 {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the region");
+        assert!(
+            is_inside(offset, len, self.len),
+            "{len} bytes at {offset:#x} are outside the region"
+        );
         // SAFETY: in bounds by the assertion, and mapped for the life of `self`.
         unsafe { self.base.as_ptr().add(offset as usize) }
     }
@@ -256,7 +261,10 @@ impl Region {
     /// If it is not 8-aligned inside the region.
     #[inline]
     pub fn word(&self, offset: u64) -> &std::sync::atomic::AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word {offset:#x} is outside");
+        assert!(
+            offset.is_multiple_of(8) && is_inside(offset, 8, self.len),
+            "the word at {offset:#x} is not aligned, or outside the region"
+        );
         // SAFETY: in bounds and aligned by the assertion (the base is page-aligned), mapped for the
         // life of `self`, and others access it as an atomic or in the copy engine only. A store to a
         // read-only mapping faults instead of corrupting; callers check `is_writable`.
@@ -270,7 +278,9 @@ impl Region {
     /// # Panics
     /// If they are not all inside the region.
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) {
-        assert!(offset.checked_add(into.len() as u64).is_some_and(|end| end <= self.len));
+        let len = into.len();
+        let inside = is_inside(offset, len as u64, self.len);
+        assert!(inside, "{len} bytes at {offset:#x} are outside the region");
         // SAFETY: in bounds by the assertion; `into` is private memory of the same length.
         unsafe {
             super::copy::copy(
@@ -287,7 +297,9 @@ impl Region {
     /// If they are not all inside the region, or it is read-only.
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) {
         assert!(self.writable, "the region is mapped read-only");
-        assert!(offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.len));
+        let len = bytes.len();
+        let inside = is_inside(offset, len as u64, self.len);
+        assert!(inside, "{len} bytes at {offset:#x} are outside the region");
         // SAFETY: in bounds and writable by the assertions; `bytes` is private memory.
         unsafe {
             super::copy::copy(bytes.as_ptr(), self.base.as_ptr().add(offset as usize), bytes.len());
@@ -325,6 +337,35 @@ mod tests {
         let error = Region::create(&path, 1 << 50).unwrap_err();
         assert!(matches!(error, RegionError::NoSpace { bytes, .. } if bytes == 1 << 50), "{error}");
         assert!(!path.exists());
+    }
+
+    /// What `work` says when it panics.
+    fn refusal(work: impl FnOnce()) -> String {
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let said = unwound.expect_err("it was taken");
+        said.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
+    /// An offset just below 2^64 once passed in release builds, as the sum of it and eight wraps. A
+    /// build with overflow checks panicked as well, but with its own words: the test wants those of
+    /// the bounds check, which every build has.
+    #[test]
+    fn what_is_outside_is_refused_by_the_bounds_check_and_not_by_an_overflow() {
+        let region = Region::anonymous(1 << 20).unwrap();
+        let len = region.len();
+        for offset in [len, len - 7, len + 8, 1 << 63, u64::MAX - 15, u64::MAX - 7, u64::MAX] {
+            let said = [
+                refusal(|| {
+                    let _ = region.word(offset);
+                }),
+                refusal(|| region.copy_out(offset, &mut [0; 8])),
+                refusal(|| region.copy_in(offset, &[0; 8])),
+            ];
+            for said in said {
+                assert!(said.contains(&format!("at {offset:#x}")), "{offset:#x}: {said:?}");
+            }
+        }
+        assert_eq!(region.word(len - 8).load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 
     #[test]

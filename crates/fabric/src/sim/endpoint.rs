@@ -11,6 +11,7 @@ use super::nic::{kind_of, outcome};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
 use super::watch::{Change, How};
 use super::world::{Event, Inner};
+use crate::bounds::is_inside;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
 };
@@ -134,7 +135,7 @@ impl SimEndpoint {
         if len > TRANSFER_BYTES_MAX {
             return Err(FabricError::TooLong { len: len as u64, max: TRANSFER_BYTES_MAX as u64 });
         }
-        if at.offset() + len as u64 > node.memory.len() {
+        if !is_inside(at.offset(), len as u64, node.memory.len()) {
             let region_bytes = node.memory.len();
             return Err(FabricError::OutOfBounds { at, len: len as u64, region_bytes });
         }

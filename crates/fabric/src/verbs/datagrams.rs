@@ -9,6 +9,9 @@
 //! 4. A queue pair that failed is started anew when the card has no receive buffer any more and all
 //!    completions were polled: so no buffer is posted twice.
 //!
+//! 5. Every message carries the key of the queue pair that it comes from as its immediate data, so
+//!    that whoever receives it can answer. A message without one is nobody's.
+//!
 //! # Faults
 //! A port that goes down takes a queue pair that sends into its error state, for good. It is started
 //! anew under its number, so its address stays; what was under way is lost, as messages may be.
@@ -19,9 +22,7 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::limits::{
-    DATAGRAM_QKEY, EMPTY_POLLS_MAX, PEERS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY,
-};
+use crate::limits::{EMPTY_POLLS_MAX, PEERS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY};
 use crate::{Buf, FabricError, MessageAddress, Messages};
 use rand::Rng;
 
@@ -46,6 +47,8 @@ pub struct Datagrams {
 
 struct Inner {
     qp: Qp,
+    /// What messages to the queue pair have to carry.
+    qkey: u32,
     mr: Mr<Mapping>,
     cq: Arc<Cq>,
     device: Arc<Device>,
@@ -100,10 +103,12 @@ impl Datagrams {
         let wanted = Caps { send: SENDS as u32, receive: RECEIVES as u32, inline_bytes };
         let made = Qp::new(&device.pd, Kind::Ud, &cq, &cq, wanted);
         let (qp, caps) = made.map_err(os("make a QP for datagrams"))?;
-        let psn = rand::rng().next_u32() >> 8;
-        qp.open(info.port, DATAGRAM_QKEY, psn).map_err(os("open a QP for datagrams"))?;
+        // With its highest bit a card takes a key for the sender's own.
+        let (psn, qkey) = (rand::rng().next_u32() >> 8, rand::rng().next_u32() >> 1);
+        qp.open(info.port, qkey, psn).map_err(os("open a QP for datagrams"))?;
         let mut inner = Inner {
             qp,
+            qkey,
             mr,
             cq,
             device: device.clone(),
@@ -131,7 +136,7 @@ impl Datagrams {
         let inner = self.inner.borrow();
         let end = inner.device.address(&inner.qp, 0);
         let (gid, lid, qp_number) = (end.gid, end.lid, end.qp_number);
-        Address { gid, lid, qp_number, qkey: DATAGRAM_QKEY }
+        Address { gid, lid, qp_number, qkey: inner.qkey }
     }
 
     /// The peer at an address, to send to.
@@ -248,7 +253,7 @@ impl Inner {
     #[cold]
     fn start_anew(&mut self) {
         let (port, psn) = (self.device.describe().port, rand::rng().next_u32() >> 8);
-        let opened = self.qp.reset().and_then(|()| self.qp.open(port, DATAGRAM_QKEY, psn));
+        let opened = self.qp.reset().and_then(|()| self.qp.open(port, self.qkey, psn));
         if let Err(error) = opened {
             return tracing::debug!(%error, "cannot start a QP for datagrams anew");
         }
@@ -266,7 +271,10 @@ impl Inner {
         unsafe { place.copy_to_nonoverlapping(header.as_mut_ptr(), HEADER_BYTES) };
         let (qp_number, lid) = completion.source();
         let gid = if completion.has_routing_header() { source_gid(&header) } else { [0; 16] };
-        let address = Address { gid, lid, qp_number, qkey: DATAGRAM_QKEY };
+        let Some(qkey) = completion.immediate() else {
+            return self.give_back(index);
+        };
+        let address = Address { gid, lid, qp_number, qkey };
         let len = completion.bytes_received().checked_sub(HEADER_BYTES);
         match (self.peer(&address), len) {
             (Ok(peer), Some(len)) if len <= RECEIVE_BYTES - HEADER_BYTES => {
@@ -345,7 +353,7 @@ impl Inner {
         let (qp_number, qkey) = (address.qp_number, address.qkey);
         self.chain.push(&Request {
             id: u64::from(number),
-            verb: Verb::Send { to: ah, qp_number, qkey },
+            verb: Verb::Send { to: ah, qp_number, qkey, immediate: self.qkey },
             local: Some(local),
             inline,
             signaled: number.is_multiple_of(SIGNAL_EVERY),

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use crate::bounds::is_inside;
 use crate::limits::{COMPLETION_BATCH, COMPLETIONS_MAX, REGIONS_MAX};
 use crate::{FabricError, RegionId, RemoteAddr};
 
@@ -114,8 +115,7 @@ impl Engine {
             return Err(FabricError::TooLong { len: len as u64, max: max as u64 });
         }
         let (len, region_bytes) = (len as u64, way.region_bytes);
-        // Neither side can overflow: an offset has 56 bits and a transfer 31.
-        if at.offset() + len > region_bytes {
+        if !is_inside(at.offset(), len, region_bytes) {
             return Err(FabricError::OutOfBounds { at, len, region_bytes });
         }
         match way.keys.check(at.offset(), len, access) {

@@ -35,7 +35,8 @@ impl Keys {
 
     /// Whether `len` bytes at `offset` may be used with `access`.
     pub fn check(&self, offset: u64, len: u64, access: Access) -> Result<(), Refused> {
-        let (mut next, end) = (offset, offset + len);
+        let Some(end) = offset.checked_add(len) else { return Err(Refused::Nothing) };
+        let mut next = offset;
         let mut result = Ok(());
         while next < end {
             let Some(granted) = self.at(next) else { return Err(Refused::Nothing) };
@@ -109,5 +110,6 @@ mod tests {
         assert_eq!(keys.check(99, 2, Read), Err(Refused::Nothing));
         assert_eq!(keys.check(150, 400, Full), Err(Refused::Nothing), "a gap counts for more");
         assert_eq!(keys.check(450, 0, Full), Ok(()), "nothing can be anywhere");
+        assert_eq!(keys.check(u64::MAX - 7, 8, Read), Err(Refused::Nothing), "no sum wraps");
     }
 }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::is_inside;
 use crate::limits::GRANTS_MAX;
 
 use super::VerbsError;
@@ -163,10 +164,10 @@ pub(super) fn check_ranges(
         if len == 0 || offset < end {
             return Err(VerbsError::Hostile { what: "ranges that are empty or overlap" });
         }
-        end = match offset.checked_add(len) {
-            Some(end) if end <= region_bytes => end,
-            _ => return Err(VerbsError::Hostile { what: "a range that leaves its region" }),
-        };
+        if !is_inside(offset, len, region_bytes) {
+            return Err(VerbsError::Hostile { what: "a range that leaves its region" });
+        }
+        end = offset + len;
     }
     Ok(())
 }

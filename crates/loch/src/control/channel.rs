@@ -27,14 +27,23 @@ const PREFACE_BYTES: usize = 8;
 pub(super) trait Channel: Read + Write + Send {
     /// Until when reads and writes may last from now on.
     fn set_deadline(&mut self, deadline: Instant);
+
+    /// Whether the other side has proven that it is `host`. By a shared secret nobody can.
+    ///
+    /// # Errors
+    /// What it has proven, for people.
+    fn vouch_for(&self, _host: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Why there is no channel, or why it ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum LinkError {
-    /// Nobody listens: the process is down, says its host.
-    #[error("it refuses connections: start it with `loch serve`")]
+    /// Connections are refused. Mostly because the process is down; but a firewall that rejects
+    /// them looks the same, so it proves nothing (`fences.rs`, invariant 2).
+    #[error("it refuses connections: start it with `loch serve`, unless a firewall rejects them")]
     Down,
     /// Nothing came back in time.
     #[error("it did not answer in time: is its host up, and the network between?")]
@@ -60,6 +69,9 @@ pub(super) enum LinkError {
     /// A certificate was not accepted, by either side.
     #[error("certificates were refused ({0}): all nodes need one `ca`, and names that match")]
     Certificate(String),
+    /// It has not proven that it is the node that it says it is.
+    #[error("{0}")]
+    Impostor(String),
     /// A node that does not fit into this cluster.
     #[error("{0}")]
     Misfit(String),
@@ -149,9 +161,7 @@ pub(super) fn dial(
     let theirs = read_preface(&mut stream)?;
     check(credentials, &theirs)?;
     match credentials {
-        Credentials::Open | Credentials::Secret(_) => {
-            noise::dial(stream, &credentials.key(), &[ours, theirs].concat())
-        }
+        Credentials::Secret(key) => noise::dial(stream, key, &[ours, theirs].concat()),
         Credentials::Certificates(certificates) => tls::dial(stream, certificates, host),
     }
 }
@@ -168,9 +178,7 @@ pub(super) fn accept(
     stream.write_all(&ours)?;
     check(credentials, &theirs)?;
     match credentials {
-        Credentials::Open | Credentials::Secret(_) => {
-            noise::accept(stream, &credentials.key(), &[theirs, ours].concat())
-        }
+        Credentials::Secret(key) => noise::accept(stream, key, &[theirs, ours].concat()),
         Credentials::Certificates(certificates) => tls::accept(stream, certificates),
     }
 }

@@ -1,8 +1,11 @@
 //! By what a node proves to the others that it is one of them.
+//!
+//! A certificate says which node it is. A shared secret does not: whoever has it can say that it is
+//! any node, and is believed. So it is as good as the worst kept copy of it.
 
 use std::fmt;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::tls::Certificates;
@@ -12,8 +15,6 @@ use crate::limits::{SECRET_BYTES_MAX, SECRET_BYTES_MIN};
 
 /// What a node proves itself by.
 pub(crate) enum Credentials {
-    /// By nothing: on the loopback device alone.
-    Open,
     /// By a secret that all nodes share: a key that was made of it.
     Secret([u8; 32]),
     /// By a certificate.
@@ -33,13 +34,27 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Reads what a configuration names.
+    /// Reads what a configuration names. A node that is alone and was given nothing makes a secret
+    /// of its own: nobody else has it, so nobody else is a node.
     ///
     /// # Errors
-    /// [`Error::Config`] names the field and the file.
-    pub fn load(secret: Option<&Path>, tls: Option<&TlsConfig>) -> Result<Self, Error> {
+    /// [`Error::Config`] names the field and the file. Several nodes must be given something, on
+    /// loopback addresses too: every local user can connect to those.
+    pub fn load(
+        secret: Option<&Path>,
+        tls: Option<&TlsConfig>,
+        nodes: usize,
+    ) -> Result<Self, Error> {
         match (secret, tls) {
-            (None, None) => Ok(Self::Open),
+            (None, None) if nodes == 1 => Self::of_its_own(),
+            (None, None) => Err(Error::config(
+                "secret",
+                format!(
+                    "{nodes} nodes need one to know each other by, on loopback addresses too: make \
+                     it with `(umask 077; head -c 32 /dev/urandom | base64 > FILE)` and give all \
+                     nodes `--secret FILE`, or certificates with [tls]"
+                ),
+            )),
             (Some(path), None) => Ok(Self::Secret(derive(&read_secret(path)?))),
             (None, Some(tls)) => Ok(Self::Certificates(Box::new(Certificates::load(tls)?))),
             (Some(_), Some(_)) => {
@@ -48,25 +63,23 @@ impl Credentials {
         }
     }
 
-    /// The key that both sides of a channel must have.
-    pub(super) fn key(&self) -> [u8; 32] {
-        match self {
-            Self::Secret(key) => *key,
-            // Nobody is kept out, but what is said is still encrypted.
-            _ => [0; 32],
-        }
+    /// A secret that this process makes and keeps to itself.
+    fn of_its_own() -> Result<Self, Error> {
+        let mut key = [0; 32];
+        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::os("draw random bytes for", "the control port".as_ref()))?;
+        Ok(Self::Secret(key))
     }
 
     /// As it is in a preface.
     pub(super) fn kind(&self) -> u8 {
         match self {
-            Self::Open => 0,
             Self::Secret(_) => 1,
             Self::Certificates(_) => 2,
         }
     }
 
-    /// A kind, for people.
+    /// A kind, for people. Nodes of former releases could have nothing.
     pub(super) fn name_of_kind(kind: u8) -> &'static str {
         match kind {
             0 => "nothing",
@@ -106,18 +119,24 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(secret)
 }
 
-/// Opens a file that nobody but its owner may read.
+/// Opens a file that nobody may read but this node's user, or root.
 ///
 /// # Errors
 /// [`Error::Config`] if others may.
 pub(super) fn check_private(field: &str, path: &Path) -> Result<std::fs::File, Error> {
     let file = std::fs::File::open(path)
         .map_err(|e| Error::config(field, format!("cannot open {}: {e}", path.display())))?;
-    let mode = file.metadata().map_err(Error::os("stat", path))?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let path = path.display();
-        let problem = format!("others may read {path} (mode {:o}): chmod 600 {path}", mode & 0o777);
-        return Err(Error::config(field, problem));
-    }
-    Ok(file)
+    let facts = file.metadata().map_err(Error::os("stat", path))?;
+    let (mode, owner, own) = (facts.mode(), facts.uid(), rustix::process::geteuid().as_raw());
+    let path = path.display();
+    let problem = if mode & 0o077 != 0 {
+        format!("others may read {path} (mode {:o}): chmod 600 {path}", mode & 0o777)
+    } else if owner != own && owner != 0 {
+        format!(
+            "{path} is user {owner}'s, who may read it, and not user {own}'s: chown {own} {path}"
+        )
+    } else {
+        return Ok(file);
+    };
+    Err(Error::config(field, problem))
 }

@@ -8,13 +8,37 @@
 //! # Invariants
 //! 1. A client is touched before its node asks for a connection of it, and not if it is ending:
 //!    both in one step, under the lock around this.
-//! 2. What became of a node's connections is known when it says that it ended them, or when its
-//!    process is another: a process takes its connections with it.
+//! 2. What became of a node's connections is known from the node alone: when it says that it ended
+//!    them, or when another process proves that it is this node now. A process takes its connections
+//!    with it, and there is one at a time: on a host the region's lock sees to that, and whoever moves
+//!    a node to another host has to have the old one off. A process that another one followed and
+//!    that is there again is therefore refused ([`Fences::check`]).
 //! 3. Sessions that this process took over from the node's last one may be connected anywhere: they
 //!    are touched from the start.
+//!
+//! # What proves nothing
+//! That the node does not answer, that the link to it broke, that connections to it are refused: a
+//! firewall's REJECT, an RST from anything in between, and a host that took over the address refuse as
+//! a host does whose process is gone, while queue pairs there go on executing what dead clients have
+//! posted. How long is not bounded by any time-out of the reliable connection: what has arrived can
+//! wait in the peer's card for as long as its host stands still. So there is no time after which it
+//! would be safe to believe it.
+//!
+//! # What that costs
+//! While a node is away, sessions that end and may be connected there keep their slots and what they
+//! leased. Those are at most the sessions that were there when it went, and those that a restart of
+//! this node takes over meanwhile: nobody is connected to a node that is away, and no table is opened
+//! without it. Grace periods, for which all nodes are asked, do not pass meanwhile in any case. But if
+//! it is only the control port that cannot be reached, a session that died in the middle of an
+//! operation holds them up, and with them all reuse of memory, until the port can be reached.
+//!
+//! The first link to the node settles all of it, whichever process is there. A node that can never come
+//! back took its memory with it: then the cluster is started fresh, and there is nothing to settle.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
+use super::channel::LinkError;
+use crate::limits::PROCESSES_REMEMBERED;
 use crate::node::courier::{Caller, Readers};
 
 /// All nodes, as far as the clients of this one are connected there.
@@ -30,13 +54,16 @@ pub(super) struct Fences {
 struct Standing {
     /// Its process, when it was last heard of.
     process: Option<u64>,
+    /// Those before.
+    past: VecDeque<u64>,
     touched: HashSet<Caller>,
 }
 
 impl Fences {
     /// So many nodes, of which `own` began without connections, and sessions that were taken over.
     pub fn new(nodes: usize, own: usize, inherited: HashSet<Caller>) -> Self {
-        let mut nodes = vec![Standing { process: None, touched: inherited }; nodes];
+        let standing = Standing { process: None, past: VecDeque::new(), touched: inherited };
+        let mut nodes = vec![standing; nodes];
         nodes[own].touched.clear();
         Self { nodes, readers: HashSet::new(), leaving: HashSet::new() }
     }
@@ -95,18 +122,34 @@ impl Fences {
     }
 
     /// The node is up, as this process.
-    pub fn met(&mut self, node: usize, process: u64) {
+    ///
+    /// # Errors
+    /// [`LinkError::Misfit`], and nothing is settled, if the process was another before.
+    pub fn met(&mut self, node: usize, process: u64) -> Result<(), LinkError> {
+        self.check(node, process)?;
         let standing = &mut self.nodes[node];
-        if standing.process.is_some_and(|known| known != process) {
-            self.gone(node);
+        let known = standing.process.replace(process);
+        if let Some(known) = known.filter(|known| *known != process) {
+            standing.past.truncate(PROCESSES_REMEMBERED - 1);
+            standing.past.push_front(known);
+            standing.touched.clear();
+            self.forget_left();
         }
-        self.nodes[node].process = Some(process);
+        Ok(())
     }
 
-    /// The node's process is gone, says its host.
-    pub fn gone(&mut self, node: usize) {
-        self.nodes[node].touched.clear();
-        self.forget_left();
+    /// Invariant 2: whether a process can be the node's.
+    ///
+    /// # Errors
+    /// [`LinkError::Misfit`] if another one has followed it.
+    pub fn check(&self, node: usize, process: u64) -> Result<(), LinkError> {
+        if !self.nodes[node].past.contains(&process) {
+            return Ok(());
+        }
+        Err(LinkError::Misfit(format!(
+            "two processes are node {node}: one that another had taken the place of is there again. \
+             Stop both, and start the one whose memory is to be kept"
+        )))
     }
 
     /// Whether nobody can execute anything of a session any more.
@@ -149,23 +192,40 @@ mod tests {
     #[test]
     fn a_process_takes_its_connections_with_it() {
         let mut fences = fresh(2);
-        fences.met(1, 7);
+        fences.met(1, 7).unwrap();
         fences.touch(1, A);
         // The link broke and was made again: the same process still holds the connection.
-        fences.met(1, 7);
+        fences.met(1, 7).unwrap();
         assert!(!fences.is_clear(&A));
-        fences.met(1, 8);
+        fences.met(1, 8).unwrap();
         assert!(fences.is_clear(&A));
+    }
+
+    #[test]
+    fn a_process_that_another_one_followed_is_believed_nothing() {
+        let mut fences = fresh(2);
+        fences.met(1, 7).unwrap();
+        fences.met(1, 8).unwrap();
         fences.touch(1, A);
-        fences.gone(1);
-        assert!(fences.is_clear(&A));
+        let refused = fences.met(1, 7).unwrap_err().to_string();
+        assert!(refused.contains("two processes are node 1"), "{refused}");
+        assert!(!fences.is_clear(&A), "the other one may live, and holds the connection");
+        assert!(fences.check(1, 8).is_ok() && fences.check(1, 9).is_ok());
+        for process in 9..10 + PROCESSES_REMEMBERED as u64 {
+            fences.met(1, process).unwrap();
+        }
+        assert_eq!(fences.nodes[1].past.len(), PROCESSES_REMEMBERED);
+        assert!(fences.check(1, 8 + PROCESSES_REMEMBERED as u64).is_err());
     }
 
     #[test]
     fn who_was_taken_over_may_be_connected_anywhere() {
         let mut fences = Fences::new(3, 0, HashSet::from([A, B]));
         assert!(!fences.is_clear(&A) && !fences.is_clear(&B));
-        fences.gone(2);
+        // Of a process that was never heard of before it is not known whether it is another.
+        fences.met(2, 7).unwrap();
+        assert!(!fences.is_clear(&A));
+        fences.reconciled(2, &HashSet::new());
         fences.reconciled(1, &HashSet::from([B]));
         assert!(fences.is_clear(&A) && !fences.is_clear(&B));
         assert_eq!(fences.owed(1, &[B]), [B]);

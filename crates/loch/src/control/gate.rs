@@ -5,22 +5,26 @@
 //!    let in, so what is unknown of verbs on the first is known when the second is there.
 //! 2. What is let in can reach of the table it asked for what it needs, and no more ([`grants`]); a
 //!    reader can change nothing, and a client of a table that workers serve no value.
+//! 3. Workers are told of a session ([`Registry::holder`]) before its client is told that it is in, and
+//!    until its connections are ended: so a session's number counts for what its node says, and what
+//!    its client writes about it counts for nothing.
 
 use std::any::Any;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use loch_engines::region::{EPOCH_OFFSET, EngineId, SESSION_BYTES, SESSIONS_OFFSET, STAMP_OFFSET};
-use loch_engines::requests::RequestMap;
+use loch_engines::requests::{Holder, RequestMap, Secret};
 use loch_fabric::verbs::{Access, Grant};
 use serde_json::Value;
 
 use crate::memory::{Member, Parts};
 use crate::node::courier::Caller;
-use crate::node::sessions::SCRUBBER_SLOT;
-use crate::wire::{Code, Connect, Refused};
+use crate::node::sessions::{Opened, SCRUBBER_SLOT};
+use crate::wire::{Code, Connect, Refused, SessionSecret};
 
 /// A connection that was let in. Dropping it is the **fence**: nothing that the client posted on it
 /// is executed afterwards.
@@ -137,14 +141,24 @@ struct Key {
 pub(super) struct Registry {
     own: Member,
     gate: Arc<dyn Gate>,
-    admitted: Mutex<HashMap<Key, Admission>>,
+    inside: Mutex<Inside>,
     closed: AtomicBool,
 }
+
+#[derive(Default)]
+struct Inside {
+    admitted: HashMap<Key, Admission>,
+    /// The session in each slot of each node, for a table that workers serve, and its secret.
+    sessions: HashMap<Place, (Opened, Secret)>,
+}
+
+/// Where a session sits: the number of its home, its slot, and the table that it has open.
+type Place = (u16, u32, u32);
 
 impl Registry {
     /// Nobody is in.
     pub fn new(own: Member, gate: Arc<dyn Gate>) -> Self {
-        Self { own, gate, admitted: Mutex::default(), closed: AtomicBool::new(false) }
+        Self { own, gate, inside: Mutex::default(), closed: AtomicBool::new(false) }
     }
 
     /// Lets a connection of a client of node `home` in.
@@ -159,26 +173,52 @@ impl Registry {
         let (table, unreliable) = (ask.table, ask.unreliable);
         let granted = grants(&self.own, table as usize, home, caller);
         let grants = granted.map_err(|why| Refused::new(Code::Other, why))?;
+        let secret = self.secret(caller, ask)?;
         let key = Key { home, caller, table, unreliable };
         // Invariant 1. The lock is not held while the device is at work: the caller sees to it that
         // nobody else speaks for the same client meanwhile.
-        let before = self.admitted().remove(&key);
+        let before = self.inside().admitted.remove(&key);
         drop(before);
         let refused = |why| Refused::new(Code::Other, format!("its device refused: {why}"));
         let (admission, answer) = self.gate.accept(&ask.offer, &grants).map_err(refused)?;
-        let mut admitted = self.admitted();
+        let mut inside = self.inside();
         if self.closed.load(Ordering::Relaxed) {
             return Err(Refused::new(Code::Away, "it stops"));
         }
-        admitted.insert(key, admission);
+        inside.admitted.insert(key, admission);
+        if let Some((session, secret)) = secret {
+            inside.sessions.insert((home, session.slot, table), (session, secret));
+        }
         Ok(answer)
+    }
+
+    /// The session that workers are told of, and its secret, if the caller is one's client.
+    fn secret(&self, caller: Caller, ask: &Connect) -> Result<Option<(Opened, Secret)>, Refused> {
+        let Caller::Session(session) = caller else { return Ok(None) };
+        let parts = self.own.parts(ask.table as usize);
+        if session.slot == SCRUBBER_SLOT || parts.is_none_or(|it| it.requests().is_none()) {
+            return Ok(None);
+        }
+        let Some(SessionSecret(words)) = ask.secret else {
+            let text =
+                "the client says no secret for its requests: use the same release everywhere";
+            return Err(Refused::new(Code::Release, text));
+        };
+        Ok(Some((session, Secret::new(words))))
+    }
+
+    /// The session that is let in from slot `slot` of node `home` to a table that workers serve.
+    pub fn holder(&self, table: usize, home: u16, slot: u32) -> Option<Holder> {
+        let inside = self.inside();
+        let (session, secret) = inside.sessions.get(&(home, slot, u32::try_from(table).ok()?))?;
+        Some(Holder::new(session.incarnation, Some(*secret)))
     }
 
     /// Ends all connections, and lets nobody in any more.
     pub fn close(&self) {
-        let mut admitted = self.admitted();
+        let mut inside = self.inside();
         self.closed.store(true, Ordering::Relaxed);
-        admitted.clear();
+        *inside = Inside::default();
     }
 
     /// Fences clients of node `home`.
@@ -193,15 +233,26 @@ impl Registry {
 
     /// How many connections of clients of node `home` there are.
     pub fn count(&self, home: u16) -> usize {
-        self.admitted().keys().filter(|key| key.home == home).count()
+        self.inside().admitted.keys().filter(|key| key.home == home).count()
     }
 
     fn end(&self, which: impl Fn(&Key) -> bool) -> usize {
-        let ended: Vec<_> = self.admitted().extract_if(|key, _| which(key)).collect();
+        let mut inside = self.inside();
+        let ended: Vec<_> = inside.admitted.extract_if(|key, _| which(key)).collect();
+        for (Key { home, caller, table, .. }, _) in &ended {
+            if let Caller::Session(session) = caller
+                && let Entry::Occupied(known) = inside.sessions.entry((*home, session.slot, *table))
+                && known.get().0 == *session
+            {
+                known.remove();
+            }
+        }
+        // The device is at work when connections are dropped.
+        drop(inside);
         ended.len()
     }
 
-    fn admitted(&self) -> MutexGuard<'_, HashMap<Key, Admission>> {
-        self.admitted.lock().expect("nothing panics while it is held")
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().expect("nothing panics while it is held")
     }
 }

@@ -1,7 +1,7 @@
 //! A channel and the messages on it: one side's end of a link between two nodes.
 
 use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -20,16 +20,26 @@ pub(super) struct Link {
     decoder: Decoder,
 }
 
+/// The host of an address, `host:port`.
+pub(super) fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Looks an address up.
+pub(super) fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
+    Ok(address.to_socket_addrs()?.collect())
+}
+
 impl Link {
-    /// Dials `address`, `host:port`.
+    /// Dials `host`, which is at one of these addresses.
     pub fn dial(
-        address: &str,
+        host: &str,
+        at: &[SocketAddr],
         credentials: &Credentials,
         deadline: Instant,
     ) -> Result<Self, LinkError> {
-        let stream = connect(address, deadline)?;
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let stream = connect(at, deadline)?;
         Ok(Self::over(channel::dial(stream, host, credentials, deadline)?))
     }
 
@@ -45,6 +55,14 @@ impl Link {
 
     fn over(channel: Box<dyn Channel>) -> Self {
         Self { channel, decoder: Decoder::default() }
+    }
+
+    /// Whether the other side has proven that it is `host`, as far as its credentials can.
+    ///
+    /// # Errors
+    /// What it has proven, for people.
+    pub fn vouch_for(&self, host: &str) -> Result<(), String> {
+        self.channel.vouch_for(host)
     }
 
     /// Asks, and waits for the answer.
@@ -87,12 +105,12 @@ fn garbage(error: impl std::fmt::Display) -> LinkError {
     LinkError::Garbage(error.to_string())
 }
 
-/// Connects to whichever address the name has that answers first.
-fn connect(address: &str, deadline: Instant) -> Result<TcpStream, LinkError> {
+/// Connects to the first address that answers.
+fn connect(at: &[SocketAddr], deadline: Instant) -> Result<TcpStream, LinkError> {
     let mut last = LinkError::Io("its name has no address".into());
-    for at in address.to_socket_addrs()? {
+    for at in at {
         let left = deadline.saturating_duration_since(Instant::now());
-        match TcpStream::connect_timeout(&at, left.max(Duration::from_millis(1))) {
+        match TcpStream::connect_timeout(at, left.max(Duration::from_millis(1))) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

@@ -16,15 +16,17 @@
 //! 3. What is asked of a node is answered or fails within [`ASK_TIMEOUT`]. A node that is dead is
 //!    noticed within [`PING_INTERVAL`] and that.
 //! 4. Who has not proven who he is costs one of [`HANDSHAKES_MAX`] threads, for
-//!    [`HANDSHAKE_TIMEOUT`], and a frame.
+//!    [`HANDSHAKE_TIMEOUT`], and a frame; and he gives way to whoever comes later
+//!    (`handshakes.rs`).
 //!
 //! # Faults
 //! *A link breaks:* it is dialed again, and the first thing said on it is who lives; whoever does
-//! not is fenced. *A node's process dies:* its connections die with it, both those of its clients'
-//! that it had let in (the kernel destroys queue pairs with their process) and, on other nodes,
-//! those of its own clients as soon as they meet their end; so a node that refuses to be dialed has
-//! nobody left to fence. *A node is silent:* it may hold connections. What its peers want fenced
-//! there stays dying until it speaks again; that costs slots and memory, not safety. *A node comes
+//! not is fenced. *A node's process dies:* its connections die with it: those that it had let in (the
+//! kernel destroys queue pairs with their process), and on other nodes those of its own clients as
+//! soon as they meet their end. But nobody elsewhere can tell that from a network that refuses to carry
+//! connections to it. *A node is silent, or refuses connections:* it may hold connections. What its peers
+//! want fenced there stays dying until it speaks again, as whichever process; that costs slots and
+//! memory, not safety (`fences.rs`). *A node comes
 //! back with clients that lived on:* it says which ones, and takes all others for possibly
 //! connected anywhere. *A host vanishes with its clients:* nobody posts on their connections any
 //! more, and nobody uses again what they held, for only their own node frees it. So the connections
@@ -43,6 +45,7 @@ pub(crate) mod roster;
 
 mod channel;
 mod fences;
+mod handshakes;
 mod link;
 mod messages;
 pub(crate) mod network;
@@ -50,6 +53,7 @@ mod noise;
 mod own;
 mod peer;
 mod port;
+mod seldom;
 mod tls;
 
 #[cfg(test)]
@@ -59,6 +63,8 @@ use std::collections::HashSet;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
+
+use loch_engines::requests::Holder;
 
 use crate::Error;
 use crate::limits::ASK_TIMEOUT;
@@ -73,6 +79,7 @@ use crate::wire::{Code, Connect, Inspected, Refused, Reply};
 use credentials::Credentials;
 use fences::Fences;
 use gate::{Gate, Registry};
+use handshakes::Handshakes;
 use port::{Inbound, Port};
 use roster::Roster;
 
@@ -102,6 +109,7 @@ pub(crate) struct Hub {
     registry: Registry,
     sessions: Arc<Sessions>,
     fences: Mutex<Fences>,
+    handshakes: Handshakes,
     credentials: Credentials,
     /// To the worker of each node.
     jobs: Vec<Sender<Job>>,
@@ -144,6 +152,7 @@ impl Control {
         rustix::rand::getrandom(&mut process, rustix::rand::GetRandomFlags::empty())
             .map_err(Error::os("draw random bytes for", &own.socket))?;
         let hub = Arc::new(Hub {
+            handshakes: Handshakes::new(&addresses, node),
             roster: Roster::new(own.clone(), u64::from_ne_bytes(process), addresses),
             registry: Registry::new(own, gate),
             fences: Mutex::new(Fences::new(nodes, node, inherited(&sessions))),
@@ -262,6 +271,11 @@ impl Hub {
         let _ = self.orders.set(orders);
     }
 
+    /// The session that is let in from a slot of a node to a table, for the table's workers.
+    pub fn holder(&self, table: usize, node: u16, slot: u32) -> Option<Holder> {
+        self.registry.holder(table, node, slot)
+    }
+
     /// What the node's workers know of all nodes' memory.
     pub fn surroundings(&self) -> &Arc<Surroundings> {
         &self.surroundings
@@ -320,9 +334,9 @@ impl Hub {
     }
 
     /// Changes what is known of fences, and frees the slots of sessions that are clear now.
-    fn settle(&self, change: impl FnOnce(&mut Fences)) {
+    fn settle<T>(&self, change: impl FnOnce(&mut Fences) -> T) -> T {
         let mut fences = self.fences();
-        change(&mut fences);
+        let outcome = change(&mut fences);
         for session in self.sessions.dying() {
             if fences.is_clear(&caller_of(&self.sessions, session))
                 && let Some(how) = self.sessions.bury(session)
@@ -331,6 +345,7 @@ impl Hub {
                 bell.ended(how == End::Died);
             }
         }
+        outcome
     }
 
     fn inbound(&self, node: usize) -> MutexGuard<'_, Inbound> {

@@ -1,7 +1,5 @@
 //! What a configuration says of the network, checked.
 
-use std::net::{IpAddr, ToSocketAddrs};
-
 use super::credentials::Credentials;
 use crate::wire::DeviceChoice;
 use crate::{Error, NodeConfig};
@@ -47,10 +45,8 @@ impl Network {
         if addresses.is_empty() {
             addresses.push(config.socket.display().to_string());
         }
-        let credentials = Credentials::load(config.secret.as_deref(), config.tls.as_ref())?;
-        if let (Some(own), Credentials::Open) = (&listen, &credentials) {
-            refuse_strangers(own)?;
-        }
+        let credentials =
+            Credentials::load(config.secret.as_deref(), config.tls.as_ref(), addresses.len())?;
         let device = DeviceChoice {
             name: config.device.clone(),
             port: config.device_port,
@@ -87,33 +83,26 @@ fn position(addresses: &[String], own: &str) -> Result<usize, Error> {
     })
 }
 
-/// Whoever reaches the port could reach the memory.
-fn refuse_strangers(listen: &str) -> Result<(), Error> {
-    let resolved = listen.to_socket_addrs();
-    let resolved = resolved.map_err(|e| Error::config("listen", format!("{listen}: {e}")))?;
-    let strangers = resolved.map(|at| at.ip()).find(|ip: &IpAddr| !ip.is_loopback());
-    match strangers {
-        None => Ok(()),
-        Some(ip) => Err(Error::config(
-            "listen",
-            format!(
-                "other hosts can connect to {ip}, and nothing keeps strangers out: give all nodes \
-                 the same `secret` file, or certificates with [tls]"
-            ),
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use super::*;
 
     fn network(listen: Option<&str>, cluster: &[&str]) -> Result<Network, String> {
+        network_with(None, listen, cluster)
+    }
+
+    fn network_with(
+        secret: Option<&Path>,
+        listen: Option<&str>,
+        cluster: &[&str],
+    ) -> Result<Network, String> {
         let config = NodeConfig {
             listen: listen.map(str::to_owned),
             cluster: cluster.iter().map(|it| it.into()).collect(),
+            secret: secret.map(Path::to_owned),
             ..NodeConfig::default()
         };
         Network::new(&config).map_err(|e| e.to_string())
@@ -123,9 +112,18 @@ mod tests {
         network(listen, cluster).expect_err("it is refused")
     }
 
+    fn private(path: &Path, text: &str, mode: u32) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
     #[test]
     fn a_node_knows_its_place() {
-        let two = network(Some("127.0.0.1:2"), &["127.0.0.1:1", "127.0.0.1:2"]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        private(&secret, "sixteen bytes or more\n", 0o600);
+        let list = ["127.0.0.1:1", "127.0.0.1:2"];
+        let two = network_with(Some(&secret), Some("127.0.0.1:2"), &list).unwrap();
         assert_eq!((two.node, two.addresses.len()), (1, 2));
         assert_eq!(network(Some("127.0.0.1:1"), &[]).unwrap().addresses, ["127.0.0.1:1"]);
         let alone = network(None, &[]).unwrap();
@@ -147,21 +145,28 @@ mod tests {
     }
 
     #[test]
-    fn a_public_address_needs_a_secret_or_certificates() {
-        for public in ["0.0.0.0:1", "10.1.2.3:1", "[::]:1"] {
-            let error = refusal(Some(public), &[]);
-            assert!(error.contains("`secret`") && error.contains("[tls]"), "{error}");
+    fn several_nodes_need_a_secret_or_certificates_wherever_they_listen() {
+        for host in ["127.0.0.1", "[::1]", "localhost", "10.1.2.3", "0.0.0.0"] {
+            let list = [1, 2].map(|port| format!("{host}:{port}"));
+            let error = refusal(Some(&list[0]), &[&list[0], &list[1]]);
+            for word in ["secret: 2 nodes", "urandom", "--secret", "[tls]"] {
+                assert!(error.contains(word), "{host}: {error}");
+            }
         }
-        let dir = tempfile::tempdir().unwrap();
-        let secret = dir.path().join("secret");
-        std::fs::write(&secret, "sixteen bytes or more\n").unwrap();
-        std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-        let config = NodeConfig {
-            listen: Some("10.1.2.3:1".into()),
-            secret: Some(secret),
-            ..NodeConfig::default()
-        };
-        assert!(Network::new(&config).is_ok());
+    }
+
+    #[test]
+    fn a_node_that_is_alone_makes_a_secret_that_nobody_else_has() {
+        let alone: [(Option<&str>, &[&str]); 3] =
+            [(None, &[]), (Some("127.0.0.1:1"), &[]), (Some("127.0.0.1:1"), &["127.0.0.1:1"])];
+        let mut seen = vec![[0; 32]];
+        for (listen, list) in alone {
+            let Credentials::Secret(key) = network(listen, list).unwrap().credentials else {
+                panic!("{listen:?} {list:?}: it has no secret");
+            };
+            assert!(!seen.contains(&key), "it is another at every start");
+            seen.push(key);
+        }
     }
 
     #[test]
@@ -169,17 +174,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         let refusal = |text: &str, mode| {
-            std::fs::write(&secret, text).unwrap();
-            std::fs::set_permissions(&secret, PermissionsExt::from_mode(mode)).unwrap();
-            Credentials::load(Some(&secret), None).err().map(|e| e.to_string())
+            private(&secret, text, mode);
+            Credentials::load(Some(&secret), None, 2).err().map(|e| e.to_string())
         };
         let open = refusal("sixteen bytes or more", 0o640).unwrap();
         assert!(open.contains("chmod 600"), "{open}");
         let short = refusal("short\n\n", 0o600).unwrap();
         assert!(short.contains("5 bytes") && short.contains("urandom"), "{short}");
         assert_eq!(refusal("sixteen bytes or more", 0o600), None);
+        // Root could read anybody's, and others cannot give a file away.
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&secret, Some(12_345), None).unwrap();
+            let theirs = Credentials::load(Some(&secret), None, 2).err().unwrap().to_string();
+            assert!(theirs.contains("user 12345's") && theirs.contains("chown"), "{theirs}");
+        }
         std::fs::remove_file(&secret).unwrap();
-        let none = Credentials::load(Some(&secret), None).err().unwrap().to_string();
+        let none = Credentials::load(Some(&secret), None, 2).err().unwrap().to_string();
         assert!(none.contains("cannot open"), "{none}");
     }
 }

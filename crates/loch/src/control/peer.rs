@@ -4,6 +4,8 @@
 //! 1. One thing is asked at a time, so what is asked first is done first: a client is never fenced
 //!    before a connection of it that was asked for earlier.
 //! 2. The first thing that is said on a link, after who speaks, is who lives.
+//! 3. A link that cannot be made, or breaks, settles nothing, whatever the reason: `fences.rs`,
+//!    invariant 2.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,12 +13,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::channel::LinkError;
-use super::link::Link;
+use super::link::{Link, host_of, resolve};
 use super::messages::{Ask, Hello, Told};
 use super::{Hub, Job};
 use crate::limits::{
-    ADMIT_TIMEOUT, ASK_TIMEOUT, CALLERS_MAX, DIAL_TIMEOUT, HOME_SILENCE_MAX, PING_INTERVAL,
-    REDIAL_PAUSE, REDIAL_PAUSE_MAX,
+    ADMIT_TIMEOUT, ASK_TIMEOUT, AWAY_MAX, CALLERS_MAX, DIAL_TIMEOUT, HOME_SILENCE_MAX,
+    PING_INTERVAL, REDIAL_PAUSE, REDIAL_PAUSE_MAX,
 };
 use crate::node::courier::Caller;
 use crate::wire::{Code, Connect, Refused, Reply};
@@ -28,14 +30,17 @@ pub(super) struct Peer {
     link: Option<Link>,
     /// When to dial again, or to say something.
     due: Instant,
-    /// The pause after the next dial that fails.
+    /// The pause after the next link that cannot be made, or breaks.
     pause: Duration,
+    /// Since when there is no link, until it was said what that holds up.
+    away: Option<Instant>,
 }
 
 impl Peer {
     /// A worker that dials at once.
     pub fn new(hub: Arc<Hub>, node: usize) -> Self {
-        Self { hub, node, link: None, due: Instant::now(), pause: REDIAL_PAUSE }
+        let now = Instant::now();
+        Self { hub, node, link: None, due: now, pause: REDIAL_PAUSE, away: Some(now) }
     }
 
     /// Works until it is told to stop.
@@ -67,30 +72,50 @@ impl Peer {
             Ok(link) => {
                 self.link = Some(link);
                 self.due = Instant::now() + PING_INTERVAL;
-                self.pause = REDIAL_PAUSE;
             }
             Err(why) => {
-                if why == LinkError::Down {
-                    // Its host says that the process is gone, and its connections with it.
-                    self.hub.settle(|fences| fences.gone(self.node));
-                }
                 self.lose(why);
+                self.say_what_waits();
             }
+        }
+    }
+
+    /// Once for each time that the node is away for long.
+    fn say_what_waits(&mut self) {
+        if self.away.is_none_or(|since| since.elapsed() < AWAY_MAX) {
+            return;
+        }
+        let held = self.hub.owed(self.node).len();
+        if held > 0 {
+            self.away = None;
+            let (node, address) = (self.node, self.hub.roster.address(self.node));
+            tracing::warn!(
+                node,
+                address,
+                held,
+                "sessions that have ended keep their slots and memory until this node is back"
+            );
         }
     }
 
     fn try_dial(&self) -> Result<Link, LinkError> {
         let (hub, node) = (&self.hub, self.node);
         let deadline = Instant::now() + DIAL_TIMEOUT;
-        let mut link = Link::dial(hub.roster.address(node), &hub.credentials, deadline)?;
+        let address = hub.roster.address(node);
+        let at = resolve(address)?;
+        hub.handshakes.resolved(node, at.iter().map(|at| at.ip()));
+        let mut link = Link::dial(host_of(address), &at, &hub.credentials, deadline)?;
         link.send(&Ask::Hello(hub.roster.hello()), deadline)?;
         let welcome: Hello = match link.receive(deadline)? {
             Told::Welcome(hello) => hello,
+            Told::Refused(refused) if matches!(refused.code, Code::Untrusted) => {
+                return Err(LinkError::Impostor(refused.text));
+            }
             Told::Refused(refused) => return Err(LinkError::Misfit(refused.text)),
             other => return Err(out_of_turn(&other)),
         };
         hub.roster.check(&welcome, Some(node))?;
-        hub.settle(|fences| fences.met(node, welcome.process));
+        hub.settle(|fences| fences.met(node, welcome.process))?;
         let living = hub.living();
         let callers: Vec<Caller> = living.iter().copied().collect();
         // At least one message, though nobody lives.
@@ -110,7 +135,9 @@ impl Peer {
     }
 
     fn lose(&mut self, why: LinkError) {
-        self.link = None;
+        if self.link.take().is_some() {
+            self.away = Some(Instant::now());
+        }
         self.hub.roster.lost(self.node, why);
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(REDIAL_PAUSE_MAX);
@@ -184,6 +211,8 @@ impl Peer {
         match self.ask(&Ask::Ping { sessions_taken: own }, ASK_TIMEOUT) {
             Some(Told::Pong { sessions_taken }) => {
                 self.hub.roster.count_sessions(self.node, sessions_taken);
+                // Not sooner: links that break at once are to be made ever more slowly too.
+                self.pause = REDIAL_PAUSE;
                 self.due = Instant::now() + PING_INTERVAL;
             }
             Some(other) => self.lose(out_of_turn(&other)),

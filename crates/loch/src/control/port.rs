@@ -4,20 +4,23 @@
 //! 1. What a node asks is done under the lock of that node, and only on its newest link: when it
 //!    has said on that who lives, nothing that it asked before is done afterwards.
 //! 2. What was asked is done before it is answered: who is told `done` to a fence may count on it.
+//! 3. Nobody can have a line logged as often as he likes ([`Seldom`]).
 
 use std::collections::{HashMap, HashSet};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Hub;
 use super::channel::LinkError;
-use super::link::Link;
-use super::messages::{Ask, Told};
+use super::handshakes::Entry;
+use super::link::{Link, host_of};
+use super::messages::{Ask, Hello, Told};
+use super::seldom::Seldom;
 use crate::Error;
-use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, LINK_SILENCE_MAX, LIVING_MAX};
+use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX};
 use crate::node::courier::Caller;
 use crate::wire::{Code, Refused};
 
@@ -43,9 +46,18 @@ pub(super) struct Inbound {
 #[derive(Default)]
 struct Doors {
     closing: AtomicBool,
-    /// Links whose other side has not proven who it is.
-    handshakes: AtomicUsize,
     links: Mutex<HashMap<u64, TcpStream>>,
+    said: Said,
+}
+
+/// What was logged.
+#[derive(Default)]
+struct Said {
+    not_accepted: Seldom,
+    turned_away: Seldom,
+    /// Of connections from nodes' addresses.
+    refused_node: Seldom,
+    refused_stranger: Seldom,
 }
 
 impl Port {
@@ -109,30 +121,49 @@ fn listen(listener: &TcpListener, doors: &Arc<Doors>, hub: &Arc<Hub>) {
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "the control port cannot take a connection");
+                if let Some(unsaid) = doors.said.not_accepted.due(Instant::now()) {
+                    tracing::warn!(%error, unsaid, "the control port cannot take a connection");
+                }
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
         };
-        if doors.handshakes.load(Ordering::Acquire) >= HANDSHAKES_MAX {
-            tracing::warn!(%from, "too many strangers at the control port: turned away");
+        number += 1;
+        if !find_place(doors, hub, number, from.ip()) {
             continue;
         }
         let Ok(clone) = stream.try_clone() else {
+            hub.handshakes.leave(number);
             continue;
         };
-        number += 1;
         doors.links().insert(number, clone);
-        doors.handshakes.fetch_add(1, Ordering::AcqRel);
-        let (theirs, hub) = (doors.clone(), hub.clone());
+        let (theirs, at) = (doors.clone(), hub.clone());
         let spawned = std::thread::Builder::new().name("loch-link".into()).spawn(move || {
-            let ended = Visit { number, doors: &theirs, hub: &hub }.receive(stream);
+            let visit = Visit { number, from: from.ip(), doors: &theirs, hub: &at };
+            let ended = visit.receive(stream);
             tracing::debug!(%from, %ended, "a link of the control port has ended");
-            theirs.links().remove(&number);
         });
         if spawned.is_err() {
-            doors.handshakes.fetch_sub(1, Ordering::AcqRel);
+            hub.handshakes.leave(number);
             doors.links().remove(&number);
+        }
+    }
+}
+
+/// Finds a link a place among those that have to prove who they are; whether there is one.
+fn find_place(doors: &Doors, hub: &Hub, number: u64, from: IpAddr) -> bool {
+    loop {
+        let entry = hub.handshakes.enter(number, from, |oldest| doors.close(oldest));
+        if entry == Entry::Entered {
+            return true;
+        }
+        if let Some(unsaid) = doors.said.turned_away.due(Instant::now()) {
+            tracing::warn!(%from, unsaid, "too many at the control port who do not say who they are");
+        }
+        match entry {
+            // Its stream is shut, so its thread does not wait for anybody any more.
+            Entry::After(oldest) => hub.handshakes.wait_until_gone(oldest),
+            Entry::TurnedAway | Entry::Entered => return false,
         }
     }
 }
@@ -140,22 +171,41 @@ fn listen(listener: &TcpListener, doors: &Arc<Doors>, hub: &Arc<Hub>) {
 /// One link, from its first byte to its last.
 struct Visit<'a> {
     number: u64,
+    from: IpAddr,
     doors: &'a Doors,
     hub: &'a Hub,
 }
 
+/// However it ends: its place is somebody else's.
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.hub.handshakes.leave(self.number);
+        self.doors.links().remove(&self.number);
+    }
+}
+
 impl Visit<'_> {
     fn receive(&self, stream: TcpStream) -> LinkError {
-        let entered = self.enter(stream);
-        self.doors.handshakes.fetch_sub(1, Ordering::AcqRel);
-        match entered {
+        match self.enter(stream) {
             Ok((mut link, home)) => self.serve(&mut link, home),
             Err(error) => {
                 if !matches!(error, LinkError::Closed) {
-                    tracing::warn!(%error, "somebody was refused at the control port");
+                    self.say_refused(&error);
                 }
                 error
             }
+        }
+    }
+
+    fn say_refused(&self, error: &LinkError) {
+        let (said, from) = (&self.doors.said, self.from);
+        // Strangers do not use up the line that says why a node is refused.
+        let said = match self.hub.handshakes.is_nodes(from) {
+            true => &said.refused_node,
+            false => &said.refused_stranger,
+        };
+        if let Some(unsaid) = said.due(Instant::now()) {
+            tracing::warn!(%from, %error, unsaid, "somebody was refused at the control port");
         }
     }
 
@@ -165,11 +215,12 @@ impl Visit<'_> {
         let mut link = Link::accept(stream, &self.hub.credentials, deadline)?;
         let roster = &self.hub.roster;
         let checked = match link.receive(deadline)? {
-            Ask::Hello(hello) => roster.check(&hello, None),
+            Ask::Hello(hello) => self.identify(&link, &hello),
             _ => Err(LinkError::Garbage("hello comes first".into())),
         };
         match checked {
             Ok(home) => {
+                self.hub.handshakes.prove(self.number, home, self.from);
                 let mut inbound = self.hub.inbound(home);
                 self.doors.close(inbound.link);
                 (inbound.link, inbound.living) = (self.number, HashSet::new());
@@ -178,11 +229,31 @@ impl Visit<'_> {
                 Ok((link, home))
             }
             Err(why) => {
-                let refused = Refused::new(Code::Misfit, why.to_string());
-                link.send(&Told::Refused(refused), deadline)?;
+                let code = match why {
+                    LinkError::Impostor(_) => Code::Untrusted,
+                    _ => Code::Misfit,
+                };
+                link.send(&Told::Refused(Refused::new(code, why.to_string())), deadline)?;
                 Err(why)
             }
         }
+    }
+
+    /// Which node is there. Nothing that it says is believed before it has proven that, as far as its
+    /// credentials can.
+    fn identify(&self, link: &Link, hello: &Hello) -> Result<usize, LinkError> {
+        let roster = &self.hub.roster;
+        let home = roster.check(hello, None)?;
+        let (address, host) = (roster.address(home), host_of(roster.address(home)));
+        link.vouch_for(host).map_err(|proven| {
+            LinkError::Impostor(format!(
+                "it says that it is node {home} at {address}, and its certificate is not for \
+                 {host} ({proven}): give each node a certificate for the host by which `cluster` \
+                 names it"
+            ))
+        })?;
+        self.hub.fences().check(home, hello.process)?;
+        Ok(home)
     }
 
     fn serve(&self, link: &mut Link, home: usize) -> LinkError {

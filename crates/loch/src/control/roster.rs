@@ -166,9 +166,12 @@ impl Roster {
     fn away(&self, node: usize, known: &Known) -> Refused {
         let code = match &known.why {
             Some(LinkError::Misfit(_)) => Code::Misfit,
-            Some(LinkError::Secret | LinkError::Kind { .. } | LinkError::Certificate(_)) => {
-                Code::Untrusted
-            }
+            Some(
+                LinkError::Secret
+                | LinkError::Kind { .. }
+                | LinkError::Certificate(_)
+                | LinkError::Impostor(_),
+            ) => Code::Untrusted,
             Some(LinkError::Protocol { .. }) => Code::Release,
             _ => Code::Away,
         };

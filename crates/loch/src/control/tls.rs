@@ -1,19 +1,24 @@
 //! A channel between nodes that have certificates: TLS 1.3, in which both sides show theirs.
 //!
-//! Whoever has a certificate of the cluster's authority is a node; a node that is dialed must also
-//! have the name by which the cluster knows it. The version of the protocol is negotiated too, so
-//! that it is bound by the handshake.
+//! A node has a certificate of the cluster's authority, for the host by which the cluster's list
+//! names it. The dialing side asks for that host in the handshake. The accepting side learns only
+//! afterwards which node the other one says it is, and then compares: the authority may be a whole
+//! company's. Nodes of the same host cannot be told apart. The version of the protocol is negotiated
+//! too, so that it is bound by the handshake.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
+};
 
 use super::channel::{Channel, LinkError, PROTOCOL, Timed};
 use crate::Error;
@@ -36,9 +41,9 @@ impl Certificates {
         };
         let chain = certificates(&config.certificate)
             .map_err(|e| wrong("certificate", &config.certificate, &e))?;
-        super::credentials::check_private("tls.key", &config.key)?;
+        let file = super::credentials::check_private("tls.key", &config.key)?;
         let key =
-            PrivateKeyDer::from_pem_file(&config.key).map_err(|e| wrong("key", &config.key, &e))?;
+            PrivateKeyDer::from_pem_reader(file).map_err(|e| wrong("key", &config.key, &e))?;
         let mut roots = RootCertStore::empty();
         for root in certificates(&config.ca).map_err(|e| wrong("ca", &config.ca, &e))? {
             roots.add(root).map_err(|e| wrong("ca", &config.ca, &e))?;
@@ -84,8 +89,7 @@ pub(super) fn dial(
     certificates: &Certificates,
     host: &str,
 ) -> Result<Box<dyn Channel>, LinkError> {
-    let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|e| LinkError::Certificate(format!("{host:?}: {e}")))?;
+    let name = name_of(host).map_err(LinkError::Certificate)?;
     let connection = ClientConnection::new(certificates.client.clone(), name).map_err(refused)?;
     established(rustls::StreamOwned::new(connection, stream))
 }
@@ -97,6 +101,23 @@ pub(super) fn accept(
 ) -> Result<Box<dyn Channel>, LinkError> {
     let connection = ServerConnection::new(certificates.server.clone()).map_err(refused)?;
     established(rustls::StreamOwned::new(connection, stream))
+}
+
+fn name_of(host: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(host.to_owned()).map_err(|error| format!("{host:?}: {error}"))
+}
+
+/// Whether a certificate whose signatures were checked is for a host.
+fn check_name(certificate: &CertificateDer<'_>, host: &str) -> Result<(), String> {
+    let name = name_of(host)?;
+    let parsed = ParsedCertificate::try_from(certificate).map_err(|error| error.to_string())?;
+    verify_server_name(&parsed, &name).map_err(|error| match error {
+        rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+            presented,
+            ..
+        }) => format!("it is for {}", presented.join(", ")),
+        other => other.to_string(),
+    })
 }
 
 fn refused(error: rustls::Error) -> LinkError {
@@ -159,5 +180,12 @@ where
 {
     fn set_deadline(&mut self, deadline: Instant) {
         self.0.sock.set_deadline(deadline);
+    }
+
+    fn vouch_for(&self, host: &str) -> Result<(), String> {
+        match self.0.conn.peer_certificates() {
+            Some([certificate, ..]) => check_name(certificate, host),
+            _ => Err("it has shown none".into()),
+        }
     }
 }

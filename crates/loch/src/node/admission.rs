@@ -5,21 +5,23 @@
 //!    Looking and replacing are one step: the folder is locked meanwhile.
 //! 2. Nobody but the node's user can connect: the socket has its mode before it listens. Whoever
 //!    connects all the same (root) is asked for its user id.
-//! 3. A node removes only the socket that it made.
+//! 3. A node removes only the socket that it made, and replaces only one of its own user.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::lock::lock_within;
 use crate::Error;
+use crate::config::prepare_folder;
 use crate::connection::may_attach;
 use crate::limits::{BACKLOG, SOCKET_LOCK_TIMEOUT};
+use crate::private;
 
 /// A socket that listens.
 pub(super) struct Door {
@@ -37,20 +39,32 @@ pub(super) struct Visitor {
 }
 
 /// Whether a node answers at `socket`; cheap, and no promise.
-pub(super) fn is_live(socket: &Path) -> bool {
-    match UnixStream::connect(socket) {
-        Ok(_) => true,
+///
+/// # Errors
+/// The operating system's, if it gives no socket to ask with.
+pub(super) fn is_live(socket: &SocketAddrUnix) -> Result<bool, Errno> {
+    // A node that is stopped, and whose queue is full, would make a plain connect wait for ever.
+    match rustix::net::connect(stream_socket()?, socket) {
+        Ok(()) => Ok(true),
         // A full queue: somebody is to empty it.
-        Err(error) => error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()),
+        Err(error) => Ok(error == Errno::AGAIN),
     }
+}
+
+/// A socket that waits for nobody.
+fn stream_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
 impl Door {
     /// Makes the socket and listens.
     ///
     /// # Errors
-    /// [`Error::SocketInUse`], [`Error::Os`].
+    /// [`Error::SocketInUse`], [`Error::NotPrivate`], [`Error::Os`].
     pub fn open(path: &Path) -> Result<Self, Error> {
+        prepare_folder(path, "socket")?;
+        let address = SocketAddrUnix::new(path).map_err(Error::os("name", path))?;
         let dir = path.parent().unwrap_or(Path::new("/"));
         let _alone = lock_folder(dir, path)?;
         match std::fs::symlink_metadata(path) {
@@ -60,27 +74,21 @@ impl Door {
                     format!("{} is there and is no socket", path.display()),
                 ));
             }
-            Ok(_) if is_live(path) => {
-                return Err(Error::SocketInUse { socket: path.into() });
-            }
-            Ok(_) => {
+            Ok(there) => {
+                private::check_socket(&there, path)?;
+                if is_live(&address).map_err(Error::os("connect to", path))? {
+                    return Err(Error::SocketInUse { socket: path.into() });
+                }
                 tracing::info!(socket = %path.display(), "replacing the socket of a dead node");
                 std::fs::remove_file(path).map_err(Error::os("remove", path))?;
             }
             Err(_) => (),
         }
-        let address = SocketAddrUnix::new(path).map_err(Error::os("name", path))?;
-        let listener = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )
-        .map_err(Error::os("open", path))?;
-        rustix::net::bind(&listener, &address).map_err(Error::os("bind", path))?;
-        // Invariant 2: nobody can connect before it listens.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+        let listener = stream_socket().map_err(Error::os("open", path))?;
+        // The file is made with the mode of the socket: at no time it has another (invariant 2).
+        rustix::fs::fchmod(&listener, Mode::from_raw_mode(private::FILE_MODE))
             .map_err(Error::os("set the mode of", path))?;
+        rustix::net::bind(&listener, &address).map_err(Error::os("bind", path))?;
         let made = std::fs::symlink_metadata(path).map_err(Error::os("stat", path))?;
         rustix::net::listen(&listener, BACKLOG).map_err(Error::os("listen at", path))?;
         Ok(Self { listener, path: path.into(), made: (made.dev(), made.ino()) })
@@ -116,8 +124,7 @@ impl Drop for Door {
 pub(super) fn identify(stream: &OwnedFd) -> Result<(Visitor, bool), Errno> {
     let peer = sockopt::socket_peercred(stream)?;
     let visitor = Visitor { pid: peer.pid.as_raw_nonzero().get() as u32, uid: peer.uid.as_raw() };
-    let ours = rustix::process::getuid().as_raw();
-    Ok((visitor, may_attach(visitor.uid, ours)))
+    Ok((visitor, may_attach(visitor.uid, private::user())))
 }
 
 /// Locks a folder for the moment, against other nodes that start in it.
@@ -173,7 +180,8 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let second = Door::open(&path).unwrap();
         drop(first);
-        assert!(path.exists() && is_live(second.path()));
+        let address = SocketAddrUnix::new(second.path()).unwrap();
+        assert!(path.exists() && is_live(&address).unwrap());
     }
 
     #[test]

@@ -39,9 +39,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use loch_fabric::ForkMark;
 use loch_fabric::shm::Pages;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, mark};
 #[cfg(feature = "verbs")]
 use crate::control::{Control, network::Network};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
@@ -64,7 +65,8 @@ use sessions::Sessions;
 use workers::ground::Mapped;
 use workers::{Failure, Orders, Workers};
 
-/// A running node. Dropping it stops it in an orderly way, as [`Node::stop`].
+/// A running node. Dropping it stops it in an orderly way, as [`Node::stop`]. In a process that was
+/// forked from the node's, dropping it does nothing.
 ///
 /// ```
 /// use loch::{ByteSize, Cluster, Node, NodeConfig};
@@ -94,6 +96,8 @@ pub struct Node {
     stop: Arc<StopSwitch>,
     server: Option<JoinHandle<Owned>>,
     behind: Option<Behind>,
+    /// A child process has inherited this, but none of the threads, and must not stop them.
+    mark: ForkMark,
 }
 
 /// Tells of a node's end. Outlives it.
@@ -119,8 +123,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::NoSuchEngine`]; [`Error::SocketInUse`], [`Error::RegionInUse`];
-    /// [`Error::NoSpace`]; [`Error::RegionMismatch`], [`Error::RegionDamaged`] (the file is left as
-    /// it is).
+    /// [`Error::NoSpace`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
+    /// [`Error::RegionDamaged`] (what is there is left as it is).
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let plan = NodePlan::new(&config)?;
         #[cfg(feature = "verbs")]
@@ -172,6 +176,7 @@ impl Node {
             "the node starts"
         );
         let warm = region.warm;
+        let mark = mark()?;
         let stop =
             Arc::new(StopSwitch::new().map_err(Error::os("make an event for", &plan.socket))?);
         let counter = Counter {
@@ -200,6 +205,7 @@ impl Node {
             stop,
             server: Some(server),
             behind: Some(behind),
+            mark,
         })
     }
 
@@ -230,6 +236,10 @@ impl Node {
     pub fn stop(self) {}
 
     fn shut_down(&mut self) {
+        if self.mark.is_inherited() {
+            std::mem::forget((self.server.take(), self.behind.take()));
+            return;
+        }
         self.stop.stop();
         let owned = self.server.take().map(JoinHandle::join);
         drop(self.behind.take());

@@ -19,6 +19,7 @@ use crate::Error;
 use crate::connection::Connection;
 use crate::limits::{CLOSE_TIMEOUT, NEIGHBOUR_PAUSE, NEIGHBOUR_PAUSE_MAX};
 use crate::memory::{Member, Memory};
+use crate::node::sessions::incarnation_in;
 
 /// All memory, once it is known.
 #[derive(Default)]
@@ -62,6 +63,13 @@ impl Surroundings {
         // A worker looks rarely, so a lock that nobody holds for long is no matter.
         let state = self.state.lock().expect("nothing panics while it is held");
         (state.0 > number).then(|| state.1.clone().map(|memory| (state.0, memory))).flatten()
+    }
+
+    /// The incarnation of the session that holds a slot of a node whose memory is mapped.
+    pub fn incarnation(&self, node: u16, slot: u32) -> Option<u64> {
+        let state = self.state.lock().expect("nothing panics while it is held");
+        let node = state.1.as_ref()?.nodes.get(usize::from(node))?.as_ref()?;
+        incarnation_in(node, slot)
     }
 
     /// Makes all memory known, if it is other memory than before.

@@ -147,6 +147,7 @@ impl Reach for Networked {
         for member in memory.nodes.iter().flatten() {
             let ask = Connect {
                 session: Some((session.slot, session.incarnation)),
+                secret: None,
                 endpoint: 0,
                 node: member.header.node,
                 identity: member.header.identity,

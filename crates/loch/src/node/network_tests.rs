@@ -1,5 +1,6 @@
 //! Nodes on a network, without a device: clients at their sockets, and what is asked for them.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,7 +68,11 @@ struct Hosts {
 impl Hosts {
     fn new() -> Self {
         let addresses = vec![free_address(), free_address()];
-        Self { dir: tempfile::tempdir().unwrap(), addresses, books: Default::default() }
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "the secret of both hosts").unwrap();
+        std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+        Self { dir, addresses, books: Default::default() }
     }
 
     fn socket(&self, node: usize) -> PathBuf {
@@ -83,6 +88,7 @@ impl Hosts {
             fabric: FabricKind::Verbs,
             listen: Some(self.addresses[node].clone()),
             cluster: self.addresses.iter().map(PathBuf::from).collect(),
+            secret: Some(self.dir.path().join("secret")),
             sessions: 4,
             ..NodeConfig::default()
         };
@@ -113,6 +119,7 @@ impl Hosts {
         let facts = connection.member(node, WAIT)?;
         let ask = Connect {
             session,
+            secret: None,
             endpoint: 5,
             node,
             identity: facts.identity,

@@ -6,14 +6,13 @@
 //! 2. One live node owns a region file: it holds a lock on it. The lock is on a descriptor that no
 //!    client is given, for it would last as long as any copy of the descriptor.
 //! 3. What is there and does not fit is an error. Nothing is ever wiped.
+//! 4. Nobody but the node's user can have made the file, or can open it: see [`crate::private`].
 //!
 //! # Faults
 //! A node that dies while it makes its region leaves a file `….new`, which the next start removes. A
 //! node that dies later leaves the region as it is.
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,9 +23,11 @@ use rustix::fs::RenameFlags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::lock::lock_within;
+use crate::config::prepare_folder;
 use crate::limits::REGION_LOCK_TIMEOUT;
 use crate::memory::read_layout;
 use crate::plan::Plan;
+use crate::private::{self, reopen};
 use crate::served::layout::Layout;
 use crate::{ByteSize, Error};
 
@@ -43,19 +44,21 @@ pub(super) struct Owned {
     _lock: File,
 }
 
+/// What the configuration calls the file.
+const FIELD: &str = "region";
 /// Tries at a file that others make and remove at the same time.
 const TRIES: usize = 16;
 
 /// Takes over the region at `path`, or makes it.
 ///
 /// # Errors
-/// [`Error::RegionInUse`], [`Error::RegionMismatch`], [`Error::RegionDamaged`], [`Error::NoSpace`].
+/// [`Error::RegionInUse`], [`Error::RegionMismatch`], [`Error::RegionDamaged`], [`Error::NoSpace`],
+/// [`Error::NotPrivate`].
 pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<Owned, Error> {
     for _ in 0..TRIES {
-        let owned = match File::options().read(true).write(true).open(path) {
-            Ok(file) => take_over(path, file, plan)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => create(path, plan)?,
-            Err(error) => return Err(Error::os("open", path)(error)),
+        let owned = match private::open(path, FIELD)? {
+            Some(file) => take_over(path, file, plan)?,
+            None => create(path, plan)?,
         };
         if let Some(owned) = owned {
             return Ok(owned);
@@ -130,12 +133,8 @@ fn create(path: &Path, plan: &Plan) -> Result<Option<Owned>, Error> {
         }
         made => made.map_err(of_region(path))?,
     };
-    let opened = File::options().read(true).write(true).open(&new);
-    let file = match opened {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::os("open", &new)(error)),
-    };
+    // Not by its name, which may be another file's by now.
+    let file = reopen(region.fd(), &new, true)?;
     // Before the lock is ours somebody may take the file for a dead node's and remove it.
     if !lock(&file, &new)? {
         return Ok(None);
@@ -194,7 +193,7 @@ fn unfinished(path: &Path) -> PathBuf {
 
 /// Removes what a node left that died while it made its region.
 fn remove_stale(new: &Path) -> Result<(), Error> {
-    let Ok(file) = File::open(new) else {
+    let Some(file) = private::open(new, FIELD)? else {
         return Ok(());
     };
     if lock(&file, new)? {
@@ -210,23 +209,17 @@ fn lock(file: &File, path: &Path) -> Result<bool, Error> {
         return Err(in_use(path));
     }
     let ours = file.metadata().map_err(Error::os("stat", path))?;
-    let there = std::fs::metadata(path);
+    let there = std::fs::symlink_metadata(path);
     Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
-}
-
-/// A descriptor of the same file that shares nothing else with `file`.
-fn reopen(file: &File, path: &Path, write: bool) -> Result<File, Error> {
-    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let opened = File::options().read(true).write(write).open(itself);
-    opened.map_err(Error::os("reopen", path))
 }
 
 /// Whether there is a region, or room for it: asked before tens of gigabytes are filled in vain.
 ///
 /// # Errors
-/// [`Error::NoSpace`].
+/// [`Error::NoSpace`], [`Error::NotPrivate`].
 pub(super) fn check_space(path: &Path, bytes: u64) -> Result<(), Error> {
-    if path.exists() {
+    prepare_folder(path, FIELD)?;
+    if private::open(path, FIELD)?.is_some() {
         return Ok(());
     }
     remove_stale(&unfinished(path))?;

@@ -1,23 +1,29 @@
-//! What a client of a served table can do on a real card, whatever it claims that it may.
+//! What a client of a served table can do on a real card, whatever it claims that it may; and what a
+//! stranger can do who was let in by nobody.
 //!
 //! Runs where `LOCH_VERBS_TEST` is set; anywhere else it does nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::requests::{Seal, Secret, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
-use loch_fabric::verbs::{Access, Answer, Granted, VerbsEndpoint};
-use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
+use loch_fabric::shm::Region;
+use loch_fabric::verbs::{Access, Answer, Datagrams, Granted, VerbsEndpoint};
+use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr};
 use serde::Deserialize;
 
 use super::courier::Caller;
 use super::network::{Card, Machine};
-use super::sessions::Opened;
-use crate::TableConfig;
+use super::sessions::{Opened, incarnation_in};
+use crate::config::RequestWay;
 use crate::control::gate::{Admission, Gate, grants};
 use crate::control::tests::rig::member_with;
 use crate::memory::Member;
 use crate::remote::open_device;
 use crate::wire::DeviceChoice;
+use crate::{Cluster, FabricKind, Node, NodeConfig, TableConfig};
 
 const SLOT: u32 = 2;
 const BYTES: [u8; 100] = [0xEE; 100];
@@ -109,5 +115,110 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
         other.write(others).unwrap_err();
         assert_eq!(bytes_at(&own, others), before, "{engine}: another client's request slots");
         assert_eq!(other.endpoint.broken(), [RegionId(0)], "{engine}");
+    }
+}
+
+/// A stranger's datagrams, to a worker of which he knows everything: where it receives, the key of its
+/// queue pair, its incarnation, and who its client is. He lacks the secret of the client's session.
+struct Stranger {
+    datagrams: Datagrams,
+    own: Member,
+    table: usize,
+}
+
+impl Stranger {
+    fn new(config: &NodeConfig, table: usize) -> Self {
+        let region = Region::open(config.region.as_ref().unwrap(), false).unwrap();
+        let own = Member::read("n".into(), config.socket.clone(), Arc::new(region)).unwrap();
+        let datagrams = Datagrams::new(&open_device(&DeviceChoice::default()).unwrap()).unwrap();
+        Self { datagrams, own, table }
+    }
+
+    fn words<const N: usize>(&self, at: RemoteAddr) -> [u64; N] {
+        let word = |n: usize| self.own.region().word(at.offset() + n as u64 * 8);
+        std::array::from_fn(|n| word(n).load(Ordering::SeqCst))
+    }
+
+    /// Sends what he can think of in the name of the client in a slot.
+    fn speaks_for(&self, slot: u32, key: &[u8]) {
+        let parts = self.own.parts(self.table).unwrap();
+        let requests = parts.requests().unwrap();
+        let id = WorkerId { node: 0, worker: 0 };
+        let address = self.words(requests.worker_address_addr(id));
+        let to = Messages::peer(&self.datagrams, &MessageAddress::from_words(address)).unwrap();
+        let [incarnation] = self.words(requests.incarnation_addr(id));
+        // A slot of which nobody is known is as good as any.
+        let session = incarnation_in(&self.own, slot).unwrap_or(1);
+        let client = requests.area().client(0, slot);
+        let put = Operation::Put { value: b"forged", options: PutOptions::default() };
+        let secrets = [None, Some(Secret::new([1, 2]))].map(Seal::of_request);
+        for (seal, session) in secrets.iter().flat_map(|seal| [(*seal, session), (*seal, 9)]) {
+            for (key, operation, worker) in [
+                (&[][..], None, 0),
+                (key, Some(put), 0),
+                (key, Some(put), incarnation as u32),
+                (key, Some(Operation::Get), incarnation as u32),
+                (key, Some(Operation::Delete), incarnation as u32),
+            ] {
+                // Beyond what the client has used, so that it is no request of its own again.
+                for number in 1000..1004 {
+                    let mut ticket = Ticket::new(client, session, key, operation.as_ref());
+                    (ticket.worker, ticket.number) = (worker, number);
+                    let mut message = Buf::new();
+                    ticket.write(key, operation.as_ref(), seal, &mut message);
+                    self.datagrams.send(to, &message).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stranger_gets_nothing_done_and_no_answer() {
+    if std::env::var_os("LOCH_VERBS_TEST").is_none() {
+        println!("skipped: LOCH_VERBS_TEST is not set");
+        return;
+    }
+    let of_engine = |name: &str, engine: &str| TableConfig {
+        name: name.into(),
+        engine: engine.into(),
+        memory: Some(crate::ByteSize::new(8 << 20)),
+        sessions: Some(4),
+        ..TableConfig::default()
+    };
+    let by_send = Some(RequestWay::Send);
+    let tables = vec![
+        TableConfig { requests: by_send, ..of_engine("sent", "herd") },
+        of_engine("written", "herd"),
+        of_engine("pilaf", "pilaf"),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let config = NodeConfig {
+        socket: dir.path().join("socket"),
+        region: Some("/dev/shm/loch-strangers.region".into()),
+        memory: crate::ByteSize::new(64 << 20),
+        fabric: FabricKind::Verbs,
+        ephemeral: true,
+        sessions: 4,
+        tables,
+        ..NodeConfig::default()
+    };
+    let _node = Node::start(config.clone()).unwrap();
+    let cluster = Cluster::connect(&config.socket).unwrap();
+    for (number, name) in ["sent", "written", "pilaf"].into_iter().enumerate() {
+        let stranger = Stranger::new(&config, number);
+        let table = cluster.table(name).unwrap();
+        table.put(b"key", b"own").unwrap();
+        (1..=4).for_each(|slot| stranger.speaks_for(slot, b"key"));
+        // What comes over one wire is taken in turn: the stranger's datagrams before these.
+        for round in 0..50u32 {
+            table.put(b"other", &round.to_le_bytes()).unwrap();
+            assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"own"[..]), "{name}");
+            assert_eq!(table.get(b"other").unwrap().as_deref(), Some(&round.to_le_bytes()[..]));
+        }
+        table.put(b"key", b"own again").unwrap();
+        assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"own again"[..]), "{name}");
+        let answered = stranger.datagrams.try_receive(Buf::new());
+        assert!(answered.is_err(), "{name}: a stranger is answered");
     }
 }

@@ -414,7 +414,7 @@ impl Watches {
             });
         match watched {
             // The number may have been given to another process before we opened it.
-            Ok(_) if Process::of_pid(process.pid) != Some(process) => false,
+            Ok(_) if process.is_gone() => false,
             Ok(pidfd) => {
                 self.pidfds.insert(process, (token, pidfd));
                 true

@@ -15,12 +15,14 @@
 //!    posted, anywhere, can be executed any more. Meanwhile the session is *dying*.
 
 use std::collections::HashSet;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use loch_engines::region::{INCARNATION_OFFSET, SESSION_BYTES, SESSIONS_OFFSET};
 use loch_fabric::shm::Region;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::Member;
@@ -85,11 +87,26 @@ impl Held {
 }
 
 impl Process {
-    /// The process of that number, if it lives.
+    /// The process of that number, if it can be seen.
     pub fn of_pid(pid: u32) -> Option<Self> {
-        let stat = Path::new("/proc").join(pid.to_string()).join("stat");
-        let started = start_time(&std::fs::read_to_string(stat).ok()?)?;
-        Some(Self { pid, started })
+        Some(Self { pid, started: start_time(&stat_of(pid).ok()?)? })
+    }
+
+    /// Whether it lives no more. Only the kernel's word that there is no such process counts, not that
+    /// it could not be asked.
+    pub fn is_gone(self) -> bool {
+        self.is_gone_by(stat_of(self.pid))
+    }
+
+    fn is_gone_by(self, stat: io::Result<String>) -> bool {
+        match stat {
+            Ok(stat) => start_time(&stat).is_some_and(|started| started != self.started),
+            // The second: it ended between two system calls.
+            Err(error) => {
+                error.kind() == ErrorKind::NotFound
+                    || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+            }
+        }
     }
 
     /// This process.
@@ -98,6 +115,10 @@ impl Process {
         // Without /proc nobody can be told from a later process: then no session outlives its node.
         Self::of_pid(pid).unwrap_or(Self { pid, started: 0 })
     }
+}
+
+fn stat_of(pid: u32) -> io::Result<String> {
+    std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))
 }
 
 /// Field 22 of `/proc/<pid>/stat`. The name, field 2, is in parentheses and may hold anything. The
@@ -130,7 +151,7 @@ impl Sessions {
             // Whoever has the region's lock is the node: scrubber and workers of the last one are
             // gone.
             let held = Held { incarnation, process, dying: None };
-            if sessions.is_clients(slot) && Process::of_pid(process.pid) == Some(process) {
+            if sessions.is_clients(slot) && !process.is_gone() {
                 sessions.slots()[slot as usize] = Some(held);
                 continue;
             }
@@ -365,6 +386,13 @@ impl Sessions {
     }
 }
 
+/// The incarnation that a slot of a node shows, if there is one and the node's region is mapped.
+pub(crate) fn incarnation_in(node: &Member, slot: u32) -> Option<u64> {
+    let region = node.mapped().filter(|_| slot < node.header.sessions)?;
+    let incarnation = slot_word(region, slot, INCARNATION).load(Ordering::SeqCst);
+    (incarnation != 0).then_some(incarnation)
+}
+
 /// Frees the slot of a session whose node cannot be told: the client's own hand, for when its
 /// node's process is down.
 pub(crate) fn free_own_slot(region: &Region, session: Opened) {
@@ -508,5 +536,26 @@ mod tests {
         }
         assert_eq!(start_time("77 (sh) S 1"), None);
         assert!(Process::own().started > 0);
+    }
+
+    #[test]
+    fn a_process_is_gone_if_the_kernel_says_so_and_not_if_it_cannot_be_asked() {
+        let own = Process::own();
+        assert!(!own.is_gone() && GONE.is_gone());
+        assert!(
+            Process { started: own.started + 1, ..own }.is_gone(),
+            "a later one has its number"
+        );
+        for (errno, gone) in [
+            (Errno::NOENT, true),
+            (Errno::SRCH, true),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::NOMEM, false),
+            (Errno::ACCESS, false),
+        ] {
+            assert_eq!(own.is_gone_by(Err(errno.into())), gone, "{errno}");
+        }
+        assert!(!own.is_gone_by(Ok("no line of that kind".into())));
     }
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use loch_engines::epoch::Session;
 use loch_engines::nessie::Client;
-use loch_fabric::RegionId;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{ForkMark, RegionId};
 
 use super::Node;
 use crate::connection::Connection;
@@ -121,4 +121,15 @@ fn what_died_with_its_node_is_put_in_order_by_the_next() {
         let usage = table.usage().unwrap()[0];
         (usage.leased_slabs, usage.abandoned_slabs) == (0, 1)
     });
+}
+
+#[test]
+fn a_child_that_drops_its_parents_node_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = Node::start(config(&dir)).unwrap();
+    let socket = node.socket().to_owned();
+    node.mark = ForkMark::of_a_parent().unwrap();
+    drop(node);
+    let table = Cluster::connect(socket).unwrap().table("default").unwrap();
+    table.put(b"still", b"serving").unwrap();
 }

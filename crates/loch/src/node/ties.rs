@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Instant;
 
-use loch_engines::requests::WorkerId;
+use loch_engines::requests::{Sessions, WorkerId};
 use loch_fabric::RegionId;
 use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, VerbsError};
 
 use super::courier::Caller;
+use super::neighbours::Surroundings;
 use super::network::Lent;
 use super::sessions::Opened;
 use super::workers::ground::Ground;
@@ -168,6 +169,7 @@ impl Connected {
         let offer = offer.map_err(|error| of_verbs(error, header.region_bytes))?;
         let ask = Connect {
             session: None,
+            secret: None,
             endpoint: 0,
             node: header.node,
             identity: header.identity,
@@ -258,6 +260,11 @@ impl Ground for Connected {
         let datagrams = Datagrams::new(&self.device);
         let datagrams = datagrams.map_err(|error| of_verbs(error, self.own.header.region_bytes))?;
         Ok(Patient::new(self.new_endpoint()?, self.home_tie(table.number), datagrams))
+    }
+
+    fn sessions(&self, _: &Arc<Surroundings>, table: usize) -> Sessions {
+        let hub = self.hub.clone();
+        Box::new(move |node, slot| hub.holder(table, node, slot))
     }
 
     /// Replies go where requests came from.

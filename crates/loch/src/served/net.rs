@@ -53,7 +53,7 @@ impl Net for Verbs {
     const RESEND_US: u64 = RESEND_NETWORK_US;
 
     fn wait(endpoint: &VerbsEndpoint, ways: &Ways) {
-        ways.mend(endpoint);
+        ways.wait(endpoint);
         std::thread::yield_now();
     }
 }

@@ -45,9 +45,10 @@ impl Whereabouts {
         let (memory, lease) = match self {
             Self::Attached(attachment) => attachment.reader(),
             // Embedded nodes are all equally near.
-            Self::Embedded(embedded) => {
-                (embedded.memory().clone(), Lease::observer(0, embedded.memory().clone()))
-            }
+            Self::Embedded(embedded) => (
+                embedded.memory().clone(),
+                Lease::observer(0, embedded.memory().clone(), embedded.mark()),
+            ),
         };
         #[cfg(feature = "verbs")]
         if let Self::Attached(attachment) = self

@@ -18,7 +18,7 @@ use std::task::Poll;
 
 use loch_engines::epoch::Session;
 use loch_engines::region::session_addr;
-use loch_engines::requests::{RequestMap, Timing, WorkerId};
+use loch_engines::requests::{self, Holder, RequestMap, Secret, Timing, WorkerId};
 use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
 use loch_fabric::{Fabric, RegionId};
 use rand::{RngExt, SeedableRng};
@@ -38,6 +38,23 @@ pub struct Seat {
     pub endpoint: SimEndpoint,
     /// Its session at its node.
     pub session: Session,
+    world: World,
+}
+
+impl Seat {
+    /// What every node knows of the sessions.
+    pub fn sessions(&self) -> requests::Sessions {
+        let world = self.world.clone();
+        Box::new(move |node, slot| {
+            let incarnation = world.load(session_addr(RegionId(node as u8), slot));
+            (incarnation != 0).then(|| Holder::new(incarnation, Some(secret_of(incarnation))))
+        })
+    }
+}
+
+/// The secret of a session, as if its client had drawn it.
+fn secret_of(incarnation: u64) -> Secret {
+    Secret::new([incarnation, !incarnation])
 }
 
 /// An engine under test.
@@ -111,8 +128,9 @@ impl Sessions {
         let slot = (0..SESSIONS).find(is_free).expect("a node has more slots than processes");
         self.world.store(session_addr(home, slot), incarnation);
         self.world.store(session_addr(home, slot).add(8), 0);
-        let session = Session::new(home, slot, incarnation);
-        Seat { endpoint: self.world.endpoint(process), session }
+        let secret = Some(secret_of(incarnation));
+        let session = Session::new(home, slot, incarnation).with_secret(secret);
+        Seat { endpoint: self.world.endpoint(process), session, world: self.world.clone() }
     }
 
     fn close(&self, home: RegionId, slot: u32) {

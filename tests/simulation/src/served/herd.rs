@@ -29,7 +29,7 @@ use loch_engines::herd::{Client, Settings, Worker, service};
 use loch_engines::operation::{Conditional, Expect, PutOptions};
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 use loch_engines::requests::{
-    Area, BySend, ByUnreliableWrite, RequestMap, RequestPath, Timing, WorkerId,
+    Area, BySend, ByUnreliableWrite, Holder, RequestMap, RequestPath, Secret, Timing, WorkerId,
 };
 use loch_fabric::lanes;
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
@@ -93,7 +93,11 @@ struct Run {
     notes: Rc<Notes>,
     random: ChaCha8Rng,
     incarnations: u64,
+    slots: Slots,
 }
+
+/// Who holds each session slot of each node.
+type Slots = Rc<RefCell<HashMap<(u16, u32), Holder>>>;
 
 fn faults(random: &mut ChaCha8Rng, setting: &Setting) -> Faults {
     let mut rate =
@@ -137,6 +141,7 @@ impl Run {
             notes: Rc::default(),
             random,
             incarnations: 0,
+            slots: Rc::default(),
         };
         for node in 0..NODES {
             (0..WORKERS).for_each(|worker| run.start_worker(WorkerId { node, worker }));
@@ -154,7 +159,7 @@ impl Run {
             self.map.clone(),
             id,
             (self.setting, depth),
-            strike.clone(),
+            (strike.clone(), self.slots.clone()),
             self.notes.clone(),
         );
         self.world.start(process, program);
@@ -167,7 +172,11 @@ impl Run {
         let home = RegionId((number % u32::from(NODES)) as u8);
         let process = self.world.add_process(home);
         self.incarnations += 1;
-        let session = Session::new(home, number / u32::from(NODES), self.incarnations);
+        let (node, slot) = (u16::from(home.0), number / u32::from(NODES));
+        let secret = Some(Secret::new([self.incarnations, !self.incarnations]));
+        let session = Session::new(home, slot, self.incarnations).with_secret(secret);
+        let holder = Holder::new(self.incarnations, secret);
+        self.slots.borrow_mut().insert((node, slot), holder);
         // Every other client has to find out where workers receive.
         let replies = match self.incarnations % 2 {
             0 => BySend::new(&self.workers, WORKERS),
@@ -251,7 +260,7 @@ async fn serve(
     map: Arc<RequestMap>,
     id: WorkerId,
     (setting, depth): (Setting, usize),
-    strike: Rc<Cell<bool>>,
+    (strike, holders): (Rc<Cell<bool>>, Slots),
     notes: Rc<Notes>,
 ) {
     let (bytes, slots) = if setting.tiny { (5_000, 8) } else { (256 << 10, 1 << 10) };
@@ -259,8 +268,10 @@ async fn serve(
     loop {
         let partition = Partition::new(vec![0; plan.words()], &plan);
         let settings = Settings { seed: SEED, depth };
-        let mut worker =
-            Worker::open(world.endpoint(process), &map, id, partition, settings).unwrap();
+        let holders = holders.clone();
+        let sessions = Box::new(move |node, slot| holders.borrow().get(&(node, slot)).copied());
+        let endpoint = world.endpoint(process);
+        let mut worker = Worker::open(endpoint, &map, id, partition, settings, sessions).unwrap();
         while !strike.take() {
             worker.turn().await.unwrap();
             worker.fabric().pause(1).await;

@@ -53,8 +53,9 @@ async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
     for owner in dead {
         release_dead(&seat.endpoint, &map.table, dti, owner as u32).await.unwrap();
     }
+    let sessions = seat.sessions();
     let client = nessie_client(&map, seat);
-    let worker = Worker::open(client, map, id).unwrap();
+    let worker = Worker::open(client, map, id, sessions).unwrap();
     let mut turns = worker.serve(LANES);
     loop {
         turns.turn().expect("its own memory is there");
@@ -140,7 +141,7 @@ impl Engine for Hybrid {
 
     fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
         let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
-        let Seat { endpoint, session } = seat;
+        let Seat { endpoint, session, .. } = seat;
         nessie_hybrid::Client::new(endpoint, self.0.clone(), session, cache, setting.timing)
     }
 

@@ -1,11 +1,12 @@
-//! Pilaf, with a log whose disk loses what was not synced.
+//! Pilaf, with a log whose disk loses what was not synced, fails, and refuses to write what was
+//! appended when nobody is there to be told.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
-use loch_engines::pilaf::{Access, Client, Logging, Server, Shape};
+use loch_engines::log::{DiskFaults, LogError, MemoryStorage, Policy};
+use loch_engines::pilaf::{Access, Client, Logging, Server, ServerError, Shape};
 use loch_engines::requests::{Area, BySend, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{ProcessId, SimEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
@@ -26,6 +27,38 @@ pub struct Pilaf {
     disks: Vec<MemoryStorage>,
     policy: Policy,
     draw: u64,
+}
+
+/// Syncs that succeed in a server's life, at most, where the disk fails.
+const SYNCS_MAX: u64 = 100;
+
+impl Pilaf {
+    /// What happens to a node's disk, and to the host, between two lives of its server.
+    fn strike(&self, disk: &MemoryStorage, random: impl Fn() -> u64) {
+        disk.kill();
+        let loses_power = self.draw >> 20 & 1 == 1;
+        if !self.disks_fail() {
+            if loses_power {
+                disk.lose_power(random);
+            }
+            return;
+        }
+        match random() % 3 {
+            0 if loses_power => disk.lose_power(&random),
+            1 => disk.refuse_writes(),
+            _ => (),
+        }
+        let (sync_looks, syncs) = (random() as u32 % 4, random() % SYNCS_MAX);
+        disk.set_faults(DiskFaults {
+            sync_looks,
+            syncs_left: Some(syncs),
+            ..DiskFaults::default()
+        });
+    }
+
+    fn disks_fail(&self) -> bool {
+        self.draw >> 22 & 1 == 1
+    }
 }
 
 impl Engine for Pilaf {
@@ -96,16 +129,22 @@ impl Engine for Pilaf {
         }
         let node = usize::from(id.node);
         let disk = &self.disks[node];
-        disk.kill();
-        if self.draw >> 20 & 1 == 1 {
-            disk.lose_power(|| seat.endpoint.random());
-        }
+        self.strike(disk, || seat.endpoint.random());
         let logging =
             Logging { storage: disk.clone(), table: 1, policy: self.policy, compact_bytes: 3_000 };
         let (map, shape) = (self.map.clone(), self.shapes[node]);
-        let mut server = Server::open(seat.endpoint, &map, id.node, shape, Some(logging)).unwrap();
+        let (sessions, logging) = (seat.sessions(), Some(logging));
+        let opened = Server::open(seat.endpoint, &map, id.node, shape, logging, sessions);
+        let mut server = match opened {
+            Err(ServerError::Log(LogError::Storage(_))) if self.disks_fail() => return,
+            opened => opened.unwrap(),
+        };
         for turn in 0u32.. {
-            server.turn().expect("its memory and its disk are there");
+            match server.turn() {
+                // It stops, and is started anew.
+                Err(ServerError::Log(LogError::Storage(_))) if self.disks_fail() => return,
+                turned => drop(turned.expect("its memory and its disk are there")),
+            }
             if turn.is_multiple_of(32) {
                 let report = server.store().check(server.fabric()).unwrap();
                 assert_eq!(report.broken, Vec::<String>::new());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rdma_mummy_sys as ffi;
 
 use super::{Context, found};
+use crate::ForkMark;
 use crate::verbs::DeviceError;
 
 /// The devices that there were at one moment.
@@ -49,10 +50,11 @@ impl DeviceList {
     }
 
     pub fn open(&self, index: usize) -> io::Result<Arc<Context>> {
+        let mark = ForkMark::new()?;
         // SAFETY: the device is one of the list, which is not freed yet; an opened context does not
         // need the list any more.
         let raw = found(unsafe { ffi::ibv_open_device(self.device(index)) })?;
-        Ok(Arc::new(Context { raw }))
+        Ok(Arc::new(Context { raw, mark }))
     }
 }
 

@@ -9,6 +9,8 @@
 //!    `Drop` only.
 //! 2. An object holds those it was made of, so they are freed after it: QP before CQ and PD, MR
 //!    before PD and before the memory it covers, all before the context.
+//! 3. A process that was forked frees nothing: it has the parent's file descriptor, by which it would
+//!    take the parent's objects from the card.
 
 pub(super) mod library;
 mod list;
@@ -22,6 +24,8 @@ use std::sync::Arc;
 
 use rdma_mummy_sys as ffi;
 
+use crate::ForkMark;
+
 pub(super) use list::DeviceList;
 pub(super) use qp::{Allowed, Caps, Kind, Path, Qp, Route};
 pub(super) use work::{
@@ -31,6 +35,8 @@ pub(super) use work::{
 /// An opened device.
 pub(super) struct Context {
     raw: NonNull<ffi::ibv_context>,
+    /// Invariant 3.
+    mark: ForkMark,
 }
 
 // SAFETY: a context belongs to the process, and rdma-core's functions take it from any thread.
@@ -39,6 +45,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Whether this process was forked from the one that opened the device.
+    fn is_inherited(&self) -> bool {
+        self.mark.is_inherited()
+    }
+
     pub fn query_device(&self) -> io::Result<ffi::ibv_device_attr> {
         // SAFETY: the struct is plain integers, for which zero is a value.
         let mut attr: ffi::ibv_device_attr = unsafe { std::mem::zeroed() };
@@ -71,6 +82,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         // SAFETY: opened by `DeviceList::open` and not closed before (invariant 1); what was made
         // of it holds it, so that is gone (invariant 2).
         unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
@@ -80,7 +94,7 @@ impl Drop for Context {
 /// A protection domain: queue pairs of one use keys of the same one only.
 pub(super) struct Pd {
     raw: NonNull<ffi::ibv_pd>,
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 // SAFETY: a domain belongs to the process, and rdma-core's functions take it from any thread.
@@ -92,12 +106,15 @@ impl Pd {
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: the context is open (`Context`, invariant 1).
         let raw = found(unsafe { ffi::ibv_alloc_pd(context.raw.as_ptr()) })?;
-        Ok(Arc::new(Self { raw, _context: context.clone() }))
+        Ok(Arc::new(Self { raw, context: context.clone() }))
     }
 }
 
 impl Drop for Pd {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         // SAFETY: allocated in `new` and freed here only; all that was made of it held it and is
         // gone (invariant 2).
         let code = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
@@ -138,7 +155,7 @@ impl Registration {
 /// returns after the card has forgotten its pages.
 pub(super) struct Mr<M> {
     raw: NonNull<ffi::ibv_mr>,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
     /// Dropped after the registration, as `Drop::drop` runs before fields are.
     memory: M,
 }
@@ -167,7 +184,7 @@ impl<M> Mr<M> {
         // SAFETY: the domain is allocated (`Pd`, invariant 1); by this function's contract the
         // bytes are mapped for longer than the registration, and only reached as cards' memory is.
         let raw = found(unsafe { ffi::ibv_reg_mr(pd.raw.as_ptr(), start, len, flags) })?;
-        Ok(Self { raw, _pd: pd.clone(), memory })
+        Ok(Self { raw, pd: pd.clone(), memory })
     }
 
     /// The key that this process's queue pairs name the memory with.
@@ -190,6 +207,9 @@ impl<M> Mr<M> {
 
 impl<M> Drop for Mr<M> {
     fn drop(&mut self) {
+        if self.pd.context.is_inherited() {
+            return;
+        }
         // SAFETY: registered in `new` and deregistered here only.
         let code = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         // A card that goes on writing memory that is about to be unmapped cannot be left alone.
@@ -200,7 +220,7 @@ impl<M> Drop for Mr<M> {
 /// A completion queue.
 pub(super) struct Cq {
     raw: NonNull<ffi::ibv_cq>,
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 // SAFETY: a queue belongs to the process, and rdma-core's functions take it from any thread.
@@ -217,7 +237,7 @@ impl Cq {
         let raw = found(unsafe {
             ffi::ibv_create_cq(context.raw.as_ptr(), entries as i32, none, ptr::null_mut(), 0)
         })?;
-        Ok(Arc::new(Self { raw, _context: context.clone() }))
+        Ok(Arc::new(Self { raw, context: context.clone() }))
     }
 
     /// Takes completions; how many, up to the room in `into`.
@@ -233,6 +253,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         // SAFETY: made in `new` and destroyed here only; the queue pairs that use it hold it, so
         // they are gone (invariant 2).
         let code = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
@@ -243,7 +266,7 @@ impl Drop for Cq {
 /// An address that datagrams are sent to.
 pub(super) struct Ah {
     raw: NonNull<ffi::ibv_ah>,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: a handle belongs to the process, and is only read after it was made.
@@ -256,12 +279,15 @@ impl Ah {
         let mut attr = route.attr();
         // SAFETY: the domain is allocated (`Pd`, invariant 1), and `attr` lives through the call.
         let raw = found(unsafe { ffi::ibv_create_ah(pd.raw.as_ptr(), &mut attr) })?;
-        Ok(Self { raw, _pd: pd.clone() })
+        Ok(Self { raw, pd: pd.clone() })
     }
 }
 
 impl Drop for Ah {
     fn drop(&mut self) {
+        if self.pd.context.is_inherited() {
+            return;
+        }
         // SAFETY: made in `new` and destroyed here only. A SEND copies the address when posted.
         let code = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         tell(code, "destroy an address handle");

@@ -88,7 +88,7 @@ pub(in crate::verbs) struct Qp {
     kind: Kind,
     _send_cq: Arc<Cq>,
     _receive_cq: Arc<Cq>,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: a queue pair belongs to the process, and rdma-core's functions take it from any thread.
@@ -133,7 +133,7 @@ impl Qp {
             receive: init.cap.max_recv_wr,
             inline_bytes: init.cap.max_inline_data,
         };
-        Ok((Self { raw, kind, _send_cq, _receive_cq, _pd: pd.clone() }, got))
+        Ok((Self { raw, kind, _send_cq, _receive_cq, pd: pd.clone() }, got))
     }
 
     pub fn number(&self) -> u32 {
@@ -252,6 +252,9 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.pd.context.is_inherited() {
+            return;
+        }
         // SAFETY: made in `new` and destroyed here only.
         let code = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         // A peer that was to be cut off, and is not, goes on writing memory that others use.

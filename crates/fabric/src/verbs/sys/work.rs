@@ -30,9 +30,22 @@ pub(in crate::verbs) struct Remote {
 pub(in crate::verbs) enum Verb<'a> {
     Read(Remote),
     Write(Remote),
-    CompareSwap { at: Remote, expect: u64, new: u64 },
-    FetchAdd { at: Remote, add: u64 },
-    Send { to: &'a Ah, qp_number: u32, qkey: u32 },
+    CompareSwap {
+        at: Remote,
+        expect: u64,
+        new: u64,
+    },
+    FetchAdd {
+        at: Remote,
+        add: u64,
+    },
+    /// `immediate` arrives beside the bytes.
+    Send {
+        to: &'a Ah,
+        qp_number: u32,
+        qkey: u32,
+        immediate: u32,
+    },
 }
 
 /// A work request.
@@ -85,6 +98,9 @@ impl Chain {
         // SAFETY: the struct is integers, pointers and unions of those, for which zero is a value.
         let mut wr: ffi::ibv_send_wr = unsafe { std::mem::zeroed() };
         wr.wr_id = request.id;
+        if let Verb::Send { immediate, .. } = request.verb {
+            wr.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+        }
         if request.signaled {
             wr.send_flags |= flags::IBV_SEND_SIGNALED.0;
         }
@@ -140,10 +156,10 @@ fn encode(verb: &Verb<'_>) -> (opcode::Type, ffi::wr_t) {
             (opcode::IBV_WR_ATOMIC_CMP_AND_SWP, atomic(at, *expect, *new))
         }
         Verb::FetchAdd { at, add } => (opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, atomic(at, *add, 0)),
-        Verb::Send { to, qp_number, qkey } => {
+        Verb::Send { to, qp_number, qkey, .. } => {
             let ah = to.raw.as_ptr();
             let ud = ffi::ud_t { ah, remote_qpn: *qp_number, remote_qkey: *qkey };
-            (opcode::IBV_WR_SEND, ffi::wr_t { ud })
+            (opcode::IBV_WR_SEND_WITH_IMM, ffi::wr_t { ud })
         }
     }
 }
@@ -200,6 +216,13 @@ impl Completion {
     /// The queue pair that sent a datagram, and its port's LID.
     pub fn source(&self) -> (u32, u16) {
         (self.0.src_qp, self.0.slid)
+    }
+
+    /// What came beside the bytes received.
+    pub fn immediate(&self) -> Option<u32> {
+        let has_one = self.0.wc_flags & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: both parts of the union are integers of the same size.
+        has_one.then(|| u32::from_be(unsafe { self.0.imm_data_invalidated_rkey_union.imm_data }))
     }
 
     /// Whether the first 40 bytes received are a routing header.

@@ -1,14 +1,19 @@
 //! What the clients of each engine may do with a node's memory.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use loch_engines::region::STAMP_OFFSET;
+use loch_engines::requests::{Holder, Secret};
 use loch_fabric::verbs::{Access, Grant};
 
-use super::rig::member_with;
+use super::rig::{Book, member_with};
 use crate::TableConfig;
-use crate::control::gate::grants;
+use crate::control::gate::{Registry, grants};
 use crate::memory::{Member, Parts};
 use crate::node::courier::Caller;
 use crate::node::sessions::Opened;
+use crate::wire::{Code, Connect, SessionSecret};
 
 const HOME: u16 = 1;
 const SLOT: u32 = 2;
@@ -111,4 +116,50 @@ fn who_has_no_slots_is_refused() {
         assert!(grants(&own, table, home, caller).is_err(), "{table}, {home}, {caller:?}");
     }
     assert!(grants(&member("nessie"), 0, HOME, Caller::Worker(of_slot(5))).is_err());
+}
+
+#[test]
+fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
+    for engine in ["nessie-server", "nessie-hybrid", "pilaf", "herd", "kv-direct"] {
+        let own = member(engine);
+        let registry = Registry::new(own.clone(), Arc::new(Book::default()));
+        let secret = Some(SessionSecret([3, 5]));
+        let known = Some(Secret::new([3, 5]));
+        let connect = |caller, unreliable, secret| {
+            let ask = Connect {
+                session: None,
+                secret,
+                endpoint: 0,
+                node: 0,
+                identity: own.header.identity,
+                table: 0,
+                unreliable,
+                offer: "offer".into(),
+            };
+            registry.admit(HOME, caller, &ask).map_err(|refused| refused.code)
+        };
+        let holder = |slot| registry.holder(0, HOME, slot);
+        let session = |incarnation| Caller::Session(Opened { slot: SLOT, incarnation });
+        assert_eq!(holder(SLOT), None, "{engine}: nobody is in");
+        assert_eq!(connect(session(7), false, None), Err(Code::Release), "{engine}: no secret");
+        assert_eq!(holder(SLOT), None);
+        for unreliable in [false, true] {
+            connect(session(7), unreliable, secret).unwrap();
+            assert_eq!(holder(SLOT), Some(Holder::new(7, known)), "{engine}");
+        }
+        assert_eq!(holder(SLOT + 1), None);
+        assert_eq!((registry.holder(1, HOME, SLOT), registry.holder(0, 0, SLOT)), (None, None));
+        // Neither has a slot of which clients speak.
+        connect(Caller::Worker(of_slot(SLOT + 1)), false, None).unwrap();
+        connect(Caller::Reader { visit: 1, endpoint: 1 }, false, None).unwrap();
+        assert_eq!(holder(SLOT + 1), None);
+        // It was fenced, and the next one is in before the fence is asked for again.
+        registry.fence(HOME, &[session(7)]);
+        assert_eq!(holder(SLOT), None, "{engine}: a fenced session is served");
+        connect(session(9), false, secret).unwrap();
+        registry.fence(HOME, &[session(7)]);
+        assert_eq!(holder(SLOT), Some(Holder::new(9, known)), "{engine}");
+        registry.retain(HOME, &HashSet::new());
+        assert_eq!(holder(SLOT), None, "{engine}");
+    }
 }

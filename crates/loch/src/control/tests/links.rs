@@ -2,30 +2,28 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use super::super::channel::LinkError;
 use super::super::credentials::{Credentials, derive};
-use super::super::link::Link;
+use super::super::link::{self, Link};
 use super::super::messages::Ask;
-use crate::config::TlsConfig;
+use super::certificates::{Authority, certificates};
+use super::rig::secret;
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn secret(byte: u8) -> Credentials {
-    Credentials::Secret([byte; 32])
-}
-
-fn soon() -> Instant {
+pub fn soon() -> Instant {
     Instant::now() + LONG
 }
 
+/// Dials an address.
+pub fn dial(address: &str, credentials: &Credentials) -> Result<Link, LinkError> {
+    Link::dial(link::host_of(address), &link::resolve(address)?, credentials, soon())
+}
+
 /// Both ends of a link, or why there is none: the dialer's, then the acceptor's.
-fn link(
+pub fn link(
     dialer: &Credentials,
     acceptor: &Credentials,
 ) -> (Result<Link, LinkError>, Result<Link, LinkError>) {
@@ -33,12 +31,12 @@ fn link(
     let address = listener.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         let accepted = scope.spawn(|| Link::accept(listener.accept().unwrap().0, acceptor, soon()));
-        let dialed = Link::dial(&address, dialer, soon());
+        let dialed = dial(&address, dialer);
         (dialed, accepted.join().unwrap())
     })
 }
 
-fn ping(sessions_taken: u32) -> Ask {
+pub fn ping(sessions_taken: u32) -> Ask {
     Ask::Ping { sessions_taken }
 }
 
@@ -92,11 +90,14 @@ fn another_secret_is_told_as_such_to_both() {
 
 #[test]
 fn nodes_that_prove_themselves_differently_say_how() {
-    let (dialed, accepted) = link(&Credentials::Open, &secret(2));
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    let node = certificates(&ours.node("127.0.0.1", &ours));
+    let (dialed, accepted) = link(&node, &secret(2));
     let (dialed, accepted) = (dialed.err().unwrap(), accepted.err().unwrap());
-    let kind = LinkError::Kind { ours: "nothing", theirs: "a secret" };
+    let kind = LinkError::Kind { ours: "certificates", theirs: "a secret" };
     assert_eq!(dialed, kind);
-    assert!(accepted.to_string().contains("proves itself by nothing"), "{accepted}");
+    assert!(accepted.to_string().contains("proves itself by certificates"), "{accepted}");
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn a_preface_that_was_changed_on_the_way_ends_the_handshake() {
         });
         let accepted =
             scope.spawn(|| Link::accept(listener.accept().unwrap().0, &secret(1), soon()));
-        assert_eq!(Link::dial(&at, &secret(1), soon()).err(), Some(LinkError::Secret));
+        assert_eq!(dial(&at, &secret(1)).err(), Some(LinkError::Secret));
         assert_eq!(accepted.join().unwrap().err(), Some(LinkError::Secret));
     });
 }
@@ -191,102 +192,4 @@ fn whoever_trickles_bytes_has_no_more_time_than_others() {
     });
     assert!(matches!(ended, Err(LinkError::Silent)), "{ended:?}");
     assert!(begun.elapsed() < Duration::from_secs(10));
-}
-
-/// An authority, and certificates of it for names.
-struct Authority<'a> {
-    dir: &'a Path,
-    name: &'a str,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl<'a> Authority<'a> {
-    fn new(dir: &'a Path, name: &'a str) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let authority = Self { dir, name, issuer };
-        authority.write("ca", &authority.issuer.pem());
-        authority
-    }
-
-    fn write(&self, what: &str, text: &str) -> PathBuf {
-        let path = self.dir.join(format!("{}.{what}.pem", self.name));
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-        path
-    }
-
-    /// A node's certificate for a host; `ca` is whom the node trusts.
-    fn node(&self, host: &str, ca: &Authority<'_>) -> TlsConfig {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        TlsConfig {
-            certificate: self.write(&format!("{host}.certificate"), &certificate.pem()),
-            key: self.write(&format!("{host}.key"), &key.serialize_pem()),
-            ca: ca.dir.join(format!("{}.ca.pem", ca.name)),
-        }
-    }
-}
-
-fn certificates(config: &TlsConfig) -> Credentials {
-    Credentials::load(None, Some(config)).unwrap()
-}
-
-#[test]
-fn with_certificates_of_one_authority_messages_pass() {
-    let dir = tempfile::tempdir().unwrap();
-    let ours = Authority::new(dir.path(), "ours");
-    let node = certificates(&ours.node("127.0.0.1", &ours));
-    let (dialed, accepted) = link(&node, &node);
-    let (mut dialed, mut accepted) = (dialed.ok().unwrap(), accepted.ok().unwrap());
-    for n in 0..20 {
-        dialed.send(&ping(n), soon()).unwrap();
-        assert_eq!(accepted.receive::<Ask>(soon()), Ok(ping(n)));
-        accepted.send(&ping(n), soon()).unwrap();
-        assert_eq!(dialed.receive::<Ask>(soon()), Ok(ping(n)));
-    }
-}
-
-#[test]
-fn certificates_of_others_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let (ours, others) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "others"));
-    let node = certificates(&ours.node("127.0.0.1", &ours));
-    let stranger = certificates(&others.node("127.0.0.1", &ours));
-    // Whom the acceptor does not trust learns it with the first answer.
-    let (dialed, accepted) = link(&stranger, &node);
-    assert!(matches!(accepted.err(), Some(LinkError::Certificate(_))));
-    let told = dialed.and_then(|mut link| link.receive::<Ask>(soon()));
-    assert!(matches!(told, Err(LinkError::Certificate(_))), "{told:?}");
-    let (dialed, accepted) = link(&node, &stranger);
-    assert!(matches!(dialed.err(), Some(LinkError::Certificate(_))));
-    assert!(accepted.is_err());
-    // A node of the cluster, but not the one that was dialed.
-    let elsewhere = certificates(&ours.node("10.9.9.9", &ours));
-    let (dialed, _) = link(&node, &elsewhere);
-    let error = dialed.err().unwrap().to_string();
-    assert!(error.contains("certificates were refused"), "{error}");
-}
-
-#[test]
-fn certificates_that_cannot_be_used_are_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let ours = Authority::new(dir.path(), "ours");
-    let good = ours.node("127.0.0.1", &ours);
-    let other = ours.node("127.0.0.2", &ours);
-    let refusal = |config: &TlsConfig| {
-        Credentials::load(None, Some(config)).expect_err("it is refused").to_string()
-    };
-    let missing = TlsConfig { certificate: dir.path().join("none"), ..good.clone() };
-    assert!(refusal(&missing).contains("tls.certificate"), "{}", refusal(&missing));
-    let swapped = TlsConfig { key: other.key.clone(), ..good.clone() };
-    assert!(refusal(&swapped).contains("tls.certificate"), "{}", refusal(&swapped));
-    let no_ca = TlsConfig { ca: good.key.clone(), ..good.clone() };
-    assert!(refusal(&no_ca).contains("tls.ca"), "{}", refusal(&no_ca));
-    std::fs::set_permissions(&good.key, PermissionsExt::from_mode(0o644)).unwrap();
-    assert!(refusal(&good).contains("chmod 600"), "{}", refusal(&good));
-    let secret = Credentials::load(Some(Path::new("/secret")), Some(&other)).err().unwrap();
-    assert!(secret.to_string().contains("one of the two"), "{secret}");
 }

@@ -1,6 +1,8 @@
 //! The control plane on loopback TCP, with a gate that stands for the device.
 
+mod certificates;
 mod grants;
 mod hubs;
 mod links;
 pub(crate) mod rig;
+mod strangers;

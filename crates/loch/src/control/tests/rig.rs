@@ -1,6 +1,6 @@
 //! A cluster of control planes in one process.
 
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::super::{Control, Parts};
 use crate::memory::Member;
 use crate::node::courier::Caller;
 use crate::node::sessions::{Opened, Process, Sessions};
-use crate::wire::{Connect, Refused};
+use crate::wire::{Connect, Refused, SessionSecret};
 use crate::{ByteSize, EmbeddedConfig, TableConfig, plan};
 
 /// A process that is no more.
@@ -74,6 +74,8 @@ impl Book {
 /// A node: what outlives its process, and its process.
 pub struct Place {
     pub member: Member,
+    /// Where it listens: by default where the others dial it.
+    pub listen: String,
     pub sessions: Arc<Sessions>,
     pub book: Book,
     pub control: Option<Control>,
@@ -124,13 +126,15 @@ impl Rig {
 
     /// As many nodes, all down.
     pub fn down(nodes: usize) -> Self {
-        let addresses = (0..nodes).map(|_| free_address()).collect();
-        let place = |node| {
+        let addresses: Vec<String> = (0..nodes).map(|_| free_address()).collect();
+        let place = |node: usize| {
+            let listen = addresses[node].clone();
             let member = member(node, nodes, 3);
             let sessions = Arc::new(Sessions::restore(&member, true).0);
-            Place { member, sessions, book: Book::default(), control: None }
+            Place { member, listen, sessions, book: Book::default(), control: None }
         };
-        Self { addresses, places: (0..nodes).map(place).collect() }
+        let places = (0..nodes).map(place).collect();
+        Self { addresses, places }
     }
 
     pub fn start(&mut self, node: usize) {
@@ -144,7 +148,7 @@ impl Rig {
             sessions: place.sessions.clone(),
             gate: Arc::new(place.book.clone()),
             addresses: self.addresses.clone(),
-            listen: Some(self.addresses[node].clone()),
+            listen: Some(place.listen.clone()),
             credentials,
         };
         place.control = Some(Control::start(parts).unwrap());
@@ -180,6 +184,7 @@ impl Rig {
     ) -> Result<Value, Refused> {
         let ask = Connect {
             session: None,
+            secret: Some(SessionSecret([1, 2])),
             endpoint: 0,
             node: node as u16,
             identity: self.places[node].member.header.identity,
@@ -197,6 +202,64 @@ impl Rig {
 
     pub fn inside(&self, node: usize) -> Vec<Value> {
         self.places[node].book.inside()
+    }
+}
+
+/// A firewall before a node, which lets connections pass until it rejects them. Dropped, it rejects
+/// them too.
+pub struct Wall {
+    /// Both ends of what passes; nothing once it rejects.
+    passing: Arc<Mutex<Option<Vec<TcpStream>>>>,
+    listener: TcpListener,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Wall {
+    /// One at `address`, before a node that listens at `node`.
+    pub fn before(node: &str, address: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let passing = Arc::new(Mutex::new(Some(Vec::new())));
+        let (ear, node, streams) =
+            (listener.try_clone().unwrap(), node.to_owned(), passing.clone());
+        let thread = std::thread::spawn(move || {
+            for near in ear.incoming().map_while(Result::ok) {
+                let far = TcpStream::connect(&node);
+                match (streams.lock().unwrap().as_mut(), far) {
+                    (None, _) => return,
+                    // Nobody is behind it yet.
+                    (_, Err(_)) => (),
+                    (Some(passing), Ok(far)) => {
+                        for (from, to) in [(&near, &far), (&far, &near)] {
+                            let (mut from, mut to) =
+                                (from.try_clone().unwrap(), to.try_clone().unwrap());
+                            passing.push(from.try_clone().unwrap());
+                            std::thread::spawn(move || {
+                                let _ = std::io::copy(&mut from, &mut to);
+                                let _ = to.shutdown(Shutdown::Both);
+                            });
+                        }
+                    }
+                }
+            }
+        });
+        Self { passing, listener, thread: Some(thread) }
+    }
+
+    /// Nothing passes any more, and connections are refused.
+    pub fn reject(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Wall {
+    fn drop(&mut self) {
+        let passing = self.passing.lock().unwrap().take();
+        // It wakes the thread that accepts.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        for stream in passing.unwrap_or_default() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.thread.take().unwrap().join().unwrap();
     }
 }
 

@@ -70,6 +70,11 @@ impl Control {
         &self.failure
     }
 
+    /// What the node knows of all nodes' memory.
+    pub fn surroundings(&self) -> &Arc<Surroundings> {
+        &self.surroundings
+    }
+
     /// The memory of all nodes, waited for; `None` if the worker is to end.
     pub fn memory(&mut self) -> Option<Arc<Memory>> {
         let (generation, memory) = self.surroundings.wait(|| self.failure.is_stopping())?;

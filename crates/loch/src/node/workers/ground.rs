@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use loch_engines::requests::WorkerId;
+use loch_engines::requests::{Holder, Sessions, WorkerId};
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Fabric, Messages, RegionId};
 
 use crate::Error;
 use crate::memory::{Mailed, Memory, TableView};
+use crate::node::neighbours::Surroundings;
 use crate::node::sessions::Opened;
 use crate::served::endpoint::{Patient, WorkerMail};
 use crate::served::net::Shm;
@@ -49,6 +50,9 @@ pub(crate) trait Ground: Clone + Send + 'static {
         mailed: &Mailed,
         id: WorkerId,
     ) -> Result<Self::Mail, Error>;
+
+    /// What the node knows of the sessions of a table's clients.
+    fn sessions(&self, surroundings: &Arc<Surroundings>, table: usize) -> Sessions;
 
     /// Nodes have come back with other memory: this is all of it now.
     ///
@@ -99,6 +103,12 @@ impl Ground for Mapped {
         endpoint.attach(home, own.region().clone());
         let messages = WorkerMail::open(memory.regions(), mailed.worker_mailbox(id));
         Ok(Patient::new(endpoint, (), messages.map_err(Error::Fabric)?))
+    }
+
+    /// Mailboxes are memory that every client has mapped: a secret would keep nobody out.
+    fn sessions(&self, surroundings: &Arc<Surroundings>, _: usize) -> Sessions {
+        let surroundings = surroundings.clone();
+        Box::new(move |node, slot| Some(Holder::new(surroundings.incarnation(node, slot)?, None)))
     }
 
     fn attach(&self, mail: &Self::Mail, memory: &Memory) -> Result<(), Error> {

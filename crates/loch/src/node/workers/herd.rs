@@ -32,7 +32,9 @@ pub(super) fn serve(
     let partition = Partition::new(vec![0u64; plan.words()], &plan);
     let settings = Settings { seed: table.entry.geometry.seed, depth: DEPTH_DEFAULT };
     let fabric = ground.mail(&memory, table, mailed, station.id())?;
-    let mut worker = Worker::open(fabric, &mailed.requests, station.id(), partition, settings)?;
+    let sessions = ground.sessions(control.surroundings(), station.table);
+    let (map, id) = (&mailed.requests, station.id());
+    let mut worker = Worker::open(fabric, map, id, partition, settings, sessions)?;
     control.opened();
     loop {
         ground.tend_mail(worker.fabric());

@@ -143,7 +143,9 @@ impl<G: Ground> On<'_, G> {
         };
         let (endpoint, mut ties) = self.ground.endpoint(self.memory, self.station.table, opened)?;
         let id = self.station.id();
-        let worker = Worker::open(endpoint, requests, id, entries, functions, seed, settings)?;
+        let sessions = self.ground.sessions(control.surroundings(), self.station.table);
+        let worker =
+            Worker::open(endpoint, requests, id, entries, functions, seed, settings, sessions)?;
         if std::mem::take(first) {
             control.opened();
         }

@@ -61,7 +61,8 @@ fn serve_in(
     let (endpoint, mut ties) = ground.endpoint(memory, station.table, opened)?;
     let client =
         nessie::Client::new(endpoint, map.table.clone(), session, cache, WORKER_OPERATION_US);
-    let worker = Worker::open(client, map.clone(), station.id())?;
+    let sessions = ground.sessions(control.surroundings(), station.table);
+    let worker = Worker::open(client, map.clone(), station.id(), sessions)?;
     if std::mem::take(first) {
         control.opened();
     }

@@ -13,6 +13,7 @@ use super::{Station, WorkerError};
 use crate::limits::{PILAF_COMPACT_BYTES, REGION_LOCK_TIMEOUT};
 use crate::memory::Parts;
 use crate::node::lock::lock_within;
+use crate::private;
 use crate::served::layout::Extra;
 use crate::storage::FileStorage;
 use crate::wire::Inspected;
@@ -42,7 +43,8 @@ pub(super) fn serve(
     };
     let (_lock, logging) = open_log(station)?.unzip();
     let fabric = ground.mail(&memory, table, mailed, station.id())?;
-    let mut server = Server::open(fabric, &mailed.requests, node, shape, logging)?;
+    let sessions = ground.sessions(control.surroundings(), station.table);
+    let mut server = Server::open(fabric, &mailed.requests, node, shape, logging, sessions)?;
     let recovered = server.recovered();
     tracing::info!(table = station.name, ?recovered, "the table is open");
     control.opened();
@@ -87,7 +89,9 @@ fn open_log(station: &Station) -> Result<Option<(File, Logging<FileStorage>)>, W
     let path = folder.join(format!("node-{}", station.home));
     let failed = |cause: String| WorkerError::Log { path: path.clone(), cause };
     let storage = FileStorage::open(&path).map_err(|e| failed(e.to_string()))?;
-    let lock = File::create(path.join("lock")).map_err(|e| failed(e.to_string()))?;
+    // Nobody else may read the values, nor hold the lock.
+    private::make_folder(&path, "log").map_err(|e| failed(e.to_string()))?;
+    let lock = private::open_lock(&path.join("lock"), "log").map_err(|e| failed(e.to_string()))?;
     if !lock_within(&lock, REGION_LOCK_TIMEOUT).map_err(|e| failed(e.to_string()))? {
         return Err(failed("another process has it".into()));
     }

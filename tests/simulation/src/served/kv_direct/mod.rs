@@ -129,8 +129,10 @@ impl Engine for KvDirect {
         let pools = plan.pools();
         let storage = Storage::new(memory, &plan, pools.clone());
         let settings = self.config.settings;
-        let worker =
-            Worker::open(seat.endpoint, &self.map, id, storage, Functions, SEED, settings).unwrap();
+        let (sessions, map) = (seat.sessions(), &self.map);
+        let opened =
+            Worker::open(seat.endpoint, map, id, storage, Functions, SEED, settings, sessions);
+        let worker = opened.unwrap();
         let daemon = RefCell::new(Daemon::new(pools.clone()));
         let post = Rc::new(Post { worker, daemon, is_idle: Cell::new(false) });
         self.posts.borrow_mut().push(post.clone());

@@ -13,7 +13,7 @@ use loch_engines::epoch::Session;
 use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
 use loch_engines::requests::{
     Answer, BySend, ByUnreliableWrite, Failure, ReplyPath, Request, RequestMap, RequestPath,
-    Requester, SentReplies, Timing, WorkerId, WrittenReplies,
+    Requester, SentReplies, Sessions, Timing, WorkerId, WrittenReplies,
 };
 use loch_fabric::{Buf, RegionId};
 
@@ -64,7 +64,7 @@ impl Ways for SendSend {
     }
 
     fn replies<F: Thread>(to: &BySend<F::Peer>, map: &RequestMap, _: u32) -> SentReplies<F::Peer> {
-        SentReplies::new(to.clone(), map)
+        SentReplies::new(to.clone(), map, None)
     }
 }
 
@@ -96,7 +96,7 @@ impl Ways for WriteSend {
     }
 
     fn replies<F: Thread>(to: &BySend<F::Peer>, map: &RequestMap, _: u32) -> SentReplies<F::Peer> {
-        SentReplies::new(to.clone(), map)
+        SentReplies::new(to.clone(), map, None)
     }
 }
 
@@ -163,9 +163,10 @@ impl<W: Ways> Baseline for Echo<W> {
         &self,
         fabric: F,
         id: WorkerId,
+        sessions: Sessions,
     ) -> Result<Server<F, Reflector>, EngineError> {
         let reflector = Reflector { value: vec![0; self.value_bytes] };
-        Server::open(fabric, self.map.clone(), id, reflector)
+        Server::open(fabric, self.map.clone(), id, reflector, sessions)
     }
 }
 

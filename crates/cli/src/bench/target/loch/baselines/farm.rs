@@ -12,7 +12,7 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
 use loch_engines::requests::{
-    Answer, ByUnreliableWrite, Failure, Request, RequestMap, Requester, Timing, WorkerId,
+    Answer, ByUnreliableWrite, Failure, Request, RequestMap, Requester, Sessions, Timing, WorkerId,
     WrittenReplies,
 };
 use loch_fabric::{Buf, RemoteAddr};
@@ -104,9 +104,14 @@ impl<const INLINED: bool> Baseline for Farm<INLINED> {
         Client { fabric, tables, requester, timeout_us, torn: Cell::new(0) }
     }
 
-    fn server<F: Thread>(&self, fabric: F, id: WorkerId) -> Result<Server<F, Keeper>, EngineError> {
+    fn server<F: Thread>(
+        &self,
+        fabric: F,
+        id: WorkerId,
+        sessions: Sessions,
+    ) -> Result<Server<F, Keeper>, EngineError> {
         let table = Table::new(self.tables.shape, self.tables.base(id));
-        Server::open(fabric, self.map.clone(), id, Keeper(table))
+        Server::open(fabric, self.map.clone(), id, Keeper(table), sessions)
     }
 }
 

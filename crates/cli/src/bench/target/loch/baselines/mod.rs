@@ -25,7 +25,7 @@ use loch_engines::epoch::Session;
 use loch_engines::herd::key::KeyHash;
 use loch_engines::region::LayoutError;
 use loch_engines::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
-use loch_engines::requests::{Area, RequestMap, Service, Timing, WorkerId};
+use loch_engines::requests::{Area, RequestMap, Service, Sessions, Timing, WorkerId};
 use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
 use loch_fabric::sim::DATAGRAM_BYTES_MAX;
 use loch_fabric::{Fabric, Messages, RemoteAddr, UnreliableWrites};
@@ -108,7 +108,12 @@ pub trait Baseline: Sized + Sync + 'static {
     ///
     /// # Errors
     /// The fabric's.
-    fn server<F: Thread>(&self, fabric: F, id: WorkerId) -> Result<Self::Server<F>, EngineError>;
+    fn server<F: Thread>(
+        &self,
+        fabric: F,
+        id: WorkerId,
+        sessions: Sessions,
+    ) -> Result<Self::Server<F>, EngineError>;
 }
 
 /// A worker of a baseline.

@@ -25,7 +25,7 @@ use std::time::Duration;
 use loch::lanes::block_on;
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::requests::{Timing, WorkerId};
+use loch_engines::requests::{Holder, Timing, WorkerId};
 use loch_fabric::shm::{MailboxShape, Peer, Region, ShmEndpoint, ShmMessages, ShmThread};
 use loch_fabric::{FabricError, MessageAddress, Messages, RegionId, RemoteAddr};
 use serde::{Deserialize, Serialize};
@@ -182,7 +182,7 @@ fn work<B: Baseline>(
 ) -> Result<(), EngineError> {
     let thread = thread_at(region, layout.worker_mailbox(worker))?;
     let id = WorkerId { node: 0, worker: worker as u16 };
-    let mut server = layout.baseline.server(thread, id)?;
+    let mut server = layout.baseline.server(thread, id, Box::new(session_of))?;
     let _ = tell.send(Ok(()));
     let mut rounds = 0u32;
     loop {
@@ -270,6 +270,15 @@ pub struct Client<S> {
     refusal: Option<EngineError>,
 }
 
+/// Every client has a session of its own, and only one.
+fn incarnation_of(client: u32) -> u64 {
+    u64::from(client) + 1
+}
+
+fn session_of(_: u16, slot: u32) -> Option<Holder> {
+    Some(Holder::new(incarnation_of(slot), None))
+}
+
 /// Connects client number `client` to the server.
 pub fn connect(
     baseline: Engine,
@@ -301,7 +310,7 @@ impl Visit for Connecting<'_> {
             .map(|worker| peer_at(&thread, layout.worker_mailbox(worker)))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| lost(error.to_string()))?;
-        let session = Session::new(REGION, client, u64::from(client) + 1);
+        let session = Session::new(REGION, client, incarnation_of(client));
         let timing = Timing {
             resend_us: RESEND.as_micros() as u64,
             timeout_us: OPERATION_LIMIT.as_micros() as u64,

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use loch_engines::EngineError;
-use loch_engines::requests::{Answer, Inbox, Incoming, Request, RequestMap, Ticket, WorkerId};
+use loch_engines::requests::{
+    Answer, Inbox, Incoming, Request, RequestMap, Sessions, Ticket, WorkerId,
+};
 use loch_fabric::{Buf, FabricError};
 
 use super::{Serve, Thread};
@@ -33,15 +35,16 @@ pub struct Server<F: Thread, E> {
 }
 
 impl<F: Thread, E: Execute<F>> Server<F, E> {
-    /// Worker `id`, which starts now.
+    /// Worker `id`, which starts now, for the clients of which `sessions` tells.
     pub fn open(
         fabric: F,
         map: Arc<RequestMap>,
         id: WorkerId,
         work: E,
+        sessions: Sessions,
     ) -> Result<Self, EngineError> {
         Ok(Self {
-            inbox: Inbox::open(&fabric, &map, id)?,
+            inbox: Inbox::open(&fabric, &map, id, sessions)?,
             peers: vec![None; map.area().clients() as usize],
             outbox: Vec::new(),
             spare: Vec::new(),
@@ -63,12 +66,14 @@ impl<F: Thread, E: Execute<F>> Server<F, E> {
                 }
             };
             taken += 1;
-            if let Some(incoming) = self.inbox.accept(&message) {
-                let (Incoming::Hello(ticket)
-                | Incoming::Execute(ticket)
-                | Incoming::Answer(ticket, _)) = incoming;
-                self.peers[ticket.client as usize] = Some(from);
-                self.answer(incoming, &message)?;
+            let accepted = match self.map.area().service().request_bytes {
+                0 => self.inbox.accept(&message),
+                _ => self.inbox.accept_greeting(&message),
+            };
+            match accepted {
+                Some(Incoming::Hello(ticket)) => self.peers[ticket.client as usize] = Some(from),
+                Some(incoming) => self.answer(incoming, &message)?,
+                None => (),
             }
             self.give_back(message);
         }

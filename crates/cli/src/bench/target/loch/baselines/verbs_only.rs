@@ -9,7 +9,7 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::pilaf::{self, Access, NoStorage, Server, Shape};
-use loch_engines::requests::{BySend, RequestMap, Timing, WorkerId};
+use loch_engines::requests::{BySend, RequestMap, Sessions, Timing, WorkerId};
 use loch_fabric::Buf;
 
 use super::{Baseline, Place, Serve, Thread, check_datagrams, requests};
@@ -73,9 +73,14 @@ impl Baseline for VerbsOnly {
         Client(pilaf::Client::new(fabric, access, session, timing))
     }
 
-    fn server<F: Thread>(&self, fabric: F, id: WorkerId) -> Result<Worker<F>, EngineError> {
+    fn server<F: Thread>(
+        &self,
+        fabric: F,
+        id: WorkerId,
+        sessions: Sessions,
+    ) -> Result<Worker<F>, EngineError> {
         let shape = self.shapes[usize::from(id.node)];
-        let server = Server::open(fabric, &self.map, id.node, shape, None);
+        let server = Server::open(fabric, &self.map, id.node, shape, None, sessions);
         server.map(Worker).map_err(without_log)
     }
 }

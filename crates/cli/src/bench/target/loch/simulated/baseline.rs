@@ -56,7 +56,8 @@ impl<B: Baseline> Design for Simulated<B> {
             false => self.offset + self.baseline.messages_at(),
         };
         let host = seat.host(costs).worker(replies_at, seat.card.clone());
-        let mut server = self.baseline.server(host, id).expect("its own memory is there");
+        let server = self.baseline.server(host, id, seat.sessions());
+        let mut server = server.expect("its own memory is there");
         let (world, process) = (seat.world, seat.process);
         async move {
             let mut before_ns = world.cpu_ns(process);

@@ -1,12 +1,13 @@
 //! What the simulator asks of an engine: how its table is laid out, its clients and its workers.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::future::Future;
 use std::rc::Rc;
 
 use loch::ConnectOptions;
 use loch_engines::epoch::Session;
-use loch_engines::requests::{Timing, WorkerId};
+use loch_engines::requests::{Holder, Sessions, Timing, WorkerId};
 use loch_fabric::RegionId;
 use loch_fabric::sim::{ProcessId, World};
 
@@ -76,6 +77,19 @@ pub struct Seat {
     pub node: u16,
     /// The card of its host.
     pub card: Card,
+    /// All sessions.
+    pub slots: Slots,
+}
+
+/// The incarnation of the session in each slot of each node, and of each host.
+pub type Slots = Rc<RefCell<HashMap<(u16, u32), u64>>>;
+
+impl Seat {
+    /// What a worker's node knows of sessions.
+    pub fn sessions(&self) -> Sessions {
+        let slots = self.slots.clone();
+        Box::new(move |node, slot| Some(Holder::new(*slots.borrow().get(&(node, slot))?, None)))
+    }
 }
 
 impl Seat {

@@ -98,7 +98,7 @@ impl Design for Herd {
         let host = seat.host(costs).worker(u64::MAX, seat.card.clone());
         let partition = Partition::new(vec![0; self.plan.words()], &self.plan);
         let settings = Settings { seed: self.seed, depth: DEPTH_DEFAULT };
-        let worker = Worker::open(host, &self.map, id, partition, settings);
+        let worker = Worker::open(host, &self.map, id, partition, settings, seat.sessions());
         let mut worker = worker.expect("its own memory is there");
         let (world, process) = (seat.world, seat.process);
         async move {

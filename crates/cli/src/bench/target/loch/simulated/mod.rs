@@ -48,7 +48,7 @@ use loch_fabric::RegionId;
 use loch_fabric::sim::{Faults, ProcessId, World};
 
 use self::baseline::Simulated;
-use self::design::{Design, Meter, Place, Seat};
+use self::design::{Design, Meter, Place, Seat, Slots};
 use self::host::Card;
 use super::baselines::Baseline;
 use super::store::{Store, load_batch};
@@ -185,6 +185,7 @@ struct Cluster<'a, D: Design> {
     /// Taken session slots of each node.
     seats: Vec<u32>,
     incarnation: u64,
+    slots: Slots,
 }
 
 impl<D: Design> Drop for Cluster<'_, D> {
@@ -222,6 +223,7 @@ impl<'a, D: Design> Cluster<'a, D> {
             cards: (0..hosts).map(|_| Card::default()).collect(),
             seats: vec![0; spec.nodes as usize],
             incarnation: 0,
+            slots: Slots::default(),
         };
         for node in 0..spec.nodes {
             (0..workers).for_each(|worker| cluster.start_worker(node, worker));
@@ -259,6 +261,9 @@ impl<'a, D: Design> Cluster<'a, D> {
         let at = session_addr(home, slot);
         self.world.store(at, self.incarnation);
         self.world.store(at.add(8), 0);
+        for place in [node, host] {
+            self.slots.borrow_mut().insert((place as u16, slot), self.incarnation);
+        }
         Seat {
             world: self.world.clone(),
             process: self.world.add_process(home),
@@ -266,6 +271,7 @@ impl<'a, D: Design> Cluster<'a, D> {
             session: Session::new(home, slot, self.incarnation),
             node: node as u16,
             card: self.cards[host as usize].clone(),
+            slots: self.slots.clone(),
         }
     }
 

@@ -77,7 +77,7 @@ impl Design for Pilaf {
         let host = seat.host(self.costs).worker(u64::MAX, seat.card.clone());
         let shape = self.shapes[usize::from(id.node)];
         let log: Option<Logging<NoStorage>> = None;
-        let server = Server::open(host, &self.map, id.node, shape, log);
+        let server = Server::open(host, &self.map, id.node, shape, log, seat.sessions());
         let mut server = server.expect("its arena was made to measure");
         let (world, process) = (seat.world, seat.process);
         async move {

@@ -58,11 +58,12 @@ impl Table {
     fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
         let host = seat.host(self.costs).worker(self.requests_at, seat.card.clone());
         let (map, cache) = (self.map.clone(), CacheLimits::default());
+        let sessions = seat.sessions();
         let table = map.table.clone();
         let client = nessie::Client::new(host, table, seat.session, cache, timeout_us());
         let (world, process) = (seat.world, seat.process);
         async move {
-            let worker = Worker::open(client, map, id).expect("its own memory is there");
+            let worker = Worker::open(client, map, id, sessions).expect("its own memory is there");
             let mut turns = worker.serve(WORKER_LANES);
             let mut before_ns = world.cpu_ns(process);
             loop {

@@ -1,0 +1,57 @@
+//! Log lines that others can cause as often as they like.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+use crate::limits::LOG_INTERVAL;
+
+/// Lines of one kind: one is due in each [`LOG_INTERVAL`], the others are counted.
+#[derive(Default)]
+pub(super) struct Seldom {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// When the last line was due.
+    last: Option<Instant>,
+    /// Lines that were not, since then.
+    unsaid: u64,
+}
+
+impl Seldom {
+    /// Whether a line is due; then also how many were left out since the one before.
+    pub fn due(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state();
+        if state.last.is_some_and(|last| now.saturating_duration_since(last) < LOG_INTERVAL) {
+            state.unsaid += 1;
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.unsaid))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn one_line_is_due_in_each_interval_and_says_how_many_were_left_out() {
+        let (seldom, start) = (Seldom::default(), Instant::now());
+        let just_before = LOG_INTERVAL - Duration::from_millis(1);
+        assert_eq!(seldom.due(start), Some(0));
+        for _ in 0..1000 {
+            assert_eq!(seldom.due(start + just_before), None);
+        }
+        assert_eq!(seldom.due(start + LOG_INTERVAL), Some(1000));
+        assert_eq!(seldom.due(start + LOG_INTERVAL), None);
+        assert_eq!(seldom.due(start + 2 * LOG_INTERVAL), Some(1));
+    }
+}

@@ -1,0 +1,388 @@
+//! Files and folders that are one user's alone.
+//!
+//! A node's memory is a file. Its place may be a folder in which all users make files (`/dev/shm`,
+//! `/tmp`), and there anybody can take a name first. So nothing is used because of its name.
+//!
+//! # Invariants
+//! 1. A file is checked by its descriptor, before any of it is read or written: it is a regular file of
+//!    this process's user, for nobody else, and without other names.
+//! 2. Opening follows no link and waits for nobody.
+//! 3. A file or folder of somebody else is left as it is.
+//!
+//! # Faults
+//! Another user makes, links, replaces and removes names at any moment, where the folder lets him. Root
+//! can do anything.
+
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path};
+
+use rustix::fs::OFlags;
+
+use crate::Error;
+
+/// The user of this process, as the owner of what it makes.
+pub(crate) fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The mode of a file for its owner alone.
+pub(crate) const FILE_MODE: u32 = 0o600;
+/// The same of a folder.
+pub(crate) const FOLDER_MODE: u32 = 0o700;
+/// The bits of a mode by which others than the owner may do something.
+const OTHERS: u32 = 0o077;
+/// Those by which others may change something.
+const OTHERS_WRITE: u32 = 0o022;
+const ROOT: u32 = 0;
+
+/// What something has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    File,
+    Folder,
+}
+
+/// Opens the file at `path` for reading and writing; `None` if nothing is there. `field` is what the
+/// configuration calls it.
+///
+/// # Errors
+/// [`Error::NotPrivate`], [`Error::Os`].
+pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>, Error> {
+    match File::options().read(true).write(true).custom_flags(careful(OFlags::empty())).open(path) {
+        Ok(file) => {
+            let there = file.metadata().map_err(Error::os("stat", path))?;
+            check(&there, Kind::File, path, field, OTHERS)?;
+            Ok(Some(file))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(explained(error, "open", Kind::File, path, field)),
+    }
+}
+
+/// Opens the file at `path`, and makes it if there is none. It may have been for others to read: what
+/// stands in it is no secret.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_lock(path: &Path, field: &'static str) -> Result<File, Error> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+    let opened = options.custom_flags(careful(OFlags::empty())).open(path);
+    let file = opened.map_err(|error| explained(error, "open", Kind::File, path, field))?;
+    own_alone(&file, Kind::File, path, field)?;
+    Ok(file)
+}
+
+/// Makes the folder at `path` if there is none, and takes from others what they may do in it.
+///
+/// # Errors
+/// [`Error::NotPrivate`] if it is another user's, or others could have put something into it;
+/// [`Error::Os`].
+pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<(), Error> {
+    match DirBuilder::new().mode(FOLDER_MODE).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(Error::os("make", path)(error));
+        }
+        _ => (),
+    }
+    let flags = careful(OFlags::DIRECTORY);
+    let opened = File::options().read(true).custom_flags(flags).open(path);
+    let folder = opened.map_err(|error| explained(error, "open", Kind::Folder, path, field))?;
+    own_alone(&folder, Kind::Folder, path, field)
+}
+
+/// Checks a folder that the environment names, which may do so by a link.
+///
+/// # Errors
+/// [`Error::NotPrivate`] if others than this process's user may put something into it;
+/// [`Error::Os`].
+pub(crate) fn check_folder(path: &Path, field: &'static str) -> Result<(), Error> {
+    let there = std::fs::metadata(path).map_err(Error::os("stat", path))?;
+    check(&there, Kind::Folder, path, field, OTHERS_WRITE)
+}
+
+/// Checks what is in the place of a socket that is to be made: one of this user's may be replaced.
+///
+/// # Errors
+/// [`Error::NotPrivate`].
+pub(crate) fn check_socket(there: &Metadata, path: &Path) -> Result<(), Error> {
+    if there.uid() == user() {
+        return Ok(());
+    }
+    Err(of_another(there, path, "socket"))
+}
+
+/// Checks a region's descriptor that the node of user `server` has passed at `socket`.
+///
+/// # Errors
+/// [`Error::NotPrivate`], [`Error::Os`].
+pub(crate) fn check_passed(region: impl AsFd, server: u32, socket: &Path) -> Result<(), Error> {
+    let found = rustix::fs::fstat(region).map_err(Error::os("stat the region of", socket))?;
+    let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+    let is_theirs = found.st_uid == server || found.st_uid == ROOT;
+    let problem = if !is_file {
+        "the region that its node passes is no regular file"
+    } else if !is_theirs {
+        "the region that its node passes belongs to somebody else"
+    } else if found.st_mode & OTHERS != 0 {
+        "the region that its node passes can be used by other users"
+    } else {
+        return Ok(());
+    };
+    Err(Error::NotPrivate {
+        path: socket.into(),
+        owner: found.st_uid,
+        mode: found.st_mode & 0o7777,
+        problem: problem.into(),
+        remedy: "stop the node, and start it with a region of its own".into(),
+    })
+}
+
+/// Whether nobody but `user` and root can have put the socket at `path`, which is `user`'s.
+pub(crate) fn only_they_made(path: &Path, user: u32) -> bool {
+    let Ok(path) = std::path::absolute(path) else { return false };
+    let is_theirs = |there: &Metadata| there.uid() == user;
+    let is_closed = |folder: &Path| {
+        std::fs::symlink_metadata(folder).is_ok_and(|there| {
+            let is_safe = is_theirs(&there) || there.uid() == ROOT;
+            there.is_dir() && is_safe && there.mode() & OTHERS_WRITE == 0
+        })
+    };
+    std::fs::symlink_metadata(&path).is_ok_and(|it| it.file_type().is_socket() && is_theirs(&it))
+        && !path.components().any(|part| part == Component::ParentDir)
+        && path.ancestors().skip(1).all(is_closed)
+}
+
+/// Checks what was opened, and takes from others what they may do with it.
+fn own_alone(file: &File, kind: Kind, path: &Path, field: &'static str) -> Result<(), Error> {
+    let there = file.metadata().map_err(Error::os("stat", path))?;
+    check(&there, kind, path, field, OTHERS_WRITE)?;
+    if there.mode() & OTHERS != 0 {
+        let mode = if kind == Kind::Folder { FOLDER_MODE } else { FILE_MODE };
+        file.set_permissions(Permissions::from_mode(mode))
+            .map_err(Error::os("set the mode of", path))?;
+        tracing::info!(path = %path.display(), mode = format!("{mode:o}"), "it was open to others");
+    }
+    Ok(())
+}
+
+/// Checks that something is this user's, and that the bits `forbidden` are not in its mode.
+fn check(
+    there: &Metadata,
+    kind: Kind,
+    path: &Path,
+    field: &'static str,
+    forbidden: u32,
+) -> Result<(), Error> {
+    let refused = |problem: String, remedy: String| {
+        Err(Error::NotPrivate {
+            path: path.into(),
+            owner: there.uid(),
+            mode: there.mode() & 0o7777,
+            problem,
+            remedy,
+        })
+    };
+    let (wanted, mode) = match kind {
+        Kind::File => ("regular file", FILE_MODE),
+        Kind::Folder => ("folder", FOLDER_MODE),
+    };
+    let fits = if kind == Kind::File { there.is_file() } else { there.is_dir() };
+    if !fits {
+        let problem = format!("it is {}, not a {wanted}", name_of(there));
+        return refused(problem, format!("remove it, or choose another {field}"));
+    }
+    if there.uid() != user() {
+        return Err(of_another(there, path, field));
+    }
+    if there.mode() & forbidden != 0 {
+        let remedy = format!(
+            "if nobody has changed it, close it to them with `chmod {mode:o} {}`, else remove it",
+            path.display()
+        );
+        return refused("other users may use it".into(), remedy);
+    }
+    if kind == Kind::File && there.nlink() > 1 {
+        let problem = format!("it has {} names (hard links)", there.nlink());
+        return refused(problem, format!("remove the others, or choose another {field}"));
+    }
+    Ok(())
+}
+
+fn of_another(there: &Metadata, path: &Path, field: &'static str) -> Error {
+    Error::NotPrivate {
+        path: path.into(),
+        owner: there.uid(),
+        mode: there.mode() & 0o7777,
+        problem: format!("it belongs to another user than this process's ({})", user()),
+        remedy: format!("have its owner or root remove it, or choose another {field}"),
+    }
+}
+
+/// The error of a file that could not be opened: what is in its place says more than the system does.
+fn explained(
+    error: std::io::Error,
+    action: &'static str,
+    kind: Kind,
+    path: &Path,
+    field: &'static str,
+) -> Error {
+    let there = std::fs::symlink_metadata(path).ok();
+    let found = there.and_then(|there| check(&there, kind, path, field, OTHERS).err());
+    found.unwrap_or_else(|| Error::os(action, path)(error))
+}
+
+/// A kind of file, for people.
+fn name_of(there: &Metadata) -> &'static str {
+    let kind = there.file_type();
+    match () {
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_file() => "a file",
+        () => "a device",
+    }
+}
+
+/// Flags of every opening: invariant 2.
+fn careful(more: OFlags) -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK | more).bits() as i32
+}
+
+/// A descriptor of the same file that shares nothing else with `file`.
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn reopen(file: impl AsFd, path: &Path, write: bool) -> Result<File, Error> {
+    let itself = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let opened = File::options().read(true).write(write).open(itself);
+    opened.map_err(Error::os("reopen", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    fn refusal(path: &Path) -> String {
+        let error = open(path, "region").expect_err("it is not private");
+        assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&path.display().to_string()) && text.contains("owner"), "{text}");
+        text
+    }
+
+    fn private_file(path: &Path) {
+        std::fs::write(path, "data").unwrap();
+        std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).unwrap();
+    }
+
+    #[test]
+    fn a_file_for_its_user_alone_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        assert!(open(&path, "region").unwrap().is_none());
+        private_file(&path);
+        assert!(open(&path, "region").unwrap().is_some());
+    }
+
+    #[test]
+    fn what_others_may_use_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        private_file(&path);
+        for mode in [0o640, 0o604, 0o602, 0o610, 0o666] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let text = refusal(&path);
+            assert!(text.contains(&format!("mode {mode:04o}")) && text.contains("chmod"), "{text}");
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(FILE_MODE)).unwrap();
+        let second = dir.path().join("second");
+        std::fs::hard_link(&path, &second).unwrap();
+        assert!(refusal(&path).contains("2 names"));
+        std::fs::remove_file(&second).unwrap();
+        assert!(open(&path, "region").unwrap().is_some());
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let [link, fifo, folder, socket] = ["l", "p", "d", "s"].map(|name| dir.path().join(name));
+        private_file(&dir.path().join("f"));
+        symlink(dir.path().join("f"), &link).unwrap();
+        assert!(refusal(&link).contains("a symbolic link"));
+        // A FIFO that nobody writes makes a plain open wait for ever.
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
+        assert!(refusal(&fifo).contains("a FIFO"));
+        std::fs::create_dir(&folder).unwrap();
+        assert!(refusal(&folder).contains("a folder"));
+        let _listener = UnixListener::bind(&socket).unwrap();
+        assert!(refusal(&socket).contains("a socket"));
+    }
+
+    #[test]
+    fn a_folder_is_made_for_its_user_alone_and_closed_if_others_could_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;
+        make_folder(&path, "region").unwrap();
+        assert_eq!(mode(), FOLDER_MODE);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        make_folder(&path, "region").unwrap();
+        assert_eq!(mode(), FOLDER_MODE);
+        // Others may have put something into it.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        let error = make_folder(&path, "region").unwrap_err();
+        assert!(error.to_string().contains("mode 0777"), "{error}");
+        assert_eq!(mode(), 0o777);
+        let link = dir.path().join("l");
+        symlink(&path, &link).unwrap();
+        let error = make_folder(&link, "region").unwrap_err();
+        assert!(error.to_string().contains("a symbolic link"), "{error}");
+    }
+
+    #[test]
+    fn a_lock_file_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let file = open_lock(&path, "log").unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, FILE_MODE);
+    }
+
+    #[test]
+    fn a_region_that_a_node_passes_is_its_own_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, socket) = (dir.path().join("r"), Path::new("/run/s"));
+        private_file(&path);
+        let file = File::open(&path).unwrap();
+        check_passed(&file, user(), socket).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o620)).unwrap();
+        let error = check_passed(&file, user(), socket).unwrap_err().to_string();
+        assert!(error.contains("/run/s") && error.contains("mode 0620"), "{error}");
+        let error = check_passed(File::open("/dev/null").unwrap(), user(), socket).unwrap_err();
+        assert!(error.to_string().contains("no regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_in_a_folder_for_all_can_be_anybodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        assert!(!only_they_made(&path, user()), "there is nothing");
+        let _listener = UnixListener::bind(&path).unwrap();
+        // The folder lies in one where all make files, or all above it are closed.
+        let is_closed =
+            |folder: &Path| std::fs::metadata(folder).is_ok_and(|it| it.mode() & OTHERS_WRITE == 0);
+        let all_closed = path.ancestors().skip(1).all(is_closed);
+        assert_eq!(only_they_made(&path, user()), all_closed);
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(!only_they_made(&path, user()));
+    }
+}
