@@ -4,7 +4,11 @@
 //! Each test takes about `LOCH_STRESS_SECONDS`, 3 unless it is set; `make stress` sets more.
 //! With the feature `planted`, `LOCH_PLANT` names a rule to be left out, to see whether they notice.
 
-#![allow(clippy::disallowed_methods, reason = "threads and their clock are what this is about")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "threads and their clock are what this is about"
+)]
 
 mod cluster;
 
@@ -132,7 +136,8 @@ impl Stress {
             let client = self.cluster.client(0);
             self.sessions.fetch_add(1, Relaxed);
             // Two threads have long sessions, the others short ones.
-            let batches = if thread % 2 == 0 { LONG } else { random.random_range(1..=SHORT_MAX) };
+            let batches =
+                if thread.is_multiple_of(2) { LONG } else { random.random_range(1..=SHORT_MAX) };
             let dies_at = random.random_range(0..batches * DIES);
             for batch in 0..batches {
                 if self.is_over() {

@@ -12,8 +12,8 @@
 //! 4. **What a write came to is forgotten**: it becomes a plain PUT of the value it left, or a
 //!    DELETE, that had its effect by its return, if ever.
 //! 5. At last, when it is certain that the history fails whether or not the operations of unknown
-//!    outcome took effect, those of them that wrote nothing that anybody saw are dropped: what is
-//!    left fails too, and for the same reason.
+//!    outcome took effect, those of them that wrote nothing that anybody saw are dropped, but for the
+//!    ends of values that are left: what is left fails too, and for the same reason.
 
 use std::collections::HashSet;
 
@@ -60,8 +60,15 @@ pub(crate) fn shrink_key(operations: &[Operation], budget: u64) -> Vec<Operation
         left = drop_pieces(left, |piece| piece.iter().map(|o| forget(*o)).collect());
     }
     let seen = seen_values(&left);
-    left.retain(|operation| {
+    let is_told = |operation: &Operation| {
         operation.is_known() || operation.value().is_some_and(|value| seen.contains(&value))
+    };
+    let told: HashSet<u64> =
+        left.iter().filter(|o| is_told(o)).filter_map(Operation::value).collect();
+    // When a value may expire is told with it.
+    left.retain(|operation| match operation.ask {
+        Ask::Expire(value) => told.contains(&value),
+        _ => is_told(operation),
     });
     left
 }

@@ -276,8 +276,11 @@ fn a_copy_does_not_say_that_it_is_durable() {
     assert_eq!(open(&disk).unwrap().1, changes(0..15));
 }
 
-/// A disk with these segments, each with its first LSN and its records as (LSN, what it says).
-fn made(segments: &[(u64, u64, &[(u64, Op<'_>)])]) -> MemoryStorage {
+/// A segment: its number, its first LSN, and its records as (LSN, what it says).
+type Made<'a> = (u64, u64, &'a [(u64, Op<'a>)]);
+
+/// A disk with these segments.
+fn made(segments: &[Made<'_>]) -> MemoryStorage {
     let mut disk = MemoryStorage::default();
     for (segment, lsn, records) in segments {
         let (segment, lsn) = (*segment, *lsn);

@@ -41,12 +41,14 @@ impl<F: Fabric> Client<F> {
                     }
                 }
                 Lookup::Found(found, entry) => {
+                    // Before the CAS: after it, time may have come for a value that others still saw.
+                    let was_expired = self.is_expired(&found.header, &entry);
                     if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
                         self.help(&candidates, key, found.slot, found.word).await?;
                     } else if self.clear(&candidates, found.slot, found.word).await? {
                         // Linearization point of a DELETE that found a value.
                         self.unlinked(found.word, &found.header)?;
-                        return Ok(!self.is_expired(&found.header, &entry));
+                        return Ok(!was_expired);
                     }
                 }
             }

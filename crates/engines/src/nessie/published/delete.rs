@@ -32,10 +32,13 @@ impl<F: Fabric> Client<F> {
                         }
                     }
                     Settled::Present(slot) => {
-                        if let Some(value) = self.shown(key, &survey, slot).await?
-                            && self.unlink(&candidates, &survey, slot).await?
-                        {
-                            return Ok(!self.is_expired(&value));
+                        if let Some(value) = self.shown(key, &survey, slot).await? {
+                            // Before the CAS: after it, time may have come for a value that others
+                            // still saw.
+                            let was_expired = self.is_expired(&value);
+                            if self.unlink(&candidates, &survey, slot).await? {
+                                return Ok(!was_expired);
+                            }
                         }
                     }
                 }
