@@ -4,7 +4,11 @@
 //! Each test takes about `LOCH_STRESS_SECONDS`, 3 unless it is set; `make stress` sets more.
 //! With the feature `planted`, `LOCH_PLANT` names a rule to be left out, to see whether they notice.
 
-#![allow(clippy::disallowed_methods, reason = "threads and their clock are what this is about")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "threads and their clock are what this is about"
+)]
 
 mod cluster;
 
