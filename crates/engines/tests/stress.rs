@@ -136,7 +136,8 @@ impl Stress {
             let client = self.cluster.client(0);
             self.sessions.fetch_add(1, Relaxed);
             // Two threads have long sessions, the others short ones.
-            let batches = if thread % 2 == 0 { LONG } else { random.random_range(1..=SHORT_MAX) };
+            let batches =
+                if thread.is_multiple_of(2) { LONG } else { random.random_range(1..=SHORT_MAX) };
             let dies_at = random.random_range(0..batches * DIES);
             for batch in 0..batches {
                 if self.is_over() {
