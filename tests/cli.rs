@@ -3,9 +3,10 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -349,8 +350,14 @@ fn a_killed_node_has_everything_when_it_comes_back() {
 fn a_region_that_is_none_is_refused_and_kept() {
     let dir = private_dir();
     let region = region_of(dir.path(), "n");
+    let mode =
+        |mode| fs::set_permissions(&region, Permissions::from_mode(mode)).expect("it is ours");
     for bytes in [&b""[..], b"my thesis", &[0; 1 << 16]] {
         fs::write(&region, bytes).expect("written");
+        // Somebody else may have changed it: what is in it is not even looked at.
+        mode(0o644);
+        refused(dir.path(), SMALL, 3, &["n.region", "mode 0644", "chmod 600"]);
+        mode(0o600);
         refused(dir.path(), SMALL, 3, &["n.region", "remove the file"]);
         assert_eq!(fs::read(&region).expect("it is there"), bytes);
     }

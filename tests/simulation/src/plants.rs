@@ -169,7 +169,7 @@ impl Plant {
         Some(match (family, bug) {
             (_, Bug::NoMoveScan) => 18_109,
             (_, Bug::NoHomeBump) => 16_739,
-            (_, Bug::NoteWithoutGeneration) => 253_417,
+            (_, Bug::NoteWithoutGeneration) => 269_036,
             (_, Bug::ForgetsWhatIsUnderWay) => 10_312,
             (_, Bug::DestinationStays) => 843,
             (_, Bug::StatusNotReread) => 2_345,
