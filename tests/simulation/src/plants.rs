@@ -101,11 +101,12 @@ impl Family {
 
 /// Rules whose loss no search has noticed in some thousand seeds; tests of the engine's own do
 /// (docs/correctness.md). They are hunted only when they are named.
-const UNSEEN: [Plant; 4] = [
+const UNSEEN: [Plant; 5] = [
     Plant::Engine(Family::Loch, Bug::FreshUnchecked),
     Plant::Engine(Family::Loch, Bug::RestedAfterCut),
     Plant::Engine(Family::Loch, Bug::CacheLinesTooYoung),
     Plant::Engine(Family::Pilaf, Bug::NoSecondLook),
+    Plant::Engine(Family::Pilaf, Bug::NoGenerationCheck),
 ];
 
 /// Whether a rule guards the reuse of memory.
