@@ -409,7 +409,7 @@ fn a_log_is_for_its_user_alone() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             assert_eq!(mode(&entry.unwrap().path()), 0o600);
         }
-        // Who can open the file can lock it.
+        // A user who can open the file can lock it.
         assert!(!shell(attacker(), &format!("exec 9< {}", lock.display())));
     };
     assert_closed();

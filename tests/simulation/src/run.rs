@@ -214,7 +214,7 @@ impl Run {
         self.cluster.world.make_mortal(seat.process);
         let slot = &mut self.clients[index];
         let (ops, left) = match self.setting.lives {
-            // Who dies again and again does less and less.
+            // A client that dies again and again does less and less.
             None => (slot.ops, slot.ops * 2 / 3),
             Some(lives) if index < lives.long => (slot.ops, slot.ops / 2),
             Some(lives) => {

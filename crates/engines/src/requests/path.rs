@@ -308,7 +308,7 @@ pub struct SentReplies<P> {
 }
 
 impl<P: Copy> SentReplies<P> {
-    /// Those of a client of these workers whose session has this secret.
+    /// The replies to a client of these workers whose session has this secret.
     pub fn new(to: BySend<P>, map: &RequestMap, secret: Option<Secret>) -> Self {
         let replies = usize::from(map.area().service().replies);
         let arrived = RefCell::new((0..replies).map(|_| None).collect());

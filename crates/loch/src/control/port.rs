@@ -258,7 +258,7 @@ impl Visit<'_> {
     }
 
     fn serve(&self, link: &mut Link, home: usize) -> LinkError {
-        // Those that live, as far as it has told on this link.
+        // The clients that live, as far as the node has told on this link.
         let mut living = HashSet::new();
         loop {
             let ask = match link.receive(Instant::now() + LINK_SILENCE_MAX) {

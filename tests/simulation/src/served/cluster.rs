@@ -394,7 +394,7 @@ impl<E: Engine> Run<E> {
         self.world.kill(process);
         self.world.fence(process);
         self.sessions.close(RegionId(node as u8), slot);
-        // Who dies again and again does less and less.
+        // A client that dies again and again does less and less.
         self.stools[number] = self.start_client(number, ops * 2 / 3);
     }
 

@@ -96,7 +96,7 @@ struct Run {
     slots: Slots,
 }
 
-/// Who holds each session slot of each node.
+/// The holder of each session slot of each node.
 type Slots = Rc<RefCell<HashMap<(u16, u32), Holder>>>;
 
 fn faults(random: &mut ChaCha8Rng, setting: &Setting) -> Faults {
