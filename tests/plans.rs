@@ -41,6 +41,13 @@ fn the_nodes_of_the_test_of_two_hosts_can_be() {
     }
 }
 
+#[test]
+fn the_node_that_gets_a_strangers_datagrams_can_be() {
+    let config = include_str!("../crates/loch/tests/guest/strangers.toml");
+    let config = NodeConfig::from_toml(config).expect("it is a configuration");
+    check("crates/loch/src/node/rights.rs", &config);
+}
+
 /// What `vm/tests/node.sh` writes for a node of so many, with a table for each of the engines.
 fn configuration_of_scripts(hosts: usize, engines: &str) -> NodeConfig {
     let script = format!(". vm/tests/node.sh && configuration {engines}");

@@ -16,6 +16,8 @@
 //! 2. A session that goes from idle to active announces first and then looks at the epoch again, so
 //!    of the two, it and a grace period that begins at that moment, at least one sees the other
 //!    (model-checked in the fabric's shared words).
+//!    It goes idle with a store after all those of its operations, on whatever processor: who sees it
+//!    idle sees all that they stored.
 //! 3. What an operation posted and nobody waited for, or what became of it nobody knows, counts as
 //!    an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
 //!    still on its way must not land in memory that was cut anew, nor a CAS find its entry reused.
@@ -235,7 +237,11 @@ impl Session {
         }
         // Idle: no handshake is needed to stop claiming something.
         let at = session_addr(self.home, self.slot).add(8);
-        fabric.store(at, &[&(self.current.get().0 << 1).to_le_bytes()])
+        let word = self.current.get().0 << 1;
+        if planted::is(Bug::IdleBeforeStores) {
+            return fabric.store(at, &[&word.to_le_bytes()]);
+        }
+        fabric.store_after(at, word)
     }
 }
 

@@ -63,6 +63,8 @@ pub enum Bug {
     UnusedScrubbed,
     /// The scrubber reads the sessions before the chunk descriptors that name them.
     SessionsBeforeDescriptors,
+    /// A session goes idle with a store that may overtake those of its operation.
+    IdleBeforeStores,
     /// Published protocol: an entry is committed whatever its status is by now.
     CommitsBlindly,
     /// Published protocol: an insert is committed without a reverse pass.
@@ -126,7 +128,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 56] = [
+    pub const ALL: [Bug; 57] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -155,6 +157,7 @@ impl Bug {
         Bug::CacheLinesTooYoung,
         Bug::UnusedScrubbed,
         Bug::SessionsBeforeDescriptors,
+        Bug::IdleBeforeStores,
         Bug::CommitsBlindly,
         Bug::NoReversePass,
         Bug::RivalsIgnored,

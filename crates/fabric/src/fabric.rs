@@ -155,6 +155,10 @@ pub trait Fabric {
     /// Stores a word of a mapped region such that no store made after it is seen before it.
     fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
 
+    /// Stores a word of a mapped region such that whoever sees it sees every store made before it, and
+    /// that every load made before it has been executed.
+    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
+
     /// Stores a word of a mapped region such that the store is seen before any READ made after it
     /// is executed: one half of the handshake between a client's epoch and a grace period.
     fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;

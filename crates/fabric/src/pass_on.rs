@@ -15,7 +15,7 @@
 /// impl Fabric for Idle {
 ///     pass_on!(
 ///         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-///         write_unsignaled write is_mapped store_before announce load load_bytes reload will_store
+///         write_unsignaled write is_mapped store_before store_after announce load load_bytes reload will_store
 ///         raw posted is_settled now_us wall_ms random pause breathe => inner
 ///     );
 ///
@@ -156,6 +156,16 @@ macro_rules! pass_on {
             word: u64,
         ) -> Result<(), $crate::FabricError> {
             self.$field.store_before(at, word)
+        }
+    };
+    (@ store_after $field:ident) => {
+        #[inline]
+        fn store_after(
+            &self,
+            at: $crate::RemoteAddr,
+            word: u64,
+        ) -> Result<(), $crate::FabricError> {
+            self.$field.store_after(at, word)
         }
     };
     (@ announce $field:ident) => {

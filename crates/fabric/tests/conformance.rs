@@ -266,6 +266,7 @@ fn refused_writes_change_nothing<C: Cluster>() {
                 assert_eq!(f.fetch_add(place, 1).await, Err(error));
                 if f.is_mapped(place.region()) {
                     assert_eq!(f.store_before(place, 1), Err(error));
+                    assert_eq!(f.store_after(place, 1), Err(error));
                     assert_eq!(f.announce(place, 1), Err(error));
                     assert_eq!(f.load(place), Err(error));
                 }
@@ -301,6 +302,7 @@ fn a_region_for_reading_refuses_writes<C: Cluster>() {
             if f.is_mapped(THERE) {
                 assert_eq!(f.store(place, &[&[1]]), Err(refused));
                 assert_eq!(f.store_before(place, 1), Err(refused));
+                assert_eq!(f.store_after(place, 1), Err(refused));
                 assert_eq!(f.announce(place, 1), Err(refused));
                 assert_eq!(f.raw(place, 1), Err(refused));
                 assert_eq!(f.load(place), Ok(0));
@@ -411,6 +413,8 @@ fn a_mapped_region_takes_stores<C: Cluster>() {
             assert_eq!(f.store(at(HERE, 5), &parts), Ok(()));
             assert_eq!(f.store_before(at(HERE, 64), 8), Ok(()));
             assert_eq!(f.announce(at(HERE, 72), 9), Ok(()));
+            assert_eq!(f.store_after(at(HERE, 80), 10), Ok(()));
+            assert_eq!(f.load(at(HERE, 80)), Ok(10));
             f.will_store(at(HERE, 72));
             f.will_store(at(RegionId(77), 1 << 50));
             assert_eq!((f.load(at(HERE, 64)), f.load(at(HERE, 72))), (Ok(8), Ok(9)));
@@ -441,6 +445,7 @@ fn an_unmapped_region_takes_none<C: Cluster>() {
                 let (place, error) = (at(region, 0), FabricError::Unattached { region });
                 assert_eq!(f.store(place, &[&[1]]), Err(error));
                 assert_eq!(f.store_before(place, 1), Err(error));
+                assert_eq!(f.store_after(place, 1), Err(error));
                 assert_eq!(f.announce(place, 1), Err(error));
                 assert_eq!(f.load(place), Err(error));
                 assert_eq!(f.load_bytes(place, 1, &mut Buf::new()), Err(error));

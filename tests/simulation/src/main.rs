@@ -131,8 +131,7 @@ fn seeds(
     protocol: Option<Protocol>,
 ) -> Result<(), String> {
     let wanted = |subject: &Subject| {
-        (workload.is_some() || !subject.is_open())
-            && workload.is_none_or(|only| subject.is_called(only))
+        workload.is_none_or(|only| subject.is_called(only))
             && protocol.is_none_or(|only| subject.is_by(only))
     };
     for subject in Subject::all().into_iter().filter(wanted) {
@@ -154,7 +153,7 @@ fn seeds(
 
 fn soak(seconds: u64, from: u64) -> Result<(), String> {
     let (began, limit) = (Instant::now(), Duration::from_secs(seconds));
-    let subjects: Vec<_> = Subject::all().into_iter().filter(|it| !it.is_open()).collect();
+    let subjects = Subject::all();
     let subject = |next: u64| subjects[(next % subjects.len() as u64) as usize];
     let total = side_by_side(from, |next| {
         (began.elapsed() < limit).then(|| run(subject(next), next, Sabotage::default()))

@@ -58,7 +58,8 @@ impl Family {
                 shared.contains(&bug)
                     || matches!(
                         bug,
-                        Bug::CommitsBlindly
+                        Bug::IdleBeforeStores
+                            | Bug::CommitsBlindly
                             | Bug::NoReversePass
                             | Bug::RivalsIgnored
                             | Bug::StatusNotReread
@@ -147,6 +148,9 @@ impl Plant {
         let subjects = match self {
             Plant::Engine(Family::Published, Bug::DestinationStays | Bug::StatusNotReread) => {
                 of(Protocol::Published, &[Workload::Moves])
+            }
+            Plant::Engine(Family::Published, Bug::IdleBeforeStores) => {
+                of(Protocol::Published, &[Workload::Wraps])
             }
             Plant::Engine(Family::Loch, Bug::NoHomeBump | Bug::NoMoveScan) => {
                 of(Protocol::Loch, &[Workload::Moves])

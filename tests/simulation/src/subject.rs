@@ -29,13 +29,6 @@ impl Subject {
         driven.map(Subject::Nessie).chain(Engine::ALL.map(Subject::Served)).collect()
     }
 
-    /// Whether some seed of it fails for a reason that is not understood yet (docs/correctness.md,
-    /// "What is not checked"): it runs only when it is named.
-    pub fn is_open(self) -> bool {
-        let kind = Kind { protocol: Protocol::Published, workload: Workload::Wraps };
-        self == Subject::Nessie(kind)
-    }
-
     /// As the command line names it.
     pub fn name(self) -> String {
         match self {

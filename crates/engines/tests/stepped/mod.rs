@@ -74,7 +74,7 @@ async fn step() {
 
 impl Fabric for Stepped {
     loch_fabric::pass_on!(
-        caps counters write_unsignaled is_mapped store store_before announce load reload raw
+        caps counters write_unsignaled is_mapped store store_before store_after announce load reload raw
         wall_ms => inner
     );
 

@@ -423,6 +423,12 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline(always)]
+    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        words::store_after(self.word(at, true)?, word);
+        Ok(())
+    }
+
+    #[inline(always)]
     fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
         words::announce(self.word(at, true)?, word);
         Ok(())

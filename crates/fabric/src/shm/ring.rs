@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! 1. From head to tail the bytes are the receiver's, the others the sender's. Each side gives bytes
-//!    away by storing its word after it has touched them for the last time ([`words::publish`]).
+//!    away by storing its word after it has touched them for the last time ([`words::store_after`]).
 //! 2. Both words are whole lines, so a line is never both sides' at a time.
 //! 3. Neither side believes the other: a word that cannot be is a full ring to the sender, and to
 //!    the receiver a reason to go on from the tail.
@@ -71,7 +71,7 @@ impl Writer {
     /// Gives the receiver all records that were written.
     #[inline(always)]
     pub fn publish(&self, tail: &AtomicU64) {
-        words::publish(tail, self.tail);
+        words::store_after(tail, self.tail);
     }
 }
 
@@ -88,7 +88,7 @@ impl Reader {
     /// Starts at the tail: what was sent to an earlier receiver is lost.
     pub fn restart(tail: &AtomicU64, head: &AtomicU64) -> Self {
         let at = whole(words::load(tail));
-        words::publish(head, at);
+        words::store_after(head, at);
         Self { head: at, tail: at }
     }
 
@@ -132,14 +132,14 @@ impl Reader {
     #[inline(always)]
     pub fn take(&mut self, head: &AtomicU64, record_bytes: u64) {
         self.head = self.head.wrapping_add(record_bytes);
-        words::publish(head, self.head);
+        words::store_after(head, self.head);
     }
 
     /// Gives back all that was seen.
     #[cold]
     pub fn skip(&mut self, head: &AtomicU64) {
         self.head = self.tail;
-        words::publish(head, self.head);
+        words::store_after(head, self.head);
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
         let [tail, head] = ring();
         let mut reader = Reader::restart(&tail, &head);
         for mad in [1, RING + 64, u64::MAX, 1 << 63, 65, 7] {
-            words::publish(&tail, mad);
+            words::store_after(&tail, mad);
             assert!(!reader.look(&tail, &head, RING) || reader.holds(LINE));
             reader.skip(&head);
             // The next sender finds a ring that works.
@@ -197,10 +197,10 @@ mod tests {
             assert!(reader.look(&tail, &head, RING) && reader.at() == at);
             reader.take(&head, LINE);
             // And a head that cannot be is a full ring.
-            words::publish(&head, mad);
+            words::store_after(&head, mad);
             let far = Writer::resume(&tail, &head, RING).room(&head, RING);
             assert_eq!(far, None);
-            words::publish(&head, reader.at());
+            words::store_after(&head, reader.at());
         }
     }
 }

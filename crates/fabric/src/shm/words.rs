@@ -7,7 +7,7 @@
 //! * **announce against grace**: a client announces its epoch and then loads the region's
 //!   ([`announce`], [`load`]); whoever wants a grace period adds to the region's epoch and then
 //!   loads the announcements ([`fetch_add`], [`load`]). At least one of the two sees the other.
-//! * **publish against take**: a sender writes a record and then its word ([`publish`]); a receiver
+//! * **publish against take**: a sender writes a record and then its word ([`store_after`]); a receiver
 //!   loads the word and then the record ([`load`]). If it sees the word, it sees the whole record.
 //!   The other way round, who gives bytes back has done with them.
 
@@ -35,7 +35,7 @@ pub(super) fn store_before(word: &AtomicU64, value: u64) {
 
 /// Stores a word after every load and store made before, of whatever bytes.
 #[inline(always)]
-pub(super) fn publish(word: &AtomicU64, value: u64) {
+pub(super) fn store_after(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
 }
 
@@ -106,6 +106,23 @@ mod loom_tests {
                 assert_eq!((relaxed(&words[1]), relaxed(&words[2])), (2, 20));
             }
             writer.join().expect("the owner does not panic");
+        });
+    }
+
+    /// Who sees a client idle sees all that it stored.
+    #[test]
+    fn loom_who_is_seen_idle_has_stored_all() {
+        loom::model(|| {
+            let words = Arc::new([AtomicU64::new(1), AtomicU64::new(0)]);
+            let client = words.clone();
+            let working = thread::spawn(move || {
+                client[1].store(20, Ordering::Relaxed);
+                store_after(&client[0], 0);
+            });
+            if load(&words[0]) == 0 {
+                assert_eq!(relaxed(&words[1]), 20, "a store after the operation's end");
+            }
+            working.join().expect("the client does not panic");
         });
     }
 

@@ -495,6 +495,17 @@ impl Fabric for SimEndpoint {
         Ok(())
     }
 
+    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.check_words(at, 1)?;
+        self.check_mapped(at)?;
+        self.world.stop(self.process, 1.0);
+        if self.is_alive() {
+            self.world.process(self.process).stores.close_segment();
+            self.store_part(at, &word.to_le_bytes(), self.is_slow());
+        }
+        Ok(())
+    }
+
     fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;

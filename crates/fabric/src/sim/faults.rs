@@ -15,7 +15,7 @@ pub struct Faults {
     /// The longest hold-up. One in ten is a hundred times as long.
     pub delay_ns: u64,
     /// Calls of the `store` family whose words reach memory later, in any order that `store_before`
-    /// allows, and not at all if the process dies first.
+    /// and `store_after` allow, and not at all if the process dies first.
     pub slow_stores: f64,
     /// The longest time until they do.
     pub store_ns: u64,

@@ -246,6 +246,10 @@ impl Fabric for Watch {
         self.run.writes(at, 8);
         self.inner.store_before(at, word)
     }
+    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+        self.run.writes(at, 8);
+        self.inner.store_after(at, word)
+    }
     fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
         self.run.writes(at, 8);
         self.inner.announce(at, word)

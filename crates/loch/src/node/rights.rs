@@ -17,13 +17,12 @@ use serde::Deserialize;
 use super::courier::Caller;
 use super::network::{Card, Machine};
 use super::sessions::{Opened, incarnation_in};
-use crate::config::RequestWay;
 use crate::control::gate::{Admission, Gate, grants};
 use crate::control::tests::rig::member_with;
 use crate::memory::Member;
 use crate::remote::open_device;
 use crate::wire::DeviceChoice;
-use crate::{Cluster, FabricKind, Node, NodeConfig, TableConfig};
+use crate::{Cluster, Node, NodeConfig, TableConfig};
 
 const SLOT: u32 = 2;
 const BYTES: [u8; 100] = [0xEE; 100];
@@ -179,30 +178,9 @@ fn a_stranger_gets_nothing_done_and_no_answer() {
         println!("skipped: LOCH_VERBS_TEST is not set");
         return;
     }
-    let of_engine = |name: &str, engine: &str| TableConfig {
-        name: name.into(),
-        engine: engine.into(),
-        memory: Some(crate::ByteSize::new(8 << 20)),
-        sessions: Some(4),
-        ..TableConfig::default()
-    };
-    let by_send = Some(RequestWay::Send);
-    let tables = vec![
-        TableConfig { requests: by_send, ..of_engine("sent", "herd") },
-        of_engine("written", "herd"),
-        of_engine("pilaf", "pilaf"),
-    ];
     let dir = tempfile::tempdir().unwrap();
-    let config = NodeConfig {
-        socket: dir.path().join("socket"),
-        region: Some("/dev/shm/loch-strangers.region".into()),
-        memory: crate::ByteSize::new(64 << 20),
-        fabric: FabricKind::Verbs,
-        ephemeral: true,
-        sessions: 4,
-        tables,
-        ..NodeConfig::default()
-    };
+    let config = NodeConfig::from_toml(include_str!("../../tests/guest/strangers.toml")).unwrap();
+    let config = NodeConfig { socket: dir.path().join("socket"), ..config };
     let _node = Node::start(config.clone()).unwrap();
     let cluster = Cluster::connect(&config.socket).unwrap();
     for (number, name) in ["sent", "written", "pilaf"].into_iter().enumerate() {

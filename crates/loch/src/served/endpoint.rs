@@ -66,7 +66,7 @@ impl<N: Net, M> Patient<N, M> {
 impl<N: Net, M> Fabric for Patient<N, M> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-        is_mapped store_before announce load load_bytes reload will_store raw posted is_settled
+        is_mapped store_before store_after announce load load_bytes reload will_store raw posted is_settled
         now_us wall_ms random => fabric
     );
 

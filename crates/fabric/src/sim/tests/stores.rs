@@ -78,6 +78,23 @@ fn segments_and_stores_to_one_word_keep_their_order() {
 }
 
 #[test]
+fn a_store_that_comes_after_all_before_it_does() {
+    for seed in 0..30 {
+        let states = states(seed, |f| async move {
+            f.store(at(HERE, 0), &[&[1; 16]]).expect("it is mapped");
+            f.store_after(at(HERE, 16), 1).expect("it is mapped");
+            f.store(at(HERE, 24), &[&[2; 8]]).expect("it is mapped");
+            f.store_after(at(HERE, 32), 2).expect("it is mapped");
+        });
+        for state in &states {
+            assert!(state[2] == 0 || (state[0] != 0 && state[1] != 0), "{state:x?}");
+            assert!(state[4] == 0 || state[..4].iter().all(|word| *word != 0), "{state:x?}");
+        }
+        assert_eq!(states.last().expect("one")[4], 2);
+    }
+}
+
+#[test]
 fn a_process_sees_its_own_stores_at_once() {
     let lab = Lab::with(SLOW);
     let process = lab.go(HERE, |f| async move {

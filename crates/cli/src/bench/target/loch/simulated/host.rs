@@ -171,7 +171,7 @@ impl Host {
 
 impl Fabric for Host {
     loch_fabric::pass_on!(
-        caps counters is_mapped store_before announce load_bytes reload raw posted is_settled
+        caps counters is_mapped store_before store_after announce load_bytes reload raw posted is_settled
         now_us wall_ms random => endpoint
     );
 
