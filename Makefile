@@ -7,7 +7,7 @@ BENCH = --engine nessie --fabric shm --records 1000000 --value-size 64 --dist zi
 SECONDS = 60
 
 .DEFAULT_GOAL := help
-.PHONY: demo test verbs-test model bench figures headlines soak stress lint sanitize fuzz deps clean help
+.PHONY: demo test verbs-test model bench figures headlines soak stress mutants lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -40,6 +40,9 @@ soak: ## run new seeds of the simulation; SECONDS=600 for ten minutes
 stress: ## threads and processes that come and go where memory is short; SECONDS=3600 for each test
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-engines --test stress -- --nocapture
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-cli --test crash -- --nocapture nothing_is_lost_where_six
+
+mutants: ## change the code in many ways and see whether a test notices: hours; ARGS="--file '**/slab.rs'"
+	scripts/mutants.sh $(ARGS)
 
 lint: ## the part of `test` that runs no code: format, clippy, house rules, dependencies
 	scripts/lint.sh

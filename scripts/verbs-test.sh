@@ -22,9 +22,9 @@ row() { # NAME HOSTS COMMAND [ARG…]
   names+=("$1") hosts+=("$2") commands+=("$(printf '%q ' "${@:3}")")
 }
 
-# Everything here is built of these packages together, once: cargo chooses the features of what they
-# need for all of a command's packages, so that other commands would build most of it again.
-packages=(-p loch-fabric -p loch -p loch-cli --features verbs)
+# Everything here is built of the whole workspace, as `make test` builds it: cargo chooses the features
+# of what its packages need for all packages of a command, so that of some it would build most again.
+packages=(--workspace --features "loch-fabric/verbs loch/verbs loch-cli/verbs")
 targets=(--lib --test conformance --test messages --test verbs --test two_hosts --test machines)
 
 # Builds the tests, and the program that some of them run. `built` is of each its folder below
@@ -75,7 +75,10 @@ fi
 # What the feature adds and no device is needed for: the control plane, hostile set-ups.
 cargo clippy --quiet --locked "${packages[@]}" --all-targets -- -D warnings
 build
-cargo test --quiet --locked "${packages[@]}" --lib
+for crate in fabric loch; do
+  read -r folder _ binary < <(grep "/crates/$crate loch" <<<"$built")
+  env -C "$folder" CARGO_MANIFEST_DIR="$folder" "$binary" --quiet
+done
 loch=${CARGO_TARGET_DIR:-target}/debug/loch
 
 # shellcheck disable=SC2016 # The guest's shell expands it.

@@ -35,7 +35,7 @@ configuration() { # [ENGINE…]
   cat <<END_OF_FILE
 name = "host$HOST"
 socket = "$socket"
-memory = "$((64 + 32 * $#))MiB"
+memory = "$((64 + 16 * $#))MiB"
 fabric = "verbs"
 listen = "10.9.0.$HOST:7400"
 cluster = [$(seq -s , "$HOSTS" | sed -E 's/[0-9]+/"10.9.0.&:7400"/g')]

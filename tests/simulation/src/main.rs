@@ -211,3 +211,16 @@ fn told(report: &Report) -> String {
         *virtual_ns as f64 / 1e6
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `LOCH_SEEDS=n` runs more of each; `make mutants` does.
+    #[test]
+    fn a_few_seeds_of_everything_are_clean() {
+        let count = std::env::var("LOCH_SEEDS").ok();
+        let count = count.map_or(4, |count| count.parse().expect("LOCH_SEEDS is a number"));
+        seeds(0, count, None, None).unwrap();
+    }
+}
