@@ -259,3 +259,111 @@ impl Storage for MemoryStorage {
         last.map(|_| ()).ok_or_else(|| failed("removing", segment, "there is none"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: u64 = 1;
+
+    /// A disk with a segment of so many bytes that were synced and so many more that were not; none
+    /// of them is zero.
+    fn disk(synced: usize, unsynced: usize) -> MemoryStorage {
+        let mut disk = MemoryStorage::default();
+        disk.create(SEGMENT).unwrap();
+        disk.append(SEGMENT, &vec![7; synced]).unwrap();
+        disk.sync(SEGMENT).unwrap();
+        disk.append(SEGMENT, &vec![7; unsynced]).unwrap();
+        disk
+    }
+
+    fn bytes(disk: &MemoryStorage) -> Vec<u8> {
+        disk.clone().read(SEGMENT).unwrap()
+    }
+
+    /// Numbers that begin with `first` and have every remainder.
+    fn numbers(first: u64) -> impl FnMut() -> u64 {
+        let mut next = first;
+        move || {
+            next += 1;
+            next - 1
+        }
+    }
+
+    #[test]
+    fn a_loss_of_power_may_take_any_part_of_what_was_not_synced_and_nothing_else() {
+        let (mut lens, mut gone, mut there) = (Vec::new(), 0, 0);
+        for first in 101..202 {
+            let disk = disk(100, 100);
+            disk.lose_power(numbers(first));
+            let bytes = bytes(&disk);
+            assert!(bytes[..100].iter().all(|byte| *byte == 7));
+            let (lost, kept): (Vec<u8>, Vec<u8>) = bytes[100..].iter().partition(|b| **b == 0);
+            (gone, there) = (gone + lost.len(), there + kept.len());
+            lens.push(bytes.len());
+        }
+        lens.sort_unstable();
+        assert_eq!(lens, (100..=200).collect::<Vec<_>>(), "it ends anywhere");
+        assert!(gone > 100 && there > gone, "{gone} bytes lost, {there} kept");
+    }
+
+    #[test]
+    fn what_the_disk_refused_is_read_until_the_power_is_lost_and_then_mostly_gone() {
+        let (mut gone, mut there) = (0, 0);
+        for first in 0..8 {
+            let mut disk = disk(100, 64);
+            disk.refuse_writes();
+            // A sync that succeeds does not write it, and what comes after it is on the disk.
+            disk.sync(SEGMENT).unwrap();
+            disk.append(SEGMENT, &[9; 10]).unwrap();
+            disk.sync(SEGMENT).unwrap();
+            assert_eq!(bytes(&disk), [&[7; 164][..], &[9; 10]].concat());
+            disk.lose_power(numbers(first));
+            let bytes = bytes(&disk);
+            assert_eq!((&bytes[..100], &bytes[164..]), (&[7; 100][..], &[9; 10][..]));
+            let is_there = bytes[100..164] == [7; 64];
+            assert!(is_there || bytes[100..164] == [0; 64]);
+            *if is_there { &mut there } else { &mut gone } += 1;
+        }
+        assert_eq!((there, gone), (2, 6));
+    }
+
+    /// Where nothing was written after it, the end of the segment may be gone with it.
+    #[test]
+    fn what_was_refused_last_may_be_cut_off() {
+        let lens = (65..130).map(|first| {
+            let disk = disk(100, 64);
+            disk.refuse_writes();
+            disk.lose_power(numbers(first));
+            disk.len(SEGMENT)
+        });
+        let mut lens: Vec<_> = lens.collect();
+        lens.sort_unstable();
+        assert_eq!(lens, (100..=164).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_segment_that_is_cut_has_refused_bytes_up_to_its_new_end() {
+        for len in [50, 100, 130, 164] {
+            let mut disk = disk(100, 64);
+            disk.refuse_writes();
+            disk.append(SEGMENT, &[9; 10]).unwrap();
+            disk.sync(SEGMENT).unwrap();
+            disk.truncate(SEGMENT, len);
+            disk.append(SEGMENT, &[9; 10]).unwrap();
+            disk.sync(SEGMENT).unwrap();
+            disk.lose_power(|| 1);
+            let refused = vec![0; len.saturating_sub(100)];
+            assert_eq!(bytes(&disk), [vec![7; len.min(100)], refused, vec![9; 10]].concat());
+        }
+    }
+
+    #[test]
+    fn a_full_disk_takes_half() {
+        let mut disk = disk(0, 0);
+        disk.set_faults(DiskFaults { appends_left: Some(1), ..DiskFaults::default() });
+        disk.append(SEGMENT, &[7; 10]).unwrap();
+        assert!(disk.append(SEGMENT, &[7; 10]).is_err());
+        assert_eq!(disk.len(SEGMENT), 15);
+    }
+}

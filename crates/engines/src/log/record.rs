@@ -310,6 +310,22 @@ mod tests {
         }
     }
 
+    /// A key has a byte at least, and records are counted from 1.
+    #[test]
+    fn what_no_log_writes_is_no_record() {
+        let put = Change::Put { value: b"v", version: 1, expires_at_ms: None };
+        let read_of = |lsn: u64, op: Op<'_>| {
+            let mut bytes = Vec::new();
+            write(9, &Record { lsn, durable: 0, op }, &mut bytes);
+            read(9, &bytes).is_some()
+        };
+        for change in [put, Change::Delete] {
+            assert!(read_of(1, Op::Change { key: b"k", change }));
+            assert!(!read_of(1, Op::Change { key: b"", change }), "{change:?} of no key");
+            assert!(!read_of(0, Op::Change { key: b"k", change }), "record 0");
+        }
+    }
+
     proptest! {
         #[test]
         fn records_survive_the_trip_and_every_flipped_bit_is_noticed(

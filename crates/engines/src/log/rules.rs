@@ -13,6 +13,11 @@ fn put(value: &[u8]) -> Change<'_> {
     Change::Put { value, version: 1, expires_at_ms: None }
 }
 
+/// What a recovery finds.
+fn found(disk: &MemoryStorage) -> Recovered {
+    recover(disk.clone(), 77, policy(), |_| Ok::<(), LogError>(())).unwrap().1
+}
+
 #[test]
 fn a_log_of_which_nothing_is_at_risk_has_room_however_long_ago_the_last_record_came() {
     let disk = MemoryStorage::default();
@@ -31,6 +36,44 @@ fn with_sync_a_sync_begins_with_the_record() {
     log.turn(0).unwrap();
     log.turn(0).unwrap();
     assert_eq!(log.durable(), log.last());
+}
+
+/// A sync of nothing would wear the disk of a server that nobody writes to.
+#[test]
+fn a_log_of_which_all_is_durable_is_not_synced_again() {
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open(&disk).unwrap();
+    append(&mut log, 0).unwrap();
+    log.sync(0).unwrap();
+    let syncs = disk.syncs();
+    for now in 1..100 {
+        log.turn(now).unwrap();
+    }
+    log.sync(100).unwrap();
+    assert_eq!(disk.syncs(), syncs);
+}
+
+/// What a recovery copied into the segment counts too, by its bytes.
+#[test]
+fn a_segment_is_full_when_it_has_its_bytes_and_not_before() {
+    let policy = Policy { segment_bytes: 2_000, ..policy() };
+    let mut disk = MemoryStorage::default();
+    let (mut log, _) = open_with(&disk, policy).unwrap();
+    let mut number = 0;
+    for lives in 0..3 {
+        while log.last() < 5 || disk.segments().unwrap().len() <= lives {
+            append(&mut log, number).unwrap();
+            log.turn(number).unwrap();
+            number += 1;
+        }
+        disk.kill();
+        log = open_with(&disk, policy).unwrap().0;
+    }
+    for segment in disk.segments().unwrap().iter().rev().skip(1) {
+        let len = disk.len(*segment);
+        // The last record, and the seal.
+        assert!((2_000..2_400).contains(&len), "segment {segment} of {len} bytes");
+    }
 }
 
 #[test]
@@ -69,6 +112,60 @@ fn a_log_knows_how_much_of_it_a_snapshot_would_replace() {
     assert!(log.grown_bytes() < all && log.snapshot_bytes() > 0);
 }
 
+/// A server that starts anew makes its next snapshot when it would have without. It counts the
+/// headers of segments, too.
+#[test]
+fn the_next_process_knows_how_much_of_the_log_a_snapshot_would_replace() {
+    let small = Policy { segment_bytes: 600, ..policy() };
+    let mut disk = MemoryStorage::default();
+    let (mut log, _) = open_with(&disk, small).unwrap();
+    let (mut told, mut next) = (Told::new(), 0);
+    for appends in [40, 10] {
+        for _ in 0..appends {
+            append(&mut log, next).unwrap();
+            told.push(change(next));
+            log.turn(next).unwrap();
+            next += 1;
+        }
+        if appends == 40 {
+            snapshot(&mut log, &mut told, &mut next).unwrap();
+        }
+    }
+    log.sync(0).unwrap();
+    let headers = (disk.segments().unwrap().len() * HEADER_BYTES) as u64;
+    let before = [log.grown_bytes(), log.snapshot_bytes()];
+    let (log, _) = open_with(&disk, small).unwrap();
+    for (before, after) in before.iter().zip([log.grown_bytes(), log.snapshot_bytes()]) {
+        assert!(*before > 300 && (*before..=before + headers).contains(&after), "{before} {after}");
+    }
+}
+
+#[test]
+fn a_recovery_says_what_it_found() {
+    let disk = MemoryStorage::default();
+    let (mut log, _) = open(&disk).unwrap();
+    append(&mut log, 0).unwrap();
+    let mut snapshot = log.begin_snapshot(0).unwrap();
+    for key in [b"a", b"b", b"c"] {
+        log.add(&mut snapshot, Op::Change { key, change: put(b"v") }).unwrap();
+    }
+    log.finish_snapshot(snapshot, 0).unwrap();
+    for number in 0..4 {
+        append(&mut log, number).unwrap();
+    }
+    log.sync(0).unwrap();
+    // The first segment is gone, and the third is the snapshot.
+    let (segment, whole) = (2, disk.len(2));
+    let last = append(&mut log, 5).unwrap();
+    log.turn(0).unwrap();
+    disk.kill();
+    disk.truncate(segment, disk.len(segment) - 1);
+    let torn_bytes = (disk.len(segment) - whole) as u64;
+    let expected =
+        Recovered { from_snapshot: 3, replayed: 4, last: last - 1, torn_bytes, leased: 0 };
+    assert_eq!(found(&disk), expected);
+}
+
 #[test]
 fn a_snapshot_that_is_given_up_leaves_nothing() {
     let mut disk = MemoryStorage::default();
@@ -82,6 +179,32 @@ fn a_snapshot_that_is_given_up_leaves_nothing() {
     assert!(disk.segments().unwrap().len() > before + 3);
     log.abandon_snapshot(given_up).unwrap();
     assert_eq!(disk.segments().unwrap().len(), before);
+}
+
+#[test]
+fn a_snapshot_is_gathered_before_it_is_written_and_its_parts_are_bounded() {
+    let policy = Policy { segment_bytes: 200_000, ..policy() };
+    let mut disk = MemoryStorage::default();
+    let (mut log, _) = open_with(&disk, policy).unwrap();
+    append(&mut log, 0).unwrap();
+    let mut snapshot = log.begin_snapshot(0).unwrap();
+    let part = *disk.segments().unwrap().last().unwrap();
+    let records = disk.clone();
+    let add = |log: &mut Log<_>, snapshot: &mut Snapshot| {
+        log.add(snapshot, Op::Change { key: b"k", change: put(&[1; 1_000]) }).unwrap();
+        records.len(part)
+    };
+    let lens: Vec<_> = (0..100).map(|_| add(&mut log, &mut snapshot)).collect();
+    assert_eq!(lens[..50], [HEADER_BYTES; 50], "they are not as many as an append is worth");
+    assert!(lens[99] > 64 << 10);
+    for _ in 100..1_000 {
+        add(&mut log, &mut snapshot);
+    }
+    log.finish_snapshot(snapshot, 0).unwrap();
+    let parts = disk.segments().unwrap().into_iter().filter(|segment| *segment >= part);
+    let mut lens: Vec<_> = parts.map(|part| disk.len(part)).collect();
+    lens.pop();
+    assert!(lens.len() > 4 && lens.iter().all(|len| (200_000..202_000).contains(len)), "{lens:?}");
 }
 
 #[test]
@@ -153,6 +276,52 @@ fn damage_to_any_part_of_a_snapshot_is_no_end_of_it() {
                 assert!(open(&disk).is_err(), "segment {segment}, byte {at}");
             }
         }
+    }
+}
+
+/// A table that nobody has changed since its snapshot was made: each record of the snapshot, its end
+/// too, has a part of its own, and the log has none.
+fn nothing_but_a_snapshot() -> (MemoryStorage, Vec<u64>) {
+    let mut disk = MemoryStorage::default();
+    let (mut log, _) = open_with(&disk, Policy { segment_bytes: 1, ..policy() }).unwrap();
+    let mut snapshot = log.begin_snapshot(0).unwrap();
+    for key in [b"a", b"b", b"c"] {
+        log.add(&mut snapshot, Op::Change { key, change: put(b"v") }).unwrap();
+    }
+    log.finish_snapshot(snapshot, 0).unwrap();
+    disk.kill();
+    let parts: Vec<_> = disk.segments().unwrap().into_iter().skip(1).collect();
+    assert_eq!(parts.len(), 4);
+    (disk, parts)
+}
+
+/// A segment without records at the end of the log may be one that was being made. The first one is
+/// not: what was before it is in the snapshot. It was taken for such a one when the snapshot was
+/// damaged, and the table was empty.
+#[test]
+fn a_damaged_snapshot_is_an_error_though_nothing_was_logged_after_it() {
+    let (disk, parts) = nothing_but_a_snapshot();
+    assert_eq!(open(&disk).unwrap().1.len(), 3);
+    let missing = |lsn, found| Some(LogError::Missing { lsn, found });
+    for part in &parts {
+        let (disk, _) = nothing_but_a_snapshot();
+        disk.flip(*part, (HEADER_BYTES + 20) * 8);
+        assert_eq!(open(&disk).err(), missing(1, 2), "part {part}");
+        let (mut disk, _) = nothing_but_a_snapshot();
+        disk.remove(*part).unwrap();
+        assert_eq!(open(&disk).err(), missing(1, 2), "part {part}");
+    }
+    let (mut disk, _) = nothing_but_a_snapshot();
+    parts.iter().for_each(|part| disk.remove(*part).unwrap());
+    assert_eq!(open(&disk).err(), missing(1, 2));
+    // Nor is it an empty log if the log is not there at all.
+    for damaged in [false, true] {
+        let (mut disk, _) = nothing_but_a_snapshot();
+        disk.remove(parts[0] - 1).unwrap();
+        if damaged {
+            disk.flip(parts[0], (HEADER_BYTES + 20) * 8);
+        }
+        assert!(matches!(open(&disk), Err(LogError::Missing { .. })));
     }
 }
 
@@ -320,13 +489,14 @@ fn a_seal_is_followed_by_the_segment_that_it_names_or_a_copy_of_it() {
         assert_eq!(follows(next).unwrap().1, told(&[b"a", b"b"]), "{next}");
     }
     assert_eq!(follows(8).err(), Some(LogError::Missing { lsn: 3, found: 3 }));
+    // One that holds nothing was not being made if what came before it is missing.
+    let disk = made(&[(4, 1, &[(1, A), (2, Op::Seal { next: 5 })]), (7, 9, &[])]);
+    assert_eq!(open(&disk).err(), Some(LogError::Missing { lsn: 3, found: 9 }));
 }
 
 #[test]
 fn the_highest_lease_counts_wherever_it_is() {
-    let leased = |disk: &MemoryStorage| {
-        recover(disk.clone(), 77, policy(), |_| Ok::<(), LogError>(())).unwrap().1.leased
-    };
+    let leased = |disk: &MemoryStorage| found(disk).leased;
     let disk = MemoryStorage::default();
     let (mut log, _) = open(&disk).unwrap();
     for end in [700, 300] {

@@ -77,16 +77,11 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Ends a snapshot to which every key was added, and removes what it replaces. Returns how many
-    /// segments that was.
+    /// Ends a snapshot to which every key was added, and removes what it replaces.
     ///
     /// # Errors
     /// As [`Log::turn`].
-    pub fn finish_snapshot(
-        &mut self,
-        mut snapshot: Snapshot,
-        now_us: u64,
-    ) -> Result<u64, LogError> {
+    pub fn finish_snapshot(&mut self, mut snapshot: Snapshot, now_us: u64) -> Result<(), LogError> {
         self.sync(now_us)?;
         let lsn = self.last();
         // All parts but the last are durable, so an end is never durable without what it ends.
@@ -97,15 +92,10 @@ impl<S: Storage> Log<S> {
         // Its own parts come after that.
         let first_kept = snapshot.first_kept;
         self.store(|storage| {
-            let mut removed = 0;
-            for segment in storage.segments()? {
-                // In ascending order: a recovery goes by what is missing first.
-                if segment < first_kept {
-                    storage.remove(segment)?;
-                    removed += 1;
-                }
-            }
-            Ok(removed)
+            let mut replaced =
+                storage.segments()?.into_iter().filter(|segment| *segment < first_kept);
+            // In ascending order: a recovery goes by what is missing first.
+            replaced.try_for_each(|segment| storage.remove(segment))
         })
     }
 
