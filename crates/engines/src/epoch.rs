@@ -177,8 +177,9 @@ impl Session {
     /// and then, lest others wait for it.
     #[inline(always)]
     pub(crate) fn settle<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
+        // Nothing of an older epoch is under way then: until this is over no other epoch begins.
         let mark = self.unsettled.get();
-        if mark == 0 || self.draining.get().1 > 0 || !is_settled(fabric, mark) {
+        if mark == 0 || !is_settled(fabric, mark) {
             return Ok(());
         }
         self.unsettled.set(0);

@@ -14,6 +14,7 @@ use std::task::{Context, Waker};
 
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
+use loch_engines::limits::MOVE_DEPTH_MAX;
 use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::Ite;
@@ -201,6 +202,7 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
         let slots = cluster.map.shape.geometry.index_slots();
         let mut keys = 0u64;
         let error = loop {
+            let before = client.counts().moves.get();
             match block_on(client.put(
                 &keys.to_le_bytes(),
                 &keys.to_le_bytes(),
@@ -209,6 +211,8 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
                 Ok(_) => keys += 1,
                 Err(error) => break error,
             }
+            let moves = client.counts().moves.get() - before;
+            assert!(moves <= MOVE_DEPTH_MAX as u64, "{moves} moves for one key");
         };
         assert!(matches!(error, EngineError::IndexFull { .. }), "{error}");
         println!(
