@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use cluster::{Plan, TestCluster};
-use loch_engines::nessie::dte::note_of;
+use loch_engines::nessie::dte::{HEADER_BYTES, note_of};
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::{Ite, State};
 use loch_engines::nessie::slab::{Chunk, FORMATTED_OFFSET, LARGE, SLAB_HEADER_BYTES, Slab};
@@ -171,7 +171,7 @@ fn what_dead_clients_left_undecided_in_the_index_is_decided() {
     let begun = states(b"begun", frozen, None);
     let copied = states(b"copied", frozen, copy);
     let dropped = states(b"dropped", None, copy);
-    let class = map.classes.of(64 + 2 * b"tentative".len());
+    let class = map.classes.of(HEADER_BYTES + 2 * b"tentative".len());
     let scrubbed = block_on(client.scrub(0, WAIT_US)).unwrap();
     assert_eq!((scrubbed.entries, scrubbed.suspects), (4, 4));
     assert_eq!((scrubbed.tentative, scrubbed.moves), (1, 3));

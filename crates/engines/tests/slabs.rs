@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
+use loch_engines::nessie::dte::HEADER_BYTES;
 use loch_engines::nessie::slab::{Chunk, Slab};
 use loch_engines::nessie::{Client, PutOptions};
 use loch_fabric::shm::ShmEndpoint;
@@ -144,7 +145,7 @@ fn an_empty_slab_of_another_session_is_not_taken_apart() {
     let before = words();
     delete_all(&first, &keys);
     let refused = block_on(other.put(b"short", &[2; 2000], PutOptions::default()));
-    let class = cluster.map.classes.of(2000 + 64 + b"short".len());
+    let class = cluster.map.classes.of(HEADER_BYTES + 2000 + b"short".len());
     let capacity = cluster.map.shape.geometry.data_bytes();
     assert_eq!(refused, Err(EngineError::OutOfMemory { bytes: class.entry_bytes, capacity }));
     assert_eq!(words(), before);
@@ -179,7 +180,8 @@ fn a_slab_is_not_taken_apart_because_of_notes_that_came_late() {
     }
 }
 
-/// One lane looks at the grace period that all wait for; the others do not give up meanwhile.
+/// Of several lanes that needed memory, one made room, by grace periods or by adopting a slab, after
+/// the others had looked there: they were told that there is no memory.
 #[test]
 fn lanes_that_wait_for_memory_together_all_get_some() {
     let (_cluster, client, keys) = full_of_long_values();

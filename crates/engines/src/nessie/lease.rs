@@ -112,6 +112,7 @@ impl<F: Fabric> Client<F> {
     /// Finds room for entries of a class, or says that there is none. With `sweep` the client's own
     /// slabs come first.
     async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
+        let rooms = self.rooms.get();
         let enough = (class.entries / 16).max(1);
         if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
             return Ok(());
@@ -136,7 +137,12 @@ impl<F: Fabric> Client<F> {
                 return Ok(());
             }
         }
-        self.wait_for_room(class).await
+        self.wait_for_room(class, rooms).await
+    }
+
+    /// Says to the other lanes that there is room now.
+    pub(super) fn count_room(&self) {
+        self.rooms.set(self.rooms.get() + 1);
     }
 
     /// Reads the notes of up to `slabs` of the class's slabs and lists what is free.
@@ -249,6 +255,7 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         }
         self.alloc.borrow_mut().list(class).add_slab(slab, 0, floor);
+        self.count_room();
         Ok(true)
     }
 
@@ -281,7 +288,11 @@ impl<F: Fabric> Client<F> {
         let [floor, formatted] = header;
         let formatted = formatted.min(class.entries as u64) as u32;
         self.alloc.borrow_mut().list(class).add_slab(slab, formatted, floor);
-        Ok(self.sweep(class, slab).await? > 0 || formatted < class.entries)
+        let has_room = self.sweep(class, slab).await? > 0 || formatted < class.entries;
+        if has_room {
+            self.count_room();
+        }
+        Ok(has_room)
     }
 
     /// How many entries of a slab were ever used, and the notes of all.
