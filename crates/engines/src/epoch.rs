@@ -179,8 +179,9 @@ impl Session {
     /// and then, lest others wait for it.
     #[inline(always)]
     pub(crate) fn settle<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
+        // Nothing of an older epoch is under way then: until this is over no other epoch begins.
         let mark = self.unsettled.get();
-        if mark == 0 || self.draining.get().1 > 0 || !is_settled(fabric, mark) {
+        if mark == 0 || !is_settled(fabric, mark) {
             return Ok(());
         }
         self.unsettled.set(0);
@@ -306,5 +307,321 @@ impl Grace {
             self.awaited.pop();
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use loch_fabric::lanes::block_on;
+    use loch_fabric::shm::{Region, ShmEndpoint};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOME: RegionId = RegionId(0);
+    const SLOTS: u32 = 5;
+    /// Of the session under test: not the first and not the last one.
+    const SLOT: u32 = 3;
+    const EPOCH: RemoteAddr = RemoteAddr::new(HOME, EPOCH_OFFSET);
+
+    /// One node's memory, with a clock that only pauses move on, and verbs that are under way until
+    /// the test says that they are over.
+    struct Node {
+        shm: ShmEndpoint,
+        region: Arc<Region>,
+        now_us: Cell<u64>,
+        posted: Cell<u64>,
+        settled: Cell<u64>,
+        /// When everything that was posted is over.
+        settles_at_us: Cell<u64>,
+        /// Looks at the epoch after which it is another one.
+        restless: Cell<usize>,
+        looks: Cell<usize>,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let bytes = SESSIONS_OFFSET + SLOTS as u64 * SESSION_BYTES;
+            let region = Arc::new(Region::create(&dir.path().join("region"), bytes).unwrap());
+            let mut shm = ShmEndpoint::new(HOME);
+            shm.attach(HOME, region.clone());
+            let zero = || Cell::new(0);
+            let (now_us, settles_at_us) = (Cell::new(1_000_000), Cell::new(u64::MAX));
+            let (restless, looks) = (Cell::new(0), Cell::new(0));
+            let (posted, settled) = (zero(), zero());
+            Self { shm, region, now_us, posted, settled, settles_at_us, restless, looks }
+        }
+
+        fn set_slot(&self, slot: u32, incarnation: u64, announced: u64) {
+            let words = [incarnation.to_le_bytes(), announced.to_le_bytes()].concat();
+            self.region.copy_in(session_addr(HOME, slot).offset(), &words);
+        }
+
+        /// Epoch and activity in the slot of the session under test.
+        fn announced(&self) -> (u64, bool) {
+            let word = self.shm.load(session_addr(HOME, SLOT).add(8)).unwrap();
+            (word >> 1, word & 1 == 1)
+        }
+
+        fn epoch(&self) -> u64 {
+            self.shm.load(EPOCH).unwrap()
+        }
+
+        fn next_epoch(&self) {
+            self.shm.store_before(EPOCH, self.epoch() + 1).unwrap();
+        }
+
+        fn has_passed(&self, epoch: u64) -> bool {
+            let mut grace = Grace { awaited: vec![(HOME, SLOTS, epoch)] };
+            block_on(grace.has_passed(self)).unwrap()
+        }
+    }
+
+    impl Fabric for Node {
+        loch_fabric::pass_on!(
+            caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
+            write_unsignaled write is_mapped store store_before announce reload raw wall_ms random
+            => shm
+        );
+
+        fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+            let word = self.shm.load(at)?;
+            if at == EPOCH {
+                self.looks.set(self.looks.get() + 1);
+                assert!(self.looks.get() < 10_000, "it looks for ever");
+                if self.restless.get() > 0 {
+                    self.restless.set(self.restless.get() - 1);
+                    self.next_epoch();
+                }
+            }
+            Ok(word)
+        }
+
+        fn posted(&self) -> u64 {
+            self.posted.get()
+        }
+
+        fn is_settled(&self, mark: u64) -> bool {
+            self.settled.get() >= mark
+        }
+
+        fn now_us(&self) -> u64 {
+            self.now_us.get()
+        }
+
+        async fn pause(&self, us: u64) {
+            self.now_us.set(self.now_us.get() + us);
+            assert!(self.now_us.get() < 10_000_000, "it waits for ever");
+            if self.now_us.get() >= self.settles_at_us.get() {
+                self.settled.set(self.posted.get());
+            }
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Begin,
+        End(prop::sample::Index),
+        NextEpoch,
+        Post,
+        AllOver,
+        Settle,
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            3 => Just(Act::Begin),
+            3 => any::<prop::sample::Index>().prop_map(Act::End),
+            2 => Just(Act::NextEpoch),
+            1 => Just(Act::Post),
+            1 => Just(Act::AllOver),
+            1 => Just(Act::Settle),
+        ]
+    }
+
+    /// What a session must announce, from the list of its operations.
+    #[derive(Default)]
+    struct Model {
+        /// The epoch in which operations begin.
+        phase: u64,
+        /// The epochs in which those that are under way began.
+        began: Vec<u64>,
+        /// Verbs that keep the announcement up although its operations have ended.
+        until_settled: Option<u64>,
+        announced: (u64, bool),
+    }
+
+    impl Model {
+        fn has_older(&self) -> bool {
+            self.began.iter().any(|began| *began < self.phase)
+        }
+
+        fn settle(&mut self, settled: u64) {
+            if !self.has_older() && self.until_settled.is_some_and(|mark| mark <= settled) {
+                self.until_settled = None;
+                self.announced = (self.phase, !self.began.is_empty());
+            }
+        }
+
+        fn begin(&mut self, now: u64, settled: u64) {
+            self.settle(settled);
+            if !self.has_older() && self.until_settled.is_none() {
+                self.phase = now;
+                if self.began.is_empty() {
+                    self.announced = (now, true);
+                }
+            }
+            self.began.push(self.phase);
+        }
+
+        fn end(&mut self, at: usize, posted: u64, settled: u64) {
+            let began = self.began.swap_remove(at);
+            if self.has_older() || began == self.phase && !self.began.is_empty() {
+                return;
+            }
+            self.until_settled = (settled < posted).then_some(posted);
+            if self.until_settled.is_none() {
+                self.announced = (self.phase, !self.began.is_empty());
+            }
+        }
+    }
+
+    proptest! {
+        /// Invariants 1 and 3, and that a busy session does not keep its epoch for ever: an
+        /// announcement holds up the grace periods that began after the oldest operation, or a verb
+        /// of those that have ended, and no others.
+        #[test]
+        fn a_session_announces_its_oldest_operation_and_what_is_not_settled(acts in prop::collection::vec(act(), 1..60)) {
+            let node = Node::new();
+            let session = Session::new(HOME, SLOT, 7);
+            node.set_slot(SLOT, 7, 0);
+            let (mut pins, mut model) = (Vec::new(), Model::default());
+            for act in acts {
+                match act {
+                    Act::Begin => {
+                        pins.push((session.pin(&node).unwrap(), node.epoch()));
+                        model.begin(node.epoch(), node.settled.get());
+                    }
+                    Act::End(_) if pins.is_empty() => (),
+                    Act::End(at) => {
+                        let at = at.index(pins.len());
+                        drop(pins.swap_remove(at));
+                        model.end(at, node.posted.get(), node.settled.get());
+                    }
+                    Act::NextEpoch => node.next_epoch(),
+                    Act::Post => node.posted.set(node.posted.get() + 1),
+                    Act::AllOver => node.settled.set(node.posted.get()),
+                    Act::Settle => {
+                        session.settle(&node).unwrap();
+                        model.settle(node.settled.get());
+                    }
+                }
+                let (epoch, active) = node.announced();
+                prop_assert_eq!((epoch, active), model.announced);
+                for (_, at_begin) in &pins {
+                    prop_assert!(active && epoch <= *at_begin, "invariant 1");
+                }
+                if let Some(oldest) = model.began.iter().min() {
+                    prop_assert_eq!(session.announced(), *oldest);
+                    prop_assert_eq!(session.epoch(), model.phase);
+                }
+                for awaited in epoch.saturating_sub(1)..epoch + 3 {
+                    prop_assert_eq!(node.has_passed(awaited), !active || awaited <= epoch);
+                }
+            }
+            drop(pins);
+            node.settled.set(node.posted.get());
+            session.settle(&node).unwrap();
+            prop_assert!(!node.announced().1, "all is over");
+        }
+    }
+
+    /// Invariant 2: it announces, and looks again, until nothing has changed in between.
+    #[test]
+    fn a_session_that_becomes_active_has_announced_the_epoch_that_it_sees() {
+        for changes in [0, 1, 2, 3, 10] {
+            let node = Node::new();
+            node.set_slot(SLOT, 7, 0);
+            node.restless.set(changes);
+            let session = Session::new(HOME, SLOT, 7);
+            let pin = session.pin(&node).unwrap();
+            assert_eq!(node.announced(), (changes as u64, true));
+            assert_eq!(session.epoch(), changes as u64);
+            drop(pin);
+            assert_eq!(node.announced(), (changes as u64, false));
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_is_another_at_every_look_is_damage_and_leaves_the_session_idle() {
+        let node = Node::new();
+        node.set_slot(SLOT, 7, 0);
+        node.restless.set(usize::MAX);
+        let session = Session::new(HOME, SLOT, 7);
+        assert!(matches!(session.pin(&node), Err(EngineError::Damaged { .. })));
+        assert_eq!(node.looks.get(), 2 * LOOKS_MAX);
+        assert!(!node.announced().1, "nobody waits for an operation that did not begin");
+        node.restless.set(0);
+        let pin = session.pin(&node).unwrap();
+        assert_eq!(node.announced(), (node.epoch(), true));
+        drop(pin);
+        assert!(!node.announced().1);
+    }
+
+    #[test]
+    fn an_observer_announces_nothing() {
+        let node = Node::new();
+        node.set_slot(SLOT, 7, 0);
+        let observer = Session::observer(HOME);
+        drop(observer.pin(&node).unwrap());
+        assert_eq!((node.looks.get(), node.announced()), (0, (0, false)));
+    }
+
+    /// A session that ends waits for its verbs, but not for ever: its node waits for what is left.
+    #[test]
+    fn quiesce_waits_for_what_was_posted_and_not_longer_than_its_bound() {
+        for (settles_after_us, waits_us) in
+            [(1, 2), (10, 10), (99_999, QUIESCE_US_MAX), (u64::MAX / 2, QUIESCE_US_MAX)]
+        {
+            let node = Node::new();
+            node.set_slot(SLOT, 7, 0);
+            let session = Session::new(HOME, SLOT, 7);
+            let pin = session.pin(&node).unwrap();
+            node.posted.set(1);
+            drop(pin);
+            assert!(node.announced().1);
+            let began = node.now_us.get();
+            node.settles_at_us.set(began + settles_after_us);
+            block_on(session.quiesce(&node)).unwrap();
+            // The look that sees it comes after the pause.
+            let waited = node.now_us.get() - began;
+            assert!((waits_us..waits_us + 3).contains(&waited), "{waited} of {waits_us}");
+            assert_eq!(node.announced().1, settles_after_us >= QUIESCE_US_MAX - 1);
+        }
+    }
+
+    #[test]
+    fn a_grace_period_waits_for_active_sessions_of_all_nodes_that_began_before_it() {
+        for slot in 0..SLOTS {
+            let node = Node::new();
+            node.shm.store_before(EPOCH, 6).unwrap();
+            let mut grace = block_on(Grace::begin(&node, &[(HOME, SLOTS)])).unwrap();
+            assert_eq!((node.epoch(), grace.awaited[0]), (7, (HOME, SLOTS, 7)));
+            let mut passes = |incarnation, announced| {
+                node.set_slot(slot, incarnation, announced);
+                block_on(grace.has_passed(&node)).unwrap()
+            };
+            assert!(!passes(1, 6 << 1 | 1), "it was active before");
+            assert!(!passes(1, 1), "and for long");
+            assert!(passes(1, 7 << 1 | 1), "it has seen the new epoch");
+            assert!(passes(1, 6 << 1 | 1), "it is not asked twice");
+            for (incarnation, announced) in [(0, 6 << 1 | 1), (1, 6 << 1), (1, 8 << 1 | 1)] {
+                node.set_slot(slot, incarnation, announced);
+                assert!(node.has_passed(7), "{incarnation} {announced}");
+            }
+        }
     }
 }

@@ -101,31 +101,51 @@ fn an_insert_does_not_wait_for_ever_for_a_word_that_lies() {
     assert!((0..64u8).any(timed_out), "one of them has met such a word, and came to an end");
 }
 
-/// The notes said that all entries are free, none was, and the allocation swept again and again.
+/// The notes said that all entries are free, none was, and the allocation swept again and again, with
+/// much memory left.
 #[test]
 fn notes_that_lie_do_not_hold_an_allocation_for_ever() {
     let client = TestCluster::new(Plan::default()).client(0);
-    put(&client, b"key").unwrap();
     let map = client.map();
-    let chunks = 0..map.shape.geometry.chunks as u32;
-    let leased = chunks.filter_map(|chunk| {
-        let word = get(&client, map.chunk_addr(0, chunk as u64));
-        match Chunk::from_word(word) {
-            Some(Chunk::Leased { class, chunks, .. }) => {
-                Some((Slab { dti: 0, chunk }, map.slab_class(chunk, class, chunks).unwrap()))
-            }
-            _ => None,
-        }
-    });
-    for (slab, class) in leased.collect::<Vec<_>>() {
-        for entry in (0..class.entries).step_by(2) {
-            set(&client, map.slab_addr(slab).add(class.note_at(entry)), u64::MAX);
-        }
+    let slab = |chunk: u32| match Chunk::from_word(get(&client, map.chunk_addr(0, chunk as u64))) {
+        Some(Chunk::Leased { class, chunks, .. }) => map.slab_class(chunk, class, chunks),
+        _ => None,
+    };
+    // A slab is used up, or its entries' notes would be cleared when they are used first.
+    let mut keys = 0u32..;
+    let mut next = || put(&client, &keys.next().unwrap().to_le_bytes()).unwrap();
+    next();
+    let class = slab(0).unwrap();
+    while slab(class.chunks).is_none() {
+        next();
     }
-    // More than the slab has: what it never used is used up, and then come the notes.
-    for key in 0..3000u32 {
-        put(&client, &key.to_le_bytes()).unwrap();
+    for entry in 0..class.entries {
+        let note = map.slab_addr(Slab { dti: 0, chunk: 0 }).add(class.note_at(entry));
+        client.fabric().region(note.region()).unwrap().copy_in(note.offset(), &[0xff; 4]);
     }
+    // Of others, and then of a third slab.
+    (0..class.entries + 10).for_each(|_| _ = next());
+    assert!(slab(2 * class.chunks).is_some());
+}
+
+/// All memory is in use, and notes promise that some of it is not: an allocation sweeps again and
+/// again, but for no longer than an operation may take.
+#[test]
+fn an_allocation_that_only_notes_give_hope_times_out() {
+    let plan = Plan { table_bytes: 2 << 20, index_slots: 1024, ..Plan::default() };
+    let client = TestCluster::new(plan).client(0);
+    let long = |key: u32| {
+        block_on(client.put(&key.to_le_bytes(), &vec![7; 60_000], PutOptions::default()))
+    };
+    let stored = (0..).take_while(|key| long(*key).is_ok()).count() as u32;
+    assert!(stored > 10);
+    let map = client.map();
+    for chunk in 0..map.shape.geometry.chunks as u32 {
+        let slab = map.slab_addr(Slab { dti: 0, chunk });
+        set(&client, slab.add(64), u64::MAX);
+    }
+    let timed_out = long(stored);
+    assert!(matches!(timed_out, Err(EngineError::Timeout { .. })), "{timed_out:?}");
 }
 
 /// A descriptor whose run ends behind the data table was believed, and led the scrubber out of it.

@@ -14,6 +14,7 @@ use std::task::{Context, Waker};
 
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
+use loch_engines::limits::MOVE_DEPTH_MAX;
 use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::Ite;
@@ -122,22 +123,39 @@ fn a_random_workload_agrees_with_a_map() {
     }
 }
 
+/// A remembered word is only as good as what is remembered of its entry: version and expiry.
 #[test]
 fn conditions_hold_or_refuse() {
-    let cluster = TestCluster::new(Plan::default());
-    let client = cluster.client(0);
-    let put_if = |value: &[u8], expect| {
-        block_on(client.put_if(b"k", value, expect, PutOptions::default())).unwrap()
-    };
-    assert_eq!(put_if(b"0", Expect::Version(9)), Conditional::Refused(None));
-    let Conditional::Done(first) = put_if(b"1", Expect::Absent) else { panic!("it was absent") };
-    assert_eq!(put_if(b"2", Expect::Absent), Conditional::Refused(Some(first)));
-    let Conditional::Done(second) = put_if(b"2", Expect::Version(first)) else {
-        panic!("it was first")
-    };
-    assert_eq!(put_if(b"3", Expect::Version(first)), Conditional::Refused(Some(second)));
-    assert_eq!(get(&client, b"k").as_deref(), Some(&b"2"[..]));
-    assert_sound(&client);
+    for cache in [false, true] {
+        let options = Options { cache: Some(cache), ..Options::default() };
+        let cluster = TestCluster::new(Plan { options, ..Plan::default() });
+        let client = cluster.client(0);
+        let now = client.fabric().wall_ms();
+        let put_until = |value: &[u8], expect, expires_at_ms| {
+            block_on(client.put_if(b"k", value, expect, PutOptions { expires_at_ms })).unwrap()
+        };
+        let put_if = |value: &[u8], expect| put_until(value, expect, None);
+        assert_eq!(put_if(b"0", Expect::Version(9)), Conditional::Refused(None));
+        let Conditional::Done(first) = put_if(b"1", Expect::Absent) else {
+            panic!("it was absent")
+        };
+        assert_eq!(put_if(b"2", Expect::Absent), Conditional::Refused(Some(first)));
+        let Conditional::Done(second) = put_if(b"2", Expect::Version(first)) else {
+            panic!("it was first")
+        };
+        assert_eq!(put_if(b"3", Expect::Version(first)), Conditional::Refused(Some(second)));
+        assert_eq!(get(&client, b"k").as_deref(), Some(&b"2"[..]));
+        let past = Some(now - 1);
+        let Conditional::Done(expired) = put_until(b"4", Expect::Version(second), past) else {
+            panic!("it was second")
+        };
+        assert_eq!(put_if(b"5", Expect::Version(expired)), Conditional::Refused(None));
+        put_until(b"6", Expect::Absent, past);
+        assert!(matches!(put_if(b"7", Expect::Absent), Conditional::Done(_)));
+        assert_eq!(get(&client, b"k").as_deref(), Some(&b"7"[..]));
+        put_until(b"8", Expect::Absent, past);
+        assert_sound(&client);
+    }
 }
 
 #[test]
@@ -186,7 +204,7 @@ fn bad_input_is_named() {
     assert_eq!(get(&client, &vec![1; 65536]).as_deref(), Some(&b"v"[..]));
     let huge = vec![0; (64 << 20) + 1];
     assert!(matches!(put(b"k", &huge), Err(EngineError::ValueTooLong { .. })));
-    assert!(matches!(put(b"k", &huge[..20 << 20]), Err(EngineError::OutOfMemory { .. })));
+    assert!(matches!(put(b"k", &huge[..64 << 20]), Err(EngineError::OutOfMemory { .. })));
     assert_sound(&client);
 }
 
@@ -201,6 +219,7 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
         let slots = cluster.map.shape.geometry.index_slots();
         let mut keys = 0u64;
         let error = loop {
+            let before = client.counts().moves.get();
             match block_on(client.put(
                 &keys.to_le_bytes(),
                 &keys.to_le_bytes(),
@@ -209,6 +228,8 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
                 Ok(_) => keys += 1,
                 Err(error) => break error,
             }
+            let moves = client.counts().moves.get() - before;
+            assert!(moves <= MOVE_DEPTH_MAX as u64, "{moves} moves for one key");
         };
         assert!(matches!(error, EngineError::IndexFull { .. }), "{error}");
         println!(
@@ -354,10 +375,51 @@ fn operations_take_the_documented_round_trips() {
         let by = |cold, hot| if warm { hot } else { cold };
         assert_eq!(cost(&client, &|| _ = get(&client, b"key")), by(2, 1));
         assert_eq!(cost(&client, &|| _ = put(&client, b"key", b"value")), by(3, 1));
+        let version = put(&client, b"key", b"value");
+        let put_if = || {
+            let (expect, options) = (Expect::Version(version), PutOptions::default());
+            let done = block_on(client.put_if(b"key", b"other", expect, options)).unwrap();
+            assert!(matches!(done, Conditional::Done(_)));
+        };
+        assert_eq!(cost(&client, &put_if), by(3, 1));
         assert_eq!(cost(&client, &|| assert!(get(&client, b"none").is_none())), 2);
         assert_eq!(cost(&client, &|| assert!(delete(&client, b"key"))), by(3, 1));
         assert_eq!(cost(&client, &|| assert!(!delete(&client, b"key"))), 2);
     }
+}
+
+/// Where a round trip is cheap, an update READs one bucket after the other until one shows the key,
+/// then the entry's head, and changes the slot by one CAS.
+#[test]
+fn an_update_over_shared_memory_stops_at_the_bucket_that_has_the_key() {
+    let plan = Plan { index_slots: 96, table_bytes: 4 << 20, ..Plan::default() };
+    let cluster = TestCluster::new(plan);
+    let client = cluster.client(0);
+    let slots = cluster.map.shape.geometry.index_slots();
+    let keys = || (0..slots * 3 / 4).map(u64::to_le_bytes);
+    keys().for_each(|key| _ = put(&client, &key, b"value"));
+    let mut found = [0; 3];
+    for key in keys() {
+        let candidates = Candidates::of(&cluster.map, &key);
+        let words = || {
+            let all = (0..candidates.count()).map(|slot| candidates.slot(slot));
+            all.map(|at| client.fabric().load(at).unwrap()).collect::<Vec<u64>>()
+        };
+        let words_before = words();
+        let before = client.fabric().counters().snapshot();
+        put(&client, &key, b"other");
+        let trips = (client.fabric().counters().snapshot() - before).round_trips;
+        let changed: Vec<usize> =
+            (0..candidates.count()).filter(|slot| words()[*slot] != words_before[*slot]).collect();
+        let [slot] = changed[..] else { panic!("one slot has changed, not {changed:?}") };
+        let at = candidates.slot(slot).offset();
+        let way =
+            candidates.buckets().iter().position(|b| (b.offset()..b.offset() + 32).contains(&at));
+        let way = way.unwrap();
+        assert_eq!(trips, way as u64 + 3, "it was in bucket {way}");
+        found[way] += 1;
+    }
+    assert!(found.iter().all(|keys| *keys > 3), "{found:?}");
 }
 
 /// A line carried the epoch of the session's newest lane, not that of the lane that saw the word: it

@@ -347,3 +347,282 @@ impl List {
         counts
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use loch_fabric::RegionId;
+    use loch_fabric::shm::{Region, ShmEndpoint};
+
+    use super::super::dte::HEADER_BYTES;
+    use super::super::geometry::{Geometry, Options};
+    use super::*;
+
+    /// Low half of the incarnation of the session under test.
+    const MINE: u32 = 5;
+    const FLOOR: u64 = 1000;
+    const SLAB: Slab = Slab { dti: 0, chunk: 16 };
+
+    /// The memory of one data table.
+    struct Table {
+        fabric: ShmEndpoint,
+        region: Arc<Region>,
+        map: TableMap,
+    }
+
+    impl Table {
+        fn new() -> Self {
+            let at = RemoteAddr::new(RegionId(0), 64 << 10);
+            let geometry = Geometry::plan(1, 16 << 20, 1 << 10, 3, 4, 64 << 20, Options::default());
+            let shape = geometry.unwrap().validate().unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let bytes = at.offset() + shape.bytes();
+            let region = Arc::new(Region::create(&dir.path().join("region"), bytes).unwrap());
+            let mut fabric = ShmEndpoint::new(RegionId(0));
+            fabric.attach(RegionId(0), region.clone());
+            Self { fabric, region, map: TableMap::new(shape, &[(at, 0)]) }
+        }
+
+        fn class(&self, len: usize) -> Class {
+            self.map.classes.of(len)
+        }
+
+        fn owner(&self) -> Owner<'_, ShmEndpoint> {
+            Owner { fabric: &self.fabric, map: &self.map, id: MINE }
+        }
+
+        fn set(&self, at: RemoteAddr, bytes: &[u8]) {
+            self.region.copy_in(at.offset(), bytes);
+        }
+
+        fn lease_to(&self, slab: Slab, class: Class, owner: u32) {
+            let lease = Chunk::Leased { class: class.id, chunks: class.chunks, owner };
+            let descriptor = self.map.chunk_addr(slab.dti, slab.chunk as u64);
+            self.set(descriptor, &lease.to_word().to_le_bytes());
+        }
+
+        /// A slab of ours, of which `formatted` entries were used and are in use.
+        fn lease(&self, slab: Slab, class: Class, floor: u64, formatted: u32) {
+            self.lease_to(slab, class, MINE);
+            let header = [floor.to_le_bytes(), (formatted as u64).to_le_bytes()].concat();
+            self.set(self.map.slab_addr(slab), &header);
+            for number in 0..class.entries {
+                let entry = Entry { slab, number };
+                self.set_generation(class, entry, floor + 1);
+                self.set_note(class, entry, 0);
+            }
+        }
+
+        fn set_generation(&self, class: Class, entry: Entry, generation: u64) {
+            self.set(self.owner().at(class, entry), &generation.to_le_bytes());
+        }
+
+        fn set_note(&self, class: Class, entry: Entry, note: u32) {
+            self.set(self.owner().note_addr(class, entry), &note.to_le_bytes());
+        }
+
+        /// Generation and note of an entry, as they are in memory.
+        fn entry(&self, class: Class, entry: Entry) -> (u64, u32) {
+            let owner = self.owner();
+            let (mut generation, mut note) = ([0; 8], [0; 4]);
+            self.region.copy_out(owner.at(class, entry).offset(), &mut generation);
+            self.region.copy_out(owner.note_addr(class, entry).offset(), &mut note);
+            (u64::from_le_bytes(generation), u32::from_le_bytes(note))
+        }
+
+        fn take(&self, alloc: &mut Allocator, class: Class) -> Option<Own> {
+            let taken = alloc.take(self.owner(), class).unwrap();
+            if let Some(own) = taken {
+                assert_eq!(self.entry(class, own.entry), (own.generation, 0), "invariant 2");
+                assert_eq!(own.place, class.place(own.entry));
+            }
+            taken
+        }
+
+        fn numbers(&self, alloc: &mut Allocator, class: Class) -> Vec<u32> {
+            std::iter::from_fn(|| self.take(alloc, class)).map(|own| own.entry.number).collect()
+        }
+    }
+
+    fn entry(number: u32) -> Entry {
+        Entry { slab: SLAB, number }
+    }
+
+    /// An allocator that knows a slab whose entries are all in use.
+    fn used_up(table: &Table, class: Class) -> Allocator {
+        table.lease(SLAB, class, FLOOR, class.entries);
+        let mut alloc = Allocator::default();
+        alloc.list(class).add_slab(SLAB, class.entries, FLOOR);
+        assert_eq!(table.numbers(&mut alloc, class), []);
+        alloc
+    }
+
+    #[test]
+    fn unused_entries_are_taken_in_turn_and_count_as_used_from_then_on() {
+        let table = Table::new();
+        for len in [HEADER_BYTES, 3000, 500_000] {
+            let class = table.class(len);
+            table.lease(SLAB, class, FLOOR, 0);
+            let mut alloc = Allocator::default();
+            alloc.list(class).add_slab(SLAB, 0, FLOOR);
+            for number in 0..class.entries {
+                let own = table.take(&mut alloc, class).unwrap();
+                assert_eq!((own.entry, own.generation), (entry(number), FLOOR + 1));
+                let formatted = table.fabric.load(table.owner().formatted_addr(SLAB)).unwrap();
+                assert_eq!(formatted, number as u64 + 1);
+            }
+            assert!(table.take(&mut alloc, class).is_none());
+        }
+    }
+
+    /// Invariant 1: the lists are hints, the slab's memory decides.
+    #[test]
+    fn a_listed_entry_is_taken_once_and_only_if_its_note_is_its_generation_and_its_slab_ours() {
+        let table = Table::new();
+        let class = table.class(200);
+        let mut alloc = used_up(&table, class);
+        for number in 0..6 {
+            table.set_note(class, entry(number), note_of(FLOOR + 1));
+            alloc.list(class).add_free(entry(number));
+            alloc.list(class).add_recent(entry(number));
+        }
+        // A note that came late is of an older generation.
+        table.set_note(class, entry(0), note_of(FLOOR));
+        table.set_note(class, entry(3), 0);
+        table.set_generation(class, entry(4), FLOOR + 2);
+        assert_eq!(table.numbers(&mut alloc, class), [5, 2, 1]);
+        assert_eq!(table.entry(class, entry(2)), (FLOOR + 2, 0));
+        // Another session has the slab by now.
+        table.set_note(class, entry(2), note_of(FLOOR + 2));
+        alloc.list(class).add_free(entry(2));
+        table.lease_to(SLAB, class, 9);
+        assert_eq!(table.numbers(&mut alloc, class), []);
+        assert_eq!(table.entry(class, entry(2)), (FLOOR + 2, note_of(FLOOR + 2)));
+    }
+
+    #[test]
+    fn freed_entries_rest_while_there_are_others_and_are_taken_in_the_order_they_were_freed_in() {
+        let table = Table::new();
+        let class = table.class(3000);
+        table.lease(SLAB, class, FLOOR, class.entries - 2);
+        let mut alloc = Allocator { quarantine: 3, ..Allocator::default() };
+        alloc.list(class).add_slab(SLAB, class.entries - 2, FLOOR);
+        for number in 0..5 {
+            table.set_note(class, entry(number), note_of(FLOOR + 1));
+            alloc.list(class).add_recent(entry(number));
+        }
+        let unused = class.entries - 2;
+        assert_eq!(table.numbers(&mut alloc, class), [0, 1, unused, unused + 1, 2, 3, 4]);
+    }
+
+    /// Of long entries few rest: as many as `QUARANTINE_BYTES` has room for.
+    #[test]
+    fn no_more_bytes_rest_than_the_quarantine_is_long() {
+        let table = Table::new();
+        let class = table.class(100_000);
+        let resting = (QUARANTINE_BYTES / class.entry_bytes) as usize;
+        assert!(resting < QUARANTINE_ENTRIES && resting > 8);
+        table.lease(SLAB, class, FLOOR, 1);
+        let mut alloc = Allocator::default();
+        alloc.list(class).add_slab(SLAB, 1, FLOOR);
+        table.set_note(class, entry(0), note_of(FLOOR + 1));
+        // One entry, listed many times, stands for as many.
+        (0..resting).for_each(|_| alloc.list(class).add_recent(entry(0)));
+        assert_eq!(table.take(&mut alloc, class).unwrap().entry, entry(1));
+        alloc.list(class).add_recent(entry(0));
+        assert_eq!(table.take(&mut alloc, class).unwrap().entry, entry(0));
+    }
+
+    /// Invariants 3 and 4: an entry whose short generation would start over is off all lists until it
+    /// has rested, and then taken only if it is the same entry of the same cut of a slab that is ours.
+    #[test]
+    fn an_entry_that_has_rested_is_freed_only_if_nothing_has_changed_meanwhile() {
+        let table = Table::new();
+        let class = table.class(200);
+        let last = table.map.codec.gen_mask();
+        type Change = fn(&Table, Class);
+        let changes: [(Change, bool); 4] = [
+            (|_, _| (), true),
+            (|table, class| table.lease_to(SLAB, class, 9), false),
+            (|table, class| table.set_generation(class, entry(0), 0x1234), false),
+            // The chunks were cut anew, and the bytes at the entry's place happen to be the same.
+            (|table, _| table.set(table.map.slab_addr(SLAB), &[7; 8]), false),
+        ];
+        for (change, freed) in changes {
+            let mut alloc = used_up(&table, class);
+            table.set_generation(class, entry(0), last);
+            table.set_note(class, entry(0), note_of(last));
+            alloc.list(class).add_free(entry(0));
+            assert!(table.take(&mut alloc, class).is_none(), "it must rest");
+            assert_eq!(table.entry(class, entry(0)), (last, 0), "the scrubber finds it");
+            let parked = std::mem::take(&mut alloc.list(class).parked);
+            assert_eq!(parked.len(), 1);
+            change(&table, class);
+            alloc.list(class).add_rested(table.owner(), &parked).unwrap();
+            let (generation, note) = table.entry(class, entry(0));
+            assert_eq!((note == note_of(generation), note != 0), (freed, freed));
+            let taken = table.take(&mut alloc, class);
+            assert_eq!(taken.map(|own| own.generation), freed.then(|| next_generation(last)));
+        }
+    }
+
+    /// What has rested is not taken if it was used, and freed again, since.
+    #[test]
+    fn a_rested_entry_of_another_generation_has_not_rested() {
+        let table = Table::new();
+        let class = table.class(200);
+        let last = table.map.codec.gen_mask();
+        let mut alloc = used_up(&table, class);
+        table.set_generation(class, entry(0), last);
+        let rested = Parked { entry: entry(0), generation: last, floor: FLOOR };
+        alloc.list(class).add_rested(table.owner(), &[rested]).unwrap();
+        let later = last * 2 + 1;
+        table.set_generation(class, entry(0), later);
+        table.set_note(class, entry(0), note_of(later));
+        assert!(table.take(&mut alloc, class).is_none());
+    }
+
+    /// A slab that comes back is known once, by its newest header; the others stay as they are.
+    #[test]
+    fn the_free_entries_of_each_slab_are_counted_however_they_are_listed() {
+        let table = Table::new();
+        let class = table.class(3000);
+        let other = Slab { chunk: SLAB.chunk + class.chunks, ..SLAB };
+        let full = Slab { chunk: SLAB.chunk + 2 * class.chunks, ..SLAB };
+        let mut alloc = Allocator::default();
+        let list = alloc.list(class);
+        list.add_slab(SLAB, 1, FLOOR);
+        list.add_slab(other, 3, FLOOR);
+        list.add_slab(full, class.entries, FLOOR);
+        list.add_slab(SLAB, 5, FLOOR);
+        assert_eq!(list.slabs, [other, full, SLAB]);
+        list.add_free(Entry { slab: other, number: 0 });
+        list.add_free(Entry { slab: other, number: 1 });
+        list.add_recent(Entry { slab: other, number: 2 });
+        list.rested.push(Parked { entry: entry(0), generation: 1, floor: FLOOR });
+        let counts: Vec<(Slab, u32)> = list.free_counts().into_iter().collect();
+        let entries = class.entries;
+        assert_eq!(counts, [(SLAB, entries - 5 + 1), (other, entries - 3 + 3), (full, 0)]);
+    }
+
+    /// A session's lists are by class, and for long entries by the length of the run.
+    #[test]
+    fn entries_of_one_size_are_not_handed_out_for_another() {
+        let table = Table::new();
+        let mut alloc = Allocator::default();
+        let classes =
+            [table.class(3000), table.class(200), table.class(300_000), table.class(400_000)];
+        for (n, class) in classes.into_iter().enumerate() {
+            let slab = Slab { dti: 0, chunk: 16 * (n as u32 + 1) };
+            table.lease(slab, class, FLOOR, 0);
+            alloc.list(class).add_slab(slab, 0, FLOOR);
+        }
+        for class in classes {
+            assert_eq!(alloc.list(class).class, class);
+            assert_eq!(table.take(&mut alloc, class).unwrap().class, class);
+        }
+        let listed: Vec<Class> = alloc.lists().map(|list| list.class).collect();
+        assert!(listed.len() == classes.len() && classes.iter().all(|c| listed.contains(c)));
+    }
+}

@@ -31,6 +31,8 @@ pub struct Client<F: Fabric> {
     pub(super) waits: RefCell<VecDeque<Wait>>,
     /// Lanes that look at one of them, which is not among them meanwhile.
     pub(super) looking: Cell<u32>,
+    /// How often a lane has made room: another one that found none looks again if it has since.
+    pub(super) rooms: Cell<u64>,
     pub(super) cache: Option<RefCell<Cache>>,
     /// Whether buckets are read one after the other, with nothing to check but generations: where a
     /// round trip is cheap. Otherwise all are read in one doorbell.
@@ -122,6 +124,7 @@ impl<F: Fabric> Client<F> {
             alloc: RefCell::default(),
             waits: RefCell::default(),
             looking: Cell::new(0),
+            rooms: Cell::new(0),
             scratch: RefCell::default(),
             counts: Counts::default(),
             timeout_us,

@@ -236,3 +236,23 @@ impl<F: Fabric> Client<F> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rival_is_outlasted_when_the_same_word_was_in_the_same_slot_for_longer_than_patience() {
+        let (a, b) = (Ite(0x11), Ite(0x21));
+        let mut rival = Rival::default();
+        let mut outlasted = |slot, word, after| rival.outlasted(slot, word, 10_000 + after);
+        assert!(!outlasted(1, a, 0));
+        assert!(!outlasted(1, a, PATIENCE_US));
+        assert!(outlasted(1, a, PATIENCE_US + 1));
+        // Another word, and then the same in another slot: each is waited for anew.
+        assert!(!outlasted(1, b, PATIENCE_US + 10));
+        assert!(!outlasted(1, b, 2 * PATIENCE_US + 10));
+        assert!(!outlasted(2, b, 2 * PATIENCE_US + 20));
+        assert!(outlasted(2, b, 3 * PATIENCE_US + 21));
+    }
+}

@@ -112,6 +112,7 @@ impl<F: Fabric> Client<F> {
     /// Finds room for entries of a class, or says that there is none. With `sweep` the client's own
     /// slabs come first.
     async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
+        let rooms = self.rooms.get();
         let enough = (class.entries / 16).max(1);
         if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
             return Ok(());
@@ -136,7 +137,12 @@ impl<F: Fabric> Client<F> {
                 return Ok(());
             }
         }
-        self.wait_for_room(class).await
+        self.wait_for_room(class, rooms).await
+    }
+
+    /// Says to the other lanes that there is room now.
+    pub(super) fn count_room(&self) {
+        self.rooms.set(self.rooms.get() + 1);
     }
 
     /// Reads the notes of up to `slabs` of the class's slabs and lists what is free.
@@ -249,6 +255,7 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         }
         self.alloc.borrow_mut().list(class).add_slab(slab, 0, floor);
+        self.count_room();
         Ok(true)
     }
 
@@ -281,7 +288,11 @@ impl<F: Fabric> Client<F> {
         let [floor, formatted] = header;
         let formatted = formatted.min(class.entries as u64) as u32;
         self.alloc.borrow_mut().list(class).add_slab(slab, formatted, floor);
-        Ok(self.sweep(class, slab).await? > 0 || formatted < class.entries)
+        let has_room = self.sweep(class, slab).await? > 0 || formatted < class.entries;
+        if has_room {
+            self.count_room();
+        }
+        Ok(has_room)
     }
 
     /// How many entries of a slab were ever used, and the notes of all.
@@ -352,5 +363,67 @@ impl Kind {
             }
         }
         (0..=last).step_by(run).find(|at| is_free(*at)).map(|c| c as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::slab::{Classes, LARGE};
+    use super::*;
+
+    /// A class of one chunk, one of several, and one with a single long entry.
+    fn class() -> impl Strategy<Value = Class> {
+        let classes = Classes::new(1 << 30);
+        prop_oneof![Just(64), Just(4000), Just(100_000), Just(700_000)]
+            .prop_map(move |len| classes.of(len))
+    }
+
+    /// Runs of words: free ones, an abandoned slab of the class, and what is in the way.
+    fn words(class: Class) -> impl Strategy<Value = Vec<u64>> {
+        let (id, chunks) = (class.id, class.chunks);
+        let hint = 0..class.entries + 1;
+        let abandoned = move |class, chunks| {
+            move |free_hint| Chunk::Abandoned { class, chunks, free_hint }.to_word()
+        };
+        let sixteenth = (class.entries / 16).max(1);
+        let hint = prop_oneof![hint, Just(sixteenth), Just(sixteenth - 1)].boxed();
+        let run = prop_oneof![
+            4 => Just(Chunk::Free.to_word()).boxed(),
+            2 => hint.clone().prop_map(abandoned(id, chunks)).boxed(),
+            1 => hint.clone().prop_map(abandoned(id, chunks + 1)).boxed(),
+            1 => hint.prop_map(abandoned(id ^ 1, chunks)).boxed(),
+            1 => Just(Chunk::Leased { class: id, chunks, owner: 9 }.to_word()).boxed(),
+            1 => Just(u64::MAX).boxed(),
+        ];
+        prop::collection::vec((run, 1..20usize), 0..12).prop_map(|runs| {
+            let times = |(word, times)| std::iter::repeat_n(word, times);
+            runs.into_iter().flat_map(times).collect()
+        })
+    }
+
+    proptest! {
+        /// Of all chunks at which a lease may start, the first; for long entries, the last.
+        #[test]
+        fn a_search_finds_what_a_look_at_every_chunk_finds((class, words) in class().prop_flat_map(|c| (Just(c), words(c)))) {
+            let starts = (0..words.len()).filter(|at| class.may_start_at(*at as u32, words.len() as u64));
+            let starts: Vec<usize> = starts.collect();
+            let run = class.chunks as usize;
+            let is_free = |at: &&usize| words[**at..**at + run].iter().all(|word| *word == 0);
+            let mut free = starts.iter().filter(is_free).map(|at| *at as u32);
+            let free = if class.id == LARGE { free.next_back() } else { free.next() };
+            prop_assert_eq!(Kind::Free.find(class, &words), free);
+            for (kind, least) in [(Kind::Roomy, (class.entries / 16).max(1)), (Kind::Abandoned, 0)] {
+                let fits = |at: &&usize| match Chunk::from_word(words[**at]) {
+                    Some(Chunk::Abandoned { class: id, chunks, free_hint }) => {
+                        (id, chunks) == (class.id, class.chunks) && free_hint >= least
+                    }
+                    _ => false,
+                };
+                let found = starts.iter().find(fits).map(|at| *at as u32);
+                prop_assert_eq!(kind.find(class, &words), found);
+            }
+        }
     }
 }

@@ -85,8 +85,9 @@ const GRACE_POLL_US: u64 = 50;
 const SLABS_AT_A_TIME: usize = 16;
 
 impl<F: Fabric> Client<F> {
-    /// The last resort: what needs grace periods.
-    pub(super) async fn wait_for_room(&self, class: Class) -> Result<(), EngineError> {
+    /// The last resort: what needs grace periods. `rooms` is what [`Client::rooms`] was before the
+    /// caller looked for room elsewhere.
+    pub(super) async fn wait_for_room(&self, class: Class, rooms: u64) -> Result<(), EngineError> {
         if !self.is_waiting() {
             self.rest_parked(class, 1).await?;
             for dti in &self.tables {
@@ -101,6 +102,10 @@ impl<F: Fabric> Client<F> {
                 return Ok(());
             }
             self.fabric.pause(GRACE_POLL_US).await;
+        }
+        if self.rooms.get() != rooms {
+            // Another lane has made room where we had looked already.
+            return Ok(());
         }
         Err(EngineError::OutOfMemory {
             bytes: class.entry_bytes,
@@ -259,6 +264,7 @@ impl<F: Fabric> Client<F> {
                     drop(epoch);
                 }
                 self.alloc.borrow_mut().list(*class).add_rested(self.owner(), places)?;
+                self.count_room();
                 room = true;
             }
             Then::Seize(class, slabs) => {
@@ -276,6 +282,7 @@ impl<F: Fabric> Client<F> {
             Then::TakeApart(slabs) => {
                 while let Some((slab, class)) = slabs.pop() {
                     self.free_run(slab, class.chunks, self.closing(class)).await?;
+                    self.count_room();
                     room = true;
                 }
             }

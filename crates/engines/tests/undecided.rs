@@ -1,0 +1,381 @@
+//! What a writer does about words that others, who may be dead, left undecided in a key's slots. The
+//! words are put there by hand: so each is in the slot, and comes at the moment, that a rule is about.
+
+mod cluster;
+
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use cluster::{Plan, TestCluster};
+use loch_engines::EngineError;
+use loch_engines::limits::PATIENCE_US;
+use loch_engines::nessie::hash::Candidates;
+use loch_engines::nessie::ite::{Ite, State};
+use loch_engines::nessie::{Client, PutOptions};
+use loch_fabric::lanes::block_on;
+use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{Buf, Fabric, RemoteAddr};
+
+const KEY: &[u8] = b"key";
+const EMPTY: Ite = Ite(0);
+
+struct Slots {
+    client: Client<ShmEndpoint>,
+    candidates: Candidates,
+    /// A word of another key, which is in the way.
+    foreign: Ite,
+    /// The word of an entry of the key that is in no slot.
+    own: Ite,
+}
+
+impl Slots {
+    fn new() -> Self {
+        let cluster = TestCluster::new(Plan::default());
+        let client = cluster.client(0);
+        let word_of = |key: &[u8]| {
+            block_on(client.put(key, b"left", PutOptions::default())).unwrap();
+            let candidates = Candidates::of(client.map(), key);
+            let slots = (0..candidates.count()).map(|slot| candidates.slot(slot));
+            let mut words = slots.map(|at| (at, Ite(client.fabric().load(at).unwrap())));
+            let is_empty = |word| client.map().codec.is_empty(word);
+            let (at, word) = words.find(|(_, word)| !is_empty(*word)).unwrap();
+            client
+                .fabric()
+                .region(at.region())
+                .unwrap()
+                .word(at.offset())
+                .store(0, Ordering::Release);
+            word
+        };
+        let (foreign, own) = (word_of(b"another key"), word_of(KEY));
+        let candidates = Candidates::of(client.map(), KEY);
+        Self { client, candidates, foreign, own }
+    }
+
+    fn set(&self, slot: usize, word: Ite) {
+        let at = self.candidates.slot(slot);
+        let region = self.client.fabric().region(at.region()).unwrap();
+        region.word(at.offset()).store(word.0, Ordering::Release);
+    }
+
+    fn tentative(&self) -> Ite {
+        self.client.map().codec.with_state(self.own, State::Tentative)
+    }
+
+    /// The slots that hold neither nothing nor what is in the way.
+    fn taken(&self) -> Vec<(usize, Ite)> {
+        let words = (0..self.candidates.count()).map(|slot| {
+            (slot, Ite(self.client.fabric().load(self.candidates.slot(slot)).unwrap()))
+        });
+        words
+            .filter(|(_, word)| !self.client.map().codec.is_empty(*word) && *word != self.foreign)
+            .collect()
+    }
+
+    fn put(&self) -> Result<u64, EngineError> {
+        block_on(self.client.put(KEY, b"new", PutOptions::default()))
+    }
+
+    /// Puts the key, and does `then` once the put's own tentative word is in a slot.
+    fn put_and(&self, then: impl Fn(&Self)) {
+        let mut put = pin!(self.client.put(KEY, b"new", PutOptions::default()));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut done = false;
+        loop {
+            if let Poll::Ready(result) = put.as_mut().poll(&mut cx) {
+                result.unwrap();
+                break;
+            }
+            let state = |word| self.client.map().codec.state(word);
+            if !done && self.taken().iter().any(|(_, word)| state(*word) == State::Tentative) {
+                done = true;
+                then(self);
+            }
+        }
+        assert!(done, "it was to be tentative");
+    }
+
+    /// The key has the new value, in one slot and for good: in this one.
+    fn assert_shown(&self, slot: usize) {
+        let taken = self.taken();
+        let [(at, word)] = taken[..] else { panic!("{taken:?}") };
+        assert_eq!((at, self.client.map().codec.state(word)), (slot, State::Visible { hop: 0 }));
+        let value = block_on(self.client.get(KEY, Buf::new())).unwrap();
+        assert_eq!(value.as_deref(), Some(&b"new"[..]));
+    }
+
+    fn retries(&self) -> u64 {
+        self.client.counts().retries.get()
+    }
+}
+
+#[test]
+fn an_insert_waits_for_a_tentative_one_in_a_lower_slot_but_not_for_ever() {
+    let slots = Slots::new();
+    slots.set(0, slots.foreign);
+    slots.set(1, slots.tentative());
+    let began = slots.client.fabric().now_us();
+    slots.put().unwrap();
+    assert!(slots.client.fabric().now_us() - began >= PATIENCE_US);
+    assert!(slots.retries() > 0);
+    let shown = slots.taken()[0].0;
+    assert!(shown == 1 || shown == 2, "in the first free slot, before or after");
+    slots.assert_shown(shown);
+}
+
+#[test]
+fn an_insert_removes_a_tentative_one_in_a_higher_slot_at_once() {
+    let slots = Slots::new();
+    slots.set(0, slots.foreign);
+    slots.set(slots.candidates.count() - 1, slots.tentative());
+    slots.put().unwrap();
+    slots.assert_shown(1);
+    assert_eq!(slots.retries(), 0);
+}
+
+#[test]
+fn an_insert_at_home_removes_a_tentative_one_elsewhere() {
+    let slots = Slots::new();
+    slots.set(3, slots.tentative());
+    slots.put().unwrap();
+    slots.assert_shown(0);
+    assert_eq!(slots.retries(), 0);
+}
+
+#[test]
+fn a_tentative_insert_in_the_last_slot_there_is_makes_room() {
+    let slots = Slots::new();
+    (0..slots.candidates.count()).for_each(|slot| slots.set(slot, slots.foreign));
+    slots.set(5, slots.tentative());
+    slots.put().unwrap();
+    slots.assert_shown(5);
+    assert_eq!(slots.retries(), 1);
+}
+
+/// Home must be used while it is free: whoever inserts there looks only once for others.
+#[test]
+fn a_tentative_insert_gives_way_when_its_home_becomes_free() {
+    let slots = Slots::new();
+    slots.set(0, slots.foreign);
+    slots.put_and(|slots| slots.set(0, EMPTY));
+    slots.assert_shown(0);
+}
+
+/// Another insert was committed between our look at the slots and our tentative word.
+#[test]
+fn a_tentative_insert_gives_way_to_a_value() {
+    for slot in [0, 2, 7] {
+        let slots = Slots::new();
+        slots.set(0, slots.foreign);
+        slots.put_and(|slots| slots.set(slot, slots.own));
+        slots.assert_shown(slot);
+    }
+}
+
+/// Somebody took the insert for a dead one's: it certainly had no effect, and begins again.
+#[test]
+fn a_tentative_insert_that_was_removed_begins_again() {
+    let slots = Slots::new();
+    slots.set(0, slots.foreign);
+    slots.put_and(|slots| {
+        let (slot, _) = slots.taken()[0];
+        slots.set(slot, EMPTY);
+    });
+    assert!(slots.retries() > 0);
+    slots.assert_shown(1);
+}
+
+/// A word that is not its entry's looks, at every look, as if it was about to change.
+#[test]
+fn an_insert_does_not_look_for_ever_at_a_word_that_lies() {
+    let slots = Slots::new();
+    slots.set(0, slots.foreign);
+    slots.set(1, Ite(slots.tentative().0 ^ 1 << slots.client.map().shape.bits.gen_at));
+    let timed_out = slots.put();
+    assert!(matches!(timed_out, Err(EngineError::Timeout { .. })), "{timed_out:?}");
+    assert_eq!(slots.taken().len(), 1, "it has left nothing");
+}
+
+/// An index of sixteen slots, and its words.
+fn tiny() -> (Client<ShmEndpoint>, impl Fn(&Client<ShmEndpoint>) -> Vec<(RemoteAddr, Ite)>) {
+    let client = TestCluster::new(Plan { tiny_index: Some(4), ..Plan::default() }).client(0);
+    let words = |client: &Client<ShmEndpoint>| {
+        let first = client.map().shards()[0];
+        let at = (0..16).map(|slot| first.add(slot * 8));
+        at.map(|at| (at, Ite(client.fabric().load(at).unwrap()))).collect()
+    };
+    (client, words)
+}
+
+/// Puts keys until there is no slot for one; those that have one.
+fn fill(client: &Client<ShmEndpoint>) -> Vec<u8> {
+    let store = |key: u8| match block_on(client.put(&[key], &[key], PutOptions::default())) {
+        Ok(_) => true,
+        Err(EngineError::IndexFull { .. }) => false,
+        Err(error) => panic!("{error}"),
+    };
+    (0..64u8).filter(|key| store(*key)).collect()
+}
+
+/// What a dead client left tentative in a full index is in the way of others' keys too.
+#[test]
+fn a_tentative_word_of_any_key_makes_room_in_a_full_index() {
+    let (client, words) = tiny();
+    assert_eq!(fill(&client).len(), 16);
+    for n in 0..16u8 {
+        let (at, word) = words(&client)[n as usize];
+        let tentative = client.map().codec.with_state(word, State::Tentative);
+        client
+            .fabric()
+            .region(at.region())
+            .unwrap()
+            .word(at.offset())
+            .store(tentative.0, Ordering::Release);
+        block_on(client.put(&[100 + n], b"new", PutOptions::default())).unwrap();
+        let value = block_on(client.get(&[100 + n], Buf::new())).unwrap();
+        assert_eq!(value.as_deref(), Some(&b"new"[..]));
+        let visible =
+            words(&client).iter().filter(|(_, w)| client.map().codec.is_visible(*w)).count();
+        assert_eq!(visible, 16);
+    }
+}
+
+/// A move that a dead client began does not keep others waiting, and its value stays.
+#[test]
+fn a_move_that_was_begun_is_decided_when_the_index_is_full() {
+    for begun in [true, false] {
+        let (client, words) = tiny();
+        block_on(client.put(b"moving", b"stays", PutOptions::default())).unwrap();
+        let codec = client.map().codec;
+        let (at, word) = *words(&client).iter().find(|(_, w)| codec.is_visible(*w)).unwrap();
+        let other = if Candidates::of(client.map(), b"moving").slot(0) == at { 1 } else { 0 };
+        let state = match begun {
+            true => State::Frozen { hop: 1, to: other },
+            false => State::Copy { hop: 1, from: other },
+        };
+        let left = codec.with_state(word, state);
+        client
+            .fabric()
+            .region(at.region())
+            .unwrap()
+            .word(at.offset())
+            .store(left.0, Ordering::Release);
+        let stored = fill(&client);
+        assert_eq!(stored.len(), 15);
+        let undecided = |(_, word): &(_, Ite)| !matches!(codec.state(*word), State::Visible { .. });
+        assert!(!words(&client).iter().any(undecided));
+        let get = |key: &[u8]| block_on(client.get(key, Buf::new())).unwrap().map(|v| v.to_vec());
+        assert_eq!(get(b"moving").as_deref(), Some(&b"stays"[..]));
+        assert!(stored.iter().all(|key| get(&[*key]) == Some(vec![*key])));
+    }
+}
+
+impl Slots {
+    fn state(&self, state: State) -> Ite {
+        self.client.map().codec.with_state(self.own, state)
+    }
+
+    fn frozen(&self, to: usize) -> Ite {
+        self.state(State::Frozen { hop: 1, to: to as u32 })
+    }
+
+    fn copy(&self, from: usize) -> Ite {
+        self.state(State::Copy { hop: 1, from: from as u32 })
+    }
+
+    fn word(&self, slot: usize) -> Ite {
+        Ite(self.client.fabric().load(self.candidates.slot(slot)).unwrap())
+    }
+
+    fn is_empty(&self, slot: usize) -> bool {
+        self.client.map().codec.is_empty(self.word(slot))
+    }
+}
+
+/// Between copy and drop the mover, and whoever completes its move, looks at all other slots of the
+/// key: a tentative insert goes, for it may have seen the value nowhere; a free home gets a new tag,
+/// for an insert there expects the old one; all else stays.
+#[test]
+fn a_writer_completes_a_move_whose_copy_is_in_place() {
+    for (source, copy) in [(2, 5), (5, 2)] {
+        let slots = Slots::new();
+        slots.set(source, slots.frozen(copy));
+        slots.set(copy, slots.copy(source));
+        slots.set(7, slots.tentative());
+        slots.set(8, slots.foreign);
+        let foreign = slots.client.map().codec.with_state(slots.foreign, State::Tentative);
+        slots.set(9, foreign);
+        slots.put().unwrap();
+        assert_eq!(slots.word(8), slots.foreign);
+        assert_eq!(slots.word(9), foreign, "a tentative word of another key");
+        slots.set(9, EMPTY);
+        slots.assert_shown(copy);
+        assert!(slots.is_empty(0) && slots.word(0) != EMPTY, "home has a new tag");
+        assert!([1, 3, 4, 6, 10].iter().all(|slot| slots.word(*slot) == EMPTY));
+        assert!(slots.client.counts().helped.get() > 0);
+    }
+}
+
+/// The tentative word is replaced by another insert's, before the mover has removed it.
+#[test]
+fn a_mover_removes_a_tentative_word_that_changes_under_its_hands() {
+    let mut steps = 0;
+    loop {
+        let slots = Slots::new();
+        block_on(slots.client.put(KEY, b"a later insert", PutOptions::default())).unwrap();
+        let [(at, later)] = slots.taken()[..] else { panic!("it is in one slot") };
+        slots.set(at, EMPTY);
+        slots.set(2, slots.frozen(5));
+        slots.set(5, slots.copy(2));
+        slots.set(7, slots.tentative());
+        let mut put = pin!(slots.client.put(KEY, b"new", PutOptions::default()));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!((0..steps).all(|_| put.as_mut().poll(&mut cx).is_pending()));
+        if slots.word(7) != slots.tentative() {
+            break;
+        }
+        slots.set(7, slots.client.map().codec.with_state(later, State::Tentative));
+        block_on(put).unwrap();
+        slots.assert_shown(5);
+        steps += 1;
+    }
+    assert!(steps > 3, "it takes more steps than {steps}");
+}
+
+/// The copy was never made: the value stays where it is, and a mover that is only slow can no longer
+/// make it.
+#[test]
+fn a_writer_undoes_a_move_whose_copy_is_not_in_place() {
+    let slots = Slots::new();
+    slots.set(2, slots.frozen(5));
+    slots.put().unwrap();
+    slots.assert_shown(2);
+    assert!(slots.is_empty(5) && slots.word(5) != EMPTY, "the destination has a new tag");
+    // Somebody has taken the destination.
+    let slots = Slots::new();
+    slots.set(2, slots.frozen(5));
+    slots.set(5, slots.foreign);
+    slots.put().unwrap();
+    slots.assert_shown(2);
+    assert_eq!(slots.word(5), slots.foreign);
+}
+
+#[test]
+fn a_writer_shows_a_copy_whose_source_is_gone() {
+    let slots = Slots::new();
+    slots.set(5, slots.copy(2));
+    slots.put().unwrap();
+    slots.assert_shown(5);
+}
+
+#[test]
+fn a_mover_does_not_look_for_ever_at_a_word_that_lies() {
+    let slots = Slots::new();
+    slots.set(2, slots.frozen(5));
+    slots.set(5, slots.copy(2));
+    slots.set(7, Ite(slots.tentative().0 ^ 1 << slots.client.map().shape.bits.gen_at));
+    let timed_out = slots.put();
+    assert!(matches!(timed_out, Err(EngineError::Timeout { .. })), "{timed_out:?}");
+    assert_eq!((slots.word(2), slots.word(5)), (slots.frozen(5), slots.copy(2)));
+}
