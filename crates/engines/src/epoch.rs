@@ -383,7 +383,7 @@ mod tests {
     impl Fabric for Node {
         loch_fabric::pass_on!(
             caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-            write_unsignaled write is_mapped store store_before announce reload raw wall_ms random
+            write_unsignaled write is_mapped store store_before store_after announce reload raw wall_ms random
             => shm
         );
 
