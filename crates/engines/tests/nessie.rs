@@ -388,6 +388,42 @@ fn operations_take_the_documented_round_trips() {
     }
 }
 
+/// Where a round trip is cheap, an update READs one bucket after the other until one shows the key,
+/// then the entry's head, and changes the slot by one CAS.
+#[test]
+fn an_update_over_shared_memory_stops_at_the_bucket_that_has_the_key() {
+    let plan = Plan { index_slots: 96, table_bytes: 4 << 20, ..Plan::default() };
+    let cluster = TestCluster::new(plan);
+    let client = cluster.client(0);
+    let slots = cluster.map.shape.geometry.index_slots();
+    let keys = || (0..slots * 3 / 4).map(u64::to_le_bytes);
+    keys().for_each(|key| _ = put(&client, &key, b"value"));
+    let mut exact = [0; 3];
+    for key in keys() {
+        let candidates = Candidates::of(&cluster.map, &key);
+        let words = || {
+            let all = (0..candidates.count()).map(|slot| candidates.slot(slot));
+            all.map(|at| client.fabric().load(at).unwrap()).collect::<Vec<u64>>()
+        };
+        let words_before = words();
+        let before = client.fabric().counters().snapshot();
+        put(&client, &key, b"other");
+        let trips = (client.fabric().counters().snapshot() - before).round_trips;
+        let changed: Vec<usize> =
+            (0..candidates.count()).filter(|slot| words()[*slot] != words_before[*slot]).collect();
+        let [slot] = changed[..] else { panic!("one slot has changed, not {changed:?}") };
+        let at = candidates.slot(slot).offset();
+        let way =
+            candidates.buckets().iter().position(|b| (b.offset()..b.offset() + 32).contains(&at));
+        let way = way.unwrap();
+        assert!(trips >= way as u64 + 3);
+        exact[way] += u64::from(trips == way as u64 + 3);
+    }
+    // More are needed where a word of another key with the same filter comes first, and for stamps.
+    assert!(exact.iter().all(|keys| *keys > 3), "{exact:?}");
+    assert!(exact.iter().sum::<u64>() * 4 > slots * 3 / 4 * 3, "{exact:?}");
+}
+
 /// A line carried the epoch of the session's newest lane, not that of the lane that saw the word: it
 /// was believed for one grace period longer than memory waits before it is used again.
 #[test]
