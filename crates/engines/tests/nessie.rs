@@ -398,7 +398,7 @@ fn an_update_over_shared_memory_stops_at_the_bucket_that_has_the_key() {
     let slots = cluster.map.shape.geometry.index_slots();
     let keys = || (0..slots * 3 / 4).map(u64::to_le_bytes);
     keys().for_each(|key| _ = put(&client, &key, b"value"));
-    let mut found = [0; 3];
+    let mut exact = [0; 3];
     for key in keys() {
         let candidates = Candidates::of(&cluster.map, &key);
         let words = || {
@@ -416,10 +416,12 @@ fn an_update_over_shared_memory_stops_at_the_bucket_that_has_the_key() {
         let way =
             candidates.buckets().iter().position(|b| (b.offset()..b.offset() + 32).contains(&at));
         let way = way.unwrap();
-        assert_eq!(trips, way as u64 + 3, "it was in bucket {way}");
-        found[way] += 1;
+        assert!(trips >= way as u64 + 3);
+        exact[way] += u64::from(trips == way as u64 + 3);
     }
-    assert!(found.iter().all(|keys| *keys > 3), "{found:?}");
+    // More are needed where a word of another key with the same filter comes first, and for stamps.
+    assert!(exact.iter().all(|keys| *keys > 3), "{exact:?}");
+    assert!(exact.iter().sum::<u64>() * 4 > slots * 3 / 4 * 3, "{exact:?}");
 }
 
 /// A line carried the epoch of the session's newest lane, not that of the lane that saw the word: it
