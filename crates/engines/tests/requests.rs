@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use loch_engines::epoch::Session;
 use loch_engines::error::EngineError;
-use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
 use loch_engines::requests::*;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
@@ -65,13 +65,23 @@ impl Rig {
 
     /// A PUT by a session that says it is `session`, served as a worker does.
     fn put(&mut self, session: u64) -> Result<(), EngineError> {
+        let reply = self.ask(session, put(b"value"), Answer::Done(Outcome::Stored(5)));
+        reply.map(|reply| assert_eq!(reply.stored(), Ok(5)))
+    }
+
+    fn ask(
+        &mut self,
+        session: u64,
+        operation: Operation<'_>,
+        answer: Answer<'_>,
+    ) -> Result<Reply, EngineError> {
         let client = endpoint(&self.region);
         let replies = WrittenReplies::of(&self.map, self.map.area().client(0, SLOT));
         let session = Session::new(HOME, SLOT, session);
         let timing = Timing { resend_us: 200, timeout_us: 50_000 };
         let by = ByWrite { home: HOME };
         let requester = Requester::new(self.map.clone(), &session, 0, by, replies, timing);
-        let asks = requester.call(&client, TO, b"key", put(b"value"), Buf::new());
+        let asks = requester.call(&client, TO, b"key", operation, Buf::new());
         let (server, inbox, map) = (&self.server, &mut self.inbox, &self.map);
         let serves = async {
             let mut message = Buf::new();
@@ -79,7 +89,8 @@ impl Rig {
                 let mut reply = Buf::new();
                 let ticket = match inbox.poll(server, &mut message).unwrap() {
                     Some(Incoming::Execute(ticket)) => {
-                        inbox.complete(&ticket, &Answer::Done(Outcome::Stored(5)), &mut reply);
+                        assert_eq!(ticket.request(&message).operation, operation);
+                        inbox.complete(&ticket, &answer, &mut reply);
                         ticket
                     }
                     Some(Incoming::Answer(ticket, short)) => {
@@ -95,11 +106,10 @@ impl Rig {
             }
         };
         let (mut asks, mut serves) = (std::pin::pin!(asks), std::pin::pin!(serves));
-        let done = block_on(std::future::poll_fn(|cx| {
+        block_on(std::future::poll_fn(|cx| {
             let _: std::task::Poll<()> = serves.as_mut().poll(cx);
             asks.as_mut().poll(cx)
-        }));
-        done.map(|reply| assert_eq!(reply.stored(), Ok(5)))
+        }))
     }
 }
 
@@ -177,6 +187,88 @@ fn a_worker_whose_requests_are_written_takes_greetings_alone_as_datagrams() {
     assert_eq!(rig.inbox.accept_greeting(&datagram(OWN, 0, b"v", SECRET)), None);
     let hello = rig.inbox.accept_greeting(&greeting(OWN, 1, SECRET));
     assert!(matches!(hello, Some(Incoming::Hello(_))));
+}
+
+/// A request slot has 192 bytes here, and so has a reply slot.
+#[test]
+fn a_message_may_fill_its_slot() {
+    let mut rig = Rig::new(true);
+    let (value, found) = ([7; 133], [8; 144]);
+    let (expect, options) = (Expect::Version(3), PutOptions { expires_at_ms: Some(4) });
+    let longest = Operation::PutIf { value: &value, expect, options };
+    let reply = rig.ask(OWN, longest, Answer::Done(Outcome::Stored(6))).unwrap();
+    assert_eq!(reply.stored(), Ok(6));
+    let reply = rig.ask(OWN + 1, Operation::Get, Answer::found(&found, 5, None));
+    assert!(reply.is_err(), "the slot is another session's");
+    rig.slots.borrow_mut().insert(SLOT, Holder::new(OWN + 1, SECRET));
+    let reply = rig.ask(OWN + 1, Operation::Get, Answer::found(&found, 5, None)).unwrap();
+    assert_eq!(&reply.into_value().unwrap()[..], found);
+}
+
+/// A request names the slot that waits for its reply. One that names a slot behind its client's own
+/// would have the worker write into the next client's.
+#[test]
+fn a_reply_is_written_into_a_slot_of_its_client_or_nowhere() {
+    let rig = Rig::new(true);
+    let replies = rig.map.area().service().replies;
+    let send = |reply_slot: u16, value: &[u8]| {
+        let mut ticket = Ticket::new(0, OWN, b"key", Some(&Operation::Get));
+        (ticket.number, ticket.reply) = (1, reply_slot);
+        let mut reply = Buf::new();
+        rig.inbox.repeat(&ticket, Answer::Done(Outcome::Absent).short(), &mut reply);
+        reply.extend_from_slice(value);
+        block_on(send_reply(&rig.server, &rig.map, HOME, &ticket, reply)).1.unwrap();
+    };
+    let slot_is_empty = |client: u32, slot: u16| {
+        let mut bytes = Buf::new();
+        rig.server.load_bytes(rig.map.reply_addr(client, slot), 192, &mut bytes).unwrap();
+        bytes.iter().all(|byte| *byte == 0)
+    };
+    for slot in [replies, replies + 1, u16::MAX] {
+        send(slot, &[]);
+    }
+    send(replies - 1, &[7; 145]);
+    assert!((0..replies).all(|slot| slot_is_empty(0, slot) && slot_is_empty(1, slot)));
+    send(replies - 1, &[]);
+    assert!(!slot_is_empty(0, replies - 1) && slot_is_empty(1, 0));
+}
+
+#[test]
+fn each_reply_is_looked_for_in_the_slot_that_its_request_named() {
+    let rig = Rig::new(true);
+    let client = rig.map.area().client(0, SLOT);
+    let lanes = 0..rig.map.area().service().replies;
+    for lane in lanes.clone() {
+        let mut ticket = Ticket::new(client, OWN, b"key", Some(&Operation::Get));
+        (ticket.number, ticket.reply) = (u64::from(lane) + 1, lane);
+        let mut reply = Buf::new();
+        rig.inbox.repeat(&ticket, Answer::Done(Outcome::Absent).short(), &mut reply);
+        block_on(send_reply(&rig.server, &rig.map, HOME, &ticket, reply)).1.unwrap();
+    }
+    let replies = WrittenReplies::of(&rig.map, client);
+    for lane in lanes {
+        let found = replies.poll(&rig.server, lane, |_| true, &mut Buf::new()).unwrap();
+        assert_eq!(found.map(|head| head.number), Some(u64::from(lane) + 1));
+    }
+}
+
+/// What a client writes into its own slot says that it is longer than that.
+#[test]
+fn a_request_that_says_it_is_longer_than_its_slot_is_nonsense() {
+    let mut rig = Rig::new(true);
+    let (client, bytes) = (rig.map.area().client(0, SLOT), rig.map.area().service().request_bytes);
+    let request = datagram(OWN, rig.worker(), &[7; 100], None);
+    let at = rig.map.request_addr(TO, client, 1).add(u64::from(bytes) - request.len() as u64);
+    for value_len in [150, 160, 1 << 20, u32::MAX] {
+        let mut request = request.to_vec();
+        let field = request.len() - 20..request.len() - 16;
+        request[field].copy_from_slice(&u32::to_le_bytes(value_len));
+        rig.server.store(at, &[&request]).unwrap();
+        assert_eq!(rig.inbox.poll(&rig.server, &mut Buf::new()), Ok(None), "{value_len}");
+    }
+    rig.server.store(at, &[&request]).unwrap();
+    let found = rig.inbox.poll(&rig.server, &mut Buf::new());
+    assert!(matches!(found, Ok(Some(Incoming::Execute(_)))));
 }
 
 /// A client wrote 2^48-1 as its session into its own request slot. The worker believed the number for

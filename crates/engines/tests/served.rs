@@ -104,6 +104,9 @@ fn an_operation_costs_a_request_and_a_reply_and_nothing_at_home() {
             assert_eq!((put.verbs, put.remote_verbs, put.round_trips), costs);
             assert_eq!((get.verbs, get.remote_verbs, get.round_trips), costs);
             assert!(owner == 0 || get.remote_bytes > value.len() as u64);
+            for counted in [put, get] {
+                assert_eq!((counted.writes, counted.bytes), (costs.0, counted.remote_bytes));
+            }
         }
     });
     finish(&world, process);

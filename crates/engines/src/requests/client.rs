@@ -414,7 +414,7 @@ impl<P: Path, R: Path> Requester<P, R> {
                 Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => {
                     Sent::Written
                 }
-                Err(error) if !arrived => return Err(error.into()),
+                Err(error) if !arrived || operation.is_read() => return Err(error.into()),
                 Err(_) => return Err(self.unknown(to)),
             };
             // Nobody executes what is meant for no incarnation: such a request only asks for one.

@@ -402,6 +402,11 @@ mod tests {
         }
 
         #[test]
+        fn a_remainder_is_one(number: u64, window in 1u64..600) {
+            prop_assert_eq!(remainder(number, window), number % window);
+        }
+
+        #[test]
         fn any_fields_are_refused_or_laid_out(bytes in any::<[u8; 24]>(), nodes: u16) {
             let service = Service::read_from_bytes(&bytes).unwrap();
             if let Ok(area) = Area::new(service, nodes) {
@@ -410,10 +415,110 @@ mod tests {
         }
     }
 
+    /// The smallest area there is.
+    fn smallest() -> Service {
+        Service { workers: 1, window: 1, replies: 1, sessions_per_node: 1, ..Service::default() }
+    }
+
+    #[test]
+    fn each_field_has_bounds_and_the_error_names_it() {
+        type Set = fn(&mut Service, &mut u16, u32);
+        let fields: [(&str, Set, &[u32], &[u32]); 7] = [
+            ("nodes", |_, nodes, n| *nodes = n as u16, &[1, 256], &[0, 257]),
+            ("workers", |it, _, n| it.workers = n as u16, &[1, 256], &[0, 257]),
+            ("window", |it, _, n| it.window = n as u16, &[1, 256], &[0, 257]),
+            ("replies", |it, _, n| it.replies = n as u16, &[1, 4096], &[0, 4097]),
+            ("sessions", |it, _, n| it.sessions_per_node = n, &[1, u32::MAX], &[0]),
+            ("request_bytes", |it, _, n| it.request_bytes = n, &[0, 64, 128], &[1, 63, 65, 96]),
+            ("reply_bytes", |it, _, n| it.reply_bytes = n, &[0, 64, 128], &[1, 48, 63, 65, 96]),
+        ];
+        for (name, set, good, bad) in fields {
+            for (n, is_good) in good.iter().map(|n| (n, true)).chain(bad.iter().map(|n| (n, false)))
+            {
+                let (mut service, mut nodes) = (smallest(), 1);
+                set(&mut service, &mut nodes, *n);
+                match Area::new(service, nodes) {
+                    Ok(_) => assert!(is_good, "{name} = {n}"),
+                    Err(error) => assert!(!is_good && error.to_string().contains(name), "{error}"),
+                }
+            }
+        }
+        let too_many = Service { sessions_per_node: 1 << 31, ..smallest() };
+        assert!(Area::new(too_many, 1).is_ok() && Area::new(too_many, 2).is_err());
+        for reserved in
+            [Service { reserved: 1, ..smallest() }, Service { reserved_too: 1, ..smallest() }]
+        {
+            assert!(Area::new(reserved, 1).is_err());
+        }
+    }
+
+    /// A million clients, each with a request slot of the length that just fits, and one that does not.
+    #[test]
+    fn an_area_ends_where_the_largest_one_does() {
+        let sessions_per_node = 1 << 20;
+        let of = |request_bytes, reply_bytes| {
+            Area::new(Service { sessions_per_node, request_bytes, reply_bytes, ..smallest() }, 1)
+        };
+        let most = (REQUEST_AREA_BYTES_MAX >> 20) as u32;
+        assert!(of(most, 0).is_err(), "the worker's line has no room");
+        assert_eq!(of(most - 64, 0).map(|it| it.bytes()), Ok(64 + (u64::from(most - 64) << 20)));
+        assert!(of(most - 64, 64).is_err() && of(most - 128, 64).is_ok());
+        let many = Service { workers: 2, window: 3, replies: 5, request_bytes: most, ..smallest() };
+        let error = Area::new(Service { sessions_per_node, reply_bytes: 128, ..many }, 1);
+        let error = error.unwrap_err().to_string();
+        let slots = format!("6291456 request slots of {most} bytes and 5242880 reply slots of 128");
+        assert!(error.contains(&slots), "{error}");
+    }
+
+    #[test]
+    fn places_are_counted_from_the_base_of_their_node() {
+        let service = Service {
+            workers: 2,
+            window: 3,
+            replies: 4,
+            sessions_per_node: 5,
+            request_bytes: 64,
+            reply_bytes: 128,
+            ..Service::default()
+        };
+        let area = Area::new(service, 2).unwrap();
+        let bases = [(0, 1 << 16), (1, 1 << 20)];
+        let bases = bases.map(|(node, at)| RemoteAddr::new(loch_fabric::RegionId(node), at));
+        let map = RequestMap::new(area, bases.to_vec());
+        let to = WorkerId { node: 1, worker: 1 };
+        assert_eq!(map.incarnation_addr(to), bases[1].add(64));
+        assert_eq!(map.worker_address_addr(to), bases[1].add(72));
+        // The ten clients' slots at the first worker lie before those at the second.
+        assert_eq!(map.request_addr(to, 7, 4), bases[1].add(128 + (30 + 7 * 3 + 1) * 64));
+        assert_eq!(area.request_slots_of(1, 7), 128 + 51 * 64..128 + 54 * 64);
+        // Client 7 is the second node's third.
+        assert_eq!(map.reply_addr(7, 3), bases[1].add(128 + 60 * 64 + (2 * 4 + 3) * 128));
+        assert_eq!(area.reply_slots(), 128 + 60 * 64..area.bytes());
+        assert_eq!((area.worker_lines(), area.bytes()), (0..128, 128 + 60 * 64 + 20 * 128));
+        let sources = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(node, w)| area.source(node, w));
+        assert_eq!((sources, area.nodes(), *area.service()), ([0, 1, 2, 3], 2, service));
+    }
+
+    #[test]
+    fn what_is_not_there_has_no_place() {
+        let area = Area::new(Service { sessions_per_node: 2, ..smallest() }, 2).unwrap();
+        for (node, slot) in [(2, 0), (0, 2)] {
+            assert!(std::panic::catch_unwind(|| area.client(node, slot)).is_err());
+        }
+        for (worker, client) in [(1, 0), (0, 4)] {
+            assert!(std::panic::catch_unwind(|| area.request_slots_of(worker, client)).is_err());
+        }
+        let bases = vec![RemoteAddr::new(loch_fabric::RegionId(0), 0)];
+        assert!(std::panic::catch_unwind(|| RequestMap::new(area, bases)).is_err());
+    }
+
     #[test]
     fn slots_have_room_for_the_longest_message() {
         assert_eq!(Service::request_bytes_for(16, 0), Ok(128));
         assert_eq!(Service::reply_bytes_for(0), Ok(64));
+        // A message is a multiple of eight bytes long.
+        assert_eq!([1, 2].map(|key| Service::request_bytes_for(key, 0)), [Ok(64), Ok(128)]);
+        assert_eq!([9, 10].map(Service::reply_bytes_for), [Ok(64), Ok(128)]);
         assert!(Service::reply_bytes_for(1 << 30).is_ok());
         assert!(Service::reply_bytes_for(u64::MAX).is_err());
     }

@@ -471,6 +471,9 @@ mod tests {
                 prop_assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
                 let key = if ticket.is_packet() { &[][..] } else { &key };
                 prop_assert_eq!(ticket.request(&message), Request { key, operation });
+                if ticket.is_packet() {
+                    prop_assert_eq!(&message[ticket.packet_at(&message)], &value[..]);
+                }
                 let mut bad = message.to_vec();
                 let bit = usize::from(flip) % (bad.len() * 8);
                 bad[bit / 8] ^= 1 << (bit % 8);
@@ -519,6 +522,53 @@ mod tests {
                 prop_assert_eq!(bytes[head.value_at()].len(), head.value_len());
                 let _ = head.short.answer(&bytes[head.value_at()]);
             }
+        }
+    }
+
+    /// One wrong field is enough, whatever the others say.
+    #[test]
+    fn words_that_no_client_writes_are_no_request() {
+        for operation in operations(b"value", 5, Some(6)) {
+            let ticket = Ticket { number: 1, ..Ticket::new(9, 7, b"key", Some(&operation)) };
+            let words = ticket.words();
+            assert_eq!(Ticket::parse(words), Some(ticket));
+            let with = |word: usize, clear: u64, set: u64| {
+                let mut words = words;
+                words[word] = words[word] & !clear | set;
+                Ticket::parse(words)
+            };
+            for code in [0, code::READ_PACKET + 1, u8::MAX] {
+                assert_eq!(with(0, 0xff, u64::from(code)), None, "operation {code}");
+            }
+            assert_eq!(with(0, 0, 0x0200), None, "a flag that there is not");
+            assert_eq!(with(1, (1 << SESSION_BITS) - 1, 0), None, "session 0");
+            assert_eq!(with(3, !0xff, 0), None, "number 0");
+            let brings = !operation.value().is_empty();
+            let puts = brings && !ticket.is_packet();
+            assert_eq!(with(0, 0, 0x0100).is_some(), puts, "only values expire: {operation:?}");
+            assert_eq!(with(2, 0, 1 << 32).is_some(), brings, "it has no value: {operation:?}");
+        }
+    }
+
+    /// A reply's head with one field that no worker writes.
+    #[test]
+    fn words_that_no_worker_writes_are_no_reply() {
+        let ticket = Ticket { number: 3, ..Ticket::new(9, 7, b"k", Some(&Operation::Get)) };
+        for answer in [Answer::found(b"value", 1, None), Answer::Stale(4)] {
+            let head = ReplyHead::new(&ticket, 2, 5, answer.short(), answer.value());
+            let mut message = Buf::new();
+            head.write(answer.value(), SEAL, &mut message);
+            let words = last_words(&message).unwrap();
+            assert_eq!(ReplyHead::parse(words), Some(head));
+            let with = |word: usize, clear: u64, set: u64| {
+                let mut words = words;
+                words[word] = words[word] & !clear | set;
+                ReplyHead::parse(words)
+            };
+            assert_eq!(with(0, 0, 0x0100), None, "a flag");
+            assert_eq!(with(4, !0xff, 0), None, "number 0");
+            let has_value = !answer.value().is_empty();
+            assert_eq!(with(3, 0, 1 << 32).is_some(), has_value, "it has no value: {answer:?}");
         }
     }
 

@@ -143,8 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_shown() {
-        let seal = Seal::of_reply(Some(Secret::new([0x1234_5678, 0x9abc_def0])));
+    fn a_secret_is_told_to_nodes_and_not_shown() {
+        let secret = Secret::new([0x1234_5678, 0x9abc_def0]);
+        assert_eq!(secret.words(), [0x1234_5678, 0x9abc_def0]);
+        let seal = Seal::of_reply(Some(secret));
         let shown = format!("{seal:?}");
         assert!(shown.contains("Secret(_)") && !shown.contains("305419896"), "{shown}");
     }

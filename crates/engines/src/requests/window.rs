@@ -189,6 +189,37 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_started_anew_has_not_answered_yet() {
+        let line = Line::new(1);
+        line.believe(5);
+        line.heard.set(true);
+        line.believe(5);
+        assert!(line.heard.get(), "it is the same");
+        line.believe(6);
+        assert_eq!((line.incarnation.get(), line.heard.get()), (6, false));
+    }
+
+    #[test]
+    fn a_place_is_free_if_its_slot_is_and_nobody_waits_for_it() {
+        for window in [1, 2, 3] {
+            let line = Line::new(window);
+            for number in 1..20 {
+                assert!(line.is_free());
+                let place = line.queue_up();
+                assert!(!line.is_free(), "somebody waits");
+                drop(place);
+                assert_eq!(line.take(), Some(number));
+                // The slot of the next one is that of the one a window before it.
+                assert_eq!(line.is_free(), number < u64::from(window));
+                if !line.is_free() {
+                    assert_eq!(line.take(), None);
+                    line.give_back(number + 1 - u64::from(window));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn reply_slots_bound_what_is_under_way_at_all() {
         let (a, b, replies) = (Line::new(2), Line::new(2), Replies::new(1));
         let first = UnderWay::take(&a, &replies).unwrap();

@@ -237,16 +237,14 @@ impl Inbox {
             return Ok(None);
         };
         self.dealt[slot as usize] = ticket.poll_word();
-        let in_place = ticket.client < self.area.clients()
-            && self.area.slot_of(ticket.client, ticket.number) == slot;
+        // So it is a request of the client that may write there.
+        let in_place = self.area.slot_of(ticket.client, ticket.number) == slot;
         Ok(if in_place { self.judge(ticket) } else { None })
     }
 
+    /// Says what is to be done about a request of a client that there is.
     #[inline]
     fn judge(&mut self, ticket: Ticket) -> Option<Incoming> {
-        if ticket.client >= self.area.clients() {
-            return None;
-        }
         if ticket.is_hello() {
             return self.memory.greets(&ticket).then_some(Incoming::Hello(ticket));
         }
