@@ -108,7 +108,7 @@ fn a_first_request_is_found_wherever_it_is() {
 fn the_next_request_of_an_active_client_is_found_at_once() {
     let mut rig = Rig::new(40);
     let clients = [3, 17, 38];
-    clients.map(|client| rig.send(client, 1));
+    clients.iter().for_each(|client| rig.send(*client, 1));
     let first: Vec<_> = (0..6).flat_map(|_| rig.round()).collect();
     assert_eq!(first, clients.map(|client| (client, 1)));
     for number in 2..40 {
@@ -131,7 +131,9 @@ fn the_next_request_of_an_active_client_is_found_at_once() {
 #[test]
 fn of_one_client_at_most_a_window_comes_in_a_round() {
     let mut rig = Rig::new(2);
-    [0, 1].map(|client| rig.send(client, 1));
+    for client in [0, 1] {
+        rig.send(client, 1);
+    }
     assert_eq!(rig.round(), [(0, 1), (1, 1)]);
     rig.send(1, 2);
     for number in 2..2 + u64::from(WINDOW) {

@@ -107,8 +107,9 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
     assert_eq!((look(0, 6), look(0, 6)), (stored(60), None));
     assert_eq!((look(1, 7), look(1, 7)), (stored(70), None));
     // Of what came for a lane the newest counts, and only if it is what the lane waits for.
-    [(1, 8, 80), (1, 9, 90), (0, 6, 61)]
-        .map(|(slot, number, version)| reply(slot, number, version));
+    for (slot, number, version) in [(1, 8, 80), (1, 9, 90), (0, 6, 61)] {
+        reply(slot, number, version);
+    }
     assert_eq!(look(0, 8), None);
     assert_eq!((look(1, 9), look(1, 8)), (stored(90), None));
 }

@@ -433,14 +433,17 @@ fn a_lane_that_gets_no_place_in_time_says_so() {
         std::future::poll_fn(|cx| {
             // The first has the place when it begins, and still has it when the time of both is up.
             for is_first in [!is_begun, is_begun] {
-                if is_first && told.0.is_none() {
-                    if let Poll::Ready(done) = first.as_mut().poll(cx) {
-                        told.0 = Some(done.map(|_| ()));
-                    }
-                } else if !is_first && told.1.is_none() {
-                    if let Poll::Ready(done) = second.as_mut().poll(cx) {
-                        told.1 = Some((done.map(|_| ()), endpoint.now_us() - began));
-                    }
+                if is_first
+                    && told.0.is_none()
+                    && let Poll::Ready(done) = first.as_mut().poll(cx)
+                {
+                    told.0 = Some(done.map(|_| ()));
+                }
+                if !is_first
+                    && told.1.is_none()
+                    && let Poll::Ready(done) = second.as_mut().poll(cx)
+                {
+                    told.1 = Some((done.map(|_| ()), endpoint.now_us() - began));
                 }
             }
             is_begun = true;
