@@ -16,6 +16,8 @@ use super::dte::Header;
 use super::get::Found;
 use super::hash::Candidates;
 use super::ite::Ite;
+#[cfg(feature = "planted")]
+use super::ite::Place;
 use crate::error::EngineError;
 use crate::limits::GRAIN_BYTES;
 use crate::planted::{self, Bug};
@@ -67,6 +69,10 @@ impl Line {
     pub fn has_value(&self) -> bool {
         self.bytes.len() >= self.header().entry_len()
     }
+
+    fn is_old(&self, epoch: u64) -> bool {
+        epoch.saturating_sub(self.epoch) > 1 && !planted::is(Bug::CacheOfAnyAge)
+    }
 }
 
 impl Cache {
@@ -89,8 +95,7 @@ impl Cache {
         let clock = self.clock;
         let line = self.set(hash).iter_mut().flatten().find(|l| l.hash == hash)?;
         let header = line.header();
-        let is_old = epoch.saturating_sub(line.epoch) > 1 && !planted::is(Bug::CacheOfAnyAge);
-        if is_old || &line.bytes[header.key_at()..header.value_at()] != key {
+        if line.is_old(epoch) || &line.bytes[header.key_at()..header.value_at()] != key {
             return None;
         }
         line.used = clock;
@@ -105,9 +110,11 @@ impl Cache {
         }
     }
 
-    pub fn confirm(&mut self, hash: u64, epoch: u64) {
+    /// The word was just seen in its slot. The line may be of another word by now: another lane may have
+    /// remembered one that it saw long ago.
+    pub fn confirm(&mut self, hash: u64, word: Ite, epoch: u64) {
         for line in self.set(hash).iter_mut().flatten() {
-            if line.hash == hash {
+            if line.hash == hash && line.word == word {
                 line.epoch = epoch;
             }
         }
@@ -143,7 +150,7 @@ impl<F: Fabric> Client<F> {
         let (slot, header) = (candidates.slot(line.slot), line.header());
         if line.has_value() {
             if planted::is(Bug::CacheOutlivesReuse) || self.read_word(slot).await? == line.word.0 {
-                self.confirm(candidates);
+                self.confirm(candidates, line.word);
                 buf.clear();
                 buf.extend_from_slice(&line.bytes);
                 return Ok(Ok(Found::new(buf, header)));
@@ -161,7 +168,7 @@ impl<F: Fabric> Client<F> {
             buf = filled;
             let same = word? == line.word.0 && Header::read(&buf).is_some_and(|h| h == header);
             if same && self.is_valid(&header, place, at, &buf, true)? {
-                self.confirm(candidates);
+                self.confirm(candidates, line.word);
                 return Ok(Ok(Found::new(buf, header)));
             }
         }
@@ -174,9 +181,9 @@ impl<F: Fabric> Client<F> {
         cache.borrow_mut().line(candidates.hash.name(), key, self.session.epoch())
     }
 
-    fn confirm(&self, candidates: &Candidates) {
+    fn confirm(&self, candidates: &Candidates, word: Ite) {
         if let Some(cache) = &self.cache {
-            cache.borrow_mut().confirm(candidates.hash.name(), self.seen_epoch());
+            cache.borrow_mut().confirm(candidates.hash.name(), word, self.seen_epoch());
         }
     }
 
@@ -187,6 +194,21 @@ impl<F: Fabric> Client<F> {
             return self.session.epoch();
         }
         self.session.announced()
+    }
+
+    /// Whether this client would still use a remembered word that names an entry by this generation, or
+    /// one that is the same in a word. `home_epoch` is the epoch of its home node. For tests: nobody
+    /// else sees into a cache.
+    #[cfg(feature = "planted")]
+    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
+        let Some(cache) = &self.cache else { return false };
+        let (codec, epoch) = (&self.map.codec, self.session.judges_by(home_epoch));
+        let named = generation & codec.gen_mask();
+        cache.borrow().sets.iter().flatten().flatten().any(|line| {
+            codec.place(line.word) == place
+                && codec.generation(line.word) == named
+                && !line.is_old(epoch)
+        })
     }
 
     pub(super) fn forget(&self, candidates: &Candidates) {
@@ -204,5 +226,29 @@ impl<F: Fabric> Client<F> {
         {
             cache.borrow_mut().keep(candidates.hash.name(), slot, word, entry, self.seen_epoch());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lane saw a word again, and a slow lane of the same session had remembered one meanwhile that it
+    /// saw two epochs before. The line carried the new epoch from then on, and the old word: its entry was
+    /// reused for another value of the key under the same word, and a GET answered what was in the line.
+    #[test]
+    fn a_line_is_not_confirmed_by_a_look_at_another_word() {
+        let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: 64 });
+        let (hash, old, new) = (7, Ite(8), Ite(16));
+        let entry = [0; 64];
+        let key = Header::read(&entry).map(|header| header.key_at()..header.value_at()).unwrap();
+        let key = &entry[key];
+        cache.keep(hash, 0, new, &entry, 3);
+        cache.keep(hash, 0, old, &entry, 1);
+        cache.confirm(hash, new, 3);
+        assert!(cache.line(hash, key, 2).is_some_and(|line| line.word == old));
+        assert!(cache.line(hash, key, 3).is_none(), "it is two epochs old");
+        cache.confirm(hash, old, 3);
+        assert!(cache.line(hash, key, 3).is_some());
     }
 }

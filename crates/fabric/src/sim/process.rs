@@ -1,6 +1,6 @@
 //! Processes: a future, the processor time it takes, and the stores it has under way.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,8 +159,13 @@ impl Slices {
 /// 3. A verb leaves only after all stores made before it are in memory.
 #[derive(Debug, Default)]
 pub(super) struct Stores {
-    waiting: VecDeque<Store>,
-    next: u64,
+    /// In the order in which they were made, from the name `first` on. `None` is in memory already;
+    /// the first is not.
+    waiting: VecDeque<Option<Store>>,
+    first: u64,
+    /// Words that have stores waiting: how many, and the last moment of them. There may be thousands
+    /// of stores, and each asks for its word. Never iterated.
+    words: HashMap<(RegionId, u64), (u32, u64)>,
     /// The last moment of the segments before the one that is open.
     closed_ns: u64,
     /// The last moment of all.
@@ -170,7 +175,6 @@ pub(super) struct Stores {
 /// A piece of a store: bytes of one word.
 #[derive(Debug)]
 pub(super) struct Store {
-    id: u64,
     pub at: RemoteAddr,
     bytes: [u8; 8],
     len: u8,
@@ -200,12 +204,12 @@ impl Stores {
         let piece = |(offset, range): (u64, std::ops::Range<usize>)| {
             let mut piece = [0; 8];
             piece[..range.len()].copy_from_slice(&bytes[range.clone()]);
-            let (id, len) = (self.next, range.len() as u8);
-            self.next += 1;
+            let (id, len) = (self.first + self.waiting.len() as u64, range.len() as u8);
             let at = RemoteAddr::new(at.region(), offset);
-            let ns = self.waiting.iter().filter(|s| same_word(s.at, at)).map(|s| s.ns).max();
-            let ns = when(from.max(ns.unwrap_or(0)));
-            self.waiting.push_back(Store { id, at, bytes: piece, len, ns });
+            let (count, last_ns) = self.words.entry(word_of(at)).or_default();
+            let ns = when(from.max(*last_ns));
+            (*count, *last_ns) = (*count + 1, ns);
+            self.waiting.push_back(Some(Store { at, bytes: piece, len, ns }));
             self.drained_ns = self.drained_ns.max(ns);
             (id, ns)
         };
@@ -219,26 +223,48 @@ impl Stores {
 
     /// Takes a piece out that reaches memory now; `None` if it has already.
     pub fn take(&mut self, id: u64) -> Option<Store> {
-        let at = self.waiting.iter().position(|store| store.id == id)?;
-        self.waiting.remove(at)
+        let at = usize::try_from(id.checked_sub(self.first)?).ok()?;
+        let store = self.waiting.get_mut(at)?.take()?;
+        let word = word_of(store.at);
+        let (count, _) = self.words.get_mut(&word).expect("it counts what waits");
+        *count -= 1;
+        if *count == 0 {
+            self.words.remove(&word);
+        }
+        while let Some(None) = self.waiting.front() {
+            self.waiting.pop_front();
+            self.first += 1;
+        }
+        Some(store)
     }
 
     /// Takes all out, in order: they reach memory at once.
-    pub fn take_all(&mut self) -> VecDeque<Store> {
+    pub fn take_all(&mut self) -> impl Iterator<Item = Store> + use<> {
         (self.closed_ns, self.drained_ns) = (0, 0);
-        std::mem::take(&mut self.waiting)
+        self.first += self.waiting.len() as u64;
+        self.words.clear();
+        std::mem::take(&mut self.waiting).into_iter().flatten()
     }
 
     /// Forgets what would reach memory after `ns`.
     pub fn lose_after(&mut self, ns: u64) {
-        self.waiting.retain(|store| store.ns <= ns);
+        let lost = |(at, store): (usize, &Option<Store>)| {
+            store.as_ref().is_some_and(|store| store.ns > ns).then_some(self.first + at as u64)
+        };
+        let lost: Vec<u64> = self.waiting.iter().enumerate().filter_map(lost).collect();
+        for id in lost {
+            self.take(id);
+        }
     }
 
     /// What the process itself sees of the aligned word at `at`, of which memory holds `word`.
     pub fn over(&self, at: RemoteAddr, word: u64) -> u64 {
+        if !self.words.contains_key(&word_of(at)) {
+            return word;
+        }
         let mut seen = word.to_le_bytes();
-        for store in &self.waiting {
-            if same_word(store.at, at) {
+        for store in self.waiting.iter().flatten() {
+            if word_of(store.at) == word_of(at) {
                 let skip = (store.at.offset() & 7) as usize;
                 seen[skip..skip + store.len as usize].copy_from_slice(store.bytes());
             }
@@ -247,8 +273,8 @@ impl Stores {
     }
 }
 
-fn same_word(a: RemoteAddr, b: RemoteAddr) -> bool {
-    a.region() == b.region() && a.offset() / 8 == b.offset() / 8
+fn word_of(at: RemoteAddr) -> (RegionId, u64) {
+    (at.region(), at.offset() / 8)
 }
 
 #[cfg(test)]
@@ -267,7 +293,7 @@ mod tests {
         assert_eq!(stores.over(at, 0), 1 | 0x0909_0909 << 32);
         assert_eq!(stores.take(first[0].0).unwrap().bytes(), 1u64.to_le_bytes());
         assert!(stores.take(first[0].0).is_none());
-        assert_eq!(stores.take_all().len(), 2);
+        assert_eq!(stores.take_all().count(), 2);
         assert!(stores.is_empty());
     }
 

@@ -62,13 +62,13 @@ impl Inner {
     /// Writes bytes to memory, and tells of it word by word.
     pub fn change(&self, by: ProcessId, at: RemoteAddr, bytes: &[u8], how: How) {
         let memory = self.memory(at.region());
-        if self.watch.borrow().is_none() {
+        let Some(watch) = self.watch.borrow().clone() else {
             return memory.write(at.offset(), bytes);
-        }
+        };
         for (offset, piece) in pieces(at.offset(), bytes.len()) {
             let (before, len) = (memory.load(offset & !7), piece.len());
             memory.write(offset, &bytes[piece]);
-            self.changed(Change { by, at: RemoteAddr::new(at.region(), offset), len, before, how });
+            watch(Change { by, at: RemoteAddr::new(at.region(), offset), len, before, how });
         }
     }
 }

@@ -32,7 +32,7 @@ impl<F: Fabric> Client<F> {
         if line.word != word || with_value && !line.has_value() {
             return None;
         }
-        cache.borrow_mut().confirm(name, self.base.seen_epoch());
+        cache.borrow_mut().confirm(name, word, self.base.seen_epoch());
         buf.clear();
         buf.extend_from_slice(&line.bytes);
         Dte::read(buf)

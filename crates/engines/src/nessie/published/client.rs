@@ -62,6 +62,12 @@ impl<F: Fabric> Client<F> {
         self.base.counts()
     }
 
+    /// See [`super::super::Client::remembers`].
+    #[cfg(feature = "planted")]
+    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
+        self.base.remembers(place, generation, home_epoch)
+    }
+
     /// See [`super::super::Client::set_quarantine`].
     pub fn set_quarantine(&self, entries: usize) {
         self.base.set_quarantine(entries);
