@@ -197,15 +197,16 @@ fn an_insert_does_not_look_for_ever_at_a_word_that_lies() {
     assert_eq!(slots.taken().len(), 1, "it has left nothing");
 }
 
-/// An index of sixteen slots, and its words.
-fn tiny() -> (Client<ShmEndpoint>, impl Fn(&Client<ShmEndpoint>) -> Vec<(RemoteAddr, Ite)>) {
-    let client = TestCluster::new(Plan { tiny_index: Some(4), ..Plan::default() }).client(0);
-    let words = |client: &Client<ShmEndpoint>| {
-        let first = client.map().shards()[0];
-        let at = (0..16).map(|slot| first.add(slot * 8));
-        at.map(|at| (at, Ite(client.fabric().load(at).unwrap()))).collect()
-    };
-    (client, words)
+/// A client whose index has sixteen slots.
+fn tiny() -> Client<ShmEndpoint> {
+    TestCluster::new(Plan { tiny_index: Some(4), ..Plan::default() }).client(0)
+}
+
+/// Where they are, and what they hold.
+fn words(client: &Client<ShmEndpoint>) -> Vec<(RemoteAddr, Ite)> {
+    let first = client.map().shards()[0];
+    let at = (0..16).map(|slot| first.add(slot * 8));
+    at.map(|at| (at, Ite(client.fabric().load(at).unwrap()))).collect()
 }
 
 /// Puts keys until there is no slot for one; those that have one.
@@ -221,7 +222,7 @@ fn fill(client: &Client<ShmEndpoint>) -> Vec<u8> {
 /// What a dead client left tentative in a full index is in the way of others' keys too.
 #[test]
 fn a_tentative_word_of_any_key_makes_room_in_a_full_index() {
-    let (client, words) = tiny();
+    let client = tiny();
     assert_eq!(fill(&client).len(), 16);
     for n in 0..16u8 {
         let (at, word) = words(&client)[n as usize];
@@ -245,7 +246,7 @@ fn a_tentative_word_of_any_key_makes_room_in_a_full_index() {
 #[test]
 fn a_move_that_was_begun_is_decided_when_the_index_is_full() {
     for begun in [true, false] {
-        let (client, words) = tiny();
+        let client = tiny();
         block_on(client.put(b"moving", b"stays", PutOptions::default())).unwrap();
         let codec = client.map().codec;
         let (at, word) = *words(&client).iter().find(|(_, w)| codec.is_visible(*w)).unwrap();

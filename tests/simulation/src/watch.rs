@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, SLAB_HEADER_BYTES, Slab};
+use loch_engines::nessie::slab::{Chunk, Class, FORMATTED_OFFSET, SLAB_HEADER_BYTES, Slab};
 use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, session_addr};
 use loch_fabric::sim::{Change, How, ProcessId, World};
 use loch_fabric::{RegionId, RemoteAddr};
@@ -336,6 +336,7 @@ impl Watch {
         if !self.starts_over {
             return None;
         }
+        use loch_engines::nessie::slab::Entry;
         let place = class.place(Entry { slab, number });
         let generation = self.world.load(self.map.slab_addr(slab).add(class.entry_at(number)));
         let remembering = self.remembering.borrow();
