@@ -8,12 +8,10 @@ use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
 use loch_engines::requests::{RequestMap, WorkerId};
 use loch_fabric::Fabric;
-use loch_fabric::sim::{ProcessId, SimEndpoint, World};
-use rand_chacha::ChaCha8Rng;
+use loch_fabric::sim::{ProcessId, SimEndpoint};
 
 use super::cluster::{Engine, Seat};
 use super::setting::{Setting, places};
-use crate::watch::Watch;
 
 /// A worker serves so many requests at a time.
 const LANES: usize = 4;
@@ -31,16 +29,12 @@ fn table(setting: &Setting) -> Served {
         batched_reads: None,
         checksums: true,
     };
-    let value_bytes_max = if setting.chunks.is_some() { 32 << 10 } else { 1 << 10 };
-    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, value_bytes_max, options);
+    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, 1 << 10, options);
     let mut geometry = planned.unwrap().coupled();
     // So few slots that inserts move others, and so few chunks that memory is used again.
-    let buckets = if setting.chunks.is_some() { 64 } else { 4 };
-    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, buckets);
+    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, 4);
     geometry.chunks = 40;
-    let mut shape = geometry.validate().unwrap();
-    // Fewer than a user's table can have.
-    shape.geometry.chunks = setting.chunks.unwrap_or(40);
+    let shape = geometry.validate().unwrap();
     Served::new(shape, setting.service, &places(setting)).unwrap()
 }
 
@@ -94,26 +88,12 @@ async fn audit(map: &Served, seat: Seat) -> Result<(), String> {
 crate::served::client!(nessie_server::Client<SimEndpoint>);
 crate::served::client!(nessie_hybrid::Client<SimEndpoint>);
 
-/// A table whose clients ask for everything; with memory that is scarce or not.
-pub struct ServerDriven<const SCARCE: bool>(Served);
+/// A table whose clients ask for everything.
+pub struct ServerDriven(Served);
 
-fn draw(random: &mut ChaCha8Rng, is_scarce: bool) -> Setting {
-    let setting = Setting::draw(random, false);
-    if is_scarce { setting.scarce(random) } else { setting }
-}
-
-impl<const SCARCE: bool> Engine for ServerDriven<SCARCE> {
+impl Engine for ServerDriven {
     type Client = nessie_server::Client<SimEndpoint>;
     const SENDS: bool = false;
-    const DISHONEST: bool = true;
-
-    fn draw(random: &mut ChaCha8Rng) -> Setting {
-        draw(random, SCARCE)
-    }
-
-    fn watch(&self, world: &World) -> Option<Rc<Watch>> {
-        Some(Watch::over(world, self.0.table.clone()))
-    }
 
     fn requests(&self) -> &RequestMap {
         &self.0.requests
@@ -140,21 +120,12 @@ impl<const SCARCE: bool> Engine for ServerDriven<SCARCE> {
     }
 }
 
-/// A table whose clients GET by themselves and ask for the rest; with memory that is scarce or not.
-pub struct Hybrid<const SCARCE: bool>(Served);
+/// A table whose clients GET by themselves and ask for the rest.
+pub struct Hybrid(Served);
 
-impl<const SCARCE: bool> Engine for Hybrid<SCARCE> {
+impl Engine for Hybrid {
     type Client = nessie_hybrid::Client<SimEndpoint>;
     const SENDS: bool = false;
-    const DISHONEST: bool = true;
-
-    fn draw(random: &mut ChaCha8Rng) -> Setting {
-        draw(random, SCARCE)
-    }
-
-    fn watch(&self, world: &World) -> Option<Rc<Watch>> {
-        Some(Watch::over(world, self.0.table.clone()))
-    }
 
     fn requests(&self) -> &RequestMap {
         &self.0.requests
