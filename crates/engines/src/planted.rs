@@ -90,6 +90,10 @@ pub enum Bug {
     AnyIncarnation,
     /// Requests: a client takes it for an incarnation that there is none.
     NobodyBelieved,
+    /// Requests: a worker believes a session for the size of its number.
+    LargerSessionBelieved,
+    /// Requests: a worker takes datagrams whatever they are sealed with.
+    SealUnchecked,
     /// Herd: a cache compares a key's tag and not the key.
     TagComparedOnly,
     /// KV-Direct: a lane forwards to whatever waits for its slot, without comparing keys.
@@ -128,7 +132,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 57] = [
+    pub const ALL: [Bug; 59] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,
         Bug::TornReadsBelieved,
@@ -170,6 +174,8 @@ impl Bug {
         Bug::ExecutesAgain,
         Bug::AnyIncarnation,
         Bug::NobodyBelieved,
+        Bug::LargerSessionBelieved,
+        Bug::SealUnchecked,
         Bug::TagComparedOnly,
         Bug::ForwardsToAnyKey,
         Bug::NoWriteBack,

@@ -6,6 +6,8 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
+#[cfg(feature = "planted")]
+use loch_engines::nessie::ite::Place;
 use loch_engines::nessie::{
     self, CacheLimits, CheckReport, Conditional, Counts, Expect, Found, PutOptions, Scrubbed,
     published,
@@ -94,6 +96,11 @@ impl Client {
 
     pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
         both!(self, await fetch_add(key, add))
+    }
+
+    #[cfg(feature = "planted")]
+    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
+        both!(self, remembers(place, generation, home_epoch))
     }
 
     #[cfg(feature = "planted")]

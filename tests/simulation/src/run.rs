@@ -211,6 +211,7 @@ impl Run {
         let node = RegionId((index % self.setting.table.nodes as usize) as u8);
         let (seat, client) = self.cluster.attach(node);
         let client = Rc::new(client);
+        self.cluster.watch.remembers(seat.home, &client);
         self.cluster.world.make_mortal(seat.process);
         let slot = &mut self.clients[index];
         let (ops, left) = match self.setting.lives {

@@ -11,14 +11,19 @@
 //! 4. From the seizure of a slab until somebody may allocate from it, every operation that was under
 //!    way has ended; from the closing of a slab until its chunks are free, that has happened twice, and
 //!    every node has begun two epochs (`reclaim.rs`, invariants 1 and 2).
-//! 5. The count of a slab's entries that were ever used only grows. One of those is taken only if its
-//!    note says its generation, and gets a greater one. One whose short generation starts over rested
-//!    first, as long as a closed slab by rule 4, before it was noted free again (`alloc.rs`,
+//! 5. The count of a slab's entries that were ever used grows by one at a time. One of those is taken
+//!    only if its note says its generation, and gets a greater one. One whose short generation starts
+//!    over rested first, as long as a closed slab by rule 4, before it was noted free again (`alloc.rs`,
 //!    invariants 1 to 3).
+//! 6. No entry is noted free that was never used since its slab was cut (`alloc.rs`, invariant 4;
+//!    `scrub.rs`).
+//! 7. When an entry gets a generation, no client would still use a remembered word that names it by
+//!    that generation (`alloc.rs`, invariant 3; `reclaim.rs`, invariant 2). Clients are asked, for nobody
+//!    else sees into a cache: only with the feature `planted`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use loch_engines::limits::CHUNK_BYTES;
@@ -28,8 +33,7 @@ use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, session
 use loch_fabric::sim::{Change, How, ProcessId, World};
 use loch_fabric::{RegionId, RemoteAddr};
 
-/// Session slots of a node, at most.
-const SESSIONS: u32 = 64;
+use crate::client::Client;
 
 /// What became of slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +79,8 @@ pub struct Watch {
     /// The session of each process.
     seats: RefCell<BTreeMap<ProcessId, u32>>,
     live: RefCell<BTreeSet<u32>>,
+    /// Clients that may remember words, and the nodes of their sessions.
+    remembering: RefCell<Vec<(RegionId, Weak<Client>)>>,
     slabs: Cell<Slabs>,
     /// Chunks that a slab ever began at.
     used: RefCell<BTreeSet<Slab>>,
@@ -115,6 +121,7 @@ impl Watch {
             map,
             seats: RefCell::default(),
             live: RefCell::default(),
+            remembering: RefCell::default(),
             slabs: Cell::default(),
             used: RefCell::default(),
             active: RefCell::default(),
@@ -135,6 +142,13 @@ impl Watch {
     pub fn joins(&self, process: ProcessId, incarnation: u64) {
         self.seats.borrow_mut().insert(process, incarnation as u32);
         self.live.borrow_mut().insert(incarnation as u32);
+    }
+
+    /// A client of a session at a node begins, and will remember words.
+    pub fn remembers(&self, home: RegionId, client: &Rc<Client>) {
+        let mut remembering = self.remembering.borrow_mut();
+        remembering.retain(|(_, client)| client.strong_count() > 0);
+        remembering.push((home, Rc::downgrade(client)));
     }
 
     /// A session has ended, as all can see.
@@ -213,8 +227,8 @@ impl Watch {
         let Some(&session) = self.seats.borrow().get(&change.by) else { return };
         let Some(dti) = self.map.dti_of(change.at.region()) else { return };
         let offset = change.at.offset();
-        if (SESSIONS_OFFSET..session_addr(change.at.region(), SESSIONS).offset()).contains(&offset)
-        {
+        let slots = self.map.sessions()[dti as usize].1;
+        if (SESSIONS_OFFSET..session_addr(change.at.region(), slots).offset()).contains(&offset) {
             if (offset - SESSIONS_OFFSET) % SESSION_BYTES == 8 {
                 self.announced(change.at.to_word(), self.world.load(change.at));
             }
@@ -288,7 +302,12 @@ impl Watch {
                 let is_note = |class: Class| {
                     (SLAB_HEADER_BYTES..class.note_at(class.entries)).contains(&into)
                 };
-                if class.is_some_and(is_note) { None } else { told("wrote a note") }
+                match class {
+                    Some(class) if is_note(class) => {
+                        self.noted(class, Slab { dti, chunk: at }, change, into)
+                    }
+                    _ => told("wrote a note"),
+                }
             }
             How::Atomic { .. } => {
                 if class.is_some_and(|class| into >= class.data_at) {
@@ -298,6 +317,42 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// Rule 6, for what was just stored or WRITTEN into a slab's notes.
+    fn noted(&self, class: Class, slab: Slab, change: Change, into: u64) -> Option<String> {
+        let at = RemoteAddr::new(change.at.region(), change.at.offset() & !7);
+        let note = (self.world.load(at) >> ((change.at.offset() & 4) * 8)) as u32;
+        let number = (into - SLAB_HEADER_BYTES) / 4;
+        let used = self.world.load(self.map.slab_addr(slab).add(FORMATTED_OFFSET));
+        (note != 0 && number >= used.min(u64::from(class.entries))).then(|| {
+            format!("noted entry {number} of {slab:?} free, of which {used} were ever used")
+        })
+    }
+
+    /// Rule 7, for an entry that has just got a generation.
+    #[cfg(feature = "planted")]
+    fn remembered(&self, class: Class, slab: Slab, number: u32) -> Option<String> {
+        if !self.starts_over {
+            return None;
+        }
+        use loch_engines::nessie::slab::Entry;
+        let place = class.place(Entry { slab, number });
+        let generation = self.world.load(self.map.slab_addr(slab).add(class.entry_at(number)));
+        let remembering = self.remembering.borrow();
+        let stale = remembering.iter().find(|(home, client)| {
+            let epoch = self.world.load(RemoteAddr::new(*home, EPOCH_OFFSET));
+            client.upgrade().is_some_and(|client| client.remembers(place, generation, epoch))
+        });
+        stale.map(|(home, _)| {
+            let told = format!("entry {number} of {slab:?} got generation {generation}, by which");
+            format!("{told} a client at {home:?} still remembers another use of it")
+        })
+    }
+
+    #[cfg(not(feature = "planted"))]
+    fn remembered(&self, _: Class, _: Slab, _: u32) -> Option<String> {
+        None
     }
 
     /// Rule 5, for a store into a slab of this session.
@@ -320,6 +375,10 @@ impl Watch {
             }
             // Nobody but a client whose entries have rested stores a note that is not zero.
             self.count(|slabs| slabs.rested += 1);
+            let wrong = self.noted(class, slab, change, into);
+            if wrong.is_some() {
+                return wrong;
+            }
             let waits = self.notes_wait.borrow();
             if !waits.get(&change.at.to_word()).is_some_and(|wait| self.is_rested(wait)) {
                 return Some(format!(
@@ -331,7 +390,7 @@ impl Watch {
             return None;
         }
         let (now, before) = (self.world.load(base.add(FORMATTED_OFFSET)), change.before);
-        if change.at == base.add(FORMATTED_OFFSET) && now < before {
+        if change.at == base.add(FORMATTED_OFFSET) && now != before + 1 {
             return Some(format!("{now} entries of {slab:?} were ever used, after {before}"));
         }
         let number = into.checked_sub(class.data_at)? / class.entry_bytes;
@@ -348,10 +407,19 @@ impl Watch {
             }
             has_rested
         };
-        if !is_generation || number >= formatted.min(u64::from(class.entries)) {
+        if !is_generation {
             return None;
         }
         let (now, before) = (self.world.load(change.at), change.before);
+        if now != before {
+            let wrong = self.remembered(class, slab, number as u32);
+            if wrong.is_some() {
+                return wrong;
+            }
+        }
+        if number >= formatted.min(u64::from(class.entries)) {
+            return None;
+        }
         let mask = self.map.codec.gen_mask();
         if now < before {
             return Some(format!(

@@ -25,7 +25,7 @@ pub enum Workload {
     /// Memory that is just enough or not quite, beside sessions of many lanes that come and go: slabs
     /// are seized, left behind, adopted, taken apart and cut anew all the time.
     Scarce,
-    /// The same for few popular keys in tables whose generations have one to six bits, so that they
+    /// The same for few popular keys in tables whose generations have one to four bits, so that they
     /// start over all the time.
     Wraps,
     /// Values that expire during the run, by clocks that differ.
@@ -339,6 +339,12 @@ fn scarce(usual: Setting, random: &mut impl Rng) -> Setting {
         faults.pauses = random.random_range(0.0..0.03);
         faults.pause_ns = [400_000, 2_000_000][random.random_range(0..2usize)];
     }
+    // A lane that is held up for long may lease what another one has leased and lost meanwhile.
+    if random.random_bool(0.4) {
+        setting.lanes = 16;
+        faults.delays = random.random_range(0.3..0.8);
+        faults.delay_ns = [5_000, 20_000][random.random_range(0..2usize)];
+    }
     setting
 }
 
@@ -367,6 +373,26 @@ fn wraps(usual: Setting, random: &mut impl Rng) -> Setting {
     }
     setting.lanes = setting.lanes.min(4);
     setting.agent_pause_us = [1_000, 10_000][random.random_range(0..2usize)];
+    if random.random_bool(0.25) { few_entries(setting, random) } else { setting }
+}
+
+/// One writer that has only a few entries, which rest all the time, and others whose lanes come back to
+/// what they remember while answers to some of them are held up: so that they begin in one epoch and
+/// learn what they asked for in another.
+fn few_entries(mut setting: Setting, random: &mut impl Rng) -> Setting {
+    (setting.table.nodes, setting.table.chunks) = (1, random.random_range(1..=2));
+    setting.table.gen_bits = Some(1);
+    setting.table.options.cache = Some(true);
+    setting.value_bytes = [&[15_000][..], &[30_000]][random.random_range(0..2usize)];
+    (setting.clients, setting.writers, setting.numbers) = (random.random_range(2..=3), 1, 0);
+    setting.lives = Some(Lives { long: setting.clients, ops_max: 20 });
+    (setting.lanes, setting.think_us) = (random.random_range(2..=4), 100);
+    setting.keys = random.random_range(1..=2);
+    setting.kill_every_us = 0;
+    setting.agent_pause_us = 10_000;
+    let faults = &mut setting.faults;
+    (faults.delays, faults.delay_ns) = (random.random_range(0.2..0.8), 5_000);
+    (faults.deaths, faults.pauses, faults.stops) = (0.0, 0.0, 0.0);
     setting
 }
 

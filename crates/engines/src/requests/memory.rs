@@ -105,12 +105,26 @@ impl Memory {
     /// Invariant 2.
     #[cold]
     fn takes_in(&mut self, ticket: &Ticket) -> bool {
-        let Some(holder) = self.asked(ticket) else { return false };
+        let holder = match planted::is(Bug::LargerSessionBelieved) {
+            true => self.believed(ticket),
+            false => self.asked(ticket),
+        };
+        let Some(holder) = holder else { return false };
         let client = ticket.client as usize;
         self.clients[client] = Client { holder: Some(holder), ..Client::default() };
         let first = client * self.window as usize;
         self.records[first..first + self.window as usize].fill(Record::default());
         true
+    }
+
+    /// What a planted bug takes for the holder of a slot: any session whose number is larger than that
+    /// of the last one.
+    #[cold]
+    fn believed(&self, ticket: &Ticket) -> Option<Holder> {
+        let known = self.clients[ticket.client as usize].holder;
+        let is_larger = known.is_none_or(|holder| holder.session < ticket.session);
+        let secret = self.asked(ticket).and_then(|holder| holder.secret);
+        is_larger.then_some(Holder { session: ticket.session, secret })
     }
 
     /// The session that sent something, if it holds its client's slot now.
@@ -125,9 +139,10 @@ impl Memory {
     pub fn is_sealed(&self, ticket: &Ticket, message: &[u8]) -> bool {
         let known = self.clients[ticket.client as usize].holder;
         let known = known.filter(|holder| holder.session == ticket.session);
-        known
-            .or_else(|| self.asked(ticket))
-            .is_some_and(|holder| Seal::of_request(holder.secret).holds(message))
+        known.or_else(|| self.asked(ticket)).is_some_and(|holder| {
+            let seal = Seal::of_request(holder.secret);
+            planted::is(Bug::SealUnchecked) || seal.holds(message)
+        })
     }
 
     /// Whether a greeting that came as a datagram was never seen. Its session is known.

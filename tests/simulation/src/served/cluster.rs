@@ -6,6 +6,11 @@
 //! delayed and, where the engine sends some, lost and doubled; and what the clients were told is
 //! checked to be linearizable.
 //!
+//! Not everybody is honest. In some runs a client has a session and names another one, with the largest
+//! number that there is, in its requests; in others a process without a session sends datagrams in the name
+//! of a client whose secret it does not know. The first may only harm itself; nothing that the second asks
+//! for may be done.
+//!
 //! A worker dies in two ways: its process is killed ([`Engine::SENDS`] false), or its program is
 //! dropped at whatever it waits for and started anew in the same process, whose datagrams then still
 //! find it. Clients are killed.
@@ -28,7 +33,13 @@ use super::recorder::Recorder;
 use super::script::{self, Program};
 use super::setting::{SESSIONS, Setting};
 use crate::run::Report;
+use crate::watch::Watch;
 
+/// Operations that a client asks for in the name of another session, and a process in that of a client.
+const LIES: usize = 3;
+const FORGERIES: usize = 60;
+/// The number of such a one, for the reader of a failure.
+const LIAR: u32 = 1_000;
 /// A run that needs more events than this is stuck.
 const EVENTS_MAX: u64 = 20_000_000;
 
@@ -63,6 +74,8 @@ pub trait Engine: Sized + 'static {
     type Client: Program + 'static;
     /// Whether workers receive datagrams, so that their processes have to stay.
     const SENDS: bool;
+    /// Whether clients may name a session that they do not have, and processes forge datagrams.
+    const DISHONEST: bool = false;
 
     /// What a seed makes of the cluster.
     fn draw(random: &mut ChaCha8Rng) -> Setting {
@@ -96,6 +109,16 @@ pub trait Engine: Sized + 'static {
     /// Looks at the memory after everybody has ended.
     fn audit(&self, seat: Seat) -> impl Future<Output = Result<(), String>>;
 
+    /// A client whose requests all are datagrams, if the engine has such.
+    fn sender(&self, _: Seat, _: &Setting, _: &[ProcessId]) -> Option<Self::Client> {
+        None
+    }
+
+    /// Who looks at every change of the memory, if the engine's has such rules.
+    fn watch(&self, _: &World) -> Option<Rc<Watch>> {
+        None
+    }
+
     /// Snapshots that its logs made, if it has some.
     fn snapshots(&self) -> u64 {
         0
@@ -118,6 +141,7 @@ struct Sessions {
     next: Cell<u64>,
     /// Of each node, those that ended.
     dead: RefCell<Vec<Vec<u64>>>,
+    watch: Option<Rc<Watch>>,
 }
 
 impl Sessions {
@@ -128,6 +152,9 @@ impl Sessions {
         let slot = (0..SESSIONS).find(is_free).expect("a node has more slots than processes");
         self.world.store(session_addr(home, slot), incarnation);
         self.world.store(session_addr(home, slot).add(8), 0);
+        if let Some(watch) = &self.watch {
+            watch.joins(process, incarnation);
+        }
         let secret = Some(secret_of(incarnation));
         let session = Session::new(home, slot, incarnation).with_secret(secret);
         Seat { endpoint: self.world.endpoint(process), session, world: self.world.clone() }
@@ -139,6 +166,9 @@ impl Sessions {
         self.dead.borrow_mut()[usize::from(home.0)].push(incarnation);
         self.world.store(at, 0);
         self.world.store(at.add(8), 0);
+        if let Some(watch) = &self.watch {
+            watch.leaves(incarnation, at);
+        }
     }
 }
 
@@ -192,7 +222,8 @@ pub fn run<E: Engine>(seed: u64) -> Result<Report, String> {
     }
     world.set_faults(setting.faults);
     let dead = RefCell::new(vec![Vec::new(); usize::from(setting.nodes)]);
-    let sessions = Rc::new(Sessions { world: world.clone(), next: Cell::new(1), dead });
+    let watch = engine.watch(&world);
+    let sessions = Rc::new(Sessions { world: world.clone(), next: Cell::new(1), dead, watch });
     let recorder = Rc::new(Recorder::new(world.clone()));
     let run = Run {
         desks: Vec::new(),
@@ -229,13 +260,23 @@ impl<E: Engine> Run<E> {
                 self.desks.push(desk);
             }
         }
+        let liar = self.start_liar();
         for number in 0..self.setting.clients {
             let stool = self.start_client(number, self.setting.ops);
             self.stools.push(stool);
         }
-        while !self.stools.iter().all(|stool| stool.done) {
+        let forger = self.start_forger();
+        let mut liar = liar.into_iter().collect::<Vec<_>>();
+        while !(liar.is_empty() && self.stools.iter().all(|stool| stool.done)) {
             self.step()?;
             self.disturb(&mut report);
+            liar.retain(|(process, slot)| {
+                let ended = self.world.has_ended(*process);
+                if ended {
+                    self.sessions.close(RegionId(0), *slot);
+                }
+                !ended
+            });
             for stool in &mut self.stools {
                 if !stool.done && self.world.has_ended(stool.process) {
                     stool.done = true;
@@ -245,9 +286,14 @@ impl<E: Engine> Run<E> {
         }
         self.world.set_faults(Faults::default());
         self.mend(u64::MAX);
+        if let Some(forger) = forger {
+            self.world.kill(forger);
+            self.world.fence(forger);
+        }
         self.audit()?;
         (report.events, report.virtual_ns) = (self.world.events(), self.world.now_ns());
         (report.snapshots, report.forwarded) = (self.engine.snapshots(), self.engine.forwarded());
+        report.slabs = self.sessions.watch.as_ref().map(|watch| watch.slabs()).unwrap_or_default();
         self.world.clone().end();
         self.recorder.judge(&mut report)?;
         Ok(report)
@@ -255,6 +301,9 @@ impl<E: Engine> Run<E> {
 
     fn step(&self) -> Result<(), String> {
         self.recorder.nothing_absurd()?;
+        if let Some(broken) = self.sessions.watch.as_ref().and_then(|watch| watch.broken()) {
+            return Err(broken);
+        }
         if !self.world.step() {
             return Err("nothing happens any more, and not everybody has ended".into());
         }
@@ -296,21 +345,73 @@ impl<E: Engine> Run<E> {
         let process = self.world.add_process(RegionId(node as u8));
         let seat = self.sessions.open(process, node);
         let slot = seat.session.slot();
-        let workers: Vec<ProcessId> = self.desks.iter().map(|desk| desk.process.get()).collect();
-        let client = self.engine.client(seat, &self.setting, &workers);
-        let program = client.work(
-            number as u32,
-            script::Load {
-                lanes: self.setting.lanes,
-                ops,
-                keys: self.setting.keys,
-                timeout_us: self.setting.timing.timeout_us,
-            },
-            self.recorder.clone(),
-            self.random.random(),
-        );
+        let client = self.engine.client(seat, &self.setting, &self.worker_processes());
+        let (load, recorder) = (self.load(self.setting.lanes, ops), self.recorder.clone());
+        let program = client.work(number as u32, load, recorder, self.random.random());
         self.world.start(process, program);
         Stool { process, node, slot, ops, done: false }
+    }
+
+    fn load(&self, lanes: usize, ops: usize) -> script::Load {
+        let Setting { keys, numbers_from, value_bytes, churns, timing, .. } = &*self.setting;
+        script::Load {
+            lanes,
+            ops,
+            keys: *keys,
+            numbers_from: *numbers_from,
+            value_bytes,
+            churns: *churns,
+            timeout_us: timing.timeout_us,
+        }
+    }
+
+    fn worker_processes(&self) -> Vec<ProcessId> {
+        self.desks.iter().map(|desk| desk.process.get()).collect()
+    }
+
+    /// Perhaps a client that has the first slot of node 0, and names another session in its requests.
+    fn start_liar(&mut self) -> Option<(ProcessId, u32)> {
+        if !E::DISHONEST || E::SENDS || self.setting.draw >> 30 & 3 != 0 {
+            return None;
+        }
+        let process = self.world.add_process(RegionId(0));
+        let mut seat = self.sessions.open(process, 0);
+        let slot = seat.session.slot();
+        seat.session = Session::new(RegionId(0), slot, u64::MAX);
+        // Nobody will answer it.
+        let timing = Timing { timeout_us: 500, ..self.setting.timing };
+        let setting = Setting { timing, ..(*self.setting).clone() };
+        let client = self.engine.client(seat, &setting, &self.worker_processes());
+        let load = script::Load { timeout_us: timing.timeout_us, ..self.load(1, LIES) };
+        let recorder = self.recorder.clone();
+        self.world.start(process, client.work(LIAR, load, recorder, self.setting.draw));
+        Some((process, slot))
+    }
+
+    /// Perhaps a process that sends datagrams in the name of the first client, whose number and session
+    /// it knows, and whose secret it does not.
+    fn start_forger(&mut self) -> Option<ProcessId> {
+        if !E::DISHONEST || !E::SENDS || self.setting.draw >> 30 & 3 != 0 {
+            return None;
+        }
+        let victim = self.stools.first()?;
+        let (home, slot) = (RegionId(victim.node as u8), victim.slot);
+        let incarnation = self.world.load(session_addr(home, slot));
+        let process = self.world.add_process(home);
+        let secret = Some(secret_of(!incarnation));
+        let seat = Seat {
+            endpoint: self.world.endpoint(process),
+            session: Session::new(home, slot, incarnation).with_secret(secret),
+            world: self.world.clone(),
+        };
+        // It gives up soon, and goes on with the next.
+        let timing = Timing { resend_us: 50, timeout_us: 200 };
+        let setting = Setting { timing, ..(*self.setting).clone() };
+        let client = self.engine.sender(seat, &setting, &self.worker_processes())?;
+        let recorder = Rc::new(Recorder::of_a_forger(self.world.clone()));
+        let load = self.load(1, FORGERIES);
+        self.world.start(process, client.work(LIAR, load, recorder, self.setting.draw));
+        Some(process)
     }
 
     fn strikes(random: &mut ChaCha8Rng, now: u64, next: &mut u64, every_us: u64) -> bool {
@@ -401,7 +502,7 @@ impl<E: Engine> Run<E> {
     /// After everybody has ended: reads every key, and looks at the memory.
     fn audit(&mut self) -> Result<(), String> {
         let process = self.world.add_process(RegionId(0));
-        let workers: Vec<ProcessId> = self.desks.iter().map(|desk| desk.process.get()).collect();
+        let workers = self.worker_processes();
         let calm = Setting {
             timing: Timing { timeout_us: 1_000_000, ..self.setting.timing },
             ..(*self.setting).clone()

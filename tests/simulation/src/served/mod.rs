@@ -24,6 +24,10 @@ pub enum Engine {
     Server,
     /// nessie-hybrid: clients GET, workers do the rest.
     Hybrid,
+    /// nessie-server with memory that all values together would fill to 70 to 110 %.
+    ServerScarce,
+    /// nessie-hybrid with such memory.
+    HybridScarce,
     /// herd that loses nothing but what dies with its worker.
     HerdStore,
     /// herd that lets the oldest values go.
@@ -36,9 +40,11 @@ pub enum Engine {
 
 impl Engine {
     /// All of them.
-    pub const ALL: [Engine; 6] = [
+    pub const ALL: [Engine; 8] = [
         Engine::Server,
         Engine::Hybrid,
+        Engine::ServerScarce,
+        Engine::HybridScarce,
         Engine::HerdStore,
         Engine::HerdCache,
         Engine::Pilaf,
@@ -56,6 +62,7 @@ impl Engine {
     /// # Errors
     /// What has not.
     pub fn check_strikes(self, total: &Report) -> Result<(), String> {
+        let is_scarce = matches!(self, Engine::ServerScarce | Engine::HybridScarce);
         let needed = [
             ("a client died", total.deaths > 0),
             ("a worker died", total.restarts > 0),
@@ -64,7 +71,8 @@ impl Engine {
             ("a cache lost a value", total.lossy > 0 || self != Engine::HerdCache),
             ("operations were forwarded", total.forwarded > 0 || self != Engine::KvDirect),
             ("a link was cut", total.cuts > 0 || self != Engine::KvDirect),
-            ("memory ran out", total.refused > 0 || self != Engine::KvDirect),
+            ("memory ran out", total.refused > 0 || !(is_scarce || self == Engine::KvDirect)),
+            ("slabs were seized", total.slabs.taken_over > 0 || !is_scarce),
             ("most outcomes are known", total.operations > 5 * total.unknown),
         ];
         match needed.into_iter().find(|(_, has)| !has) {
@@ -79,8 +87,10 @@ impl Engine {
     /// What is wrong, in words, with the history that shows it.
     pub fn run(self, seed: u64) -> Result<Report, String> {
         match self {
-            Engine::Server => cluster::run::<nessie::ServerDriven>(seed),
-            Engine::Hybrid => cluster::run::<nessie::Hybrid>(seed),
+            Engine::Server => cluster::run::<nessie::ServerDriven<false>>(seed),
+            Engine::Hybrid => cluster::run::<nessie::Hybrid<false>>(seed),
+            Engine::ServerScarce => cluster::run::<nessie::ServerDriven<true>>(seed),
+            Engine::HybridScarce => cluster::run::<nessie::Hybrid<true>>(seed),
             Engine::HerdStore => herd::run(Mode::Store, seed),
             Engine::HerdCache => herd::run(Mode::Cache, seed),
             Engine::Pilaf => cluster::run::<pilaf::Pilaf>(seed),

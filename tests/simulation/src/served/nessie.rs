@@ -8,10 +8,12 @@ use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
 use loch_engines::requests::{RequestMap, WorkerId};
 use loch_fabric::Fabric;
-use loch_fabric::sim::{ProcessId, SimEndpoint};
+use loch_fabric::sim::{ProcessId, SimEndpoint, World};
+use rand_chacha::ChaCha8Rng;
 
 use super::cluster::{Engine, Seat};
 use super::setting::{Setting, places};
+use crate::watch::Watch;
 
 /// A worker serves so many requests at a time.
 const LANES: usize = 4;
@@ -29,12 +31,16 @@ fn table(setting: &Setting) -> Served {
         batched_reads: None,
         checksums: true,
     };
-    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, 1 << 10, options);
+    let value_bytes_max = if setting.chunks.is_some() { 32 << 10 } else { 1 << 10 };
+    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, value_bytes_max, options);
     let mut geometry = planned.unwrap().coupled();
     // So few slots that inserts move others, and so few chunks that memory is used again.
-    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, 4);
+    let buckets = if setting.chunks.is_some() { 64 } else { 4 };
+    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, buckets);
     geometry.chunks = 40;
-    let shape = geometry.validate().unwrap();
+    let mut shape = geometry.validate().unwrap();
+    // Fewer than a user's table can have.
+    shape.geometry.chunks = setting.chunks.unwrap_or(40);
     Served::new(shape, setting.service, &places(setting)).unwrap()
 }
 
@@ -88,12 +94,26 @@ async fn audit(map: &Served, seat: Seat) -> Result<(), String> {
 crate::served::client!(nessie_server::Client<SimEndpoint>);
 crate::served::client!(nessie_hybrid::Client<SimEndpoint>);
 
-/// A table whose clients ask for everything.
-pub struct ServerDriven(Served);
+/// A table whose clients ask for everything; with memory that is scarce or not.
+pub struct ServerDriven<const SCARCE: bool>(Served);
 
-impl Engine for ServerDriven {
+fn draw(random: &mut ChaCha8Rng, is_scarce: bool) -> Setting {
+    let setting = Setting::draw(random, false);
+    if is_scarce { setting.scarce(random) } else { setting }
+}
+
+impl<const SCARCE: bool> Engine for ServerDriven<SCARCE> {
     type Client = nessie_server::Client<SimEndpoint>;
     const SENDS: bool = false;
+    const DISHONEST: bool = true;
+
+    fn draw(random: &mut ChaCha8Rng) -> Setting {
+        draw(random, SCARCE)
+    }
+
+    fn watch(&self, world: &World) -> Option<Rc<Watch>> {
+        Some(Watch::over(world, self.0.table.clone()))
+    }
 
     fn requests(&self) -> &RequestMap {
         &self.0.requests
@@ -120,12 +140,21 @@ impl Engine for ServerDriven {
     }
 }
 
-/// A table whose clients GET by themselves and ask for the rest.
-pub struct Hybrid(Served);
+/// A table whose clients GET by themselves and ask for the rest; with memory that is scarce or not.
+pub struct Hybrid<const SCARCE: bool>(Served);
 
-impl Engine for Hybrid {
+impl<const SCARCE: bool> Engine for Hybrid<SCARCE> {
     type Client = nessie_hybrid::Client<SimEndpoint>;
     const SENDS: bool = false;
+    const DISHONEST: bool = true;
+
+    fn draw(random: &mut ChaCha8Rng) -> Setting {
+        draw(random, SCARCE)
+    }
+
+    fn watch(&self, world: &World) -> Option<Rc<Watch>> {
+        Some(Watch::over(world, self.0.table.clone()))
+    }
 
     fn requests(&self) -> &RequestMap {
         &self.0.requests

@@ -10,6 +10,8 @@ use loch_engines::pilaf::{Access, Client, Logging, Server, ServerError, Shape};
 use loch_engines::requests::{Area, BySend, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{ProcessId, SimEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
 
 use super::cluster::{Engine, Seat};
 use super::setting::Setting;
@@ -17,6 +19,8 @@ use super::setting::Setting;
 const SEED: u64 = 5;
 const VALUE_BYTES_MAX: u64 = 300;
 const ARENA_BYTES: u64 = 64 << 10;
+/// So few that inserts move others.
+const INDEX_SLOTS: u64 = 4;
 
 /// A table of pilaf, with a log on each node.
 pub struct Pilaf {
@@ -59,11 +63,50 @@ impl Pilaf {
     fn disks_fail(&self) -> bool {
         self.draw >> 22 & 1 == 1
     }
+
+    fn client_that_sends(
+        &self,
+        send_bytes_max: usize,
+        seat: Seat,
+        setting: &Setting,
+        workers: &[ProcessId],
+    ) -> Client<SimEndpoint> {
+        let servers: Vec<_> =
+            workers.iter().step_by(setting.service.workers.into()).copied().collect();
+        let access = Access {
+            roots: self.shapes.iter().map(|shape| shape.root).collect(),
+            map: self.map.clone(),
+            // Some have to find out where servers receive.
+            servers: match self.draw >> 21 & 1 {
+                0 => BySend::new(&servers, 1),
+                _ => BySend::seeking(&self.map),
+            },
+            seed: SEED,
+            value_bytes_max: VALUE_BYTES_MAX,
+            send_bytes_max,
+        };
+        Client::new(seat.endpoint, access, &seat.session, setting.timing)
+    }
 }
 
 impl Engine for Pilaf {
     type Client = Client<SimEndpoint>;
     const SENDS: bool = true;
+    const DISHONEST: bool = true;
+
+    /// Beside few keys: exactly as many as the first index has slots, so that inserts move others, or
+    /// more, so that the index grows in every life of a server, and its memory becomes that of values.
+    fn draw(random: &mut ChaCha8Rng) -> Setting {
+        let mut setting = Setting::draw(random, Self::SENDS);
+        let kind = random.random_range(0..3);
+        if kind > 0 {
+            setting.nodes = 1;
+            setting.keys = if kind == 1 { INDEX_SLOTS } else { random.random_range(5..=9) };
+            setting.churns = true;
+            setting.ops = 60;
+        }
+        setting
+    }
 
     fn requests(&self) -> &RequestMap {
         &self.map
@@ -78,8 +121,7 @@ impl Engine for Pilaf {
         let shape = |node: u16| Shape {
             root: root(node),
             arena_bytes: ARENA_BYTES,
-            // So few that inserts move others.
-            index_slots: 4,
+            index_slots: INDEX_SLOTS,
             value_bytes_max: VALUE_BYTES_MAX,
             seed: SEED,
             node: node as u8,
@@ -105,22 +147,12 @@ impl Engine for Pilaf {
     }
 
     fn client(&self, seat: Seat, setting: &Setting, workers: &[ProcessId]) -> Self::Client {
-        let servers: Vec<_> =
-            workers.iter().step_by(setting.service.workers.into()).copied().collect();
-        let access = Access {
-            roots: self.shapes.iter().map(|shape| shape.root).collect(),
-            map: self.map.clone(),
-            // Some have to find out where servers receive.
-            servers: match self.draw >> 21 & 1 {
-                0 => BySend::new(&servers, 1),
-                _ => BySend::seeking(&self.map),
-            },
-            seed: SEED,
-            value_bytes_max: VALUE_BYTES_MAX,
-            // Some requests are too long for that, or all, or none.
-            send_bytes_max: [0, 120, 4096][self.draw as usize % 3],
-        };
-        Client::new(seat.endpoint, access, &seat.session, setting.timing)
+        // Some requests are too long to be sent, or all, or none.
+        self.client_that_sends([0, 120, 4096][self.draw as usize % 3], seat, setting, workers)
+    }
+
+    fn sender(&self, seat: Seat, setting: &Setting, workers: &[ProcessId]) -> Option<Self::Client> {
+        Some(self.client_that_sends(4096, seat, setting, workers))
     }
 
     async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, _: Vec<u64>) {

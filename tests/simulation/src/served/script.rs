@@ -12,19 +12,21 @@ use rand_chacha::ChaCha8Rng;
 
 use super::client::Client;
 use super::recorder::Recorder;
-use super::setting::VALUE_BYTES_MAX;
 
 /// How much a client does.
 pub struct Load {
     pub lanes: usize,
     pub ops: usize,
     pub keys: u64,
+    /// The keys from this one on hold numbers that are added to.
+    pub numbers_from: u64,
+    /// Lengths of the values of the others.
+    pub value_bytes: &'static [usize],
+    /// Whether most keys come and go.
+    pub churns: bool,
     /// A client's patience.
     pub timeout_us: u64,
 }
-
-/// The keys from this one on hold numbers that are added to.
-const NUMBERS_FROM: u64 = 1;
 
 fn key_name(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
@@ -92,18 +94,19 @@ impl<C: Client> Lane<'_, C> {
     async fn operation(&self, keys: u64, random: &RefCell<ChaCha8Rng>) {
         let (key, kind, len) = {
             let random = &mut *random.borrow_mut();
-            let len = [0, 8, 24, 100, VALUE_BYTES_MAX - 8][random.random_range(0..5usize)];
+            let lengths = self.load.value_bytes;
+            let len = lengths[random.random_range(0..lengths.len())] - 8;
             (random.random_range(0..keys), random.random_range(0..16), len)
         };
         let tag = self.recorder.tag();
-        let numbers = key >= NUMBERS_FROM;
+        let numbers = key >= self.load.numbers_from;
         // Numbers have eight bytes.
         let value = value_of(tag, if numbers { 0 } else { len });
         let name = key_name(key);
         let version = self.versions.borrow().last().copied();
         match kind {
             0..=5 => self.get(key, &name).await,
-            6..=8 => {
+            6..=8 | 10 if kind < 10 || self.load.churns => {
                 let put = || self.client.put(&name, &value);
                 self.mutate(key, Ask::Put(tag), put, Answer::Stored).await;
             }
@@ -111,7 +114,7 @@ impl<C: Client> Lane<'_, C> {
                 let put = || self.client.put_if(&name, &value, Expect::Absent);
                 self.mutate(key, Ask::PutIfAbsent(tag), put, conditional).await;
             }
-            10 | 11 if version.is_some() => {
+            10 | 11 if version.is_some() && !self.load.churns => {
                 let version = version.expect("it was looked at");
                 let put = || self.client.put_if(&name, &value, Expect::Version(version));
                 let ask = Ask::PutIfVersion { version, value: tag };

@@ -9,8 +9,9 @@ use rand_chacha::ChaCha8Rng;
 
 /// Session slots of a node.
 pub const SESSIONS: u32 = 16;
-/// The longest value that is written.
+/// The longest value that is written where memory is not scarce.
 pub const VALUE_BYTES_MAX: usize = 300;
+const VALUE_BYTES: &[usize] = &[8, 16, 32, 108, VALUE_BYTES_MAX];
 /// The longest key.
 pub const KEY_BYTES_MAX: usize = 16;
 
@@ -37,6 +38,14 @@ pub struct Setting {
     pub ops: usize,
     /// Keys, all of whose histories are checked.
     pub keys: u64,
+    /// The keys from this one on hold numbers that are added to.
+    pub numbers_from: u64,
+    /// Lengths of the values of the others.
+    pub value_bytes: &'static [usize],
+    /// Whether most keys come and go: fewer conditional PUTs and additions, more DELETEs and PUTs.
+    pub churns: bool,
+    /// Chunks of each node's data table, where memory is to be scarce.
+    pub chunks: Option<u64>,
     /// Mean time between two deaths of clients, and of workers, in microseconds; 0: none.
     pub kill_every_us: u64,
     pub restart_every_us: u64,
@@ -96,10 +105,38 @@ impl Setting {
             lanes: random.random_range(1..=3),
             ops: 40,
             keys: random.random_range(2..=4),
+            numbers_from: 1,
+            value_bytes: VALUE_BYTES,
+            churns: false,
+            chunks: None,
             kill_every_us: sometimes(random, 400),
             restart_every_us: sometimes(random, 600),
             cut_every_us: 0,
         }
+    }
+}
+
+/// Lengths of values, of one size class or of several, and about how many of them a chunk holds.
+const SCARCE: [(&[usize], u64); 4] =
+    [(&[7_600], 8), (&[15_000], 4), (&[3_500], 18), (&[3_500, 7_600, 15_000], 5)];
+
+impl Setting {
+    /// The same with memory that all values together would fill to 70 to 110 %.
+    pub fn scarce(mut self, random: &mut ChaCha8Rng) -> Self {
+        let (value_bytes, slab_entries) = SCARCE[random.random_range(0..SCARCE.len())];
+        self.nodes = random.random_range(1..=2);
+        let chunks = random.random_range(2..=4);
+        let room = (u64::from(self.nodes) * chunks * slab_entries) as f64;
+        self.keys = ((room * random.random_range(0.7..1.1)) as u64).max(2);
+        (self.value_bytes, self.numbers_from, self.churns) = (value_bytes, u64::MAX, true);
+        self.chunks = Some(chunks);
+        self.lanes = random.random_range(1..=6);
+        self.ops = 60;
+        let longest = value_bytes.iter().max().map_or(0, |len| *len as u64);
+        let service = &mut self.service;
+        service.request_bytes = Service::request_bytes_for(KEY_BYTES_MAX as u64, longest).unwrap();
+        service.reply_bytes = Service::reply_bytes_for(longest).unwrap();
+        self
     }
 }
 
