@@ -25,7 +25,8 @@
 //! 4. A word in a session's cache carries the epoch that the session announced when the word was
 //!    last seen in its slot, which is not newer than that of the operation that saw it: another lane
 //!    may have begun in a newer one meanwhile. The word is not used when the session's epoch is two
-//!    or more beyond it. So *two* grace periods in a row outlast every cached word too.
+//!    or more beyond it, nor between operations. So *two* grace periods in a row outlast every cached
+//!    word too.
 
 use std::cell::Cell;
 
@@ -118,6 +119,13 @@ impl Session {
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.current.get().0
+    }
+
+    /// Whether an operation is under way. Between operations the session's epoch stands still while
+    /// those of the nodes go on, so by it nothing remembered can be judged.
+    #[inline]
+    pub fn is_working(&self) -> bool {
+        self.current.get().1 > 0 || self.draining.get().1 > 0
     }
 
     /// The epoch that this session announces: that of the oldest operation under way.

@@ -2,8 +2,9 @@
 //!
 //! Only committed entries are kept: they never change, and a slot that holds the word holds the
 //! value. A line spares the READ of the entry, never the READ of the slot. Generations in words
-//! start over some day: a line that was not used for two epochs is not used again (see
-//! [`crate::epoch`], invariant 4).
+//! start over some day: a line that was not used for two epochs is not used again, and none is by
+//! the scrubber and the check, which look at entries between operations too (see [`crate::epoch`],
+//! invariant 4).
 
 use loch_fabric::{Buf, Fabric};
 
@@ -26,7 +27,7 @@ impl<F: Fabric> Client<F> {
         with_value: bool,
         buf: &mut Buf,
     ) -> Option<Dte> {
-        let cache = self.base.cache.as_ref()?;
+        let cache = self.base.cache.as_ref().filter(|_| self.base.session.is_working())?;
         let (name, epoch) = (name_of(word), self.base.session.epoch());
         let line = cache.borrow_mut().line(name, key, epoch)?;
         if line.word != word || with_value && !line.has_value() {
