@@ -63,6 +63,10 @@ impl Client {
         both!(self, counts())
     }
 
+    pub fn incarnation(&self) -> u64 {
+        both!(self, incarnation())
+    }
+
     pub fn set_quarantine(&self, entries: usize) {
         both!(self, set_quarantine(entries))
     }

@@ -217,6 +217,9 @@ async fn work(
             }
             if done {
                 agent.dead.borrow_mut().pop_front();
+            } else {
+                // What cannot be reached may be refused at once: time has to go on all the same.
+                client.fabric().pause(100).await;
             }
             continue;
         }

@@ -110,13 +110,6 @@ impl Family {
     }
 }
 
-/// Rules whose loss a search notices too seldom for CI (docs/correctness.md says what it took). They are
-/// hunted only when they are named.
-const UNSEEN: &[Plant] = &[
-    Plant::Engine(Family::Loch, Bug::FreshUnchecked),
-    Plant::Engine(Family::Loch, Bug::RestedAfterCut),
-];
-
 /// Whether a rule guards the reuse of memory.
 fn is_of_reuse(bug: Bug) -> bool {
     matches!(
@@ -170,13 +163,15 @@ impl Plant {
             Plant::Engine(Family::Published, Bug::NoGenerationCheck) => {
                 of(Protocol::Published, &Workload::ALL[..5])
             }
-            Plant::Engine(Family::Loch, Bug::FreshUnchecked | Bug::SessionsBeforeDescriptors) => {
+            Plant::Engine(Family::Loch, Bug::FreshUnchecked | Bug::RestedAfterCut) => {
+                of(Protocol::Loch, &[Workload::HeldUp])
+            }
+            Plant::Engine(Family::Loch, Bug::SessionsBeforeDescriptors) => {
                 of(Protocol::Loch, &[Workload::Scarce])
             }
             Plant::Engine(
                 Family::Loch,
-                Bug::RestedAfterCut
-                | Bug::CacheLinesTooYoung
+                Bug::CacheLinesTooYoung
                 | Bug::CacheOfAnyAge
                 | Bug::UnusedScrubbed
                 | Bug::NoteOutsideEpoch,
@@ -253,9 +248,8 @@ fn plant(_: Option<Bug>) -> Result<(), String> {
 /// Plants every bug, or one, and looks for it with up to `most` seeds, all that has the rule in turn.
 pub fn hunt_all(most: u64, only: Option<&str>, quick: bool) -> Result<(), String> {
     plant(None)?;
-    let usual = |plant: &Plant| !UNSEEN.contains(plant);
     let plants = match only {
-        None => Plant::all().into_iter().filter(usual).collect(),
+        None => Plant::all(),
         Some(name) => vec![by_name(name)?],
     };
     println!("| bug | found by | how | seeds | CPU s | what was seen |");

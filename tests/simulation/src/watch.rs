@@ -146,14 +146,15 @@ impl Watch {
 
     /// A client of a session at a node begins, and will remember words.
     pub fn remembers(&self, home: RegionId, client: &Rc<Client>) {
-        let mut remembering = self.remembering.borrow_mut();
-        remembering.retain(|(_, client)| client.strong_count() > 0);
-        remembering.push((home, Rc::downgrade(client)));
+        self.remembering.borrow_mut().push((home, Rc::downgrade(client)));
     }
 
     /// A session has ended, as all can see.
     pub fn leaves(&self, incarnation: u64, slot: RemoteAddr) {
         self.live.borrow_mut().remove(&(incarnation as u32));
+        // What it remembers, and will never use, lives as long as its process.
+        let is_other = |client: Rc<Client>| client.incarnation() != incarnation;
+        self.remembering.borrow_mut().retain(|(_, client)| client.upgrade().is_some_and(is_other));
         self.ended(slot.add(8).to_word());
     }
 
@@ -418,6 +419,8 @@ impl Watch {
             }
         }
         if number >= formatted.min(u64::from(class.entries)) {
+            // It was never used in this cut: what its note said was of another.
+            self.cleared.borrow_mut().remove(&note);
             return None;
         }
         let mask = self.map.codec.gen_mask();

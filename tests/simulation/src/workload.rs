@@ -28,6 +28,9 @@ pub enum Workload {
     /// The same for few popular keys in tables whose generations have one to four bits, so that they
     /// start over all the time.
     Wraps,
+    /// Scarce memory, and lanes that are held up now and then for as long as a slab takes to be seized,
+    /// used and left behind: so that one leases what another lane of its session had leased and lost.
+    HeldUp,
     /// Values that expire during the run, by clocks that differ.
     Expiry,
 }
@@ -144,7 +147,7 @@ impl Setting {
 
 impl Kind {
     /// All kinds of a protocol.
-    pub fn all(protocol: Protocol) -> [Kind; 8] {
+    pub fn all(protocol: Protocol) -> [Kind; 9] {
         Workload::ALL.map(|workload| Kind { protocol, workload })
     }
 
@@ -181,7 +184,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All kinds.
-    pub const ALL: [Workload; 8] = [
+    pub const ALL: [Workload; 9] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -189,6 +192,7 @@ impl Workload {
         Self::Moves,
         Self::Scarce,
         Self::Wraps,
+        Self::HeldUp,
         Self::Expiry,
     ];
 
@@ -202,6 +206,7 @@ impl Workload {
             Workload::Moves => "moves",
             Workload::Scarce => "scarce",
             Workload::Wraps => "wraps",
+            Workload::HeldUp => "held-up",
             Workload::Expiry => "expiry",
         }
     }
@@ -211,6 +216,7 @@ impl Workload {
         match self {
             Self::Scarce => scarce(Self::Hot.usual(random), random),
             Self::Wraps => wraps(Self::Hot.usual(random), random),
+            Self::HeldUp => held_up(Self::Hot.usual(random), random),
             Self::Expiry => expiry(Self::Hot.usual(random), random),
             _ => self.usual(random),
         }
@@ -226,7 +232,11 @@ impl Workload {
         let (ways, bucket_slots) = [(3, 1), (4, 1), (2, 2), (3, 2), (3, 4), (2, 4)]
             [random.random_range(0..if full || moves { 4 } else { 6usize })];
         let (keys, crowd, buckets) = match self {
-            Workload::Hot | Workload::Scarce | Workload::Wraps | Workload::Expiry => (2, 4, 16),
+            Workload::Hot
+            | Workload::Scarce
+            | Workload::Wraps
+            | Workload::HeldUp
+            | Workload::Expiry => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * u64::from(nodes) * u64::from(bucket_slots);
@@ -345,6 +355,45 @@ fn scarce(usual: Setting, random: &mut impl Rng) -> Setting {
         faults.delays = random.random_range(0.3..0.8);
         faults.delay_ns = [5_000, 20_000][random.random_range(0..2usize)];
     }
+    setting
+}
+
+/// Sessions or lanes of them are held up for as long as a slab takes to change hands and come back.
+fn held_up(usual: Setting, random: &mut impl Rng) -> Setting {
+    let setting = scarce(usual, random);
+    if random.random() { held_up_lanes(setting, random) } else { stopped(setting, random) }
+}
+
+/// A session of several lanes beside others that come and go.
+fn held_up_lanes(mut setting: Setting, random: &mut impl Rng) -> Setting {
+    let (value_bytes, slab_entries) = SCARCE[random.random_range(0..2usize)];
+    let chunks = random.random_range(1..=4);
+    (setting.table.nodes, setting.table.chunks) = (1, chunks);
+    setting.value_bytes = value_bytes;
+    setting.keys = chunks * slab_entries * random.random_range(5..=13) / 10;
+    setting.clients = random.random_range(2..=4);
+    setting.lives = Some(Lives { long: 1, ops_max: [2, 4, 10][random.random_range(0..3usize)] });
+    (setting.lanes, setting.ops) = (random.random_range(2..=6), 30);
+    (setting.quarantine, setting.timeout_us, setting.agent_pause_us) = (0, 30_000, 200);
+    let faults = &mut setting.faults;
+    faults.delays = random.random_range(0.02..0.1);
+    faults.delay_ns = [300_000, 1_000_000, 3_000_000][random.random_range(0..3usize)];
+    setting
+}
+
+/// Long sessions that are stopped now and then, with few values, whose generations start over.
+fn stopped(mut setting: Setting, random: &mut impl Rng) -> Setting {
+    (setting.table.nodes, setting.table.chunks) =
+        (random.random_range(1..=2), random.random_range(3..=5));
+    setting.table.gen_bits = Some(random.random_range(1..=2));
+    setting.keys = random.random_range(2..=8);
+    setting.clients = random.random_range(3..=5);
+    setting.lives = Some(Lives { long: setting.clients, ops_max: 10 });
+    setting.lanes = [1, 1, 1, 3][random.random_range(0..4usize)];
+    (setting.quarantine, setting.timeout_us) = (0, 1_000);
+    let faults = &mut setting.faults;
+    (faults.stops, faults.stop_ns) = (0.015, 3_000_000);
+    (faults.deaths, faults.pauses) = (0.0, 0.0);
     setting
 }
 
