@@ -106,8 +106,9 @@ pub trait Engine: Sized + 'static {
     /// A worker was killed: records what is lost with it.
     fn lost(&self, _: WorkerId, _: &Recorder) {}
 
-    /// Looks at the memory after everybody has ended.
-    fn audit(&self, seat: Seat) -> impl Future<Output = Result<(), String>>;
+    /// Looks at the memory after everybody has ended. `dead` are of each node all sessions that ended: a
+    /// worker that was told of some may have died before it put anything in order.
+    fn audit(&self, seat: Seat, dead: Vec<Vec<u64>>) -> impl Future<Output = Result<(), String>>;
 
     /// A client whose requests all are datagrams, if the engine has such.
     fn sender(&self, _: Seat, _: &Setting, _: &[ProcessId]) -> Option<Self::Client> {
@@ -139,8 +140,10 @@ pub trait Engine: Sized + 'static {
 struct Sessions {
     world: World,
     next: Cell<u64>,
-    /// Of each node, those that ended.
+    /// Of each node, those that ended since a worker asked.
     dead: RefCell<Vec<Vec<u64>>>,
+    /// Of each node, all that ended.
+    ended: RefCell<Vec<Vec<u64>>>,
     watch: Option<Rc<Watch>>,
 }
 
@@ -164,6 +167,7 @@ impl Sessions {
         let at = session_addr(home, slot);
         let incarnation = self.world.load(at);
         self.dead.borrow_mut()[usize::from(home.0)].push(incarnation);
+        self.ended.borrow_mut()[usize::from(home.0)].push(incarnation);
         self.world.store(at, 0);
         self.world.store(at.add(8), 0);
         if let Some(watch) = &self.watch {
@@ -221,9 +225,10 @@ pub fn run<E: Engine>(seed: u64) -> Result<Report, String> {
         world.add_node(setting.offset + engine.bytes());
     }
     world.set_faults(setting.faults);
-    let dead = RefCell::new(vec![Vec::new(); usize::from(setting.nodes)]);
-    let watch = engine.watch(&world);
-    let sessions = Rc::new(Sessions { world: world.clone(), next: Cell::new(1), dead, watch });
+    let none = || RefCell::new(vec![Vec::new(); usize::from(setting.nodes)]);
+    let (dead, ended, watch) = (none(), none(), engine.watch(&world));
+    let (next, held) = (Cell::new(1), world.clone());
+    let sessions = Rc::new(Sessions { world: held, next, dead, ended, watch });
     let recorder = Rc::new(Recorder::new(world.clone()));
     let run = Run {
         desks: Vec::new(),
@@ -519,7 +524,8 @@ impl<E: Engine> Run<E> {
             drop(client);
             sessions.close(RegionId(0), slot);
             let seat = sessions.open(process, 0);
-            let looked = engine.audit(seat).await;
+            let dead = sessions.ended.take();
+            let looked = engine.audit(seat, dead).await;
             *into.borrow_mut() = Some(read.and(looked));
         });
         while !self.world.has_ended(process) {

@@ -53,12 +53,17 @@ fn nessie_client(map: &Served, seat: Seat) -> nessie::Client<SimEndpoint> {
     nessie::Client::new(seat.endpoint, map.table.clone(), seat.session, cache, TIMEOUT_US)
 }
 
+/// Puts in order what sessions left of a node's chunks. Workers lease those of their own node.
+async fn release(map: &Served, seat: &Seat, node: usize, dead: Vec<u64>) {
+    for owner in dead {
+        let released = release_dead(&seat.endpoint, &map.table, node as u8, owner as u32).await;
+        released.expect("nothing is cut");
+    }
+}
+
 /// What a node does when it starts a worker, and then the worker.
 async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
-    let dti = id.node as u8;
-    for owner in dead {
-        release_dead(&seat.endpoint, &map.table, dti, owner as u32).await.unwrap();
-    }
+    release(&map, &seat, id.node.into(), dead).await;
     let sessions = seat.sessions();
     let client = nessie_client(&map, seat);
     let worker = Worker::open(client, map, id, sessions).unwrap();
@@ -70,7 +75,10 @@ async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
 }
 
 /// The memory is in order, and what dead workers left is found.
-async fn audit(map: &Served, seat: Seat) -> Result<(), String> {
+async fn audit(map: &Served, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), String> {
+    for (node, dead) in dead.into_iter().enumerate() {
+        release(map, &seat, node, dead).await;
+    }
     let client = nessie_client(map, seat);
     let mut left = None;
     for _ in 0..LOOKS_MAX {
@@ -135,8 +143,8 @@ impl<const SCARCE: bool> Engine for ServerDriven<SCARCE> {
         serve(self.0.clone(), seat, id, dead).await
     }
 
-    async fn audit(&self, seat: Seat) -> Result<(), String> {
-        audit(&self.0, seat).await
+    async fn audit(&self, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), String> {
+        audit(&self.0, seat, dead).await
     }
 }
 
@@ -178,7 +186,7 @@ impl<const SCARCE: bool> Engine for Hybrid<SCARCE> {
         serve(self.0.clone(), seat, id, dead).await
     }
 
-    async fn audit(&self, seat: Seat) -> Result<(), String> {
-        audit(&self.0, seat).await
+    async fn audit(&self, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), String> {
+        audit(&self.0, seat, dead).await
     }
 }

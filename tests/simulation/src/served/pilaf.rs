@@ -187,7 +187,7 @@ impl Engine for Pilaf {
     }
 
     /// Its servers do that while they live.
-    async fn audit(&self, _: Seat) -> Result<(), String> {
+    async fn audit(&self, _: Seat, _: Vec<Vec<u64>>) -> Result<(), String> {
         Ok(())
     }
 

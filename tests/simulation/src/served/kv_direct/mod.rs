@@ -163,7 +163,7 @@ impl Engine for KvDirect {
         }
     }
 
-    async fn audit(&self, seat: Seat) -> Result<(), String> {
+    async fn audit(&self, seat: Seat, _: Vec<Vec<u64>>) -> Result<(), String> {
         for _ in 0..LOOKS_MAX {
             if self.posts.borrow().iter().all(|post| post.is_idle.get()) {
                 return self.posts.borrow().iter().try_for_each(|post| post.check());
