@@ -481,7 +481,7 @@ impl Machine {
     /// After all clients have ended.
     fn check_afterwards(&mut self) {
         let ended = Instant::now();
-        // Who checks walks the memory of both nodes, which takes its time.
+        // The check walks the memory of both nodes, which takes a while.
         let mut took = Duration::ZERO;
         if self.is_first() {
             took = wait_for("what the dead left to be freed", || {

@@ -77,7 +77,7 @@ impl Rig {
         found
     }
 
-    /// Whose request is to be executed next in this round, and its number.
+    /// The client whose request is executed next in this round, and the number of that request.
     fn next(&mut self) -> Option<(u32, u64)> {
         self.poll().map(|found| match found {
             Incoming::Execute(ticket) => (ticket.client, ticket.number),

@@ -109,7 +109,7 @@ mod loom_tests {
         });
     }
 
-    /// Who sees a client idle sees all that it stored.
+    /// Once a client is seen idle, all that it stored is seen too.
     #[test]
     fn loom_who_is_seen_idle_has_stored_all() {
         loom::model(|| {

@@ -320,7 +320,7 @@ impl Registry {
     }
 
     fn end(&self, speaker: Speaker, which: impl Fn(&Key) -> bool) -> Ended {
-        // Whoever is superseded in between ends who was to end then.
+        // A newer speaker has taken over meanwhile, and ends those clients itself.
         if !self.inside.state().is_newest(speaker) {
             return Ended::Superseded;
         }
