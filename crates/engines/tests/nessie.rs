@@ -153,7 +153,9 @@ fn conditions_hold_or_refuse() {
         put_until(b"6", Expect::Absent, past);
         assert!(matches!(put_if(b"7", Expect::Absent), Conditional::Done(_)));
         assert_eq!(get(&client, b"k").as_deref(), Some(&b"7"[..]));
+        assert!(delete(&client, b"k"));
         put_until(b"8", Expect::Absent, past);
+        assert!(!delete(&client, b"k"), "its time had come before");
         assert_sound(&client);
     }
 }
@@ -367,6 +369,9 @@ fn operations_take_the_documented_round_trips() {
             Options { cache: Some(warm), batched_reads: Some(true), ..Options::default() };
         let cluster = TestCluster::new(Plan { options, ..Plan::default() });
         let client = cluster.client(0);
+        let region = client.fabric().region(RegionId(0)).unwrap();
+        let epoch = region.word(EPOCH_OFFSET);
+        epoch.store(10, Ordering::Release);
         // Leases, stamps and the read hint are out of the way.
         put(&client, b"other", b"value");
         get(&client, b"other");
@@ -385,6 +390,18 @@ fn operations_take_the_documented_round_trips() {
         assert_eq!(cost(&client, &|| assert!(get(&client, b"none").is_none())), 2);
         assert_eq!(cost(&client, &|| assert!(delete(&client, b"key"))), by(3, 1));
         assert_eq!(cost(&client, &|| assert!(!delete(&client, b"key"))), 2);
+        // Of a long entry only the place is remembered; slot and entry are READ in one doorbell.
+        let long = vec![3; 5000];
+        put(&client, b"long", &long);
+        for _ in 0..3 {
+            let trips = cost(&client, &|| assert_eq!(get(&client, b"long").as_ref(), Some(&long)));
+            assert!(if warm { trips == 1 } else { trips > 1 }, "{trips}");
+            // Every use confirms what is remembered.
+            epoch.fetch_add(1, Ordering::AcqRel);
+        }
+        let other = cluster.client(0);
+        assert!(delete(&other, b"long"));
+        assert_eq!(get(&client, b"long"), None);
     }
 }
 

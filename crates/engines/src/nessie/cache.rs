@@ -231,7 +231,70 @@ impl<F: Fabric> Client<F> {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::IntoBytes;
+
     use super::*;
+
+    const KEY: &[u8] = b"key";
+
+    fn entry(value_len: usize) -> Vec<u8> {
+        let header = Header::new(1, 2, KEY.len(), value_len, 0);
+        [header.as_bytes(), KEY, &vec![7; value_len]].concat()
+    }
+
+    fn keep(cache: &mut Cache, hash: u64, epoch: u64) {
+        cache.keep(hash, 0, Ite(hash), &entry(10), epoch);
+    }
+
+    #[test]
+    fn entries_are_kept_whole_if_they_are_whole_and_short() {
+        let whole = entry(100);
+        let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: whole.len() });
+        let mut kept = |entry: &[u8]| {
+            cache.keep(1, 0, Ite(1), entry, 0);
+            let line = cache.line(1, KEY, 0).unwrap();
+            assert_eq!(line.bytes, entry[..line.bytes.len()]);
+            (line.bytes.len(), line.has_value())
+        };
+        let key_end = whole.len() - 100;
+        assert_eq!(kept(&whole), (whole.len(), true));
+        assert_eq!(kept(&entry(101)), (key_end, false));
+        assert_eq!(kept(&whole[..whole.len() - 1]), (key_end, false));
+        assert_eq!(kept(&whole[..key_end]), (key_end, false));
+    }
+
+    /// A line that was confirmed in an epoch may be used in it and in the next.
+    #[test]
+    fn a_line_is_used_until_two_epochs_after_it_was_confirmed() {
+        let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: 1000 });
+        keep(&mut cache, 1, 5);
+        keep(&mut cache, 2, 5);
+        let mut known = |hash, epoch| cache.line(hash, KEY, epoch).is_some();
+        assert_eq!((known(1, 5), known(1, 6), known(1, 7)), (true, true, false));
+        cache.confirm(1, Ite(1), 6);
+        let mut known = |hash, epoch| cache.line(hash, KEY, epoch).is_some();
+        assert_eq!((known(1, 7), known(1, 8), known(2, 7)), (true, false, false));
+        assert!(cache.line(1, b"another", 7).is_none());
+        cache.forget(1);
+        assert!(cache.line(1, KEY, 7).is_none() && cache.line(2, KEY, 6).is_some());
+    }
+
+    #[test]
+    fn the_line_that_was_used_longest_ago_gives_way() {
+        let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: 1000 });
+        (1..=4).for_each(|hash| keep(&mut cache, hash, 0));
+        // Not in the order in which they lie.
+        (1..=4).rev().for_each(|hash| assert!(cache.line(hash, KEY, 0).is_some()));
+        for (new, gone) in [(5, 4), (6, 3), (7, 2), (8, 1), (9, 5)] {
+            keep(&mut cache, new, 0);
+            let is_known = |hash: &u64| {
+                let lines = cache.sets[0].iter().flatten();
+                lines.map(|line| line.hash).any(|known| known == *hash)
+            };
+            assert!(is_known(&new) && !is_known(&gone), "{new} for {gone}");
+            assert_eq!((1..=9).filter(is_known).count(), WAYS);
+        }
+    }
 
     /// A lane saw a word again, and a slow lane of the same session had remembered one meanwhile that it
     /// saw two epochs before. The line carried the new epoch from then on, and the old word: its entry was

@@ -290,6 +290,7 @@ mod tests {
     #[test]
     fn classes_grow_by_an_eighth_and_waste_little() {
         let classes = Classes::new(4 << 30);
+        assert!(classes.all().len() > 50);
         for pair in classes.all().windows(2) {
             let (a, b) = (pair[0].entry_bytes, pair[1].entry_bytes);
             assert!(b > a && (b - a <= a / 4 || b - a == 16) && b % 16 == 0, "{a} {b}");
@@ -303,6 +304,20 @@ mod tests {
         assert_eq!(classes.of(1).entry_bytes, 64);
         assert_eq!(classes.of((128 << 10) + 48).entry_bytes, 144 << 10);
         assert_eq!(classes.of((1 << 20) + 48).chunks, 17);
+    }
+
+    /// Descriptors may be damaged.
+    #[test]
+    fn words_and_classes_that_nobody_writes_mean_nothing() {
+        let tail = Chunk::Tail { back: 3 }.to_word();
+        for word in [7, 8, 1 << 11, 1 << 63, tail | 1 << 3, tail | 1 << 32, tail | 1 << 3 | 1 << 32]
+        {
+            assert_eq!(Chunk::from_word(word), None, "{word:#x}");
+        }
+        let classes = Classes::new(1 << 30);
+        assert_eq!(classes.by_id(LARGE, 0), None);
+        assert_eq!(classes.by_id(classes.all().len() as u8, 1), None);
+        assert_eq!(classes.by_id(0, classes.all()[0].chunks + 1), None);
     }
 
     proptest! {
@@ -324,6 +339,8 @@ mod tests {
             let place = class.place(entry);
             prop_assert_eq!(class.entry(place), Some(entry));
             prop_assert_eq!(class.entry(Place { idx: place.idx + 1, ..place }), None);
+            let behind = class.place(Entry { number: class.entries, ..entry });
+            prop_assert!(class.entry(behind).is_none_or(|e| e.slab != entry.slab));
         }
 
         #[test]
