@@ -146,9 +146,10 @@ impl Plant {
             workloads.iter().map(kind).collect()
         };
         let subjects = match self {
-            Plant::Engine(Family::Published, Bug::DestinationStays | Bug::StatusNotReread) => {
-                of(Protocol::Published, &[Workload::Moves])
-            }
+            Plant::Engine(
+                Family::Published,
+                Bug::DestinationStays | Bug::StatusNotReread | Bug::MoveSparesInserts,
+            ) => of(Protocol::Published, &[Workload::Moves]),
             Plant::Engine(Family::Published, Bug::IdleBeforeStores) => {
                 of(Protocol::Published, &[Workload::Wraps])
             }
@@ -193,13 +194,13 @@ impl Plant {
     fn known_seed(self) -> Option<u64> {
         let Plant::Engine(family, bug) = self else { return None };
         Some(match (family, bug) {
-            (_, Bug::NoMoveScan) => 18_109,
-            (_, Bug::NoHomeBump) => 16_739,
+            (_, Bug::NoMoveScan) => 23_026,
+            (_, Bug::NoHomeBump) => 29_839,
             (_, Bug::NoteWithoutGeneration) => 269_036,
-            (_, Bug::ForgetsWhatIsUnderWay) => 10_312,
-            (_, Bug::DestinationStays) => 843,
-            (_, Bug::StatusNotReread) => 2_345,
-            (Family::Published, Bug::NoGenerationCheck) => 1_495,
+            (_, Bug::ForgetsWhatIsUnderWay) => 14_497,
+            (_, Bug::DestinationStays) => 9_623,
+            (_, Bug::StatusNotReread) => 3_115,
+            (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })
     }
