@@ -96,21 +96,31 @@ fn acknowledged_values_survive_while_a_slab_comes_back() {
     assert!(steps > 3, "adopting a slab takes more steps than {steps}");
 }
 
+fn store_short(client: &Client<ShmEndpoint>, key: u32) -> Result<u64, EngineError> {
+    block_on(client.put(&key.to_le_bytes(), &[1; 2000], PutOptions::default()))
+}
+
+/// A cluster of 2 MiB in which a client has stored short values until there was no more memory, and how
+/// many: their keys are the numbers from 0 on.
+fn full_of_short_values() -> (TestCluster, Client<ShmEndpoint>, u32) {
+    let plan = Plan { table_bytes: 2 << 20, index_slots: 2048, ..Plan::default() };
+    let cluster = TestCluster::new(plan);
+    let client = cluster.client(0);
+    let stored = (0..).take_while(|key| store_short(&client, *key).is_ok()).count() as u32;
+    assert!(stored > 500);
+    (cluster, client, stored)
+}
+
 /// All memory is in use; then others delete a key here and there. Its entry is in a slab of the first
 /// client, which finds it, wherever it is, before it says that there is no memory.
 #[test]
 fn the_last_free_entry_is_found_wherever_it_is() {
-    let plan = Plan { table_bytes: 2 << 20, index_slots: 2048, ..Plan::default() };
-    let cluster = TestCluster::new(plan);
-    let (first, other) = (cluster.client(0), cluster.client(0));
-    let value = vec![1; 2000];
-    let store = |key: u32| block_on(first.put(&key.to_le_bytes(), &value, PutOptions::default()));
-    let stored = (0..).take_while(|key| store(*key).is_ok()).count() as u32;
-    assert!(stored > 500);
+    let (cluster, first, stored) = full_of_short_values();
+    let other = cluster.client(0);
     for n in 0..40 {
         let key = (n * 211 % stored).to_le_bytes();
         assert!(block_on(other.delete(&key)).unwrap());
-        store(stored + n).expect("an entry is free");
+        store_short(&first, stored + n).expect("an entry is free");
     }
 }
 
@@ -210,17 +220,13 @@ fn entries_that_rest_together_all_come_back() {
 /// A slab that was left behind with room in it is enough for one value: the others are for others.
 #[test]
 fn one_slab_is_adopted_for_one_value() {
-    let plan = Plan { table_bytes: 2 << 20, index_slots: 2048, ..Plan::default() };
-    let cluster = TestCluster::new(plan);
-    let (first, other) = (cluster.client(0), cluster.client(0));
-    let value = vec![1; 2000];
-    let store = |key: u32| block_on(first.put(&key.to_le_bytes(), &value, PutOptions::default()));
-    let stored = (0..).take_while(|key| store(*key).is_ok()).count() as u32;
+    let (cluster, first, stored) = full_of_short_values();
+    let other = cluster.client(0);
     (0..stored).step_by(5).for_each(|key| {
         assert!(block_on(first.delete(&key.to_le_bytes())).unwrap());
     });
     block_on(first.detach()).unwrap();
-    put(&other, b"key", &value);
+    put(&other, b"key", &[1; 2000]);
     let owners = (0..cluster.map.shape.geometry.chunks).map(|chunk| {
         Chunk::from_word(other.fabric().load(cluster.map.chunk_addr(0, chunk)).unwrap())
     });

@@ -115,7 +115,7 @@ pub trait Engine: Sized + 'static {
         None
     }
 
-    /// Who looks at every change of the memory, if the engine's has such rules.
+    /// The watch over every change of the memory, if this engine's memory has such rules.
     fn watch(&self, _: &World) -> Option<Rc<Watch>> {
         None
     }
