@@ -44,7 +44,8 @@ nothing_runs() {
 
 scripts/lint.sh
 run scripts/own-shm-test.sh
-run cargo test --workspace --locked
+# $LOCH_FEATURES: features to test with, of all packages.
+run cargo test --workspace --locked ${LOCH_FEATURES:+--features "$LOCH_FEATURES"}
 run env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
   cargo test -p loch-fabric -p loch-engines --locked --release --lib loom
 run scripts/simulate.sh test
