@@ -14,7 +14,8 @@ use std::task::{Context, Waker};
 
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
-use loch_engines::limits::MOVE_DEPTH_MAX;
+use loch_engines::limits::{MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
+use loch_engines::nessie::dte::HEADER_BYTES;
 use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::Ite;
@@ -214,7 +215,7 @@ fn bad_input_is_named() {
 /// makes room.
 #[test]
 fn a_full_index_is_an_error_and_nothing_is_lost() {
-    for (ways, bucket_slots) in [(3, 4), (3, 1), (2, 4)] {
+    for (ways, bucket_slots, percent) in [(3, 4, 97), (3, 1, 84), (2, 4, 94)] {
         let cluster =
             TestCluster::new(Plan { ways, bucket_slots, index_slots: 2000, ..Plan::default() });
         let client = cluster.client(0);
@@ -238,7 +239,10 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
             "{ways} ways of {bucket_slots}: {keys} of {slots}, {} moves",
             client.counts().moves.get()
         );
-        assert!(client.counts().moves.get() > 0 && keys * 100 > slots * 60, "{keys} of {slots}");
+        assert!(
+            client.counts().moves.get() > 0 && keys * 100 > slots * percent,
+            "{keys} of {slots}"
+        );
         for key in 0..keys {
             assert_eq!(get(&client, &key.to_le_bytes()), Some(key.to_le_bytes().to_vec()));
             put(&client, &key.to_le_bytes(), b"again");
@@ -246,6 +250,37 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
         assert!(delete(&client, &0u64.to_le_bytes()));
         put(&client, &0u64.to_le_bytes(), b"back");
         assert_sound(&client);
+    }
+}
+
+/// What moves is told by its key, which may be long, and may be all that the entry holds.
+#[test]
+fn a_search_for_room_ends_and_reads_keys_and_no_more() {
+    for key_len in [32, 500] {
+        let cluster = TestCluster::new(Plan { index_slots: 8000, ..Plan::default() });
+        let client = cluster.client(0);
+        let entry_len = HEADER_BYTES + key_len;
+        let class = cluster.map.classes.of(entry_len);
+        assert!(key_len > 32 || class.entry_bytes == entry_len as u64, "the key ends its entry");
+        let key = |n: u64| [&n.to_le_bytes()[..], &vec![7; key_len - 8]].concat();
+        let mut keys = 0;
+        let (refused, cost) = loop {
+            let before = client.fabric().counters().snapshot();
+            match block_on(client.put(&key(keys), b"", PutOptions::default())) {
+                Ok(_) => keys += 1,
+                Err(error) => break (error, client.fabric().counters().snapshot() - before),
+            }
+        };
+        assert!(matches!(refused, EngineError::IndexFull { .. }), "{refused}");
+        assert!(client.counts().moves.get() > 0);
+        // Of each slot that was looked at: its entry's head, in one READ or two, and the buckets.
+        let of_a_slot = if key_len > 64 { 2 } else { 1 } + 3;
+        let looked_at = cost.reads / of_a_slot;
+        println!("{keys} keys of {key_len} bytes, {looked_at} slots, {cost:?}");
+        assert!(looked_at <= MOVE_SEARCH_SLOTS_MAX as u64 + 10, "{looked_at} slots");
+        let bytes = (entry_len.max(104) + 3 * 32) as u64;
+        assert!(cost.bytes <= (looked_at + 10) * bytes, "{cost:?}");
+        (0..keys).for_each(|n| assert_eq!(get(&client, &key(n)), Some(Vec::new())));
     }
 }
 
