@@ -47,7 +47,7 @@ run scripts/own-shm-test.sh
 # $LOCH_FEATURES: features to test with, of all packages.
 run cargo test --workspace --locked ${LOCH_FEATURES:+--features "$LOCH_FEATURES"}
 run env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
-  cargo test -p loch-fabric -p loch-engines --locked --release --lib loom
+  cargo test -p loch-fabric -p loch-engines --locked --lib loom
 run scripts/simulate.sh test
 run nothing_runs
 echo "test: all passed, $SECONDS s"

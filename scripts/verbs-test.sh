@@ -85,6 +85,8 @@ loch=${CARGO_TARGET_DIR:-target}/debug/loch
 row "device" 1 bash -c 'for want in PORT_ACTIVE ATOMIC_HCA "::ffff:10.9.0.1, RoCE v2"; do
   ibv_devinfo -v -d rxe0 | grep -F "$want" || { echo "the device lacks: $want"; exit 1; }
 done; echo "3 checks"'
+# The longest with one guest, so that the short ones run beside it.
+row "loch: cost of operations" 1 vm/tests/bench.sh "$loch"
 tool=(-d rxe0 -x 1 -F) # The GID of IPv4, and no complaints about the processor's frequency.
 row "READ, RC" 1 vm/pair ib_read_lat "${tool[@]}" -n 100
 row "CAS, RC" 1 vm/pair ib_atomic_bw "${tool[@]}" -n 100 -A CMP_AND_SWAP
@@ -99,27 +101,50 @@ rust 1 node::rights loch loch
 rust 2 two_machines loch two_hosts
 rust 2 what_two_machines cli machines
 row "loch: put, get, doctor" 2 vm/tests/cluster.sh "$loch"
-row "loch: cost of operations" 1 vm/tests/bench.sh "$loch"
 row "loch: cost, two hosts" 2 vm/tests/bench.sh "$loch"
 
 if [ ${#names[@]} -eq 0 ]; then
   say "no test has a name that contains '$filter'"
   exit 2
 fi
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-table=() failed=0
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+guests=0 failed=0 started=() seconds=() results=()
+declare -A running # The number of the test that a process runs.
+
+# Waits until one of the tests that run has ended.
+end_one() {
+  local process at status=0
+  wait -n -p process "${!running[@]}" || status=$?
+  at=${running[$process]}
+  unset "running[$process]"
+  guests=$((guests - hosts[at])) seconds[at]=$((SECONDS - started[at])) results[at]=passed
+  if [ "$status" -ne 0 ]; then
+    results[at]="FAILED, status $status"
+    failed=1
+    say "${names[at]} FAILED, status $status:"
+    cat "$logs/$at" >&2
+  fi
+}
+
 for at in "${!names[@]}"; do
+  # A guest keeps a processor busy. Of two tests with one guest each, neither waits for the other.
+  while [ "$guests" -gt 0 ] && [ $((guests + hosts[at])) -gt 2 ]; do
+    end_one
+  done
   say "${names[at]}"
-  result=passed started=$SECONDS
+  guests=$((guests + hosts[at])) started[at]=$SECONDS
   # It ends, and ends the guests, when this script does.
   setpriv --pdeathsig TERM vm/run --hosts "${hosts[at]}" --timeout "$row_seconds_max" \
-    bash -c "exec ${commands[at]}" >"$log" 2>&1 || {
-    result="FAILED, status $?"
-    failed=1
-    cat "$log" >&2
-  }
-  table+=("${names[at]}" "${hosts[at]}" $((SECONDS - started)) "$result" "$(counts "$log")")
+    bash -c "exec ${commands[at]}" >"$logs/$at" 2>&1 &
+  running[$!]=$at
+done
+while [ "$guests" -gt 0 ]; do
+  end_one
+done
+table=()
+for at in "${!names[@]}"; do
+  table+=("${names[at]}" "${hosts[at]}" "${seconds[at]}" "${results[at]}" "$(counts "$logs/$at")")
 done
 echo
 printf '%-28s  %5s  %7s  %-18s  %s\n' test hosts seconds result counts "${table[@]}"
