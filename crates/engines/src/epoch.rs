@@ -512,8 +512,10 @@ mod tests {
         #[test]
         fn a_session_announces_its_oldest_operation_and_what_is_not_settled(acts in prop::collection::vec(act(), 1..60)) {
             let node = Node::new();
-            let session = Session::new(HOME, SLOT, 7);
+            let secret = Some(Secret::new([5, 6]));
+            let session = Session::new(HOME, SLOT, 7).with_secret(secret);
             node.set_slot(SLOT, 7, 0);
+            prop_assert_eq!((session.slot(), session.secret()), (SLOT, secret));
             let (mut pins, mut model) = (Vec::new(), Model::default());
             for act in acts {
                 match act {
@@ -537,6 +539,7 @@ mod tests {
                 }
                 let (epoch, active) = node.announced();
                 prop_assert_eq!((epoch, active), model.announced);
+                prop_assert_eq!(session.is_working(), !pins.is_empty());
                 for (_, at_begin) in &pins {
                     prop_assert!(active && epoch <= *at_begin, "invariant 1");
                 }
