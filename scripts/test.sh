@@ -46,8 +46,13 @@ scripts/lint.sh
 run scripts/own-shm-test.sh
 # $LOCH_FEATURES: features to test with, of all packages.
 run cargo test --workspace --locked ${LOCH_FEATURES:+--features "$LOCH_FEATURES"}
-run env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
-  cargo test -p loch-fabric -p loch-engines --locked --lib loom
+loom=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
+  run cargo test -p loch-fabric -p loch-engines --locked --lib loom | tee >(cat >&2))
+# A name that no test has any more is no error of cargo's.
+[ "$(grep -c '^test result: ok\. [1-9]' <<<"$loom")" -eq 2 ] || {
+  echo "test: of two packages not both have tests for loom" >&2
+  exit 1
+}
 run scripts/simulate.sh test
 run nothing_runs
 echo "test: all passed, $SECONDS s"

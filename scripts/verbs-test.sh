@@ -121,8 +121,12 @@ end_one() {
   guests=$((guests - hosts[at])) seconds[at]=$((SECONDS - started[at])) results[at]=passed
   if [ "$status" -ne 0 ]; then
     results[at]="FAILED, status $status"
+  elif ! [[ $(counts "$logs/$at") =~ [1-9] ]]; then
+    results[at]="FAILED, ran nothing"
+  fi
+  if [ "${results[at]}" != passed ]; then
     failed=1
-    say "${names[at]} FAILED, status $status:"
+    say "${names[at]} ${results[at]}:"
     cat "$logs/$at" >&2
   fi
 }

@@ -94,6 +94,16 @@ pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<(), Error>
     own_alone(&folder, Kind::Folder, path, field)
 }
 
+/// Makes the folder at `path` and all that are missing on the way to it, for this process's user alone.
+/// What is there is left as it is.
+///
+/// # Errors
+/// [`Error::Os`].
+pub(crate) fn make_folders(path: &Path) -> Result<(), Error> {
+    let made = DirBuilder::new().mode(FOLDER_MODE).recursive(true).create(path);
+    made.map_err(Error::os("make", path))
+}
+
 /// Checks a folder that the environment names, which may do so by a link.
 ///
 /// # Errors

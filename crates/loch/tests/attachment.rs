@@ -59,6 +59,23 @@ fn an_ephemeral_node_leaves_nothing() {
     assert_eq!(std::fs::read_dir(host.dir.path()).unwrap().count(), 0);
 }
 
+/// Somebody had tidied its region away, and another node had made one of that name.
+#[test]
+fn an_ephemeral_node_removes_no_region_but_its_own() {
+    let host = Host::of(&["a", "b"]);
+    let ephemeral = NodeConfig { ephemeral: true, cluster: vec![], ..host.config("a") };
+    let node = Node::start(ephemeral).unwrap();
+    std::fs::remove_file(host.region("a")).unwrap();
+    let config = NodeConfig { region: Some(host.region("a")), cluster: vec![], ..host.config("b") };
+    let other = Node::start(config.clone()).unwrap();
+    host.connect("b").table("default").unwrap().put(b"key", b"value").unwrap();
+    node.stop();
+    other.stop();
+    let _other = Node::start(config).unwrap();
+    let table = host.connect("b").table("default").unwrap();
+    assert_eq!(bytes(&table, b"key"), Some(b"value".to_vec()));
+}
+
 #[test]
 fn a_table_outlives_its_node_and_the_cluster_attaches_again() {
     let host = Host::new();

@@ -154,6 +154,34 @@ fn a_node_that_comes_back_with_other_memory_is_served_again() {
     }
 }
 
+/// The first session of the new memory had the number of the old memory's first one, and the other
+/// node's worker took it for that one: it answered what it had answered last, and executed nothing.
+#[test]
+fn a_client_of_new_memory_is_not_taken_for_one_of_the_old() {
+    for engine in SERVED {
+        let host = Host::of(&["a", "b"]);
+        let _a = start(&host, "a", engine);
+        let b = start(&host, "b", engine);
+        let old = brief(&host, "b").table("default").unwrap();
+        (0..6u8).for_each(|key| _ = old.put(&[key], b"old").unwrap());
+        drop(old);
+        b.stop();
+        std::fs::remove_file(host.region("b")).unwrap();
+        let _b = start(&host, "b", engine);
+        let mut opened = None;
+        eventually("the table is opened", || {
+            opened = brief(&host, "b").table("default").ok();
+            opened.is_some()
+        });
+        let new = opened.unwrap();
+        for key in 100..110u8 {
+            eventually("it is put", || new.put(&[key], b"new").is_ok());
+            let found = new.get(&[key]).unwrap();
+            assert_eq!(found.as_deref(), Some(&b"new"[..]), "{engine}: acknowledged, key {key}");
+        }
+    }
+}
+
 #[test]
 fn who_only_reads_reads_where_reading_is_his_own_work() {
     for engine in SERVED {

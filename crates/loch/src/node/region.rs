@@ -7,17 +7,22 @@
 //!    client is given, for it would last as long as any copy of the descriptor.
 //! 3. What is there and does not fit is an error. Nothing is ever wiped.
 //! 4. Nobody but the node's user can have made the file, or can open it: see [`crate::private`].
+//! 5. The sessions of a region that is made anew have other numbers than those of one that was in its
+//!    place: workers elsewhere know those by their numbers, and what they last answered them.
 //!
 //! # Faults
 //! A node that dies while it makes its region leaves a file `….new`, which the next start removes. A
 //! node that dies later leaves the region as it is.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use loch_engines::region::{DIRECTORY_OFFSET, EngineId, Header, LAYOUT_VERSION, LayoutError};
+use loch_engines::region::{
+    DIRECTORY_OFFSET, EngineId, Header, INCARNATION_OFFSET, LAYOUT_VERSION, LayoutError,
+};
 use loch_fabric::shm::{Region, RegionError};
 use rustix::fs::RenameFlags;
 use zerocopy::{FromBytes, IntoBytes};
@@ -41,13 +46,15 @@ pub(super) struct Owned {
     pub writable: File,
     pub readable: File,
     /// Invariant 2.
-    _lock: File,
+    lock: File,
 }
 
 /// What the configuration calls the file.
 const FIELD: &str = "region";
 /// Tries at a file that others make and remove at the same time.
 const TRIES: usize = 16;
+/// Where the sessions of a region may begin to be counted: at half of what there is to count.
+const FIRST_SESSION_MASK: u64 = (1 << 39) - 1;
 
 /// Takes over the region at `path`, or makes it.
 ///
@@ -68,9 +75,17 @@ pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<Owned, Error> {
     Err(in_use(path))
 }
 
-/// Removes the file. The caller still holds the lock, so it is nobody else's.
+/// Removes the file. While its name is its own nobody else takes it, since its lock is held; but it may
+/// have been removed already, and the name may be another node's.
 pub(super) fn remove(owned: &Owned) {
-    if let Err(error) = std::fs::remove_file(&owned.path) {
+    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    let there = std::fs::symlink_metadata(&owned.path);
+    let removed = match there.and_then(|there| Ok(same(&there, &owned.lock.metadata()?))) {
+        Ok(true) => std::fs::remove_file(&owned.path),
+        Ok(false) => Err(std::io::Error::other("it is another file by now")),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = removed {
         tracing::warn!(path = %owned.path.display(), %error, "the region file stays");
     }
 }
@@ -157,10 +172,14 @@ fn create(path: &Path, plan: &Plan) -> Result<Option<Owned>, Error> {
 
 /// Writes header and directory into a region of zeros.
 pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
-    let mut identity = [0; 8];
-    rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty())
+    let mut random = [[0; 8]; 2];
+    rustix::rand::getrandom(random.as_flattened_mut(), rustix::rand::GetRandomFlags::empty())
         .map_err(Error::os("draw random bytes for", Path::new("the region")))?;
-    let header = Header { identity: u64::from_le_bytes(identity) | 1, ..plan.header }.sealed();
+    let [identity, session] = random.map(u64::from_le_bytes);
+    let header = Header { identity: identity | 1, ..plan.header }.sealed();
+    // Invariant 5.
+    let counter = region.word(INCARNATION_OFFSET);
+    counter.store(session & FIRST_SESSION_MASK, Ordering::Relaxed);
     for table in &plan.tables {
         if table.engine().is_some_and(EngineId::has_mailboxes) {
             let (layout, _) = Layout::of(table).expect("it was planned");
@@ -180,7 +199,7 @@ fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<Owned, Err
         warm,
         writable: reopen(&lock, path, true)?,
         readable: reopen(&lock, path, false)?,
-        _lock: lock,
+        lock,
     })
 }
 

@@ -10,6 +10,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 /// Files and folders by their paths.
 pub trait Files: Debug {
     /// A file or a folder that is open.
@@ -118,7 +120,8 @@ impl Files for System {
     }
 
     fn open_folder(&self, path: &Path) -> io::Result<File> {
-        File::open(path)
+        // Whatever else is there is an error, and nobody is waited for, as the writer of a FIFO is.
+        File::options().read(true).custom_flags(OFlags::DIRECTORY.bits() as i32).open(path)
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {

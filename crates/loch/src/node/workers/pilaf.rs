@@ -88,9 +88,11 @@ fn open_log(station: &Station) -> Result<Option<(File, Logging<FileStorage>)>, W
     let Some((folder, sync)) = &station.log else { return Ok(None) };
     let path = folder.join(format!("node-{}", station.home));
     let failed = |cause: String| WorkerError::Log { path: path.clone(), cause };
-    let storage = FileStorage::open(&path).map_err(|e| failed(e.to_string()))?;
-    // Nobody else may read the values, nor hold the lock.
+    // Nobody else may read the values, nor hold the lock; and before it is checked nothing is opened by
+    // a name that somebody else may have made.
+    private::make_folders(folder).map_err(|e| failed(e.to_string()))?;
     private::make_folder(&path, "log").map_err(|e| failed(e.to_string()))?;
+    let storage = FileStorage::open(&path).map_err(|e| failed(e.to_string()))?;
     let lock = private::open_lock(&path.join("lock"), "log").map_err(|e| failed(e.to_string()))?;
     if !lock_within(&lock, REGION_LOCK_TIMEOUT).map_err(|e| failed(e.to_string()))? {
         return Err(failed("another process has it".into()));
