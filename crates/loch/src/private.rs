@@ -94,6 +94,21 @@ pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<(), Error>
     own_alone(&folder, Kind::Folder, path, field)
 }
 
+/// Opens a file to be read that the configuration names, which may do so by a link. Whatever else is
+/// there, a FIFO for one, is an error, and is not waited for.
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn open_named(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let there = file.metadata()?;
+    if there.is_file() {
+        return Ok(file);
+    }
+    Err(std::io::Error::other(format!("it is {}, not a regular file", name_of(&there))))
+}
+
 /// Makes the folder at `path` and all that are missing on the way to it, for this process's user alone.
 /// What is there is left as it is.
 ///
@@ -153,17 +168,33 @@ pub(crate) fn check_passed(region: impl AsFd, server: u32, socket: &Path) -> Res
 
 /// Whether nobody but `user` and root can have put the socket at `path`, which is `user`'s.
 pub(crate) fn only_they_made(path: &Path, user: u32) -> bool {
-    let Ok(path) = std::path::absolute(path) else { return false };
-    let is_theirs = |there: &Metadata| there.uid() == user;
-    let is_closed = |folder: &Path| {
-        std::fs::symlink_metadata(folder).is_ok_and(|there| {
-            let is_safe = is_theirs(&there) || there.uid() == ROOT;
-            there.is_dir() && is_safe && there.mode() & OTHERS_WRITE == 0
-        })
+    std::path::absolute(path).is_ok_and(|path| only_they_made_what(&path, user, Found::at))
+}
+
+/// What is at a path; of a link, the link.
+#[derive(Clone, Copy)]
+struct Found {
+    is_folder: bool,
+    is_socket: bool,
+    owner: u32,
+    mode: u32,
+}
+
+impl Found {
+    fn at(path: &Path) -> Option<Self> {
+        let there = std::fs::symlink_metadata(path).ok()?;
+        let (is_folder, is_socket) = (there.is_dir(), there.file_type().is_socket());
+        Some(Self { is_folder, is_socket, owner: there.uid(), mode: there.mode() })
+    }
+}
+
+fn only_they_made_what(path: &Path, user: u32, find: impl Fn(&Path) -> Option<Found>) -> bool {
+    let is_closed = |it: Found| {
+        it.is_folder && (it.owner == user || it.owner == ROOT) && it.mode & OTHERS_WRITE == 0
     };
-    std::fs::symlink_metadata(&path).is_ok_and(|it| it.file_type().is_socket() && is_theirs(&it))
+    find(path).is_some_and(|it| it.is_socket && it.owner == user)
         && !path.components().any(|part| part == Component::ParentDir)
-        && path.ancestors().skip(1).all(is_closed)
+        && path.ancestors().skip(1).all(|folder| find(folder).is_some_and(is_closed))
 }
 
 /// Checks what was opened, and takes from others what they may do with it.
@@ -279,12 +310,30 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
+    use rustix::fs::Mode;
+
     fn refusal(path: &Path) -> String {
         let error = open(path, "region").expect_err("it is not private");
         assert!(matches!(error, Error::NotPrivate { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains(&path.display().to_string()) && text.contains("owner"), "{text}");
         text
+    }
+
+    /// A secret in the place of which there was a FIFO held its node up for ever.
+    #[test]
+    fn what_a_configuration_names_is_a_file_and_may_be_a_link_to_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, link, fifo] = ["file", "link", "fifo"].map(|name| dir.path().join(name));
+        std::fs::write(&file, "data").unwrap();
+        symlink(&file, &link).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+        for path in [&file, &link] {
+            assert_eq!(std::io::read_to_string(open_named(path).unwrap()).unwrap(), "data");
+        }
+        let refused = |path: &Path| open_named(path).unwrap_err().to_string();
+        assert_eq!(refused(&fifo), "it is a FIFO, not a regular file");
+        assert_eq!(refused(dir.path()), "it is a folder, not a regular file");
     }
 
     fn private_file(path: &Path) {
@@ -379,6 +428,48 @@ mod tests {
         assert!(error.contains("/run/s") && error.contains("mode 0620"), "{error}");
         let error = check_passed(File::open("/dev/null").unwrap(), user(), socket).unwrap_err();
         assert!(error.to_string().contains("no regular file"), "{error}");
+        // Root's files are taken from anybody, so root makes one that is another user's.
+        private_file(&path);
+        let owner = if user() == ROOT { 4711 } else { user() };
+        std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+        check_passed(&file, owner, socket).unwrap();
+        let error = check_passed(&file, owner + 1, socket).unwrap_err().to_string();
+        assert!(error.contains("belongs to somebody else"), "{error}");
+    }
+
+    /// Each rule by itself, in `/run/theirs/s`.
+    #[test]
+    fn who_made_a_socket_is_told_by_every_step_of_the_way_to_it() {
+        const THEIRS: u32 = 7;
+        let folder = |owner| Found { is_folder: true, is_socket: false, owner, mode: 0o40755 };
+        let socket = Found { is_socket: true, is_folder: false, ..folder(THEIRS) };
+        let usual = move |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            Some(match name {
+                Some("s") => socket,
+                Some("theirs") => folder(THEIRS),
+                _ => folder(ROOT),
+            })
+        };
+        let path = Path::new("/run/theirs/s");
+        assert!(only_they_made_what(path, THEIRS, usual));
+        assert!(!only_they_made_what(Path::new("/run/theirs/x/../s"), THEIRS, usual));
+        let closed = folder(THEIRS);
+        for (at, found) in [
+            ("/run/theirs/s", None),
+            ("/run/theirs/s", Some(Found { owner: ROOT, ..socket })),
+            ("/run/theirs/s", Some(Found { is_socket: false, ..socket })),
+            ("/run/theirs", None),
+            ("/run/theirs", Some(Found { owner: 8, ..closed })),
+            ("/run/theirs", Some(Found { mode: 0o40775, ..closed })),
+            ("/run/theirs", Some(Found { mode: 0o41777, ..closed })),
+            ("/run/theirs", Some(Found { is_folder: false, ..closed })),
+            ("/run", Some(Found { mode: 0o41777, ..folder(ROOT) })),
+            ("/", Some(folder(8))),
+        ] {
+            let with = |path: &Path| if path == Path::new(at) { found } else { usual(path) };
+            assert!(!only_they_made_what(path, THEIRS, with), "{at}");
+        }
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let mut module = Vec::new();
     let limit = crate::limits::FUNCTION_MODULE_BYTES_MAX as u64 + 1;
-    std::fs::File::open(path)?.take(limit).read_to_end(&mut module)?;
+    crate::private::open_named(path)?.take(limit).read_to_end(&mut module)?;
     Ok(module)
 }
 

@@ -12,6 +12,7 @@ use super::tls::Certificates;
 use crate::Error;
 use crate::config::TlsConfig;
 use crate::limits::{SECRET_BYTES_MAX, SECRET_BYTES_MIN};
+use crate::private;
 
 /// What a node proves itself by.
 pub(crate) enum Credentials {
@@ -124,7 +125,7 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// [`Error::Config`] if others may.
 pub(super) fn check_private(field: &str, path: &Path) -> Result<std::fs::File, Error> {
-    let file = std::fs::File::open(path)
+    let file = private::open_named(path)
         .map_err(|e| Error::config(field, format!("cannot open {}: {e}", path.display())))?;
     let facts = file.metadata().map_err(Error::os("stat", path))?;
     let (mode, owner, own) = (facts.mode(), facts.uid(), rustix::process::geteuid().as_raw());

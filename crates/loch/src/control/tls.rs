@@ -76,7 +76,8 @@ impl Certificates {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Box<dyn std::error::Error>> {
-    let all: Vec<_> = CertificateDer::pem_file_iter(path)?.collect::<Result<_, _>>()?;
+    let all: Vec<_> = CertificateDer::pem_reader_iter(crate::private::open_named(path)?)
+        .collect::<Result<_, _>>()?;
     if all.is_empty() {
         return Err("it has no certificate in PEM".into());
     }
