@@ -569,6 +569,8 @@ impl Drop for Table {
 
 #[cfg(test)]
 mod tests {
+    use loch_engines::nessie::slab::Chunk;
+
     use super::*;
     use crate::{Cluster, EmbeddedConfig, TableConfig};
 
@@ -588,6 +590,27 @@ mod tests {
         let error = done.err().expect("it is the parent's table");
         assert!(matches!(error, Error::Forked), "{error}");
         assert!(error.to_string().contains("Cluster::connect"), "{error}");
+    }
+
+    /// Others would take the slabs that it left behind, and its parent would go on to allocate from them.
+    #[test]
+    fn a_child_leaves_no_slab_of_its_parents_behind() {
+        let (cluster, table) = inherited("nessie");
+        let other = cluster.table("default").unwrap();
+        let abandoned = || {
+            with_client!(&other, client => {
+                let chunks = 0..client.map().shape.geometry.chunks;
+                let word = |chunk| client.fabric().load(client.map().chunk_addr(0, chunk)).unwrap();
+                let found = chunks.map(|chunk| Chunk::from_word(word(chunk)));
+                found.filter(|chunk| matches!(chunk, Some(Chunk::Abandoned { .. }))).count()
+            }, _served => unreachable!())
+        };
+        drop(table);
+        assert_eq!(abandoned(), 0);
+        let parents = cluster.table("default").unwrap();
+        parents.put(b"k", b"v").unwrap();
+        drop(parents);
+        assert_eq!(abandoned(), 1, "its owner leaves it to others");
     }
 
     #[test]
