@@ -27,7 +27,8 @@ use super::storage::Partition;
 use crate::error::EngineError;
 use crate::operation::Operation;
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, Request, RequestMap, Sessions, Ticket, WorkerId, make_known,
+    Answer, Failure, Inbox, Incoming, Peers, Request, RequestMap, Sessions, Ticket, WorkerId,
+    make_known,
 };
 use crate::versions::Versions;
 
@@ -94,7 +95,7 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
     /// Whether requests come by SEND; else only greetings do.
     by_send: bool,
     /// Where each client's replies go.
-    peers: Vec<Option<F::Peer>>,
+    peers: Peers<F::Peer>,
     outbox: Vec<(F::Peer, Buf)>,
     /// Buffers for messages, used again and again.
     spare: Vec<Buf>,
@@ -131,7 +132,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
             empty_polls: 0,
             now_ms: None,
             by_send: map.area().service().request_bytes == 0,
-            peers: vec![None; map.area().clients() as usize],
+            peers: Peers::new(map.area().clients()),
             outbox: Vec::new(),
             spare: Vec::new(),
             counts: Counts::default(),
@@ -216,11 +217,9 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
                 true => self.inbox.accept(&message),
                 false => self.inbox.accept_greeting(&message),
             };
-            match accepted {
-                // Nothing else says where replies go: a request may be a copy from elsewhere.
-                Some(Incoming::Hello(ticket)) => self.peers[ticket.client as usize] = Some(from),
-                Some(incoming) => message = self.dispatch(incoming, message),
-                None => (),
+            if let Some(incoming) = accepted {
+                self.peers.heard(&incoming, from);
+                message = self.dispatch(incoming, message);
             }
             message.clear();
         }
@@ -291,7 +290,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     /// Leaves a reply to be sent with the others.
     #[inline]
     fn post(&mut self, ticket: &Ticket, reply: Buf) {
-        match self.peers[ticket.client as usize] {
+        match self.peers.of(ticket) {
             Some(peer) => self.outbox.push((peer, reply)),
             None => {
                 self.counts.nowhere += 1;

@@ -40,7 +40,7 @@ use super::compaction::Compaction;
 use super::store::{Shape, Store};
 use crate::error::EngineError;
 use crate::log::{Log, LogError, Policy, Recovered, Storage, Told, recover};
-use crate::requests::{Inbox, Incoming, RequestMap, Sessions, Ticket, WorkerId, make_known};
+use crate::requests::{Inbox, Peers, RequestMap, Sessions, Ticket, WorkerId, make_known};
 
 /// Requests taken in one turn, from slots and from datagrams each.
 const TURN_REQUESTS_MAX: usize = 64;
@@ -123,7 +123,7 @@ pub struct Server<F: Messages, S> {
     pub(super) compact_bytes: u64,
     /// End of the versions that are leased: a snapshot says it too.
     pub(super) leased: u64,
-    peers: Vec<Option<F::Peer>>,
+    peers: Peers<F::Peer>,
     outbox: Vec<(F::Peer, Buf)>,
     pub(super) spare: Vec<Buf>,
     pub(super) now_ms: u64,
@@ -155,7 +155,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
         let (log, recovered) = replayed.transpose()?.unzip();
         let recovered = recovered.unwrap_or_default();
         store.versions_were_leased(recovered.leased);
-        let (clients, id) = (map.area().clients() as usize, WorkerId { node, worker: 0 });
+        let (clients, id) = (map.area().clients(), WorkerId { node, worker: 0 });
         make_known(&fabric, map, id)?;
         let mut server = Self {
             inbox: Inbox::open(&fabric, map, id, sessions)?,
@@ -168,7 +168,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
             compaction: None,
             compact_bytes,
             leased: recovered.leased,
-            peers: vec![None; clients],
+            peers: Peers::new(clients),
             outbox: Vec::new(),
             spare: Vec::new(),
             now_ms: 0,
@@ -282,10 +282,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
                 self.give_back(message);
                 continue;
             };
-            // Nothing else says where replies go: a request may be a copy from elsewhere.
-            if let Incoming::Hello(ticket) = incoming {
-                self.peers[ticket.client as usize] = Some(from);
-            }
+            self.peers.heard(&incoming, from);
             self.dispatch(incoming, message)?;
         }
         Ok(taken)
@@ -308,7 +305,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
 
     /// Leaves a reply to be sent with the others.
     pub(super) fn post(&mut self, ticket: &Ticket, reply: Buf) {
-        match self.peers[ticket.client as usize] {
+        match self.peers.of(ticket) {
             Some(peer) => self.outbox.push((peer, reply)),
             None => {
                 self.counts.nowhere += 1;

@@ -114,6 +114,7 @@ mod mapped;
 mod memory;
 pub mod message;
 pub mod path;
+mod peers;
 pub mod reply;
 pub mod seal;
 mod sessions;
@@ -131,6 +132,7 @@ pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
     make_known,
 };
+pub use peers::Peers;
 pub use reply::{Answer, Failure, Short};
 pub use seal::{Seal, Secret};
 pub use sessions::{Holder, Sessions};

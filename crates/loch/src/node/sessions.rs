@@ -465,8 +465,9 @@ mod tests {
         let node = node(8);
         let (sessions, _) = Sessions::restore(&node, false);
         let own = Process::own();
-        let first = sessions.open(own).unwrap();
         let counter = node.region().word(INCARNATION_OFFSET);
+        counter.store(0, Ordering::Relaxed);
+        let first = sessions.open(own).unwrap();
         counter.store((1 << COUNTER_BITS) - 1, Ordering::Relaxed);
         let next = sessions.open(own).unwrap();
         // 0 is skipped because it is 0, 1 because it lives.

@@ -9,6 +9,7 @@ use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{ForkMark, RegionId};
 
 use super::Node;
+use super::sessions::{Opened, free_own_slot};
 use crate::connection::Connection;
 use crate::memory::Memory;
 use crate::{ByteSize, CacheLimits, Cluster, NodeConfig};
@@ -24,7 +25,7 @@ fn config(dir: &tempfile::TempDir) -> NodeConfig {
 }
 
 /// A client without the manners of a table: it ends with its connection.
-fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>) {
+fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>, Opened) {
     let wait = Duration::from_secs(5);
     let admitted = Connection::open(node.socket(), false, Instant::now(), wait).unwrap();
     let (connection, _, mapped) = admitted.map(false).unwrap();
@@ -33,7 +34,7 @@ fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>) {
     let map = memory.tables[0].nessie().unwrap().clone();
     let session = Session::new(RegionId(0), slot, incarnation);
     let client = Client::new(memory.endpoint(0), map, session, CacheLimits::default(), 1_000_000);
-    (connection, client)
+    (connection, client, Opened { slot, incarnation })
 }
 
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -46,7 +47,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Puts a value, takes two entries that it never installs, and dies.
 fn die_with_entries(node: &Node) {
-    let (connection, client) = raw_client(node);
+    let (connection, client, _) = raw_client(node);
     block_on(client.put(b"kept", b"value", Default::default())).unwrap();
     for len in [100, 5000] {
         let reserved = block_on(client.reserve(b"lost", len, Default::default())).unwrap();
@@ -106,13 +107,12 @@ fn a_scrub_that_had_to_wait_is_made_up_for() {
 fn what_died_with_its_node_is_put_in_order_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(config(&dir)).unwrap();
-    let (connection, client) = raw_client(&node);
+    let (connection, client, opened) = raw_client(&node);
     std::mem::forget(block_on(client.reserve(b"lost", 100, Default::default())).unwrap());
     node.stop();
     // As if the process had died meanwhile: nobody holds what the slot names.
-    let opened = super::sessions::Opened { slot: 1, incarnation: 2 };
     let region = client.fabric().region(RegionId(0)).unwrap();
-    super::sessions::free_own_slot(region, opened);
+    free_own_slot(region, opened);
     drop(connection);
     let node = Node::start(config(&dir)).unwrap();
     let cluster = Cluster::connect(node.socket()).unwrap();

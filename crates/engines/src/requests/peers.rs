@@ -1,0 +1,53 @@
+//! Where a worker sends its replies to.
+
+use super::message::Ticket;
+use super::worker::Incoming;
+
+/// The clients of a worker as its fabric knows them, those that have introduced themselves.
+#[derive(Debug)]
+pub struct Peers<P>(Vec<Option<P>>);
+
+impl<P: Copy> Peers<P> {
+    /// None yet, of so many.
+    pub fn new(clients: u32) -> Self {
+        Self(vec![None; clients as usize])
+    }
+
+    /// Takes note of where a message came from that an [`Inbox`](super::Inbox) has accepted. Nothing but
+    /// a greeting says where replies go: a request may be a copy, sent from elsewhere.
+    #[inline]
+    pub fn heard(&mut self, incoming: &Incoming, from: P) {
+        if let Incoming::Hello(ticket) = incoming {
+            self.0[ticket.client as usize] = Some(from);
+        }
+    }
+
+    /// Where the reply to a client goes, if it has introduced itself.
+    #[inline]
+    pub fn of(&self, ticket: &Ticket) -> Option<P> {
+        self.0[ticket.client as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requests::Answer;
+
+    #[test]
+    fn replies_go_where_a_client_has_introduced_itself() {
+        let mut peers = Peers::new(2);
+        let [first, second] = [0, 1].map(|client| Ticket::new(client, 5, b"", None));
+        let refused = Answer::Stale(1).short();
+        peers.heard(&Incoming::Execute(first), 'x');
+        peers.heard(&Incoming::Answer(first, refused), 'x');
+        assert_eq!((peers.of(&first), peers.of(&second)), (None, None));
+        peers.heard(&Incoming::Hello(first), 'a');
+        peers.heard(&Incoming::Hello(second), 'b');
+        peers.heard(&Incoming::Execute(first), 'x');
+        peers.heard(&Incoming::Answer(first, refused), 'x');
+        assert_eq!((peers.of(&first), peers.of(&second)), (Some('a'), Some('b')));
+        peers.heard(&Incoming::Hello(first), 'c');
+        assert_eq!((peers.of(&first), peers.of(&second)), (Some('c'), Some('b')));
+    }
+}
