@@ -131,9 +131,9 @@ pub(crate) const SENDS: usize = 128;
 #[cfg(feature = "verbs")]
 pub(crate) const SEND_POLLS_MAX: u32 = 1_000_000;
 
-/// Peers that one thread's datagrams know: the clients of a server.
+/// Hosts that one thread's datagrams keep a way to. Beyond that all ways are found anew.
 #[cfg(feature = "verbs")]
-pub(crate) const PEERS_MAX: usize = 1 << 16;
+pub(crate) const WAYS_MAX: usize = 4096;
 
 /// Bytes of the longest message through a mailbox: an InfiniBand MTU, as on the other backends.
 pub const MAIL_MESSAGE_BYTES_MAX: usize = 4096;

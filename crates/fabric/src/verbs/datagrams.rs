@@ -8,9 +8,10 @@
 //! 3. The queue pair is destroyed before its buffers are deregistered: fields are dropped in order.
 //! 4. A queue pair that failed is started anew when the card has no receive buffer any more and all
 //!    completions were polled: so no buffer is posted twice.
-//!
 //! 5. Every message carries the key of the queue pair that it comes from as its immediate data, so
 //!    that whoever receives it can answer. A message without one is nobody's.
+//! 6. Nothing is kept of who sent a message: anybody can send as many as he likes, each from another
+//!    address. Only what is sent to an address has this end find a way there.
 //!
 //! # Faults
 //! A port that goes down takes a queue pair that sends into its error state, for good. It is started
@@ -22,7 +23,7 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::limits::{EMPTY_POLLS_MAX, PEERS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY};
+use crate::limits::{EMPTY_POLLS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY, WAYS_MAX};
 use crate::{Buf, FabricError, MessageAddress, Messages};
 use rand::Rng;
 
@@ -36,9 +37,9 @@ use super::sys::{
 };
 use super::{Device, VerbsError};
 
-/// A thread that datagrams are sent to or came from, as one [`Datagrams`] knows it.
+/// A thread that datagrams are sent to or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer(u32);
+pub struct Peer(Address);
 
 /// One thread's datagrams: up to a packet each, unreliable.
 pub struct Datagrams {
@@ -54,8 +55,8 @@ struct Inner {
     device: Arc<Device>,
     mtu_bytes: usize,
     inline_bytes: usize,
-    peers: Vec<(Address, Arc<Ah>)>,
-    numbers: HashMap<Address, Peer>,
+    /// The threads of one host share one. At most `WAYS_MAX`.
+    ways: HashMap<Way, Ah>,
     chain: Box<Chain>,
     /// Messages sent, and those of them whose buffers are free again.
     sent: u32,
@@ -70,6 +71,9 @@ struct Inner {
     /// Polls in a row that brought nothing.
     empty_polls: u32,
 }
+
+/// A GID and a LID.
+type Way = (u128, u16);
 
 /// Bytes of a receive buffer: a header, and the largest packet, in whole cache lines.
 const RECEIVE_BYTES: usize = 4160;
@@ -114,8 +118,7 @@ impl Datagrams {
             device: device.clone(),
             mtu_bytes: info.mtu_bytes as usize,
             inline_bytes: caps.inline_bytes as usize,
-            peers: Vec::new(),
-            numbers: HashMap::new(),
+            ways: HashMap::new(),
             chain: Chain::new(),
             sent: 0,
             done: 0,
@@ -148,37 +151,27 @@ impl Datagrams {
         if address.qp_number >> 24 != 0 || (address.gid == [0; 16] && address.lid == 0) {
             return Err(VerbsError::Hostile { what: "an address that cannot be" });
         }
-        self.inner.borrow_mut().peer(address)
+        let inner = &mut *self.inner.borrow_mut();
+        if !inner.ways.contains_key(&way_to(address)) {
+            inner.find_way(address)?;
+        }
+        Ok(Peer(*address))
     }
 }
 
 impl Inner {
-    fn has_no_room_for(&self, address: &Address) -> bool {
-        self.peers.len() >= PEERS_MAX && !self.numbers.contains_key(address)
-    }
-
-    fn peer(&mut self, address: &Address) -> Result<Peer, VerbsError> {
-        if let Some(peer) = self.numbers.get(address) {
-            return Ok(*peer);
+    #[cold]
+    fn find_way(&mut self, to: &Address) -> Result<(), VerbsError> {
+        let route = self.device.route(to.gid, to.lid);
+        let found = Ah::new(&self.device.pd, &route).map_err(os("find a way to an address"))?;
+        if self.ways.len() >= WAYS_MAX {
+            // What is chained has its way by reference. What was posted already may be lost, as
+            // messages may be.
+            self.post();
+            self.ways.clear();
         }
-        if self.peers.len() >= PEERS_MAX {
-            return Err(VerbsError::Hostile { what: "more peers than one thread may have" });
-        }
-        // Threads of one host share a way.
-        let way = |a: &Address| (a.gid, a.lid);
-        let same = self.peers.iter().rev().find(|(other, _)| way(other) == way(address));
-        let ah = match same {
-            Some((_, ah)) => ah.clone(),
-            None => {
-                let route = self.device.route(address.gid, address.lid);
-                let made = Ah::new(&self.device.pd, &route);
-                Arc::new(made.map_err(os("find a way to an address"))?)
-            }
-        };
-        let peer = Peer(self.peers.len() as u32);
-        self.peers.push((*address, ah));
-        self.numbers.insert(*address, peer);
-        Ok(peer)
+        self.ways.insert(way_to(to), found);
+        Ok(())
     }
 
     /// A receive buffer.
@@ -274,13 +267,11 @@ impl Inner {
         let Some(qkey) = completion.immediate() else {
             return self.give_back(index);
         };
-        let address = Address { gid, lid, qp_number, qkey };
-        let len = completion.bytes_received().checked_sub(HEADER_BYTES);
-        match (self.peer(&address), len) {
-            (Ok(peer), Some(len)) if len <= RECEIVE_BYTES - HEADER_BYTES => {
+        let peer = Peer(Address { gid, lid, qp_number, qkey });
+        match completion.bytes_received().checked_sub(HEADER_BYTES) {
+            Some(len) if len <= RECEIVE_BYTES - HEADER_BYTES => {
                 self.arrived.push_back((peer, index, len));
             }
-            // Nobody could answer it.
             _ => self.give_back(index),
         }
     }
@@ -334,8 +325,15 @@ impl Inner {
         false
     }
 
-    /// Puts a message into the chain.
-    fn chain(&mut self, to: Peer, bytes: &[u8]) {
+    /// Puts a message into the chain. It is lost, as messages may be, if there is no way to its peer.
+    fn chain(&mut self, Peer(to): Peer, bytes: &[u8]) {
+        let ah = match self.ways.get(&way_to(&to)) {
+            Some(ah) => ah,
+            None => match self.find_way(&to) {
+                Ok(()) => &self.ways[&way_to(&to)],
+                Err(error) => return tracing::debug!(%error, ?to, "a datagram is lost"),
+            },
+        };
         let number = self.sent;
         self.sent = self.sent.wrapping_add(1);
         let inline = bytes.len() <= self.inline_bytes;
@@ -349,8 +347,7 @@ impl Inner {
             start
         };
         let local = Local { start, len: bytes.len() as u32, lkey: self.mr.lkey() };
-        let (address, ah) = &self.peers[to.0 as usize];
-        let (qp_number, qkey) = (address.qp_number, address.qkey);
+        let Address { qp_number, qkey, .. } = to;
         self.chain.push(&Request {
             id: u64::from(number),
             verb: Verb::Send { to: ah, qp_number, qkey, immediate: self.qkey },
@@ -379,6 +376,10 @@ impl Inner {
     }
 }
 
+fn way_to(address: &Address) -> Way {
+    (u128::from_le_bytes(address.gid), address.lid)
+}
+
 impl Messages for Datagrams {
     type Peer = Peer;
 
@@ -393,9 +394,6 @@ impl Messages for Datagrams {
     /// An address without a way to it is one that cannot be.
     fn peer(&self, address: &MessageAddress) -> Result<Peer, FabricError> {
         let address = Address::from_plain(address)?;
-        if self.inner.borrow().has_no_room_for(&address) {
-            return Err(FabricError::PeersExhausted { max: PEERS_MAX as u64 });
-        }
         Datagrams::peer(self, &address).map_err(|error| {
             tracing::warn!(%error, ?address, "an address cannot be reached");
             FabricError::BadAddress { why: "there is no way to it" }
@@ -454,5 +452,59 @@ impl Messages for Datagrams {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::Selection;
+
+    /// Runs where a device has to be, as in `tests/verbs.rs`.
+    #[test]
+    fn nothing_is_kept_of_who_sends() {
+        if std::env::var_os("LOCH_VERBS_TEST").is_none() {
+            return;
+        }
+        let device = Device::open(&Selection::default()).expect("there is one");
+        let [worker, known, stranger] =
+            [(); 3].map(|()| Datagrams::new(&device).expect("there is room"));
+        let hears = |from: &Datagrams| {
+            let to = from.peer(&worker.address()).expect("it is near");
+            from.send(to, b"greeting").expect("it is short");
+            loop {
+                if let Ok((peer, _)) = worker.try_receive(Buf::new()) {
+                    return peer;
+                }
+            }
+        };
+        let peer = hears(&known);
+        for key in 0..100 {
+            // As if it were another end each time.
+            stranger.inner.borrow_mut().qkey = key;
+            assert_eq!(hears(&stranger).0.qkey, key);
+            assert_eq!(worker.inner.borrow().ways.len(), 0);
+        }
+        assert_eq!(hears(&known), peer);
+        let there = worker.peer(&known.address()).expect("it is near");
+        assert_eq!(there, peer);
+        let Peer(mut address) = there;
+        for host in 0..2 * WAYS_MAX as u16 - 1 {
+            // Loopback's addresses, which need nobody to answer for them.
+            address.gid[12..].copy_from_slice(&[127, 1, (host >> 8) as u8, host as u8]);
+            worker.send(Peer(address), b"to nobody").expect("it is short");
+            assert!(worker.inner.borrow().ways.len() <= WAYS_MAX);
+        }
+        assert_eq!(
+            worker.inner.borrow().ways.len(),
+            WAYS_MAX,
+            "all were found, the first ones twice"
+        );
+        let reached = (0..1000).any(|_| {
+            worker.send(peer, b"reply").expect("it is short");
+            (0..1000)
+                .any(|_| matches!(known.try_receive(Buf::new()), Ok((_, m)) if m[..] == *b"reply"))
+        });
+        assert!(reached, "all ways were found anew");
     }
 }
