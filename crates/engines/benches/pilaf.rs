@@ -43,7 +43,7 @@ impl Rig {
     }
 
     fn execute(&mut self, key: &[u8], operation: &Operation<'_>) -> Outcome<'static> {
-        match self.store.prepare(&self.fabric, key, operation, 0).expect("it fits") {
+        match self.store.prepare(&self.fabric, key, operation).expect("it fits") {
             Prepared::Answer(outcome) => outcome,
             Prepared::Staged(staged) => {
                 let outcome = staged.outcome;

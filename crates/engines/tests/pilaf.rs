@@ -43,7 +43,7 @@ impl Rig {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
-        match self.store.prepare(&self.fabric, key, &operation, self.fabric.wall_ms())? {
+        match self.store.prepare(&self.fabric, key, &operation)? {
             Prepared::Answer(outcome) => Ok(outcome),
             Prepared::Staged(staged) => {
                 let outcome = staged.outcome;
@@ -191,13 +191,13 @@ fn staged_changes_of_one_key_do_not_meet() {
     let mut rig = Rig::new(shape(1 << 20, 64));
     let put = Operation::Put { value: b"v", options: PutOptions::default() };
     for key in [b"new", b"old"] {
-        let Prepared::Staged(first) = rig.store.prepare(&rig.fabric, key, &put, 0).unwrap() else {
+        let Prepared::Staged(first) = rig.store.prepare(&rig.fabric, key, &put).unwrap() else {
             panic!("it is staged");
         };
         // Nobody sees it, and nobody else may change the key.
         assert_eq!(rig.get(key), None);
         for operation in [put, Operation::Delete, Operation::FetchAdd(1)] {
-            let second = rig.store.prepare(&rig.fabric, key, &operation, 0).unwrap();
+            let second = rig.store.prepare(&rig.fabric, key, &operation).unwrap();
             assert!(matches!(second, Prepared::Later));
         }
         if key == b"new" {

@@ -119,7 +119,7 @@ async fn serve(fabric: SimEndpoint, notes: Rc<Notes>, seed: u64) {
         };
         let at = (key < KEYS).then(|| notes.called(0, key, ask));
         let name = key_name(key);
-        let outcome = match store.prepare(&fabric, &name, &operation, 0) {
+        let outcome = match store.prepare(&fabric, &name, &operation) {
             Err(EngineError::IndexFull { .. } | EngineError::OutOfMemory { .. }) => {
                 at.into_iter().for_each(|at| notes.returned(at, Answer::NoEffect));
                 continue;
@@ -340,7 +340,7 @@ fn a_key_is_in_zero_places_at_no_moment() {
                 } else {
                     put
                 };
-                if let Ok(Prepared::Staged(staged)) = store.prepare(&fabric, &key, &operation, 0) {
+                if let Ok(Prepared::Staged(staged)) = store.prepare(&fabric, &key, &operation) {
                     store.commit(&fabric, staged).unwrap();
                 }
                 if number + 1 >= KEYS {

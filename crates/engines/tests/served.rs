@@ -3,6 +3,7 @@
 //! run by the simulation program (`tests/simulation`).
 
 use std::cell::Cell;
+use std::future::Future;
 use std::rc::Rc;
 
 use loch_engines::EngineError;
@@ -10,11 +11,12 @@ use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::KeyHash;
 use loch_engines::nessie::{self, CacheLimits};
+use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Turns, Worker};
 use loch_engines::operation::PutOptions;
 use loch_engines::requests::{Holder, Service, Timing, WorkerId};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
 
 /// A worker serves so many requests at a time.
 const LANES: usize = 4;
@@ -183,5 +185,68 @@ fn nobody_is_told_what_became_of_a_mutation_before_the_next_worker_knows() {
     assert!(!is_told.get());
     start_worker(&world, &map, 0, 4);
     finish(&world, process);
+    world.end();
+}
+
+/// A client's end that may write no table, and whose clock is ahead of the workers'.
+struct Ahead {
+    inner: SimEndpoint,
+    by_ms: Rc<Cell<u64>>,
+}
+
+impl Fabric for Ahead {
+    loch_fabric::pass_on!(
+        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled write
+        is_mapped store store_before store_after announce load reload raw now_us random pause breathe
+        is_settled => inner
+    );
+
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        _: u64,
+        _: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        async move { Err(FabricError::ReadOnly { at }) }
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.inner.wall_ms() + self.by_ms.get()
+    }
+}
+
+/// A GET that finds a value expired leaves it to the worker, whose word counts, and which may see the
+/// value for longer than anybody waits.
+#[test]
+fn a_value_that_is_expired_for_its_reader_alone_is_given_up_in_time() {
+    let (world, map) = calm();
+    let _ = [0, 1].map(|node| start_worker(&world, &map, node, 1));
+    let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
+    let by_ms = Rc::new(Cell::new(0));
+    world.start(process, async move {
+        let fabric = Ahead { inner: endpoint, by_ms: by_ms.clone() };
+        let cache = CacheLimits::default();
+        let timing = Timing { timeout_us: 100_000, ..Timing::default() };
+        let client = nessie_hybrid::Client::new(fabric, map, session, cache, timing);
+        for key in 0..2u32 {
+            let key = key.to_le_bytes();
+            let expires_at_ms = Some(client.fabric().wall_ms() + 10_000);
+            client.put(&key, b"value", PutOptions { expires_at_ms }).await.unwrap();
+            by_ms.set(10_000);
+            let timeout_us = timing.timeout_us;
+            let got = client.get(&key, Buf::new()).await.map(|found| found.map(|v| v.to_vec()));
+            assert_eq!(got, Err(EngineError::Timeout { timeout_us }));
+            assert_eq!(client.contains(&key).await, Ok(true), "the worker says so");
+            by_ms.set(0);
+            assert!(client.get(&key, Buf::new()).await.unwrap().is_some());
+            // By the worker's clock too.
+            let expires_at_ms = Some(client.fabric().wall_ms() - 1);
+            client.put(&key, b"value", PutOptions { expires_at_ms }).await.unwrap();
+            assert!(client.get(&key, Buf::new()).await.unwrap().is_none());
+        }
+    });
+    while !world.has_ended(process) {
+        assert!(world.step() && world.now_ns() < 60_000_000_000, "it ends");
+    }
     world.end();
 }

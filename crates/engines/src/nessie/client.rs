@@ -282,7 +282,7 @@ fn no_stamps(first: u64) -> EngineError {
 /// The clock is first looked at when an operation has to start over: the usual operation is over
 /// before looking would pay.
 #[derive(Default)]
-pub(super) struct Attempts {
+pub(crate) struct Attempts {
     began_us: Option<u64>,
     tries: u32,
 }

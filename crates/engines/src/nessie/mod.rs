@@ -61,6 +61,7 @@ pub mod slab;
 
 pub use cache::CacheLimits;
 pub use check::{CheckReport, Usage};
+pub(crate) use client::Attempts;
 pub use client::{Client, Counts};
 pub use get::Found;
 pub use reserve::Reservation;

@@ -4,7 +4,7 @@ use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::nessie::{self, CacheLimits};
+use crate::nessie::{self, Attempts, CacheLimits};
 use crate::nessie_server::Served;
 use crate::nessie_server::ask::Asker;
 use crate::operation::{Conditional, Expect, PutOptions, Value};
@@ -67,10 +67,15 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// As [`nessie::Client::get`], and where this client may not write as [`Client::put`].
     pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        // Linearization point: that of nessie's GET.
+        // Linearization point: that of nessie's GET, or the worker's, which found no value.
         let mut found = self.reader.get(key, buf).await;
+        let mut attempts = Attempts::default();
         while may_not_write(&found) {
-            self.expire(key).await?;
+            if !self.expire(key).await? {
+                return Ok(None);
+            }
+            // Another value, or by the worker's clock its time has not come.
+            attempts.again(&self.reader).await?;
             found = self.reader.get(key, Buf::new()).await;
         }
         Ok(found?.map(nessie::Found::into_value))

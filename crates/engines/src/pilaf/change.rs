@@ -63,7 +63,7 @@ pub enum Prepared {
 }
 
 impl Store {
-    /// Decides what an operation comes to and prepares it. `now_ms` is the wall clock.
+    /// Decides what an operation comes to and prepares it.
     ///
     /// # Errors
     /// [`EngineError`]; nothing is changed then.
@@ -75,7 +75,6 @@ impl Store {
         fabric: &F,
         key: &[u8],
         operation: &Operation<'_>,
-        now_ms: u64,
     ) -> Result<Prepared, EngineError> {
         let hash = self.hash(key)?;
         // What a prepared change does to the key is not to be seen in the index.
@@ -84,7 +83,7 @@ impl Store {
         }
         let found = self.index.find(fabric, hash.name, key)?;
         let alive = match found {
-            Some((_, entry)) => (!self.has_expired(fabric, &entry, now_ms)?).then_some(entry),
+            Some((_, entry)) => (!self.has_expired(fabric, &entry)?).then_some(entry),
             None => None,
         };
         let version = alive.map(|entry| entry.version);
@@ -172,16 +171,13 @@ impl Store {
         self.commit(fabric, staged)
     }
 
-    fn has_expired<F: Fabric>(
-        &self,
-        fabric: &F,
-        entry: &Entry,
-        now_ms: u64,
-    ) -> Result<bool, EngineError> {
+    /// Whether its time has come. The clock is read for each request: whoever asks may have found that
+    /// it has, by a GET of his own, a moment ago.
+    fn has_expired<F: Fabric>(&self, fabric: &F, entry: &Entry) -> Result<bool, EngineError> {
         if entry.key_at() == 0 {
             return Ok(false);
         }
-        Ok(fabric.load(extent_addr(self.shape.root, entry.grain))? <= now_ms)
+        Ok(fabric.load(extent_addr(self.shape.root, entry.grain))? <= fabric.wall_ms())
     }
 
     fn number<F: Fabric>(&self, fabric: &F, entry: Option<&Entry>) -> Result<u64, EngineError> {

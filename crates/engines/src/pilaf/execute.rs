@@ -41,10 +41,10 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
             self.give_back(message);
             return Ok(());
         }
-        let mut prepared = self.store.prepare(&self.fabric, key, &operation, self.now_ms);
+        let mut prepared = self.store.prepare(&self.fabric, key, &operation);
         if matches!(prepared, Ok(Prepared::NoVersions)) {
             self.lease()?;
-            prepared = self.store.prepare(&self.fabric, key, &operation, self.now_ms);
+            prepared = self.store.prepare(&self.fabric, key, &operation);
         }
         self.note_moves()?;
         match prepared {
@@ -107,7 +107,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
     fn answer_read(&mut self, ticket: &Ticket, key: &[u8], operation: Operation<'_>) {
         self.counts.executed += 1;
         let mut reply = self.spare.pop().unwrap_or_default();
-        let found = self.store.read(&self.fabric, key, self.now_ms);
+        let found = self.store.read(&self.fabric, key);
         let contains = operation == Operation::Contains;
         let answer = match found {
             Ok(found) if contains => Answer::Done(Outcome::Contained(found.is_some())),

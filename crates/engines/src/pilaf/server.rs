@@ -126,7 +126,6 @@ pub struct Server<F: Messages, S> {
     peers: Peers<F::Peer>,
     outbox: Vec<(F::Peer, Buf)>,
     pub(super) spare: Vec<Buf>,
-    pub(super) now_ms: u64,
     pub(super) counts: ServerCounts,
 }
 
@@ -171,7 +170,6 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
             peers: Peers::new(clients),
             outbox: Vec::new(),
             spare: Vec::new(),
-            now_ms: 0,
             counts: ServerCounts::default(),
         };
         server.lease()?;
@@ -210,7 +208,6 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
     /// # Errors
     /// [`ServerError`]: the server cannot go on. Whatever it did not answer may have been done.
     pub fn turn(&mut self) -> Result<bool, ServerError> {
-        self.now_ms = self.fabric.wall_ms();
         let mut busy = self.settle()?;
         if self.deferred.is_some() {
             busy = true;

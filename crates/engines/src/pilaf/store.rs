@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// The value of a key, its version and expiry, as the server itself sees it; `None` if it has
-    /// none or has had one until `now_ms`.
+    /// none or its time has come.
     ///
     /// # Errors
     /// The fabric's, and those of keys.
@@ -174,7 +174,6 @@ impl Store {
         &mut self,
         fabric: &F,
         key: &[u8],
-        now_ms: u64,
     ) -> Result<Option<Outcome<'_>>, EngineError> {
         let hash = self.hash(key)?;
         let Some((_, entry)) = self.index.find(fabric, hash.name, key)? else {
@@ -184,7 +183,7 @@ impl Store {
         let at = extent_addr(self.shape.root, entry.grain);
         fabric.load_bytes(at, entry.extent_len(), &mut self.scratch)?;
         let expires_at_ms = entry.expires_at_ms(&self.scratch);
-        if expires_at_ms.is_some_and(|ms| ms <= now_ms) {
+        if expires_at_ms.is_some_and(|ms| ms <= fabric.wall_ms()) {
             return Ok(None);
         }
         let value = &self.scratch[entry.value_at()..];
