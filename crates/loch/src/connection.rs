@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use loch_fabric::ForkMark;
 use loch_fabric::shm::Region;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -432,8 +433,8 @@ fn connect(socket: &Path, until: Instant) -> Result<UnixStream, Failure> {
 /// will, so it has to be this process's user, or root. Root may attach to the node of any user, but
 /// only where nobody else can have put the socket.
 fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32, Error> {
-    let theirs = sockopt::socket_peercred(stream).map_err(Error::os("identify", socket))?;
-    let (ours, theirs) = (private::user(), theirs.uid.as_raw());
+    let theirs = getsockopt(stream, PeerCredentials).map_err(Error::os("identify", socket))?;
+    let (ours, theirs) = (private::user(), theirs.uid());
     let may_serve = theirs == ours || theirs == 0;
     if may_serve || (may_attach(ours, theirs) && private::only_they_made(socket, theirs)) {
         return Ok(theirs);

@@ -180,7 +180,26 @@ impl Helper {
         if let Some(runtime) = runtime {
             command.env("XDG_RUNTIME_DIR", runtime);
         }
-        command.current_dir("/").uid(user).gid(user);
+        command.uid(user).gid(user);
+        Self::of(command)
+    }
+
+    /// Starts it where no other processes are seen: in a container, as far as these go.
+    fn start_apart(role: &str, place: Option<&Path>, socket: &Path) -> Self {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child", "--"])
+            .arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "user_process", "--ignored", "--nocapture"]);
+        command.env(ROLE, role).env(SOCKET, socket);
+        if let Some(place) = place {
+            command.env(PLACE, place);
+        }
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
+        command.current_dir("/");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
         let told = lines.find_map(|line| {
@@ -384,6 +403,26 @@ fn root_attaches_to_a_node_that_only_its_user_can_have_put_there() {
     std::fs::set_permissions(&folder, Permissions::from_mode(0o722)).unwrap();
     let error = Cluster::connect_with(&socket, impatient()).err().unwrap();
     assert!(matches!(error, Error::ForeignUser { .. }), "{error}");
+    node.end();
+}
+
+#[test]
+fn who_cannot_be_seen_is_told_so_and_may_serve() {
+    let Some(users) = Users::new("who_cannot_be_seen_is_told_so_and_may_serve") else { return };
+    let folder = users.folder("root", 0);
+    let (socket, region) = (folder.join("s"), folder.join("r"));
+    // The node does not see its clients, and could not tell when they have died.
+    let node = Helper::start_apart("node", Some(&region), &socket);
+    assert_eq!(node.told, "ready");
+    let told = Helper::start(0, "client", None, &socket);
+    assert!(told.told.contains("is it in another container?"), "{}", told.told);
+    told.end();
+    node.end();
+    // A client that does not see its node is seen by it.
+    let node = Helper::node(0, &region, &socket);
+    let told = Helper::start_apart("client", None, &socket);
+    assert_eq!(told.told, "put");
+    told.end();
     node.end();
 }
 

@@ -12,9 +12,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::lock::lock_within;
 use crate::Error;
@@ -34,6 +35,7 @@ pub(super) struct Door {
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Visitor {
+    /// 0 if it cannot be seen, as in a container it cannot that is not this process's.
     pub pid: u32,
     pub uid: u32,
 }
@@ -121,9 +123,9 @@ impl Drop for Door {
 }
 
 /// Who has connected, and whether he may.
-pub(super) fn identify(stream: &OwnedFd) -> Result<(Visitor, bool), Errno> {
-    let peer = sockopt::socket_peercred(stream)?;
-    let visitor = Visitor { pid: peer.pid.as_raw_nonzero().get() as u32, uid: peer.uid.as_raw() };
+pub(super) fn identify(stream: &OwnedFd) -> nix::Result<(Visitor, bool)> {
+    let peer = getsockopt(stream, PeerCredentials)?;
+    let visitor = Visitor { pid: peer.pid() as u32, uid: peer.uid() };
     Ok((visitor, may_attach(visitor.uid, private::user())))
 }
 
