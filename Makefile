@@ -13,13 +13,13 @@ demo: ## three nodes and two clients on this host, compared with memcached and R
 	scripts/deps.sh build peers
 	cargo run --release --locked -p loch-cli -- demo
 
-test: ## every check that a change has to pass
+test: ## what a change has to pass here: lint, all tests but those on verbs, loom, the simulation
 	scripts/test.sh
 
 verbs-test: ## what needs RDMA verbs, in virtual machines that have them; TEXT=… for some tests
 	scripts/verbs-test.sh "$(TEXT)"
 
-model: ## every interleaving of small configurations of the protocol, in about a minute
+model: ## every interleaving of small configurations of the protocol, in a minute and a half
 	scripts/model.sh
 
 bench: ## one workload on Loch and its peers; BENCH="…" for another
@@ -37,7 +37,7 @@ headlines: ## measure what the papers claim, engine beside engine: ten minutes o
 soak: ## run new seeds of the simulation; SECONDS=600 for ten minutes
 	scripts/simulate.sh soak $(or $(SECONDS),60)
 
-stress: ## threads and processes that come and go where memory is short; SECONDS=3600 for each test
+stress: ## threads and processes that come and go where memory is short: six tests of SECONDS=60 each
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-engines --test stress -- --nocapture
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-cli --test crash -- --nocapture nothing_is_lost_where_six
 

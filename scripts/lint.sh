@@ -3,6 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case ${1:-} in
+  -h | --help) sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' scripts/lint.sh && exit ;;
+esac
+
 run() {
   printf '+ %s\n' "$*"
   "$@"

@@ -2,12 +2,17 @@
 # Changes the code that reuses memory, serves requests and keeps the log, one operator or function at a
 # time, and shows which changes no test notices (docs/correctness.md, "Mutants").
 #
-#   scripts/mutants.sh [ARG…]     arguments of `cargo mutants`: --list, --file GLOB, --shard 0/8, …
+#   scripts/mutants.sh [ARG…]     arguments of `cargo mutants`: --list, --file GLOB, --shard 0/8, …;
+#                                 all of them: `cargo mutants --help`
 #
 # All of it takes most of a day, of one file minutes to an hour. Fails if a mutant is missed that
 # docs/mutants.txt, where each has its reason, does not name; `target/mutants/mutants.out` has the rest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+case ${1:-} in
+  -h | --help) sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' scripts/mutants.sh && exit ;;
+esac
 
 scripts/deps.sh build mutants
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"

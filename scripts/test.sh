@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# Every check that a change has to pass, cheapest first. Fails as well when the tests leave a
-# process or a file in shared memory behind.
+# Every check that a change has to pass, cheapest first: lint, the tests of the workspace, loom's models,
+# and the simulation. What needs RDMA verbs is not among them: scripts/verbs-test.sh. Fails as well when
+# the tests leave a process or a file in shared memory behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+case ${1:-} in
+  -h | --help) sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' scripts/test.sh && exit ;;
+esac
 
 # In a /dev/shm of its own, so that whatever is in it is this run's.
 if [ "${1:-}" != --inside ]; then

@@ -9,6 +9,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case ${1:-} in
+  -h | --help) sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' scripts/verbs-test.sh && exit ;;
+esac
 filter=${1:-}
 # Twice what the longest takes on a machine with nothing else to do.
 row_seconds_max=420

@@ -1,5 +1,6 @@
 //! What the tests in virtual machines configure can be: planned here, on every machine, in no time. In
-//! guests it is found out a quarter of an hour later, and only where there is an emulator.
+//! guests it is found out a quarter of an hour later, and only where there is an emulator. So can what
+//! the documents show, which nobody else starts.
 
 #[path = "guest/config.rs"]
 mod machines;
@@ -46,6 +47,23 @@ fn the_node_that_gets_a_strangers_datagrams_can_be() {
     let config = include_str!("../crates/loch/tests/guest/strangers.toml");
     let config = NodeConfig::from_toml(config).expect("it is a configuration");
     check("crates/loch/src/node/rights.rs", &config);
+}
+
+#[test]
+fn the_nodes_of_the_documents_can_be() {
+    for (document, text, examples) in [
+        ("docs/deployment.md", include_str!("../docs/deployment.md"), 2),
+        ("docs/operations.md", include_str!("../docs/operations.md"), 2),
+        ("docs/configuration.md", include_str!("../docs/configuration.md"), 1),
+    ] {
+        let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next());
+        let blocks: Vec<&str> = blocks.flatten().collect();
+        assert_eq!(blocks.len(), examples, "{document}");
+        for block in blocks {
+            let config = NodeConfig::from_toml(block);
+            check(document, &config.unwrap_or_else(|error| panic!("{document}: {error}")));
+        }
+    }
 }
 
 /// What `vm/tests/node.sh` writes for a node of so many, with a table for each of the engines.
