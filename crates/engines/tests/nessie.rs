@@ -265,6 +265,11 @@ fn bad_input_is_named() {
     assert!(matches!(put(b"k", &huge), Err(EngineError::ValueTooLong { .. })));
     assert!(matches!(put(b"k", &huge[..64 << 20]), Err(EngineError::OutOfMemory { .. })));
     assert_sound(&client);
+    // The memory of all nodes.
+    let client = TestCluster::new(Plan { nodes: 3, ..Plan::default() }).client(0);
+    let full = block_on(client.put(b"k", &huge[1..], PutOptions::default()));
+    let Err(EngineError::OutOfMemory { bytes, capacity }) = full else { panic!("{full:?}") };
+    assert!(bytes > 64 << 20 && (40 << 20..48 << 20).contains(&capacity), "{capacity}");
 }
 
 /// The index fills up by way of moves; then inserts are refused, updates are not, and deleting

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use cluster::{Plan, TestCluster};
+use loch_engines::EngineError;
 use loch_engines::nessie::dte::{HEADER_BYTES, note_of};
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::{Ite, State};
@@ -67,6 +68,26 @@ fn freed(meanwhile: impl Fn(&Client<ShmEndpoint>)) -> u64 {
 #[test]
 fn what_a_dead_client_took_is_freed() {
     assert_eq!(freed(|_| ()), 2);
+}
+
+/// Whoever is in the middle of an operation may still need what a suspect was.
+#[test]
+fn a_scrub_waits_for_operations_that_are_under_way_but_not_for_ever() {
+    let cluster = TestCluster::new(Plan::default());
+    let (dead, busy, client) = (cluster.client(0), cluster.client(0), cluster.client(0));
+    std::mem::forget(block_on(dead.reserve(b"one", 100, Default::default())).unwrap());
+    cluster.kill(dead.incarnation());
+    let reserved = block_on(busy.reserve(b"two", 100, Default::default())).unwrap();
+    let given_up = block_on(client.scrub(0, 1000));
+    assert!(matches!(given_up, Err(EngineError::Timeout { timeout_us: 1000 })), "{given_up:?}");
+    let mut scrub = pin!(client.scrub(0, WAIT_US));
+    let mut cx = Context::from_waker(Waker::noop());
+    let until = client.fabric().now_us() + 5000;
+    while client.fabric().now_us() < until {
+        assert!(scrub.as_mut().poll(&mut cx).is_pending());
+    }
+    drop(reserved);
+    assert_eq!(block_on(scrub).unwrap().freed, 1);
 }
 
 /// Notes and count of a slab, read while it was cut anew, made a suspect of an entry that was never

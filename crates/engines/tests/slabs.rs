@@ -217,6 +217,20 @@ fn entries_that_rest_together_all_come_back() {
     assert_eq!(block_on(client.check()).unwrap().broken, Vec::<String>::new());
 }
 
+/// As many as there are, between two allocations.
+#[test]
+fn hundreds_of_entries_that_rest_together_come_back() {
+    let (cluster, _holder) = all_but_one_chunk(2048);
+    let client = cluster.client(0);
+    cluster.set_stamps(cluster.map.shape.bits.gen_bits, 4);
+    let keys: Vec<String> = (0..500).map(|i| format!("short {i}")).collect();
+    for _ in 0..3 {
+        keys.iter().for_each(|key| put(&client, key.as_bytes(), &[1; 60]));
+        delete_all(&client, &keys);
+    }
+    assert_eq!(block_on(client.check()).unwrap().broken, Vec::<String>::new());
+}
+
 /// A slab that was left behind with room in it is enough for one value: the others are for others.
 #[test]
 fn one_slab_is_adopted_for_one_value() {

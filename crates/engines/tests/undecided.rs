@@ -3,6 +3,8 @@
 
 mod cluster;
 
+use std::cell::Cell;
+use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -15,7 +17,7 @@ use loch_engines::nessie::ite::{Ite, State};
 use loch_engines::nessie::{Client, PutOptions};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{Buf, Fabric, RemoteAddr};
+use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 const KEY: &[u8] = b"key";
 const EMPTY: Ite = Ite(0);
@@ -31,7 +33,10 @@ struct Slots {
 
 impl Slots {
     fn new() -> Self {
-        let cluster = TestCluster::new(Plan::default());
+        Self::of(&TestCluster::new(Plan::default()))
+    }
+
+    fn of(cluster: &TestCluster) -> Self {
         let client = cluster.client(0);
         let word_of = |key: &[u8]| {
             block_on(client.put(key, b"left", PutOptions::default())).unwrap();
@@ -184,6 +189,63 @@ fn a_tentative_insert_that_was_removed_begins_again() {
     });
     assert!(slots.retries() > 0);
     slots.assert_shown(1);
+}
+
+/// Its entry goes on with the next generation, so that the word that was removed never comes back; where
+/// the short generation would start over, another entry does.
+#[test]
+fn an_insert_that_begins_again_uses_no_word_twice() {
+    let mut others = 0;
+    for left in 1..12 {
+        let cluster = TestCluster::new(Plan::default());
+        cluster.set_stamps(cluster.map.shape.bits.gen_bits, left);
+        let slots = Slots::of(&cluster);
+        slots.set(0, slots.foreign);
+        let removed = Cell::new(EMPTY);
+        slots.put_and(|slots| {
+            let (slot, word) = slots.taken()[0];
+            removed.set(word);
+            slots.set(slot, EMPTY);
+        });
+        slots.assert_shown(1);
+        let (codec, [was, is]) = (&cluster.map.codec, [removed.get(), slots.word(1)]);
+        if codec.place(is) == codec.place(was) {
+            assert!(codec.generation(is) > codec.generation(was), "{left} stamps before the wrap");
+        } else {
+            others += 1;
+        }
+    }
+    assert!((1..3).contains(&others), "{others} of them took another entry");
+}
+
+/// What it lost its CAS to is no PUT's value: a move of the one that it found, or a word that its owner
+/// may never show.
+#[test]
+fn a_put_that_loses_to_no_value_begins_again() {
+    let moved = |slots: &Slots, _| slots.state(State::Visible { hop: 1 });
+    let inserted =
+        |slots: &Slots, later| slots.client.map().codec.with_state(later, State::Tentative);
+    let changes: [&dyn Fn(&Slots, Ite) -> Ite; 2] = [&moved, &inserted];
+    for change in changes {
+        for steps in 0.. {
+            let slots = Slots::new();
+            block_on(slots.client.put(KEY, b"a later insert", PutOptions::default())).unwrap();
+            let [(at, later)] = slots.taken()[..] else { panic!("it is in one slot") };
+            slots.set(at, slots.own);
+            let mut put = pin!(slots.client.put(KEY, b"new", PutOptions::default()));
+            let mut cx = Context::from_waker(Waker::noop());
+            if !(0..steps).all(|_| put.as_mut().poll(&mut cx).is_pending())
+                || slots.word(at) != slots.own
+            {
+                assert!(steps > 1, "it takes more steps than {steps}");
+                break;
+            }
+            slots.set(at, change(&slots, later));
+            block_on(put).unwrap();
+            let value = block_on(slots.client.get(KEY, Buf::new())).unwrap();
+            assert_eq!((value.as_deref(), slots.taken().len()), (Some(&b"new"[..]), 1));
+        }
+    }
 }
 
 /// A word that is not its entry's looks, at every look, as if it was about to change.
@@ -379,4 +441,48 @@ fn a_mover_does_not_look_for_ever_at_a_word_that_lies() {
     let timed_out = slots.put();
     assert!(matches!(timed_out, Err(EngineError::Timeout { .. })), "{timed_out:?}");
     assert_eq!((slots.word(2), slots.word(5)), (slots.frozen(5), slots.copy(2)));
+}
+
+/// A slot's free word has another tag whenever somebody is about to change it, for three seconds.
+struct Restless {
+    inner: ShmEndpoint,
+    at: Cell<Option<RemoteAddr>>,
+    until_us: u64,
+}
+
+impl Fabric for Restless {
+    loch_fabric::pass_on!(
+        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled write
+        is_mapped store store_before store_after announce load reload raw now_us wall_ms random pause => inner
+    );
+
+    fn compare_swap(
+        &self,
+        at: RemoteAddr,
+        expect: u64,
+        new: u64,
+    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+        if self.at.get() == Some(at) && self.inner.now_us() < self.until_us {
+            let region = self.inner.region(at.region()).unwrap();
+            region.word(at.offset()).fetch_add(1 << 32, Ordering::AcqRel);
+        }
+        self.inner.compare_swap(at, expect, new)
+    }
+}
+
+#[test]
+fn whoever_undoes_a_move_does_not_fight_for_ever_for_its_destination() {
+    let cluster = TestCluster::new(Plan::default());
+    let slots = Slots::of(&cluster);
+    slots.set(2, slots.frozen(5));
+    let client = cluster.client_over(0, |inner| {
+        let until_us = inner.now_us() + 3_000_000;
+        Restless { inner, at: Cell::new(Some(slots.candidates.slot(5))), until_us }
+    });
+    let timed_out = block_on(client.put(KEY, b"new", PutOptions::default()));
+    assert!(matches!(timed_out, Err(EngineError::Timeout { .. })), "{timed_out:?}");
+    assert!(slots.is_empty(5) && slots.word(2) == slots.frozen(5));
+    client.fabric().at.set(None);
+    block_on(client.put(KEY, b"new", PutOptions::default())).unwrap();
+    slots.assert_shown(2);
 }
