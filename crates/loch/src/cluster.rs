@@ -343,3 +343,16 @@ impl Cluster {
 fn is_nessies(table: &TableView, lease: &Lease) -> bool {
     table.engine() == EngineId::Nessie || (lease.is_read_only() && table.nessie().is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_opens_no_table_of_its_parents_cluster() {
+        let mut cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+        cluster.mark = ForkMark::of_a_parent().unwrap();
+        let refused = cluster.table("default").err().expect("it is the parent's");
+        assert!(matches!(refused, Error::Forked), "{refused}");
+    }
+}

@@ -455,3 +455,29 @@ fn whoami() -> String {
     let name: String = name.chars().take(64).collect();
     format!("{name} ({})", std::process::id())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ByteSize, Node, NodeConfig};
+
+    /// It would take its parent's replies, and wait for a lock that a thread of its parent holds.
+    #[test]
+    fn a_child_asks_nothing_over_its_parents_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = NodeConfig {
+            socket: dir.path().join("s"),
+            region: Some(dir.path().join("r")),
+            memory: ByteSize::new(4 << 20),
+            ..NodeConfig::default()
+        };
+        let node = Node::start(config).unwrap();
+        let wait = Duration::from_secs(5);
+        let admitted = Connection::open(node.socket(), false, Instant::now(), wait).unwrap();
+        let (mut connection, ..) = admitted.map(false).unwrap();
+        connection.open_session(4, wait).unwrap();
+        connection.mark = ForkMark::of_a_parent().unwrap();
+        let refused = connection.open_session(4, wait).unwrap_err();
+        assert!(matches!(refused, Error::Forked), "{refused}");
+    }
+}

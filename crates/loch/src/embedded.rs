@@ -143,3 +143,26 @@ impl Drop for Embedded {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TableConfig;
+
+    #[test]
+    fn a_child_that_drops_its_parents_nodes_ends_no_worker() {
+        let table = TableConfig { engine: "herd".into(), ..TableConfig::default() };
+        let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+        for (is_child, answers) in [(false, false), (true, true)] {
+            let mut nodes = Embedded::start(&config).unwrap();
+            let orders = nodes.nodes[0].workers.orders().clone();
+            if is_child {
+                nodes.mark = ForkMark::of_a_parent().unwrap();
+            }
+            drop(nodes);
+            let (sender, told) = mpsc::channel();
+            orders.inspect(0, Box::new(move |inspected| _ = sender.send(inspected)));
+            assert_eq!(told.recv_timeout(INSPECT_TIMEOUT).is_ok(), answers);
+        }
+    }
+}

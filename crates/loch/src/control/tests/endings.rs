@@ -123,3 +123,25 @@ fn nobody_is_let_in_over_a_link_that_has_a_successor() {
     assert_eq!(registry.retain(over(2), &HashSet::new()), Ended::All);
     assert_eq!(book.lines(), ["in \"slow\"", SLOW]);
 }
+
+/// A node that stops lets nobody in, those included whom its device is about to let in.
+#[test]
+fn nobody_comes_in_while_a_node_stops() {
+    let book = Book::default();
+    let (registry, ask) = registry(&book);
+    registry.hear(over(1)).unwrap();
+    book.hold("in \"slow\"");
+    let other = Connect { offer: json!("other"), ..ask.clone() };
+    let is_refused =
+        || registry.admit(over(1), Caller::Reader { visit: 1, endpoint: 0 }, &other).is_err();
+    let [theirs, closes] = [registry.clone(), registry.clone()];
+    let asked = std::thread::spawn(move || theirs.admit(over(1), CALLER, &ask));
+    eventually("it is being let in", || registry.fence(over(1), &[CALLER]) == Ended::NotYet);
+    assert!(!is_refused());
+    let closed = std::thread::spawn(move || closes.close());
+    eventually("it stops", is_refused);
+    book.release();
+    assert!(asked.join().unwrap().is_err());
+    closed.join().unwrap();
+    assert_eq!(book.inside(), [json!(null); 0]);
+}

@@ -161,6 +161,10 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
         connect(session(9), false, secret).unwrap();
         assert_eq!(registry.fence(home, &[session(7)]), Ended::All);
         assert_eq!(holder(SLOT), Some(Holder::new(9, known)), "{engine}");
+        // The next one is in before it was fenced.
+        connect(session(11), false, secret).unwrap();
+        assert_eq!(registry.fence(home, &[session(9)]), Ended::All);
+        assert_eq!(holder(SLOT), Some(Holder::new(11, known)), "{engine}");
         assert_eq!(registry.retain(home, &HashSet::new()), Ended::All);
         assert_eq!(holder(SLOT), None, "{engine}");
     }
