@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
 use loch_engines::limits::PATIENCE_US;
+use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::{Ite, State};
 use loch_engines::nessie::{Client, PutOptions};
@@ -222,13 +223,15 @@ fn an_insert_that_begins_again_uses_no_word_twice() {
 /// may never show.
 #[test]
 fn a_put_that_loses_to_no_value_begins_again() {
+    // Between its look and its CAS it waits.
+    let options = Options { cache: Some(false), batched_reads: Some(true), ..Options::default() };
     let moved = |slots: &Slots, _| slots.state(State::Visible { hop: 1 });
     let inserted =
         |slots: &Slots, later| slots.client.map().codec.with_state(later, State::Tentative);
     let changes: [&dyn Fn(&Slots, Ite) -> Ite; 2] = [&moved, &inserted];
     for change in changes {
         for steps in 0.. {
-            let slots = Slots::new();
+            let slots = Slots::of(&TestCluster::new(Plan { options, ..Plan::default() }));
             block_on(slots.client.put(KEY, b"a later insert", PutOptions::default())).unwrap();
             let [(at, later)] = slots.taken()[..] else { panic!("it is in one slot") };
             slots.set(at, slots.own);

@@ -309,3 +309,28 @@ impl Attempts {
         Ok(())
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::Arc;
+
+    use loch_fabric::shm::{Region, ShmEndpoint};
+    use loch_fabric::{RegionId, RemoteAddr};
+
+    use super::super::geometry::{Geometry, Options};
+    use super::*;
+    use crate::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+
+    /// The only client of a table of one node.
+    pub fn client(table_bytes: u64) -> Client<ShmEndpoint> {
+        let geometry = Geometry::plan(1, table_bytes, 1 << 10, 3, 4, 1 << 20, Options::default());
+        let shape = geometry.unwrap().validate().unwrap();
+        let table = (SESSIONS_OFFSET + SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
+        let region = Region::anonymous(table + shape.bytes()).unwrap();
+        let mut fabric = ShmEndpoint::new(RegionId(0));
+        fabric.attach(RegionId(0), Arc::new(region));
+        let map = Arc::new(TableMap::new(shape, &[(RemoteAddr::new(RegionId(0), table), 1)]));
+        let session = Session::new(RegionId(0), 0, 1);
+        Client::new(fabric, map, session, CacheLimits::default(), 1_000_000)
+    }
+}

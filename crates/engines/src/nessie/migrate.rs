@@ -392,3 +392,36 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::lanes::block_on;
+
+    use super::super::client::tests::client;
+    use super::*;
+    use crate::operation::PutOptions;
+
+    /// One of them ends with its data table.
+    #[test]
+    fn the_key_of_every_entry_can_be_read() {
+        let client = client(2 << 20);
+        let len = client.map.classes.of(60_000).entry_bytes as usize - HEADER_BYTES;
+        let mut ends = 0;
+        for number in 0u8.. {
+            let key = vec![number; len];
+            if block_on(client.put(&key, b"", PutOptions::default())).is_err() {
+                break;
+            }
+            let candidates = client.candidates(&key).unwrap();
+            let slots = (0..candidates.count()).map(|slot| candidates.slot(slot));
+            let words = slots.map(|at| Ite(client.fabric.load(at).unwrap()));
+            let heads = words.filter(|word| !client.map.codec.is_empty(*word)).map(|word| {
+                let (header, head) = block_on(client.read_head(word)).unwrap().unwrap();
+                ends += u32::from(header.value_at() == client.entry_at(word).unwrap().1);
+                head[header.key_at()..].to_vec()
+            });
+            assert!(heads.collect::<Vec<_>>().contains(&key));
+        }
+        assert!(ends > 0);
+    }
+}

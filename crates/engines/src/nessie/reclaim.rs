@@ -335,30 +335,14 @@ impl<F: Fabric> Client<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use loch_fabric::lanes::block_on;
-    use loch_fabric::shm::{Region, ShmEndpoint};
-    use loch_fabric::{RegionId, RemoteAddr};
 
-    use super::super::CacheLimits;
-    use super::super::geometry::{Geometry, Options};
-    use super::super::hash::TableMap;
+    use super::super::client::tests::client;
     use super::*;
-    use crate::epoch::Session;
-    use crate::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 
     #[test]
     fn a_wait_that_a_lane_looks_at_is_one_and_comes_back_unless_it_is_over() {
-        let geometry = Geometry::plan(1, 16 << 20, 1 << 10, 3, 4, 1 << 20, Options::default());
-        let shape = geometry.unwrap().validate().unwrap();
-        let table = (SESSIONS_OFFSET + SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
-        let region = Region::anonymous(table + shape.bytes()).unwrap();
-        let mut fabric = ShmEndpoint::new(RegionId(0));
-        fabric.attach(RegionId(0), Arc::new(region));
-        let map = Arc::new(TableMap::new(shape, &[(RemoteAddr::new(RegionId(0), table), 1)]));
-        let session = Session::new(RegionId(0), 0, 1);
-        let client = Client::new(fabric, map, session, CacheLimits::default(), 1_000_000);
+        let client = client(16 << 20);
         let waits = || (client.is_waiting(), client.waits.borrow().len());
         assert_eq!(waits(), (false, 0));
         let class = client.map.classes.of(100);
