@@ -336,7 +336,14 @@ fn configurations_that_cannot_be() {
         "nessie",
     );
     assert!(matches!(unknown, Error::NoSuchEngine { .. }));
-    let full = refused(|c| c.memory = ByteSize::new(1 << 50), "no room");
+    // Whatever room there is.
+    let vast = refused(|c| c.memory = ByteSize::new(1 << 50), "a table holds up to 16GiB");
+    assert!(matches!(vast, Error::Config { .. }), "{vast}");
+    let large = |c: &mut NodeConfig| {
+        c.memory = ByteSize::new(1 << 44);
+        c.tables = vec![TableConfig { engine: "pilaf".into(), ..TableConfig::default() }];
+    };
+    let full = refused(large, "no room");
     assert!(matches!(full, Error::NoSpace { .. }), "{full}");
     refused(|c| c.region = Some("/nowhere/at/all.region".into()), "/nowhere");
     let _node = host.start("a");

@@ -359,8 +359,9 @@ impl Drop for Node {
 /// The socket and the region. The socket comes first: should it be another node's, its region is
 /// not touched. Whoever connects already waits until the region is there.
 fn prepare(plan: &NodePlan) -> Result<(Door, Owned, Pages), Error> {
-    region::check_space(&plan.region, plan.plan.header.region_bytes)?;
+    // What no machine could do comes before what this one has no room for.
     plan.plan.check_use()?;
+    region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let door = Door::open(&plan.socket)?;
     let region = region::acquire(&plan.region, &plan.plan)?;
     let pages = populate(&region);
