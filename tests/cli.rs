@@ -8,7 +8,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -267,6 +267,24 @@ fn a_disk_without_room_is_named() {
     let flags = ["--memory", "1TiB", "--engine", "pilaf"];
     refused(dir.path(), &flags, 3, &["no room", "1TiB", "n.region", "less memory"]);
     assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0, "nothing is left");
+}
+
+/// A herd table of more than there is ended the process with a backtrace.
+#[test]
+fn memory_that_is_not_to_be_had_is_named_with_its_table() {
+    let dir = private_dir();
+    for engine in ["herd", "kv-direct"] {
+        let flags = ["--engine", engine, "--memory", "4TiB", "--workers", "128"];
+        let flags = [&flags[..], &["--value-max", "512", "--sessions", "64"]].concat();
+        refused(dir.path(), &flags, 3, &["table \"default\"", "this host has", "less memory"]);
+        // The host has it, and this process may not have it.
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -v 786432; exec \"$0\" \"$@\"", support::LOCH, "serve"]);
+        limited.arg("--socket").arg(socket_of(dir.path(), "n"));
+        limited.arg("--region").arg(region_of(dir.path(), "n"));
+        limited.args(["--ephemeral", "--engine", engine, "--memory", "1GiB"]);
+        run(&mut limited, b"").expect(3, &["table \"default\"", "of memory", "less memory"]);
+    }
 }
 
 #[test]

@@ -190,6 +190,19 @@ pub enum Error {
         /// The size asked for.
         size: ByteSize,
     },
+    /// This host has less memory than tables are to have in the memory of a node's process.
+    #[error(
+        "table {table:?}: with it, tables have {size} in the memory of the node's process, and this \
+         host has {host} in all: give the node or the table less memory"
+    )]
+    NoMemory {
+        /// The table with which it is too much.
+        table: String,
+        /// What it and the tables before it are to have, to the mebibyte.
+        size: ByteSize,
+        /// What the host has, to the mebibyte.
+        host: ByteSize,
+    },
     /// All session slots of the node are taken.
     #[error(
         "all {sessions} session slots of the node at {socket} are taken: drop tables that are not \

@@ -44,8 +44,8 @@ const UNUSED_BYTES_MAX: u64 = 16 << 20;
 pub(crate) struct Plan {
     pub header: Header,
     pub tables: Vec<TableEntry>,
-    /// Bytes that tables have in the memory of the node's process.
-    private_bytes: u64,
+    /// Bytes that each table has in the memory of the node's process.
+    private_bytes: Vec<u64>,
     /// What the node may use.
     memory: ByteSize,
 }
@@ -197,7 +197,36 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
     };
     let plans: Vec<Plan> = (0..nodes).map(plan).collect::<Result<_, Error>>()?;
     plans[0].check_use()?;
+    check_private(&plans, host_bytes())?;
     Ok(plans)
+}
+
+/// Whether a host of so many bytes of memory can have what tables have in the memory of a process. The
+/// system gives that as it is used, so it would not refuse it: it would end the process later.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub(crate) fn check_private(plans: &[Plan], host_bytes: u64) -> Result<(), Error> {
+    let to_the_mib = |bytes: u64| ByteSize::new(bytes >> 20 << 20);
+    let mut all = 0u64;
+    for (table, bytes) in plans.iter().flat_map(|plan| plan.tables.iter().zip(&plan.private_bytes))
+    {
+        all = all.saturating_add(*bytes);
+        if *bytes > 0 && all > host_bytes {
+            return Err(Error::NoMemory {
+                table: table.name().unwrap_or_default().into(),
+                size: to_the_mib(all),
+                host: to_the_mib(host_bytes),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The memory of this host, and what it can swap out.
+pub(crate) fn host_bytes() -> u64 {
+    let host = rustix::system::sysinfo();
+    (host.totalram + host.totalswap) * u64::from(host.mem_unit)
 }
 
 /// What a plan depends on.
@@ -251,15 +280,16 @@ impl Plan {
         let mut offset = header.tables_offset();
         let shares = shares(tables, memory_bytes.saturating_sub(offset), sizes.memory)?;
         let mut entries = Vec::with_capacity(tables.len());
-        let mut private_bytes = 0;
+        let mut private_bytes = Vec::with_capacity(tables.len());
         for ((table, engine), share) in tables.iter().zip(engines).zip(shares) {
             engine.check_options(table)?;
             let room = Room { offset, share, nodes: header.nodes, slots: sizes.sessions + 1 };
             let entry = if engine.id().is_served() {
                 let planned = served::plan(table, engine, room)?;
-                private_bytes += planned.private_bytes;
+                private_bytes.push(planned.private_bytes);
                 planned.entry
             } else {
+                private_bytes.push(0);
                 let geometry = geometry(table, share, header.nodes, options(table))?
                     .with_protocol(protocol(table));
                 TableEntry::new(&table.name, EngineId::Nessie, offset, geometry)
@@ -268,7 +298,7 @@ impl Plan {
             offset = entry.end().next_multiple_of(TABLE_ALIGN_BYTES);
             entries.push(entry);
         }
-        if private_bytes > 0 {
+        if private_bytes.iter().any(|bytes| *bytes > 0) {
             // What workers have in their own memory is not in the region as well.
             header.region_bytes = memory_bytes.min(offset);
         }
@@ -282,7 +312,7 @@ impl Plan {
     pub fn check_use(&self) -> Result<(), Error> {
         let memory = self.memory.bytes();
         let shared = self.tables.iter().map(TableEntry::end).max().unwrap_or(0);
-        let used = shared + self.private_bytes;
+        let used = shared + self.private_bytes.iter().sum::<u64>();
         if memory.saturating_sub(used) <= (memory / 8).max(UNUSED_BYTES_MAX) {
             return Ok(());
         }
@@ -579,6 +609,17 @@ mod tests {
         assert_eq!(field(with(|t| t.index_slots = Some(4096))), "table \"t\": index_slots");
         let two = plan(64 << 20, &[table("t"), table("u")]).unwrap();
         assert_eq!(field(two), "tables");
+    }
+
+    #[test]
+    fn tables_have_no_more_in_the_process_than_the_host_has() {
+        let herd = |name: &str| TableConfig { engine: "herd".into(), ..table(name) };
+        let plans = [plan(256 << 20, &[herd("a"), herd("b")]).unwrap()];
+        check_private(&plans, 256 << 20).unwrap();
+        let error = check_private(&plans, 128 << 20).unwrap_err().to_string();
+        assert!(error.contains("table \"b\"") && error.contains("has 128MiB"), "{error}");
+        // What is in a region is the file system's affair.
+        check_private(&[plan(64 << 20, &[table("t")]).unwrap()], 0).unwrap();
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod rights;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -47,7 +48,7 @@ use crate::connection::{Connection, mark};
 use crate::control::{Control, network::Network};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::memory::{Member, Memory};
-use crate::plan::NodePlan;
+use crate::plan::{NodePlan, check_private, host_bytes};
 #[cfg(feature = "verbs")]
 use crate::remote::open_device;
 use crate::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
@@ -123,7 +124,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::NoSuchEngine`]; [`Error::SocketInUse`], [`Error::RegionInUse`];
-    /// [`Error::NoSpace`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
+    /// [`Error::NoSpace`], [`Error::NoMemory`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
     /// [`Error::RegionDamaged`] (what is there is left as it is).
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let plan = NodePlan::new(&config)?;
@@ -361,6 +362,7 @@ impl Drop for Node {
 fn prepare(plan: &NodePlan) -> Result<(Door, Owned, Pages), Error> {
     // What no machine could do comes before what this one has no room for.
     plan.plan.check_use()?;
+    check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let door = Door::open(&plan.socket)?;
     let region = region::acquire(&plan.region, &plan.plan)?;
