@@ -65,7 +65,11 @@ enum WorkerError {
     Server(#[from] ServerError),
     #[error(transparent)]
     Reach(#[from] Error),
-    #[error("its log at {path} cannot be opened: {cause}", path = .path.display())]
+    #[error(
+        "its log at {path} cannot be opened: {cause}; put that right, or give the table another \
+         folder (log)",
+        path = .path.display()
+    )]
     Log { path: PathBuf, cause: String },
     #[error("the system does not give it {size} of memory ({error}): give the table less memory")]
     NoMemory { size: ByteSize, error: std::io::Error },
