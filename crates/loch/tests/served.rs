@@ -113,6 +113,39 @@ fn a_logged_table_has_everything_after_an_orderly_stop() {
 }
 
 #[test]
+fn two_tables_with_one_log_folder_are_refused_by_name() {
+    let host = Host::new();
+    let real = host.dir.path().join("real");
+    let link = host.dir.path().join("link");
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let pilaf = |name: &str, log: &std::path::Path| TableConfig {
+        name: name.into(),
+        log: Some(log.into()),
+        ..table("pilaf")
+    };
+    let start = |one: &std::path::Path, other: &std::path::Path| {
+        Node::start(NodeConfig {
+            memory: ByteSize::new(64 << 20),
+            tables: vec![pilaf("one", one), pilaf("other", other)],
+            ..host.config("a")
+        })
+    };
+    for (one, other) in [(&real, &real), (&real, &link)] {
+        // One that is there, and one that is not yet.
+        for (one, other) in [(one.clone(), other.clone()), (one.join("new"), other.join("new"))] {
+            let error = start(&one, &other).err().expect("one log is one table's");
+            assert!(matches!(error, Error::Config { .. }), "{error}");
+            let text = error.to_string();
+            let named = ["\"one\"", "\"other\"", &other.display().to_string(), "of its own"];
+            assert!(named.iter().all(|word| text.contains(word)), "{text}");
+            assert!(!host.region("a").exists() && !host.socket("a").exists());
+        }
+    }
+    start(&real.join("one"), &link.join("other")).unwrap();
+}
+
+#[test]
 fn a_damaged_log_keeps_the_node_from_starting() {
     let host = Host::new();
     let log = host.dir.path().join("log");
