@@ -113,6 +113,29 @@ fn a_logged_table_has_everything_after_an_orderly_stop() {
 }
 
 #[test]
+fn a_start_that_fails_leaves_no_ephemeral_region() {
+    let host = Host::new();
+    let file = host.dir.path().join("file");
+    std::fs::write(&file, "in the log's way").unwrap();
+    let fails = |ephemeral, log: &std::path::Path| {
+        let pilaf = TableConfig { log: Some(log.into()), ..table("pilaf") };
+        let config = NodeConfig { ephemeral, ..config(&host, "a", pilaf) };
+        let error = Node::start(config).err().expect("a file is no folder");
+        assert!(matches!(error, Error::WorkerFailed { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("log/node-0") && text.contains("another folder (log)"), "{text}");
+        assert!(!host.socket("a").exists());
+    };
+    fails(true, &file.join("log"));
+    assert!(!host.region("a").exists(), "it was made in vain");
+    fails(false, &file.join("log"));
+    assert!(host.region("a").exists(), "the next start takes it over");
+    // As at an orderly stop it does not matter who made it.
+    fails(true, &file.join("log"));
+    assert!(!host.region("a").exists(), "it was taken over in vain");
+}
+
+#[test]
 fn two_tables_with_one_log_folder_are_refused_by_name() {
     let host = Host::new();
     let real = host.dir.path().join("real");

@@ -91,7 +91,6 @@ use workers::{Failure, Orders, Workers};
 /// ```
 pub struct Node {
     socket: PathBuf,
-    ephemeral: bool,
     warm: bool,
     pages: Pages,
     stop: Arc<StopSwitch>,
@@ -139,7 +138,7 @@ impl Node {
             }
             plan => plan,
         };
-        let (door, region, pages) = prepare(&plan)?;
+        let (door, region, pages) = prepare(&plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let behind = Behind::shared(own, &plan, region.warm)?;
         Self::serve(&config, &plan, door, region, pages, behind)
@@ -152,7 +151,7 @@ impl Node {
         network: Network,
         machine: impl FnOnce(&Member) -> Result<M, Error>,
     ) -> Result<Self, Error> {
-        let (door, region, pages) = prepare(plan)?;
+        let (door, region, pages) = prepare(plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let machine = machine(&own)?;
         let behind = Behind::networked(network, own, plan, region.warm, &machine)?;
@@ -200,7 +199,6 @@ impl Node {
             .map_err(Error::os("start a thread for", &plan.socket))?;
         Ok(Self {
             socket: plan.socket.clone(),
-            ephemeral: config.ephemeral,
             warm,
             pages,
             stop,
@@ -244,11 +242,11 @@ impl Node {
         self.stop.stop();
         let owned = self.server.take().map(JoinHandle::join);
         drop(self.behind.take());
-        match owned {
-            Some(Ok(owned)) if self.ephemeral => region::remove(&owned),
-            Some(Err(_)) => tracing::error!("the node's thread had panicked"),
-            _ => (),
+        if let Some(Err(_)) = owned {
+            tracing::error!("the node's thread had panicked");
         }
+        // Last: an ephemeral region is removed with it.
+        drop(owned);
         tracing::info!(socket = %self.socket.display(), "the node has stopped");
     }
 }
@@ -359,13 +357,14 @@ impl Drop for Node {
 
 /// The socket and the region. The socket comes first: should it be another node's, its region is
 /// not touched. Whoever connects already waits until the region is there.
-fn prepare(plan: &NodePlan) -> Result<(Door, Owned, Pages), Error> {
+fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Door, Owned, Pages), Error> {
     // What no machine could do comes before what this one has no room for.
     plan.plan.check_use()?;
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let door = Door::open(&plan.socket)?;
-    let region = region::acquire(&plan.region, &plan.plan)?;
+    let mut region = region::acquire(&plan.region, &plan.plan)?;
+    region.ephemeral = ephemeral;
     let pages = populate(&region);
     Ok((door, region, pages))
 }
