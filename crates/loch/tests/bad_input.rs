@@ -209,7 +209,10 @@ fn a_socket_without_a_node() {
     assert!(matches!(error, Error::NodeUnreachable { .. }), "{error}");
     let mute = UnixListener::bind(host.socket("a")).unwrap();
     let error = Cluster::connect_with(host.socket("a"), impatient()).err().unwrap();
-    assert!(error.to_string().contains("did not answer"), "{error}");
+    // It may also be a node that starts: it listens before its memory is filled.
+    let text = error.to_string();
+    let words = ["did not answer in time", "filling its memory", "`--wait`", "stopped"];
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
     drop(mute);
     // What is left is a stale socket, and is replaced.
     let _node = host.start("a");
