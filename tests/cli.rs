@@ -388,6 +388,25 @@ fn a_region_that_is_none_is_refused_and_kept() {
 }
 
 #[test]
+fn a_node_that_has_lost_its_memory_is_told_of_by_the_others() {
+    let dir = private_dir();
+    let sockets = ["a", "b"].map(|name| socket_of(dir.path(), name).display().to_string());
+    let cluster = sockets.join(",");
+    let flags = [SMALL, &["--engine", "nessie-server", "--cluster", &cluster]].concat();
+    let [a, b] = ["a", "b"].map(|name| Node::start(dir.path(), name, &flags));
+    a.loch(&["put", "k", "v"]).expect(0, &[]);
+    assert!(!a.log().contains("WARN"), "{}", a.log());
+    let region = b.region.clone();
+    b.stop(Signal::TERM);
+    fs::remove_file(region).expect("it is there");
+    let _b = Node::start(dir.path(), "b", &flags);
+    let told = |line: &str| {
+        ["WARN", "without the memory", "b.sock", "loch check"].iter().all(|it| line.contains(it))
+    };
+    wait_for("a warning", || a.log().lines().any(told).then_some(()));
+}
+
+#[test]
 fn signals_stop_a_node_in_order() {
     let dir = private_dir();
     for signal in [Signal::TERM, Signal::INT] {

@@ -56,7 +56,7 @@ use crate::{Error, NodeConfig};
 
 use admission::Door;
 use courier::Courier;
-use neighbours::{Neighbours, Surroundings};
+use neighbours::{Neighbours, Surroundings, warn_of_other_memory};
 #[cfg(feature = "verbs")]
 use network::{Card, Machine};
 use region::Owned;
@@ -425,7 +425,11 @@ fn attach_peers(own: Member, cluster: Vec<PathBuf>) -> impl Reach {
                     let identity = admitted.welcome.identity;
                     let same = |known: &Member| known.header.identity == identity;
                     if !known[number].as_ref().is_some_and(same) {
-                        known[number] = Some(admitted.map(false)?.2);
+                        let back = admitted.map(false)?.2;
+                        if known[number].is_some() {
+                            warn_of_other_memory(&back);
+                        }
+                        known[number] = Some(back);
                     }
                 }
                 Err(error) => tracing::debug!(%error, "a node of the cluster is down"),
