@@ -248,11 +248,40 @@ fn nodes_that_cannot_start_say_why() {
     }
     refused(at, &["--fabric", "wool"], 2, &["--fabric", "shm"]);
     refused(at, &["--engine", "steam"], 2, &["no engine \"steam\"", "nessie"]);
-    refused(at, &["--cluster", "/other.sock"], 2, &["own socket"]);
+    let own = socket_of(at, "n").display().to_string();
+    refused(at, &["--cluster", "/other.sock"], 2, &["own socket", &own, "add it", "choose"]);
+    let twice = format!("{own},{own}");
+    refused(at, &["--cluster", &twice], 2, &[&own, "twice", "each node once"]);
+    for flag in ["--secret", "--listen", "--device"] {
+        let words = [&flag[2..], "leave it out", "fabric = \"verbs\""];
+        refused(at, &[flag, "x"], 2, &words);
+    }
+    refused(at, &["--memory", "64KiB"], 2, &["memory = \"2MiB\" it fits"]);
     refused(at, &["--table", "t", "--table", "t"], 2, &["\"t\" is declared twice"]);
     run(loch().args(["serve", "--name", "a/b"]), b"").expect(2, &["name", "A-Z"]);
     let beside = fs::read_dir(at).expect("a directory").count();
     assert_eq!(beside, 0, "nothing is left");
+}
+
+/// All that was said was that it cannot be opened, or that it cannot be looked at.
+#[test]
+fn folders_that_are_not_there_are_named_with_what_to_do() {
+    let dir = private_dir();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), b"").expect("a file");
+    let refused = |socket: Option<&str>, region: &str, words: &[&str]| {
+        let mut serve = loch();
+        serve.args(["serve", "--memory", "16MiB", "--region"]).arg(at(region));
+        serve.env("XDG_RUNTIME_DIR", at("runtime"));
+        socket.map(|socket| serve.arg("--socket").arg(at(socket)));
+        run(&mut serve, b"").expect(3, words);
+    };
+    refused(Some("none/s"), "r", &["/none: No such file", "make it", "another socket"]);
+    refused(Some("s"), "none/r", &["/none: No such file", "make it", "another region"]);
+    refused(Some("file/s"), "r", &["/file: it is no folder", "another socket"]);
+    refused(None, "r", &["/runtime: No such file", "make it", "another XDG_RUNTIME_DIR or socket"]);
+    let left: Vec<_> = fs::read_dir(dir.path()).expect("a directory").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]

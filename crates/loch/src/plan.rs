@@ -39,6 +39,9 @@ const PAGE_BYTES: u64 = 4096;
 /// Memory that no table uses is a mistake when it is more than an eighth, and more than this.
 const UNUSED_BYTES_MAX: u64 = 16 << 20;
 
+/// Up to this it is looked for how much memory would do, when some does not.
+const LEAST_MIB_MAX: u64 = 256;
+
 /// How a node's region is laid out. The header has no identity yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -175,7 +178,9 @@ fn check_shared(config: &NodeConfig) -> Result<(), Error> {
     match vain.into_iter().find(|(_, said)| *said) {
         None => Ok(()),
         Some((field, _)) => {
-            Err(Error::config(field, "it is for fabric \"verbs\", this is \"shm\""))
+            let problem = "it is for fabric \"verbs\", this is \"shm\": leave it out, or choose \
+                           fabric = \"verbs\"";
+            Err(Error::config(field, problem))
         }
     }
 }
@@ -230,12 +235,28 @@ pub(crate) fn host_bytes() -> u64 {
 }
 
 /// What a plan depends on.
+#[derive(Clone, Copy)]
 struct Sizes<'a> {
     node: usize,
     nodes: usize,
     memory: ByteSize,
     sessions: u32,
     tables: &'a [TableConfig],
+}
+
+impl Sizes<'_> {
+    /// The least memory with which the tables can be laid out, if they can and it is not large.
+    fn least(self) -> Option<ByteSize> {
+        let of_mib = |mib: u64| ByteSize::new(mib << 20);
+        let fits = |mib: &u64| Plan::laid_out(Sizes { memory: of_mib(*mib), ..self }).is_ok();
+        let mut enough = (0..=LEAST_MIB_MAX.ilog2()).map(|n| 1 << n).find(fits)?;
+        let mut too_little = enough / 2;
+        while enough - too_little > 1 {
+            let middle = too_little.midpoint(enough);
+            *(if fits(&middle) { &mut enough } else { &mut too_little }) = middle;
+        }
+        Some(of_mib(enough)).filter(|least| least.bytes() > self.memory.bytes())
+    }
 }
 
 impl Plan {
@@ -251,6 +272,19 @@ impl Plan {
     }
 
     fn new(sizes: Sizes<'_>) -> Result<Self, Error> {
+        Self::laid_out(sizes).map_err(|error| match error {
+            Error::Config { field, problem } => Error::Config {
+                field,
+                problem: match sizes.least() {
+                    Some(least) => format!("{problem} (with memory = \"{least}\" it fits)"),
+                    None => problem,
+                },
+            },
+            other => other,
+        })
+    }
+
+    fn laid_out(sizes: Sizes<'_>) -> Result<Self, Error> {
         if sizes.nodes > NODES_MAX {
             let problem = format!("it has {} nodes, it may have 1 to {NODES_MAX}", sizes.nodes);
             return Err(Error::config("cluster", problem));
@@ -390,18 +424,20 @@ fn checked_socket(field: &str, path: &Path) -> Result<PathBuf, Error> {
 }
 
 fn position(cluster: &[PathBuf], socket: &Path) -> Result<usize, Error> {
-    let mut at = cluster.iter().enumerate().filter(|(_, s)| *s == socket);
-    let distinct: std::collections::HashSet<_> = cluster.iter().collect();
-    match at.next() {
-        _ if distinct.len() != cluster.len() => {
-            Err(Error::config("cluster", "it names the same socket twice"))
-        }
-        Some((node, _)) => Ok(node),
-        None => Err(Error::config(
-            "cluster",
-            format!("this node's own socket {} is not in it", socket.display()),
-        )),
+    let mut distinct = std::collections::HashSet::new();
+    if let Some(twice) = cluster.iter().find(|it| !distinct.insert(*it)) {
+        let problem =
+            format!("it names {} twice: write the socket of each node once", twice.display());
+        return Err(Error::config("cluster", problem));
     }
+    cluster.iter().position(|it| it == socket).ok_or_else(|| {
+        let problem = format!(
+            "this node's own socket {} is not in it: add it, in the same order on every node, or \
+             choose a socket that is in it",
+            socket.display()
+        );
+        Error::config("cluster", problem)
+    })
 }
 
 fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
@@ -563,7 +599,7 @@ mod tests {
             plan(64 << 20, &[table]).unwrap_err().to_string()
         };
         for (error, word) in [
-            (plan(100 << 10, &[]).unwrap_err().to_string(), "memory"),
+            (plan(64 << 10, &[]).unwrap_err().to_string(), "(with memory = \"2MiB\" it fits)"),
             (plan(1 << 40, &[]).unwrap_err().to_string(), "16GiB"),
             (with(|t| t.ways = 9), "ways is 9"),
             (with(|t| t.bucket_slots = 3), "bucket_slots is 3"),
