@@ -604,6 +604,12 @@ fn every_shell_gets_its_completions() {
 
 #[test]
 fn help_teaches_by_example() {
+    let help = run(loch().arg("--help"), b"");
+    assert!(help.expect(0, &[]).text().contains("130 `bench` or `demo`"), "{}", help.text());
+    let help = run(loch().args(["serve", "--help"]), b"");
+    for words in ["SIGHUP (exit code 0)", "a second signal ends it at once (exit code 3)"] {
+        assert!(help.expect(0, &[]).text().contains(words), "{}", help.text());
+    }
     for command in ["serve", "put", "get", "delete", "stats", "check", "completions"] {
         let help = run(loch().args([command, "--help"]), b"");
         let example = format!("Examples:\n  loch {command}");
