@@ -52,6 +52,11 @@ both() { # A command that fails is what failed, with its status.
   checks=$((checks + 1))
 }
 
+# Help is no command, and what is asked for is no error.
+[[ $(scripts/own-shm.sh --help) == "Runs a command, and fails"*"LOCH_OWN_SHM=no asks for that." ]] ||
+  fail "--help says: $(scripts/own-shm.sh --help 2>&1)"
+checks=$((checks + 1))
+
 both
 # Where there can be a /dev/shm of its own, names say nothing.
 if [[ $(scripts/own-shm.sh true 2>&1) != *"only files with Loch's names"* ]]; then

@@ -33,10 +33,12 @@ watch() { # FIND_ARG… -- COMMAND…
   return "$status"
 }
 
-if [ $# -eq 0 ]; then
-  sed -n 's/^# \{0,1\}//; 2,10p' "$0" >&2
-  exit 2
-fi
+help() { sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' "$0"; }
+
+case ${1:-} in
+  -h | --help) help && exit ;;
+  "") help >&2 && exit 2 ;;
+esac
 case ${LOCH_OWN_SHM:-try} in
   inside)
     mount -t tmpfs -o mode=1777,nosuid,nodev loch-test /dev/shm

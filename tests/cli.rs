@@ -8,7 +8,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -241,16 +241,47 @@ fn nodes_that_cannot_start_say_why() {
     let at = dir.path();
     refused(at, &["--memory", "1MiB"], 2, &["memory"]);
     refused(at, &["--memory", "lots"], 2, &["--memory", "64, 16KiB"]);
+    // More than any table holds, and than this machine has: the table is what is told of.
+    refused(at, &["--memory", "1TiB"], 2, &["a table holds up to 16GiB", "more tables"]);
     if cfg!(not(feature = "verbs")) {
         refused(at, &["--fabric", "verbs"], 2, &["no verbs backend", "shm"]);
     }
     refused(at, &["--fabric", "wool"], 2, &["--fabric", "shm"]);
     refused(at, &["--engine", "steam"], 2, &["no engine \"steam\"", "nessie"]);
-    refused(at, &["--cluster", "/other.sock"], 2, &["own socket"]);
+    let own = socket_of(at, "n").display().to_string();
+    refused(at, &["--cluster", "/other.sock"], 2, &["own socket", &own, "add it", "choose"]);
+    let twice = format!("{own},{own}");
+    refused(at, &["--cluster", &twice], 2, &[&own, "twice", "each node once"]);
+    for flag in ["--secret", "--listen", "--device"] {
+        let words = [&flag[2..], "leave it out", "fabric = \"verbs\""];
+        refused(at, &[flag, "x"], 2, &words);
+    }
+    refused(at, &["--memory", "64KiB"], 2, &["memory = \"2MiB\" it fits"]);
     refused(at, &["--table", "t", "--table", "t"], 2, &["\"t\" is declared twice"]);
     run(loch().args(["serve", "--name", "a/b"]), b"").expect(2, &["name", "A-Z"]);
     let beside = fs::read_dir(at).expect("a directory").count();
     assert_eq!(beside, 0, "nothing is left");
+}
+
+/// All that was said was that it cannot be opened, or that it cannot be looked at.
+#[test]
+fn folders_that_are_not_there_are_named_with_what_to_do() {
+    let dir = private_dir();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), b"").expect("a file");
+    let refused = |socket: Option<&str>, region: &str, words: &[&str]| {
+        let mut serve = loch();
+        serve.args(["serve", "--memory", "16MiB", "--region"]).arg(at(region));
+        serve.env("XDG_RUNTIME_DIR", at("runtime"));
+        socket.map(|socket| serve.arg("--socket").arg(at(socket)));
+        run(&mut serve, b"").expect(3, words);
+    };
+    refused(Some("none/s"), "r", &["/none: No such file", "make it", "another socket"]);
+    refused(Some("s"), "none/r", &["/none: No such file", "make it", "another region"]);
+    refused(Some("file/s"), "r", &["/file: it is no folder", "another socket"]);
+    refused(None, "r", &["/runtime: No such file", "make it", "another XDG_RUNTIME_DIR or socket"]);
+    let left: Vec<_> = fs::read_dir(dir.path()).expect("a directory").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]
@@ -261,8 +292,28 @@ fn a_disk_without_room_is_named() {
         println!("skipped: this machine has more than 1 TiB of room");
         return;
     }
-    refused(dir.path(), &["--memory", "1TiB"], 3, &["no room", "1TiB", "n.region", "less memory"]);
+    // A table of pilaf may be that large.
+    let flags = ["--memory", "1TiB", "--engine", "pilaf"];
+    refused(dir.path(), &flags, 3, &["no room", "1TiB", "n.region", "less memory"]);
     assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0, "nothing is left");
+}
+
+/// A herd table of more than there is ended the process with a backtrace.
+#[test]
+fn memory_that_is_not_to_be_had_is_named_with_its_table() {
+    let dir = private_dir();
+    for engine in ["herd", "kv-direct"] {
+        let flags = ["--engine", engine, "--memory", "4TiB", "--workers", "128"];
+        let flags = [&flags[..], &["--value-max", "512", "--sessions", "64"]].concat();
+        refused(dir.path(), &flags, 3, &["table \"default\"", "this host has", "less memory"]);
+        // The host has it, and this process may not have it.
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -v 786432; exec \"$0\" \"$@\"", support::LOCH, "serve"]);
+        limited.arg("--socket").arg(socket_of(dir.path(), "n"));
+        limited.arg("--region").arg(region_of(dir.path(), "n"));
+        limited.args(["--ephemeral", "--engine", engine, "--memory", "1GiB"]);
+        run(&mut limited, b"").expect(3, &["table \"default\"", "of memory", "less memory"]);
+    }
 }
 
 #[test]
@@ -363,6 +414,25 @@ fn a_region_that_is_none_is_refused_and_kept() {
         refused(dir.path(), SMALL, 3, &["n.region", "remove the file"]);
         assert_eq!(fs::read(&region).expect("it is there"), bytes);
     }
+}
+
+#[test]
+fn a_node_that_has_lost_its_memory_is_told_of_by_the_others() {
+    let dir = private_dir();
+    let sockets = ["a", "b"].map(|name| socket_of(dir.path(), name).display().to_string());
+    let cluster = sockets.join(",");
+    let flags = [SMALL, &["--engine", "nessie-server", "--cluster", &cluster]].concat();
+    let [a, b] = ["a", "b"].map(|name| Node::start(dir.path(), name, &flags));
+    a.loch(&["put", "k", "v"]).expect(0, &[]);
+    assert!(!a.log().contains("WARN"), "{}", a.log());
+    let region = b.region.clone();
+    b.stop(Signal::TERM);
+    fs::remove_file(region).expect("it is there");
+    let _b = Node::start(dir.path(), "b", &flags);
+    let told = |line: &str| {
+        ["WARN", "without the memory", "b.sock", "loch check"].iter().all(|it| line.contains(it))
+    };
+    wait_for("a warning", || a.log().lines().any(told).then_some(()));
 }
 
 #[test]
@@ -534,6 +604,12 @@ fn every_shell_gets_its_completions() {
 
 #[test]
 fn help_teaches_by_example() {
+    let help = run(loch().arg("--help"), b"");
+    assert!(help.expect(0, &[]).text().contains("130 `bench` or `demo`"), "{}", help.text());
+    let help = run(loch().args(["serve", "--help"]), b"");
+    for words in ["SIGHUP (exit code 0)", "a second signal ends it at once (exit code 3)"] {
+        assert!(help.expect(0, &[]).text().contains(words), "{}", help.text());
+    }
     for command in ["serve", "put", "get", "delete", "stats", "check", "completions"] {
         let help = run(loch().args([command, "--help"]), b"");
         let example = format!("Examples:\n  loch {command}");

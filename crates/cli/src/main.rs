@@ -33,8 +33,8 @@ Examples:
   loch doctor                        what this machine can do, and what it lacks for RDMA
   loch demo                          three nodes, two clients, and how fast they are
 
-Exit codes: 0 done, 1 the answer is no, 2 usage, 3 the cluster failed. `loch COMMAND --help` shows
-examples of every command.";
+Exit codes: 0 done, 1 the answer is no, 2 usage, 3 the cluster failed, 130 `bench` or `demo` was
+interrupted. `loch COMMAND --help` shows examples of every command.";
 
 #[derive(Debug, Parser)]
 #[command(

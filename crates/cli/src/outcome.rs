@@ -5,7 +5,8 @@
 //! | 0 | done |
 //! | 1 | the answer is no: the key has no value, a condition did not hold, a check found something |
 //! | 2 | usage: the call has to be corrected, the cluster has nothing to do with it |
-//! | 3 | the cluster failed, or this host did |
+//! | 3 | the cluster failed, or this host did; a second signal to `loch serve` |
+//! | 130 | `loch bench` or `loch demo` was interrupted |
 
 use std::io::Write;
 use std::process::ExitCode;

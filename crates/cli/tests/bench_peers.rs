@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 const LOCH: &str = env!("CARGO_BIN_EXE_loch");
 
-/// The contract's fields, in its order (DESIGN.md section 6).
+/// The fields on which programs rely, in their order.
 const FIELDS: &str = "engine fabric nodes clients lanes records key_size value_size reads dist \
     seconds ops ops_per_s gets puts get_hits goodput_bytes_per_s get_us put_us retries errors \
     verbs_per_get verbs_per_put round_trips_per_get round_trips_per_put bytes_per_get \

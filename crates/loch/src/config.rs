@@ -64,8 +64,8 @@ pub struct NodeConfig {
     pub gid_index: Option<u8>,
     /// Session slots: how many tables clients can have open for writing at a time. Default 1024.
     pub sessions: u32,
-    /// Whether the region file is removed at an orderly stop. Default no: the next start keeps all
-    /// data.
+    /// Whether the region file is removed at an orderly stop, or when a start fails that has it
+    /// already. Default no: the next start keeps all data.
     pub ephemeral: bool,
     /// The region file. Default: `/dev/shm/loch-<uid>/<name>.region`, in a folder of this user's
     /// alone.
@@ -449,7 +449,8 @@ fn set_to(variable: &str) -> Option<OsString> {
 }
 
 /// Makes the folder of a default place (a region's or a socket's: `field`), or checks that nobody
-/// else can have put something into it. A folder that the user has chosen is his own affair.
+/// else can have put something into it. A folder that the user has chosen is his own affair, so long
+/// as it is there.
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
@@ -458,10 +459,22 @@ pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<(), Err
     if [MEMORY, TEMPORARY].iter().any(|place| own_folder(place) == folder) {
         return private::make_folder(folder, field);
     }
-    if runtime_folder().is_some_and(|it| it == folder) {
-        return private::check_folder(folder, "XDG_RUNTIME_DIR or socket");
+    let is_runtime = runtime_folder().is_some_and(|it| it == folder);
+    let field = if is_runtime { "XDG_RUNTIME_DIR or socket" } else { field };
+    let problem = match std::fs::metadata(folder) {
+        Ok(there) if there.is_dir() => None,
+        Ok(_) => Some("it is no folder".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    match problem {
+        Some(problem) => Err(Error::Os {
+            action: "use the folder",
+            path: folder.into(),
+            cause: format!("{problem}; make it, or choose another {field}"),
+        }),
+        None if is_runtime => private::check_folder(folder, field),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -329,8 +329,11 @@ impl Connection {
 
     fn failed(&self, error: Errno) -> Error {
         match error {
-            Errno::AGAIN | Errno::TIMEDOUT => self
-                .unreachable("it took the connection but did not answer in time; is it stopped?"),
+            // A node listens before its memory is there: see `node::prepare`.
+            Errno::AGAIN | Errno::TIMEDOUT => self.unreachable(
+                "it took the connection but did not answer in time: wait longer (`--wait`, \
+                 connect_timeout) if it is still filling its memory, or see whether it is stopped",
+            ),
             Errno::PIPE | Errno::CONNRESET => {
                 self.unreachable("it closed the connection: it may be stopping")
             }

@@ -190,6 +190,19 @@ pub enum Error {
         /// The size asked for.
         size: ByteSize,
     },
+    /// This host has less memory than tables are to have in the memory of a node's process.
+    #[error(
+        "table {table:?}: with it, tables have {size} in the memory of the node's process, and this \
+         host has {host} in all: give the node or the table less memory"
+    )]
+    NoMemory {
+        /// The table with which it is too much.
+        table: String,
+        /// What it and the tables before it are to have, to the mebibyte.
+        size: ByteSize,
+        /// What the host has, to the mebibyte.
+        host: ByteSize,
+    },
     /// All session slots of the node are taken.
     #[error(
         "all {sessions} session slots of the node at {socket} are taken: drop tables that are not \
@@ -204,10 +217,11 @@ pub enum Error {
     },
 
     // Try again.
-    /// Others changed the key's entries again and again until the time was over.
+    /// Others changed the key's entries again and again until the time was over, or they could not be
+    /// made sense of: a node has come back without its memory, and what names its entries is left.
     #[error(
         "table {table:?}: not done within {timeout_us} us: other clients kept changing the same \
-         entries"
+         entries, or a node has come back without its memory, which `loch check` tells"
     )]
     Timeout {
         /// The table.

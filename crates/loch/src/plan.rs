@@ -39,13 +39,16 @@ const PAGE_BYTES: u64 = 4096;
 /// Memory that no table uses is a mistake when it is more than an eighth, and more than this.
 const UNUSED_BYTES_MAX: u64 = 16 << 20;
 
+/// Up to this it is looked for how much memory would do, when some does not.
+const LEAST_MIB_MAX: u64 = 256;
+
 /// How a node's region is laid out. The header has no identity yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub header: Header,
     pub tables: Vec<TableEntry>,
-    /// Bytes that tables have in the memory of the node's process.
-    private_bytes: u64,
+    /// Bytes that each table has in the memory of the node's process.
+    private_bytes: Vec<u64>,
     /// What the node may use.
     memory: ByteSize,
 }
@@ -175,7 +178,9 @@ fn check_shared(config: &NodeConfig) -> Result<(), Error> {
     match vain.into_iter().find(|(_, said)| *said) {
         None => Ok(()),
         Some((field, _)) => {
-            Err(Error::config(field, "it is for fabric \"verbs\", this is \"shm\""))
+            let problem = "it is for fabric \"verbs\", this is \"shm\": leave it out, or choose \
+                           fabric = \"verbs\"";
+            Err(Error::config(field, problem))
         }
     }
 }
@@ -197,16 +202,61 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
     };
     let plans: Vec<Plan> = (0..nodes).map(plan).collect::<Result<_, Error>>()?;
     plans[0].check_use()?;
+    check_private(&plans, host_bytes())?;
     Ok(plans)
 }
 
+/// Whether a host of so many bytes of memory can have what tables have in the memory of a process. The
+/// system gives that as it is used, so it would not refuse it: it would end the process later.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub(crate) fn check_private(plans: &[Plan], host_bytes: u64) -> Result<(), Error> {
+    let to_the_mib = |bytes: u64| ByteSize::new(bytes >> 20 << 20);
+    let mut all = 0u64;
+    for (table, bytes) in plans.iter().flat_map(|plan| plan.tables.iter().zip(&plan.private_bytes))
+    {
+        all = all.saturating_add(*bytes);
+        if *bytes > 0 && all > host_bytes {
+            return Err(Error::NoMemory {
+                table: table.name().unwrap_or_default().into(),
+                size: to_the_mib(all),
+                host: to_the_mib(host_bytes),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The memory of this host, and what it can swap out.
+pub(crate) fn host_bytes() -> u64 {
+    let host = rustix::system::sysinfo();
+    (host.totalram + host.totalswap) * u64::from(host.mem_unit)
+}
+
 /// What a plan depends on.
+#[derive(Clone, Copy)]
 struct Sizes<'a> {
     node: usize,
     nodes: usize,
     memory: ByteSize,
     sessions: u32,
     tables: &'a [TableConfig],
+}
+
+impl Sizes<'_> {
+    /// The least memory with which the tables can be laid out, if they can and it is not large.
+    fn least(self) -> Option<ByteSize> {
+        let of_mib = |mib: u64| ByteSize::new(mib << 20);
+        let fits = |mib: &u64| Plan::laid_out(Sizes { memory: of_mib(*mib), ..self }).is_ok();
+        let mut enough = (0..=LEAST_MIB_MAX.ilog2()).map(|n| 1 << n).find(fits)?;
+        let mut too_little = enough / 2;
+        while enough - too_little > 1 {
+            let middle = too_little.midpoint(enough);
+            *(if fits(&middle) { &mut enough } else { &mut too_little }) = middle;
+        }
+        Some(of_mib(enough)).filter(|least| least.bytes() > self.memory.bytes())
+    }
 }
 
 impl Plan {
@@ -222,6 +272,19 @@ impl Plan {
     }
 
     fn new(sizes: Sizes<'_>) -> Result<Self, Error> {
+        Self::laid_out(sizes).map_err(|error| match error {
+            Error::Config { field, problem } => Error::Config {
+                field,
+                problem: match sizes.least() {
+                    Some(least) => format!("{problem} (with memory = \"{least}\" it fits)"),
+                    None => problem,
+                },
+            },
+            other => other,
+        })
+    }
+
+    fn laid_out(sizes: Sizes<'_>) -> Result<Self, Error> {
         if sizes.nodes > NODES_MAX {
             let problem = format!("it has {} nodes, it may have 1 to {NODES_MAX}", sizes.nodes);
             return Err(Error::config("cluster", problem));
@@ -251,15 +314,16 @@ impl Plan {
         let mut offset = header.tables_offset();
         let shares = shares(tables, memory_bytes.saturating_sub(offset), sizes.memory)?;
         let mut entries = Vec::with_capacity(tables.len());
-        let mut private_bytes = 0;
+        let mut private_bytes = Vec::with_capacity(tables.len());
         for ((table, engine), share) in tables.iter().zip(engines).zip(shares) {
             engine.check_options(table)?;
             let room = Room { offset, share, nodes: header.nodes, slots: sizes.sessions + 1 };
             let entry = if engine.id().is_served() {
                 let planned = served::plan(table, engine, room)?;
-                private_bytes += planned.private_bytes;
+                private_bytes.push(planned.private_bytes);
                 planned.entry
             } else {
+                private_bytes.push(0);
                 let geometry = geometry(table, share, header.nodes, options(table))?
                     .with_protocol(protocol(table));
                 TableEntry::new(&table.name, EngineId::Nessie, offset, geometry)
@@ -268,7 +332,7 @@ impl Plan {
             offset = entry.end().next_multiple_of(TABLE_ALIGN_BYTES);
             entries.push(entry);
         }
-        if private_bytes > 0 {
+        if private_bytes.iter().any(|bytes| *bytes > 0) {
             // What workers have in their own memory is not in the region as well.
             header.region_bytes = memory_bytes.min(offset);
         }
@@ -282,7 +346,7 @@ impl Plan {
     pub fn check_use(&self) -> Result<(), Error> {
         let memory = self.memory.bytes();
         let shared = self.tables.iter().map(TableEntry::end).max().unwrap_or(0);
-        let used = shared + self.private_bytes;
+        let used = shared + self.private_bytes.iter().sum::<u64>();
         if memory.saturating_sub(used) <= (memory / 8).max(UNUSED_BYTES_MAX) {
             return Ok(());
         }
@@ -360,18 +424,20 @@ fn checked_socket(field: &str, path: &Path) -> Result<PathBuf, Error> {
 }
 
 fn position(cluster: &[PathBuf], socket: &Path) -> Result<usize, Error> {
-    let mut at = cluster.iter().enumerate().filter(|(_, s)| *s == socket);
-    let distinct: std::collections::HashSet<_> = cluster.iter().collect();
-    match at.next() {
-        _ if distinct.len() != cluster.len() => {
-            Err(Error::config("cluster", "it names the same socket twice"))
-        }
-        Some((node, _)) => Ok(node),
-        None => Err(Error::config(
-            "cluster",
-            format!("this node's own socket {} is not in it", socket.display()),
-        )),
+    let mut distinct = std::collections::HashSet::new();
+    if let Some(twice) = cluster.iter().find(|it| !distinct.insert(*it)) {
+        let problem =
+            format!("it names {} twice: write the socket of each node once", twice.display());
+        return Err(Error::config("cluster", problem));
     }
+    cluster.iter().position(|it| it == socket).ok_or_else(|| {
+        let problem = format!(
+            "this node's own socket {} is not in it: add it, in the same order on every node, or \
+             choose a socket that is in it",
+            socket.display()
+        );
+        Error::config("cluster", problem)
+    })
 }
 
 fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
@@ -533,7 +599,7 @@ mod tests {
             plan(64 << 20, &[table]).unwrap_err().to_string()
         };
         for (error, word) in [
-            (plan(100 << 10, &[]).unwrap_err().to_string(), "memory"),
+            (plan(64 << 10, &[]).unwrap_err().to_string(), "(with memory = \"2MiB\" it fits)"),
             (plan(1 << 40, &[]).unwrap_err().to_string(), "16GiB"),
             (with(|t| t.ways = 9), "ways is 9"),
             (with(|t| t.bucket_slots = 3), "bucket_slots is 3"),
@@ -579,6 +645,17 @@ mod tests {
         assert_eq!(field(with(|t| t.index_slots = Some(4096))), "table \"t\": index_slots");
         let two = plan(64 << 20, &[table("t"), table("u")]).unwrap();
         assert_eq!(field(two), "tables");
+    }
+
+    #[test]
+    fn tables_have_no_more_in_the_process_than_the_host_has() {
+        let herd = |name: &str| TableConfig { engine: "herd".into(), ..table(name) };
+        let plans = [plan(256 << 20, &[herd("a"), herd("b")]).unwrap()];
+        check_private(&plans, 256 << 20).unwrap();
+        let error = check_private(&plans, 128 << 20).unwrap_err().to_string();
+        assert!(error.contains("table \"b\"") && error.contains("has 128MiB"), "{error}");
+        // What is in a region is the file system's affair.
+        check_private(&[plan(64 << 20, &[table("t")]).unwrap()], 0).unwrap();
     }
 
     #[test]

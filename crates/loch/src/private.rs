@@ -231,13 +231,14 @@ fn check(
         Kind::File => ("regular file", FILE_MODE),
         Kind::Folder => ("folder", FOLDER_MODE),
     };
+    // First: whoever is told to remove something has to be able to.
+    if there.uid() != user() {
+        return Err(of_another(there, path, field));
+    }
     let fits = if kind == Kind::File { there.is_file() } else { there.is_dir() };
     if !fits {
         let problem = format!("it is {}, not a {wanted}", name_of(there));
         return refused(problem, format!("remove it, or choose another {field}"));
-    }
-    if there.uid() != user() {
-        return Err(of_another(there, path, field));
     }
     if there.mode() & forbidden != 0 {
         let remedy = format!(
@@ -383,6 +384,25 @@ mod tests {
         assert!(refusal(&folder).contains("a folder"));
         let _listener = UnixListener::bind(&socket).unwrap();
         assert!(refusal(&socket).contains("a socket"));
+    }
+
+    /// This user was told to remove what only its owner, or root, can.
+    #[test]
+    fn what_is_no_file_and_another_users_is_its_owners_to_remove() {
+        if user() != ROOT {
+            println!("skipped: only root makes what is another user's");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let [link, fifo] = ["l", "p"].map(|name| dir.path().join(name));
+        symlink("anywhere", &link).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+        for path in [&link, &fifo] {
+            std::os::unix::fs::lchown(path, Some(4711), None).unwrap();
+            let text = refusal(path);
+            let words = ["another user", "owner 4711", "have its owner or root remove it"];
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
     }
 
     #[test]

@@ -128,6 +128,28 @@ fn a_node_that_comes_back_with_other_memory_is_noticed() {
     assert_eq!(cluster.info().nodes[0].sessions_taken, 1);
 }
 
+/// "Other clients kept changing the same entries" was said where there was no other client.
+#[test]
+fn a_timeout_tells_of_memory_that_a_node_has_lost() {
+    let host = Host::of(&["a", "b"]);
+    let mut nodes = host.start_all();
+    let table = host.connect("b").table("default").unwrap();
+    (0..200u64).for_each(|key| _ = table.put(&key.to_le_bytes(), &[1; 100]).unwrap());
+    drop(table);
+    nodes.pop().expect("there are two").stop();
+    std::fs::remove_file(host.region("b")).unwrap();
+    let _b = host.start("b");
+    let options = ConnectOptions { operation_timeout: Duration::from_millis(50), ..impatient() };
+    let cluster = Cluster::connect_with(host.socket("a"), options).unwrap();
+    let table = cluster.table("default").unwrap();
+    let error = (0..200u64).find_map(|key| table.get(&key.to_le_bytes()).err());
+    let error = error.expect("a slot names an entry that is gone");
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("come back without its memory") && text.contains("loch check"), "{text}");
+    assert!(!table.check().unwrap().broken.is_empty(), "as the text says");
+}
+
 #[test]
 fn a_reader_changes_nothing_and_takes_no_session() {
     let host = Host::new();

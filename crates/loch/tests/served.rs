@@ -113,6 +113,62 @@ fn a_logged_table_has_everything_after_an_orderly_stop() {
 }
 
 #[test]
+fn a_start_that_fails_leaves_no_ephemeral_region() {
+    let host = Host::new();
+    let file = host.dir.path().join("file");
+    std::fs::write(&file, "in the log's way").unwrap();
+    let fails = |ephemeral, log: &std::path::Path| {
+        let pilaf = TableConfig { log: Some(log.into()), ..table("pilaf") };
+        let config = NodeConfig { ephemeral, ..config(&host, "a", pilaf) };
+        let error = Node::start(config).err().expect("a file is no folder");
+        assert!(matches!(error, Error::WorkerFailed { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("log/node-0") && text.contains("another folder (log)"), "{text}");
+        assert!(!host.socket("a").exists());
+    };
+    fails(true, &file.join("log"));
+    assert!(!host.region("a").exists(), "it was made in vain");
+    fails(false, &file.join("log"));
+    assert!(host.region("a").exists(), "the next start takes it over");
+    // As at an orderly stop it does not matter who made it.
+    fails(true, &file.join("log"));
+    assert!(!host.region("a").exists(), "it was taken over in vain");
+}
+
+#[test]
+fn two_tables_with_one_log_folder_are_refused_by_name() {
+    let host = Host::new();
+    let real = host.dir.path().join("real");
+    let link = host.dir.path().join("link");
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let pilaf = |name: &str, log: &std::path::Path| TableConfig {
+        name: name.into(),
+        log: Some(log.into()),
+        ..table("pilaf")
+    };
+    let start = |one: &std::path::Path, other: &std::path::Path| {
+        Node::start(NodeConfig {
+            memory: ByteSize::new(64 << 20),
+            tables: vec![pilaf("one", one), pilaf("other", other)],
+            ..host.config("a")
+        })
+    };
+    for (one, other) in [(&real, &real), (&real, &link)] {
+        // One that is there, and one that is not yet.
+        for (one, other) in [(one.clone(), other.clone()), (one.join("new"), other.join("new"))] {
+            let error = start(&one, &other).err().expect("one log is one table's");
+            assert!(matches!(error, Error::Config { .. }), "{error}");
+            let text = error.to_string();
+            let named = ["\"one\"", "\"other\"", &other.display().to_string(), "of its own"];
+            assert!(named.iter().all(|word| text.contains(word)), "{text}");
+            assert!(!host.region("a").exists() && !host.socket("a").exists());
+        }
+    }
+    start(&real.join("one"), &link.join("other")).unwrap();
+}
+
+#[test]
 fn a_damaged_log_keeps_the_node_from_starting() {
     let host = Host::new();
     let log = host.dir.path().join("log");

@@ -73,7 +73,7 @@ impl BenchError {
         move |source| BenchError::Os { action, source }
     }
 
-    /// The exit code of DESIGN.md section 6; 130 is the shell's for SIGINT.
+    /// The exit code, as in [`crate::outcome`]; 130 is the shell's for SIGINT.
     pub fn exit_code(&self) -> u8 {
         match self {
             BenchError::Usage(_)

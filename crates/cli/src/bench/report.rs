@@ -1,6 +1,6 @@
 //! What a run prints: JSON lines for programs, a table for people.
 //!
-//! Names and order of the JSON fields are a contract (DESIGN.md section 6).
+//! Programs rely on the names and the order of the JSON fields.
 //! A field that does not apply to a system is null.
 
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
 //! The command line of `loch bench` and the validated workload it becomes.
 //!
-//! Owns every option's name, default, limits and error text (DESIGN.md
-//! section 6, a contract). A [`Spec`] can only be made by [`BenchArgs::spec`],
-//! so code that holds one need not check it again.
+//! Owns every option's name, default, limits and error text, on which scripts
+//! rely. A [`Spec`] can only be made by [`BenchArgs::spec`], so code that holds
+//! one need not check it again.
 
 use std::fmt;
 use std::str::FromStr;

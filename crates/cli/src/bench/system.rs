@@ -21,7 +21,7 @@ pub enum System {
     Peer(Peer),
 }
 
-/// A data path of Loch (DESIGN.md section 1, "engine").
+/// A data path of Loch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {

@@ -29,7 +29,8 @@ Examples:
       --secret /etc/loch/secret               one of two machines; the other has its own --listen
 
 The memory outlives the process: started again with the same configuration, a node has all its data.
-It stops with SIGTERM or SIGINT (exit code 0) and logs to standard error; RUST_LOG=debug logs more.
+It stops with SIGTERM, SIGINT or SIGHUP (exit code 0); a second signal ends it at once (exit code 3).
+It logs to standard error; RUST_LOG=debug logs more.
 
 A configuration file has the same names:
   name = \"a\"

@@ -137,7 +137,7 @@ impl Report {
         let finding = Finding::new(missing, Section::Rdma, "this build", "has no RDMA")
             .with_remedy(
                 "apt-get install cmake libclang1-14 libclang-common-14-dev, then \
-                 cargo install --path crates/cli --features verbs in a checkout of Loch",
+                 cargo install --locked --path crates/cli --features verbs in a checkout of Loch",
             );
         self.findings.push(finding);
     }

@@ -125,8 +125,11 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// [`Error::Config`] if others may.
 pub(super) fn check_private(field: &str, path: &Path) -> Result<std::fs::File, Error> {
-    let file = private::open_named(path)
-        .map_err(|e| Error::config(field, format!("cannot open {}: {e}", path.display())))?;
+    let file = private::open_named(path).map_err(|e| {
+        let path = path.display();
+        let remedy = "make it, or name one that this node's user can read";
+        Error::config(field, format!("cannot open {path}: {e}; {remedy}"))
+    })?;
     let facts = file.metadata().map_err(Error::os("stat", path))?;
     let (mode, owner, own) = (facts.mode(), facts.uid(), rustix::process::geteuid().as_raw());
     let path = path.display();

@@ -73,12 +73,16 @@ fn checked(field: &str, address: &str) -> Result<String, Error> {
 }
 
 fn position(addresses: &[String], own: &str) -> Result<usize, Error> {
-    let distinct: std::collections::HashSet<_> = addresses.iter().collect();
-    if distinct.len() != addresses.len() {
-        return Err(Error::config("cluster", "it names the same address twice"));
+    let mut distinct = std::collections::HashSet::new();
+    if let Some(twice) = addresses.iter().find(|it| !distinct.insert(*it)) {
+        let problem = format!("it names {twice} twice: write the address of each node once");
+        return Err(Error::config("cluster", problem));
     }
     addresses.iter().position(|address| address == own).ok_or_else(|| {
-        let problem = format!("this node's own address {own}, its `listen`, is not in it");
+        let problem = format!(
+            "this node's own address {own}, its `listen`, is not in it: add it, in the same order \
+             on every node, or listen at one that is in it"
+        );
         Error::config("cluster", problem)
     })
 }
@@ -137,8 +141,8 @@ mod tests {
             (refusal(Some("127.0.0.1:0"), &[]), "HOST:PORT"),
             (refusal(None, &["/run/a.sock"]), "HOST:PORT"),
             (refusal(None, &["127.0.0.1:1"]), "listen"),
-            (refusal(Some("127.0.0.1:3"), &["127.0.0.1:1"]), "is not in it"),
-            (refusal(Some("127.0.0.1:1"), &["127.0.0.1:1", "127.0.0.1:1"]), "twice"),
+            (refusal(Some("127.0.0.1:3"), &["127.0.0.1:1"]), "add it"),
+            (refusal(Some("127.0.0.1:1"), &["127.0.0.1:1", "127.0.0.1:1"]), "127.0.0.1:1 twice"),
         ] {
             assert!(error.contains(word), "{word}: {error}");
         }
@@ -190,6 +194,6 @@ mod tests {
         }
         std::fs::remove_file(&secret).unwrap();
         let none = Credentials::load(Some(&secret), None, 2).err().unwrap().to_string();
-        assert!(none.contains("cannot open"), "{none}");
+        assert!(none.contains("cannot open") && none.contains("make it, or name one"), "{none}");
     }
 }

@@ -35,6 +35,7 @@ mod rights;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -47,7 +48,7 @@ use crate::connection::{Connection, mark};
 use crate::control::{Control, network::Network};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::memory::{Member, Memory};
-use crate::plan::NodePlan;
+use crate::plan::{NodePlan, check_private, host_bytes};
 #[cfg(feature = "verbs")]
 use crate::remote::open_device;
 use crate::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
@@ -55,7 +56,7 @@ use crate::{Error, NodeConfig};
 
 use admission::Door;
 use courier::Courier;
-use neighbours::{Neighbours, Surroundings};
+use neighbours::{Neighbours, Surroundings, warn_of_other_memory};
 #[cfg(feature = "verbs")]
 use network::{Card, Machine};
 use region::Owned;
@@ -90,7 +91,6 @@ use workers::{Failure, Orders, Workers};
 /// ```
 pub struct Node {
     socket: PathBuf,
-    ephemeral: bool,
     warm: bool,
     pages: Pages,
     stop: Arc<StopSwitch>,
@@ -123,7 +123,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::NoSuchEngine`]; [`Error::SocketInUse`], [`Error::RegionInUse`];
-    /// [`Error::NoSpace`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
+    /// [`Error::NoSpace`], [`Error::NoMemory`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
     /// [`Error::RegionDamaged`] (what is there is left as it is).
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let plan = NodePlan::new(&config)?;
@@ -138,7 +138,7 @@ impl Node {
             }
             plan => plan,
         };
-        let (door, region, pages) = prepare(&plan)?;
+        let (door, region, pages) = prepare(&plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let behind = Behind::shared(own, &plan, region.warm)?;
         Self::serve(&config, &plan, door, region, pages, behind)
@@ -151,7 +151,7 @@ impl Node {
         network: Network,
         machine: impl FnOnce(&Member) -> Result<M, Error>,
     ) -> Result<Self, Error> {
-        let (door, region, pages) = prepare(plan)?;
+        let (door, region, pages) = prepare(plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let machine = machine(&own)?;
         let behind = Behind::networked(network, own, plan, region.warm, &machine)?;
@@ -199,7 +199,6 @@ impl Node {
             .map_err(Error::os("start a thread for", &plan.socket))?;
         Ok(Self {
             socket: plan.socket.clone(),
-            ephemeral: config.ephemeral,
             warm,
             pages,
             stop,
@@ -243,11 +242,11 @@ impl Node {
         self.stop.stop();
         let owned = self.server.take().map(JoinHandle::join);
         drop(self.behind.take());
-        match owned {
-            Some(Ok(owned)) if self.ephemeral => region::remove(&owned),
-            Some(Err(_)) => tracing::error!("the node's thread had panicked"),
-            _ => (),
+        if let Some(Err(_)) = owned {
+            tracing::error!("the node's thread had panicked");
         }
+        // Last: an ephemeral region is removed with it.
+        drop(owned);
         tracing::info!(socket = %self.socket.display(), "the node has stopped");
     }
 }
@@ -358,11 +357,14 @@ impl Drop for Node {
 
 /// The socket and the region. The socket comes first: should it be another node's, its region is
 /// not touched. Whoever connects already waits until the region is there.
-fn prepare(plan: &NodePlan) -> Result<(Door, Owned, Pages), Error> {
-    region::check_space(&plan.region, plan.plan.header.region_bytes)?;
+fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Door, Owned, Pages), Error> {
+    // What no machine could do comes before what this one has no room for.
     plan.plan.check_use()?;
+    check_private(slice::from_ref(&plan.plan), host_bytes())?;
+    region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let door = Door::open(&plan.socket)?;
-    let region = region::acquire(&plan.region, &plan.plan)?;
+    let mut region = region::acquire(&plan.region, &plan.plan)?;
+    region.ephemeral = ephemeral;
     let pages = populate(&region);
     Ok((door, region, pages))
 }
@@ -423,7 +425,11 @@ fn attach_peers(own: Member, cluster: Vec<PathBuf>) -> impl Reach {
                     let identity = admitted.welcome.identity;
                     let same = |known: &Member| known.header.identity == identity;
                     if !known[number].as_ref().is_some_and(same) {
-                        known[number] = Some(admitted.map(false)?.2);
+                        let back = admitted.map(false)?.2;
+                        if known[number].is_some() {
+                            warn_of_other_memory(&back);
+                        }
+                        known[number] = Some(back);
                     }
                 }
                 Err(error) => tracing::debug!(%error, "a node of the cluster is down"),

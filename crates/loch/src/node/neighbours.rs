@@ -83,6 +83,15 @@ impl Surroundings {
     }
 }
 
+/// Tells whoever runs the node why operations of its clients may end as timeouts from now on.
+pub(super) fn warn_of_other_memory(back: &Member) {
+    tracing::warn!(
+        node = back.name,
+        socket = %back.socket.display(),
+        "a node has come back without the memory it had: `loch check` tells what is lost"
+    );
+}
+
 /// The thread. Dropping it ends it.
 pub(crate) struct Neighbours {
     stop: Arc<OwnedFd>,
@@ -187,6 +196,9 @@ impl Caller {
             return Ok(false);
         }
         let (connection, _, member) = admitted.map(false)?;
+        if self.known[node].is_some() {
+            warn_of_other_memory(&member);
+        }
         self.known[node] = Some(member);
         self.calls[node] = Some(connection);
         Ok(true)

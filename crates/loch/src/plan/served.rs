@@ -411,11 +411,11 @@ mod tests {
         for engine in ["herd", "kv-direct"] {
             let planned = plan(256 * MIB, 1, &table(engine)).unwrap();
             assert!(planned.header.region_bytes <= 33 * MIB, "{}", planned.header.region_bytes);
-            let all = planned.header.region_bytes + planned.private_bytes;
+            let all = planned.header.region_bytes + planned.private_bytes.iter().sum::<u64>();
             assert!((255 * MIB..=256 * MIB).contains(&all), "{engine}: {all}");
         }
         let pilaf = plan(256 * MIB, 1, &table("pilaf")).unwrap();
-        assert_eq!((pilaf.header.region_bytes, pilaf.private_bytes), (256 * MIB, 0));
+        assert_eq!((pilaf.header.region_bytes, pilaf.private_bytes), (256 * MIB, vec![0]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is planned of workers that is not in a table's directory entry.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use loch_engines::region::{EngineId, TableEntry};
 
@@ -39,12 +40,34 @@ impl WorkerPlan {
             let absolute = std::path::absolute(log).map_err(Error::os("resolve", log));
             Some(absolute.map(|log| (table.name.clone(), log, table.sync)))
         };
-        let logs = tables.iter().filter_map(log).collect::<Result<_, _>>()?;
+        let logs: Vec<_> = tables.iter().filter_map(log).collect::<Result<_, _>>()?;
+        check_logs(&logs)?;
         let functions = tables.iter().filter(|table| !table.functions.is_empty());
         let functions = functions.map(|it| Ok((it.name.clone(), Registered::of(it)?)));
         let functions = functions.collect::<Result<_, Error>>()?;
         Ok(Self { waiting: waiting.clone(), logs, functions })
     }
+}
+
+/// Whether each log has a folder of its own. Another node's tables are kept away by a lock.
+fn check_logs(logs: &[(String, PathBuf, bool)]) -> Result<(), Error> {
+    let mut tables = HashMap::new();
+    for (table, folder, _) in logs {
+        if let Some(first) = tables.insert(resolved(folder), table) {
+            let problem = format!(
+                "its log folder {} is that of table {first:?}: give it one of its own (log)",
+                folder.display()
+            );
+            return Err(Error::config(format!("table {table:?}"), problem));
+        }
+    }
+    Ok(())
+}
+
+/// A path without the links that are in what exists of it.
+fn resolved(path: &Path) -> PathBuf {
+    let real = |there: &Path| Some(there.canonicalize().ok()?.join(path.strip_prefix(there).ok()?));
+    path.ancestors().find_map(real).unwrap_or_else(|| path.into())
 }
 
 /// Processors that a thread can be bound to.

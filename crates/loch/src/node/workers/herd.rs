@@ -8,7 +8,7 @@ use loch_fabric::lanes::block_on;
 
 use super::control::{Control, Next};
 use super::ground::Ground;
-use super::{Station, WorkerError};
+use super::{Station, WorkerError, zeroed};
 use crate::memory::Parts;
 use crate::served::layout::Extra;
 use crate::wire::Inspected;
@@ -28,8 +28,7 @@ pub(super) fn serve(
         unreachable!("it was checked when it was read");
     };
     let plan = Plan::new(mode, partition_bytes, index_slots).expect("it was checked when read");
-    // Fresh pages of the system are zeros, and it gives them when they are first used.
-    let partition = Partition::new(vec![0u64; plan.words()], &plan);
+    let partition = Partition::new(zeroed::<u64>(plan.words())?, &plan);
     let settings = Settings { seed: table.entry.geometry.seed, depth: DEPTH_DEFAULT };
     let fabric = ground.mail(&memory, table, mailed, station.id())?;
     let sessions = ground.sessions(control.surroundings(), station.table);

@@ -19,7 +19,7 @@ use loch_fabric::{FabricError, Zeroed};
 use super::control::{Control, Next, Order};
 use super::ground::Ground;
 use super::housekeeper::Housekeeper;
-use super::{Station, WorkerError};
+use super::{Station, WorkerError, zeroed};
 use crate::limits::{PROCESSOR_IN_FLIGHT, WORKER_DRAIN, WORKER_TURNS};
 use crate::memory::{Direct, Memory, Parts};
 use crate::node::sessions::{End, Opened};
@@ -97,8 +97,7 @@ fn turn(turns: &mut impl Turns) -> Result<bool, FabricError> {
 
 fn no_entries(memory: &Memory, station: &Station, shared: &Shared) -> Result<Entries, WorkerError> {
     let plan = plan_of(&memory.tables[station.table].entry);
-    let lines = Zeroed::new(plan.lines() as usize);
-    let lines = lines.map_err(|error| WorkerError::NoMemory { lines: plan.lines(), error })?;
+    let lines = zeroed(plan.lines() as usize)?;
     let pools = shared.housekeeper.pools(station.worker).clone();
     Ok(Storage::new(Near::new(lines), &plan, pools))
 }

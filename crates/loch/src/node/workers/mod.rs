@@ -40,14 +40,15 @@ use loch_engines::EngineError;
 use loch_engines::pilaf::ServerError;
 use loch_engines::region::EngineId;
 use loch_engines::requests::WorkerId;
-use loch_fabric::FabricError;
+use loch_fabric::{FabricError, Zeroed};
+use zerocopy::FromZeros;
 
 use super::neighbours::Surroundings;
 use super::sessions::Sessions;
-use crate::Error;
 use crate::memory::Member;
 use crate::plan::WorkerPlan;
 use crate::wire::Inspected;
+use crate::{ByteSize, Error};
 
 pub(crate) use control::Failure;
 use control::{Control, Order};
@@ -64,12 +65,14 @@ enum WorkerError {
     Server(#[from] ServerError),
     #[error(transparent)]
     Reach(#[from] Error),
-    #[error("its log at {path} cannot be opened: {cause}", path = .path.display())]
-    Log { path: PathBuf, cause: String },
     #[error(
-        "its {lines} lines of 64 bytes are not to be had ({error}): give the table less memory"
+        "its log at {path} cannot be opened: {cause}; put that right, or give the table another \
+         folder (log)",
+        path = .path.display()
     )]
-    NoMemory { lines: u32, error: std::io::Error },
+    Log { path: PathBuf, cause: String },
+    #[error("the system does not give it {size} of memory ({error}): give the table less memory")]
+    NoMemory { size: ByteSize, error: std::io::Error },
     #[error("it cannot be bound to processor {core}: {cause}")]
     Core { core: u16, cause: rustix::io::Errno },
 }
@@ -296,6 +299,12 @@ fn work(station: &Station, ground: &impl Ground, mut control: Control) {
     let (table, worker) = (station.name.clone(), station.worker);
     tracing::error!(table, worker, what, "a worker failed: the node stops");
     failure.fail(Error::WorkerFailed { table, worker, what });
+}
+
+/// The memory of a worker's own entries.
+fn zeroed<T: FromZeros + Copy>(len: usize) -> Result<Zeroed<T>, WorkerError> {
+    let size = ByteSize::new((len as u64).saturating_mul(size_of::<T>() as u64));
+    Zeroed::new(len).map_err(|error| WorkerError::NoMemory { size, error })
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {

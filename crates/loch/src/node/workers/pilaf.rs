@@ -99,7 +99,7 @@ fn open_log(station: &Station) -> Result<Option<(File, Logging<FileStorage>)>, W
     }
     let logging = Logging {
         storage,
-        // Two tables in one folder, or two nodes, are noticed.
+        // What another table or node has left in the folder is an error.
         table: checksum(format!("{} {}", station.home, station.name).as_bytes()),
         policy: Policy { sync: *sync, ..Policy::default() },
         compact_bytes: PILAF_COMPACT_BYTES,
