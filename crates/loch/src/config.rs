@@ -64,8 +64,8 @@ pub struct NodeConfig {
     pub gid_index: Option<u8>,
     /// Session slots: how many tables clients can have open for writing at a time. Default 1024.
     pub sessions: u32,
-    /// Whether the region file is removed at an orderly stop, or when a start fails that has it
-    /// already. Default no: the next start keeps all data.
+    /// Whether the region file is removed at an orderly stop, or by a start that has made it and
+    /// fails. Default no: the next start keeps all data.
     pub ephemeral: bool,
     /// The region file. Default: `/dev/shm/loch-<uid>/<name>.region`, in a folder of this user's
     /// alone.

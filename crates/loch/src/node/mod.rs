@@ -162,7 +162,7 @@ impl Node {
         config: &NodeConfig,
         plan: &NodePlan,
         door: Door,
-        region: Owned,
+        mut region: Owned,
         pages: Pages,
         behind: Behind,
     ) -> Result<Self, Error> {
@@ -179,6 +179,7 @@ impl Node {
         let mark = mark()?;
         let stop =
             Arc::new(StopSwitch::new().map_err(Error::os("make an event for", &plan.socket))?);
+        region.ephemeral = config.ephemeral;
         let counter = Counter {
             welcome,
             region,
@@ -364,7 +365,8 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Door, Owned, Pages), Err
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let door = Door::open(&plan.socket)?;
     let mut region = region::acquire(&plan.region, &plan.plan)?;
-    region.ephemeral = ephemeral;
+    // What was there before is not lost to a start that fails.
+    region.ephemeral = ephemeral && !region.warm;
     let pages = populate(&region);
     Ok((door, region, pages))
 }
