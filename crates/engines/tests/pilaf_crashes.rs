@@ -276,11 +276,13 @@ fn run(seed: u64) -> Result<Report, String> {
     if verdict.is_linearizable() { Ok(report) } else { Err(verdict.to_string()) }
 }
 
-/// The seeds of a test: `LOCH_SEEDS=from..to` chooses others.
+/// The seeds of a test: `LOCH_SEEDS=n` chooses how many, `LOCH_SEED=n` runs only that one.
 fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("LOCH_SEEDS") else { return 0..300 };
-    let (from, to) = text.split_once("..").expect("LOCH_SEEDS is from..to");
-    from.parse().unwrap()..to.parse().unwrap()
+    let number = |name: &str| Some(std::env::var(name).ok()?.parse().expect("it is a number"));
+    match number("LOCH_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("LOCH_SEEDS").unwrap_or(300),
+    }
 }
 
 #[test]
