@@ -297,7 +297,9 @@ fn reads_are_linearizable_whenever_the_server_is_killed() {
         all.races += report.races;
     }
     println!("{all:?}");
-    assert!(all.kills > 100 && all.moves > 100 && all.resizes > 100 && all.races > 100, "{all:?}");
+    let least = (seeds().end - seeds().start) / 3;
+    let found = [u64::from(all.kills), all.moves, all.resizes, all.races];
+    assert!(found.iter().all(|count| *count >= least), "{all:?}");
 }
 
 /// Whether a key is whole in one of its slots, as memory is at this moment; `None` while the root is
