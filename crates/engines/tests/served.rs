@@ -3,7 +3,6 @@
 //! run by the simulation program (`tests/simulation`).
 
 use std::cell::Cell;
-use std::future::Future;
 use std::rc::Rc;
 
 use loch_engines::EngineError;
@@ -201,13 +200,8 @@ impl Fabric for Ahead {
         is_settled => inner
     );
 
-    fn compare_swap(
-        &self,
-        at: RemoteAddr,
-        _: u64,
-        _: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        async move { Err(FabricError::ReadOnly { at }) }
+    async fn compare_swap(&self, at: RemoteAddr, _: u64, _: u64) -> Result<u64, FabricError> {
+        Err(FabricError::ReadOnly { at })
     }
 
     fn wall_ms(&self) -> u64 {

@@ -225,11 +225,7 @@ fn an_insert_that_begins_again_uses_no_word_twice() {
 fn a_put_that_loses_to_no_value_begins_again() {
     // Between its look and its CAS it waits.
     let options = Options { cache: Some(false), batched_reads: Some(true), ..Options::default() };
-    let moved = |slots: &Slots, _| slots.state(State::Visible { hop: 1 });
-    let inserted =
-        |slots: &Slots, later| slots.client.map().codec.with_state(later, State::Tentative);
-    let changes: [&dyn Fn(&Slots, Ite) -> Ite; 2] = [&moved, &inserted];
-    for change in changes {
+    for is_moved in [true, false] {
         for steps in 0.. {
             let slots = Slots::of(&TestCluster::new(Plan { options, ..Plan::default() }));
             block_on(slots.client.put(KEY, b"a later insert", PutOptions::default())).unwrap();
@@ -243,7 +239,9 @@ fn a_put_that_loses_to_no_value_begins_again() {
                 assert!(steps > 1, "it takes more steps than {steps}");
                 break;
             }
-            slots.set(at, change(&slots, later));
+            let inserted = slots.client.map().codec.with_state(later, State::Tentative);
+            let moved = slots.state(State::Visible { hop: 1 });
+            slots.set(at, if is_moved { moved } else { inserted });
             block_on(put).unwrap();
             let value = block_on(slots.client.get(KEY, Buf::new())).unwrap();
             assert_eq!((value.as_deref(), slots.taken().len()), (Some(&b"new"[..]), 1));
