@@ -2,81 +2,214 @@
 //!
 //! Rust has no defined data race, so racing copies are made where the language does not look: in
 //! inline assembly, like a DMA engine would. Where there is none for the target (and under Miri)
-//! the copy is made of atomics. The result of a racing copy may be torn at any byte; whoever asked
-//! for it validates it.
+//! the copy is made of atomics. The result of a racing copy may be torn between any two words;
+//! whoever asked for it validates it.
+//!
+//! # Invariants
+//! 1. A word that is aligned in shared memory, and copied in full, is read or written in one access:
+//!    as cards do it. An access of several words, aligned or not, is one for each aligned word in it,
+//!    because lines, at which processors divide accesses, end with words.
+//! 2. So of a READ no part of such a word is taken again, unless all of it is; and of a WRITE none is
+//!    written before.
 
-/// From this length on `rep movsb` beats vector moves: its start-up cost is paid back.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const REP_MOVSB_BYTES_MIN: usize = 1024;
+pub(super) use moves::{copy_in, copy_out};
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(super) use words::{copy_in, copy_out};
 
-/// Copies `len` bytes; either side may be memory that others write.
-///
-/// # Safety
-/// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two must
-/// not overlap.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+mod moves {
     use std::arch::asm;
-    // SAFETY: the caller vouches for `len` bytes on both sides. Every branch reads and writes only
-    // inside them: the vector loop covers whole 16-byte blocks and then the (overlapping) last 16,
-    // the short branches cover the first and the last n bytes with n <= len.
-    unsafe {
-        if len >= REP_MOVSB_BYTES_MIN {
-            asm!("rep movsb", inout("rcx") len => _, inout("rsi") src => _, inout("rdi") dst => _,
+
+    /// From this length on `rep movsq` beats vector moves: its start-up cost is paid back.
+    const REP_BYTES_MIN: usize = 1024;
+
+    /// Copies `len` bytes out of memory that others write.
+    ///
+    /// # Safety
+    /// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two must
+    /// not overlap.
+    #[inline(always)]
+    pub unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
+        let past = src.addr() % 8;
+        // SAFETY: the caller vouches for `len` bytes on both sides, and every move is inside them.
+        unsafe {
+            if len >= REP_BYTES_MIN {
+                return long(src, dst, len, (8 - past) % 8);
+            }
+            if len >= 16 {
+                // What the first and the last move have of words in part, others have in full, later.
+                move_16(src, dst, len - 16);
+                move_16(src, dst, 0);
+                let mut at = 16 - past;
+                while at + 16 < len {
+                    move_16(src, dst, at);
+                    at += 16;
+                }
+                if at + 8 <= len {
+                    move_8(src, dst, at);
+                }
+            } else if len >= 8 {
+                move_8(src, dst, len - 8);
+                move_8(src, dst, 0);
+                let first = (8 - past) % 8;
+                if first + 8 <= len {
+                    move_8(src, dst, first);
+                }
+            } else {
+                short(src, dst, len);
+            }
+        }
+    }
+
+    /// Copies `len` bytes into memory that others read.
+    ///
+    /// # Safety
+    /// As for [`copy_out`].
+    #[inline(always)]
+    pub unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: the caller vouches for `len` bytes on both sides, and every move is inside them.
+        unsafe {
+            let before = ((8 - dst.addr() % 8) % 8).min(len);
+            if len >= REP_BYTES_MIN {
+                return long(src, dst, len, before);
+            }
+            let (src, dst, len) = match before {
+                0 => (src, dst, len),
+                before => {
+                    short(src, dst, before);
+                    (src.add(before), dst.add(before), len - before)
+                }
+            };
+            // From here on a move that overlaps another writes the same bytes again.
+            if len >= 16 {
+                let mut at = 0;
+                while at + 16 < len {
+                    move_16(src, dst, at);
+                    at += 16;
+                }
+                move_16(src, dst, len - 16);
+            } else if len >= 8 {
+                move_8(src, dst, 0);
+                move_8(src, dst, len - 8);
+            } else {
+                short(src, dst, len);
+            }
+        }
+    }
+
+    /// The bytes before the first aligned word, the words, and the bytes behind them.
+    ///
+    /// # Safety
+    /// As for [`copy_out`]; `before` is not more than `len`.
+    #[inline(always)]
+    unsafe fn long(src: *const u8, dst: *mut u8, len: usize, before: usize) {
+        let words = (len - before) / 8;
+        let behind = before + words * 8;
+        // SAFETY: the three parts are the caller's `len` bytes.
+        unsafe {
+            short(src, dst, before);
+            asm!("rep movsq", inout("rcx") words => _, inout("rsi") src.add(before) => _,
+                inout("rdi") dst.add(before) => _, options(nostack, preserves_flags));
+            short(src.add(behind), dst.add(behind), len - behind);
+        }
+    }
+
+    /// Fewer than eight bytes, of no word all.
+    ///
+    /// # Safety
+    /// As for [`copy_out`].
+    #[inline(always)]
+    unsafe fn short(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: the caller vouches for `len` bytes on both sides. The second move ends with them, and
+        // begins with or behind them: four fit.
+        unsafe {
+            if len >= 4 {
+                asm!("mov {a:e}, [{s}]", "mov {b:e}, [{s} + {l}]", "mov [{d}], {a:e}",
+                    "mov [{d} + {l}], {b:e}", s = in(reg) src, d = in(reg) dst, l = in(reg) len - 4,
+                    a = out(reg) _, b = out(reg) _, options(nostack, preserves_flags));
+            } else if len > 0 {
+                asm!("rep movsb", inout("rcx") len => _, inout("rsi") src => _,
+                    inout("rdi") dst => _, options(nostack, preserves_flags));
+            }
+        }
+    }
+
+    /// # Safety
+    /// 16 bytes from `at` on must be readable at `src`, and writable at `dst`.
+    #[inline(always)]
+    unsafe fn move_16(src: *const u8, dst: *mut u8, at: usize) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            asm!("movups {x}, [{s} + {i}]", "movups [{d} + {i}], {x}", s = in(reg) src,
+                d = in(reg) dst, i = in(reg) at, x = out(xmm_reg) _,
                 options(nostack, preserves_flags));
-        } else if len >= 16 {
-            asm!(
-                "2:",
-                "movups {x}, [{s} + {i}]",
-                "movups [{d} + {i}], {x}",
-                "add {i}, 16",
-                "cmp {i}, {last}",
-                "jb 2b",
-                "movups {x}, [{s} + {last}]",
-                "movups [{d} + {last}], {x}",
-                s = in(reg) src, d = in(reg) dst, last = in(reg) len - 16,
-                i = inout(reg) 0usize => _, x = out(xmm_reg) _,
-                options(nostack));
-        } else if len >= 8 {
-            asm!("mov {a}, [{s}]", "mov {b}, [{s} + {l}]", "mov [{d}], {a}", "mov [{d} + {l}], {b}",
-                s = in(reg) src, d = in(reg) dst, l = in(reg) len - 8, a = out(reg) _, b = out(reg) _,
-                options(nostack, preserves_flags));
-        } else if len >= 4 {
-            asm!("mov {a:e}, [{s}]", "mov {b:e}, [{s} + {l}]", "mov [{d}], {a:e}", "mov [{d} + {l}], {b:e}",
-                s = in(reg) src, d = in(reg) dst, l = in(reg) len - 4, a = out(reg) _, b = out(reg) _,
-                options(nostack, preserves_flags));
-        } else if len > 0 {
-            asm!("rep movsb", inout("rcx") len => _, inout("rsi") src => _, inout("rdi") dst => _,
-                options(nostack, preserves_flags));
+        }
+    }
+
+    /// # Safety
+    /// 8 bytes from `at` on must be readable at `src`, and writable at `dst`.
+    #[inline(always)]
+    unsafe fn move_8(src: *const u8, dst: *mut u8, at: usize) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            asm!("mov {x}, [{s} + {i}]", "mov [{d} + {i}], {x}", s = in(reg) src, d = in(reg) dst,
+                i = in(reg) at, x = out(reg) _, options(nostack, preserves_flags));
         }
     }
 }
 
-/// Copies `len` bytes; either side may be memory that others write.
-///
-/// # Safety
-/// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two must
-/// not overlap.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-#[inline(always)]
-pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+#[cfg(any(test, not(all(target_arch = "x86_64", not(miri)))))]
+#[cfg_attr(
+    all(target_arch = "x86_64", not(miri)),
+    allow(dead_code, reason = "compared with `moves`")
+)]
+mod words {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-    let mut i = 0;
-    // SAFETY: the caller vouches for `len` bytes on both sides; `i` stays below `len`, and words are
-    // used only where both sides are 8-aligned. Atomics may race with anything.
-    unsafe {
-        if (src as usize | dst as usize).is_multiple_of(8) {
-            while i + 8 <= len {
-                let word = AtomicU64::from_ptr(src.add(i) as *mut u64).load(Relaxed);
-                AtomicU64::from_ptr(dst.add(i).cast()).store(word, Relaxed);
-                i += 8;
+
+    /// Copies `len` bytes out of memory that others write.
+    ///
+    /// # Safety
+    /// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two must
+    /// not overlap.
+    pub unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
+        let mut i = 0;
+        while i < len {
+            // SAFETY: the caller vouches for `len` bytes on both sides; a word is taken where all of it
+            // is among them, and it is aligned. Atomics may race with anything; `dst` is private.
+            unsafe {
+                let (from, to) = (src.add(i).cast_mut(), dst.add(i));
+                if from.addr().is_multiple_of(8) && i + 8 <= len {
+                    let word = AtomicU64::from_ptr(from.cast()).load(Relaxed);
+                    to.cast::<u64>().write_unaligned(word);
+                    i += 8;
+                } else {
+                    to.write(AtomicU8::from_ptr(from).load(Relaxed));
+                    i += 1;
+                }
             }
         }
+    }
+
+    /// Copies `len` bytes into memory that others read.
+    ///
+    /// # Safety
+    /// As for [`copy_out`].
+    pub unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
+        let mut i = 0;
         while i < len {
-            let byte = AtomicU8::from_ptr(src.add(i) as *mut u8).load(Relaxed);
-            AtomicU8::from_ptr(dst.add(i)).store(byte, Relaxed);
-            i += 1;
+            // SAFETY: as in `copy_out`, with the sides changed.
+            unsafe {
+                let (from, to) = (src.add(i), dst.add(i));
+                if to.addr().is_multiple_of(8) && i + 8 <= len {
+                    let word = from.cast::<u64>().read_unaligned();
+                    AtomicU64::from_ptr(to.cast()).store(word, Relaxed);
+                    i += 8;
+                } else {
+                    AtomicU8::from_ptr(to).store(from.read(), Relaxed);
+                    i += 1;
+                }
+            }
         }
     }
 }
@@ -111,15 +244,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    type Copy = unsafe fn(*const u8, *mut u8, usize);
+    const COPIES: [Copy; 4] = [copy_in, copy_out, words::copy_in, words::copy_out];
+
     proptest! {
         #[test]
         fn copies_exactly_len_bytes(len in 0usize..3000, src_off in 0usize..17, dst_off in 0usize..17, seed: u8) {
             let src: Vec<u8> = (0..len + 32).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect();
-            let mut dst = vec![0xAAu8; len + 64];
-            // SAFETY: both vectors are longer than their offset plus `len`, and they are distinct.
-            unsafe { copy(src.as_ptr().add(src_off), dst.as_mut_ptr().add(dst_off), len) };
-            prop_assert_eq!(&dst[dst_off..dst_off + len], &src[src_off..src_off + len]);
-            prop_assert!(dst[..dst_off].iter().chain(&dst[dst_off + len..]).all(|b| *b == 0xAA));
+            for copy in COPIES {
+                let mut dst = vec![0xAAu8; len + 64];
+                // SAFETY: both vectors are longer than their offset plus `len`, and they are distinct.
+                unsafe { copy(src.as_ptr().add(src_off), dst.as_mut_ptr().add(dst_off), len) };
+                prop_assert_eq!(&dst[dst_off..dst_off + len], &src[src_off..src_off + len]);
+                prop_assert!(dst[..dst_off].iter().chain(&dst[dst_off + len..]).all(|b| *b == 0xAA));
+            }
         }
     }
 }

@@ -194,7 +194,7 @@ impl ShmEndpoint {
     pub(super) unsafe fn complete_read(&self, place: *const u8, len: usize, buf: &mut Buf) {
         // SAFETY: by this function's contract `place` has `len` mapped bytes; `append_with` gives
         // room for `len` private ones, and `copy` initialises all of them.
-        unsafe { buf.append_with(len, |room| copy::copy(place, room, len)) };
+        unsafe { buf.append_with(len, |room| copy::copy_out(place, room, len)) };
     }
 
     pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64, FabricError> {
@@ -409,7 +409,7 @@ impl Fabric for ShmEndpoint {
             // SAFETY: `locate` checked the sum of all parts, and `place` advances by each in turn;
             // a part is private memory of this process.
             unsafe {
-                copy::copy(part.as_ptr(), place, part.len());
+                copy::copy_in(part.as_ptr(), place, part.len());
                 place = place.add(part.len());
             }
         }

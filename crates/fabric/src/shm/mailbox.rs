@@ -256,10 +256,10 @@ impl Mailbox {
         // (asserted above). Others reach these bytes as atomics or in the copy engine only.
         unsafe {
             words::store_before(&*place.cast::<AtomicU64>(), message.len() as u64);
-            copy::copy(message.as_ptr(), place.add(RECORD_HEADER_BYTES as usize), first);
+            copy::copy_in(message.as_ptr(), place.add(RECORD_HEADER_BYTES as usize), first);
             if first < message.len() {
                 let (start, _) = self.place(ring, 0);
-                copy::copy(message.as_ptr().add(first), start, message.len() - first);
+                copy::copy_in(message.as_ptr().add(first), start, message.len() - first);
             }
         }
     }
@@ -283,9 +283,9 @@ impl Mailbox {
         // the ring; all `len` of them are copied to the room given.
         unsafe {
             buf.append_with(len, |into| {
-                copy::copy(place.add(RECORD_HEADER_BYTES as usize), into, first);
+                copy::copy_out(place.add(RECORD_HEADER_BYTES as usize), into, first);
                 if first < len {
-                    copy::copy(self.place(ring, 0).0, into.add(first), len - first);
+                    copy::copy_out(self.place(ring, 0).0, into.add(first), len - first);
                 }
             });
         }

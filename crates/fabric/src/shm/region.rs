@@ -283,7 +283,7 @@ impl Region {
         assert!(inside, "{len} bytes at {offset:#x} are outside the region");
         // SAFETY: in bounds by the assertion; `into` is private memory of the same length.
         unsafe {
-            super::copy::copy(
+            super::copy::copy_out(
                 self.base.as_ptr().add(offset as usize),
                 into.as_mut_ptr(),
                 into.len(),
@@ -302,7 +302,11 @@ impl Region {
         assert!(inside, "{len} bytes at {offset:#x} are outside the region");
         // SAFETY: in bounds and writable by the assertions; `bytes` is private memory.
         unsafe {
-            super::copy::copy(bytes.as_ptr(), self.base.as_ptr().add(offset as usize), bytes.len());
+            super::copy::copy_in(
+                bytes.as_ptr(),
+                self.base.as_ptr().add(offset as usize),
+                bytes.len(),
+            );
         }
     }
 }
