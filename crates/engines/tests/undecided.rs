@@ -444,7 +444,7 @@ fn a_mover_does_not_look_for_ever_at_a_word_that_lies() {
     assert_eq!((slots.word(2), slots.word(5)), (slots.frozen(5), slots.copy(2)));
 }
 
-/// A slot's free word has another tag whenever somebody is about to change it, for three seconds.
+/// A slot's free word has another tag whenever somebody is about to change it, for half a minute.
 struct Restless {
     inner: ShmEndpoint,
     at: Cell<Option<RemoteAddr>>,
@@ -477,7 +477,7 @@ fn whoever_undoes_a_move_does_not_fight_for_ever_for_its_destination() {
     let slots = Slots::of(&cluster);
     slots.set(2, slots.frozen(5));
     let client = cluster.client_over(0, |inner| {
-        let until_us = inner.now_us() + 3_000_000;
+        let until_us = inner.now_us() + 30_000_000;
         Restless { inner, at: Cell::new(Some(slots.candidates.slot(5))), until_us }
     });
     let timed_out = block_on(client.put(KEY, b"new", PutOptions::default()));

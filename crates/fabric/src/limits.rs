@@ -135,6 +135,10 @@ pub(crate) const SEND_POLLS_MAX: u32 = 1_000_000;
 #[cfg(feature = "verbs")]
 pub(crate) const WAYS_MAX: usize = 4096;
 
+/// How long a host to which no way was found is not looked for again.
+#[cfg(feature = "verbs")]
+pub(crate) const WAY_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Bytes of the longest message through a mailbox: an InfiniBand MTU, as on the other backends.
 pub const MAIL_MESSAGE_BYTES_MAX: usize = 4096;
 

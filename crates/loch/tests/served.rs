@@ -134,6 +134,26 @@ fn a_start_that_fails_leaves_no_ephemeral_region() {
     assert!(host.region("a").exists(), "it may hold what an earlier node has left");
 }
 
+/// Where others have to be known first, a worker begins after the start, and its failure stops the node.
+#[test]
+fn a_worker_that_cannot_begin_in_a_cluster_loses_no_region() {
+    let host = Host::of(&["a", "b"]);
+    let file = host.dir.path().join("file");
+    std::fs::write(&file, "in the log's way").unwrap();
+    let node = |name, ephemeral, log| {
+        let pilaf = TableConfig { log: Some(log), ..table("pilaf") };
+        Node::start(NodeConfig { ephemeral, ..config(&host, name, pilaf) }).unwrap()
+    };
+    let _other = node("b", false, host.dir.path().join("log"));
+    for ephemeral in [false, true] {
+        let fails = node("a", ephemeral, file.join("log"));
+        let error = fails.watch().wait().expect("a file is no folder");
+        assert!(matches!(error, Error::WorkerFailed { .. }), "{error}");
+        fails.stop();
+        assert!(host.region("a").exists(), "it may hold what an earlier node has left");
+    }
+}
+
 #[test]
 fn two_tables_with_one_log_folder_are_refused_by_name() {
     let host = Host::new();

@@ -408,7 +408,12 @@ fn root_attaches_to_a_node_that_only_its_user_can_have_put_there() {
 
 #[test]
 fn who_cannot_be_seen_is_told_so_and_may_serve() {
-    let Some(users) = Users::new("who_cannot_be_seen_is_told_so_and_may_serve") else { return };
+    let test = "who_cannot_be_seen_is_told_so_and_may_serve";
+    let Some(users) = Users::new(test) else { return };
+    let apart = Command::new("unshare").args(["--pid", "--fork", "true"]).status();
+    if !apart.is_ok_and(|status| status.success()) {
+        return skipped(test, "needs the right to make a PID namespace");
+    }
     let folder = users.folder("root", 0);
     let (socket, region) = (folder.join("s"), folder.join("r"));
     // The node does not see its clients, and could not tell when they have died.

@@ -22,8 +22,11 @@ use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
-use crate::limits::{EMPTY_POLLS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY, WAYS_MAX};
+use crate::limits::{
+    EMPTY_POLLS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY, WAY_RETRY, WAYS_MAX,
+};
 use crate::{Buf, FabricError, MessageAddress, Messages};
 use rand::Rng;
 
@@ -55,8 +58,9 @@ struct Inner {
     device: Arc<Device>,
     mtu_bytes: usize,
     inline_bytes: usize,
-    /// The threads of one host share one. At most `WAYS_MAX`.
-    ways: HashMap<Way, Ah>,
+    /// The threads of one host share one; of those that could not be found, when that was. At most
+    /// `WAYS_MAX`.
+    ways: HashMap<Way, Result<Ah, Instant>>,
     chain: Box<Chain>,
     /// Messages sent, and those of them whose buffers are free again.
     sent: u32,
@@ -152,7 +156,7 @@ impl Datagrams {
             return Err(VerbsError::Hostile { what: "an address that cannot be" });
         }
         let inner = &mut *self.inner.borrow_mut();
-        if !inner.ways.contains_key(&way_to(address)) {
+        if !matches!(inner.ways.get(&way_to(address)), Some(Ok(_))) {
             inner.find_way(address)?;
         }
         Ok(Peer(*address))
@@ -163,15 +167,19 @@ impl Inner {
     #[cold]
     fn find_way(&mut self, to: &Address) -> Result<(), VerbsError> {
         let route = self.device.route(to.gid, to.lid);
-        let found = Ah::new(&self.device.pd, &route).map_err(os("find a way to an address"))?;
+        let found = Ah::new(&self.device.pd, &route);
         if self.ways.len() >= WAYS_MAX {
-            // What is chained has its way by reference. What was posted already may be lost, as
-            // messages may be.
+            // What is chained has its way by reference. What was posted and is not done may fail, and
+            // the queue pair with it: messages are lost then, as they may be.
             self.post();
             self.ways.clear();
         }
+        let (found, told) = match found {
+            Ok(found) => (Ok(found), Ok(())),
+            Err(error) => (Err(Instant::now()), Err(error)),
+        };
         self.ways.insert(way_to(to), found);
-        Ok(())
+        told.map_err(os("find a way to an address"))
     }
 
     /// A receive buffer.
@@ -328,10 +336,12 @@ impl Inner {
     /// Puts a message into the chain. It is lost, as messages may be, if there is no way to its peer.
     fn chain(&mut self, Peer(to): Peer, bytes: &[u8]) {
         let ah = match self.ways.get(&way_to(&to)) {
-            Some(ah) => ah,
-            None => match self.find_way(&to) {
-                Ok(()) => &self.ways[&way_to(&to)],
-                Err(error) => return tracing::debug!(%error, ?to, "a datagram is lost"),
+            Some(Ok(ah)) => ah,
+            // Not to find one can take a second, in which nobody is served.
+            Some(Err(when)) if when.elapsed() < WAY_RETRY => return,
+            _ => match self.find_way(&to) {
+                Ok(()) => self.ways[&way_to(&to)].as_ref().expect("it was found"),
+                Err(error) => return tracing::debug!(%error, ?to, "datagrams are lost"),
             },
         };
         let number = self.sent;
@@ -459,6 +469,7 @@ impl Messages for Datagrams {
 mod tests {
     use super::*;
     use crate::verbs::Selection;
+    use std::time::Duration;
 
     /// Runs where a device has to be, as in `tests/verbs.rs`.
     #[test]
@@ -472,10 +483,12 @@ mod tests {
         let hears = |from: &Datagrams| {
             let to = from.peer(&worker.address()).expect("it is near");
             from.send(to, b"greeting").expect("it is short");
+            let until = Instant::now() + Duration::from_secs(5);
             loop {
                 if let Ok((peer, _)) = worker.try_receive(Buf::new()) {
                     return peer;
                 }
+                assert!(Instant::now() < until, "it does not arrive");
             }
         };
         let peer = hears(&known);

@@ -91,6 +91,7 @@ use workers::{Failure, Orders, Workers};
 /// ```
 pub struct Node {
     socket: PathBuf,
+    ephemeral: bool,
     warm: bool,
     pages: Pages,
     stop: Arc<StopSwitch>,
@@ -162,7 +163,7 @@ impl Node {
         config: &NodeConfig,
         plan: &NodePlan,
         door: Door,
-        mut region: Owned,
+        region: Owned,
         pages: Pages,
         behind: Behind,
     ) -> Result<Self, Error> {
@@ -179,7 +180,6 @@ impl Node {
         let mark = mark()?;
         let stop =
             Arc::new(StopSwitch::new().map_err(Error::os("make an event for", &plan.socket))?);
-        region.ephemeral = config.ephemeral;
         let counter = Counter {
             welcome,
             region,
@@ -200,6 +200,7 @@ impl Node {
             .map_err(Error::os("start a thread for", &plan.socket))?;
         Ok(Self {
             socket: plan.socket.clone(),
+            ephemeral: config.ephemeral,
             warm,
             pages,
             stop,
@@ -242,12 +243,16 @@ impl Node {
         }
         self.stop.stop();
         let owned = self.server.take().map(JoinHandle::join);
-        drop(self.behind.take());
-        if let Some(Err(_)) = owned {
-            tracing::error!("the node's thread had panicked");
+        let behind = self.behind.take();
+        let workers = behind.as_ref().and_then(|behind| behind.workers.as_ref());
+        let failed = workers.is_some_and(|(workers, _)| workers.failure().error().is_some());
+        drop(behind);
+        match owned {
+            // That a worker could not begin is no reason to lose what was there before.
+            Some(Ok(owned)) if self.ephemeral && !(self.warm && failed) => region::remove(&owned),
+            Some(Err(_)) => tracing::error!("the node's thread had panicked"),
+            _ => (),
         }
-        // Last: an ephemeral region is removed with it.
-        drop(owned);
         tracing::info!(socket = %self.socket.display(), "the node has stopped");
     }
 }
@@ -366,7 +371,7 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Door, Owned, Pages), Err
     let door = Door::open(&plan.socket)?;
     let mut region = region::acquire(&plan.region, &plan.plan)?;
     // What was there before is not lost to a start that fails.
-    region.ephemeral = ephemeral && !region.warm;
+    region.in_vain = ephemeral && !region.warm;
     let pages = populate(&region);
     Ok((door, region, pages))
 }

@@ -45,16 +45,15 @@ pub(super) struct Owned {
     /// What clients are given: descriptors of their own.
     pub writable: File,
     pub readable: File,
-    /// Whether the file goes when its node is done with it, or could not start.
-    pub ephemeral: bool,
+    /// Whether it was made for a start that is not over: if that fails, the file goes.
+    pub in_vain: bool,
     /// Invariant 2.
     lock: File,
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // After a panic there may be something to look for in it.
-        if self.ephemeral && !std::thread::panicking() {
+        if self.in_vain {
             remove(self);
         }
     }
@@ -88,7 +87,7 @@ pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<Owned, Error> {
 
 /// Removes the file. While its name is its own nobody else takes it, since its lock is held; but it may
 /// have been removed already, and the name may be another node's.
-fn remove(owned: &Owned) {
+pub(super) fn remove(owned: &Owned) {
     let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     let there = std::fs::symlink_metadata(&owned.path);
     let removed = match there.and_then(|there| Ok(same(&there, &owned.lock.metadata()?))) {
@@ -210,7 +209,7 @@ fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<Owned, Err
         warm,
         writable: reopen(&lock, path, true)?,
         readable: reopen(&lock, path, false)?,
-        ephemeral: false,
+        in_vain: false,
         lock,
     })
 }

@@ -138,6 +138,8 @@ impl Server {
     /// Serves until it is stopped. Gives the region back when all connections are closed; the
     /// clients' sessions go on.
     pub fn run(mut self) -> Owned {
+        // The start is over.
+        self.desk.counter.region.in_vain = false;
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stop.stopping.load(Ordering::Acquire) {
             events.clear();

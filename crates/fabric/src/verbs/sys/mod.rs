@@ -288,7 +288,8 @@ impl Drop for Ah {
         if self.pd.context.is_inherited() {
             return;
         }
-        // SAFETY: made in `new` and destroyed here only. A SEND copies the address when posted.
+        // SAFETY: made in `new` and destroyed here only. Of a SEND that was posted and is not done the
+        // device knows the address by number or as a copy: it fails, or is sent.
         let code = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         tell(code, "destroy an address handle");
     }
