@@ -241,8 +241,6 @@ fn nodes_that_cannot_start_say_why() {
     let at = dir.path();
     refused(at, &["--memory", "1MiB"], 2, &["memory"]);
     refused(at, &["--memory", "lots"], 2, &["--memory", "64, 16KiB"]);
-    // More than any table holds, and than this machine has: the table is what is told of.
-    refused(at, &["--memory", "1TiB"], 2, &["a table holds up to 16GiB", "more tables"]);
     if cfg!(not(feature = "verbs")) {
         refused(at, &["--fabric", "verbs"], 2, &["no verbs backend", "shm"]);
     }
@@ -345,6 +343,14 @@ fn a_configuration_file_is_read_and_its_mistakes_are_named() {
     let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
     assert_eq!(stats["nodes"][0]["region_bytes"], 32 << 20);
     assert_eq!(stats["tables"][0]["value_bytes_max"], 1024);
+    drop(node);
+    // Memory that no table asked for is left out, and the log says so.
+    fs::write(&file, "memory = \"1TiB\"\n[[table]]\nmemory = \"8MiB\"\n").expect("written");
+    let node = Node::start(at, "sparing", &["--config", &config]);
+    let log = node.log();
+    assert!(["WARN", "left out", "(1024.0GiB)"].iter().all(|word| log.contains(word)), "{log}");
+    let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
+    assert!(stats["nodes"][0]["region_bytes"].as_u64().expect("a number") < 9 << 20);
 }
 
 #[test]

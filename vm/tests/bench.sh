@@ -55,7 +55,7 @@ sound() { # WHAT OBJECT
     "$(cpu_most "$(field seconds "$2")")"
 }
 
-# A run of nothing but GETs and one of PUTs, compared with PROTOCOL.md section 4.
+# A run of nothing but GETs and one of PUTs, compared with docs/protocol.md (round trips).
 costs() { # WHAT GET_VERBS GET_TRIPS PUT_VERBS PUT_TRIPS OPTION…
   local object
   object=$(bench --reads 1 --ops 400 "${@:6}")

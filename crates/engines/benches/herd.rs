@@ -269,7 +269,7 @@ impl Served {
     /// Takes turns until everything that was asked has been executed.
     fn work(&mut self) {
         let until = (self.number - 1) * u64::from(Self::CLIENTS);
-        while self.worker.counts().executed < until {
+        while self.worker.executed() < until {
             block_on(self.worker.turn()).expect("the region is mapped");
         }
     }

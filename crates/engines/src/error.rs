@@ -102,6 +102,15 @@ pub enum EngineError {
     /// The client was attached for reading only.
     #[error("this client was attached read-only")]
     ReadOnly,
+    /// The client has no session, and in this engine even a read is a request to a worker.
+    #[error("this client has no session, and a read is a request: attach for writing")]
+    NeedsSession,
+    /// The worker that was asked does not do this: the engine has no such operation, or the key is
+    /// another worker's.
+    #[error(
+        "the worker does not do this: its engine has no such operation, or the key is another's"
+    )]
+    Unsupported,
     /// An entry contradicts the index in a way no race explains: the memory is damaged.
     #[error("damaged memory: {what}; run `loch check`")]
     Damaged {
@@ -120,7 +129,6 @@ impl From<FabricError> for EngineError {
     fn from(error: FabricError) -> Self {
         match error {
             FabricError::OutcomeUnknown { .. } => Self::Ambiguous(error),
-            FabricError::ReadOnly { .. } => Self::ReadOnly,
             error => Self::Fabric(error),
         }
     }

@@ -452,7 +452,7 @@ fn what_a_dead_client_leaves_is_scrubbed() {
     assert_sound(&live);
 }
 
-/// What `round_trips_per_*` must be: PROTOCOL's Nessie+ columns, cold and warm.
+/// What `round_trips_per_*` must be: the columns of Loch in docs/protocol.md, cold and warm.
 #[test]
 fn operations_take_the_documented_round_trips() {
     let cost = |client: &Client<ShmEndpoint>, op: &dyn Fn()| {

@@ -9,7 +9,7 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::operation::PutOptions;
-use loch_engines::pilaf::{Access, Client, Logging, Server, Shape, service};
+use loch_engines::pilaf::{Access, Client, Logging, Shape, Worker, service};
 use loch_engines::requests::{Area, BySend, Holder, RequestMap, Timing};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
@@ -81,7 +81,7 @@ impl Rig {
                 let fabric = world.endpoint(process);
                 let sessions = Box::new(|_, slot| Some(Holder::new(u64::from(slot) + 1, None)));
                 let mut server =
-                    Server::open(fabric, &map, 0, shape, Some(logging), sessions).unwrap();
+                    Worker::open(fabric, &map, 0, shape, Some(logging), sessions).unwrap();
                 leased.set(server.recovered().leased);
                 while life.get() == own {
                     if let Err(error) = server.turn() {

@@ -170,7 +170,7 @@ fn what_has_expired_is_gone_for_everybody() {
     assert_sound(&client);
 }
 
-/// PROTOCOL.md section 4, column Nessie-R, in round trips; the CAS on the status of an own entry is
+/// The column "repaired" in docs/protocol.md, in round trips; the CAS on the status of an own entry is
 /// one too, of the loop-back kind.
 #[test]
 fn operations_take_the_documented_round_trips() {

@@ -11,9 +11,9 @@ use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::KeyHash;
 use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_hybrid;
-use loch_engines::nessie_server::{self, Served, Turns, Worker};
+use loch_engines::nessie_server::{self, Served, Worker};
 use loch_engines::operation::PutOptions;
-use loch_engines::requests::{Holder, Service, Timing, WorkerId};
+use loch_engines::requests::{Holder, Service, Timing, Turns, WorkerId};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
 
@@ -197,7 +197,7 @@ impl Fabric for Ahead {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled write
         is_mapped store store_before store_after announce load reload raw now_us random pause breathe
-        is_settled => inner
+        posted is_settled => inner
     );
 
     async fn compare_swap(&self, at: RemoteAddr, _: u64, _: u64) -> Result<u64, FabricError> {

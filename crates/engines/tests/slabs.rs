@@ -259,8 +259,8 @@ struct Halting {
 impl Fabric for Halting {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-        write_unsignaled write is_mapped store_before store_after announce load reload raw now_us wall_ms random
-        pause => inner
+        write_unsignaled write is_mapped store_before store_after announce load reload raw posted
+        is_settled now_us wall_ms random pause => inner
     );
 
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {

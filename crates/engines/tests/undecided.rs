@@ -454,7 +454,8 @@ struct Restless {
 impl Fabric for Restless {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled write
-        is_mapped store store_before store_after announce load reload raw now_us wall_ms random pause => inner
+        is_mapped store store_before store_after announce load reload raw posted is_settled
+        now_us wall_ms random pause => inner
     );
 
     fn compare_swap(

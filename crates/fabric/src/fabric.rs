@@ -102,7 +102,7 @@ pub trait Fabric {
         words: usize,
     ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_;
 
-    /// READs `len` bytes and appends them to `buf`.
+    /// READs `len` bytes and appends them to `buf`. A verb that is refused appends nothing.
     fn read(
         &self,
         at: RemoteAddr,
@@ -192,16 +192,12 @@ pub trait Fabric {
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError>;
 
     /// How many verbs were posted so far: a mark for [`Fabric::is_settled`].
-    fn posted(&self) -> u64 {
-        0
-    }
+    fn posted(&self) -> u64;
 
     /// Whether every verb posted before `mark` that changes memory was executed, or never will be.
     /// Not so while an unsignaled WRITE is under way, a verb whose future was dropped, or one whose
     /// outcome is unknown on a connection that has not been made again.
-    fn is_settled(&self, _mark: u64) -> bool {
-        true
-    }
+    fn is_settled(&self, mark: u64) -> bool;
 
     /// Monotonic time in microseconds.
     fn now_us(&self) -> u64;

@@ -322,7 +322,9 @@ impl Cluster {
             sessions_taken: taken(number, node).unwrap_or(0),
             up: up(number),
         };
-        let nodes = memory.nodes.iter().flatten().enumerate();
+        // A node of which nothing is known keeps its number.
+        let nodes = memory.nodes.iter().enumerate();
+        let nodes = nodes.filter_map(|(number, node)| Some((number, node.as_ref()?)));
         ClusterInfo {
             home: self.home,
             nodes: nodes.map(info).collect(),

@@ -118,6 +118,9 @@ impl Connection {
         let (reply, region) = connection.exchange(&hello, until).map_err(Failure::NotNow)?;
         let welcome = match reply {
             Reply::Welcome(welcome) => welcome,
+            Reply::Refused(refused) if refused.code == Code::Preparing => {
+                return Err(Failure::NotNow(connection.refused(refused, 0)));
+            }
             Reply::Refused(refused) => return Err(Failure::Final(connection.refused(refused, 0))),
             other => return Err(Failure::Final(connection.unexpected(&other))),
         };
@@ -329,10 +332,9 @@ impl Connection {
 
     fn failed(&self, error: Errno) -> Error {
         match error {
-            // A node listens before its memory is there: see `node::prepare`.
             Errno::AGAIN | Errno::TIMEDOUT => self.unreachable(
                 "it took the connection but did not answer in time: wait longer (`--wait`, \
-                 connect_timeout) if it is still filling its memory, or see whether it is stopped",
+                 connect_timeout), or see whether it is stopped",
             ),
             Errno::PIPE | Errno::CONNRESET => {
                 self.unreachable("it closed the connection: it may be stopping")
@@ -353,7 +355,7 @@ impl Connection {
             }
             Code::SessionsExhausted => Error::SessionsExhausted { socket, sessions },
             Code::ReadOnly => Error::ReadOnly,
-            Code::Away => Error::NodeUnreachable { socket, remedy: refused.text },
+            Code::Away | Code::Preparing => Error::NodeUnreachable { socket, remedy: refused.text },
             Code::Misfit | Code::Release | Code::OtherMemory => {
                 Error::ClusterMismatch { problem: refused.text }
             }

@@ -10,6 +10,7 @@ use loch_engines::limits::KEY_BYTES_MAX;
 use loch_fabric::FabricError;
 
 use crate::ByteSize;
+use crate::size::InWords;
 
 /// Why something was not done. Unless a variant says otherwise, nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -38,8 +39,9 @@ pub enum Error {
     },
     /// The value is longer than the table takes.
     #[error(
-        "the value has {len} bytes, table {table:?} takes up to {max}: declare the table with a \
-         larger value_max"
+        "the value has {}, table {table:?} takes up to {}: declare the table with a larger value_max",
+        InWords(*len),
+        InWords(*max)
     )]
     ValueTooLong {
         /// The table.
@@ -167,8 +169,10 @@ pub enum Error {
     },
     /// No memory for an entry of this size.
     #[error(
-        "table {table:?} has no memory for an entry of {bytes} bytes: its data tables have \
-         {capacity} bytes in all; delete keys or start the nodes with more memory"
+        "table {table:?} has no memory for an entry of {}: its data tables have {} in all; delete \
+         keys or start the nodes with more memory",
+        InWords(*bytes),
+        InWords(*capacity)
     )]
     OutOfMemory {
         /// The table.
@@ -406,6 +410,14 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// The table's engine refused for a reason that this enum has no variant for.
+    #[error("table {table:?}: {source}")]
+    Engine {
+        /// The table.
+        table: String,
+        /// Its words.
+        source: EngineError,
+    },
     /// An entry contradicts the index in a way no race explains.
     #[error("table {table:?} is damaged: {what}; run `loch check`")]
     Damaged {
@@ -462,7 +474,7 @@ impl Error {
             EngineError::Damaged { what } => Self::Damaged { table: table(), what },
             EngineError::Ambiguous(cause) => Self::Ambiguous { table: table(), cause },
             EngineError::Fabric(error) => Self::Fabric(error),
-            other => Self::Damaged { table: table(), what: other.to_string() },
+            other => Self::Engine { table: table(), source: other },
         }
     }
 

@@ -127,6 +127,5 @@ pub fn sessions(region: &Arc<Region>) -> Result<(u32, usize, Option<u64>), Layou
 /// As [`Node::start`](crate::Node::start).
 pub fn plan(config: &NodeConfig) -> Result<(Header, Vec<TableEntry>), Error> {
     let planned = NodePlan::new(config)?.plan;
-    planned.check_use()?;
     Ok((planned.header, planned.tables))
 }

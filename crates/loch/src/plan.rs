@@ -25,6 +25,7 @@ use crate::limits::{
     SESSIONS_MAX, SOCKET_PATH_BYTES_MAX, TABLE_BYTES_PER_INDEX_SLOT, TABLE_NAME_BYTES_MAX,
     TABLES_MAX, VALUE_BYTES_DEFAULT, WORKERS_MAX,
 };
+use crate::size::InWords;
 use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig, TableProtocol};
 use served::Room;
 use workers::worker_sessions;
@@ -36,7 +37,7 @@ const SEED: u64 = 0x4c6f_6368_4b65_7973;
 /// Regions are whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Memory that no table uses is a mistake when it is more than an eighth, and more than this.
+/// Memory that no table uses is left out when it is more than an eighth, and more than this.
 const UNUSED_BYTES_MAX: u64 = 16 << 20;
 
 /// Up to this it is looked for how much memory would do, when some does not.
@@ -49,8 +50,8 @@ pub(crate) struct Plan {
     pub tables: Vec<TableEntry>,
     /// Bytes that each table has in the memory of the node's process.
     private_bytes: Vec<u64>,
-    /// What the node may use.
-    memory: ByteSize,
+    /// Bytes of the memory that no table uses, and the region does not have.
+    left_out: u64,
 }
 
 /// A node's configuration, checked, with its paths made absolute.
@@ -129,10 +130,10 @@ impl NodePlan {
 pub(crate) fn check_layout(config: &NodeConfig) -> Result<(), Error> {
     let nodes = config.cluster.len().max(1);
     let plan = match config.fabric {
-        FabricKind::Shm => Plan::of_node(config, 0, nodes, &config.tables)?,
-        FabricKind::Verbs => Plan::of_node(config, 0, nodes, &over_network(&config.tables)?)?,
+        FabricKind::Shm => Plan::of_node(config, 0, nodes, &config.tables),
+        FabricKind::Verbs => Plan::of_node(config, 0, nodes, &over_network(&config.tables)?),
     };
-    plan.check_use()
+    plan.map(drop)
 }
 
 /// The tables of a node whose memory is reached over a network.
@@ -201,7 +202,7 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
         })
     };
     let plans: Vec<Plan> = (0..nodes).map(plan).collect::<Result<_, Error>>()?;
-    plans[0].check_use()?;
+    plans[0].tell_what_is_left_out();
     check_private(&plans, host_bytes())?;
     Ok(plans)
 }
@@ -332,33 +333,27 @@ impl Plan {
             offset = entry.end().next_multiple_of(TABLE_ALIGN_BYTES);
             entries.push(entry);
         }
-        if private_bytes.iter().any(|bytes| *bytes > 0) {
+        let private: u64 = private_bytes.iter().sum();
+        let unused = memory_bytes.saturating_sub(offset.saturating_add(private));
+        let is_left_out = unused > (memory_bytes / 8).max(UNUSED_BYTES_MAX);
+        if private > 0 || is_left_out {
             // What workers have in their own memory is not in the region as well.
             header.region_bytes = memory_bytes.min(offset);
         }
-        Ok(Self { header, tables: entries, private_bytes, memory: sizes.memory })
+        let left_out = if is_left_out { unused } else { 0 };
+        Ok(Self { header, tables: entries, private_bytes, left_out })
     }
 
-    /// Whether the tables use the memory they are given: what they cannot use is a mistake.
-    ///
-    /// # Errors
-    /// [`Error::Config`] says how much they use.
-    pub fn check_use(&self) -> Result<(), Error> {
-        let memory = self.memory.bytes();
-        let shared = self.tables.iter().map(TableEntry::end).max().unwrap_or(0);
-        let used = shared + self.private_bytes.iter().sum::<u64>();
-        if memory.saturating_sub(used) <= (memory / 8).max(UNUSED_BYTES_MAX) {
-            return Ok(());
-        }
-        Err(Error::config(
-            "memory",
-            format!(
-                "it is {}, of which the tables use {used} bytes: a table holds up to {} a node \
-                 besides its index; lower `memory`, give the tables more, or declare more tables",
-                ByteSize::new(memory),
+    /// Says in the log that a node has less memory than it was given, if its tables cannot use it.
+    pub fn tell_what_is_left_out(&self) {
+        if self.left_out > 0 {
+            tracing::warn!(
+                left_out = %InWords(self.left_out),
+                "the tables cannot use all memory of the node, and the rest is left out: a table has \
+                 up to {} a node besides its index; declare more tables, or lower `memory`",
                 ByteSize::new(DATA_TABLE_BYTES_MAX)
-            ),
-        ))
+            );
+        }
     }
 
     /// What differs in a region that was made before: field, what it has, what it should have.
@@ -468,7 +463,11 @@ fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64
     let Some(rest) = room.checked_sub(claimed) else {
         return Err(Error::config(
             "memory",
-            format!("the tables claim {claimed} bytes, of {memory} there are {room} for tables"),
+            format!(
+                "the tables claim {}, and of {memory} there are {} for tables",
+                InWords(claimed),
+                InWords(room)
+            ),
         ));
     };
     let without = tables.iter().filter(|t| t.memory.is_none()).count() as u64;
@@ -529,8 +528,11 @@ fn geometry(
     let most = data.saturating_sub(KEY_BYTES_MAX as u64 + CHUNK_BYTES);
     match value_max {
         Some(max) if max > most => Err(wrong(format!(
-            "value_max is {max}, but its data table has {data} bytes a node, which hold a value of \
-             up to {most}: give the table more memory"
+            "value_max is {}, but its data table has {} a node, which hold a value of up to {}: give \
+             the table more memory",
+            InWords(max),
+            InWords(data),
+            InWords(most)
         ))),
         Some(_) => Ok(geometry),
         None => {
@@ -552,9 +554,7 @@ mod tests {
 
     fn plan(memory: u64, tables: &[TableConfig]) -> Result<Plan, Error> {
         let memory = ByteSize::new(memory);
-        let plan = Plan::new(Sizes { node: 0, nodes: 1, memory, sessions: 64, tables })?;
-        plan.check_use()?;
-        Ok(plan)
+        Plan::new(Sizes { node: 0, nodes: 1, memory, sessions: 64, tables })
     }
 
     fn table(name: &str) -> TableConfig {
@@ -588,7 +588,7 @@ mod tests {
         assert!(longest(16 << 20) <= 4 << 20);
         let greedy = TableConfig { value_max: Some(ByteSize::new(16 << 20)), ..table("t") };
         let error = plan(16 << 20, &[greedy]).unwrap_err().to_string();
-        assert!(error.contains("value_max is 16777216"), "{error}");
+        assert!(error.contains("value_max is 16MiB"), "{error}");
     }
 
     #[test]
@@ -600,7 +600,6 @@ mod tests {
         };
         for (error, word) in [
             (plan(64 << 10, &[]).unwrap_err().to_string(), "(with memory = \"2MiB\" it fits)"),
-            (plan(1 << 40, &[]).unwrap_err().to_string(), "16GiB"),
             (with(|t| t.ways = 9), "ways is 9"),
             (with(|t| t.bucket_slots = 3), "bucket_slots is 3"),
             (with(|t| t.engine = "pilau".into()), "nessie-server"),
@@ -616,6 +615,19 @@ mod tests {
         }
         let twice = plan(64 << 20, &[table("t"), table("t")]).unwrap_err().to_string();
         assert!(twice.contains("twice"), "{twice}");
+    }
+
+    #[test]
+    fn memory_that_no_table_can_use_is_left_out_of_the_region() {
+        let planned = plan(1 << 40, &[]).unwrap();
+        let end = planned.tables[0].end();
+        assert!((16 << 30..20 << 30).contains(&end), "{end}");
+        assert_eq!(planned.header.region_bytes, end.next_multiple_of(TABLE_ALIGN_BYTES));
+        assert_eq!(planned.left_out, (1 << 40) - planned.header.region_bytes);
+        // A little of it is not worth a word.
+        let small = TableConfig { memory: Some(ByteSize::new(60 << 20)), ..table("t") };
+        let planned = plan(64 << 20, &[small]).unwrap();
+        assert_eq!((planned.header.region_bytes, planned.left_out), (64 << 20, 0));
     }
 
     #[test]

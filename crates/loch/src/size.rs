@@ -74,6 +74,34 @@ impl fmt::Display for ByteSize {
     }
 }
 
+/// A number of bytes in the text of an error: exact, and readable if it is long.
+pub(crate) struct InWords(pub u64);
+
+/// Up to this a number of bytes needs no unit to be read.
+const PLAIN_BYTES_MAX: u64 = 4096;
+/// Fewer units than this are read at a glance.
+const PLAIN_UNITS_MAX: u64 = 10_000;
+
+impl fmt::Display for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0;
+        let whole = |(_, shift): &(&str, u32)| {
+            bytes.is_multiple_of(1 << shift) && (1..PLAIN_UNITS_MAX).contains(&(bytes >> shift))
+        };
+        if UNITS.iter().any(whole) {
+            return ByteSize(bytes).fmt(f);
+        }
+        let one = |(_, shift): &&(&str, u32)| bytes >> shift > 0;
+        match UNITS.iter().find(one).filter(|_| bytes > PLAIN_BYTES_MAX) {
+            Some((unit, shift)) => {
+                let units = bytes as f64 / (1u64 << shift) as f64;
+                write!(f, "{bytes} bytes ({units:.1}{unit})")
+            }
+            None => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
 impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -107,6 +135,17 @@ impl<'de> Deserialize<'de> for ByteSize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn bytes_in_errors_are_exact_and_readable() {
+        let words = |bytes| InWords(bytes).to_string();
+        assert_eq!((words(0), words(968)), ("0 bytes".into(), "968 bytes".into()));
+        assert_eq!((words(1 << 10), words(64 << 20)), ("1KiB".into(), "64MiB".into()));
+        assert_eq!(words((16 << 20) + 1), "16777217 bytes (16.0MiB)");
+        assert_eq!(words((1 << 40) - (1 << 20)), "1099510579200 bytes (1024.0GiB)");
+        assert_eq!(words(5_000_000_000), "5000000000 bytes (4.7GiB)");
+        assert_eq!(words(u64::MAX), "18446744073709551615 bytes (16777216.0TiB)");
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

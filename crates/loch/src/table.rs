@@ -473,7 +473,7 @@ impl Table {
     pub(crate) fn other_engine(&self, operation: &'static str) -> Error {
         let (engine, engines) = (self.backend.engine_name(), name_of(EngineId::KvDirect));
         if engine == engines {
-            return self.error(EngineError::ReadOnly);
+            return self.error(EngineError::NeedsSession);
         }
         Error::OtherEngine { table: self.name.clone(), engine, operation, engines }
     }

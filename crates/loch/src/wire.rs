@@ -274,6 +274,8 @@ pub(crate) enum Code {
     NoSuchSession,
     /// The client's process cannot be seen from the node.
     Unseen,
+    /// The node listens, and its memory is not there yet.
+    Preparing,
     /// Another node cannot be reached now.
     Away,
     /// Another node does not fit into the cluster.

@@ -1,14 +1,14 @@
 //! The worker: polls its request slots, executes, and replies by SEND (herd §4).
 //!
-//! One [`Worker::turn`] is one round: a look at the slots of every active client, then at the
-//! datagrams that came in, then all replies in few doorbells. Between two turns the worker does
+//! One [`Worker::turn`] is one round: the datagrams that came in, then a look at the slots of every
+//! active client, then all replies in few doorbells. Between two turns the worker does
 //! nothing; how long that is, and on which core, is its owner's business.
 //!
 //! # Invariants
 //! 1. Requests are executed in the order in which they were taken, each before its reply is sent:
 //!    the moment of its execution is its linearization point.
 //! 2. A mutation is executed once for each session, however often its request comes
-//!    ([`Inbox`]).
+//!    ([`Inbox`](crate::requests::Inbox)).
 //! 3. A request leaves the pipeline after a bounded number of turns, whether others come or not.
 //!
 //! # Faults
@@ -27,18 +27,14 @@ use super::storage::Partition;
 use crate::error::EngineError;
 use crate::operation::Operation;
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, Peers, Request, RequestMap, Sessions, Ticket, WorkerId,
-    make_known,
+    Answer, Failure, ROUND_MESSAGES_MAX, Request, RequestMap, Round, Server, Sessions, Ticket,
+    WorkerId,
 };
 use crate::versions::Versions;
 
 /// Looks that found nothing, one after the other, after which a no-op is pushed into each place of a
 /// stage (herd §4.1.1).
 const EMPTY_POLLS_MAX: u32 = 100;
-/// Requests taken in one turn, from slots and from datagrams each.
-const TURN_REQUESTS_MAX: usize = 64;
-/// Replies in one doorbell.
-const DOORBELL_REPLIES: usize = 16;
 const WORDS_OF_LINE: usize = 8;
 /// Versions that must be there when a turn begins: more than it can need.
 const TURN_VERSIONS: u64 = 1 << 10;
@@ -58,7 +54,7 @@ pub const DEPTH_DEFAULT: usize = 8;
 /// The most there can be.
 pub const DEPTH_MAX: usize = 64;
 
-const _: () = assert!(TURN_VERSIONS as usize >= 2 * TURN_REQUESTS_MAX + 2 * DEPTH_MAX);
+const _: () = assert!(TURN_VERSIONS as usize >= 2 * ROUND_MESSAGES_MAX + 2 * DEPTH_MAX);
 
 /// A request in the pipeline.
 #[derive(Debug)]
@@ -68,23 +64,9 @@ struct Staged {
     message: Buf,
 }
 
-/// What a worker counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests that were executed.
-    pub executed: u64,
-    /// Requests that were answered again, or were for an earlier incarnation.
-    pub repeated: u64,
-    /// Replies that were not sent, as their clients were not known.
-    pub nowhere: u64,
-    /// Doorbells rung for replies.
-    pub doorbells: u64,
-}
-
 /// One worker of a herd table: one partition, and the requests for it.
 pub struct Worker<F: Messages, M = Vec<u64>> {
-    fabric: F,
-    inbox: Inbox,
+    requests: Server<F>,
     partition: Partition<M>,
     pipeline: Pipeline<Staged>,
     versions: Versions,
@@ -92,14 +74,8 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
     empty_polls: u32,
     /// The time of this turn, if anybody asked for it.
     now_ms: Option<u64>,
-    /// Whether requests come by SEND; else only greetings do.
-    by_send: bool,
-    /// Where each client's replies go.
-    peers: Peers<F::Peer>,
-    outbox: Vec<(F::Peer, Buf)>,
-    /// Buffers for messages, used again and again.
-    spare: Vec<Buf>,
-    counts: Counts,
+    /// Requests that were executed.
+    executed: u64,
 }
 
 impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
@@ -121,28 +97,22 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     ) -> Result<Self, EngineError> {
         let Settings { seed, depth } = settings;
         assert!(depth <= DEPTH_MAX, "a pipeline of depth {depth}, {DEPTH_MAX} at most");
-        make_known(&fabric, map, id)?;
-        let inbox = Inbox::open(&fabric, map, id, sessions)?;
+        let by_send = map.area().service().request_bytes == 0;
         Ok(Self {
-            inbox,
+            requests: Server::open(fabric, map, id, sessions, by_send)?,
             partition,
             pipeline: Pipeline::new(depth),
             versions: Versions::new(map.base(id.node).region()),
             seed,
             empty_polls: 0,
             now_ms: None,
-            by_send: map.area().service().request_bytes == 0,
-            peers: Peers::new(map.area().clients()),
-            outbox: Vec::new(),
-            spare: Vec::new(),
-            counts: Counts::default(),
-            fabric,
+            executed: 0,
         })
     }
 
     /// The fabric, for its counters.
     pub fn fabric(&self) -> &F {
-        &self.fabric
+        self.requests.fabric()
     }
 
     /// The values.
@@ -150,14 +120,14 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         &self.partition
     }
 
-    /// What was counted.
-    pub fn counts(&self) -> Counts {
-        self.counts
+    /// Requests that were executed.
+    pub fn executed(&self) -> u64 {
+        self.executed
     }
 
     /// Clients whose slots are looked at in every round.
     pub fn active(&self) -> usize {
-        self.inbox.active()
+        self.requests.inbox().active()
     }
 
     /// One round; whether there was anything to do.
@@ -166,88 +136,35 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     /// The fabric's. What was taken and not answered will be asked for again.
     pub async fn turn(&mut self) -> Result<bool, EngineError> {
         if self.versions.left() < TURN_VERSIONS {
-            self.versions.lease(&self.fabric).await?;
+            self.versions.lease(self.requests.fabric()).await?;
         }
         self.now_ms = None;
-        // Who introduces itself in a datagram does so before it writes its request.
-        let taken = self.take_datagrams() + self.take_slots()?;
-        if taken > 0 {
+        let mut round = Round::default();
+        while let Some((ticket, message)) = self.requests.next(&mut round)? {
+            self.stage(ticket, message);
+        }
+        let has_taken = round.taken() > 0;
+        if has_taken {
             self.empty_polls = 0;
         } else if !self.pipeline.is_empty() {
             // One of datagrams, the others of slots.
-            self.empty_polls += 1 + self.inbox.looks_in_vain() as u32;
+            self.empty_polls += 1 + self.requests.inbox().looks_in_vain() as u32;
             if self.empty_polls >= EMPTY_POLLS_MAX {
                 self.empty_polls = 0;
                 (0..self.pipeline.depth()).for_each(|_| self.advance(None));
             }
         }
-        self.reply()?;
-        Ok(taken > 0 || !self.pipeline.is_empty())
+        self.requests.flush()?;
+        Ok(has_taken || !self.pipeline.is_empty())
     }
 
-    /// Takes requests out of the slots, until the end of the round; how many.
-    fn take_slots(&mut self) -> Result<usize, EngineError> {
-        let mut message = self.spare.pop().unwrap_or_default();
-        let mut taken = 0;
-        while taken < TURN_REQUESTS_MAX
-            && let Some(incoming) = self.inbox.poll(&self.fabric, &mut message)?
-        {
-            taken += 1;
-            message = self.dispatch(incoming, message);
-        }
-        self.give_back(message);
-        Ok(taken)
-    }
-
-    /// Takes what came by SEND; how much.
-    fn take_datagrams(&mut self) -> usize {
-        let mut message = self.spare.pop().unwrap_or_default();
-        let mut taken = 0;
-        while taken < TURN_REQUESTS_MAX {
-            let (from, datagram) = match self.fabric.try_receive(message) {
-                Ok(received) => received,
-                Err(back) => {
-                    message = back;
-                    break;
-                }
-            };
-            taken += 1;
-            message = datagram;
-            let accepted = match self.by_send {
-                true => self.inbox.accept(&message),
-                false => self.inbox.accept_greeting(&message),
-            };
-            if let Some(incoming) = accepted {
-                self.peers.heard(&incoming, from);
-                message = self.dispatch(incoming, message);
-            }
-            message.clear();
-        }
-        self.give_back(message);
-        taken
-    }
-
-    /// Does what is to be done about a message; gives a buffer back for the next.
     #[inline]
-    fn dispatch(&mut self, incoming: Incoming, message: Buf) -> Buf {
-        match incoming {
-            Incoming::Execute(ticket) => {
-                let hash = KeyHash::of(self.seed, ticket.request(&message).key);
-                if self.pipeline.depth() > 0 {
-                    prefetch_read(self.partition.bucket_line(hash));
-                }
-                self.advance(Some(Staged { ticket, hash, message }));
-                self.spare.pop().unwrap_or_default()
-            }
-            Incoming::Answer(ticket, short) => {
-                self.counts.repeated += 1;
-                let mut reply = self.spare.pop().unwrap_or_default();
-                self.inbox.repeat(&ticket, short, &mut reply);
-                self.post(&ticket, reply);
-                message
-            }
-            Incoming::Hello(_) => message,
+    fn stage(&mut self, ticket: Ticket, message: Buf) {
+        let hash = KeyHash::of(self.seed, ticket.request(&message).key);
+        if self.pipeline.depth() > 0 {
+            prefetch_read(self.partition.bucket_line(hash));
         }
+        self.advance(Some(Staged { ticket, hash, message }));
     }
 
     /// Pushes a request or a no-op into the pipeline, and executes what comes out of it.
@@ -272,52 +189,16 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
 
     #[inline]
     fn execute(&mut self, Staged { ticket, hash, message }: Staged) {
-        self.counts.executed += 1;
+        self.executed += 1;
         let Request { key, operation } = ticket.request(&message);
         let version = if ticket.is_read() { 0 } else { self.versions.take() };
-        let now_ms = *self.now_ms.get_or_insert_with(|| self.fabric.wall_ms());
+        let now_ms = *self.now_ms.get_or_insert_with(|| self.requests.fabric().wall_ms());
         let outcome = self.partition.execute(hash, key, operation, version, now_ms);
         let answer = match outcome {
             Ok(outcome) => Answer::Done(outcome),
             Err(error) => Answer::Failed(Failure::from(&error)),
         };
-        let mut reply = self.spare.pop().unwrap_or_default();
-        self.inbox.complete(&ticket, &answer, &mut reply);
-        self.give_back(message);
-        self.post(&ticket, reply);
-    }
-
-    /// Leaves a reply to be sent with the others.
-    #[inline]
-    fn post(&mut self, ticket: &Ticket, reply: Buf) {
-        match self.peers.of(ticket) {
-            Some(peer) => self.outbox.push((peer, reply)),
-            None => {
-                self.counts.nowhere += 1;
-                self.give_back(reply);
-            }
-        }
-    }
-
-    /// Sends what is to be sent.
-    fn reply(&mut self) -> Result<(), EngineError> {
-        for replies in self.outbox.chunks(DOORBELL_REPLIES) {
-            let mut doorbell = [(replies[0].0, &[][..]); DOORBELL_REPLIES];
-            for ((peer, reply), place) in replies.iter().zip(&mut doorbell) {
-                *place = (*peer, reply);
-            }
-            self.fabric.send_all(&doorbell[..replies.len()])?;
-            self.counts.doorbells += 1;
-        }
-        while let Some((_, reply)) = self.outbox.pop() {
-            self.give_back(reply);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn give_back(&mut self, mut buf: Buf) {
-        buf.clear();
-        self.spare.push(buf);
+        self.requests.reply(&ticket, &answer);
+        self.requests.give_back(message);
     }
 }

@@ -29,12 +29,11 @@ use super::processor::{Counts, Job, Pipeline, Processor, Settings};
 use super::storage::Storage;
 use super::vector::UserFunctions;
 use crate::error::EngineError;
-use crate::nessie_server::Turns;
 use crate::operation::Outcome;
 use crate::planted::{self, Bug};
 use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, RequestMap, Seal, Sessions, Short, Ticket, WorkerId,
+    Answer, Failure, Inbox, Incoming, RequestMap, Seal, Sessions, Short, Ticket, Turns, WorkerId,
     send_reply, within,
 };
 use crate::versions::Versions;
@@ -341,7 +340,7 @@ where
     #[cold]
     fn refuse(&mut self, ticket: Ticket) {
         let mut reply = self.worker.buffer();
-        let refused = Answer::Failed(Failure::Refused);
+        let refused = Answer::Failed(Failure::Unsupported);
         self.worker.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
         self.send(ticket, reply);
     }

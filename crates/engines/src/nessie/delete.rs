@@ -23,7 +23,7 @@ impl<F: Fabric> Client<F> {
             let header = line.header();
             let plain = header.flags & super::dte::flags::EXPIRES == 0;
             let visible = matches!(self.map.codec.state(line.word), State::Visible { .. });
-            // Linearization point of a warm DELETE.
+            // Linearization point of a warm DELETE (protocol D3).
             if plain && visible && self.clear(&candidates, line.slot, line.word).await? {
                 self.unlinked(line.word, &header)?;
                 return Ok(true);
@@ -35,7 +35,7 @@ impl<F: Fabric> Client<F> {
             match self.find(&candidates, &words, key).await? {
                 Lookup::Changed => (),
                 Lookup::Absent => {
-                    // Linearization point: any moment between the two equal looks.
+                    // Linearization point (protocol D2): any moment between the two equal looks.
                     if self.collect(&candidates).await? == words {
                         return Ok(false);
                     }
@@ -46,7 +46,7 @@ impl<F: Fabric> Client<F> {
                     if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
                         self.help(&candidates, key, found.slot, found.word).await?;
                     } else if self.clear(&candidates, found.slot, found.word).await? {
-                        // Linearization point of a DELETE that found a value.
+                        // Linearization point of a DELETE that found a value (protocol D3).
                         self.unlinked(found.word, &found.header)?;
                         return Ok(!was_expired);
                     }

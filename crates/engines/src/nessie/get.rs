@@ -136,8 +136,8 @@ impl<F: Fabric> Client<F> {
                 let slot = candidates.position(way * slots + position);
                 self.remember(&candidates, slot, word, &buf);
             }
-            // Linearization point of a hit: the READ of the bucket. The entry was the key's value
-            // at that moment, by I1 and I2, and entries do not change.
+            // Linearization point of a hit (protocol G2): the READ of the bucket. The entry was the
+            // key's value at that moment, by I1 and I2, and entries do not change.
             return Ok(Some(Found::new(buf, header)));
         }
         self.look_up(hash, key, Want::Value, buf, Some(words)).await
@@ -256,7 +256,7 @@ impl<F: Fabric> Client<F> {
             let (filled, seen) = self.read_entry(word, key, want, buf).await;
             buf = filled;
             match seen {
-                // Linearization point of a hit, as above.
+                // Linearization point of a hit (protocol G2), as above.
                 Ok(Seen::Match(header)) => {
                     return (buf, self.observe(candidates, slot, word, header).await);
                 }
@@ -267,7 +267,7 @@ impl<F: Fabric> Client<F> {
         }
         // A second look, posted after the first completed: had the value moved from a slot that was
         // not yet looked at into one that was, a word would be another (every word is unique).
-        // Linearization point of a miss: any moment between the two looks.
+        // Linearization point of a miss (protocol G3): any moment between the two looks.
         if planted::is(Bug::NoSecondLook) {
             return (buf, Ok(Pass::Absent));
         }
@@ -298,7 +298,7 @@ impl<F: Fabric> Client<F> {
         header.expires_at_ms(entry).is_some_and(|at| at <= self.fabric.wall_ms())
     }
 
-    /// Removes an expired entry; whether it is gone by our hand. The removal, not the clock, is the
+    /// Removes an expired entry (protocol G4); whether it is gone by our hand. The removal, not the clock, is the
     /// event that all clients agree on, so it comes before anybody is told.
     pub(super) async fn expire(
         &self,

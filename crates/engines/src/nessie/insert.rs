@@ -94,7 +94,7 @@ impl<F: Fabric> Client<F> {
         draft: &Draft<'_>,
         own: Own,
     ) -> Result<Attempt, EngineError> {
-        // Posted after the home word arrived: a rival that was committed since has changed it.
+        // Protocol K1. Posted after the home word arrived: a rival that was committed since has changed it.
         let words = self.collect(candidates).await?;
         for (slot, word) in words.into_iter().enumerate().take(candidates.count()).skip(1) {
             match self.other(candidates, word, draft.key).await? {
@@ -109,7 +109,7 @@ impl<F: Fabric> Client<F> {
         }
         let new = self.visible(candidates, own);
         match self.cas(candidates, 0, home, new).await? {
-            // Linearization point of an insert at home.
+            // Linearization point of an insert at home (protocol K2).
             Ok(()) => {
                 self.installed(candidates, 0, new, draft, own);
                 Ok(Attempt::Done(Installed::Yes(0)))
@@ -129,6 +129,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Attempt, EngineError> {
         let new = self.visible(candidates, own);
         let tentative = self.map.codec.with_state(new, State::Tentative);
+        // Protocol K5.
         if self.cas(candidates, slot, free, tentative).await?.is_err() {
             return Ok(Attempt::Again);
         }
@@ -139,12 +140,12 @@ impl<F: Fabric> Client<F> {
             return Err(error);
         }
         if !verified? {
-            // Whether we remove it or somebody has: the word was in the index.
+            // Protocol K8. Whether we remove it or somebody has: the word was in the index.
             self.clear(candidates, slot, tentative).await?;
             return Ok(Attempt::Renew);
         }
         match self.cas(candidates, slot, tentative, new).await? {
-            // Linearization point of an insert elsewhere.
+            // Linearization point of an insert elsewhere (protocol K7).
             Ok(()) => {
                 self.installed(candidates, slot, new, draft, own);
                 Ok(Attempt::Done(Installed::Yes(0)))
@@ -154,8 +155,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Looks at all other slots, after the tentative word in `mine` is in place; whether it may be
-    /// committed.
+    /// Looks at all other slots, after the tentative word in `mine` is in place (protocol K6); whether
+    /// it may be committed.
     async fn verify(
         &self,
         candidates: &Candidates,

@@ -238,8 +238,8 @@ impl<F: Fabric> Client<F> {
         if hop >= codec.hops_max() || Ite(self.read_word(candidates.slot(from)).await?) != word {
             return Ok(false);
         }
-        // The destination is read before the source is frozen: had it been free only after, a PUT
-        // of the key that came and went in between would go unnoticed.
+        // Protocol M2: the destination is read before the source is frozen. Had it been free only
+        // after, a PUT of the key that came and went in between would go unnoticed.
         let free = Ite(self.read_word(candidates.slot(to)).await?);
         if !codec.is_empty(free) {
             return Ok(false);
@@ -247,6 +247,7 @@ impl<F: Fabric> Client<F> {
         let hop = hop + 1;
         let frozen = codec.with_state(word, State::Frozen { hop, to: to as u32 });
         let copy = codec.with_state(word, State::Copy { hop, from: from as u32 });
+        // Protocol M3.
         if self.cas(candidates, from, word, frozen).await?.is_err() {
             return Ok(false);
         }
@@ -255,6 +256,7 @@ impl<F: Fabric> Client<F> {
         } else {
             free
         };
+        // Protocol M4.
         if self.cas(candidates, to, free, copy).await?.is_err() {
             let back = codec.with_state(word, State::Visible { hop });
             let _ = self.cas(candidates, from, frozen, back).await?;
@@ -290,7 +292,8 @@ impl<F: Fabric> Client<F> {
         Ok(false)
     }
 
-    /// Completes a move whose copy is in place: looks around, drops the source, shows the copy.
+    /// Completes a move whose copy is in place (protocol M5 to M7): looks around, drops the source,
+    /// shows the copy.
     /// Anybody may do it, and several may do it at once.
     async fn finish_move(
         &self,
@@ -341,7 +344,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Completes or undoes the move that left the F or C `word` in `slot`.
+    /// Completes or undoes the move that left the F or C `word` in `slot` (protocol H).
     pub(super) async fn help(
         &self,
         candidates: &Candidates,

@@ -161,7 +161,7 @@ impl<F: Fabric> Client<F> {
         let Some(header) = header.filter(|_| visible) else { return Ok(false) };
         let state = State::Visible { hop: 0 };
         let new = self.map.codec.entry(state, filter, own.place, own.generation);
-        // Linearization point of an update.
+        // Linearization point of an update (protocol P4).
         if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
             return Ok(false);
         }
@@ -306,7 +306,7 @@ impl<F: Fabric> Client<F> {
         }
         let new = self.visible(candidates, own);
         match self.cas(candidates, line.slot, line.word, new).await? {
-            // Linearization point of a warm update.
+            // Linearization point of a warm update (protocol P2).
             Ok(()) => {
                 self.unlinked(line.word, &header)?;
                 self.installed(candidates, line.slot, new, draft, own);
@@ -394,13 +394,13 @@ impl<F: Fabric> Client<F> {
             },
         };
         if refused {
-            // Linearization point of a condition that failed: the READ of the slot.
+            // Linearization point of a condition that failed (protocol X): the READ of the slot.
             self.release(own)?;
             return Ok(Attempt::Done(Installed::No(Some(found.header.version))));
         }
         let new = self.visible(candidates, own);
         match self.cas(candidates, found.slot, found.word, new).await? {
-            // Linearization point of an update.
+            // Linearization point of an update (protocol P4).
             Ok(()) => {
                 self.unlinked(found.word, &found.header)?;
                 self.installed(candidates, found.slot, new, draft, own);
@@ -410,7 +410,7 @@ impl<F: Fabric> Client<F> {
                 if rule == Rule::Always
                     && self.absorbs(candidates, draft.key, found.word, now).await?
                 {
-                    // Linearization point: just before the CAS that we lost to.
+                    // Linearization point (protocol P5): just before the CAS that we lost to.
                     self.release(own)?;
                     return Ok(Attempt::Done(Installed::Yes(0)));
                 }

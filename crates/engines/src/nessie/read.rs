@@ -48,7 +48,7 @@ impl<F: Fabric> Client<F> {
         Ok(candidates.arrange(&words))
     }
 
-    /// READs an entry and validates it against the word that names it.
+    /// READs an entry and validates it against the word that names it (protocol R).
     ///
     /// The bytes may be torn, or of another entry altogether; they count only if the generation is
     /// the word's, and it still is when the copy is done (or the checksum is right).

@@ -1,6 +1,6 @@
 //! A client of a nessie-hybrid table.
 
-use loch_fabric::{Buf, Fabric, VerbCount};
+use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
 use crate::epoch::Session;
 use crate::error::EngineError;
@@ -150,5 +150,5 @@ impl<F: Fabric> Client<F> {
 
 /// Whether a GET met an expired value that it has no right to remove.
 fn may_not_write<T>(found: &Result<T, EngineError>) -> bool {
-    matches!(found, Err(EngineError::ReadOnly))
+    matches!(found, Err(EngineError::Fabric(FabricError::ReadOnly { .. })))
 }

@@ -22,4 +22,4 @@ mod client;
 
 pub use client::Client;
 
-pub use crate::nessie_server::{Served, Turns, Worker};
+pub use crate::nessie_server::{Served, Worker};

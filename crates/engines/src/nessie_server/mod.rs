@@ -33,10 +33,8 @@
 pub(crate) mod ask;
 mod client;
 mod served;
-mod turns;
 mod worker;
 
 pub use client::Client;
 pub use served::Served;
-pub use turns::Turns;
 pub use worker::Worker;

@@ -5,13 +5,13 @@ use std::cell::RefCell;
 use loch_fabric::{Buf, Fabric, FabricError};
 
 use super::served::Served;
-use super::turns::{Lanes, Turns};
 use crate::error::EngineError;
 use crate::nessie::hash::KeyHash;
 use crate::nessie::{self, Found};
 use crate::operation::{Conditional, Operation, Outcome};
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, Request, Sessions, Ticket, WorkerId, send_reply, within,
+    Answer, Failure, Inbox, Incoming, Lanes, Request, Sessions, Ticket, Turns, WorkerId,
+    send_reply, within,
 };
 
 /// A worker of a node: a nessie client of the node's keys, and the requests for it.
@@ -139,7 +139,7 @@ impl<F: Fabric> Worker<F> {
         let owner = KeyHash::of(&self.map.table, key).owner(&self.map.table);
         if self.map.table.region_of(owner) != self.client.home() {
             // Its entries would be where no GET of a hybrid client looks for them.
-            return Ok(Executed::Failed(Failure::Refused));
+            return Ok(Executed::Failed(Failure::Unsupported));
         }
         let client = &self.client;
         Ok(Executed::Other(match operation {
@@ -159,7 +159,7 @@ impl<F: Fabric> Worker<F> {
             }
             Operation::Delete => Outcome::Deleted(client.delete(key).await?),
             Operation::FetchAdd(add) => Outcome::Before(client.fetch_add(key, add).await?),
-            Operation::Packet { .. } => return Err(EngineError::KeyEmpty),
+            Operation::Packet { .. } => return Err(EngineError::Unsupported),
         }))
     }
 

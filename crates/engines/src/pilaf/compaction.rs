@@ -8,7 +8,7 @@
 
 use loch_fabric::{Fabric, Messages};
 
-use super::server::{Server, ServerError};
+use super::worker::{Worker, WorkerError};
 use crate::log::{Op, Snapshot, Storage};
 
 /// Slots looked at in one turn.
@@ -23,9 +23,9 @@ pub(super) struct Compaction {
     generation: u64,
 }
 
-impl<F: Fabric + Messages, S: Storage> Server<F, S> {
+impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     /// Does a turn's part of a compaction, if one is under way or due; whether one is under way.
-    pub(super) fn compact(&mut self) -> Result<bool, ServerError> {
+    pub(super) fn compact(&mut self) -> Result<bool, WorkerError> {
         if self.compaction.is_none() && !self.begin_if_due()? {
             return Ok(false);
         }
@@ -49,7 +49,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
     }
 
     /// Adds the keys that were just moved from before the cursor to behind it.
-    pub(super) fn note_moves(&mut self) -> Result<(), ServerError> {
+    pub(super) fn note_moves(&mut self) -> Result<(), WorkerError> {
         while let Some(slot) = self.store.take_moved() {
             self.add(slot)?;
         }
@@ -63,12 +63,12 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
             && log.grown_bytes() >= self.compact_bytes.max(log.snapshot_bytes())
     }
 
-    fn begin_if_due(&mut self) -> Result<bool, ServerError> {
+    fn begin_if_due(&mut self) -> Result<bool, WorkerError> {
         if !self.compaction_is_due() || !self.is_idle() {
             return Ok(false);
         }
         let log = self.log.as_mut().expect("it is due");
-        let mut snapshot = log.begin_snapshot(self.fabric.now_us())?;
+        let mut snapshot = log.begin_snapshot(self.requests.fabric().now_us())?;
         log.add(&mut snapshot, Op::Lease { end: self.leased })?;
         let generation = self.store.generation();
         self.compaction = Some(Compaction { snapshot, cursor: 0, generation });
@@ -76,27 +76,27 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
         Ok(true)
     }
 
-    fn add(&mut self, slot: u64) -> Result<(), ServerError> {
+    fn add(&mut self, slot: u64) -> Result<(), WorkerError> {
         let (Some(log), Some(compaction)) = (&mut self.log, &mut self.compaction) else {
             return Ok(());
         };
-        if let Some((key, change)) = self.store.state_of(&self.fabric, slot)? {
+        if let Some((key, change)) = self.store.state_of(self.requests.fabric(), slot)? {
             log.add(&mut compaction.snapshot, Op::Change { key, change })?;
         }
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), ServerError> {
+    fn finish(&mut self) -> Result<(), WorkerError> {
         let (Some(log), Some(done)) = (&mut self.log, self.compaction.take()) else {
             return Ok(());
         };
         self.store.watch_moves(None);
-        log.finish_snapshot(done.snapshot, self.fabric.now_us())?;
+        log.finish_snapshot(done.snapshot, self.requests.fabric().now_us())?;
         self.counts.snapshots += 1;
         Ok(())
     }
 
-    fn abandon(&mut self) -> Result<(), ServerError> {
+    fn abandon(&mut self) -> Result<(), WorkerError> {
         let (Some(log), Some(given_up)) = (&mut self.log, self.compaction.take()) else {
             return Ok(());
         };

@@ -2,7 +2,7 @@
 //! ATC 2013).
 //!
 //! # How it works
-//! A table is divided among the nodes by the hash of the key. Each node has one [`Server`], a thread
+//! A table is divided among the nodes by the hash of the key. Each node has one [`Worker`], a thread
 //! that alone writes its part: an index, which is a 3-way cuckoo hash table of 64-byte entries, and
 //! **extents**, which hold keys and values ([`layout`]). Both are blocks of one arena in the node's
 //! region. GET and CONTAINS are READs of entries and of the extent that one of them points to, past
@@ -39,7 +39,7 @@
 //!    in two, of which both lead to the same extent (`index.rs`).
 //! 3. A slot that was written has another stamp; an index that was replaced, another generation
 //!    (`layout.rs`).
-//! 4. With `sync` nobody sees a change before it is durable (`server.rs`).
+//! 4. With `sync` nobody sees a change before it is durable (`worker.rs`).
 //!
 //! # Faults
 //! * **Torn and reordered READs and stores** do not verify.
@@ -63,17 +63,17 @@ mod index;
 pub mod layout;
 mod path;
 mod resize;
-mod server;
 mod store;
 mod versions;
+mod worker;
 
 pub use change::{Prepared, Staged};
 pub use check::StoreReport;
 pub use client::{Access, Client};
 pub use get::{ReadCounts, Reader};
 pub use path::SendOrWrite;
-pub use server::{Logging, NoStorage, Server, ServerCounts, ServerError};
 pub use store::{Shape, Store, StoreCounts};
+pub use worker::{Logging, NoStorage, Worker, WorkerCounts, WorkerError};
 
 use crate::limits::REPLIES_MAX;
 use crate::region::LayoutError;

@@ -59,21 +59,52 @@ pub fn session_number(incarnation: u64) -> u64 {
 const WORDS: usize = REQUEST_TRAILER_BYTES / 8;
 const REPLY_WORDS: usize = REPLY_TRAILER_BYTES / 8;
 
-/// Operations as they stand in a request.
-mod code {
-    pub const HELLO: u8 = 1;
-    pub const GET: u8 = 2;
-    pub const CONTAINS: u8 = 3;
-    pub const PUT: u8 = 4;
-    pub const PUT_IF_ABSENT: u8 = 5;
-    pub const PUT_IF_VERSION: u8 = 6;
-    pub const DELETE: u8 = 7;
-    pub const FETCH_ADD: u8 = 8;
-    pub const PACKET: u8 = 9;
-    pub const READ_PACKET: u8 = 10;
-    /// The flag of a request whose value expires.
-    pub const EXPIRES: u8 = 1;
+/// What a request asks for, as it stands in the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Code {
+    Hello = 1,
+    Get,
+    Contains,
+    Put,
+    PutIfAbsent,
+    PutIfVersion,
+    Delete,
+    FetchAdd,
+    Packet,
+    ReadPacket,
 }
+
+impl Code {
+    const ALL: [Self; 10] = [
+        Self::Hello,
+        Self::Get,
+        Self::Contains,
+        Self::Put,
+        Self::PutIfAbsent,
+        Self::PutIfVersion,
+        Self::Delete,
+        Self::FetchAdd,
+        Self::Packet,
+        Self::ReadPacket,
+    ];
+
+    #[inline]
+    fn read(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte).checked_sub(1)?).copied()
+    }
+}
+
+const _: () = {
+    let mut at = 0;
+    while at < Code::ALL.len() {
+        assert!(Code::ALL[at] as usize == at + 1, "a code's place says what it is");
+        at += 1;
+    }
+};
+
+/// The flag of a request whose value expires.
+const EXPIRES: u8 = 1;
 
 /// Everything of a request but key and value. It is what a worker keeps of one while it serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +121,7 @@ pub struct Ticket {
     pub attempt: u8,
     /// Which of the client's reply slots waits for the reply.
     pub reply: u16,
-    code: u8,
+    code: Code,
     flags: u8,
     key_less_one: u16,
     value_len: u32,
@@ -113,18 +144,18 @@ impl Ticket {
     pub fn new(client: u32, session: u64, key: &[u8], operation: Option<&Operation<'_>>) -> Self {
         assert!(session >> SESSION_BITS == 0, "a session incarnation has {SESSION_BITS} bits");
         let (code, value, options) = match operation {
-            None => (code::HELLO, &[][..], PutOptions::default()),
-            Some(Operation::Get) => (code::GET, &[][..], PutOptions::default()),
-            Some(Operation::Contains) => (code::CONTAINS, &[][..], PutOptions::default()),
-            Some(Operation::Put { value, options }) => (code::PUT, *value, *options),
+            None => (Code::Hello, &[][..], PutOptions::default()),
+            Some(Operation::Get) => (Code::Get, &[][..], PutOptions::default()),
+            Some(Operation::Contains) => (Code::Contains, &[][..], PutOptions::default()),
+            Some(Operation::Put { value, options }) => (Code::Put, *value, *options),
             Some(Operation::PutIf { value, expect, options }) => match expect {
-                Expect::Absent => (code::PUT_IF_ABSENT, *value, *options),
-                Expect::Version(_) => (code::PUT_IF_VERSION, *value, *options),
+                Expect::Absent => (Code::PutIfAbsent, *value, *options),
+                Expect::Version(_) => (Code::PutIfVersion, *value, *options),
             },
-            Some(Operation::Delete) => (code::DELETE, &[][..], PutOptions::default()),
-            Some(Operation::FetchAdd(_)) => (code::FETCH_ADD, &[][..], PutOptions::default()),
+            Some(Operation::Delete) => (Code::Delete, &[][..], PutOptions::default()),
+            Some(Operation::FetchAdd(_)) => (Code::FetchAdd, &[][..], PutOptions::default()),
             Some(Operation::Packet { bytes, is_read }) => {
-                let code = if *is_read { code::READ_PACKET } else { code::PACKET };
+                let code = if *is_read { Code::ReadPacket } else { Code::Packet };
                 (code, *bytes, PutOptions::default())
             }
         };
@@ -138,7 +169,7 @@ impl Ticket {
             attempt: 0,
             reply: 0,
             code,
-            flags: if options.expires_at_ms.is_some() { code::EXPIRES } else { 0 },
+            flags: if options.expires_at_ms.is_some() { EXPIRES } else { 0 },
             key_less_one: if keyed { (key.len() - 1) as u16 } else { 0 },
             value_len: u32::try_from(value.len()).expect("values are checked on entry"),
         }
@@ -147,19 +178,19 @@ impl Ticket {
     /// Whether the request introduces its client, and nothing else.
     #[inline]
     pub fn is_hello(&self) -> bool {
-        self.code == code::HELLO
+        self.code == Code::Hello
     }
 
     /// Whether the request changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self.code, code::HELLO | code::GET | code::CONTAINS | code::READ_PACKET)
+        matches!(self.code, Code::Hello | Code::Get | Code::Contains | Code::ReadPacket)
     }
 
     /// Whether the request is a packet of operations, which has no key.
     #[inline]
     pub fn is_packet(&self) -> bool {
-        matches!(self.code, code::PACKET | code::READ_PACKET)
+        matches!(self.code, Code::Packet | Code::ReadPacket)
     }
 
     /// Bytes of the message.
@@ -176,12 +207,12 @@ impl Ticket {
 
     #[inline]
     fn has_operand(&self) -> bool {
-        matches!(self.code, code::PUT_IF_VERSION | code::FETCH_ADD)
+        matches!(self.code, Code::PutIfVersion | Code::FetchAdd)
     }
 
     #[inline]
     fn expires(&self) -> bool {
-        self.flags & code::EXPIRES != 0
+        self.flags & EXPIRES != 0
     }
 
     #[inline]
@@ -201,7 +232,7 @@ impl Ticket {
             u64::from_le_bytes({
                 let [a, b] = self.key_less_one.to_le_bytes();
                 let [c, d, e, f] = self.client.to_le_bytes();
-                [self.code, self.flags, a, b, c, d, e, f]
+                [self.code as u8, self.flags, a, b, c, d, e, f]
             }),
             self.session | u64::from(self.reply) << SESSION_BITS,
             u64::from(self.worker) | u64::from(self.value_len) << 32,
@@ -213,6 +244,7 @@ impl Ticket {
     #[inline]
     pub(super) fn parse(words: [u64; WORDS - 1]) -> Option<Self> {
         let [code, flags, a, b, c, d, e, f] = words[0].to_le_bytes();
+        let code = Code::read(code)?;
         let ticket = Self {
             client: u32::from_le_bytes([c, d, e, f]),
             session: session_number(words[1]),
@@ -225,10 +257,9 @@ impl Ticket {
             key_less_one: u16::from_le_bytes([a, b]),
             value_len: (words[2] >> 32) as u32,
         };
-        let puts = matches!(code, code::PUT | code::PUT_IF_ABSENT | code::PUT_IF_VERSION);
+        let puts = matches!(code, Code::Put | Code::PutIfAbsent | Code::PutIfVersion);
         let fits = puts || flags == 0 && (ticket.value_len == 0 || ticket.is_packet());
-        let known =
-            (code::HELLO..=code::READ_PACKET).contains(&code) && flags & !code::EXPIRES == 0;
+        let known = flags & !EXPIRES == 0;
         (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
 
@@ -257,17 +288,17 @@ impl Ticket {
         let options = PutOptions { expires_at_ms };
         let operand = operand.unwrap_or(0);
         let operation = match self.code {
-            code::CONTAINS => Operation::Contains,
-            code::PUT => Operation::Put { value, options },
-            code::PUT_IF_ABSENT => Operation::PutIf { value, expect: Expect::Absent, options },
-            code::PUT_IF_VERSION => {
+            Code::Contains => Operation::Contains,
+            Code::Put => Operation::Put { value, options },
+            Code::PutIfAbsent => Operation::PutIf { value, expect: Expect::Absent, options },
+            Code::PutIfVersion => {
                 Operation::PutIf { value, expect: Expect::Version(operand), options }
             }
-            code::DELETE => Operation::Delete,
-            code::FETCH_ADD => Operation::FetchAdd(operand),
-            code::PACKET => Operation::Packet { bytes: value, is_read: false },
-            code::READ_PACKET => Operation::Packet { bytes: value, is_read: true },
-            _ => Operation::Get,
+            Code::Delete => Operation::Delete,
+            Code::FetchAdd => Operation::FetchAdd(operand),
+            Code::Packet => Operation::Packet { bytes: value, is_read: false },
+            Code::ReadPacket => Operation::Packet { bytes: value, is_read: true },
+            Code::Hello | Code::Get => Operation::Get,
         };
         Request { key, operation }
     }
@@ -537,7 +568,7 @@ mod tests {
                 words[word] = words[word] & !clear | set;
                 Ticket::parse(words)
             };
-            for code in [0, code::READ_PACKET + 1, u8::MAX] {
+            for code in [0, Code::ReadPacket as u8 + 1, u8::MAX] {
                 assert_eq!(with(0, 0xff, u64::from(code)), None, "operation {code}");
             }
             assert_eq!(with(0, 0, 0x0200), None, "a flag that there is not");

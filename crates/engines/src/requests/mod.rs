@@ -14,6 +14,8 @@
 //! | `sessions.rs` | what a worker's node knows of its clients |
 //! | `client.rs`, `window.rs` | sends, waits, sends again; numbers, and which of them are under way |
 //! | `worker.rs`, `memory.rs` | finds requests; executes each once |
+//! | `turns.rs` | the lanes of a worker |
+//! | `server.rs`, `peers.rs` | takes requests and sends replies, where those are SENT; where to |
 //! | [`path`] | WRITEs and SENDs, both ways |
 //!
 //! # How an engine uses it
@@ -117,7 +119,9 @@ pub mod path;
 mod peers;
 pub mod reply;
 pub mod seal;
+mod server;
 mod sessions;
+mod turns;
 mod wait;
 mod window;
 mod worker;
@@ -132,10 +136,12 @@ pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
     make_known,
 };
-pub use peers::Peers;
 pub use reply::{Answer, Failure, Short};
 pub use seal::{Seal, Secret};
+pub use server::{ROUND_MESSAGES_MAX, Round, Server};
 pub use sessions::{Holder, Sessions};
+pub(crate) use turns::Lanes;
+pub use turns::Turns;
 pub use wait::within;
 pub use worker::{Inbox, Incoming};
 

@@ -54,8 +54,10 @@ pub enum Failure {
     Damaged,
     /// [`EngineError::Ambiguous`].
     Ambiguous,
-    /// The worker does not do this, or could not reach its memory. Nothing was changed.
-    Refused,
+    /// [`EngineError::Unsupported`]: asking again is of no use.
+    Unsupported,
+    /// The worker could not reach its memory. Nothing was changed, and it may work the next time.
+    Unreachable,
 }
 
 /// An answer but for the bytes of a value: what is remembered of a mutation.
@@ -86,7 +88,8 @@ mod status {
     pub const NOT_A_COUNTER: u8 = 20;
     pub const DAMAGED: u8 = 21;
     pub const AMBIGUOUS: u8 = 22;
-    pub const NOT_DONE: u8 = 23;
+    pub const UNSUPPORTED: u8 = 23;
+    pub const UNREACHABLE: u8 = 24;
 }
 
 impl<'a> Answer<'a> {
@@ -170,7 +173,8 @@ impl Failure {
             Failure::NotACounter { len } => (status::NOT_A_COUNTER, len, 0),
             Failure::Damaged => (status::DAMAGED, 0, 0),
             Failure::Ambiguous => (status::AMBIGUOUS, 0, 0),
-            Failure::Refused => (status::NOT_DONE, 0, 0),
+            Failure::Unsupported => (status::UNSUPPORTED, 0, 0),
+            Failure::Unreachable => (status::UNREACHABLE, 0, 0),
         };
         Short { status, first, second }
     }
@@ -184,7 +188,8 @@ impl Failure {
             status::NOT_A_COUNTER => Failure::NotACounter { len: first },
             status::DAMAGED => Failure::Damaged,
             status::AMBIGUOUS => Failure::Ambiguous,
-            status::NOT_DONE => Failure::Refused,
+            status::UNSUPPORTED => Failure::Unsupported,
+            status::UNREACHABLE => Failure::Unreachable,
             _ => return None,
         })
     }
@@ -206,7 +211,8 @@ impl Failure {
                 what: format!("the worker that serves {at} says so: see its log"),
             },
             Failure::Ambiguous => EngineError::Ambiguous(FabricError::OutcomeUnknown { at }),
-            Failure::Refused => {
+            Failure::Unsupported => EngineError::Unsupported,
+            Failure::Unreachable => {
                 EngineError::Fabric(FabricError::Unreachable { region: at.region() })
             }
         }
@@ -228,6 +234,7 @@ impl From<&EngineError> for Failure {
             EngineError::NotACounter { len } => Failure::NotACounter { len },
             EngineError::Damaged { .. } => Failure::Damaged,
             EngineError::Ambiguous(_) => Failure::Ambiguous,
+            EngineError::Fabric(_) => Failure::Unreachable,
             EngineError::KeyEmpty
             | EngineError::KeyTooLong { .. }
             | EngineError::KeyOfOtherLength { .. }
@@ -237,7 +244,8 @@ impl From<&EngineError> for Failure {
             | EngineError::UnfitFunction
             | EngineError::NoVersions
             | EngineError::ReadOnly
-            | EngineError::Fabric(_) => Failure::Refused,
+            | EngineError::NeedsSession
+            | EngineError::Unsupported => Failure::Unsupported,
         }
     }
 }
@@ -267,16 +275,36 @@ mod tests {
             Answer::Failed(Failure::NotACounter { len: 9 }),
             Answer::Failed(Failure::Damaged),
             Answer::Failed(Failure::Ambiguous),
-            Answer::Failed(Failure::Refused),
+            Answer::Failed(Failure::Unsupported),
+            Answer::Failed(Failure::Unreachable),
         ];
         for answer in answers {
             assert_eq!(answer.short().answer(answer.value()), Some(answer.clone()));
         }
     }
 
+    /// What is worth another attempt is told apart from what never works: a client over a network
+    /// connects again and repeats a request that found no memory, until its time is up.
+    #[test]
+    fn a_refusal_for_good_is_not_taken_for_an_outage() {
+        let at = RemoteAddr::new(loch_fabric::RegionId(3), 64);
+        let away = FabricError::Unreachable { region: at.region() };
+        let told = |error: EngineError| Failure::from(&error).into_error(at);
+        assert_eq!(told(EngineError::Fabric(away)), EngineError::Fabric(away));
+        for refused in [
+            EngineError::KeyEmpty,
+            EngineError::KeyOfOtherLength { len: 3 },
+            EngineError::NoVersions,
+            EngineError::ReadOnly,
+            EngineError::Unsupported,
+        ] {
+            assert_eq!(told(refused), EngineError::Unsupported);
+        }
+    }
+
     #[test]
     fn a_status_that_is_none_is_no_answer() {
         let known = |status| Short { status, first: 0, second: 0 }.answer(&[]).is_some();
-        assert_eq!((0..=u8::MAX).filter(|status| known(*status)).count(), 19);
+        assert_eq!((0..=u8::MAX).filter(|status| known(*status)).count(), 20);
     }
 }

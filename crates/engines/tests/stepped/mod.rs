@@ -75,7 +75,7 @@ async fn step() {
 impl Fabric for Stepped {
     loch_fabric::pass_on!(
         caps counters write_unsignaled is_mapped store store_before store_after announce load reload raw
-        wall_ms => inner
+        posted is_settled wall_ms => inner
     );
 
     async fn read_words(&self, at: &[RemoteAddr], out: &mut [u64]) -> Result<(), FabricError> {

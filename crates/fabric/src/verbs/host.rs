@@ -95,7 +95,8 @@ impl Host {
     ///
     /// The first call with a set of grants registers memory, which takes some 100 ms a gigabyte.
     ///
-    /// # Errors [`VerbsError::Hostile`] for an offer or grants that cannot be,
+    /// # Errors
+    /// [`VerbsError::Hostile`] for an offer or grants that cannot be,
     /// [`VerbsError::ReadOnlyRegion`], [`VerbsError::Register`] or [`VerbsError::Os`].
     pub fn accept(
         &self,

@@ -9,7 +9,8 @@
 //! The region at home is mapped: it is READ and written by the processor. Its atomics go through
 //! the card like everybody's, because cards' atomics are atomic among themselves only.
 //!
-//! # From a verb to its result A verb is checked against the rights in the answer, so that a
+//! # From a verb to its result
+//! A verb is checked against the rights in the answer, so that a
 //! mistake is an error and not a broken connection (`posting.rs`, `keys.rs`); becomes an operation
 //! that holds its buffer (`ops.rs`); is cut into work requests, each with a slot of registered
 //! memory (`link.rs`, `pool.rs`); is posted, several with one doorbell (`engine.rs`); and ends with
@@ -31,7 +32,8 @@
 //! Peers that die, hang, lie in offers and answers, post what they may not, or are cut off at any
 //! moment; lost packets, as the cards do. A card that is lost itself ends all verbs as unknown.
 //!
-//! # Assumed That a WRITE or atomic whose completion was polled is seen by the processor of the
+//! # Assumed
+//! That a WRITE or atomic whose completion was polled is seen by the processor of the
 //! peer when that learns of it; cards acknowledge before memory has it, but the bus keeps the
 //! order. That a card's reads and writes of aligned words are whole. That a child of this process
 //! leaves RDMA alone: since Linux 5.12 it gets copies of pages that a card uses.

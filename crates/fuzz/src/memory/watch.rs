@@ -269,6 +269,12 @@ impl Fabric for Watch {
         self.run.writes(at, len);
         self.inner.raw(at, len)
     }
+    fn posted(&self) -> u64 {
+        self.inner.posted()
+    }
+    fn is_settled(&self, mark: u64) -> bool {
+        self.inner.is_settled(mark)
+    }
     fn now_us(&self) -> u64 {
         self.run.now_us.get()
     }

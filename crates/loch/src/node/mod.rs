@@ -23,6 +23,7 @@ pub(crate) mod courier;
 mod lock;
 #[cfg(feature = "verbs")]
 mod network;
+mod preparing;
 mod server;
 #[cfg(feature = "verbs")]
 mod ties;
@@ -362,17 +363,19 @@ impl Drop for Node {
 }
 
 /// The socket and the region. The socket comes first: should it be another node's, its region is
-/// not touched. Whoever connects already waits until the region is there.
+/// not touched. A client that connects already is told that the node prepares its memory.
 fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Door, Owned, Pages), Error> {
-    // What no machine could do comes before what this one has no room for.
-    plan.plan.check_use()?;
+    plan.plan.tell_what_is_left_out();
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let door = Door::open(&plan.socket)?;
-    let mut region = region::acquire(&plan.region, &plan.plan)?;
-    // What was there before is not lost to a start that fails.
-    region.in_vain = ephemeral && !region.warm;
-    let pages = populate(&region);
+    let (region, pages) = preparing::meanwhile(&door, plan.plan.header.region_bytes, || {
+        let mut region = region::acquire(&plan.region, &plan.plan)?;
+        // What was there before is not lost to a start that fails.
+        region.in_vain = ephemeral && !region.warm;
+        let pages = populate(&region);
+        Ok((region, pages))
+    })?;
     Ok((door, region, pages))
 }
 

@@ -94,6 +94,11 @@ impl StopSwitch {
         Ok(Self { stopping: AtomicBool::new(false), event })
     }
 
+    /// What becomes readable when it is turned on.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
     /// Turns it on; the server ends soon.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);

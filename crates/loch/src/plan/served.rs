@@ -22,6 +22,7 @@ use crate::limits::{
 };
 use crate::served::direct::Partition;
 use crate::served::layout::{Extra, Layout};
+use crate::size::InWords;
 use crate::{ByteSize, Error, RequestWay, TableConfig, TableMode, TunedFor};
 
 /// What a served table has room in.
@@ -229,8 +230,10 @@ impl<'a> Terms<'a> {
         let index_slots = wanted.clamp(8, 1 << 32).next_power_of_two();
         if arena_bytes / 2 < index_slots.saturating_mul(64) || arena_bytes < 4 * value_max {
             return Err(self.wrong(format!(
-                "of its memory {arena_bytes} bytes are left for {index_slots} index slots and values \
-                 of {value_max} bytes: give it more memory, fewer index_slots or a smaller value_max"
+                "of its memory {} are left for {index_slots} index slots and values of {}: give it \
+                 more memory, fewer index_slots or a smaller value_max",
+                InWords(arena_bytes),
+                InWords(value_max)
             )));
         }
         let extra = Extra::Pilaf { arena_bytes, index_slots };
@@ -330,8 +333,9 @@ impl<'a> Terms<'a> {
         let left = self.room.share.checked_sub(requests).filter(|left| *left >= requests);
         left.ok_or_else(|| {
             self.wrong(format!(
-                "its requests take {requests} bytes of its memory of {}: give it more memory, fewer \
-                 sessions ({}) or workers ({}), a smaller window ({}) or shorter values (value_max)",
+                "its requests take {} of its memory of {}: give it more memory, fewer sessions ({}) \
+                 or workers ({}), a smaller window ({}) or shorter values (value_max)",
+                InWords(requests),
                 ByteSize::new(self.room.share),
                 self.slots - 1,
                 self.workers,
@@ -383,9 +387,7 @@ mod tests {
     fn plan(memory: u64, nodes: usize, table: &TableConfig) -> Result<Plan, Error> {
         let tables = std::slice::from_ref(table);
         let memory = ByteSize::new(memory);
-        let plan = Plan::new(Sizes { node: 0, nodes, memory, sessions: 1024, tables })?;
-        plan.check_use()?;
-        Ok(plan)
+        Plan::new(Sizes { node: 0, nodes, memory, sessions: 1024, tables })
     }
 
     fn table(engine: &str) -> TableConfig {

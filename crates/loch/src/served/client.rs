@@ -87,13 +87,13 @@ pub(crate) struct Observer<N: Net> {
 impl<N: Net> Observer<N> {
     pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         check_key(key)?;
-        let reader = self.reader.as_ref().ok_or(EngineError::ReadOnly)?;
+        let reader = self.reader.as_ref().ok_or(EngineError::NeedsSession)?;
         reader.get(&self.fabric, key, buf).await
     }
 
     pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
         check_key(key)?;
-        let reader = self.reader.as_ref().ok_or(EngineError::ReadOnly)?;
+        let reader = self.reader.as_ref().ok_or(EngineError::NeedsSession)?;
         reader.contains(&self.fabric, key).await
     }
 }
@@ -292,7 +292,7 @@ impl<N: Net> Served<N> {
     pub fn explain(&self, error: &EngineError) -> Option<Error> {
         match error {
             EngineError::Timeout { .. } => self.whereabouts.missing_node(),
-            EngineError::ReadOnly => {
+            EngineError::NeedsSession => {
                 let engine = self.engine_name;
                 Some(Error::NeedsSession { table: self.table.clone(), engine })
             }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loch_engines::log::{DiskFaults, LogError, MemoryStorage, Policy};
-use loch_engines::pilaf::{Access, Client, Logging, Server, ServerError, Shape};
+use loch_engines::pilaf::{Access, Client, Logging, Shape, Worker, WorkerError};
 use loch_engines::requests::{Area, BySend, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{ProcessId, SimEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
@@ -166,15 +166,15 @@ impl Engine for Pilaf {
             Logging { storage: disk.clone(), table: 1, policy: self.policy, compact_bytes: 3_000 };
         let (map, shape) = (self.map.clone(), self.shapes[node]);
         let (sessions, logging) = (seat.sessions(), Some(logging));
-        let opened = Server::open(seat.endpoint, &map, id.node, shape, logging, sessions);
+        let opened = Worker::open(seat.endpoint, &map, id.node, shape, logging, sessions);
         let mut server = match opened {
-            Err(ServerError::Log(LogError::Storage(_))) if self.disks_fail() => return,
+            Err(WorkerError::Log(LogError::Storage(_))) if self.disks_fail() => return,
             opened => opened.unwrap(),
         };
         for turn in 0u32.. {
             match server.turn() {
                 // It stops, and is started anew.
-                Err(ServerError::Log(LogError::Storage(_))) if self.disks_fail() => return,
+                Err(WorkerError::Log(LogError::Storage(_))) if self.disks_fail() => return,
                 turned => drop(turned.expect("its memory and its disk are there")),
             }
             if turn.is_multiple_of(32) {

@@ -219,7 +219,8 @@ impl Qp {
 
     /// Posts a chain with one doorbell. If not all could be posted, how many were.
     ///
-    /// # Safety The local memory of every request that is not inline must be registered, stay so,
+    /// # Safety
+    /// The local memory of every request that is not inline must be registered, stay so,
     /// and be left alone until the request's completion, or that of one posted to this queue pair
     /// after it, was polled. The local memory of inline ones must be readable now.
     pub unsafe fn post(&self, chain: &mut Chain) -> Result<(), usize> {

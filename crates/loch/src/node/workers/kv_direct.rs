@@ -12,8 +12,8 @@ use loch_engines::kv_direct::bucket::SLOTS;
 use loch_engines::kv_direct::memory::{LINE_BYTES, Line, Near};
 use loch_engines::kv_direct::storage::{Plan, Storage};
 use loch_engines::kv_direct::{Settings, Worker};
-use loch_engines::nessie_server::Turns;
 use loch_engines::region::TableEntry;
+use loch_engines::requests::Turns;
 use loch_fabric::{FabricError, Zeroed};
 
 use super::control::{Control, Next, Order};

@@ -37,7 +37,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
 use loch_engines::EngineError;
-use loch_engines::pilaf::ServerError;
 use loch_engines::region::EngineId;
 use loch_engines::requests::WorkerId;
 use loch_fabric::{FabricError, Zeroed};
@@ -62,7 +61,7 @@ enum WorkerError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     #[error(transparent)]
-    Server(#[from] ServerError),
+    Pilaf(#[from] loch_engines::pilaf::WorkerError),
     #[error(transparent)]
     Reach(#[from] Error),
     #[error(

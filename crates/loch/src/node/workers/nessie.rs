@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use loch_engines::epoch::Session;
-use loch_engines::nessie_server::{Turns, Worker};
+use loch_engines::nessie_server::Worker;
+use loch_engines::requests::Turns;
 use loch_engines::{EngineError, nessie};
 use loch_fabric::RegionId;
 use loch_fabric::lanes::block_on;

@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use loch_engines::log::Policy;
-use loch_engines::pilaf::{Logging, Server, Shape};
+use loch_engines::pilaf::{Logging, Shape, Worker};
 use loch_engines::region::checksum;
 use loch_fabric::{Fabric, Messages};
 
@@ -44,7 +44,7 @@ pub(super) fn serve(
     let (_lock, logging) = open_log(station)?.unzip();
     let fabric = ground.mail(&memory, table, mailed, station.id())?;
     let sessions = ground.sessions(control.surroundings(), station.table);
-    let mut server = Server::open(fabric, &mailed.requests, node, shape, logging, sessions)?;
+    let mut server = Worker::open(fabric, &mailed.requests, node, shape, logging, sessions)?;
     let recovered = server.recovered();
     tracing::info!(table = station.name, ?recovered, "the table is open");
     control.opened();
@@ -68,7 +68,7 @@ pub(super) fn serve(
 }
 
 fn inspect<F: Fabric + Messages>(
-    server: &Server<F, FileStorage>,
+    server: &Worker<F, FileStorage>,
 ) -> Result<Inspected, WorkerError> {
     let report = server.store().check(server.fabric())?;
     let slots = server.store().slots();

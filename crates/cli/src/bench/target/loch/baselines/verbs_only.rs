@@ -8,7 +8,7 @@ use loch::VerbCount;
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::operation::{PutOptions, Value};
-use loch_engines::pilaf::{self, Access, NoStorage, Server, Shape};
+use loch_engines::pilaf::{self, Access, NoStorage, Shape};
 use loch_engines::requests::{BySend, RequestMap, Sessions, Timing, WorkerId};
 use loch_fabric::Buf;
 
@@ -30,7 +30,7 @@ pub struct VerbsOnly {
 pub struct Client<F: Thread>(pilaf::Client<F>);
 
 /// The server.
-pub struct Worker<F: Thread>(Server<F, NoStorage>);
+pub struct Worker<F: Thread>(pilaf::Worker<F, NoStorage>);
 
 impl Baseline for VerbsOnly {
     type Client<F: Thread> = Client<F>;
@@ -80,7 +80,7 @@ impl Baseline for VerbsOnly {
         sessions: Sessions,
     ) -> Result<Worker<F>, EngineError> {
         let shape = self.shapes[usize::from(id.node)];
-        let server = Server::open(fabric, &self.map, id.node, shape, None, sessions);
+        let server = pilaf::Worker::open(fabric, &self.map, id.node, shape, None, sessions);
         server.map(Worker).map_err(without_log)
     }
 }
@@ -90,9 +90,9 @@ fn requests_at(shapes: &[Shape]) -> u64 {
     shapes[0].bytes().next_multiple_of(ALIGN_BYTES)
 }
 
-fn without_log(error: pilaf::ServerError) -> EngineError {
+fn without_log(error: pilaf::WorkerError) -> EngineError {
     match error {
-        pilaf::ServerError::Engine(error) => error,
+        pilaf::WorkerError::Engine(error) => error,
         other => EngineError::Damaged { what: other.to_string() },
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loch::VerbCount;
 use loch_engines::EngineError;
 use loch_engines::operation::{PutOptions, Value};
-use loch_engines::pilaf::{self, Access, Logging, NoStorage, Server, Shape};
+use loch_engines::pilaf::{self, Access, Logging, NoStorage, Shape, Worker};
 use loch_engines::requests::{Area, BySend, RequestMap, Service, WorkerId};
 use loch_fabric::sim::{DATAGRAM_BYTES_MAX, ProcessId};
 use loch_fabric::{Buf, RemoteAddr};
@@ -77,7 +77,7 @@ impl Design for Pilaf {
         let host = seat.host(self.costs).worker(u64::MAX, seat.card.clone());
         let shape = self.shapes[usize::from(id.node)];
         let log: Option<Logging<NoStorage>> = None;
-        let server = Server::open(host, &self.map, id.node, shape, log, seat.sessions());
+        let server = Worker::open(host, &self.map, id.node, shape, log, seat.sessions());
         let mut server = server.expect("its arena was made to measure");
         let (world, process) = (seat.world, seat.process);
         async move {

@@ -1,11 +1,11 @@
 //! The server of one node's part: takes requests, logs them, changes the table, replies (pilaf §3.1).
 //!
-//! One [`Server::turn`] is one round: what the log has made durable is shown and acknowledged; then
+//! One [`Worker::turn`] is one round: what the log has made durable is shown and acknowledged; then
 //! requests are taken and executed; then replies are sent in few doorbells. Between two turns the
 //! server does nothing; how long that is, and on which core, is its owner's business.
 //!
 //! # Start
-//! [`Server::open`] closes the table to clients, empties it, replays snapshot and log, leases
+//! [`Worker::open`] closes the table to clients, empties it, replays snapshot and log, leases
 //! versions, opens the table, and makes its incarnation known. Clients that know the table from
 //! before find another state in its root and start over (`resize.rs`).
 //!
@@ -21,7 +21,7 @@
 //! * Without a log a crash of the server loses its part of the table.
 //!
 //! # Invariants
-//! 1. A mutation is executed once for each session, however often its request comes ([`Inbox`]).
+//! 1. A mutation is executed once for each session, however often its request comes ([`Inbox`](crate::requests::Inbox)).
 //! 2. An acknowledgement is sent after the change is in memory, and with `sync` after it is durable.
 //! 3. Records are in the log in the order in which their changes are committed, key by key.
 //!
@@ -40,19 +40,15 @@ use super::compaction::Compaction;
 use super::store::{Shape, Store};
 use crate::error::EngineError;
 use crate::log::{Log, LogError, Policy, Recovered, Storage, Told, recover};
-use crate::requests::{Inbox, Peers, RequestMap, Sessions, Ticket, WorkerId, make_known};
+use crate::requests::{RequestMap, Round, Server, Sessions, Ticket, WorkerId};
 
-/// Requests taken in one turn, from slots and from datagrams each.
-const TURN_REQUESTS_MAX: usize = 64;
-/// Replies in one doorbell.
-const DOORBELL_REPLIES: usize = 16;
 /// Changes that wait for one sync.
 const STAGED_MAX: usize = 256;
 
 /// Why a server cannot go on.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ServerError {
+pub enum WorkerError {
     /// Its memory.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -61,7 +57,7 @@ pub enum ServerError {
     Log(#[from] LogError),
 }
 
-impl From<loch_fabric::FabricError> for ServerError {
+impl From<loch_fabric::FabricError> for WorkerError {
     fn from(error: loch_fabric::FabricError) -> Self {
         Self::Engine(error.into())
     }
@@ -94,15 +90,9 @@ pub(super) struct Waiting {
 
 /// What a server counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerCounts {
+pub struct WorkerCounts {
     /// Requests that were executed.
     pub executed: u64,
-    /// Requests that were answered again, or were for an earlier incarnation.
-    pub repeated: u64,
-    /// Replies that were not sent, as their clients were not known.
-    pub nowhere: u64,
-    /// Doorbells rung for replies.
-    pub doorbells: u64,
     /// Snapshots that took the place of log.
     pub snapshots: u64,
     /// Turns in which no request was taken because too much was at risk.
@@ -110,11 +100,10 @@ pub struct ServerCounts {
 }
 
 /// The server of one node's part of a table.
-pub struct Server<F: Messages, S> {
-    pub(super) fabric: F,
+pub struct Worker<F: Messages, S> {
+    pub(super) requests: Server<F>,
     pub(super) store: Store,
     pub(super) log: Option<Log<S>>,
-    pub(super) inbox: Inbox,
     recovered: Recovered,
     pub(super) waiting: VecDeque<Waiting>,
     /// A request that has to wait until `waiting` is empty.
@@ -123,13 +112,10 @@ pub struct Server<F: Messages, S> {
     pub(super) compact_bytes: u64,
     /// End of the versions that are leased: a snapshot says it too.
     pub(super) leased: u64,
-    peers: Peers<F::Peer>,
-    outbox: Vec<(F::Peer, Buf)>,
-    pub(super) spare: Vec<Buf>,
-    pub(super) counts: ServerCounts,
+    pub(super) counts: WorkerCounts,
 }
 
-impl<F: Fabric + Messages, S: Storage> Server<F, S> {
+impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     /// The server of node `node` of a table, which starts now, for the clients of which `sessions`
     /// tells.
     ///
@@ -143,22 +129,19 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
         shape: Shape,
         logging: Option<Logging<S>>,
         sessions: Sessions,
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Self, WorkerError> {
         let mut store = Store::create(&fabric, shape)?;
         let compact_bytes = logging.as_ref().map_or(u64::MAX, |logging| logging.compact_bytes);
         let replayed = logging.map(|Logging { storage, table, policy, .. }| {
             recover(storage, table, policy, |Told { key, change }| {
-                store.replay(&fabric, key, change).map_err(ServerError::from)
+                store.replay(&fabric, key, change).map_err(WorkerError::from)
             })
         });
         let (log, recovered) = replayed.transpose()?.unzip();
         let recovered = recovered.unwrap_or_default();
         store.versions_were_leased(recovered.leased);
-        let (clients, id) = (map.area().clients(), WorkerId { node, worker: 0 });
-        make_known(&fabric, map, id)?;
-        let mut server = Self {
-            inbox: Inbox::open(&fabric, map, id, sessions)?,
-            fabric,
+        let mut worker = Self {
+            requests: Server::open(fabric, map, WorkerId { node, worker: 0 }, sessions, true)?,
             store,
             log,
             recovered,
@@ -167,19 +150,16 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
             compaction: None,
             compact_bytes,
             leased: recovered.leased,
-            peers: Peers::new(clients),
-            outbox: Vec::new(),
-            spare: Vec::new(),
-            counts: ServerCounts::default(),
+            counts: WorkerCounts::default(),
         };
-        server.lease()?;
-        server.store.open(&server.fabric)?;
-        Ok(server)
+        worker.lease()?;
+        worker.store.open(worker.requests.fabric())?;
+        Ok(worker)
     }
 
     /// The fabric, for its counters.
     pub fn fabric(&self) -> &F {
-        &self.fabric
+        self.requests.fabric()
     }
 
     /// The table's part.
@@ -198,7 +178,7 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
     }
 
     /// What was counted.
-    pub fn counts(&self) -> ServerCounts {
+    pub fn counts(&self) -> WorkerCounts {
         self.counts
     }
 
@@ -206,38 +186,43 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
     /// log's [`sync_us`](Policy::sync_us) is kept no better than that.
     ///
     /// # Errors
-    /// [`ServerError`]: the server cannot go on. Whatever it did not answer may have been done.
-    pub fn turn(&mut self) -> Result<bool, ServerError> {
+    /// [`WorkerError`]: the server cannot go on. Whatever it did not answer may have been done.
+    pub fn turn(&mut self) -> Result<bool, WorkerError> {
         let mut busy = self.settle()?;
         if self.deferred.is_some() {
             busy = true;
             self.resume()?;
         }
-        busy |= self.take_datagrams()? > 0;
-        busy |= self.take_slots()? > 0;
+        let mut round = Round::default();
+        while self.has_room()
+            && let Some((ticket, message)) = self.requests.next(&mut round)?
+        {
+            self.execute(ticket, message)?;
+        }
+        busy |= round.taken() > 0;
         busy |= self.compact()?;
         busy |= self.settle()?;
-        self.reply()?;
+        self.requests.flush()?;
         Ok(busy)
     }
 
     /// Makes everything durable and leaves: for a server that is stopped in order.
     ///
     /// # Errors
-    /// As [`Server::turn`].
-    pub fn close(mut self) -> Result<(), ServerError> {
+    /// As [`Worker::turn`].
+    pub fn close(mut self) -> Result<(), WorkerError> {
         if let Some(log) = &mut self.log {
-            log.sync(self.fabric.now_us())?;
+            log.sync(self.requests.fabric().now_us())?;
         }
         self.settle()?;
-        self.reply()
+        Ok(self.requests.flush()?)
     }
 
     /// Lets the log do what is due, and shows and acknowledges what is durable by now. Whether it
     /// should be asked again soon.
-    fn settle(&mut self) -> Result<bool, ServerError> {
+    fn settle(&mut self) -> Result<bool, WorkerError> {
         let Some(log) = &mut self.log else { return Ok(false) };
-        log.turn(self.fabric.now_us())?;
+        log.turn(self.requests.fabric().now_us())?;
         let durable = log.durable();
         while self.waiting.front().is_some_and(|one| one.lsn <= durable) {
             let one = self.waiting.pop_front().expect("there is one");
@@ -257,78 +242,8 @@ impl<F: Fabric + Messages, S: Storage> Server<F, S> {
         let room = self.deferred.is_none()
             && self.waiting.len() < STAGED_MAX
             && (self.is_idle() || !self.compaction_is_due())
-            && self.log.as_ref().is_none_or(|log| log.has_room(self.fabric.now_us()));
+            && self.log.as_ref().is_none_or(|log| log.has_room(self.requests.fabric().now_us()));
         self.counts.held_back += u64::from(!room);
         room
-    }
-
-    /// Takes what came by SEND; how much.
-    fn take_datagrams(&mut self) -> Result<usize, ServerError> {
-        let mut taken = 0;
-        while taken < TURN_REQUESTS_MAX && self.has_room() {
-            let buf = self.spare.pop().unwrap_or_default();
-            let (from, message) = match self.fabric.try_receive(buf) {
-                Ok(received) => received,
-                Err(back) => {
-                    self.give_back(back);
-                    break;
-                }
-            };
-            taken += 1;
-            let Some(incoming) = self.inbox.accept(&message) else {
-                self.give_back(message);
-                continue;
-            };
-            self.peers.heard(&incoming, from);
-            self.dispatch(incoming, message)?;
-        }
-        Ok(taken)
-    }
-
-    /// Takes long requests out of the slots, until the end of the round; how many.
-    fn take_slots(&mut self) -> Result<usize, ServerError> {
-        let mut taken = 0;
-        while taken < TURN_REQUESTS_MAX && self.has_room() {
-            let mut message = self.spare.pop().unwrap_or_default();
-            let Some(incoming) = self.inbox.poll(&self.fabric, &mut message)? else {
-                self.give_back(message);
-                break;
-            };
-            taken += 1;
-            self.dispatch(incoming, message)?;
-        }
-        Ok(taken)
-    }
-
-    /// Leaves a reply to be sent with the others.
-    pub(super) fn post(&mut self, ticket: &Ticket, reply: Buf) {
-        match self.peers.of(ticket) {
-            Some(peer) => self.outbox.push((peer, reply)),
-            None => {
-                self.counts.nowhere += 1;
-                self.give_back(reply);
-            }
-        }
-    }
-
-    /// Sends what is to be sent.
-    fn reply(&mut self) -> Result<(), ServerError> {
-        for replies in self.outbox.chunks(DOORBELL_REPLIES) {
-            let mut doorbell = [(replies[0].0, &[][..]); DOORBELL_REPLIES];
-            for ((peer, reply), place) in replies.iter().zip(&mut doorbell) {
-                *place = (*peer, reply);
-            }
-            self.fabric.send_all(&doorbell[..replies.len()])?;
-            self.counts.doorbells += 1;
-        }
-        while let Some((_, reply)) = self.outbox.pop() {
-            self.give_back(reply);
-        }
-        Ok(())
-    }
-
-    pub(super) fn give_back(&mut self, mut buf: Buf) {
-        buf.clear();
-        self.spare.push(buf);
     }
 }

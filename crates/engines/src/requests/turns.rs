@@ -18,7 +18,7 @@ pub trait Turns {
 }
 
 /// Lanes that are filled by `take` and run what `start` makes of it. Each gives its buffer back.
-pub(super) struct Lanes<T, S, L> {
+pub(crate) struct Lanes<T, S, L> {
     take: T,
     start: S,
     /// Never moved once made, and used again by one request after another: nothing is allocated.

@@ -1,0 +1,108 @@
+//! What clients are told that come while the node prepares its memory.
+//!
+//! A node listens before its memory is there, so that no other node takes its socket meanwhile. Until
+//! its server begins, a thread answers every connection that the node prepares, and closes it. The
+//! client tries again for as long as it has time.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::admission::Door;
+use super::server::StopSwitch;
+use crate::Error;
+use crate::limits::FRAME_BYTES_MAX;
+use crate::size::InWords;
+use crate::wire::{self, Code, Refused, Reply};
+
+/// How long a client has to say hello before it is answered all the same.
+const HELLO_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Runs `work`, which prepares `bytes` of memory, and answers clients meanwhile.
+///
+/// # Errors
+/// Those of `work`; [`Error::Os`] if the system has no descriptor for the thread's end.
+pub(super) fn meanwhile<T>(
+    door: &Door,
+    bytes: u64,
+    work: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let done = StopSwitch::new().map_err(Error::os("make an event for", door.path()))?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| answer(door, bytes, &done));
+        let _done = Done(&done);
+        work()
+    })
+}
+
+/// Ends the thread, also if the work panics.
+struct Done<'a>(&'a StopSwitch);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn answer(door: &Door, bytes: u64, done: &StopSwitch) {
+    let text = format!("it prepares its memory ({}): try again, or wait longer", InWords(bytes));
+    let refusal = wire::encode(&Reply::Refused(Refused::new(Code::Preparing, text)));
+    loop {
+        let mut fds = [
+            PollFd::new(&door.listener, PollFlags::IN),
+            PollFd::from_borrowed_fd(done.event(), PollFlags::IN),
+        ];
+        // What fails here is seen by the server that follows.
+        let is_over = poll(&mut fds, None).is_err() || !fds[1].revents().is_empty();
+        if is_over {
+            return;
+        }
+        while let Ok(Some(stream)) = door.accept() {
+            let mut stream = UnixStream::from(stream);
+            let _ = refuse(&mut stream, &refusal);
+        }
+    }
+}
+
+/// A client that does not listen is not waited for.
+fn refuse(stream: &mut UnixStream, refusal: &[u8]) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
+    // What is not read when the connection is closed would take the answer with it.
+    let mut hello = [0; FRAME_BYTES_MAX];
+    let _ = stream.read(&mut hello)?;
+    stream.write_all(refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::connection::Connection;
+
+    #[test]
+    fn a_client_that_comes_while_a_node_prepares_is_told_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let door = Door::open(&socket).unwrap();
+        let attach = || {
+            let begun = Instant::now();
+            let failed = Connection::open(&socket, false, begun, Duration::from_secs(60));
+            (failed.err().map(|error| error.to_string()), begun.elapsed())
+        };
+        let told = meanwhile(&door, 3 << 30, || {
+            // One that says nothing holds nobody up.
+            let silent = UnixStream::connect(&socket).unwrap();
+            let told = attach();
+            drop(silent);
+            Ok(told)
+        });
+        let (told, after) = told.unwrap();
+        let told = told.expect("there is no node yet");
+        assert!(told.contains("it prepares its memory (3GiB)"), "{told}");
+        assert!(after < Duration::from_secs(30), "{after:?}");
+    }
+}
