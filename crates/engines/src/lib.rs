@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod epoch;
 pub mod error;
 pub mod herd;
@@ -24,4 +25,5 @@ pub mod requests;
 mod sync;
 mod versions;
 
+pub use engine::Kv;
 pub use error::EngineError;

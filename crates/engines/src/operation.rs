@@ -4,6 +4,8 @@ use std::ops::{Deref, Range};
 
 use loch_fabric::Buf;
 
+use crate::error::EngineError;
+
 /// How a PUT differs from a plain one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
@@ -115,13 +117,111 @@ pub enum Outcome<'a> {
     Packet(&'a [u8]),
 }
 
+impl Outcome<'_> {
+    /// Of a PUT: the version of the new value.
+    ///
+    /// # Errors
+    /// [`EngineError::Damaged`] if this is the outcome of another operation; so are those below.
+    pub fn stored(self) -> Result<u64, EngineError> {
+        match self {
+            Outcome::Stored(version) => Ok(version),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// Of a PUT with a condition: what it came to.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn conditional(self) -> Result<Conditional, EngineError> {
+        match self {
+            Outcome::Stored(version) => Ok(Conditional::Done(version)),
+            Outcome::Refused(version) => Ok(Conditional::Refused(version)),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// Of a DELETE: whether there was a value.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn deleted(self) -> Result<bool, EngineError> {
+        match self {
+            Outcome::Deleted(was) => Ok(was),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// Of a FETCH_ADD: the number before.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn before(self) -> Result<u64, EngineError> {
+        match self {
+            Outcome::Before(before) => Ok(before),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// Of a CONTAINS: whether there is a value.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn contained(self) -> Result<bool, EngineError> {
+        match self {
+            Outcome::Contained(is) => Ok(is),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// The outcome of an operation that brings no value.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn without_value(self) -> Result<Outcome<'static>, EngineError> {
+        Ok(match self {
+            Outcome::Absent => Outcome::Absent,
+            Outcome::Contained(is) => Outcome::Contained(is),
+            Outcome::Stored(version) => Outcome::Stored(version),
+            Outcome::Refused(version) => Outcome::Refused(version),
+            Outcome::Deleted(was) => Outcome::Deleted(was),
+            Outcome::Before(before) => Outcome::Before(before),
+            other => return Err(other.of_another_operation()),
+        })
+    }
+
+    #[cold]
+    pub(crate) fn of_another_operation(&self) -> EngineError {
+        let what = match self {
+            Outcome::Found { .. } => "a value",
+            Outcome::Absent => "the absence of one",
+            Outcome::Contained(_) => "whether there is a value",
+            Outcome::Stored(_) | Outcome::Refused(_) => "what became of a PUT",
+            Outcome::Deleted(_) => "what became of a DELETE",
+            Outcome::Before(_) => "a number",
+            Outcome::Packet(_) => "the results of a packet",
+        };
+        EngineError::Damaged { what: format!("a worker told {what} when asked for something else") }
+    }
+}
+
+impl From<Conditional> for Outcome<'static> {
+    fn from(conditional: Conditional) -> Self {
+        match conditional {
+            Conditional::Done(version) => Self::Stored(version),
+            Conditional::Refused(version) => Self::Refused(version),
+        }
+    }
+}
+
 /// A value that was found: owns the bytes it came with and shows those of the value.
 #[derive(Clone, Debug)]
 pub struct Value {
     buf: Buf,
     at: Range<usize>,
     version: u64,
-    expires_at_ms: Option<u64>,
+    /// In milliseconds since the Unix epoch; 0: never, which no value that is read expires at.
+    expires_at_ms: u64,
 }
 
 impl Value {
@@ -129,9 +229,10 @@ impl Value {
     ///
     /// # Panics
     /// If they are not all in `buf`.
+    #[inline]
     pub fn new(buf: Buf, at: Range<usize>, version: u64, expires_at_ms: Option<u64>) -> Self {
         assert!(at.start <= at.end && at.end <= buf.len(), "a value is inside its buffer");
-        Self { buf, at, version, expires_at_ms }
+        Self { buf, at, version, expires_at_ms: expires_at_ms.unwrap_or(0) }
     }
 
     /// All bytes of `buf`.
@@ -141,13 +242,15 @@ impl Value {
     }
 
     /// The version of the value: unique among all values the table ever held.
+    #[inline]
     pub fn version(&self) -> u64 {
         self.version
     }
 
     /// When the value expires, in milliseconds since the Unix epoch.
+    #[inline]
     pub fn expires_at_ms(&self) -> Option<u64> {
-        self.expires_at_ms
+        Some(self.expires_at_ms).filter(|at| *at != 0)
     }
 
     /// The buffer, for the next GET.

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use loch_engines::Kv;
 use loch_engines::epoch::Session;
 use loch_engines::kv_direct::memory::{Line, Near};
 use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};

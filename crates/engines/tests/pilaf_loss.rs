@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::operation::PutOptions;
 use loch_engines::pilaf::{Access, Client, Logging, Shape, Worker, service};
 use loch_engines::requests::{Area, BySend, Holder, RequestMap, Timing};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 

@@ -66,7 +66,7 @@ impl Rig {
     /// A PUT by a session that says it is `session`, served as a worker does.
     fn put(&mut self, session: u64) -> Result<(), EngineError> {
         let reply = self.ask(session, put(b"value"), Answer::Done(Outcome::Stored(5)));
-        reply.map(|reply| assert_eq!(reply.stored(), Ok(5)))
+        reply.map(|reply| assert_eq!(reply.outcome().stored(), Ok(5)))
     }
 
     fn ask(
@@ -197,7 +197,7 @@ fn a_message_may_fill_its_slot() {
     let (expect, options) = (Expect::Version(3), PutOptions { expires_at_ms: Some(4) });
     let longest = Operation::PutIf { value: &value, expect, options };
     let reply = rig.ask(OWN, longest, Answer::Done(Outcome::Stored(6))).unwrap();
-    assert_eq!(reply.stored(), Ok(6));
+    assert_eq!(reply.outcome().stored(), Ok(6));
     let reply = rig.ask(OWN + 1, Operation::Get, Answer::found(&found, 5, None));
     assert!(reply.is_err(), "the slot is another session's");
     rig.slots.borrow_mut().insert(SLOT, Holder::new(OWN + 1, SECRET));

@@ -5,7 +5,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::KeyHash;
@@ -14,6 +13,7 @@ use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Worker};
 use loch_engines::operation::PutOptions;
 use loch_engines::requests::{Holder, Service, Timing, Turns, WorkerId};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
 

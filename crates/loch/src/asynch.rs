@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::convert::identity;
 
-use loch_engines::operation;
+use loch_engines::{Kv, operation};
 use loch_fabric::{Buf, lanes};
 
 #[cfg(feature = "verbs")]

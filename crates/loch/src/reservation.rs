@@ -3,6 +3,7 @@
 use std::convert::identity;
 use std::io;
 
+use loch_engines::Kv;
 use loch_engines::nessie;
 use loch_engines::operation::PutOptions;
 use loch_fabric::lanes::block_on;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use loch_engines::{nessie, operation};
+use loch_engines::operation;
 
 /// Names one value: no other value that the table ever held has the same.
 ///
@@ -42,57 +42,31 @@ impl fmt::Display for Version {
 /// # Ok::<(), loch::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Value {
-    found: Found,
-}
-
-/// The value as its engine found it: what is made of it is made when it is asked for.
-#[derive(Clone)]
-enum Found {
-    Entry(nessie::Found),
-    Other(operation::Value),
-}
+pub struct Value(operation::Value);
 
 impl From<operation::Value> for Value {
     #[inline]
     fn from(found: operation::Value) -> Self {
-        Self { found: Found::Other(found) }
-    }
-}
-
-impl From<nessie::Found> for Value {
-    #[inline]
-    fn from(found: nessie::Found) -> Self {
-        Self { found: Found::Entry(found) }
+        Self(found)
     }
 }
 
 impl Value {
     /// Its version.
     pub fn version(&self) -> Version {
-        Version(match &self.found {
-            Found::Entry(found) => found.version(),
-            Found::Other(value) => value.version(),
-        })
+        Version(self.0.version())
     }
 
     /// When it expires, if it was put with a time to live.
     pub fn expires_at(&self) -> Option<SystemTime> {
-        let at = match &self.found {
-            Found::Entry(found) => found.expires_at_ms()?,
-            Found::Other(value) => value.expires_at_ms()?,
-        };
+        let at = self.0.expires_at_ms()?;
         UNIX_EPOCH.checked_add(Duration::from_millis(at))
     }
 
     /// The bytes alone. Moves them inside their allocation, and makes no other.
     pub fn into_vec(self) -> Vec<u8> {
         let (first, len) = (self.as_ptr() as usize, self.len());
-        let buf = match self.found {
-            Found::Entry(found) => found.into_buf(),
-            Found::Other(value) => value.into_buf(),
-        };
-        let mut bytes = buf.into_vec();
+        let mut bytes = self.0.into_buf().into_vec();
         let at = first - bytes.as_ptr() as usize;
         bytes.truncate(at + len);
         bytes.drain(..at);
@@ -104,10 +78,7 @@ impl Deref for Value {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.found {
-            Found::Entry(found) => found,
-            Found::Other(value) => value,
-        }
+        &self.0
     }
 }
 

@@ -9,9 +9,9 @@ use loch_engines::nessie::hash::TableMap;
 #[cfg(feature = "planted")]
 use loch_engines::nessie::ite::Place;
 use loch_engines::nessie::{
-    self, CacheLimits, CheckReport, Conditional, Counts, Expect, Found, PutOptions, Scrubbed,
-    published,
+    self, CacheLimits, CheckReport, Conditional, Counts, Expect, PutOptions, Scrubbed, published,
 };
+use loch_engines::operation::Value;
 use loch_fabric::Buf;
 use loch_fabric::sim::SimEndpoint;
 
@@ -71,7 +71,7 @@ impl Client {
         both!(self, set_quarantine(entries))
     }
 
-    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Found>, EngineError> {
+    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         both!(self, await get(key, buf))
     }
 

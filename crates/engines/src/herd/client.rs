@@ -12,10 +12,11 @@ use std::sync::Arc;
 use loch_fabric::{Buf, Fabric, Messages, VerbCount};
 
 use super::key::KeyHash;
+use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::limits::HERD_ITEM_BYTES_MAX;
-use crate::operation::{Conditional, Expect, Operation, PutOptions, Value};
+use crate::operation::{Operation, Outcome, Value};
 use crate::requests::{
     BySend, Counts, Reply, RequestMap, RequestPath, Requester, SentReplies, Timing, WorkerId,
 };
@@ -53,17 +54,6 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         Self { fabric, requester, seed }
     }
 
-    /// The fabric, for its counters.
-    pub fn fabric(&self) -> &F {
-        &self.fabric
-    }
-
-    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
-    /// sent, and its reply, which the worker sent.
-    pub fn counted(&self) -> VerbCount {
-        self.requester.counted(&self.fabric)
-    }
-
     /// What was counted besides verbs.
     pub fn counts(&self) -> &Counts {
         self.requester.counts()
@@ -76,67 +66,6 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         let workers = u32::from(area.service().workers);
         let partition = KeyHash::of(self.seed, key).partition(u32::from(area.nodes()) * workers);
         WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
-    }
-
-    /// The value of `key`, if it has one. `buf` is filled with the reply.
-    ///
-    /// # Errors
-    /// [`EngineError`]; [`EngineError::Timeout`] if the worker did not answer in time.
-    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.ask(key, Operation::Get, buf).await?.into_found()
-    }
-
-    /// Whether `key` has a value.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
-    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(key, Operation::Contains, Buf::new()).await?.contained()
-    }
-
-    /// Gives `key` the value `value`. Returns the value's version.
-    ///
-    /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
-    pub async fn put(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: PutOptions,
-    ) -> Result<u64, EngineError> {
-        self.ask(key, Operation::Put { value, options }, Buf::new()).await?.stored()
-    }
-
-    /// Gives `key` the value `value` if what it has is as expected.
-    ///
-    /// # Errors
-    /// As [`Client::put`].
-    pub async fn put_if(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        expect: Expect,
-        options: PutOptions,
-    ) -> Result<Conditional, EngineError> {
-        let operation = Operation::PutIf { value, expect, options };
-        self.ask(key, operation, Buf::new()).await?.conditional()
-    }
-
-    /// Removes the value of `key`; whether it had one.
-    ///
-    /// # Errors
-    /// As [`Client::put`].
-    pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(key, Operation::Delete, Buf::new()).await?.deleted()
-    }
-
-    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
-    /// was; a key without a value counts as 0.
-    ///
-    /// # Errors
-    /// As [`Client::put`], and [`EngineError::NotACounter`].
-    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.before()
     }
 
     #[inline]
@@ -154,5 +83,39 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
             return Err(EngineError::ValueTooLong { len, max });
         }
         self.requester.call(&self.fabric, self.owner(key), key, operation, buf).await
+    }
+}
+
+impl<F: Fabric + Messages, P: RequestPath<F>> Kv for Client<F, P> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
+    /// sent, and its reply, which the worker sent.
+    fn counted(&self) -> VerbCount {
+        self.requester.counted(&self.fabric)
+    }
+
+    fn retries(&self) -> u64 {
+        self.counts().repeated()
+    }
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.ask(key, Operation::Get, buf).await?.into_found()
+    }
+
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.ask(key, Operation::Contains, Buf::new()).await?.outcome().contained()
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        self.ask(key, operation, Buf::new()).await?.outcome().without_value()
     }
 }

@@ -17,13 +17,15 @@ use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
+use super::OPERATION_BYTES;
 use super::key::KeyHash;
 use super::operation::{Action, Builtin, Element, Failure, Function, Lambda, Reply};
 use super::packing::{Held, Packet, Packets, Share, Stage};
+use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
-use crate::operation::{Conditional, Expect, PutOptions, Value};
+use crate::operation::{Expect, Operation, Outcome, Value};
 use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::requests::{ByWrite, Counts, RequestMap, Requester, Timing, WorkerId, WrittenReplies};
 
@@ -42,7 +44,6 @@ pub struct Access {
 
 /// Bytes of a result besides a value, at most.
 const RESULT_BYTES: usize = 24;
-use super::OPERATION_BYTES;
 
 /// A client of a table: one thread's session slot, endpoint, and packets under way.
 ///
@@ -90,16 +91,6 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The fabric, for its counters.
-    pub fn fabric(&self) -> &F {
-        &self.fabric
-    }
-
-    /// What the endpoint counted, and the replies, which the workers sent.
-    pub fn counted(&self) -> VerbCount {
-        self.requester.counted(&self.fabric)
-    }
-
     /// What was counted besides verbs.
     pub fn counts(&self) -> &Counts {
         self.requester.counts()
@@ -121,90 +112,6 @@ impl<F: Fabric> Client<F> {
     fn worker(&self, partition: u32) -> WorkerId {
         let workers = u32::from(self.requester.map().area().service().workers);
         WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
-    }
-
-    /// The value of `key`, if it has one. `buf` is filled with it.
-    ///
-    /// # Errors
-    /// [`EngineError`]; [`EngineError::Timeout`] if the processor did not answer in time.
-    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        match self.ask(key, Action::Get, buf).await? {
-            (Reply::Found { version, expires_at_ms, .. }, buf) => {
-                Ok(Some(Value::new_whole(buf, version, expires_at_ms)))
-            }
-            (Reply::Absent, _) => Ok(None),
-            _ => Err(strange()),
-        }
-    }
-
-    /// Whether `key` has a value.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
-    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(key, Action::Contains, Buf::new()).await?.0 {
-            Reply::Contained(is) => Ok(is),
-            _ => Err(strange()),
-        }
-    }
-
-    /// Gives `key` the value `value`. Returns the value's version; 0 in a table without versions.
-    ///
-    /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
-    pub async fn put(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: PutOptions,
-    ) -> Result<u64, EngineError> {
-        match self.ask(key, Action::Put { value, options }, Buf::new()).await?.0 {
-            Reply::Stored(version) => Ok(version),
-            _ => Err(strange()),
-        }
-    }
-
-    /// Gives `key` the value `value` if what it has is as expected.
-    ///
-    /// # Errors
-    /// As [`Client::put`], and [`EngineError::NoVersions`].
-    pub async fn put_if(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        expect: Expect,
-        options: PutOptions,
-    ) -> Result<Conditional, EngineError> {
-        match self.ask(key, Action::PutIf { value, expect, options }, Buf::new()).await?.0 {
-            Reply::Stored(version) => Ok(Conditional::Done(version)),
-            Reply::Refused(version) => Ok(Conditional::Refused(version)),
-            _ => Err(strange()),
-        }
-    }
-
-    /// Takes the value of `key` away; whether it had one.
-    ///
-    /// # Errors
-    /// As [`Client::put`].
-    pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(key, Action::Delete, Buf::new()).await?.0 {
-            Reply::Deleted(was) => Ok(was),
-            _ => Err(strange()),
-        }
-    }
-
-    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
-    /// was; a key without a value counts as 0.
-    ///
-    /// # Errors
-    /// As [`Client::put`], and [`EngineError::NotACounter`].
-    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        let function = Function::Builtin(Builtin::Add);
-        let lambda = Lambda { function, element: Element::U64, operand: add, second: 0 };
-        self.update(key, lambda).await.map_err(|error| match error {
-            EngineError::NotAVector { len, .. } => EngineError::NotACounter { len },
-            error => error,
-        })
     }
 
     /// `update_scalar2scalar`: replaces the one element under `key` by what the function makes of it
@@ -439,6 +346,72 @@ impl<F: Fabric> Client<F> {
                 packet.error.replace(Some(error));
                 packet.stage.set(Stage::Failed);
             }
+        }
+    }
+}
+
+impl<F: Fabric> Kv for Client<F> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// What the endpoint counted, and the replies, which the workers sent.
+    fn counted(&self) -> VerbCount {
+        self.requester.counted(&self.fabric)
+    }
+
+    fn retries(&self) -> u64 {
+        self.counts().repeated()
+    }
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        match self.ask(key, Action::Get, buf).await? {
+            (Reply::Found { version, expires_at_ms, .. }, buf) => {
+                Ok(Some(Value::new_whole(buf, version, expires_at_ms)))
+            }
+            (Reply::Absent, _) => Ok(None),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self.ask(key, Action::Contains, Buf::new()).await?.0 {
+            Reply::Contained(is) => Ok(is),
+            _ => Err(strange()),
+        }
+    }
+
+    /// The version of a value is 0 in a table without versions, where a PUT that expects a version is
+    /// [`EngineError::NoVersions`].
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        let action = match operation {
+            Operation::Put { value, options } => Action::Put { value, options },
+            Operation::PutIf { value, expect, options } => Action::PutIf { value, expect, options },
+            Operation::Delete => Action::Delete,
+            Operation::Contains => Action::Contains,
+            Operation::FetchAdd(add) => {
+                let function = Function::Builtin(Builtin::Add);
+                let lambda = Lambda { function, element: Element::U64, operand: add, second: 0 };
+                let before = self.update(key, lambda).await.map_err(|error| match error {
+                    EngineError::NotAVector { len, .. } => EngineError::NotACounter { len },
+                    error => error,
+                })?;
+                return Ok(Outcome::Before(before));
+            }
+            Operation::Get | Operation::Packet { .. } => return Err(EngineError::Unsupported),
+        };
+        match self.ask(key, action, Buf::new()).await?.0 {
+            Reply::Stored(version) => Ok(Outcome::Stored(version)),
+            Reply::Refused(version) => Ok(Outcome::Refused(version)),
+            Reply::Deleted(was) => Ok(Outcome::Deleted(was)),
+            Reply::Contained(is) => Ok(Outcome::Contained(is)),
+            _ => Err(strange()),
         }
     }
 }

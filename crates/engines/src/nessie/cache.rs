@@ -13,13 +13,13 @@ use loch_fabric::{Buf, Fabric};
 
 use super::client::Client;
 use super::dte::Header;
-use super::get::Found;
 use super::hash::Candidates;
 use super::ite::Ite;
 #[cfg(feature = "planted")]
 use super::ite::Place;
 use crate::error::EngineError;
 use crate::limits::GRAIN_BYTES;
+use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 /// How much a cache may hold.
@@ -143,7 +143,7 @@ impl<F: Fabric> Client<F> {
         candidates: &Candidates,
         key: &[u8],
         mut buf: Buf,
-    ) -> Result<Result<Found, Buf>, EngineError> {
+    ) -> Result<Result<Value, Buf>, EngineError> {
         let Some(line) = self.cached(candidates, key) else {
             return Ok(Err(buf));
         };
@@ -153,7 +153,7 @@ impl<F: Fabric> Client<F> {
                 self.confirm(candidates, line.word);
                 buf.clear();
                 buf.extend_from_slice(&line.bytes);
-                return Ok(Ok(Found::new(buf, header)));
+                return Ok(Ok(header.value_in(buf)));
             }
         } else {
             // The slot and the entry in one doorbell. Which is read first is not known, so the
@@ -169,7 +169,7 @@ impl<F: Fabric> Client<F> {
             let same = word? == line.word.0 && Header::read(&buf).is_some_and(|h| h == header);
             if same && self.is_valid(&header, place, at, &buf, true)? {
                 self.confirm(candidates, line.word);
-                return Ok(Ok(Found::new(buf, header)));
+                return Ok(Ok(header.value_in(buf)));
             }
         }
         self.forget(candidates);

@@ -15,11 +15,13 @@
 //! Between its installation in the index and its reuse an entry is never changed, but for the first
 //! word of the extension, the status (see [`super::published`]).
 
+use loch_fabric::Buf;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::geometry::Protocol;
 use super::ite::Place;
 use crate::limits::KEY_BYTES_MAX;
+use crate::operation::Value;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 32;
@@ -144,10 +146,22 @@ impl Header {
     }
 
     /// The expiry, if the entry has one and `entry` holds it.
+    #[inline]
     pub fn expires_at_ms(&self, entry: &[u8]) -> Option<u64> {
         (self.flags & flags::EXPIRES != 0).then_some(())?;
         let bytes = entry.get(self.key_at() - EXPIRY_BYTES..self.key_at())?;
         Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+    }
+
+    /// The value in an entry that was read whole.
+    ///
+    /// # Panics
+    /// If `entry` is shorter than the header says.
+    #[inline]
+    pub fn value_in(&self, entry: Buf) -> Value {
+        let at = self.value_at()..self.entry_len();
+        let expires_at_ms = self.expires_at_ms(&entry);
+        Value::new(entry, at, self.version, expires_at_ms)
     }
 
     /// The two sums of an entry at `place`, as they stand in the header: the low half covers header,

@@ -4,8 +4,6 @@
 //! removes before it says that it is absent). It starts over only when another operation changed a
 //! slot it looked at.
 
-use std::ops::Deref;
-
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use super::client::{Attempts, Client};
@@ -17,55 +15,6 @@ use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
 use crate::operation::Value;
 use crate::planted::{self, Bug};
-
-/// A value that was found: owns the bytes of the whole entry and shows those of the value.
-///
-/// ```no_run
-/// # fn show(found: loch_engines::nessie::Found) {
-/// println!("{} bytes, version {}", found.len(), found.version());
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Found {
-    buf: Buf,
-    header: Header,
-}
-
-impl Found {
-    pub(super) fn new(buf: Buf, header: Header) -> Self {
-        Self { buf, header }
-    }
-
-    /// The version of the value: unique among all values the table ever held.
-    pub fn version(&self) -> u64 {
-        self.header.version
-    }
-
-    /// When the value expires, in milliseconds since the Unix epoch.
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        self.header.expires_at_ms(&self.buf)
-    }
-
-    /// The buffer, for the next GET.
-    pub fn into_buf(self) -> Buf {
-        self.buf
-    }
-
-    /// The value as engines share it. Copies nothing.
-    pub fn into_value(self) -> Value {
-        let (at, version) = (self.header.value_at()..self.header.entry_len(), self.version());
-        let expires_at_ms = self.expires_at_ms();
-        Value::new(self.buf, at, version, expires_at_ms)
-    }
-}
-
-impl Deref for Found {
-    type Target = [u8];
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        &self.buf[self.header.value_at()..self.header.entry_len()]
-    }
-}
 
 /// What one pass over the candidates came to.
 enum Pass {
@@ -79,7 +28,7 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing the key's slots.
-    pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Found>, EngineError> {
+    pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Value>, EngineError> {
         let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
         if self.cache.is_some() {
@@ -88,59 +37,62 @@ impl<F: Fabric> Client<F> {
                 Err(unused) => buf = unused,
             }
         }
-        if !self.one_by_one {
-            return self.look_up(hash, key, Want::Value, buf, None).await;
-        }
-        // The usual case, straight down: one bucket after the other, and most keys are in the first;
-        // the first entry whose filter bits agree is the key's, and as long as the last one was.
-        // Whatever else there is, is for the general path.
-        let geometry = &self.map.shape.geometry;
-        let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
-        let filter = hash.filter(&self.map);
-        let mut buckets = [RemoteAddr::new(self.session.home(), 0); WAYS_MAX];
-        let mut words = [0; CANDIDATES_MAX];
-        for way in 0..ways {
-            buckets[way] = hash.bucket(&self.map, &buckets[..way]);
-            let bucket = self.fabric.read_bucket(buckets[way], slots).await?;
-            let bucket = &bucket[..slots];
-            let Some((position, word)) = self.first_match(bucket, filter) else {
-                words[way * slots..(way + 1) * slots].copy_from_slice(bucket);
-                continue;
-            };
-            let Some((at, room)) = self.entry_at(word) else {
-                break;
-            };
-            buf.clear();
-            let first = self.first_read_len(key.len(), Want::Value).min(room);
-            let (filled, done) = self.fabric.read(at, first, buf).await;
-            (buf, _) = (filled, done?);
-            let plain = |h: &Header| h.flags & flags::EXPIRES == 0 && h.entry_len() <= room;
-            let Some(header) = self.sound_key(word, at, key, &buf)?.filter(plain) else {
-                return self.look_up(hash, key, Want::Value, buf, None).await;
-            };
-            let missing = header.entry_len().saturating_sub(buf.len());
-            if missing > 0 {
-                if !self.may_be_long(&header, room) {
-                    return self.look_up(hash, key, Want::Value, buf, None).await;
-                }
-                let rest = at.add(buf.len() as u64);
-                let (filled, done) = self.fabric.read(rest, missing, buf).await;
+        let mut misses = None;
+        'straight: {
+            if !self.one_by_one {
+                break 'straight;
+            }
+            // The usual case, straight down: one bucket after the other, and most keys are in the
+            // first; the first entry whose filter bits agree is the key's, and as long as the last one
+            // was. Whatever else there is, is for the general path.
+            let geometry = &self.map.shape.geometry;
+            let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
+            let filter = hash.filter(&self.map);
+            let mut buckets = [RemoteAddr::new(self.session.home(), 0); WAYS_MAX];
+            let mut words = [0; CANDIDATES_MAX];
+            for way in 0..ways {
+                buckets[way] = hash.bucket(&self.map, &buckets[..way]);
+                let bucket = self.fabric.read_bucket(buckets[way], slots).await?;
+                let bucket = &bucket[..slots];
+                let Some((position, word)) = self.first_match(bucket, filter) else {
+                    words[way * slots..(way + 1) * slots].copy_from_slice(bucket);
+                    continue;
+                };
+                let Some((at, room)) = self.entry_at(word) else { break };
+                buf.clear();
+                let first = self.first_read_len(key.len(), Want::Value).min(room);
+                let (filled, done) = self.fabric.read(at, first, buf).await;
                 (buf, _) = (filled, done?);
-                if self.fabric.reload(at)? != header.generation {
-                    return self.look_up(hash, key, Want::Value, buf, None).await;
+                let plain = |h: &Header| h.flags & flags::EXPIRES == 0 && h.entry_len() <= room;
+                let Some(header) = self.sound_key(word, at, key, &buf)?.filter(plain) else {
+                    break 'straight;
+                };
+                let missing = header.entry_len().saturating_sub(buf.len());
+                if missing > 0 {
+                    if !self.may_be_long(&header, room) {
+                        break 'straight;
+                    }
+                    let rest = at.add(buf.len() as u64);
+                    let (filled, done) = self.fabric.read(rest, missing, buf).await;
+                    (buf, _) = (filled, done?);
+                    if self.fabric.reload(at)? != header.generation {
+                        break 'straight;
+                    }
                 }
+                self.hint_read(&header);
+                if self.cache.is_some() {
+                    let candidates = Candidates::from_hash(&self.map, hash);
+                    let slot = candidates.position(way * slots + position);
+                    self.remember(&candidates, slot, word, &buf);
+                }
+                // Linearization point of a hit (protocol G2): the READ of the bucket. The entry was
+                // the key's value at that moment, by I1 and I2, and entries do not change.
+                return Ok(Some(header.value_in(buf)));
             }
-            self.hint_read(&header);
-            if self.cache.is_some() {
-                let candidates = Candidates::from_hash(&self.map, hash);
-                let slot = candidates.position(way * slots + position);
-                self.remember(&candidates, slot, word, &buf);
-            }
-            // Linearization point of a hit (protocol G2): the READ of the bucket. The entry was the
-            // key's value at that moment, by I1 and I2, and entries do not change.
-            return Ok(Some(Found::new(buf, header)));
+            misses = Some(words);
         }
-        self.look_up(hash, key, Want::Value, buf, Some(words)).await
+        let found = self.look_up(hash, key, Want::Value, buf, misses).await?;
+        Ok(found.map(|(header, entry)| header.value_in(entry)))
     }
 
     /// The first slot of a bucket that may show the key, and its word.
@@ -180,10 +132,12 @@ impl<F: Fabric> Client<F> {
         hash: KeyHash,
         key: &[u8],
         buf: Buf,
-    ) -> Result<Result<Found, Buf>, EngineError> {
+    ) -> Result<Result<Value, Buf>, EngineError> {
         let candidates = Candidates::from_hash(&self.map, hash);
         Ok(match self.get_cached(&candidates, key, buf).await? {
-            Ok(found) if self.is_expired(&found.header, &found.buf) => Err(found.into_buf()),
+            Ok(found) if found.expires_at_ms().is_some_and(|at| at <= self.fabric.wall_ms()) => {
+                Err(found.into_buf())
+            }
             other => other,
         })
     }
@@ -198,8 +152,9 @@ impl<F: Fabric> Client<F> {
         Ok(self.look_up(hash, key, Want::Key, Buf::new(), None).await?.is_some())
     }
 
-    /// The general path. `misses` are the words of all buckets, as they lie in memory, if they have
-    /// been read and none of them is the key's.
+    /// The general path: header and bytes of the key's entry, as far as they are wanted. `misses` are
+    /// the words of all buckets, as they lie in memory, if they have been read and none of them is the
+    /// key's.
     async fn look_up(
         &self,
         hash: KeyHash,
@@ -207,7 +162,7 @@ impl<F: Fabric> Client<F> {
         want: Want,
         mut buf: Buf,
         mut misses: Option<[u64; CANDIDATES_MAX]>,
-    ) -> Result<Option<Found>, EngineError> {
+    ) -> Result<Option<(Header, Buf)>, EngineError> {
         let candidates = Candidates::from_hash(&self.map, hash);
         let mut attempts = Attempts::default();
         loop {
@@ -221,7 +176,7 @@ impl<F: Fabric> Client<F> {
                 }
                 Pass::Found(slot, word, header) => {
                     self.remember(&candidates, slot, word, &buf);
-                    return Ok(Some(Found::new(buf, header)));
+                    return Ok(Some((header, buf)));
                 }
                 Pass::Absent => return Ok(None),
                 Pass::Changed => (),

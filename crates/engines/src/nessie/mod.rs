@@ -48,6 +48,7 @@ mod get;
 pub mod hash;
 mod insert;
 pub mod ite;
+mod kv;
 mod lease;
 mod migrate;
 pub mod published;
@@ -63,7 +64,6 @@ pub use cache::CacheLimits;
 pub use check::{CheckReport, Usage};
 pub(crate) use client::Attempts;
 pub use client::{Client, Counts};
-pub use get::Found;
 pub use reserve::Reservation;
 pub use scrub::{Scrubbed, release_dead};
 

@@ -6,7 +6,7 @@ use super::served::Served;
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::nessie::hash::KeyHash;
-use crate::operation::{Conditional, Expect, Operation, PutOptions, Value};
+use crate::operation::Operation;
 use crate::requests::{ByWrite, Counts, Reply, Requester, Timing, WrittenReplies};
 
 /// What both served engines ask for.
@@ -40,8 +40,9 @@ impl Asker {
         self.requester.counts()
     }
 
+    /// Asks the worker that serves `key`, and waits for what the operation came to.
     #[inline]
-    async fn ask<F: Fabric>(
+    pub async fn ask<F: Fabric>(
         &self,
         fabric: &F,
         key: &[u8],
@@ -55,54 +56,5 @@ impl Asker {
         }
         let to = self.map.worker_of(&KeyHash::of(&self.map.table, key));
         self.requester.call(fabric, to, key, operation, buf).await
-    }
-
-    pub async fn get<F: Fabric>(
-        &self,
-        fabric: &F,
-        key: &[u8],
-        buf: Buf,
-    ) -> Result<Option<Value>, EngineError> {
-        self.ask(fabric, key, Operation::Get, buf).await?.into_found()
-    }
-
-    pub async fn contains<F: Fabric>(&self, fabric: &F, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(fabric, key, Operation::Contains, Buf::new()).await?.contained()
-    }
-
-    pub async fn put<F: Fabric>(
-        &self,
-        fabric: &F,
-        key: &[u8],
-        value: &[u8],
-        options: PutOptions,
-    ) -> Result<u64, EngineError> {
-        let operation = Operation::Put { value, options };
-        self.ask(fabric, key, operation, Buf::new()).await?.stored()
-    }
-
-    pub async fn put_if<F: Fabric>(
-        &self,
-        fabric: &F,
-        key: &[u8],
-        value: &[u8],
-        expect: Expect,
-        options: PutOptions,
-    ) -> Result<Conditional, EngineError> {
-        let operation = Operation::PutIf { value, expect, options };
-        self.ask(fabric, key, operation, Buf::new()).await?.conditional()
-    }
-
-    pub async fn delete<F: Fabric>(&self, fabric: &F, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(fabric, key, Operation::Delete, Buf::new()).await?.deleted()
-    }
-
-    pub async fn fetch_add<F: Fabric>(
-        &self,
-        fabric: &F,
-        key: &[u8],
-        add: u64,
-    ) -> Result<u64, EngineError> {
-        self.ask(fabric, key, Operation::FetchAdd(add), Buf::new()).await?.before()
     }
 }

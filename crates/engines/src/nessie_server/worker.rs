@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use loch_fabric::{Buf, Fabric, FabricError};
 
 use super::served::Served;
+use crate::engine::Kv;
 use crate::error::EngineError;
+use crate::nessie;
 use crate::nessie::hash::KeyHash;
-use crate::nessie::{self, Found};
-use crate::operation::{Conditional, Operation, Outcome};
+use crate::operation::{Operation, Outcome, Value};
 use crate::requests::{
     Answer, Failure, Inbox, Incoming, Lanes, Request, Sessions, Ticket, Turns, WorkerId,
     send_reply, within,
@@ -25,7 +26,7 @@ pub struct Worker<F: Fabric> {
 
 /// What a request came to, with the bytes it needs.
 enum Executed {
-    Found(Found),
+    Found(Value),
     Other(Outcome<'static>),
     Failed(Failure),
 }
@@ -141,26 +142,13 @@ impl<F: Fabric> Worker<F> {
             // Its entries would be where no GET of a hybrid client looks for them.
             return Ok(Executed::Failed(Failure::Unsupported));
         }
-        let client = &self.client;
-        Ok(Executed::Other(match operation {
-            Operation::Get => match client.get(key, self.scratch()).await? {
-                Some(found) => return Ok(Executed::Found(found)),
-                None => Outcome::Absent,
-            },
-            Operation::Contains => Outcome::Contained(client.contains(key).await?),
-            Operation::Put { value, options } => {
-                Outcome::Stored(client.put(key, value, options).await?)
-            }
-            Operation::PutIf { value, expect, options } => {
-                match client.put_if(key, value, expect, options).await? {
-                    Conditional::Done(version) => Outcome::Stored(version),
-                    Conditional::Refused(version) => Outcome::Refused(version),
-                }
-            }
-            Operation::Delete => Outcome::Deleted(client.delete(key).await?),
-            Operation::FetchAdd(add) => Outcome::Before(client.fetch_add(key, add).await?),
-            Operation::Packet { .. } => return Err(EngineError::Unsupported),
-        }))
+        if operation != Operation::Get {
+            return Ok(Executed::Other(self.client.execute(key, operation).await?));
+        }
+        Ok(match self.client.get(key, self.scratch()).await? {
+            Some(found) => Executed::Found(found),
+            None => Executed::Other(Outcome::Absent),
+        })
     }
 
     fn scratch(&self) -> Buf {

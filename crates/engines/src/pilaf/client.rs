@@ -10,9 +10,10 @@ use loch_fabric::{Buf, Fabric, Messages, RemoteAddr, VerbCount};
 
 use super::get::{ReadCounts, Reader};
 use super::path::SendOrWrite;
+use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::operation::{Conditional, Expect, Operation, PutOptions, Value};
+use crate::operation::{Operation, Outcome, Value};
 use crate::requests::{
     BySend, ByWrite, Counts, Reply, RequestMap, Requester, SentReplies, Timing, WorkerId,
 };
@@ -63,41 +64,14 @@ impl<F: Fabric + Messages> Client<F> {
         Self { fabric, reader, requester, value_bytes_max }
     }
 
-    /// The fabric, for its counters.
-    pub fn fabric(&self) -> &F {
-        &self.fabric
-    }
-
     /// What was counted of reads.
     pub fn reads(&self) -> &ReadCounts {
         self.reader.counts()
     }
 
-    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
-    /// sent, and its reply, which the worker sent.
-    pub fn counted(&self) -> VerbCount {
-        self.requester.counted(&self.fabric)
-    }
-
     /// What was counted of requests, besides verbs.
     pub fn requests(&self) -> &Counts {
         self.requester.counts()
-    }
-
-    /// The value of `key`, if it has one. `buf` is filled with what was read.
-    ///
-    /// # Errors
-    /// As [`Reader::get`].
-    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.reader.get(&self.fabric, key, buf).await
-    }
-
-    /// Whether `key` has a value.
-    ///
-    /// # Errors
-    /// As [`Reader::get`].
-    pub async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.reader.contains(&self.fabric, key).await
     }
 
     /// The value of `key`, if it has one, as the server tells it: what Pilaf is compared with
@@ -107,51 +81,6 @@ impl<F: Fabric + Messages> Client<F> {
     /// [`EngineError`].
     pub async fn get_by_message(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         self.ask(key, Operation::Get, buf).await?.into_found()
-    }
-
-    /// Gives `key` the value `value`. Returns the value's version.
-    ///
-    /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
-    pub async fn put(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: PutOptions,
-    ) -> Result<u64, EngineError> {
-        self.ask(key, Operation::Put { value, options }, Buf::new()).await?.stored()
-    }
-
-    /// Gives `key` the value `value` if what it has is as expected.
-    ///
-    /// # Errors
-    /// As [`Client::put`].
-    pub async fn put_if(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        expect: Expect,
-        options: PutOptions,
-    ) -> Result<Conditional, EngineError> {
-        let operation = Operation::PutIf { value, expect, options };
-        self.ask(key, operation, Buf::new()).await?.conditional()
-    }
-
-    /// Removes the value of `key`; whether it had one.
-    ///
-    /// # Errors
-    /// As [`Client::put`].
-    pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(key, Operation::Delete, Buf::new()).await?.deleted()
-    }
-
-    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it was;
-    /// a key without a value counts as 0.
-    ///
-    /// # Errors
-    /// As [`Client::put`], and [`EngineError::NotACounter`].
-    pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        self.ask(key, Operation::FetchAdd(add), Buf::new()).await?.before()
     }
 
     fn server_of(&self, key: &[u8]) -> WorkerId {
@@ -169,5 +98,39 @@ impl<F: Fabric + Messages> Client<F> {
             return Err(EngineError::ValueTooLong { len, max });
         }
         self.requester.call(&self.fabric, self.server_of(key), key, operation, buf).await
+    }
+}
+
+impl<F: Fabric + Messages> Kv for Client<F> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
+    /// sent, and its reply, which the worker sent.
+    fn counted(&self) -> VerbCount {
+        self.requester.counted(&self.fabric)
+    }
+
+    fn retries(&self) -> u64 {
+        self.requests().repeated()
+    }
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.reader.get(&self.fabric, key, buf).await
+    }
+
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.reader.contains(&self.fabric, key).await
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        self.ask(key, operation, Buf::new()).await?.outcome().without_value()
     }
 }

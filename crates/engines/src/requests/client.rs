@@ -19,7 +19,7 @@ use super::window::{Line, Replies, UnderWay};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::limits::KEY_BYTES_MAX;
-use crate::operation::{Conditional, Operation, Outcome, Value};
+use crate::operation::{Operation, Outcome, Value};
 use crate::planted::{self, Bug};
 
 /// A client's patience, in microseconds.
@@ -89,52 +89,7 @@ impl Reply {
         match self.outcome() {
             Outcome::Found { .. } => Ok(self.into_value().ok()),
             Outcome::Absent => Ok(None),
-            other => Err(other_question(&other)),
-        }
-    }
-
-    /// Of a CONTAINS: whether there is a value.
-    ///
-    /// # Errors
-    /// As [`Reply::into_found`].
-    pub fn contained(&self) -> Result<bool, EngineError> {
-        match self.outcome() {
-            Outcome::Contained(is) => Ok(is),
-            other => Err(other_question(&other)),
-        }
-    }
-
-    /// Of a PUT: the version of the new value.
-    ///
-    /// # Errors
-    /// As [`Reply::into_found`].
-    pub fn stored(&self) -> Result<u64, EngineError> {
-        match self.outcome() {
-            Outcome::Stored(version) => Ok(version),
-            other => Err(other_question(&other)),
-        }
-    }
-
-    /// Of a PUT with a condition: what it came to.
-    ///
-    /// # Errors
-    /// As [`Reply::into_found`].
-    pub fn conditional(&self) -> Result<Conditional, EngineError> {
-        match self.outcome() {
-            Outcome::Stored(version) => Ok(Conditional::Done(version)),
-            Outcome::Refused(version) => Ok(Conditional::Refused(version)),
-            other => Err(other_question(&other)),
-        }
-    }
-
-    /// Of a DELETE: whether there was a value.
-    ///
-    /// # Errors
-    /// As [`Reply::into_found`].
-    pub fn deleted(&self) -> Result<bool, EngineError> {
-        match self.outcome() {
-            Outcome::Deleted(was) => Ok(was),
-            other => Err(other_question(&other)),
+            other => Err(other.of_another_operation()),
         }
     }
 
@@ -145,7 +100,7 @@ impl Reply {
     pub fn packed(&self) -> Result<&[u8], EngineError> {
         match self.outcome() {
             Outcome::Packet(results) => Ok(results),
-            other => Err(other_question(&other)),
+            other => Err(other.of_another_operation()),
         }
     }
 
@@ -158,31 +113,6 @@ impl Reply {
     pub fn into_buf(self) -> Buf {
         self.message
     }
-
-    /// Of a FETCH_ADD: the number before.
-    ///
-    /// # Errors
-    /// As [`Reply::into_found`].
-    pub fn before(&self) -> Result<u64, EngineError> {
-        match self.outcome() {
-            Outcome::Before(before) => Ok(before),
-            other => Err(other_question(&other)),
-        }
-    }
-}
-
-#[cold]
-fn other_question(outcome: &Outcome<'_>) -> EngineError {
-    let what = match outcome {
-        Outcome::Found { .. } => "a value",
-        Outcome::Absent => "the absence of one",
-        Outcome::Contained(_) => "whether there is a value",
-        Outcome::Stored(_) | Outcome::Refused(_) => "what became of a PUT",
-        Outcome::Deleted(_) => "what became of a DELETE",
-        Outcome::Before(_) => "a number",
-        Outcome::Packet(_) => "the results of a packet",
-    };
-    EngineError::Damaged { what: format!("a worker told {what} when asked for something else") }
 }
 
 /// How one number's request ended.

@@ -30,6 +30,11 @@ pub(super) struct Ways {
 }
 
 impl Counts {
+    /// Requests that were sent again, to the same worker or to one that had started anew.
+    pub fn repeated(&self) -> u64 {
+        self.resent.get() + self.stale.get()
+    }
+
     /// What the fabric's counters do not know of.
     pub(super) fn beside(&self) -> VerbCount {
         self.beside.get()

@@ -4,19 +4,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::limits::{HERD_ITEM_BYTES_MAX, KEY_BYTES_MAX};
 use loch_engines::nessie::CheckReport;
 use loch_engines::nessie_server::Served as Map;
 use loch_engines::operation::Value;
 use loch_engines::region::EngineId;
-use loch_engines::requests::{BySend, ByUnreliableWrite, Counts, Timing, WorkerId};
-use loch_engines::{herd, kv_direct, nessie_hybrid, nessie_server, pilaf};
+use loch_engines::requests::{BySend, ByUnreliableWrite, Timing, WorkerId};
+use loch_engines::{EngineError, Kv, herd, kv_direct, nessie_hybrid, nessie_server, pilaf};
 use loch_fabric::shm::ShmMessages;
 #[cfg(feature = "verbs")]
 use loch_fabric::verbs::{Datagrams, VerbsEndpoint};
-use loch_fabric::{Buf, Fabric, Messages, RegionId, VerbCount};
+use loch_fabric::{Buf, Fabric, Messages, RegionId};
 
 use super::endpoint::Patient;
 use super::layout::PILAF_SEND_BYTES_MAX;
@@ -341,27 +340,12 @@ impl<N: Net> Served<N> {
 
     /// As [`Table::counters`](crate::Table::counters).
     pub fn counters(&self) -> Counters {
-        let of = |verbs: VerbCount, counts: &Counts| Counters {
-            verbs,
-            retries: counts.resent.get() + counts.stale.get(),
-            ..Counters::default()
-        };
-        match &self.engine {
-            Engine::Server(client) => of(client.counted(), client.counts()),
-            Engine::Hybrid(client) => {
-                let (reader, counters) =
-                    (client.reader().counts(), of(client.counted(), client.counts()));
-                let retries = counters.retries + reader.retries.get();
-                Counters { retries, ..counters }
-            }
-            Engine::Herd(client) => of(client.counted(), client.counts()),
-            Engine::HerdBySend(client) => of(client.counted(), client.counts()),
-            Engine::Pilaf(client) => of(client.counted(), client.requests()),
-            Engine::KvDirect(client) => of(client.counted(), client.counts()),
-            Engine::Observer(it) => {
-                Counters { verbs: it.fabric.counters().snapshot(), ..Counters::default() }
-            }
-        }
+        let (verbs, retries) = with_engine!(
+            &self.engine,
+            client => (client.counted(), client.retries()),
+            observer => (observer.fabric.counters().snapshot(), 0)
+        );
+        Counters { verbs, retries, ..Counters::default() }
     }
 
     /// Wall-clock time in milliseconds since the Unix epoch.
@@ -374,10 +358,10 @@ impl<N: Net> Served<N> {
     /// # Errors
     /// The fabric's.
     pub async fn detach(&self) -> Result<(), EngineError> {
-        match &self.engine {
-            Engine::Hybrid(client) => client.reader().detach().await,
-            _ => Ok(()),
-        }
+        with_engine!(&self.engine, client => client.detach().await, observer => {
+            let _ = observer;
+            Ok(())
+        })
     }
 }
 

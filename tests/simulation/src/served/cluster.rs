@@ -1,10 +1,10 @@
 //! A simulated cluster whose nodes have workers: clients, faults, crashes, and a verdict.
 //!
 //! For every engine whose servers take part in operations. An engine implements [`Engine`] (how its
-//! table is made, what a worker's program is) and [`Program`] (what a client does, for most the same
-//! operations by the names of [`Client`](super::client::Client)); [`run`] then plays one seed: some clients work on a few keys, workers and clients die and come back, messages are torn,
-//! delayed and, where the engine sends some, lost and doubled; and what the clients were told is
-//! checked to be linearizable.
+//! table is made, what a worker's program is) and [`Program`] (what a client does, for most the
+//! operations of [`Kv`](loch_engines::Kv)); [`run`] then plays one seed: some clients work on a few
+//! keys, workers and clients die and come back, messages are torn, delayed and, where the engine sends
+//! some, lost and doubled; and what the clients were told is checked to be linearizable.
 //!
 //! Not everybody is honest. In some runs a client has a session and names another one, with the largest
 //! number that there is, in its requests; in others a process without a session sends datagrams in the name

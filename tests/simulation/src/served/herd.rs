@@ -21,7 +21,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::herd::key::KeyHash;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
@@ -31,6 +30,7 @@ use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 use loch_engines::requests::{
     Area, BySend, ByUnreliableWrite, Holder, RequestMap, RequestPath, Secret, Timing, WorkerId,
 };
+use loch_engines::{EngineError, Kv};
 use loch_fabric::lanes;
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};

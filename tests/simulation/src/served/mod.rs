@@ -1,6 +1,5 @@
 //! The engines whose servers take part in operations.
 
-mod client;
 mod cluster;
 mod herd;
 mod kv_direct;
@@ -12,8 +11,6 @@ mod setting;
 
 use clap::ValueEnum;
 use loch_engines::herd::storage::Mode;
-
-pub(crate) use client::client;
 
 use crate::run::Report;
 

@@ -99,9 +99,6 @@ async fn audit(map: &Served, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), Stri
     Err(format!("left behind at the end: {left:?}"))
 }
 
-crate::served::client!(nessie_server::Client<SimEndpoint>);
-crate::served::client!(nessie_hybrid::Client<SimEndpoint>);
-
 /// A table whose clients ask for everything; with memory that is scarce or not.
 pub struct ServerDriven<const SCARCE: bool>(Served);
 

@@ -195,5 +195,3 @@ impl Engine for Pilaf {
         self.snapshots.get()
     }
 }
-
-crate::served::client!(Client<SimEndpoint>);

@@ -3,14 +3,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use loch_engines::EngineError;
-use loch_engines::operation::{Conditional, Expect};
-use loch_fabric::{FabricError, lanes};
+use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_engines::{EngineError, Kv};
+use loch_fabric::{Buf, FabricError, lanes};
 use loch_history::{Answer, Ask};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::client::Client;
 use super::recorder::Recorder;
 
 /// How much a client does.
@@ -56,7 +55,7 @@ pub fn tag_of(value: &[u8]) -> Option<u64> {
 }
 
 /// Clients of engines that have no more operations than all.
-impl<C: Client> Program for C {
+impl<C: Kv> Program for C {
     async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64) {
         let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
         let versions = RefCell::new(Vec::new());
@@ -69,10 +68,11 @@ impl<C: Client> Program for C {
     async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String> {
         for key in 0..keys {
             let call = recorder.call(u32::MAX, key, Ask::Get);
-            let found = self.get(&key_name(key)).await.map_err(|e| format!("at the end: {e}"))?;
+            let found = self.get(&key_name(key), Buf::new()).await;
+            let found = found.map_err(|error| format!("at the end: {error}"))?;
             let tag = |value: &[u8]| tag_of(value).ok_or("a torn value at the end");
             let found = match found {
-                Some((value, version)) => Some((tag(&value)?, version)),
+                Some(value) => Some((tag(&value)?, value.version())),
                 None => None,
             };
             recorder.answer(call, Answer::Found(found));
@@ -90,7 +90,7 @@ struct Lane<'a, C> {
     versions: &'a RefCell<Vec<u64>>,
 }
 
-impl<C: Client> Lane<'_, C> {
+impl<C: Kv> Lane<'_, C> {
     async fn operation(&self, keys: u64, random: &RefCell<ChaCha8Rng>) {
         let (key, kind, len) = {
             let random = &mut *random.borrow_mut();
@@ -103,20 +103,20 @@ impl<C: Client> Lane<'_, C> {
         // Numbers have eight bytes.
         let value = value_of(tag, if numbers { 0 } else { len });
         let name = key_name(key);
-        let version = self.versions.borrow().last().copied();
+        let (version, plain) = (self.versions.borrow().last().copied(), PutOptions::default());
         match kind {
             0..=5 => self.get(key, &name).await,
             6..=8 | 10 if kind < 10 || self.load.churns => {
-                let put = || self.client.put(&name, &value);
+                let put = || self.client.put(&name, &value, plain);
                 self.mutate(key, Ask::Put(tag), put, Answer::Stored).await;
             }
             9 => {
-                let put = || self.client.put_if(&name, &value, Expect::Absent);
+                let put = || self.client.put_if(&name, &value, Expect::Absent, plain);
                 self.mutate(key, Ask::PutIfAbsent(tag), put, conditional).await;
             }
             10 | 11 if version.is_some() && !self.load.churns => {
                 let version = version.expect("it was looked at");
-                let put = || self.client.put_if(&name, &value, Expect::Version(version));
+                let put = || self.client.put_if(&name, &value, Expect::Version(version), plain);
                 let ask = Ask::PutIfVersion { version, value: tag };
                 self.mutate(key, ask, put, conditional).await;
             }
@@ -138,11 +138,11 @@ impl<C: Client> Lane<'_, C> {
 
     async fn get(&self, key: u64, name: &[u8]) {
         let call = self.recorder.call(self.number, key, Ask::Get);
-        match self.client.get(name).await {
+        match self.client.get(name, Buf::new()).await {
             Ok(found) => {
-                let found = found.map(|(value, version)| {
-                    self.versions.borrow_mut().push(version);
-                    (tag_of(&value).expect("no torn value is ever shown"), version)
+                let found = found.map(|value| {
+                    self.versions.borrow_mut().push(value.version());
+                    (tag_of(&value).expect("no torn value is ever shown"), value.version())
                 });
                 self.recorder.answer(call, Answer::Found(found));
             }

@@ -7,7 +7,6 @@
 use loch_fabric::{Buf, Fabric};
 
 use super::super::client::Attempts;
-use super::super::get::Found;
 use super::super::hash::Candidates;
 use super::super::insert::Rival;
 use super::super::ite::Ite;
@@ -17,6 +16,7 @@ use super::entry::{Dte, Meaning};
 use super::read::Seen;
 use crate::error::EngineError;
 use crate::limits::CANDIDATES_MAX;
+use crate::operation::Value;
 
 /// What a GET looks for, and whom it waits for.
 struct Search<'a> {
@@ -49,9 +49,9 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing the key's slots.
-    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Found>, EngineError> {
+    pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         let (buf, found) = self.look_up(key, Want::Value, buf).await?;
-        Ok(found.map(|dte| Found::new(buf, dte.header)))
+        Ok(found.map(|dte| dte.header.value_in(buf)))
     }
 
     /// Whether `key` has a value. Reads no value.

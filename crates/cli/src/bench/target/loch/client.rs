@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use loch::lanes::{self, block_on};
 use loch::{Cluster, ConnectOptions, Table};
-use loch_engines::EngineError;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{self, published};
+use loch_engines::operation::PutOptions;
+use loch_engines::{EngineError, Kv};
 use loch_fabric::Buf;
 use loch_fabric::shm::ShmEndpoint;
 
-use super::store::{Store, load_batch};
+use super::store::load_batch;
 use super::{Homes, TABLE, limit, traffic};
 use crate::bench::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::bench::spec::Spec;
@@ -59,7 +60,7 @@ pub fn connect_options(spec: &Spec) -> ConnectOptions {
 }
 
 /// An engine below the API, on shared memory.
-pub trait Below: Store + 'static {
+pub trait Below: Kv + 'static {
     /// The engine of a table.
     fn of(table: &Table) -> &Self;
 
@@ -197,7 +198,7 @@ impl<S: Below> Target for Client<S> {
 }
 
 /// Does the operations of `run` in so many lanes. Why the last one that was refused was.
-pub async fn operate<S: Store>(
+pub async fn operate<S: Kv>(
     store: &S,
     run: &Run<'_>,
     lanes: usize,
@@ -215,7 +216,7 @@ pub async fn operate<S: Store>(
 }
 
 /// One lane of a run: does one operation after the other until there are no more.
-async fn lane<S: Store>(
+async fn lane<S: Kv>(
     store: &S,
     run: &Run<'_>,
     refusal: &RefCell<Option<EngineError>>,
@@ -230,14 +231,14 @@ async fn lane<S: Store>(
                 store.get(&lane.key, buf).await.map(|found| match found {
                     Some(found) => {
                         run.finish(&op, Outcome::Found(&found));
-                        lane.buf = S::into_buf(found);
+                        lane.buf = found.into_buf();
                     }
                     None => run.finish(&op, Outcome::Missing),
                 })
             }
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
-                let stored = store.put(key, value).await;
+                let stored = store.put(key, value, PutOptions::default()).await;
                 stored.map(|_| run.finish(&op, Outcome::Stored))
             }
         };

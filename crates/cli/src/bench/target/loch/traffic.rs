@@ -13,16 +13,16 @@ use std::pin::pin;
 
 use loch::VerbCount;
 use loch::lanes;
-use loch_engines::EngineError;
+use loch_engines::operation::PutOptions;
+use loch_engines::{EngineError, Kv};
 
 use super::client::{Lane, refuse};
-use super::store::Store;
 use crate::bench::measure::{Kind, Outcome, Run, Ticks};
 use crate::bench::target::{OpTraffic, Traffic};
 
 /// Executes the operations of `run` and counts. Operations that are refused do not count; why the
 /// last of them was is in `refusal`.
-pub async fn count<S: Store, C: Ticks>(
+pub async fn count<S: Kv, C: Ticks>(
     store: &S,
     run: &Run<'_, C>,
     lanes: usize,
@@ -38,7 +38,7 @@ pub async fn count<S: Store, C: Ticks>(
     fatal.map_or(Ok(sums.get()), Err)
 }
 
-async fn lane<S: Store, C: Ticks>(
+async fn lane<S: Kv, C: Ticks>(
     store: &S,
     run: &Run<'_, C>,
     sums: &Cell<Traffic>,
@@ -57,7 +57,7 @@ async fn lane<S: Store, C: Ticks>(
                     match found {
                         Some(found) => {
                             run.finish(&op, Outcome::Found(&found));
-                            lane.buf = S::into_buf(found);
+                            lane.buf = found.into_buf();
                         }
                         None => run.finish(&op, Outcome::Missing),
                     }
@@ -66,7 +66,7 @@ async fn lane<S: Store, C: Ticks>(
             }
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
-                let put = store.put(key, value);
+                let put = store.put(key, value, PutOptions::default());
                 let (stored, count) = counted(|| store.counted(), put).await;
                 stored.map(|_| {
                     run.finish(&op, Outcome::Stored);

@@ -8,20 +8,19 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use loch::VerbCount;
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
+use loch_engines::operation::{Operation, Outcome, Value};
 use loch_engines::requests::{
     Answer, BySend, ByUnreliableWrite, Failure, ReplyPath, Request, RequestMap, RequestPath,
     Requester, SentReplies, Sessions, Timing, WorkerId, WrittenReplies,
 };
+use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, RegionId};
 
 use super::server::{Execute, Server};
 use super::{Baseline, Owners, Place, Thread, requests};
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
-use crate::bench::target::loch::store::Store;
 
 /// How requests and replies go.
 pub trait Ways: 'static {
@@ -180,24 +179,12 @@ impl<F: Thread> Execute<F> for Reflector {
     }
 }
 
-impl<F: Thread, W: Ways> Store for Client<F, W> {
-    type Found = Value;
+/// GET and PUT, and nothing else.
+impl<F: Thread, W: Ways> Kv for Client<F, W> {
+    type Fabric = F;
 
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        let to = self.owners.owner(key);
-        self.requester.call(&self.fabric, to, key, Operation::Get, buf).await?.into_found()?;
-        Ok(None)
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        let put = Operation::Put { value, options: PutOptions::default() };
-        let to = self.owners.owner(key);
-        let reply = self.requester.call(&self.fabric, to, key, put, Buf::new()).await?;
-        reply.stored()
-    }
-
-    fn into_buf(found: Value) -> Buf {
-        found.into_buf()
+    fn fabric(&self) -> &F {
+        &self.fabric
     }
 
     fn counted(&self) -> VerbCount {
@@ -205,10 +192,29 @@ impl<F: Thread, W: Ways> Store for Client<F, W> {
     }
 
     fn retries(&self) -> u64 {
-        self.requester.counts().resent.get()
+        self.requester.counts().repeated()
     }
 
-    async fn leave(&self) -> Result<(), EngineError> {
-        Ok(())
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        let to = self.owners.owner(key);
+        self.requester.call(&self.fabric, to, key, Operation::Get, buf).await?.into_found()?;
+        Ok(None)
+    }
+
+    async fn contains(&self, _: &[u8]) -> Result<bool, EngineError> {
+        Err(EngineError::Unsupported)
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        if !matches!(operation, Operation::Put { .. }) {
+            return Err(EngineError::Unsupported);
+        }
+        let to = self.owners.owner(key);
+        let told = self.requester.call(&self.fabric, to, key, operation, Buf::new()).await?;
+        told.outcome().without_value()
     }
 }

@@ -8,13 +8,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use loch::VerbCount;
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
+use loch_engines::operation::{Operation, Outcome, Value};
 use loch_engines::requests::{
     Answer, ByUnreliableWrite, Failure, Request, RequestMap, Requester, Sessions, Timing, WorkerId,
     WrittenReplies,
 };
+use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, RemoteAddr};
 
 use super::server::{Execute, Server};
@@ -22,7 +22,6 @@ use super::table::{HEAD_BYTES, NEIGHBOURHOOD, Shape, Table, checksum};
 use super::{Baseline, Owners, Place, Thread, requests};
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
-use crate::bench::target::loch::store::Store;
 
 /// Tables begin at multiples of this.
 const TABLE_ALIGN_BYTES: u64 = 64;
@@ -169,8 +168,21 @@ impl<F: Thread> Client<F> {
     }
 }
 
-impl<F: Thread> Store for Client<F> {
-    type Found = Value;
+/// GET and PUT, and nothing else.
+impl<F: Thread> Kv for Client<F> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.requester.counted(&self.fabric)
+    }
+
+    fn retries(&self) -> u64 {
+        self.requester.counts().repeated() + self.torn.get()
+    }
 
     async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Value>, EngineError> {
         let mut until = None;
@@ -189,26 +201,20 @@ impl<F: Thread> Store for Client<F> {
         }
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        let put = Operation::Put { value, options: PutOptions::default() };
+    async fn contains(&self, _: &[u8]) -> Result<bool, EngineError> {
+        Err(EngineError::Unsupported)
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        if !matches!(operation, Operation::Put { .. }) {
+            return Err(EngineError::Unsupported);
+        }
         let to = self.tables.owners.owner(key);
-        let reply = self.requester.call(&self.fabric, to, key, put, Buf::new()).await?;
-        reply.stored()
-    }
-
-    fn into_buf(found: Value) -> Buf {
-        found.into_buf()
-    }
-
-    fn counted(&self) -> VerbCount {
-        self.requester.counted(&self.fabric)
-    }
-
-    fn retries(&self) -> u64 {
-        self.requester.counts().resent.get() + self.torn.get()
-    }
-
-    async fn leave(&self) -> Result<(), EngineError> {
-        Ok(())
+        let told = self.requester.call(&self.fabric, to, key, operation, Buf::new()).await?;
+        told.outcome().without_value()
     }
 }

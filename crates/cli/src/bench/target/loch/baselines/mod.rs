@@ -20,12 +20,12 @@ mod verbs_only;
 
 use std::sync::Arc;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::herd::key::KeyHash;
 use loch_engines::region::LayoutError;
 use loch_engines::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use loch_engines::requests::{Area, RequestMap, Service, Sessions, Timing, WorkerId};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
 use loch_fabric::sim::DATAGRAM_BYTES_MAX;
 use loch_fabric::{Fabric, Messages, RemoteAddr, UnreliableWrites};
@@ -34,7 +34,6 @@ use self::echo::{Echo, SendSend, WriteSend, WriteWrite};
 use self::farm::Farm;
 use self::verbs_only::VerbsOnly;
 use super::plan::service;
-use super::store::Store;
 use crate::bench::spec::Spec;
 use crate::bench::system::Engine;
 use crate::bench::target::TargetError;
@@ -74,7 +73,7 @@ impl<F: Fabric + Messages + UnreliableWrites + 'static> Thread for F {}
 /// A system that Loch's engines are compared with.
 pub trait Baseline: Sized + Sync + 'static {
     /// Its client.
-    type Client<F: Thread>: Store + 'static;
+    type Client<F: Thread>: Kv + 'static;
     /// Its worker.
     type Server<F: Thread>: Serve<F> + 'static;
     /// Whether replies are SENT: then the first gets lost if the request was there before the client

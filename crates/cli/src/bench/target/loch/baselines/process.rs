@@ -23,9 +23,9 @@ use std::thread;
 use std::time::Duration;
 
 use loch::lanes::block_on;
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::requests::{Holder, Timing, WorkerId};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::shm::{MailboxShape, Peer, Region, ShmEndpoint, ShmMessages, ShmThread};
 use loch_fabric::{FabricError, MessageAddress, Messages, RegionId, RemoteAddr};
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ use crate::bench::target::loch::client::{
     LOAD_BATCH, LOAD_LANES_MIN, OPERATION_LIMIT, operate, time_every,
 };
 use crate::bench::target::loch::nodes;
-use crate::bench::target::loch::store::{Store, load_batch};
+use crate::bench::target::loch::store::load_batch;
 use crate::bench::target::loch::traffic;
 use crate::bench::target::server::Starting;
 use crate::bench::target::{Endpoint, Service, Target, TargetError, Traffic};
@@ -342,7 +342,7 @@ fn run<T>(lanes: impl Future<Output = T>) -> T {
     }))
 }
 
-impl<S: Store> Target for Client<S> {
+impl<S: Kv> Target for Client<S> {
     fn load(
         &mut self,
         workload: &Workload,

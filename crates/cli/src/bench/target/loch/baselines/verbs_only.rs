@@ -5,18 +5,17 @@
 use std::sync::Arc;
 
 use loch::VerbCount;
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{PutOptions, Value};
+use loch_engines::operation::{Operation, Outcome, Value};
 use loch_engines::pilaf::{self, Access, NoStorage, Shape};
 use loch_engines::requests::{BySend, RequestMap, Sessions, Timing, WorkerId};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::Buf;
 
 use super::{Baseline, Place, Serve, Thread, check_datagrams, requests};
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
 use crate::bench::target::loch::plan::pilaf_shape;
-use crate::bench::target::loch::store::Store;
 
 /// Requests begin at multiples of this.
 const ALIGN_BYTES: u64 = 64;
@@ -107,19 +106,12 @@ impl<F: Thread> Serve<F> for Worker<F> {
     }
 }
 
-impl<F: Thread> Store for Client<F> {
-    type Found = Value;
+/// GET and PUT, and nothing else.
+impl<F: Thread> Kv for Client<F> {
+    type Fabric = F;
 
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.0.get_by_message(key, buf).await
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        self.0.put(key, value, PutOptions::default()).await
-    }
-
-    fn into_buf(found: Value) -> Buf {
-        found.into_buf()
+    fn fabric(&self) -> &F {
+        self.0.fabric()
     }
 
     fn counted(&self) -> VerbCount {
@@ -127,10 +119,22 @@ impl<F: Thread> Store for Client<F> {
     }
 
     fn retries(&self) -> u64 {
-        self.0.requests().resent.get()
+        self.0.retries()
     }
 
-    async fn leave(&self) -> Result<(), EngineError> {
-        Ok(())
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.0.get_by_message(key, buf).await
+    }
+
+    async fn contains(&self, _: &[u8]) -> Result<bool, EngineError> {
+        Err(EngineError::Unsupported)
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        self.0.execute(key, operation).await
     }
 }

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use loch::ConnectOptions;
+use loch_engines::Kv;
 use loch_engines::epoch::Session;
 use loch_engines::requests::{Holder, Sessions, Timing, WorkerId};
 use loch_fabric::RegionId;
@@ -16,12 +17,11 @@ use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
 pub use crate::bench::target::loch::plan::service;
 use crate::bench::target::loch::simulated::costs::Costs;
-use crate::bench::target::loch::store::Store;
 
 /// An engine in the simulator.
 pub trait Design: Sized {
     /// Its client.
-    type Client: Store + 'static;
+    type Client: Kv + 'static;
     /// Whether its nodes have workers.
     const SERVES: bool;
 

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
-use loch::VerbCount;
-use loch_engines::EngineError;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
 use loch_engines::herd::{self, DEPTH_DEFAULT, Settings, Worker};
 use loch_engines::limits::HERD_ITEM_BYTES_MAX;
-use loch_engines::operation::{PutOptions, Value};
 use loch_engines::requests::{Area, BySend, ByUnreliableWrite, RequestMap, Service, WorkerId};
-use loch_fabric::Buf;
 use loch_fabric::sim::ProcessId;
 
 use super::costs::Costs;
@@ -18,7 +14,6 @@ use super::host::Host;
 use super::nessie::places;
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
-use crate::bench::target::loch::store::Store;
 
 /// Index slots for each record, and bytes of log beside each record's own: so many that next to
 /// nothing is evicted, since what is measured here is not a cache's hits.
@@ -108,33 +103,5 @@ impl Design for Herd {
                 after_turn(worker.fabric(), &world, process, &busy, &mut before_ns).await;
             }
         }
-    }
-}
-
-impl Store for Client {
-    type Found = Value;
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        Client::get(self, key, buf).await
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        Client::put(self, key, value, PutOptions::default()).await
-    }
-
-    fn into_buf(found: Value) -> Buf {
-        found.into_buf()
-    }
-
-    fn counted(&self) -> VerbCount {
-        Client::counted(self)
-    }
-
-    fn retries(&self) -> u64 {
-        self.counts().resent.get()
-    }
-
-    async fn leave(&self) -> Result<(), EngineError> {
-        Ok(())
     }
 }

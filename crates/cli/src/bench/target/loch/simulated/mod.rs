@@ -40,10 +40,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr};
 use loch_engines::requests::WorkerId;
+use loch_engines::{EngineError, Kv};
 use loch_fabric::RegionId;
 use loch_fabric::sim::{Faults, ProcessId, World};
 
@@ -51,7 +51,7 @@ use self::baseline::Simulated;
 use self::design::{Design, Meter, Place, Seat, Slots};
 use self::host::Card;
 use super::baselines::Baseline;
-use super::store::{Store, load_batch};
+use super::store::load_batch;
 use super::{baselines, nodes, traffic};
 use crate::bench::harness::{Measured, merge, part};
 use crate::bench::measure::{Budget, Run, Ticks};
@@ -322,7 +322,7 @@ impl<'a, D: Design> Cluster<'a, D> {
             // Nobody waits for virtual time: one lane is the least work.
             load_batch(&*store, &workload, records, 1).await?;
             if leaves {
-                store.leave().await?;
+                store.detach().await?;
             }
             Ok(())
         })
@@ -468,7 +468,7 @@ struct Program<T> {
 }
 
 /// One client's part of a phase.
-async fn run<S: Store>(
+async fn run<S: Kv>(
     store: Rc<S>,
     workload: Rc<Workload>,
     trace: Rc<Trace>,

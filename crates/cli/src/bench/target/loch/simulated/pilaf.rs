@@ -5,13 +5,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use loch::VerbCount;
-use loch_engines::EngineError;
-use loch_engines::operation::{PutOptions, Value};
 use loch_engines::pilaf::{self, Access, Logging, NoStorage, Shape, Worker};
 use loch_engines::requests::{Area, BySend, RequestMap, Service, WorkerId};
+use loch_fabric::RemoteAddr;
 use loch_fabric::sim::{DATAGRAM_BYTES_MAX, ProcessId};
-use loch_fabric::{Buf, RemoteAddr};
 
 use super::costs::Costs;
 use super::design::{Design, Meter, Place, Seat, after_turn, service, timing_by_send};
@@ -20,7 +17,6 @@ use super::nessie::places;
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
 use crate::bench::target::loch::plan::pilaf_shape;
-use crate::bench::target::loch::store::Store;
 
 /// Roots begin at multiples of this.
 const ROOT_ALIGN_BYTES: u64 = 64;
@@ -87,33 +83,5 @@ impl Design for Pilaf {
                 after_turn(server.fabric(), &world, process, &busy, &mut before_ns).await;
             }
         }
-    }
-}
-
-impl Store for Client {
-    type Found = Value;
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        Client::get(self, key, buf).await
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        Client::put(self, key, value, PutOptions::default()).await
-    }
-
-    fn into_buf(found: Value) -> Buf {
-        found.into_buf()
-    }
-
-    fn counted(&self) -> VerbCount {
-        Client::counted(self)
-    }
-
-    fn retries(&self) -> u64 {
-        self.requests().resent.get()
-    }
-
-    async fn leave(&self) -> Result<(), EngineError> {
-        Ok(())
     }
 }

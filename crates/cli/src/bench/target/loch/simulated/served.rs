@@ -2,15 +2,11 @@
 
 use std::future::Future;
 
-use loch::VerbCount;
-use loch_engines::EngineError;
 use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_server::{self, Worker};
-use loch_engines::operation::{PutOptions, Value};
 use loch_engines::requests::{Service, Turns, WorkerId};
 use loch_engines::{nessie_hybrid, nessie_server::Served};
-use loch_fabric::Buf;
 use loch_fabric::sim::ProcessId;
 
 use super::costs::Costs;
@@ -20,7 +16,6 @@ use super::nessie::places;
 use crate::bench::spec::Spec;
 use crate::bench::target::TargetError;
 use crate::bench::target::loch::plan::{self, Writers};
-use crate::bench::target::loch::store::Store;
 
 /// Requests that a worker has under way, most of them replies that are on their way.
 const WORKER_LANES: usize = 16;
@@ -122,61 +117,5 @@ impl Design for Hybrid {
 
     fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static {
         self.0.serve(seat, id, busy)
-    }
-}
-
-impl Store for nessie_server::Client<Host> {
-    type Found = Value;
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.get(key, buf).await
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        self.put(key, value, PutOptions::default()).await
-    }
-
-    fn into_buf(found: Value) -> Buf {
-        found.into_buf()
-    }
-
-    fn counted(&self) -> VerbCount {
-        self.counted()
-    }
-
-    fn retries(&self) -> u64 {
-        self.counts().resent.get()
-    }
-
-    async fn leave(&self) -> Result<(), EngineError> {
-        Ok(())
-    }
-}
-
-impl Store for nessie_hybrid::Client<Host> {
-    type Found = Value;
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.get(key, buf).await
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-        self.put(key, value, PutOptions::default()).await
-    }
-
-    fn into_buf(found: Value) -> Buf {
-        found.into_buf()
-    }
-
-    fn counted(&self) -> VerbCount {
-        self.counted()
-    }
-
-    fn retries(&self) -> u64 {
-        self.counts().resent.get() + self.reader().counts().retries.get()
-    }
-
-    async fn leave(&self) -> Result<(), EngineError> {
-        self.reader().detach().await
     }
 }
