@@ -18,7 +18,6 @@ fi
 
 # Inherited by all that the tests start, so that what is left of them can be told from the rest.
 export LOCH_TEST_RUN="$$-$EPOCHSECONDS"
-target=${CARGO_TARGET_DIR:-target}
 
 run() {
   printf '+ %s\n' "$*"
@@ -51,8 +50,8 @@ scripts/lint.sh
 run scripts/own-shm-test.sh
 # $LOCH_FEATURES: features to test with, of all packages.
 run cargo test --workspace --locked ${LOCH_FEATURES:+--features "$LOCH_FEATURES"}
-loom=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
-  run cargo test -p loch-fabric -p loch-engines --locked --lib loom | tee >(cat >&2))
+loom=$(run cargo test -p loch-fabric -p loch-engines --locked --lib \
+  --features loch-fabric/loom,loch-engines/loom loom | tee >(cat >&2))
 # A name that no test has any more is no error of cargo's.
 [ "$(grep -c '^test result: ok\. [1-9]' <<<"$loom")" -eq 2 ] || {
   echo "test: of two packages not both have tests for loom" >&2

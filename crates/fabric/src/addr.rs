@@ -15,7 +15,7 @@ pub struct RegionId(pub u8);
 /// assert_eq!(at.add(8).offset(), 4104);
 /// assert_eq!(RemoteAddr::from_word(at.to_word()), at);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteAddr(u64);
 
 const OFFSET_BITS: u32 = 56;

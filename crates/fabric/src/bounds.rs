@@ -12,7 +12,7 @@ pub(crate) const fn is_inside(offset: u64, len: u64, region_bytes: u64) -> bool 
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -111,7 +111,7 @@ fn map() -> io::Result<*mut AtomicU64> {
     Ok(page.cast())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -143,7 +143,7 @@ impl Reader {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
@@ -207,7 +207,7 @@ mod tests {
 
 /// Every interleaving, and every order of memory that the language allows, of a sender and a
 /// receiver of a ring of two records. Budget: 10 seconds for the three together in a release build.
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use super::*;
     use crate::sync::Ordering::Relaxed;

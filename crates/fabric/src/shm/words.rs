@@ -62,7 +62,7 @@ pub(super) fn fetch_add(word: &AtomicU64, add: u64) -> u64 {
     old
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use super::*;
     use loom::sync::Arc;

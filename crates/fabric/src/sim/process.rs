@@ -1,6 +1,6 @@
 //! Processes: a future, the processor time it takes, and the stores it has under way.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -165,7 +165,7 @@ pub(super) struct Stores {
     first: u64,
     /// Words that have stores waiting: how many, and the last moment of them. There may be thousands
     /// of stores, and each asks for its word. Never iterated.
-    words: HashMap<(RegionId, u64), (u32, u64)>,
+    words: BTreeMap<(RegionId, u64), (u32, u64)>,
     /// The last moment of the segments before the one that is open.
     closed_ns: u64,
     /// The last moment of all.

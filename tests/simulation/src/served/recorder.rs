@@ -1,7 +1,7 @@
 //! What was asked and answered, and whether it is linearizable.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use loch_fabric::RemoteAddr;
 use loch_fabric::sim::World;
@@ -17,7 +17,7 @@ pub struct Recorder {
     losses: RefCell<Vec<Operation>>,
     tags: RefCell<u64>,
     /// By the words of workers' incarnations.
-    workers: RefCell<HashMap<RemoteAddr, Presence>>,
+    workers: RefCell<BTreeMap<RemoteAddr, Presence>>,
     absurd: RefCell<Option<String>>,
 }
 

@@ -48,7 +48,7 @@ mod merge;
 mod pools;
 mod slabs;
 mod stack;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 mod traffic;
 

@@ -27,7 +27,7 @@ struct Side {
     word: AtomicU64,
 }
 
-const _: () = assert!(cfg!(loom) || size_of::<Side>() == Side::LINES * 64);
+const _: () = assert!(cfg!(feature = "loom") || size_of::<Side>() == Side::LINES * 64);
 
 impl Side {
     /// Read at once.
@@ -155,13 +155,13 @@ pub(super) enum Question {
 }
 
 /// An empty ring. Its memory is not touched.
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 fn ring(entries: usize) -> Box<[AtomicU32]> {
     use zerocopy::FromZeros;
     <[AtomicU32]>::new_box_zeroed_with_elems(entries).expect("addresses are not scarce")
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 fn ring(entries: usize) -> Box<[AtomicU32]> {
     (0..entries).map(|_| AtomicU32::new(0)).collect()
 }

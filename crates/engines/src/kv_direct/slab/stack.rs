@@ -133,7 +133,7 @@ impl Stack<'_> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
     use crate::kv_direct::slab::{Class, Place};
@@ -188,7 +188,7 @@ mod tests {
 
 /// Every interleaving, and every order of memory that the language allows, of the two sides of a
 /// stack. Budget: 20 seconds for all together in a release build.
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use super::*;
     use crate::kv_direct::slab::{Class, Place};
