@@ -355,7 +355,9 @@ impl Connection {
             }
             Code::SessionsExhausted => Error::SessionsExhausted { socket, sessions },
             Code::ReadOnly => Error::ReadOnly,
-            Code::Away | Code::Preparing => Error::NodeUnreachable { socket, remedy: refused.text },
+            Code::Away | Code::Preparing | Code::Busy => {
+                Error::NodeUnreachable { socket, remedy: refused.text }
+            }
             Code::Misfit | Code::Release | Code::OtherMemory => {
                 Error::ClusterMismatch { problem: refused.text }
             }

@@ -276,6 +276,8 @@ pub(crate) enum Code {
     Unseen,
     /// The node listens, and its memory is not there yet.
     Preparing,
+    /// What was asked for takes longer, and is under way: to be asked for again.
+    Busy,
     /// Another node cannot be reached now.
     Away,
     /// Another node does not fit into the cluster.

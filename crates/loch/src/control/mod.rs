@@ -63,11 +63,12 @@ use std::collections::HashSet;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use loch_engines::requests::Holder;
 
 use crate::Error;
-use crate::limits::ASK_TIMEOUT;
+use crate::limits::{ASK_TIMEOUT, INSPECT_TIMEOUT};
 use crate::memory::{Member, Memory};
 use crate::node::courier::{Caller, Courier, Post, Readers};
 use crate::node::neighbours::Surroundings;
@@ -129,9 +130,10 @@ enum Job {
         ask: Connect,
         reply: Box<dyn FnOnce(Reply) + Send>,
     },
-    /// Have the workers of a table tell what they have.
+    /// Have the workers of a table tell what they have; asked for again until then.
     Inspect {
         table: u32,
+        until: Instant,
         reply: Box<dyn FnOnce(Reply) + Send>,
     },
     /// Somebody may have to be fenced.
@@ -262,7 +264,7 @@ impl Hub {
             return Err(Refused::new(Code::Other, format!("table {table} has no workers there")));
         }
         let told = told.recv_timeout(ASK_TIMEOUT);
-        told.map_err(|_| Refused::new(Code::Away, "its workers have too much to do to tell"))
+        told.map_err(|_| Refused::new(Code::Busy, "its workers have too much to do to tell"))
     }
 
     /// Has other nodes ask these workers.
@@ -373,7 +375,10 @@ impl Courier for Hub {
         let reply = Box::new(move |reply| post.send(token, reply));
         match self.jobs.get(usize::from(node)) {
             // As of a connection.
-            Some(queue) => drop(queue.send(Job::Inspect { table, reply })),
+            Some(queue) => {
+                let until = Instant::now() + INSPECT_TIMEOUT;
+                drop(queue.send(Job::Inspect { table, until, reply }));
+            }
             None => reply(no_node(node)),
         }
     }

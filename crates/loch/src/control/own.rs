@@ -17,7 +17,7 @@ pub(super) fn serve(hub: &Hub, jobs: &Receiver<Job>) {
         match jobs.recv_timeout(pause) {
             Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
-            Ok(Job::Inspect { table, reply }) => {
+            Ok(Job::Inspect { table, reply, .. }) => {
                 reply(hub.told_of(table).map_or_else(Reply::Refused, Reply::Inspected));
             }
             Ok(Job::Connect { caller, ask, reply }) => {

@@ -62,7 +62,14 @@ impl Peer {
                     let answer = self.connect(caller, ask);
                     reply(answer.map_or_else(Reply::Refused, |a| Reply::Connected { answer: a }));
                 }
-                Ok(Job::Inspect { table, reply }) => reply(self.inspect(table)),
+                Ok(Job::Inspect { table, until, reply }) => match self.inspect(table) {
+                    // What else there is to do for the node, as fencing, comes in between.
+                    Reply::Refused(busy) if busy.code == Code::Busy && Instant::now() < until => {
+                        let again = Job::Inspect { table, until, reply };
+                        drop(self.hub.jobs[self.node].send(again));
+                    }
+                    told => reply(told),
+                },
                 Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
             }
             if self.link.is_some() && self.again.is_none_or(|again| again <= Instant::now()) {

@@ -12,10 +12,11 @@ use super::super::messages::{Ask, Told};
 use super::super::peer::Peer;
 use super::links::{dial, soon};
 use super::rig::{GONE, Rig, Wall, eventually, free_address, member, secret};
-use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT};
+use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::courier::{Caller, Courier, Readers};
 use crate::node::sessions::{End, Process};
-use crate::wire::{Code, Reply};
+use crate::node::workers::Orders;
+use crate::wire::{Code, Inspected, Reply};
 
 const READER: Caller = Caller::Reader { visit: 9, endpoint: 1 };
 
@@ -215,6 +216,38 @@ fn readers_that_leave_are_ended_everywhere() {
     eventually("one is left", || (0..2).all(|node| rig.inside(node) == [json!("second")]));
     rig.control(0).hub().leave(Readers { visit: 9, endpoint: None });
     eventually("none is left", || (0..2).all(|node| rig.inside(node).is_empty()));
+}
+
+#[test]
+fn workers_that_take_long_to_tell_are_waited_for() {
+    let rig = Rig::new(2);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    rig.connect_soon(0, session, 1, "first");
+    let (release, held) = mpsc::channel::<()>();
+    let mut walks = 0;
+    let tell = move || {
+        // Longer than one question may take, and as long as the test has something to do meanwhile.
+        let _ = held.recv();
+        std::thread::sleep(ASK_TIMEOUT + ASK_TIMEOUT / 4);
+        walks += 1;
+        Inspected { entries: walks, ..Inspected::default() }
+    };
+    rig.control(1).hub().set_orders(Orders::of_one(5, tell));
+    let (sender, replies) = mpsc::channel();
+    for _ in 0..2 {
+        let sender = sender.clone();
+        let reply = Box::new(move |reply| drop(sender.send(reply)));
+        let until = Instant::now() + INSPECT_TIMEOUT;
+        rig.control(0).hub().jobs[1].send(Job::Inspect { table: 5, until, reply }).unwrap();
+    }
+    // Who has ended is fenced while they are at it.
+    rig.places[0].sessions.close_all_of(Process::own());
+    eventually("it is out", || rig.inside(1).is_empty());
+    drop(release);
+    for _ in 0..2 {
+        let Reply::Inspected(told) = replies.recv().unwrap() else { panic!("it was not told") };
+        assert!((1..=2).contains(&told.entries), "{told:?}");
+    }
 }
 
 #[test]

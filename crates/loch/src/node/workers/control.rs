@@ -23,10 +23,10 @@ impl Order {
         let mut gathering = self.gathering.lock().expect("nothing panics while it is held");
         gathering.told = std::mem::take(&mut gathering.told).and(told);
         gathering.left -= 1;
-        if gathering.left == 0
-            && let Some(answer) = gathering.answer.take()
-        {
-            answer(std::mem::take(&mut gathering.told));
+        if gathering.left == 0 {
+            for answer in std::mem::take(&mut gathering.answers) {
+                answer(gathering.told.clone());
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ mod pilaf;
 mod rest;
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -98,6 +99,8 @@ struct Station {
 #[derive(Clone, Default)]
 pub(crate) struct Orders {
     to: Vec<Recipient>,
+    /// The last gathering of each table.
+    gatherings: Arc<Mutex<HashMap<usize, Arc<Mutex<Gathering>>>>>,
 }
 
 #[derive(Clone)]
@@ -121,26 +124,48 @@ type Answer = Box<dyn FnOnce(Inspected) + Send>;
 pub(super) struct Gathering {
     left: usize,
     told: Inspected,
-    answer: Option<Answer>,
+    answers: Vec<Answer>,
 }
 
 impl Orders {
     /// Has the workers of a table tell what they have; `answer` is told when all did. Whether it has
     /// any that have something of their own.
+    ///
+    /// Workers walk all their entries for it, so that they do it once for all that ask meanwhile.
     pub fn inspect(&self, table: usize, answer: Answer) -> bool {
         let to: Vec<_> = self.to.iter().filter(|it| it.table == table).collect();
         if to.is_empty() {
             return false;
         }
+        let mut gatherings = self.gatherings.lock().expect("nothing panics while it is held");
+        if let Some(last) = gatherings.get(&table) {
+            let mut last = last.lock().expect("nothing panics while it is held");
+            if last.left > 0 {
+                last.answers.push(answer);
+                return true;
+            }
+        }
         let told = Inspected::default();
-        let gathering = Gathering { left: to.len(), told, answer: Some(answer) };
+        let gathering = Gathering { left: to.len(), told, answers: vec![answer] };
         let gathering = Arc::new(Mutex::new(gathering));
+        gatherings.insert(table, gathering.clone());
         for it in to {
             // One that has ended tells nothing any more, and neither does its node.
             let _ = it.sender.send(Order { gathering: gathering.clone() });
             it.thread.unpark();
         }
         true
+    }
+}
+
+#[cfg(test)]
+impl Orders {
+    /// To one worker of a table, which is `tell`.
+    pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {
+        let (sender, orders) = mpsc::channel::<Order>();
+        let worker = std::thread::spawn(move || orders.iter().for_each(|it| it.tell(tell())));
+        let to = vec![Recipient { table, sender, thread: worker.thread().clone() }];
+        Self { to, gatherings: Arc::default() }
     }
 }
 
