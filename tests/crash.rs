@@ -184,8 +184,8 @@ fn a_client_that_is_killed_while_memory_is_short_takes_none_of_it_along() {
     assert_eq!(cluster.check()["unshown"], 0);
 }
 
-/// Six processes of sixteen lanes each, of which one is killed every moment, where all values of all
-/// keys would fill so many percent of the memory. `LOCH_STRESS_SECONDS` says for how long.
+/// Six processes of sixteen lanes each, of which one is killed every moment, where all values of
+/// all keys would fill so many percent of the memory. `LOCH_STRESS_SECONDS` says for how long.
 fn stress(percent: usize) {
     const WRITERS: usize = 6;
     const LANES: usize = 16;

@@ -89,8 +89,8 @@ fn a_node_at_rest_uses_no_cpu() {
     assert!(table.get(&1_u32.to_le_bytes()).expect("it can be read").is_some());
 }
 
-/// The share of a processor that a worker without work may take: documented are one to two percent, on a
-/// machine that has nothing else to do.
+/// The share of a processor that a worker without work may take: documented are one to two percent,
+/// on a machine that has nothing else to do.
 const WORKER_AT_REST_MAX: f64 = 0.1;
 
 #[test]

@@ -130,9 +130,9 @@ fn faults_of_served(random: &mut ChaCha8Rng) -> Vec<Fault> {
     faults
 }
 
-/// The tables and the faults of each round. A short run has faults of each kind on tables of nessie, in
-/// two rounds, and some on all tables that workers serve, in a third; a long one every kind in every
-/// round.
+/// The tables and the faults of each round. A short run has faults of each kind on tables of
+/// nessie, in two rounds, and some on all tables that workers serve, in a third; a long one every
+/// kind in every round.
 fn rounds(random: &mut ChaCha8Rng, seed: u64) -> Vec<(Vec<&'static str>, Vec<Fault>)> {
     let nessies = TABLES.iter().cycle().skip((seed % TABLES.len() as u64) as usize);
     let nessies = nessies.map(|table| vec![*table]);
@@ -363,8 +363,8 @@ impl Machine {
         }
     }
 
-    /// What a node forgot may be gone from now on: as if somebody had begun to delete every key when it
-    /// was killed, and nobody knew what came of it.
+    /// What a node forgot may be gone from now on: as if somebody had begun to delete every key
+    /// when it was killed, and nobody knew what came of it.
     fn record_loss(&mut self, round: &Round) {
         for (table, crowd) in round.tables.iter().filter(|(name, _)| FORGETFUL.contains(name)) {
             let task = Task {

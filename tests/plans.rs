@@ -1,6 +1,6 @@
-//! What the tests in virtual machines configure can be: planned here, on every machine, in no time. In
-//! guests it is found out a quarter of an hour later, and only where there is an emulator. So can what
-//! the documents show, which nobody else starts.
+//! What the tests in virtual machines configure can be: planned here, on every machine, in no time.
+//! In guests it is found out a quarter of an hour later, and only where there is an emulator. So
+//! can what the documents show, which nobody else starts.
 
 #[path = "guest/config.rs"]
 mod machines;

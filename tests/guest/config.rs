@@ -1,5 +1,5 @@
-//! What the node of a guest is told. A test of its own plans it on every machine (`plans.rs`), since
-//! guests run a while after a change that does not fit.
+//! What the node of a guest is told. A test of its own plans it on every machine (`plans.rs`),
+//! since guests run a while after a change that does not fit.
 
 use std::path::Path;
 

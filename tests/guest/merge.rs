@@ -33,8 +33,8 @@ pub fn records_in(dir: &Path) -> Vec<Operation> {
     operations
 }
 
-/// Puts the operations of both hosts together, each by the clock of its host. `looks_settle`: whether
-/// who reads a key learns what became of an operation of unknown outcome ([`bounded`]).
+/// Puts the operations of both hosts together, each by the clock of its host. `looks_settle`:
+/// whether who reads a key learns what became of an operation of unknown outcome ([`bounded`]).
 pub fn merged(
     first: Vec<Operation>,
     second: Vec<Operation>,

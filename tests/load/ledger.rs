@@ -1,9 +1,10 @@
 //! What each writer meant to do and what was acknowledged to it, in files that survive it.
 //!
-//! Every key has one writer, with one operation on it at a time, and a writer numbers its operations
-//! on a key. Before an operation it notes what it means to do, afterwards that it was done: two
-//! words for each key. So whoever reads the key knows what it may find: nothing older than what was
-//! acknowledged before it began to read, nothing newer than what was meant when it had read.
+//! Every key has one writer, with one operation on it at a time, and a writer numbers its
+//! operations on a key. Before an operation it notes what it means to do, afterwards that it was
+//! done: two words for each key. So whoever reads the key knows what it may find: nothing older
+//! than what was acknowledged before it began to read, nothing newer than what was meant when it
+//! had read.
 //!
 //! # Invariants
 //! 1. `acknowledged <= meant`, and if they differ an operation is under way, or its writer died in

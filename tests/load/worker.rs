@@ -1,5 +1,6 @@
-//! The process of one client: half of its operations change its own keys, the others read anybody's,
-//! in several lanes, until its standard input ends. Every answer is judged by the ledgers.
+//! The process of one client: half of its operations change its own keys, the others read
+//! anybody's, in several lanes, until its standard input ends. Every answer is judged by the
+//! ledgers.
 
 use std::cell::{Cell, RefCell};
 use std::io::Read;

@@ -15,8 +15,8 @@ pub fn is_counter(key: usize) -> bool {
     key < COUNTERS
 }
 
-/// The value of a tag: the tag, and as many more bytes as the tag says, all of which depend on it; up
-/// to `longest` bytes.
+/// The value of a tag: the tag, and as many more bytes as the tag says, all of which depend on it;
+/// up to `longest` bytes.
 pub fn value_of(key: usize, tag: u64, longest: usize) -> Vec<u8> {
     let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let has_lengths = (COUNTERS..HOT_KEYS).contains(&key);

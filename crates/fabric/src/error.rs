@@ -4,7 +4,8 @@ use crate::{RegionId, RemoteAddr};
 
 /// A verb that did not complete.
 ///
-/// Variants that say "unknown" mean the peer may have executed the verb; all others mean it did not.
+/// Variants that say "unknown" mean the peer may have executed the verb; all others mean it did
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -31,8 +32,8 @@ pub enum FabricError {
         /// First byte named.
         at: RemoteAddr,
     },
-    /// The peer grants no such right to these bytes. If its card had to refuse, the connection broke
-    /// and has to be made again.
+    /// The peer grants no such right to these bytes. If its card had to refuse, the connection
+    /// broke and has to be made again.
     #[error("the peer grants no access to {at}")]
     AccessDenied {
         /// First byte named.

@@ -155,8 +155,8 @@ pub trait Fabric {
     /// Stores a word of a mapped region such that no store made after it is seen before it.
     fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
 
-    /// Stores a word of a mapped region such that whoever sees it sees every store made before it, and
-    /// that every load made before it has been executed.
+    /// Stores a word of a mapped region such that whoever sees it sees every store made before it,
+    /// and that every load made before it has been executed.
     fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
 
     /// Stores a word of a mapped region such that the store is seen before any READ made after it
@@ -166,8 +166,8 @@ pub trait Fabric {
     /// Loads a word of a mapped region; nothing after it is executed before it.
     fn load(&self, at: RemoteAddr) -> Result<u64, FabricError>;
 
-    /// Appends `len` bytes of a mapped region to `buf` by CPU loads, in any order: they need not be of
-    /// one moment. `at` is 8-aligned.
+    /// Appends `len` bytes of a mapped region to `buf` by CPU loads, in any order: they need not be
+    /// of one moment. `at` is 8-aligned.
     fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
         let end = buf.len() + len;
         for offset in (0..len as u64).step_by(8) {

@@ -1,8 +1,8 @@
 //! Telling a process from the children that are forked from it.
 //!
 //! A child inherits its parent's memory, and with it what belongs to the parent alone: sessions,
-//! slabs, connections. A [`ForkMark`] that was made together with them tells the child that they are
-//! not its own.
+//! slabs, connections. A [`ForkMark`] that was made together with them tells the child that they
+//! are not its own.
 //!
 //! # Invariants
 //! 1. Each process has one word for all its marks. It is 0 until the first mark is made, and keeps
@@ -90,8 +90,9 @@ fn word() -> io::Result<&'static AtomicU64> {
             }
         }
     }
-    // SAFETY: a page that `map` has made is aligned, zeroed, never unmapped once it is in `WORD`, and
-    // only ever reached as this atomic. The kernel clears it in children alone, before they run.
+    // SAFETY: a page that `map` has made is aligned, zeroed, never unmapped once it is in `WORD`,
+    // and only ever reached as this atomic. The kernel clears it in children alone, before they
+    // run.
     Ok(unsafe { &*word })
 }
 

@@ -25,8 +25,8 @@ pub const CACHE_LINE_BYTES: usize = 64;
 /// Ranges of a region that one connection may have rights to: a few for each table.
 pub const GRANTS_MAX: usize = 4096;
 
-/// Time to wait for an acknowledgement, as an exponent: `4.096 us << 15` is 134 ms. Cards wait up to
-/// four times that, so with [`RETRY_COUNT`] a peer that vanished is noticed after a second, and
+/// Time to wait for an acknowledgement, as an exponent: `4.096 us << 15` is 134 ms. Cards wait up
+/// to four times that, so with [`RETRY_COUNT`] a peer that vanished is noticed after a second, and
 /// after four at the latest; one that only stood still for half a second is not given up.
 #[cfg(feature = "verbs")]
 pub(crate) const TIMEOUT_EXPONENT: u8 = 15;
@@ -37,8 +37,8 @@ pub(crate) const TIMEOUT_EXPONENT: u8 = 15;
 pub(crate) const RETRY_COUNT: u8 = 6;
 
 /// A connection that awaits a completion, and has brought none for so long, is given up: twice the
-/// time after which a card has to have said that the peer is gone. Soft-RoCE may never say it: where
-/// a port goes down its completions can be lost, while the connection seems ready to send.
+/// time after which a card has to have said that the peer is gone. Soft-RoCE may never say it:
+/// where a port goes down its completions can be lost, while the connection seems ready to send.
 #[cfg(feature = "verbs")]
 pub(crate) const STALL_US_MAX: u64 =
     2 * 4 * (RETRY_COUNT as u64 + 1) * ((4096 << TIMEOUT_EXPONENT) / 1000);

@@ -27,7 +27,8 @@ impl MessageAddress {
     /// Words of an address.
     pub const WORDS: usize = 4;
 
-    /// The address that these words were made of; whether there is one is found out when it is used.
+    /// The address that these words were made of; whether there is one is found out when it is
+    /// used.
     pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
         Self(words)
     }
@@ -85,8 +86,8 @@ pub trait Messages {
     /// message from there.
     ///
     /// # Errors
-    /// [`FabricError::BadAddress`] for one that cannot be, [`FabricError::PeersExhausted`] if either
-    /// end knows too many others, and what else a backend may find on the way there.
+    /// [`FabricError::BadAddress`] for one that cannot be, [`FabricError::PeersExhausted`] if
+    /// either end knows too many others, and what else a backend may find on the way there.
     fn peer(&self, address: &MessageAddress) -> Result<Self::Peer, FabricError>;
 
     /// Sends `bytes` to a peer.

@@ -1,8 +1,8 @@
 //! Endpoints that stand on another one.
 
 /// Methods of [`Fabric`](crate::Fabric) that an endpoint leaves to the field that has them:
-/// `pass_on!(load store => field);` inside the `impl`. What is not named is the endpoint's own, or the
-/// trait's default.
+/// `pass_on!(load store => field);` inside the `impl`. What is not named is the endpoint's own, or
+/// the trait's default.
 ///
 /// ```
 /// use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr, pass_on, shm::ShmEndpoint};
@@ -15,8 +15,8 @@
 /// impl Fabric for Idle {
 ///     pass_on!(
 ///         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-///         write_unsignaled write is_mapped store_before store_after announce load load_bytes reload will_store
-///         raw posted is_settled now_us wall_ms random pause breathe => inner
+///         write_unsignaled write is_mapped store_before store_after announce load load_bytes
+///         reload will_store raw posted is_settled now_us wall_ms random pause breathe => inner
 ///     );
 ///
 ///     fn store(&self, _: RemoteAddr, _: &[&[u8]]) -> Result<(), FabricError> {
@@ -72,8 +72,7 @@ macro_rules! pass_on {
             at: $crate::RemoteAddr,
             len: usize,
             buf: $crate::Buf,
-        ) -> impl ::std::future::Future<Output = ($crate::Buf, Result<(), $crate::FabricError>)> + '_
-        {
+        ) -> impl Future<Output = ($crate::Buf, Result<(), $crate::FabricError>)> + '_ {
             self.$field.read(at, len, buf)
         }
     };
@@ -85,8 +84,7 @@ macro_rules! pass_on {
             at: $crate::RemoteAddr,
             len: usize,
             buf: $crate::Buf,
-        ) -> impl ::std::future::Future<Output = ($crate::Buf, Result<u64, $crate::FabricError>)> + '_
-        {
+        ) -> impl Future<Output = ($crate::Buf, Result<u64, $crate::FabricError>)> + '_ {
             self.$field.read_word_and_bytes(word, at, len, buf)
         }
     };
@@ -127,8 +125,7 @@ macro_rules! pass_on {
             &self,
             at: $crate::RemoteAddr,
             buf: $crate::Buf,
-        ) -> impl ::std::future::Future<Output = ($crate::Buf, Result<(), $crate::FabricError>)> + '_
-        {
+        ) -> impl Future<Output = ($crate::Buf, Result<(), $crate::FabricError>)> + '_ {
             self.$field.write(at, buf)
         }
     };

@@ -46,8 +46,8 @@ impl<T: FromZeros + Copy> Zeroed<T> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
         assert!(bytes > 0, "memory has bytes");
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh private mapping at an address that the kernel chooses touches no memory of
-        // this process; it is unmapped once, in Drop.
+        // SAFETY: a fresh private mapping at an address that the kernel chooses touches no memory
+        // of this process; it is unmapped once, in Drop.
         let start = unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags)?
@@ -66,8 +66,8 @@ impl<T> Deref for Zeroed<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` mapped room for `len` elements there, aligned to a page, and nobody else has
-        // it. Zeros are a value of `T`, and whatever was stored since is one.
+        // SAFETY: `new` mapped room for `len` elements there, aligned to a page, and nobody else
+        // has it. Zeros are a value of `T`, and whatever was stored since is one.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -24,8 +24,8 @@
 //! | peers and links that fail | a process holds nothing | forced: `src/sim/tests/failures.rs` | `tests/verbs.rs`, `tests/two_hosts.rs` |
 //! | keys, rights and their withdrawal (protection domains) | the mapping's | none | `tests/verbs.rs` |
 //!
-//! Verbs run where there is an RDMA device (`make verbs-test` makes one); without it, or without the
-//! feature, their tests are skipped or not built.
+//! Verbs run where there is an RDMA device (`make verbs-test` makes one); without it, or without
+//! the feature, their tests are skipped or not built.
 
 #[allow(dead_code, reason = "the suites share it")]
 mod backends;

@@ -1,10 +1,10 @@
 //! What the traits [`Messages`] and [`UnreliableWrites`] promise, on every backend: one list of
 //! tests, which is the same for all.
 //!
-//! The suite pins what the traits promise: messages are whole, of any length up to the longest, from
-//! whom they say they are; what is refused is not sent; addresses are plain data. It loses nothing
-//! because it has few messages under way on backends without faults, and so cannot pin what happens
-//! to messages that are lost. What else a backend does is tested beside it:
+//! The suite pins what the traits promise: messages are whole, of any length up to the longest,
+//! from whom they say they are; what is refused is not sent; addresses are plain data. It loses
+//! nothing because it has few messages under way on backends without faults, and so cannot pin what
+//! happens to messages that are lost. What else a backend does is tested beside it:
 //!
 //! | | shm | sim | verbs |
 //! | --- | --- | --- | --- |

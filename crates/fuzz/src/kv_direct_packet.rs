@@ -1,5 +1,5 @@
-//! Packets of kv-direct's operations and replies: whatever the bytes, they are read up to where they
-//! make no sense, and what was read is written in as many bytes or fewer, and read again.
+//! Packets of kv-direct's operations and replies: whatever the bytes, they are read up to where
+//! they make no sense, and what was read is written in as many bytes or fewer, and read again.
 
 use loch_engines::kv_direct::operation::Reply;
 use loch_engines::kv_direct::packet::{

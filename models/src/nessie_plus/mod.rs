@@ -29,8 +29,9 @@
 //!   old generation changes nothing.
 //! * A client's free entries are those whose note is their generation. Slabs, leases, size classes
 //!   and seizing are not modelled: an entry has one owner for good.
-//! * A crash stops a client before any of its steps. CASes do not stay in flight beyond it (assumption
-//!   A4 of docs/protocol.md: the connection is destroyed before anything of a dead client is reused).
+//! * A crash stops a client before any of its steps. CASes do not stay in flight beyond it
+//!   (assumption A4 of docs/protocol.md: the connection is destroyed before anything of a dead
+//!   client is reused).
 //! * Expiry is not modelled: an expiring value is removed by the CAS of a DELETE.
 
 mod canonical;

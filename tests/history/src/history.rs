@@ -29,7 +29,8 @@ pub enum Ask {
     Expire(u64),
 }
 
-/// Other functions of a number than adding. But where it is said, a key without a value counts as 0.
+/// Other functions of a number than adding. But where it is said, a key without a value counts as
+/// 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// So much more, or the greatest number that there is.
@@ -58,8 +59,8 @@ pub enum Answer {
     Present,
     /// A PUT of any kind took effect: the version the store gave the value.
     Stored(u64),
-    /// It took effect, and nothing else was told. After such a DELETE there is no value, whatever there
-    /// was before.
+    /// It took effect, and nothing else was told. After such a DELETE there is no value, whatever
+    /// there was before.
     Done,
     /// A condition did not hold: the version the key has, if it has a value.
     Refused(Option<u64>),

@@ -4,15 +4,16 @@
 //! multiplies what there is to search. Four things keep them few; none of them changes the verdict.
 //!
 //! 1. **What has no effect is dropped**: GETs of unknown outcome, and whatever says so.
-//! 2. **What was seen has happened.** If a value has one writer, and no update can have made it, then
-//!    the writer took effect before the first that saw it returned. So it must be in the order,
-//!    with that return as its own; and if a GET saw it, its version is known too.
+//! 2. **What was seen has happened.** If a value has one writer, and no update can have made it,
+//!    then the writer took effect before the first that saw it returned. So it must be in the
+//!    order, with that return as its own; and if a GET saw it, its version is known too.
 //! 3. **Unseen values are alike.** Nothing but the presence of such a value can matter, so two
 //!    blind PUTs of unseen values are interchangeable, and the one that expires first may be taken
 //!    first. The same is true of DELETEs, and of each kind of conditional PUT. That does not hold
-//!    where an update that does not tell of what (its outcome is unknown, or it says no more than that
-//!    it was done) may have built on the value, which is why there 2 and 3 are left. They are not simply dropped: a DELETE may say that there was a value.
-//!    A value that may expire is never like others.
+//!    where an update that does not tell of what (its outcome is unknown, or it says no more than
+//!    that it was done) may have built on the value, which is why there 2 and 3 are left. They are
+//!    not simply dropped: a DELETE may say that there was a value. A value that may expire is never
+//!    like others.
 //! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
 //!    depend on the state.
 

@@ -12,8 +12,8 @@
 //! 4. **What a write came to is forgotten**: it becomes a plain PUT of the value it left, or a
 //!    DELETE, that had its effect by its return, if ever.
 //! 5. At last, when it is certain that the history fails whether or not the operations of unknown
-//!    outcome took effect, those of them that wrote nothing that anybody saw are dropped, but for the
-//!    ends of values that are left: what is left fails too, and for the same reason.
+//!    outcome took effect, those of them that wrote nothing that anybody saw are dropped, but for
+//!    the ends of values that are left: what is left fails too, and for the same reason.
 
 use std::collections::HashSet;
 

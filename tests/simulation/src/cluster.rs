@@ -1,5 +1,5 @@
-//! A simulated cluster with one table: nodes, the places of their clients, and an agent on each node
-//! that does what a node's own process does when a client has died.
+//! A simulated cluster with one table: nodes, the places of their clients, and an agent on each
+//! node that does what a node's own process does when a client has died.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -128,8 +128,8 @@ impl Cluster {
         (Seat { process, home, slot, incarnation }, client)
     }
 
-    /// What a node does when it sees that a client is gone: cuts it off, frees its slot, and lets the
-    /// agent put in order what it left. `fences` is what a planted bug leaves out.
+    /// What a node does when it sees that a client is gone: cuts it off, frees its slot, and lets
+    /// the agent put in order what it left. `fences` is what a planted bug leaves out.
     pub fn bury(&self, seat: Seat, fences: bool) {
         if fences {
             self.world.fence(seat.process);

@@ -34,9 +34,9 @@ struct Arguments {
 enum Command {
     /// Run one seed and say what happened
     One {
-        /// A workload of nessie's (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry), or an
-        /// engine whose servers take part (server, hybrid, server-scarce, hybrid-scarce, herd-store,
-        /// herd-cache, pilaf, kv-direct)
+        /// A workload of nessie's (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry),
+        /// or an engine whose servers take part (server, hybrid, server-scarce, hybrid-scarce,
+        /// herd-store, herd-cache, pilaf, kv-direct)
         workload: Name,
         seed: u64,
         /// By which rules the clients of nessie go

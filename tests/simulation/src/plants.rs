@@ -189,8 +189,9 @@ impl Plant {
         subjects[(seed % subjects.len() as u64) as usize]
     }
 
-    /// Of those that take too many seeds for every change, one that found it. After a change of what
-    /// seeds are made into it is another one's neighbour, and `plants` without `--quick` finds it.
+    /// Of those that take too many seeds for every change, one that found it. After a change of
+    /// what seeds are made into it is another one's neighbour, and `plants` without `--quick` finds
+    /// it.
     fn known_seed(self) -> Option<u64> {
         let Plant::Engine(family, bug) = self else { return None };
         Some(match (family, bug) {
@@ -246,7 +247,8 @@ fn plant(_: Option<Bug>) -> Result<(), String> {
     Err("no bug can be planted in this build: build with --features planted".into())
 }
 
-/// Plants every bug, or one, and looks for it with up to `most` seeds, all that has the rule in turn.
+/// Plants every bug, or one, and looks for it with up to `most` seeds, all that has the rule in
+/// turn.
 pub fn hunt_all(most: u64, only: Option<&str>, quick: bool) -> Result<(), String> {
     plant(None)?;
     let plants = match only {

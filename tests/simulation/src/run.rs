@@ -282,7 +282,8 @@ impl Run {
         if self.cluster.world.events() > EVENTS_MAX {
             let left = self.clients.iter().filter(|slot| !slot.done).count();
             return Err(format!(
-                "stuck: {EVENTS_MAX} events, {:.1} virtual ms, {} operations, {left} clients left: {}",
+                "stuck: {EVENTS_MAX} events, {:.1} virtual ms, {} operations, {left} clients left: \
+                 {}",
                 self.cluster.world.now_ns() as f64 / 1e6,
                 self.notes.operations.borrow().len(),
                 self.cluster.sessions_told()

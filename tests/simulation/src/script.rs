@@ -50,8 +50,8 @@ impl Notes {
         }
     }
 
-    /// A value is about to be written that expires after `ttl_ms` by the clock of its writer. Another
-    /// clock may say so sooner, by as much as two clocks are apart.
+    /// A value is about to be written that expires after `ttl_ms` by the clock of its writer.
+    /// Another clock may say so sooner, by as much as two clocks are apart.
     fn expires(&self, key: u64, value: u64, now_ms: u64, ttl_ms: u64, skew_ms: u64) -> PutOptions {
         let at = now_ms + ttl_ms;
         let soonest_ms = (self.world.now_ns() / 1_000_000 + ttl_ms).saturating_sub(skew_ms);

@@ -1,5 +1,5 @@
-//! What a seed is run on: clients that do everything themselves, by one of two protocols, or an engine
-//! whose servers take part.
+//! What a seed is run on: clients that do everything themselves, by one of two protocols, or an
+//! engine whose servers take part.
 
 use std::str::FromStr;
 

@@ -6,11 +6,11 @@
 //! whoever asked for it validates it.
 //!
 //! # Invariants
-//! 1. A word that is aligned in shared memory, and copied in full, is read or written in one access:
-//!    as cards do it. An access of several words, aligned or not, is one for each aligned word in it,
-//!    because lines, at which processors divide accesses, end with words.
-//! 2. So of a READ no part of such a word is taken again, unless all of it is; and of a WRITE none is
-//!    written before.
+//! 1. A word that is aligned in shared memory, and copied in full, is read or written in one
+//!    access: as cards do it. An access of several words, aligned or not, is one for each aligned
+//!    word in it, because lines, at which processors divide accesses, end with words.
+//! 2. So of a READ no part of such a word is taken again, unless all of it is; and of a WRITE none
+//!    is written before.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use moves::{copy_in, copy_out};
@@ -27,8 +27,8 @@ mod moves {
     /// Copies `len` bytes out of memory that others write.
     ///
     /// # Safety
-    /// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two must
-    /// not overlap.
+    /// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two
+    /// must not overlap.
     #[inline(always)]
     pub unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
         let past = src.addr() % 8;
@@ -38,7 +38,8 @@ mod moves {
                 return long(src, dst, len, (8 - past) % 8);
             }
             if len >= 16 {
-                // What the first and the last move have of words in part, others have in full, later.
+                // What the first and the last move have of words in part, others have in full,
+                // later.
                 move_16(src, dst, len - 16);
                 move_16(src, dst, 0);
                 let mut at = 16 - past;
@@ -121,8 +122,8 @@ mod moves {
     /// As for [`copy_out`].
     #[inline(always)]
     unsafe fn short(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: the caller vouches for `len` bytes on both sides. The second move ends with them, and
-        // begins with or behind them: four fit.
+        // SAFETY: the caller vouches for `len` bytes on both sides. The second move ends with them,
+        // and begins with or behind them: four fit.
         unsafe {
             if len >= 4 {
                 asm!("mov {a:e}, [{s}]", "mov {b:e}, [{s} + {l}]", "mov [{d}], {a:e}",
@@ -170,13 +171,14 @@ mod words {
     /// Copies `len` bytes out of memory that others write.
     ///
     /// # Safety
-    /// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two must
-    /// not overlap.
+    /// `src` must be readable and `dst` writable for `len` bytes for the whole call, and the two
+    /// must not overlap.
     pub unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
         let mut i = 0;
         while i < len {
-            // SAFETY: the caller vouches for `len` bytes on both sides; a word is taken where all of it
-            // is among them, and it is aligned. Atomics may race with anything; `dst` is private.
+            // SAFETY: the caller vouches for `len` bytes on both sides; a word is taken where all
+            // of it is among them, and it is aligned. Atomics may race with anything; `dst` is
+            // private.
             unsafe {
                 let (from, to) = (src.add(i).cast_mut(), dst.add(i));
                 if from.addr().is_multiple_of(8) && i + 8 <= len {
@@ -249,14 +251,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_exactly_len_bytes(len in 0usize..3000, src_off in 0usize..17, dst_off in 0usize..17, seed: u8) {
+        fn copies_exactly_len_bytes(
+            len in 0usize..3000,
+            src_off in 0usize..17,
+            dst_off in 0usize..17,
+            seed: u8,
+        ) {
             let src: Vec<u8> = (0..len + 32).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect();
             for copy in COPIES {
                 let mut dst = vec![0xAAu8; len + 64];
-                // SAFETY: both vectors are longer than their offset plus `len`, and they are distinct.
+                // SAFETY: both vectors are longer than their offset plus `len`, and they are
+                // distinct.
                 unsafe { copy(src.as_ptr().add(src_off), dst.as_mut_ptr().add(dst_off), len) };
                 prop_assert_eq!(&dst[dst_off..dst_off + len], &src[src_off..src_off + len]);
-                prop_assert!(dst[..dst_off].iter().chain(&dst[dst_off + len..]).all(|b| *b == 0xAA));
+                let mut around = dst[..dst_off].iter().chain(&dst[dst_off + len..]);
+                prop_assert!(around.all(|b| *b == 0xAA));
             }
         }
     }

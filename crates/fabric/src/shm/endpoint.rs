@@ -188,8 +188,8 @@ impl ShmEndpoint {
     /// Completes a READ: appends its bytes to `buf`.
     ///
     /// # Safety
-    /// `place` must come from [`Self::post_read`] or [`Self::locate`] with the same `len`, and `self`
-    /// must have been borrowed since.
+    /// `place` must come from [`Self::post_read`] or [`Self::locate`] with the same `len`, and
+    /// `self` must have been borrowed since.
     #[inline(always)]
     pub(super) unsafe fn complete_read(&self, place: *const u8, len: usize, buf: &mut Buf) {
         // SAFETY: by this function's contract `place` has `len` mapped bytes; `append_with` gives

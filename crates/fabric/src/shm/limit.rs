@@ -11,9 +11,9 @@ pub trait Chase {
 }
 
 impl ShmEndpoint {
-    /// For each of `index_words`: loads the word, and then a word of every cache line of the entry it
-    /// names. No hashing, matching, validation or copying; the CPU overlaps the steps as well as it
-    /// can. Returns a sum of all that was read, so that no read can be left out.
+    /// For each of `index_words`: loads the word, and then a word of every cache line of the entry
+    /// it names. No hashing, matching, validation or copying; the CPU overlaps the steps as well as
+    /// it can. Returns a sum of all that was read, so that no read can be left out.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`] if a word or an entry lies outside its region.

@@ -23,8 +23,8 @@
 //! line, and a sender that dies between claiming a cell and filling it leaves a hole that somebody
 //! has to be sure about before the cell is used again. With a ring of its own a sender needs no
 //! atomic and waits for nobody; whatever it does, it harms its own messages only. The price is
-//! memory, *b* bytes for each pair that talks, and it can be paid because senders are known: clients
-//! and workers have places, and a place's mailbox is its name.
+//! memory, *b* bytes for each pair that talks, and it can be paid because senders are known:
+//! clients and workers have places, and a place's mailbox is its name.
 //!
 //! The tails lie side by side, so that a receiver of many senders that are silent looks at few
 //! lines and pages. Claims are the lowest free rings, so it looks at claimed ones only.
@@ -142,15 +142,15 @@ impl MailboxShape {
 
 /// A mailbox mapped into this process, for writing.
 pub(super) struct Mailbox {
-    /// Its first byte. Invariant: `shape.bytes()` bytes from here are inside of what `_region` maps,
-    /// and it begins on a line.
+    /// Its first byte. Invariant: `shape.bytes()` bytes from here are inside of what `_region`
+    /// maps, and it begins on a line.
     base: NonNull<u8>,
     shape: MailboxShape,
     _region: Arc<Region>,
 }
 
-// SAFETY: `base` points into the mapping that `_region` holds; a mapping belongs to the process, not
-// to a thread, and `Region` is `Send` itself.
+// SAFETY: `base` points into the mapping that `_region` holds; a mapping belongs to the process,
+// not to a thread, and `Region` is `Send` itself.
 unsafe impl Send for Mailbox {}
 
 impl Mailbox {
@@ -230,8 +230,8 @@ impl Mailbox {
     fn word(&self, array_at: u64, ring: u32) -> &AtomicU64 {
         assert!(ring < self.shape.senders, "ring {ring} of {}", self.shape.senders);
         let offset = array_at + 8 * u64::from(ring);
-        // SAFETY: an array has a word for each ring, is inside of the mailbox, and begins on a line;
-        // every process reaches these bytes as atomics or in the copy engine only.
+        // SAFETY: an array has a word for each ring, is inside of the mailbox, and begins on a
+        // line; every process reaches these bytes as atomics or in the copy engine only.
         unsafe { &*self.base.as_ptr().add(offset as usize).cast::<AtomicU64>() }
     }
 
@@ -252,8 +252,8 @@ impl Mailbox {
         let (place, rest) = self.place(ring, position);
         let first = message.len().min(rest - RECORD_HEADER_BYTES as usize);
         // SAFETY: a place has a line at least, which the header's word begins. `first` bytes fit
-        // behind it, and the others at the start of the ring, which has room for the longest message
-        // (asserted above). Others reach these bytes as atomics or in the copy engine only.
+        // behind it, and the others at the start of the ring, which has room for the longest
+        // message (asserted above). Others reach these bytes as atomics or in the copy engine only.
         unsafe {
             words::store_before(&*place.cast::<AtomicU64>(), message.len() as u64);
             copy::copy_in(message.as_ptr(), place.add(RECORD_HEADER_BYTES as usize), first);

@@ -1,8 +1,8 @@
 //! Messages between threads of one host: mailboxes in shared memory.
 //!
-//! A message is copied into the receiver's mailbox, into the ring that the sender has there, and out
-//! of it by the receiver. `mailbox.rs` draws the bytes and says why there is a ring for each pair;
-//! `ring.rs` holds the protocol of one ring and its loom models.
+//! A message is copied into the receiver's mailbox, into the ring that the sender has there, and
+//! out of it by the receiver. `mailbox.rs` draws the bytes and says why there is a ring for each
+//! pair; `ring.rs` holds the protocol of one ring and its loom models.
 //!
 //! # Semantics
 //! Between two ends messages arrive whole, once, and in order. They get lost
@@ -19,8 +19,8 @@
 //! Sending touches the lines of the record and the line of the tail, and the receiver's head once
 //! for each turn of the ring. There are no locked instructions and no fences. A receiver looks at
 //! all tails at once and asks for the records of all rings that have some, before it takes the
-//! first: their misses overlap. What it has seen so it takes before it looks again, so a sender that
-//! never rests does not keep it from the others.
+//! first: their misses overlap. What it has seen so it takes before it looks again, so a sender
+//! that never rests does not keep it from the others.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -111,8 +111,8 @@ impl ShmMessages {
     /// The previous owner must have ended.
     ///
     /// # Errors
-    /// [`FabricError::Unattached`] if its region is not among `regions`, [`FabricError::BadAddress`]
-    /// if there is no mailbox, [`FabricError::ReadOnly`].
+    /// [`FabricError::Unattached`] if its region is not among `regions`,
+    /// [`FabricError::BadAddress`] if there is no mailbox, [`FabricError::ReadOnly`].
     ///
     /// # Panics
     /// If two regions have the same number.

@@ -208,8 +208,8 @@ impl Region {
     /// process's page tables, so that the first accesses do not fault one by one.
     pub fn populate(&self) -> Pages {
         let (start, len) = (self.base.as_ptr().cast::<c_void>(), self.len as usize);
-        // SAFETY: the range is our own mapping, and the advice changes no contents: it only asks for
-        // larger pages. rustix does not know this advice.
+        // SAFETY: the range is our own mapping, and the advice changes no contents: it only asks
+        // for larger pages. rustix does not know this advice.
         let huge = unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) } == 0;
         let populate =
             if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
@@ -266,8 +266,8 @@ impl Region {
             "the word at {offset:#x} is not aligned, or outside the region"
         );
         // SAFETY: in bounds and aligned by the assertion (the base is page-aligned), mapped for the
-        // life of `self`, and others access it as an atomic or in the copy engine only. A store to a
-        // read-only mapping faults instead of corrupting; callers check `is_writable`.
+        // life of `self`, and others access it as an atomic or in the copy engine only. A store to
+        // a read-only mapping faults instead of corrupting; callers check `is_writable`.
         unsafe {
             std::sync::atomic::AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast())
         }

@@ -5,8 +5,9 @@
 //! stores, and the **head**, up to where they were taken, which only the receiver stores.
 //!
 //! # Invariants
-//! 1. From head to tail the bytes are the receiver's, the others the sender's. Each side gives bytes
-//!    away by storing its word after it has touched them for the last time ([`words::store_after`]).
+//! 1. From head to tail the bytes are the receiver's, the others the sender's. Each side gives
+//!    bytes away by storing its word after it has touched them for the last time
+//!    ([`words::store_after`]).
 //! 2. Both words are whole lines, so a line is never both sides' at a time.
 //! 3. Neither side believes the other: a word that cannot be is a full ring to the sender, and to
 //!    the receiver a reason to go on from the tail.

@@ -7,9 +7,9 @@
 //! * **announce against grace**: a client announces its epoch and then loads the region's
 //!   ([`announce`], [`load`]); whoever wants a grace period adds to the region's epoch and then
 //!   loads the announcements ([`fetch_add`], [`load`]). At least one of the two sees the other.
-//! * **publish against take**: a sender writes a record and then its word ([`store_after`]); a receiver
-//!   loads the word and then the record ([`load`]). If it sees the word, it sees the whole record.
-//!   The other way round, who gives bytes back has done with them.
+//! * **publish against take**: a sender writes a record and then its word ([`store_after`]); a
+//!   receiver loads the word and then the record ([`load`]). If it sees the word, it sees the whole
+//!   record. The other way round, who gives bytes back has done with them.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 

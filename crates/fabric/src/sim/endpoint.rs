@@ -17,7 +17,8 @@ use crate::limits::{
 };
 use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
 
-/// How often a process is stopped before what is no store: a share of [`Faults::stops`](super::Faults).
+/// How often a process is stopped before what is no store: a share of
+/// [`Faults::stops`](super::Faults).
 const BEFORE_OTHERS: f64 = 0.25;
 
 /// A simulated process's way to the cluster: see [`World::endpoint`](super::World::endpoint).

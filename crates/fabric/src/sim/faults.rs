@@ -19,8 +19,8 @@ pub struct Faults {
     pub slow_stores: f64,
     /// The longest time until they do.
     pub store_ns: u64,
-    /// Remote atomics that read and write their word at two moments this far apart: other atomics of
-    /// the NIC wait, the CPU does not ([`Atomics::Nic`](crate::Atomics)).
+    /// Remote atomics that read and write their word at two moments this far apart: other atomics
+    /// of the NIC wait, the CPU does not ([`Atomics::Nic`](crate::Atomics)).
     pub atomic_window_ns: u64,
     /// Whether atomics on a process's own node are wrongly executed by its processor and not by the
     /// node's card: what [`Atomics::Nic`](crate::Atomics) forbids.
@@ -33,9 +33,9 @@ pub struct Faults {
     pub pause_ns: u64,
     /// Stores of the CPU just before which a mortal process is stopped, as SIGSTOP or the scheduler
     /// would: nothing after it in the order of the program happens before the process goes on,
-    /// whatever the others do meanwhile. So a process also stands still between a check and the store
-    /// that relies on it. Before loads, in the middle of copies, and before verbs it is stopped a
-    /// quarter as often.
+    /// whatever the others do meanwhile. So a process also stands still between a check and the
+    /// store that relies on it. Before loads, in the middle of copies, and before verbs it is
+    /// stopped a quarter as often.
     pub stops: f64,
     /// For how long: from half of this to twice as long.
     pub stop_ns: u64,

@@ -93,7 +93,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_go_where_they_are_told(at in (0u64..40, any::<bool>()), bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn bytes_go_where_they_are_told(
+            at in (0u64..40, any::<bool>()),
+            bytes in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
             let at = if at.1 { at.0 & !7 } else { at.0 };
             let memory = Memory::new(96);
             memory.write(0, &[0xAA; 96]);

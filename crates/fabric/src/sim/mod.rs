@@ -1,4 +1,5 @@
-//! The fabric of a simulated cluster: one thread, virtual time, and one seed that decides everything.
+//! The fabric of a simulated cluster: one thread, virtual time, and one seed that decides
+//! everything.
 //!
 //! Engines and lanes run unchanged; what they meet is what RDMA allows and what hardware does:
 //!

@@ -27,9 +27,10 @@ pub(super) struct Nic {
 }
 
 impl Nic {
-    /// When a message is there that would be at `ns` if it had the way in to itself. Of messages that
-    /// come from several nodes at once, the parts arrive in turn: so the link may have been busy with
-    /// others before, but for as long as the longest message takes its bytes count as on time.
+    /// When a message is there that would be at `ns` if it had the way in to itself. Of messages
+    /// that come from several nodes at once, the parts arrive in turn: so the link may have been
+    /// busy with others before, but for as long as the longest message takes its bytes count as on
+    /// time.
     fn receive(&mut self, ns: f64, on_link_ns: f64) -> f64 {
         self.longest_in_ns = self.longest_in_ns.max(on_link_ns);
         occupy(&mut self.link_in_ns, ns - self.longest_in_ns, on_link_ns);

@@ -92,8 +92,8 @@ impl Process {
 /// A process that is logic on a card.
 pub(super) struct Logic {
     pub clock_ns: u64,
-    /// Gives it a turn at the next clock. Other processes have none: what polls for ever on a thread
-    /// would have no end here.
+    /// Gives it a turn at the next clock. Other processes have none: what polls for ever on a
+    /// thread would have no end here.
     pub bell: Waker,
 }
 
@@ -133,7 +133,8 @@ impl Wake for Bell {
     }
 }
 
-/// The share of a processor that a process has which never sleeps, beside others that do not either.
+/// The share of a processor that a process has which never sleeps, beside others that do not
+/// either.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slices {
     /// It has `on_ns` of every `period_ns`.
@@ -163,8 +164,8 @@ pub(super) struct Stores {
     /// the first is not.
     waiting: VecDeque<Option<Store>>,
     first: u64,
-    /// Words that have stores waiting: how many, and the last moment of them. There may be thousands
-    /// of stores, and each asks for its word. Never iterated.
+    /// Words that have stores waiting: how many, and the last moment of them. There may be
+    /// thousands of stores, and each asks for its word. Never iterated.
     words: BTreeMap<(RegionId, u64), (u32, u64)>,
     /// The last moment of the segments before the one that is open.
     closed_ns: u64,

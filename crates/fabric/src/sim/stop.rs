@@ -1,5 +1,5 @@
-//! Processes that are stopped between two accesses of memory, as SIGSTOP or the scheduler would: the
-//! agenda goes on inside the call by which they accessed it ([`World`]'s invariant 4).
+//! Processes that are stopped between two accesses of memory, as SIGSTOP or the scheduler would:
+//! the agenda goes on inside the call by which they accessed it ([`World`]'s invariant 4).
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -14,8 +14,8 @@ const STOPPED_MAX: u32 = 6;
 
 impl World {
     /// What is called after each event while a process is stopped in its turn ([`Faults::stops`]),
-    /// because whoever calls [`World::step`] waits for that turn. It polls nothing and does not call
-    /// `step`. When it returns `false` the stopped go on at once.
+    /// because whoever calls [`World::step`] waits for that turn. It polls nothing and does not
+    /// call `step`. When it returns `false` the stopped go on at once.
     pub fn while_stopped(&self, between: impl Fn() -> bool + 'static) {
         *self.0.between.borrow_mut() = Some(Rc::new(between));
     }

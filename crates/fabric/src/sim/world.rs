@@ -3,12 +3,13 @@
 //! # Invariants
 //! 1. Everything that is random comes from one generator, in the order of the agenda; nothing is
 //!    kept in an order that depends on addresses or the operating system. So a seed decides all.
-//! 2. Time never goes back, and of two events of one moment the one that was entered first is first.
+//! 2. Time never goes back, and of two events of one moment the one that was entered first is
+//!    first.
 //! 3. A dead process changes nothing any more, but what it posted may still be executed until it is
 //!    fenced ([`World::fence`]), as a network card goes on after a process was killed.
-//! 4. A process that is stopped ([`Faults::stops`]) keeps its turn: the agenda goes on inside the call
-//!    by which it accessed memory. So stops are nested, and one that was stopped earlier than another
-//!    goes on later. Nothing of the simulation is borrowed meanwhile.
+//! 4. A process that is stopped ([`Faults::stops`]) keeps its turn: the agenda goes on inside the
+//!    call by which it accessed memory. So stops are nested, and one that was stopped earlier than
+//!    another goes on later. Nothing of the simulation is borrowed meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -245,7 +246,8 @@ impl World {
         self.0.memory(at.region()).store(at.offset(), word);
     }
 
-    /// Kills a process: nothing of it runs any more, and stores that are not in memory yet are lost.
+    /// Kills a process: nothing of it runs any more, and stores that are not in memory yet are
+    /// lost.
     pub fn kill(&self, process: ProcessId) {
         let task = self.0.kill(process);
         // Its destructors run, and change nothing: the process is dead.

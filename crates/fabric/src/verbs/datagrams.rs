@@ -10,12 +10,13 @@
 //!    completions were polled: so no buffer is posted twice.
 //! 5. Every message carries the key of the queue pair that it comes from as its immediate data, so
 //!    that whoever receives it can answer. A message without one is nobody's.
-//! 6. Nothing is kept of who sent a message: anybody can send as many as he likes, each from another
-//!    address. Only what is sent to an address has this end find a way there.
+//! 6. Nothing is kept of who sent a message: anybody can send as many as he likes, each from
+//!    another address. Only what is sent to an address has this end find a way there.
 //!
 //! # Faults
-//! A port that goes down takes a queue pair that sends into its error state, for good. It is started
-//! anew under its number, so its address stays; what was under way is lost, as messages may be.
+//! A port that goes down takes a queue pair that sends into its error state, for good. It is
+//! started anew under its number, so its address stays; what was under way is lost, as messages may
+//! be.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -169,8 +170,8 @@ impl Inner {
         let route = self.device.route(to.gid, to.lid);
         let found = Ah::new(&self.device.pd, &route);
         if self.ways.len() >= WAYS_MAX {
-            // What is chained has its way by reference. What was posted and is not done may fail, and
-            // the queue pair with it: messages are lost then, as they may be.
+            // What is chained has its way by reference. What was posted and is not done may fail,
+            // and the queue pair with it: messages are lost then, as they may be.
             self.post();
             self.ways.clear();
         }
@@ -333,7 +334,8 @@ impl Inner {
         false
     }
 
-    /// Puts a message into the chain. It is lost, as messages may be, if there is no way to its peer.
+    /// Puts a message into the chain. It is lost, as messages may be, if there is no way to its
+    /// peer.
     fn chain(&mut self, Peer(to): Peer, bytes: &[u8]) {
         let ah = match self.ways.get(&way_to(&to)) {
             Some(Ok(ah)) => ah,

@@ -22,8 +22,8 @@ enum Either<H, A> {
 
 impl Fabric for VerbsEndpoint {
     crate::pass_on!(
-        store store_before store_after announce load load_bytes reload will_store raw now_us wall_ms random
-        => local
+        store store_before store_after announce load load_bytes reload will_store raw now_us
+        wall_ms random => local
     );
 
     fn caps(&self) -> Caps {

@@ -1,5 +1,5 @@
-//! Functions of users: any bytes are a module that can be called under its limits, or are refused; what
-//! a module does ends, and if it fails it has changed nothing.
+//! Functions of users: any bytes are a module that can be called under its limits, or are refused;
+//! what a module does ends, and if it fails it has changed nothing.
 
 mod module;
 

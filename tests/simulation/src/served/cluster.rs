@@ -3,17 +3,17 @@
 //! For every engine whose servers take part in operations. An engine implements [`Engine`] (how its
 //! table is made, what a worker's program is) and [`Program`] (what a client does, for most the
 //! operations of [`Kv`](loch_engines::Kv)); [`run`] then plays one seed: some clients work on a few
-//! keys, workers and clients die and come back, messages are torn, delayed and, where the engine sends
-//! some, lost and doubled; and what the clients were told is checked to be linearizable.
+//! keys, workers and clients die and come back, messages are torn, delayed and, where the engine
+//! sends some, lost and doubled; and what the clients were told is checked to be linearizable.
 //!
-//! Not everybody is honest. In some runs a client has a session and names another one, with the largest
-//! number that there is, in its requests; in others a process without a session sends datagrams in the name
-//! of a client whose secret it does not know. The first may only harm itself; nothing that the second asks
-//! for may be done.
+//! Not everybody is honest. In some runs a client has a session and names another one, with the
+//! largest number that there is, in its requests; in others a process without a session sends
+//! datagrams in the name of a client whose secret it does not know. The first may only harm itself;
+//! nothing that the second asks for may be done.
 //!
 //! A worker dies in two ways: its process is killed ([`Engine::SENDS`] false), or its program is
-//! dropped at whatever it waits for and started anew in the same process, whose datagrams then still
-//! find it. Clients are killed.
+//! dropped at whatever it waits for and started anew in the same process, whose datagrams then
+//! still find it. Clients are killed.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -35,7 +35,8 @@ use super::setting::{SESSIONS, Setting};
 use crate::run::Report;
 use crate::watch::Watch;
 
-/// Operations that a client asks for in the name of another session, and a process in that of a client.
+/// Operations that a client asks for in the name of another session, and a process in that of a
+/// client.
 const LIES: usize = 3;
 const FORGERIES: usize = 60;
 /// The number of such a one, for the reader of a failure.
@@ -106,8 +107,8 @@ pub trait Engine: Sized + 'static {
     /// A worker was killed: records what is lost with it.
     fn lost(&self, _: WorkerId, _: &Recorder) {}
 
-    /// Looks at the memory after everybody has ended. `dead` are of each node all sessions that ended: a
-    /// worker that was told of some may have died before it put anything in order.
+    /// Looks at the memory after everybody has ended. `dead` are of each node all sessions that
+    /// ended: a worker that was told of some may have died before it put anything in order.
     fn audit(&self, seat: Seat, dead: Vec<Vec<u64>>) -> impl Future<Output = Result<(), String>>;
 
     /// A client whose requests all are datagrams, if the engine has such.
@@ -374,7 +375,8 @@ impl<E: Engine> Run<E> {
         self.desks.iter().map(|desk| desk.process.get()).collect()
     }
 
-    /// Perhaps a client that has the first slot of node 0, and names another session in its requests.
+    /// Perhaps a client that has the first slot of node 0, and names another session in its
+    /// requests.
     fn start_liar(&mut self) -> Option<(ProcessId, u32)> {
         if !E::DISHONEST || E::SENDS || self.setting.draw >> 30 & 3 != 0 {
             return None;
@@ -393,8 +395,8 @@ impl<E: Engine> Run<E> {
         Some((process, slot))
     }
 
-    /// Perhaps a process that sends datagrams in the name of the first client, whose number and session
-    /// it knows, and whose secret it does not.
+    /// Perhaps a process that sends datagrams in the name of the first client, whose number and
+    /// session it knows, and whose secret it does not.
     fn start_forger(&mut self) -> Option<ProcessId> {
         if !E::DISHONEST || !E::SENDS || self.setting.draw >> 30 & 3 != 0 {
             return None;

@@ -8,13 +8,13 @@
 //! That is sound: an order in which some phantoms took effect is one in which the key's value
 //! disappeared at these moments, and otherwise every answer fits. And it is complete: in any order
 //! with disappearances, each can be put off until just before the first operation that depends on
-//! it. If that is an operation that finds no value, its own phantom is the disappearance; if it is one
-//! that replaces the value, the disappearance is not needed; and nothing that finds a value comes in
-//! between. So one phantom for each operation that can find no value is enough. A hit of what was
-//! overwritten or deleted is a violation all the same: phantoms make nothing come back.
+//! it. If that is an operation that finds no value, its own phantom is the disappearance; if it is
+//! one that replaces the value, the disappearance is not needed; and nothing that finds a value
+//! comes in between. So one phantom for each operation that can find no value is enough. A hit of
+//! what was overwritten or deleted is a violation all the same: phantoms make nothing come back.
 //!
-//! When a worker dies its partition dies with it, in a store as well. There a phantom for each key and
-//! death, no earlier than the death, is all that is allowed.
+//! When a worker dies its partition dies with it, in a store as well. There a phantom for each key
+//! and death, no earlier than the death, is all that is allowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

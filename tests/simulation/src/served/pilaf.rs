@@ -94,8 +94,9 @@ impl Engine for Pilaf {
     const SENDS: bool = true;
     const DISHONEST: bool = true;
 
-    /// Beside few keys: exactly as many as the first index has slots, so that inserts move others, or
-    /// more, so that the index grows in every life of a server, and its memory becomes that of values.
+    /// Beside few keys: exactly as many as the first index has slots, so that inserts move others,
+    /// or more, so that the index grows in every life of a server, and its memory becomes that of
+    /// values.
     fn draw(random: &mut ChaCha8Rng) -> Setting {
         let mut setting = Setting::draw(random, Self::SENDS);
         let kind = random.random_range(0..3);

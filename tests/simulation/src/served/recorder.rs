@@ -21,8 +21,8 @@ pub struct Recorder {
     absurd: RefCell<Option<String>>,
 }
 
-/// Configurations that the search may look at for one history: where clients give up soon and workers
-/// die often, many outcomes are unknown.
+/// Configurations that the search may look at for one history: where clients give up soon and
+/// workers die often, many outcomes are unknown.
 const SEARCH_BUDGET: u64 = 16_000_000;
 
 /// What is known of who serves as a worker.
@@ -105,9 +105,9 @@ impl Recorder {
         }
     }
 
-    /// A client was told that nobody knows what became of a mutation at the worker whose incarnation
-    /// is in that word, though it had time left. Then there must have been another worker since: as
-    /// long as there is none, what the dead one did may come to light yet.
+    /// A client was told that nobody knows what became of a mutation at the worker whose
+    /// incarnation is in that word, though it had time left. Then there must have been another
+    /// worker since: as long as there is none, what the dead one did may come to light yet.
     pub fn unknown(&self, number: usize, timeout_us: u64, word: RemoteAddr) {
         let now = self.world.now_ns();
         let called = self.operations.borrow()[number].called;

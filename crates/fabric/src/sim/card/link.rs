@@ -1,10 +1,10 @@
 //! One PCIe link of a card, and its DMA engine.
 //!
-//! A READ takes a tag and a credit, goes up as a TLP without payload, is answered by the root complex
-//! after a while, and comes down as one or more TLPs: then its tag is free. A WRITE takes a credit and
-//! goes up; it is over for the card when its last byte is on the link. Ways up and down carry one byte
-//! after the other each. WRITEs that wait do not hold READs up, nor the other way round, except on the
-//! way up itself.
+//! A READ takes a tag and a credit, goes up as a TLP without payload, is answered by the root
+//! complex after a while, and comes down as one or more TLPs: then its tag is free. A WRITE takes a
+//! credit and goes up; it is over for the card when its last byte is on the link. Ways up and down
+//! carry one byte after the other each. WRITEs that wait do not hold READs up, nor the other way
+//! round, except on the way up itself.
 
 use std::collections::VecDeque;
 

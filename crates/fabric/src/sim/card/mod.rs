@@ -1,10 +1,10 @@
-//! A programmable card on a node's host: DMA over PCIe, memory of its own, and a clock, in virtual time
-//! (kv-direct §2.3, §2.4, §4).
+//! A programmable card on a node's host: DMA over PCIe, memory of its own, and a clock, in virtual
+//! time (kv-direct §2.3, §2.4, §4).
 //!
-//! What a process on the card does takes no processor's time ([`World::make_logic`]): its time is in
-//! clocks, in the links to its host and in its memory. These are resources, each of which does one
-//! thing after the other; their times are fractions of nanoseconds, so that rates come out exact. Only
-//! the moment at which a future becomes ready is a whole nanosecond.
+//! What a process on the card does takes no processor's time ([`World::make_logic`]): its time is
+//! in clocks, in the links to its host and in its memory. These are resources, each of which does
+//! one thing after the other; their times are fractions of nanoseconds, so that rates come out
+//! exact. Only the moment at which a future becomes ready is a whole nanosecond.
 //!
 //! Bytes are not moved here: a future says when they would be there.
 //!
@@ -103,8 +103,8 @@ impl World {
         SimCard { world: self.0.clone(), card, process }
     }
 
-    /// Makes a process logic on a card: its turns and its verbs take no processor time, and if one of
-    /// its wakers is called it has a turn at the next clock of `card`.
+    /// Makes a process logic on a card: its turns and its verbs take no processor time, and if one
+    /// of its wakers is called it has a turn at the next clock of `card`.
     pub fn make_logic(&self, process: ProcessId, card: CardId) {
         let clock_ns = self.0.cards.borrow()[card.0 as usize].profile.clock_ns().ceil() as u64;
         let bell = self.0.bell(process);
@@ -137,7 +137,8 @@ impl SimCard {
         self.begin(Work::DmaRead { bytes: bytes as u64, cached: false })
     }
 
-    /// READs so many consecutive bytes that the host's processor has in its cache: what it just wrote.
+    /// READs so many consecutive bytes that the host's processor has in its cache: what it just
+    /// wrote.
     pub fn dma_read_cached(&self, bytes: usize) -> CardOp {
         self.begin(Work::DmaRead { bytes: bytes as u64, cached: true })
     }

@@ -9,8 +9,8 @@
 //!    `Drop` only.
 //! 2. An object holds those it was made of, so they are freed after it: QP before CQ and PD, MR
 //!    before PD and before the memory it covers, all before the context.
-//! 3. A process that was forked frees nothing: it has the parent's file descriptor, by which it would
-//!    take the parent's objects from the card.
+//! 3. A process that was forked frees nothing: it has the parent's file descriptor, by which it
+//!    would take the parent's objects from the card.
 
 pub(super) mod library;
 mod list;
@@ -288,8 +288,8 @@ impl Drop for Ah {
         if self.pd.context.is_inherited() {
             return;
         }
-        // SAFETY: made in `new` and destroyed here only. Of a SEND that was posted and is not done the
-        // device knows the address by number or as a copy: it fails, or is sent.
+        // SAFETY: made in `new` and destroyed here only. Of a SEND that was posted and is not done
+        // the device knows the address by number or as a copy: it fails, or is sent.
         let code = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         tell(code, "destroy an address handle");
     }

@@ -195,8 +195,8 @@ impl Qp {
         self.modify(&mut attr, what)
     }
 
-    /// Makes a queue pair as new, but for its number. What was posted to it is forgotten, and has no
-    /// completions.
+    /// Makes a queue pair as new, but for its number. What was posted to it is forgotten, and has
+    /// no completions.
     pub fn reset(&self) -> io::Result<()> {
         self.modify(&mut no_attr(ffi::ibv_qp_state::IBV_QPS_RESET), mask::IBV_QP_STATE)
     }

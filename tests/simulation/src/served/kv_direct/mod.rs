@@ -1,4 +1,5 @@
-//! kv-direct: processors with little memory that takes its time, clients with many lanes and packets.
+//! kv-direct: processors with little memory that takes its time, clients with many lanes and
+//! packets.
 //!
 //! # What is lost with a processor
 //! Its values are in its process's memory. When it dies, each of its keys has a DELETE that nobody
