@@ -17,6 +17,7 @@
 //! what they do not show.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod configurations;
 pub mod explore;

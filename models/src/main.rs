@@ -1,6 +1,7 @@
 //! `model`: checks Loch's protocol in every interleaving of small configurations.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 use std::process::ExitCode;
 use std::time::Instant;

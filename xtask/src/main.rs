@@ -3,7 +3,9 @@
 //! `cargo run -p xtask -- tidy` checks the house rules; see [`tidy`].
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+mod modules;
 mod rust_source;
 mod tidy;
 mod tree;

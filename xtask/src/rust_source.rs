@@ -1,280 +1,306 @@
-//! Just enough of Rust's syntax for the rules: what is code, what is test code, where items end.
+//! What the rules ask of a Rust file: the paths it uses, the modules it declares, and which of its
+//! lines are built for tests only.
 //!
-//! Sources are formatted by rustfmt, which the scans rely on: an item starts its line.
+//! The compiler's own tokens are read, not a syntax tree: paths are then found in macros too.
 
-mod mask;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::str::FromStr;
 
-use self::mask::mask;
+use proc_macro2::{Delimiter, Group, LexError, Span, TokenStream, TokenTree};
 
-/// One line of a source file.
-pub struct Line {
-    /// The line with comments, and what stands between quotes, replaced by spaces.
-    pub code: String,
-    /// The line as it is written.
-    pub raw: String,
-    /// Only built for tests.
-    pub test: bool,
-}
-
-/// A Rust file, line by line. Lines are counted from 0 here.
+/// What a Rust file uses and declares. Lines are counted from 0.
+#[derive(Default)]
 pub struct RustSource {
-    pub lines: Vec<Line>,
+    pub paths: Vec<UsedPath>,
+    pub modules: Vec<DeclaredModule>,
+    /// By line, whether it is built for tests only.
+    pub test: Vec<bool>,
+    /// Lines of text between quotes that is longer than a line.
+    pub text: BTreeSet<usize>,
 }
 
-/// A function with a body, from its signature's first line to its closing brace's.
-pub struct Function {
+/// A path that is imported or written out. `use a::{b, c::d};` gives `a::b` and `a::c::d`.
+pub struct UsedPath {
+    pub segments: Vec<String>,
+    pub line: usize,
+    /// The name that it has here, if it is imported.
+    pub imported_as: Option<String>,
+    /// The modules with a body in this file that it stands in, outermost first.
+    pub within: Vec<String>,
+}
+
+/// A module that is declared, with its body or without.
+pub struct DeclaredModule {
     pub name: String,
-    pub first: usize,
-    pub last: usize,
-}
-
-/// How an item ends, and on which line.
-enum ItemEnd {
-    Body(usize),
-    NoBody(usize),
+    pub line: usize,
+    pub has_body: bool,
+    /// What its `#[path]` says.
+    pub path: Option<String>,
+    pub within: Vec<String>,
 }
 
 impl RustSource {
-    pub fn parse(text: &str) -> Self {
-        let code = mask(text);
-        let line = |(code, raw): (&str, &str)| Line {
-            code: code.to_owned(),
-            raw: raw.to_owned(),
-            test: false,
-        };
-        let mut source = Self { lines: code.lines().zip(text.lines()).map(line).collect() };
-        for (first, last) in source.test_items() {
-            source.lines[first..=last].iter_mut().for_each(|line| line.test = true);
-        }
-        source
+    pub fn parse(text: &str) -> Result<Self, LexError> {
+        // A shebang is no token.
+        let body =
+            if text.starts_with("#!/") { &text[text.find('\n').unwrap_or(0)..] } else { text };
+        let mut source = Self { test: vec![false; text.lines().count()], ..Self::default() };
+        let tokens: Vec<TokenTree> = TokenStream::from_str(body)?.into_iter().collect();
+        source.read(&tokens, &[]);
+        Ok(source)
     }
 
     pub fn mark_all_test(&mut self) {
-        self.lines.iter_mut().for_each(|line| line.test = true);
+        self.test.fill(true);
+    }
+
+    pub fn is_test(&self, line: usize) -> bool {
+        self.test.get(line).copied().unwrap_or(false)
+    }
+
+    /// The paths that are also used when no test is built.
+    pub fn product_paths(&self) -> impl Iterator<Item = &UsedPath> {
+        self.paths.iter().filter(|path| !self.is_test(path.line))
     }
 
     /// The lines that are also built when no test is.
-    pub fn product(&self) -> impl Iterator<Item = (usize, &Line)> {
-        self.lines.iter().enumerate().filter(|(_, line)| !line.test)
+    pub fn product_lines(&self) -> usize {
+        self.test.iter().filter(|test| !**test).count()
     }
 
-    pub fn functions(&self) -> Vec<Function> {
-        let mut functions = Vec::new();
-        for (first, line) in self.lines.iter().enumerate() {
-            if let Some(name) = fn_name(&line.code)
-                && let Some(ItemEnd::Body(last)) = self.item_end(first)
-            {
-                functions.push(Function { name, first, last });
+    /// Reads the tokens of a file, or of a group in it.
+    fn read(&mut self, tokens: &[TokenTree], within: &[String]) {
+        let mut at = 0;
+        let mut path = None;
+        while at < tokens.len() {
+            match &tokens[at..] {
+                [TokenTree::Punct(hash), TokenTree::Punct(bang), TokenTree::Group(group), ..]
+                    if hash.as_char() == '#' && bang.as_char() == '!' =>
+                {
+                    if is_test_cfg(group) {
+                        self.mark_all_test();
+                    }
+                    at += 3;
+                }
+                [TokenTree::Punct(hash), TokenTree::Group(group), ..] if hash.as_char() == '#' => {
+                    if is_test_cfg(group) {
+                        self.mark_test(hash.span(), &tokens[item(tokens, at)]);
+                    }
+                    path = text_after(group, "path").or(path);
+                    at += 2;
+                }
+                [TokenTree::Ident(word), rest @ ..] if word == "use" => {
+                    let end = rest.iter().position(|token| is_punct(token, ';'));
+                    let tree = &rest[..end.unwrap_or(rest.len())];
+                    self.read_imports(&[], tree, within);
+                    at += 1 + tree.len();
+                }
+                [TokenTree::Ident(word), TokenTree::Ident(name), body, ..] if word == "mod" => {
+                    let line = line_of(name.span());
+                    let (name, within) = (name.to_string(), within.to_vec());
+                    if let TokenTree::Group(body) = body {
+                        let inner = [&within[..], std::slice::from_ref(&name)].concat();
+                        self.read(&body.stream().into_iter().collect::<Vec<_>>(), &inner);
+                    }
+                    let has_body = matches!(body, TokenTree::Group(_));
+                    let path = path.take();
+                    self.modules.push(DeclaredModule { name, line, has_body, path, within });
+                    at += 3;
+                }
+                [TokenTree::Ident(first), ..] => {
+                    let (segments, length) = path_at(&tokens[at..]);
+                    if segments.len() > 1 {
+                        let line = line_of(first.span());
+                        let within = within.to_vec();
+                        self.paths.push(UsedPath { segments, line, imported_as: None, within });
+                    }
+                    at += length;
+                }
+                [TokenTree::Group(group), ..] => {
+                    self.read(&group.stream().into_iter().collect::<Vec<_>>(), within);
+                    at += 1;
+                }
+                [TokenTree::Literal(text), ..] => {
+                    let (first, last) = (line_of(text.span()), text.span().end().line);
+                    if last - first > 1 {
+                        self.text.extend(first..last);
+                    }
+                    at += 1;
+                }
+                _ => at += 1,
             }
         }
-        functions
     }
 
-    /// The modules that are declared for tests only, by name: `#[cfg(test)] mod model;`.
-    pub fn test_modules(&self) -> Vec<&str> {
-        let declared = self.lines.iter().filter(|line| line.test && line.code.ends_with(';'));
-        declared.filter_map(|line| module_name(&line.code)).collect()
-    }
-
-    /// Every path that is imported or written out, with its line. `use a::{b, c::d};` gives
-    /// `a::b` and `a::c::d`.
-    pub fn paths(&self) -> Vec<(usize, String)> {
-        let mut paths = Vec::new();
-        let mut lines = self.lines.iter().enumerate();
-        while let Some((first, line)) = lines.next() {
-            let Some(tree) = without_visibility(&line.code).strip_prefix("use ") else {
-                paths.extend(written_paths(&line.code).map(|path| (first, path.to_owned())));
-                continue;
-            };
-            let mut tree = tree.to_owned();
-            while !tree.contains(';') {
-                let Some((_, line)) = lines.next() else { break };
-                tree.push_str(line.code.trim());
-            }
-            let mut flat = Vec::new();
-            flatten_use("", tree.trim_end_matches(';'), &mut flat);
-            paths.extend(flat.into_iter().map(|path| (first, path)));
-        }
-        paths
-    }
-
-    /// The items under `#[cfg(test)]` and its like, by first and last line.
-    fn test_items(&self) -> Vec<(usize, usize)> {
-        let mut items = Vec::new();
-        for (first, line) in self.lines.iter().enumerate() {
-            let code = line.code.trim();
-            if code.starts_with("#![cfg(") && is_test_cfg(code) {
-                items.push((first, self.lines.len() - 1));
-            } else if code.starts_with("#[cfg(") && is_test_cfg(code) {
-                let last = match self.item_end(self.after_attributes(first)) {
-                    Some(ItemEnd::Body(last) | ItemEnd::NoBody(last)) => last,
-                    None => self.lines.len() - 1,
-                };
-                items.push((first, last));
-            }
-        }
-        items
-    }
-
-    /// The first line of the item whose attributes and comments start on line `first`.
-    fn after_attributes(&self, first: usize) -> usize {
-        let is_item =
-            |line: &Line| !line.code.trim().is_empty() && !line.code.trim().starts_with('#');
-        let rest = self.lines[first..].iter().position(is_item);
-        rest.map_or(first, |offset| first + offset)
-    }
-
-    fn item_end(&self, first: usize) -> Option<ItemEnd> {
-        let (mut round, mut curly) = (0_usize, 0_usize);
-        for (n, line) in self.lines.iter().enumerate().skip(first) {
-            for c in line.code.chars() {
-                match c {
-                    '(' | '[' => round += 1,
-                    ')' | ']' => round = round.saturating_sub(1),
-                    '{' => curly += 1,
-                    '}' if curly <= 1 && round == 0 => return Some(ItemEnd::Body(n)),
-                    '}' => curly = curly.saturating_sub(1),
-                    ';' if curly == 0 && round == 0 => return Some(ItemEnd::NoBody(n)),
+    /// Reads one `use` tree, or the branches of a group in it.
+    fn read_imports(&mut self, prefix: &[String], tree: &[TokenTree], within: &[String]) {
+        for branch in tree.split(|token| is_punct(token, ',')) {
+            let mut segments = prefix.to_vec();
+            let mut words = branch.iter();
+            let mut last = None;
+            while let Some(token) = words.next() {
+                match token {
+                    TokenTree::Ident(word) if word == "as" => break,
+                    TokenTree::Group(group) => {
+                        let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                        self.read_imports(&segments, &inner, within);
+                        last = None;
+                    }
+                    TokenTree::Ident(word) => {
+                        segments.push(word.to_string());
+                        last = Some(word.span());
+                    }
+                    token if is_punct(token, '*') => {
+                        segments.push("*".to_owned());
+                        last = Some(token.span());
+                    }
                     _ => {}
                 }
             }
-            // A field or an arm ends with its line's comma; a signature's commas are in brackets.
-            let is_item = ITEM_WORDS.iter().any(|word| has_word(&self.lines[first].code, word));
-            if !is_item && curly == 0 && round == 0 && line.code.trim_end().ends_with(',') {
-                return Some(ItemEnd::NoBody(n));
-            }
+            let Some(last) = last else { continue };
+            let name = words.next().map(ToString::to_string).or_else(|| segments.last().cloned());
+            let (line, within) = (line_of(last), within.to_vec());
+            self.paths.push(UsedPath { segments, line, imported_as: name, within });
         }
-        None
+    }
+
+    fn mark_test(&mut self, first: Span, item: &[TokenTree]) {
+        let last = item.last().map_or(first, TokenTree::span);
+        self.test[line_of(first)..last.end().line].fill(true);
     }
 }
 
-const ITEM_WORDS: [&str; 10] =
-    ["fn", "mod", "use", "impl", "struct", "enum", "trait", "const", "static", "type"];
-
-/// Whether `word` stands in `code` as a whole identifier.
-pub fn has_word(code: &str, word: &str) -> bool {
-    let is_ident = |c: char| c.is_alphanumeric() || c == '_';
-    code.match_indices(word).any(|(at, _)| {
-        let before = code[..at].chars().next_back();
-        let after = code[at + word.len()..].chars().next();
-        !before.is_some_and(is_ident) && !after.is_some_and(is_ident)
-    })
+fn line_of(span: Span) -> usize {
+    span.start().line - 1
 }
 
-/// The module that this line declares.
-pub fn module_name(code: &str) -> Option<&str> {
-    let name = without_visibility(code).strip_prefix("mod ")?;
-    Some(name.trim_end_matches(['{', '}', ';', ' ']))
+fn is_punct(token: &TokenTree, wanted: char) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == wanted)
 }
 
-/// Whether a `cfg` attribute holds in tests only: `test`, or `all(test, …)`.
-fn is_test_cfg(attribute: &str) -> bool {
-    let Some((_, predicate)) = attribute.split_once("cfg(") else {
-        return false;
+fn is_word(token: &TokenTree, words: &[&str]) -> bool {
+    matches!(token, TokenTree::Ident(ident) if words.iter().any(|word| ident == word))
+}
+
+/// The tokens of the item, field, arm or statement whose attributes start at `first`.
+fn item(tokens: &[TokenTree], first: usize) -> Range<usize> {
+    const ITEM_WORDS: [&str; 10] =
+        ["fn", "mod", "use", "impl", "struct", "enum", "trait", "const", "static", "type"];
+    let mut at = first;
+    while tokens.get(at).is_some_and(|token| is_punct(token, '#')) {
+        at += 2;
+    }
+    // A field or an arm ends with its comma; the commas of an item's type parameters do not end it.
+    let mut words = tokens[at..].iter().take_while(|token| !is_punct(token, ','));
+    let is_item = words.any(|token| is_word(token, &ITEM_WORDS));
+    let is_last = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        token => is_punct(token, ';') || (!is_item && is_punct(token, ',')),
     };
-    let only = predicate.starts_with("test)") || predicate.starts_with("all(");
-    only && has_word(predicate, "test") && !predicate.contains("not(test")
+    let last = tokens[at..].iter().position(is_last);
+    first..last.map_or(tokens.len(), |offset| at + offset + 1)
 }
 
-fn fn_name(code: &str) -> Option<String> {
-    let mut rest = without_visibility(code);
-    let qualifiers = ["default ", "const ", "async ", "unsafe ", "extern "];
-    while let Some(short) = qualifiers.iter().find_map(|qualifier| rest.strip_prefix(qualifier)) {
-        // The ABI's name is masked: what is left of it is quotes and spaces.
-        rest = short.trim_start_matches(['"', ' ']);
+/// Whether an attribute holds in tests only: `cfg(test)`, or `cfg(all(test, …))`.
+fn is_test_cfg(attribute: &Group) -> bool {
+    fn in_tests_only(predicates: &Group) -> bool {
+        let tokens: Vec<TokenTree> = predicates.stream().into_iter().collect();
+        tokens.split(|token| is_punct(token, ',')).any(|predicate| match predicate {
+            [word] => is_word(word, &["test"]),
+            [word, TokenTree::Group(all)] => is_word(word, &["all"]) && in_tests_only(all),
+            _ => false,
+        })
     }
-    let name = rest.strip_prefix("fn ")?;
-    Some(name.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
+    let tokens: Vec<TokenTree> = attribute.stream().into_iter().collect();
+    matches!(&tokens[..], [word, TokenTree::Group(predicates)]
+        if is_word(word, &["cfg"]) && in_tests_only(predicates))
 }
 
-fn without_visibility(code: &str) -> &str {
-    let code = code.trim();
-    let Some(rest) = code.strip_prefix("pub") else {
-        return code;
-    };
-    if rest.starts_with('(') {
-        return rest.split_once(')').map_or(code, |(_, rest)| rest.trim_start());
-    }
-    rest.strip_prefix(' ').unwrap_or(code)
-}
-
-/// The runs of `ident::ident` in a line of code.
-fn written_paths(code: &str) -> impl Iterator<Item = &str> {
-    let words = code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
-    words.filter(|word| word.contains("::"))
-}
-
-fn flatten_use(prefix: &str, tree: &str, out: &mut Vec<String>) {
-    let tree = tree.trim();
-    if let Some((head, group)) = tree.split_once('{') {
-        let group = group.trim_end().strip_suffix('}').unwrap_or(group);
-        for branch in split_at_top(group) {
-            flatten_use(&format!("{prefix}{}", head.trim()), branch, out);
+/// The text of an attribute `name = "text"`.
+fn text_after(attribute: &Group, name: &str) -> Option<String> {
+    let tokens: Vec<TokenTree> = attribute.stream().into_iter().collect();
+    match &tokens[..] {
+        [word, _, TokenTree::Literal(text)] if is_word(word, &[name]) => {
+            Some(text.to_string().trim_matches('"').to_owned())
         }
-    } else if !tree.is_empty() {
-        let path = tree.split(" as ").next().unwrap_or(tree);
-        out.push(format!("{prefix}{}", path.trim()).trim_start_matches("::").to_owned());
+        _ => None,
     }
 }
 
-/// Splits a use group at the commas that are not in an inner group.
-fn split_at_top(group: &str) -> Vec<&str> {
-    let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(&group[start..at]);
-                start = at + 1;
-            }
-            _ => {}
+/// The path that starts at the first token, and how many tokens it takes.
+fn path_at(tokens: &[TokenTree]) -> (Vec<String>, usize) {
+    let mut segments = Vec::new();
+    let mut at = 0;
+    while let Some(TokenTree::Ident(segment)) = tokens.get(at) {
+        segments.push(segment.to_string());
+        at += 1;
+        let separator = tokens.get(at..at + 2);
+        let goes_on = separator.is_some_and(|two| two.iter().all(|token| is_punct(token, ':')));
+        if !goes_on || !matches!(tokens.get(at + 2), Some(TokenTree::Ident(_))) {
+            break;
         }
+        at += 2;
     }
-    parts.push(&group[start..]);
-    parts
+    (segments, at)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> RustSource {
+        RustSource::parse(text).expect("tokens")
+    }
+
     #[test]
     fn test_items_are_found_wherever_they_stand() {
-        let source = RustSource::parse(
-            "#[cfg(test)]\nmod model;\nfn a() {}\n#[cfg(all(test, not(loom)))]\n/// Doc.\nmod tests {\n    \
-             fn b() {}\n}\nstruct C {\n    #[cfg(test)]\n    d: u8,\n    e: u8,\n}\n#[cfg(not(test))]\nfn f() {}\n",
+        let source = parse(
+            "#[cfg(test)]\nmod model;\nfn a() {}\n#[cfg(all(test, not(loom)))]\n/// Doc.\n\
+             mod tests {\n    fn b() {}\n}\nstruct C {\n    #[cfg(test)]\n    d: u8,\n    e: u8,\n}\n\
+             #[cfg(not(test))]\nfn f() {}\n",
         );
-        let test: Vec<bool> = source.lines.iter().map(|line| line.test).collect();
         let expected = [1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0].map(|bit| bit == 1);
-        assert_eq!(test, expected);
-        assert_eq!(source.test_modules(), ["model"]);
+        assert_eq!(source.test, expected);
+        assert_eq!(source.product_lines(), 6);
+        assert!(parse("#![cfg(all(test, feature = \"verbs\"))]\nfn a() {}\n").is_test(1));
     }
 
     #[test]
-    fn functions_end_at_their_own_brace() {
-        let source = RustSource::parse(
-            "pub(crate) const unsafe extern \"C\" fn a(x: [u8; 2]) {\n    if x { '}' }\n}\ntrait T {\n    \
-             fn no_body(&self) -> [u8; 2];\n    fn b<T>(\n        x: u8,\n    ) where\n        T: X,\n    {\n    }\n}\n",
+    fn modules_are_found_with_their_paths() {
+        let source =
+            parse("#[path = \"../b.rs\"]\nmod a;\npub(crate) mod c {\n    mod d;\n}\n// mod e;\n");
+        let found: Vec<_> = source
+            .modules
+            .iter()
+            .map(|m| (&m.name[..], m.line, m.has_body, m.path.as_deref(), m.within.join("::")))
+            .collect();
+        let expected = [
+            ("a", 1, false, Some("../b.rs"), String::new()),
+            ("d", 3, false, None, "c".into()),
+            ("c", 2, true, None, String::new()),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn paths_are_found_in_imports_code_and_macros_but_not_in_text() {
+        let source = parse(
+            "pub use std::{\n    fs,\n    time::{Duration, Instant as Now},\n};\n/// [`x::y`]\n\
+             fn f() { a::b::<u8>(::c::d, \"x::y\"); } // x::y\nassert!(matches!(e, E::F(_)));\n",
         );
         let found: Vec<_> =
-            source.functions().into_iter().map(|f| (f.name, f.first, f.last)).collect();
-        assert_eq!(found, [("a".to_owned(), 0, 2), ("b".to_owned(), 5, 10)]);
-    }
-
-    #[test]
-    fn use_trees_are_flattened() {
-        let source = RustSource::parse(
-            "pub use std::{\n    fs,\n    time::{Duration, Instant as Now},\n};\nlet x = a::b::<u8>(::c::d);\n",
-        );
-        let found = source.paths();
+            source.paths.iter().map(|path| (path.line, path.segments.join("::"))).collect();
         let expected = [
-            (0, "std::fs"),
-            (0, "std::time::Duration"),
-            (0, "std::time::Instant"),
-            (4, "a::b::"),
-            (4, "::c::d"),
+            (1, "std::fs"),
+            (2, "std::time::Duration"),
+            (2, "std::time::Instant"),
+            (5, "a::b"),
+            (5, "c::d"),
+            (6, "E::F"),
         ];
         assert_eq!(found, expected.map(|(n, path)| (n, path.to_owned())));
+        assert_eq!(source.paths[2].imported_as.as_deref(), Some("Now"));
+        assert_eq!(source.paths[3].imported_as, None);
     }
 }

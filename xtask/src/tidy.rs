@@ -1,11 +1,14 @@
 //! The house rules that a program can check, run by `make test`.
 //!
 //! A rule is a function from the [`Tree`] to what it found. It knows no other rule, and its tests
-//! show a good and a bad sample. Text is looked at, not syntax trees: rustfmt has run before, so
-//! that is enough, and the rules stay as short as what they demand.
+//! show a good and a bad sample. What clippy can check is left to it: `[workspace.lints]` and
+//! `clippy.toml`.
 
 mod arrows;
+mod circles;
+mod dead_files;
 mod imports;
+mod layers;
 mod links;
 mod names;
 mod size;
@@ -19,19 +22,22 @@ use crate::tree::{File, Tree};
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 15] = [
+    arrows::arrows_point_down,
+    layers::modules_use_those_below,
+    circles::modules_make_no_circle,
     imports::engines_call_no_system,
     imports::engines_name_no_backend,
     unsafety::crates_forbid_unsafe,
-    unsafety::unsafe_is_argued,
     size::files_are_short,
-    size::functions_are_short,
+    size::lines_are_short,
     names::modules_say_what_they_hold,
     words::no_loose_ends,
     words::no_private_words,
-    words::no_unwrap,
     links::links_resolve,
-    arrows::arrows_point_down,
+    links::named_documents_exist,
+    dead_files::rust_files_are_built,
+    dead_files::documents_and_scripts_are_found,
 ];
 
 /// Runs every rule and prints what was found; fails on any finding that is not a warning.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::rust_source::RustSource;
 
@@ -45,7 +45,7 @@ impl Tree {
             let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
             sources.push((path.to_owned(), text.unwrap_or_default()));
         }
-        let mut tree = Self::new(sources);
+        let mut tree = Self::new(sources)?;
         let words =
             PathBuf::from(git(&root, &["rev-parse", "--git-path", "info/tidy-words"])?.trim());
         if let Ok(words) = fs::read_to_string(root.join(words)) {
@@ -54,12 +54,13 @@ impl Tree {
         Ok(tree)
     }
 
-    fn new(sources: Vec<(String, String)>) -> Self {
-        let parse = |(path, text): (String, String)| {
-            let rust = path.ends_with(".rs").then(|| RustSource::parse(&text));
-            File { path, text, rust }
-        };
-        let mut files: Vec<File> = sources.into_iter().map(parse).collect();
+    fn new(sources: Vec<(String, String)>) -> Result<Self> {
+        let mut files = Vec::new();
+        for (path, text) in sources {
+            let parse = || RustSource::parse(&text).map_err(|error| anyhow!("{path}: {error}"));
+            let rust = path.ends_with(".rs").then(parse).transpose()?;
+            files.push(File { path, text, rust });
+        }
         let tests: Vec<String> = files.iter().flat_map(File::test_modules).collect();
         for file in &mut files {
             if let Some(rust) = &mut file.rust
@@ -68,13 +69,14 @@ impl Tree {
                 rust.mark_all_test();
             }
         }
-        Self { files, private_words: Vec::new() }
+        Ok(Self { files, private_words: Vec::new() })
     }
 
     /// The files of `(path, text)`, for the tests of rules.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Self {
-        Self::new(files.iter().map(|&(path, text)| (path.into(), text.into())).collect())
+        let sources = files.iter().map(|&(path, text)| (path.into(), text.into())).collect();
+        Self::new(sources).expect("Rust files of the sample have Rust's tokens")
     }
 
     /// The Rust files below `folder`, which ends in `/` or is empty for all.
@@ -85,25 +87,33 @@ impl Tree {
 }
 
 impl File {
+    /// The folder of the modules that this file declares, without a `/` at its end.
+    pub fn module_folder(&self) -> String {
+        let (folder, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
+        // The root of a test, bench or program is called as it likes.
+        let is_root = ["tests", "benches", "bin"].iter().any(|kind| folder.ends_with(kind));
+        match name {
+            "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
+            _ if is_root && !folder.contains("src/") => folder.to_owned(),
+            _ => self.path.trim_end_matches(".rs").to_owned(),
+        }
+    }
+
     /// The modules that this file declares for tests only, as paths without `.rs`.
     fn test_modules(&self) -> Vec<String> {
-        let Some(rust) = &self.rust else {
-            return Vec::new();
-        };
-        let (folder, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
-        let folder = match name {
-            "lib.rs" | "main.rs" | "mod.rs" => folder,
-            _ => self.path.trim_end_matches(".rs"),
-        };
-        rust.test_modules().into_iter().map(|module| format!("{folder}/{module}")).collect()
+        let declared = self.rust.iter().flat_map(|rust| {
+            rust.modules.iter().filter(|module| rust.is_test(module.line) && !module.has_body)
+        });
+        declared.map(|module| format!("{}/{}", self.module_folder(), module.name)).collect()
     }
 }
 
-/// Whether cargo builds the file for tests or benches only.
+/// Whether cargo builds the file for tests or benches only. (A crate that tests use is none of
+/// these: `tests/history/src/lib.rs`.)
 fn is_test_path(path: &str) -> bool {
-    let mut folders: Vec<&str> = path.split('/').collect();
-    let name = folders.pop();
-    name == Some("tests.rs") || folders.iter().any(|&f| f == "tests" || f == "benches")
+    let mut folders: Vec<&str> = path.split('/').rev().take_while(|&name| name != "src").collect();
+    let name = folders.remove(0);
+    name == "tests.rs" || folders.iter().any(|&f| f == "tests" || f == "benches")
 }
 
 /// Whether `path` is the module `module`, a path without `.rs`, or below it.
@@ -132,15 +142,17 @@ mod tests {
             ("crates/a/src/get/oracle.rs", "fn f() {}\n"),
             ("crates/a/tests/whole.rs", "fn f() {}\n"),
             ("crates/a/src/modeller.rs", "fn f() {}\n"),
+            ("tests/history/src/lib.rs", "fn f() {}\n"),
         ]);
         let test = |path: &str| {
             let (_, rust) = tree.rust("").find(|(f, _)| f.path == path).expect(path);
-            rust.lines.last().expect("a line").test
+            *rust.test.last().expect("a line")
         };
         assert!(test("crates/a/src/model.rs"));
         assert!(test("crates/a/src/model/deep.rs"));
         assert!(test("crates/a/src/get/oracle.rs"));
         assert!(test("crates/a/tests/whole.rs"));
+        assert!(!test("tests/history/src/lib.rs"));
         assert!(!test("crates/a/src/lib.rs"));
         assert!(!test("crates/a/src/modeller.rs"));
     }

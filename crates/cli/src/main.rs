@@ -1,6 +1,7 @@
 //! The `loch` binary: parses the command line and hands over to one module per
 //! command.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod bench;
 mod commands;

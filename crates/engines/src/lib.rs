@@ -5,6 +5,7 @@
 //! time and randomness come in through the fabric.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod engine;
 pub mod epoch;

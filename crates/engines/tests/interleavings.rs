@@ -108,6 +108,7 @@ struct Shape {
 }
 
 /// Runs one schedule. Panics with the history if it is not linearizable.
+#[expect(clippy::too_many_lines, reason = "a scenario, in order")]
 fn run(seed: u64, shape: &Shape) -> (u64, u64) {
     let options = Options {
         cache: Some(shape.cache),

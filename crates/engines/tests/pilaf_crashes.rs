@@ -84,6 +84,7 @@ impl Notes {
 }
 
 /// A server's life: recovers, then changes keys until it is killed or there is nothing left to do.
+#[expect(clippy::too_many_lines, reason = "a scenario, in order")]
 async fn serve(fabric: SimEndpoint, notes: Rc<Notes>, seed: u64) {
     let setting = notes.setting;
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -194,6 +195,7 @@ struct Report {
     races: u64,
 }
 
+#[expect(clippy::too_many_lines, reason = "a scenario, in order")]
 fn run(seed: u64) -> Result<Report, String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let one_host = random.random_bool(0.3);

@@ -1,14 +1,16 @@
 //! What carries Loch's operations to memory: one-sided verbs, and the lanes that overlap them.
 //!
-//! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and no
-//! more (see the trait); [`shm`] is the backend for processes of one host, [`sim`] a whole cluster in
-//! virtual time, `verbs` (with the feature of that name) InfiniBand and RoCE. [`lanes`] runs many
-//! operations of one thread at once, so that the waiting of one is the work of another. [`Messages`]
-//! are datagrams between threads, for engines whose server takes part.
+//! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and
+//! no more (see the trait); [`shm`] is the backend for processes of one host, [`sim`] a whole
+//! cluster in virtual time, `verbs` (with the feature of that name) InfiniBand and RoCE. [`lanes`]
+//! runs many operations of one thread at once, so that the waiting of one is the work of another.
+//! [`Messages`] are datagrams between threads, for engines whose server takes part.
 //!
 //! This is the only crate of the workspace with `unsafe` code. The rule that keeps it sound: bytes
 //! that another process may be writing are reached only as atomics or by the copy engine of
 //! [`shm`], and no reference to them is ever formed.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod addr;
 mod bounds;

@@ -4,6 +4,7 @@
 //! A target panics when something is wrong. `docs/fuzzing.md` says what each holds the code to.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod config;
 mod entry;

@@ -9,9 +9,9 @@
 //! # What a key is
 //! Nothing, or a value and its **version**. Values are tags that the test chose; the version is the
 //! store's. Every value that was ever written has a version of its own, so that to see a version
-//! twice is to see the same value. Not every version is known: neither an update nor an operation of
-//! unknown outcome tells the one it made, and some stores tell none. Such a value has any version that nobody was told of
-//! before, and keeps the first that anybody is told.
+//! twice is to see the same value. Not every version is known: neither an update nor an operation
+//! of unknown outcome tells the one it made, and some stores tell none. Such a value has any
+//! version that nobody was told of before, and keeps the first that anybody is told.
 //!
 //! # Operations of unknown outcome
 //! They may happen at any moment after their call, or never ([`Outcome::Unknown`]), or until a
@@ -36,6 +36,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod history;
 mod model;

@@ -3,23 +3,24 @@
 //! would show.
 //!
 //! # Rules
-//! 1. A processor stores into a slab only for a session that leases it, or puts it together, or takes
-//!    it apart, or has lost it to one that still waits for a grace period.
-//! 2. A note is WRITTEN only into the notes of a slab, and no atomic changes a slab's header or notes.
+//! 1. A processor stores into a slab only for a session that leases it, or puts it together, or
+//!    takes it apart, or has lost it to one that still waits for a grace period.
+//! 2. A note is WRITTEN only into the notes of a slab, and no atomic changes a slab's header or
+//!    notes.
 //! 3. A descriptor is changed only by the session that it names, while that session lives; but an
 //!    abandoned slab may be leased by anybody, and a leased one seized (`lease.rs`, invariant 1).
-//! 4. From the seizure of a slab until somebody may allocate from it, every operation that was under
-//!    way has ended; from the closing of a slab until its chunks are free, that has happened twice, and
-//!    every node has begun two epochs (`reclaim.rs`, invariants 1 and 2).
-//! 5. The count of a slab's entries that were ever used grows by one at a time. One of those is taken
-//!    only if its note says its generation, and gets a greater one. One whose short generation starts
-//!    over rested first, as long as a closed slab by rule 4, before it was noted free again (`alloc.rs`,
-//!    invariants 1 to 3).
+//! 4. From the seizure of a slab until somebody may allocate from it, every operation that was
+//!    under way has ended; from the closing of a slab until its chunks are free, that has happened
+//!    twice, and every node has begun two epochs (`reclaim.rs`, invariants 1 and 2).
+//! 5. The count of a slab's entries that were ever used grows by one at a time. One of those is
+//!    taken only if its note says its generation, and gets a greater one. One whose short
+//!    generation starts over rested first, as long as a closed slab by rule 4, before it was noted
+//!    free again (`alloc.rs`, invariants 1 to 3).
 //! 6. No entry is noted free that was never used since its slab was cut (`alloc.rs`, invariant 4;
 //!    `scrub.rs`).
 //! 7. When an entry gets a generation, no client would still use a remembered word that names it by
-//!    that generation (`alloc.rs`, invariant 3; `reclaim.rs`, invariant 2). Clients are asked, for nobody
-//!    else sees into a cache: only with the feature `planted`.
+//!    that generation (`alloc.rs`, invariant 3; `reclaim.rs`, invariant 2). Clients are asked, for
+//!    nobody else sees into a cache: only with the feature `planted`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -360,35 +361,7 @@ impl Watch {
     fn of_entry(&self, class: Class, slab: Slab, change: Change, into: u64) -> Option<String> {
         let base = self.map.slab_addr(slab);
         if (SLAB_HEADER_BYTES..class.note_at(class.entries)).contains(&into) && change.len == 4 {
-            let (at, half) = (change.at.offset() & !7, (change.at.offset() & 4) * 8);
-            let word = self.world.load(RemoteAddr::new(change.at.region(), at));
-            if (word >> half) as u32 == 0 {
-                let before = (change.before >> half) as u32;
-                if before != 0 && !self.late.borrow_mut().remove(&change.at.to_word()) {
-                    self.cleared.borrow_mut().insert(change.at.to_word(), before);
-                }
-                if self.starts_over {
-                    // The scrubber may free it while it rests; then it is parked again, as unused.
-                    let mut waits = self.notes_wait.borrow_mut();
-                    waits.entry(change.at.to_word()).or_insert_with(|| self.wait());
-                }
-                return None;
-            }
-            // Nobody but a client whose entries have rested stores a note that is not zero.
-            self.count(|slabs| slabs.rested += 1);
-            let wrong = self.noted(class, slab, change, into);
-            if wrong.is_some() {
-                return wrong;
-            }
-            let waits = self.notes_wait.borrow();
-            if !waits.get(&change.at.to_word()).is_some_and(|wait| self.is_rested(wait)) {
-                return Some(format!(
-                    "noted an entry free that has not rested, at {:?}",
-                    change.at
-                ));
-            }
-            self.rested.borrow_mut().insert(change.at.to_word());
-            return None;
+            return self.of_note(class, slab, change, into);
         }
         let (now, before) = (self.world.load(base.add(FORMATTED_OFFSET)), change.before);
         if change.at == base.add(FORMATTED_OFFSET) && now != before + 1 {
@@ -398,8 +371,8 @@ impl Watch {
         let formatted = self.world.load(base.add(FORMATTED_OFFSET));
         let is_generation = change.at == base.add(class.entry_at(number as u32)) && change.len == 8;
         let note = base.add(class.note_at(number as u32)).to_word();
-        // Its note was cleared because it is taken, unless it has rested, and the stores that noted it
-        // free again are still on their way.
+        // Its note was cleared because it is taken, unless it has rested, and the stores that noted
+        // it free again are still on their way.
         let has_rested = is_generation && {
             let mut waits = self.notes_wait.borrow_mut();
             let has_rested = waits.get(&note).is_some_and(|wait| self.is_rested(wait));
@@ -449,6 +422,36 @@ impl Watch {
             let told = format!("entry {number} of {slab:?} starts over: {now} after {before}");
             return Some(format!("{told}, without a rest"));
         }
+        None
+    }
+
+    /// Rule 5, for a store into the note of an entry.
+    fn of_note(&self, class: Class, slab: Slab, change: Change, into: u64) -> Option<String> {
+        let (at, half) = (change.at.offset() & !7, (change.at.offset() & 4) * 8);
+        let word = self.world.load(RemoteAddr::new(change.at.region(), at));
+        if (word >> half) as u32 == 0 {
+            let before = (change.before >> half) as u32;
+            if before != 0 && !self.late.borrow_mut().remove(&change.at.to_word()) {
+                self.cleared.borrow_mut().insert(change.at.to_word(), before);
+            }
+            if self.starts_over {
+                // The scrubber may free it while it rests; then it is parked again, as unused.
+                let mut waits = self.notes_wait.borrow_mut();
+                waits.entry(change.at.to_word()).or_insert_with(|| self.wait());
+            }
+            return None;
+        }
+        // Nobody but a client whose entries have rested stores a note that is not zero.
+        self.count(|slabs| slabs.rested += 1);
+        let wrong = self.noted(class, slab, change, into);
+        if wrong.is_some() {
+            return wrong;
+        }
+        let waits = self.notes_wait.borrow();
+        if !waits.get(&change.at.to_word()).is_some_and(|wait| self.is_rested(wait)) {
+            return Some(format!("noted an entry free that has not rested, at {:?}", change.at));
+        }
+        self.rested.borrow_mut().insert(change.at.to_word());
         None
     }
 

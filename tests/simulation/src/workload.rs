@@ -22,14 +22,15 @@ pub enum Workload {
     Long,
     /// Few keys that are moved all the time, and come and go.
     Moves,
-    /// Memory that is just enough or not quite, beside sessions of many lanes that come and go: slabs
-    /// are seized, left behind, adopted, taken apart and cut anew all the time.
+    /// Memory that is just enough or not quite, beside sessions of many lanes that come and go:
+    /// slabs are seized, left behind, adopted, taken apart and cut anew all the time.
     Scarce,
-    /// The same for few popular keys in tables whose generations have one to four bits, so that they
-    /// start over all the time.
+    /// The same for few popular keys in tables whose generations have one to four bits, so that
+    /// they start over all the time.
     Wraps,
-    /// Scarce memory, and lanes that are held up now and then for as long as a slab takes to be seized,
-    /// used and left behind: so that one leases what another lane of its session had leased and lost.
+    /// Scarce memory, and lanes that are held up now and then for as long as a slab takes to be
+    /// seized, used and left behind: so that one leases what another lane of its session had leased
+    /// and lost.
     HeldUp,
     /// Values that expire during the run, by clocks that differ.
     Expiry,
@@ -231,25 +232,8 @@ impl Workload {
         let nodes = random.random_range(1..=if full { 2 } else { 3 });
         let (ways, bucket_slots) = [(3, 1), (4, 1), (2, 2), (3, 2), (3, 4), (2, 4)]
             [random.random_range(0..if full || moves { 4 } else { 6usize })];
-        let (keys, crowd, buckets) = match self {
-            Workload::Hot
-            | Workload::Scarce
-            | Workload::Wraps
-            | Workload::HeldUp
-            | Workload::Expiry => (2, 4, 16),
-            Workload::Full => {
-                let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
-                let slots = u64::from(buckets) * u64::from(nodes) * u64::from(bucket_slots);
-                (5, slots - 3, buckets)
-            }
-            Workload::Reuse => (3, 12, 32),
-            Workload::Long => (3, 3, 16),
-            Workload::Moves => {
-                let buckets = random.random_range(BUCKETS_MIN..=6);
-                let slots = u64::from(buckets) * u64::from(nodes) * u64::from(bucket_slots);
-                (random.random_range(1..=2), random.random_range(2..=slots / 2), buckets)
-            }
-        };
+        let slots_of_buckets = u64::from(nodes) * u64::from(bucket_slots);
+        let (keys, crowd, buckets) = self.keys(slots_of_buckets, random);
         let value_bytes = match self {
             Workload::Reuse => MIXED,
             Workload::Long => LONG,
@@ -309,6 +293,30 @@ impl Workload {
             cut_every_us: sometimes(random, 0.3, 1_000),
             crash_every_us: sometimes(random, 0.15, 4_000),
             kill_every_us: sometimes(random, 0.3, 400),
+        }
+    }
+
+    /// How many keys there are, how many others are in their way, and how many buckets a node has.
+    /// `slots_of_buckets`: of one bucket of each node.
+    fn keys(self, slots_of_buckets: u64, random: &mut impl Rng) -> (u64, u64, u32) {
+        match self {
+            Workload::Hot
+            | Workload::Scarce
+            | Workload::Wraps
+            | Workload::HeldUp
+            | Workload::Expiry => (2, 4, 16),
+            Workload::Full => {
+                let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
+                let slots = u64::from(buckets) * slots_of_buckets;
+                (5, slots - 3, buckets)
+            }
+            Workload::Reuse => (3, 12, 32),
+            Workload::Long => (3, 3, 16),
+            Workload::Moves => {
+                let buckets = random.random_range(BUCKETS_MIN..=6);
+                let slots = u64::from(buckets) * slots_of_buckets;
+                (random.random_range(1..=2), random.random_range(2..=slots / 2), buckets)
+            }
         }
     }
 }
@@ -425,9 +433,9 @@ fn wraps(usual: Setting, random: &mut impl Rng) -> Setting {
     if random.random_bool(0.25) { few_entries(setting, random) } else { setting }
 }
 
-/// One writer that has only a few entries, which rest all the time, and others whose lanes come back to
-/// what they remember while answers to some of them are held up: so that they begin in one epoch and
-/// learn what they asked for in another.
+/// One writer that has only a few entries, which rest all the time, and others whose lanes come
+/// back to what they remember while answers to some of them are held up: so that they begin in one
+/// epoch and learn what they asked for in another.
 fn few_entries(mut setting: Setting, random: &mut impl Rng) -> Setting {
     (setting.table.nodes, setting.table.chunks) = (1, random.random_range(1..=2));
     setting.table.gen_bits = Some(1);

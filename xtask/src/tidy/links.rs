@@ -1,14 +1,14 @@
 //! Links of the documentation.
 
 use super::Finding;
-use crate::tree::Tree;
+use crate::tree::{File, Tree};
 
 /// A relative link in a Markdown file leads to a file or folder of the repository.
 pub fn links_resolve(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
         for (n, target) in targets(&file.text) {
-            if !exists(tree, &file.path, &target) {
+            if !resolve(&file.path, &target).is_some_and(|path| exists(tree, &path)) {
                 let message = format!("nothing at `{target}`");
                 let fix = "correct the path, or add the file it promises";
                 found.push(Finding::new(file, n, "dead-link", message, fix));
@@ -18,8 +18,48 @@ pub fn links_resolve(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// A document that a comment or another document names is there: beside the file that names it, at
+/// the root, or anywhere under its bare name.
+pub fn named_documents_exist(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for file in &tree.files {
+        for (n, line) in file.text.lines().enumerate() {
+            // In Rust, text between quotes is a program's.
+            if file.rust.is_some() && !line.trim_start().starts_with("//") {
+                continue;
+            }
+            for name in documents(line).filter(|name| !is_there(tree, file, name)) {
+                let message = format!("there is no document `{name}`");
+                let fix = "name the one that says it, or add it";
+                found.push(Finding::new(file, n, "named-document", message, fix));
+            }
+        }
+    }
+    found
+}
+
+/// The names in a line that end in `.md`; not those of addresses and patterns, and `FOLDER/a.md`
+/// stands for any folder.
+fn documents(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split(|c: char| !(c.is_alphanumeric() || "_-./:*$".contains(c)));
+    let words = words.map(|word| word.trim_end_matches(['.', ':', '/']));
+    words.filter(|word| {
+        let stem = word.strip_suffix(".md");
+        let stem = stem.filter(|stem| !stem.is_empty() && !stem.contains([':', '*', '$']));
+        let folder = stem.map(|stem| stem.rsplit_once('/').map_or("", |(folder, _)| folder));
+        folder.is_some_and(|folder| !folder.contains(char::is_uppercase))
+    })
+}
+
+fn is_there(tree: &Tree, file: &File, name: &str) -> bool {
+    let is_file = |path: String| tree.files.iter().any(|file| file.path == path);
+    let below = format!("/{name}");
+    resolve(&file.path, name).is_some_and(is_file)
+        || tree.files.iter().any(|file| file.path == name || file.path.ends_with(&below))
+}
+
 /// What the text links to inside the repository, by line. Code is skipped.
-fn targets(text: &str) -> Vec<(usize, String)> {
+pub fn targets(text: &str) -> Vec<(usize, String)> {
     let mut targets = Vec::new();
     let mut fence: Option<&str> = None;
     for (n, line) in text.lines().enumerate() {
@@ -57,7 +97,8 @@ fn path_of(rest: &str) -> &str {
     if is_address { "" } else { target }
 }
 
-fn exists(tree: &Tree, from: &str, target: &str) -> bool {
+/// The path in the repository of what the file `from` calls `target`; `None` if it leads out.
+pub fn resolve(from: &str, target: &str) -> Option<String> {
     let mut folders: Vec<&str> = if target.starts_with('/') {
         Vec::new()
     } else {
@@ -66,15 +107,14 @@ fn exists(tree: &Tree, from: &str, target: &str) -> bool {
     for part in target.split('/') {
         match part {
             "" | "." => {}
-            ".." => {
-                if folders.pop().is_none() {
-                    return false;
-                }
-            }
+            ".." => _ = folders.pop()?,
             part => folders.push(part),
         }
     }
-    let path = folders.join("/");
+    Some(folders.join("/"))
+}
+
+fn exists(tree: &Tree, path: &str) -> bool {
     let below = format!("{path}/");
     path.is_empty() || tree.files.iter().any(|f| f.path == path || f.path.starts_with(&below))
 }
@@ -97,5 +137,20 @@ mod tests {
         let bad = "[b](../b.md)\n[out](../../b.md)\n[e]: none.md\n<img src=\"c.png\">\n";
         let paths = ["../b.md", "../../b.md", "none.md", "c.png"];
         assert_eq!(dead(bad), paths.map(|path| format!("nothing at `{path}`")));
+    }
+
+    #[test]
+    fn named_documents_are_there() {
+        let found = |path: &str, text: &str| -> Vec<String> {
+            let tree = Tree::of(&[(path, text), ("docs/a.md", ""), ("TOP.md", "")]);
+            named_documents_exist(&tree).into_iter().map(|finding| finding.message).collect()
+        };
+        let good = "// See a.md, `docs/a.md`, TOP.md. Not https://a.org/b.md, *.md, $NAME.md,\n\
+                    // DIR/a.md.\n\
+                    const A: &str = \"gone.md\";\n";
+        assert_eq!(found("crates/a/src/lib.rs", good), [""; 0]);
+        let bad = "//! As GONE.md says.\n";
+        assert_eq!(found("crates/a/src/lib.rs", bad), ["there is no document `GONE.md`"]);
+        assert_eq!(found("docs/b.md", "in `docs/gone.md`").len(), 1);
     }
 }

@@ -1,7 +1,6 @@
 //! What a module may be called.
 
 use super::Finding;
-use crate::rust_source::module_name;
 use crate::tree::Tree;
 
 const EMPTY_NAMES: [&str; 6] = ["utils", "util", "common", "helpers", "helper", "misc"];
@@ -10,11 +9,12 @@ const EMPTY_NAMES: [&str; 6] = ["utils", "util", "common", "helpers", "helper", 
 pub fn modules_say_what_they_hold(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (file, rust) in tree.rust("") {
-        for (n, line) in rust.lines.iter().enumerate() {
-            if let Some(name) = module_name(&line.code).filter(|name| EMPTY_NAMES.contains(name)) {
+        for module in &rust.modules {
+            let name = &module.name;
+            if EMPTY_NAMES.contains(&&name[..]) {
                 let message = format!("module `{name}` says nothing about its content");
                 let fix = "name it after the thing it owns, or move each piece to its user";
-                found.push(Finding::new(file, n, "module-name", message, fix));
+                found.push(Finding::new(file, module.line, "module-name", message, fix));
             }
         }
     }

@@ -1,70 +1,57 @@
-//! How long files and functions may be. Tests do not count: scenarios are long and shallow.
+//! How long files and lines may be. (How long functions may be, clippy knows.)
 
 use super::Finding;
-use crate::rust_source::RustSource;
 use crate::tree::Tree;
 
 const FILE_LINES_GOOD: usize = 400;
 const FILE_LINES_MAX: usize = 600;
-const FUNCTION_LINES_MAX: usize = 100;
-/// Lifts the limit: of a file in its head, of a function in the comment above it.
-const EXCUSE: &str = "// tidy: long because ";
+const COLUMNS_MAX: usize = 100;
+/// Folders whose comments are still to be wrapped.
+const UNWRAPPED: [&str; 3] = ["crates/engines/", "crates/loch/", "crates/cli/"];
 
-/// A file holds one protocol action or one data structure.
+/// A file holds one protocol action or one data structure. Tests do not count: scenarios are long
+/// and shallow.
 pub fn files_are_short(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (file, rust) in tree.rust("") {
-        let lines = rust.product().count();
-        if lines <= FILE_LINES_GOOD || excused_in_head(rust) {
-            continue;
+        let lines = rust.product_lines();
+        if lines > FILE_LINES_GOOD {
+            let message = format!("{lines} lines of non-test code, over {FILE_LINES_GOOD}");
+            let finding = Finding::new(file, 0, "file-length", message, "split by protocol action");
+            found.push(Finding { warning: lines <= FILE_LINES_MAX, ..finding });
         }
-        let message = format!("{lines} lines of non-test code, over {FILE_LINES_GOOD}");
-        let fix = "split by protocol action, or say `// tidy: long because …` at the top";
-        let finding = Finding::new(file, 0, "file-length", message, fix);
-        found.push(Finding { warning: lines <= FILE_LINES_MAX, ..finding });
     }
     found
 }
 
-/// A function is read without scrolling: branching in the parent, pure leaves below.
-pub fn functions_are_short(tree: &Tree) -> Vec<Finding> {
+/// Code and comments fit beside each other on a screen. (rustfmt wraps code alone.) Tables do not
+/// fit, and text over several lines is as it has to be.
+pub fn lines_are_short(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (file, rust) in tree.rust("") {
-        for function in rust.functions() {
-            let lines = function.last - function.first + 1;
-            if lines <= FUNCTION_LINES_MAX
-                || rust.lines[function.first].test
-                || excused_above(rust, function.first)
-            {
-                continue;
+    let checked = tree
+        .rust("")
+        .filter(|(file, _)| !UNWRAPPED.iter().any(|folder| file.path.starts_with(folder)));
+    for (file, rust) in checked {
+        for (n, line) in file.text.lines().enumerate() {
+            let columns = line.chars().count();
+            let is_table = line.trim_start().trim_start_matches(['/', '!']).starts_with(" |");
+            if columns > COLUMNS_MAX && !is_table && !rust.text.contains(&n) {
+                let message = format!("{columns} columns, over {COLUMNS_MAX}");
+                found.push(Finding::new(file, n, "line-length", message, "wrap it"));
             }
-            let name = function.name;
-            let message = format!("`{name}` has {lines} lines, over {FUNCTION_LINES_MAX}");
-            let fix = "move leaves out, or say `// tidy: long because …` above it";
-            found.push(Finding::new(file, function.first, "function-length", message, fix));
         }
     }
     found
-}
-
-fn excused_in_head(rust: &RustSource) -> bool {
-    let head = rust.lines.iter().take_while(|line| line.code.trim().is_empty());
-    head.into_iter().any(|line| line.raw.starts_with(EXCUSE))
-}
-
-fn excused_above(rust: &RustSource, first: usize) -> bool {
-    let above = rust.lines[..first].iter().rev().map(|line| line.raw.trim());
-    let mut attached = above.take_while(|raw| raw.starts_with("//") || raw.starts_with('#'));
-    attached.any(|raw| raw.starts_with(EXCUSE))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::lines_found;
 
-    fn found(rule: fn(&Tree) -> Vec<Finding>, text: &str) -> Vec<(usize, bool)> {
+    fn found(text: &str) -> Vec<(usize, bool)> {
         let tree = Tree::of(&[("crates/loch/src/a.rs", text)]);
-        rule(&tree).iter().map(|finding| (finding.line, finding.warning)).collect()
+        files_are_short(&tree).iter().map(|finding| (finding.line, finding.warning)).collect()
     }
 
     fn body(lines: usize) -> String {
@@ -72,21 +59,20 @@ mod tests {
     }
 
     #[test]
-    fn long_files_warn_then_fail_unless_excused() {
+    fn long_files_warn_then_fail() {
         let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", body(900));
-        assert_eq!(found(files_are_short, &format!("{}{tests}", body(400))), []);
-        assert_eq!(found(files_are_short, &body(401)), [(1, true)]);
-        assert_eq!(found(files_are_short, &body(601)), [(1, false)]);
-        let excused = format!("//! Doc.\n// tidy: long because it is a table.\n\n{}", body(601));
-        assert_eq!(found(files_are_short, &excused), []);
+        assert_eq!(found(&format!("{}{tests}", body(400))), []);
+        assert_eq!(found(&body(401)), [(1, true)]);
+        assert_eq!(found(&body(601)), [(1, false)]);
     }
 
     #[test]
-    fn long_functions_fail_unless_excused() {
-        let function = |lines: usize| format!("fn f() {{\n{}}}\n", body(lines - 2));
-        assert_eq!(found(functions_are_short, &function(100)), []);
-        assert_eq!(found(functions_are_short, &function(101)), [(1, false)]);
-        let excuse = "/// Doc.\n// tidy: long because it is one state machine.\n#[inline]\n";
-        assert_eq!(found(functions_are_short, &format!("{excuse}{}", function(101))), []);
+    fn lines_of_more_columns_than_a_screen_has_fail() {
+        let path = "crates/fabric/src/lib.rs";
+        assert!(lines_found(lines_are_short, path, &format!("// {}\n", "é".repeat(97))).is_empty());
+        let text = format!("let a = \"\\\n{}\";\n//! | {} |\n", "b".repeat(101), "c".repeat(101));
+        assert!(lines_found(lines_are_short, path, &text).is_empty());
+        let bad = format!("\n// {}\n", "é".repeat(98));
+        assert_eq!(lines_found(lines_are_short, path, &bad), [2]);
     }
 }

@@ -6,7 +6,6 @@ use crate::tree::Tree;
 /// Split, so that this file does not hold what it looks for.
 const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 const HOMES: [&str; 2] = [concat!("/ho", "me/"), concat!("/Us", "ers/")];
-const NO_UNWRAP: [&str; 3] = ["crates/fabric/src/", "crates/engines/src/", "crates/loch/src/"];
 
 /// A marker of unfinished work names the issue that tracks it: `(#12)` or ` #12` after the word.
 pub fn no_loose_ends(tree: &Tree) -> Vec<Finding> {
@@ -36,18 +35,6 @@ pub fn no_private_words(tree: &Tree) -> Vec<Finding> {
                 let message = format!("`{word}` belongs to one machine");
                 found.push(Finding::new(file, n, "private-word", message, fix));
             }
-        }
-    }
-    found
-}
-
-/// A library that panics says why that cannot happen.
-pub fn no_unwrap(tree: &Tree) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for (file, rust) in NO_UNWRAP.into_iter().flat_map(|folder| tree.rust(folder)) {
-        for (n, _) in rust.product().filter(|(_, line)| line.code.contains(".unwrap()")) {
-            let fix = "return the error, or `expect(\"why it holds\")`";
-            found.push(Finding::new(file, n, "unwrap", "`unwrap()` outside tests", fix));
         }
     }
     found
@@ -96,15 +83,5 @@ mod tests {
         tree.private_words = vec!["deep-thought".into()];
         let lines: Vec<usize> = no_private_words(&tree).iter().map(|f| f.line).collect();
         assert_eq!(lines, [3, 4]);
-    }
-
-    #[test]
-    fn libraries_do_not_unwrap() {
-        let good = "a.expect(\"set in new\");\nb.unwrap_or(0); // c.unwrap()\n#[cfg(test)]\n\
-                    mod tests {\n    fn d() { e.unwrap(); }\n}\n";
-        assert!(lines_found(no_unwrap, "crates/loch/src/lib.rs", good).is_empty());
-        let bad = "let a = b\n    .unwrap();\n";
-        assert_eq!(lines_found(no_unwrap, "crates/fabric/src/lib.rs", bad), [2]);
-        assert!(lines_found(no_unwrap, "crates/cli/src/main.rs", bad).is_empty());
     }
 }

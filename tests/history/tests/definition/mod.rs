@@ -67,6 +67,7 @@ fn fits(history: &[Operation], order: &[usize]) -> bool {
 }
 
 /// Does one operation; whether its answer fits.
+#[expect(clippy::too_many_lines, reason = "a table of what fits what")]
 fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> bool {
     let mut is = |state: &mut State, version: u64| match state {
         Some((_, Some(known))) => *known == version,

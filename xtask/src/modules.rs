@@ -1,0 +1,121 @@
+//! The modules of each crate, and which of them uses which.
+//!
+//! A use is looked for in the paths that files import or write out, through the names that modules
+//! export again. Tests do not count: what is built for them only uses what it likes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rust_source::RustSource;
+use crate::tree::{File, Tree};
+
+/// A module's path inside its crate; empty for its root.
+type Module = Vec<String>;
+
+/// The modules of a folder, each with those beside it that it uses, and where.
+pub type Uses<'a> = BTreeMap<String, BTreeMap<String, Place<'a>>>;
+
+/// A file, and a line in it.
+pub type Place<'a> = (&'a File, usize);
+
+/// The modules of one crate.
+struct Crate<'a> {
+    files: Vec<(Module, &'a File)>,
+    /// Those with a body in another's file too.
+    modules: BTreeSet<Module>,
+    /// By module and name, the path that a `use` brings it from.
+    imported: BTreeMap<(Module, &'a str), &'a [String]>,
+}
+
+/// By folder (`crates/fabric/src/shm/`), what the modules in it use. A folder counts as one module
+/// for those beside it; a module and those inside it may use each other.
+pub fn uses_by_folder(tree: &Tree) -> BTreeMap<String, Uses<'_>> {
+    let mut crates: BTreeMap<&str, Vec<(Module, &File)>> = BTreeMap::new();
+    for (file, _) in tree.rust("") {
+        if let Some(at) = file.path.rfind("/src/") {
+            let (root, path) = file.path.split_at(at + "/src/".len());
+            crates.entry(root).or_default().push((module_of(path), file));
+        }
+    }
+    let mut folders = BTreeMap::new();
+    for (root, files) in crates {
+        Crate::of(files).add_uses(root, &mut folders);
+    }
+    folders
+}
+
+impl<'a> Crate<'a> {
+    fn of(files: Vec<(Module, &'a File)>) -> Self {
+        let mut modules: BTreeSet<Module> =
+            files.iter().map(|(module, _)| module.clone()).collect();
+        let mut imported = BTreeMap::new();
+        for (module, file) in &files {
+            let Some(rust) = &file.rust else { continue };
+            for inner in rust.modules.iter().filter(|inner| inner.has_body) {
+                let name = std::slice::from_ref(&inner.name);
+                modules.insert([module, &inner.within[..], name].concat());
+            }
+            for path in rust.product_paths() {
+                if let Some(name) = &path.imported_as {
+                    let at = [&module[..], &path.within].concat();
+                    imported.entry((at, &name[..])).or_insert(&path.segments[..]);
+                }
+            }
+        }
+        Self { files, modules, imported }
+    }
+
+    /// A use counts between the modules of the innermost folder that both ends are in.
+    fn add_uses(&self, root: &str, folders: &mut BTreeMap<String, Uses<'a>>) {
+        for (module, file) in &self.files {
+            for path in file.rust.iter().flat_map(RustSource::product_paths) {
+                let from = [&module[..], &path.within].concat();
+                let Some(to) = self.resolve(&from, &path.segments, 0) else { continue };
+                let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+                let (Some(user), Some(used)) = (from.get(shared), to.get(shared)) else { continue };
+                let folder: String = to[..shared].iter().map(|name| format!("{name}/")).collect();
+                let uses = folders.entry(format!("{root}{folder}")).or_default();
+                let uses = uses.entry(user.clone()).or_default();
+                uses.entry(used.clone()).or_insert((*file, path.line));
+            }
+        }
+    }
+
+    /// The module that a path leads to from `module`; `None` if it leads out of the crate.
+    fn resolve(&self, module: &[String], path: &[String], depth: usize) -> Option<Module> {
+        // Names that import each other lead nowhere.
+        const DEPTH_MAX: usize = 8;
+        let (mut at, mut rest) = match path.first()?.as_str() {
+            "crate" => (Module::new(), &path[1..]),
+            "self" => (module.to_vec(), &path[1..]),
+            "super" => (module.to_vec(), path),
+            name if self.is_module(module, name) => (module.to_vec(), path),
+            _ => return None,
+        };
+        while rest.first().is_some_and(|segment| segment == "super") {
+            at.pop()?;
+            rest = &rest[1..];
+        }
+        for (number, name) in rest.iter().enumerate() {
+            if self.is_module(&at, name) {
+                at.push(name.clone());
+                continue;
+            }
+            let imported = self.imported.get(&(at.clone(), &name[..]));
+            let imported = imported.filter(|path| depth < DEPTH_MAX && path[..] != rest[number..]);
+            return imported.and_then(|path| self.resolve(&at, path, depth + 1)).or(Some(at));
+        }
+        Some(at)
+    }
+
+    fn is_module(&self, parent: &[String], name: &str) -> bool {
+        self.modules.contains(&[parent, &[name.to_owned()]].concat())
+    }
+}
+
+/// The module of a file, by its path below `src/`.
+fn module_of(path: &str) -> Module {
+    let path = path.trim_end_matches(".rs");
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    let names = path.split('/').filter(|_| !["lib", "main"].contains(&path));
+    names.map(str::to_owned).collect()
+}
