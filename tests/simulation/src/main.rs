@@ -5,6 +5,7 @@
 mod client;
 mod cluster;
 mod plants;
+mod report;
 mod run;
 mod script;
 mod served;
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
-use run::{Report, Sabotage, run};
+use report::Report;
+use run::{Sabotage, run};
 use subject::{Name, Subject};
 use watch::Slabs;
 use workload::Protocol;

@@ -2,7 +2,8 @@
 
 use loch_engines::planted::Bug;
 
-use crate::run::{BUDGET_SPENT, Report, Sabotage, run};
+use crate::report::{BUDGET_SPENT, Report};
+use crate::run::{Sabotage, run};
 use crate::served::Engine;
 use crate::side_by_side;
 use crate::subject::Subject;

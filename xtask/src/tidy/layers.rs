@@ -19,7 +19,7 @@ struct Layers {
     whole: bool,
 }
 
-const LAYERS: [Layers; 4] = [
+const LAYERS: [Layers; 7] = [
     Layers {
         folder: "crates/fabric/src/",
         order: &[
@@ -30,6 +30,52 @@ const LAYERS: [Layers; 4] = [
             &["shm", "sim"],
             // Whoever has a card also maps what is on his own host.
             &["prefetch", "verbs"],
+        ],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/fabric/src/shm/",
+        order: &[
+            &["copy", "words"],
+            &["region", "ring"],
+            &["endpoint", "mailbox"],
+            &["limit", "messages", "now"],
+            &["thread"],
+        ],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/fabric/src/sim/",
+        order: &[
+            &["faults", "memory", "profile", "verb"],
+            &["card", "mailboxes", "nic", "process", "watch"],
+            &["state"],
+            &["datagram", "flight"],
+            &["endpoint"],
+            &["connection", "messages"],
+            &["world"],
+            &["card_ops", "stop"],
+        ],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/fabric/src/verbs/",
+        order: &[
+            &["address", "error", "ops", "routing_header"],
+            &["setup", "sys"],
+            &["device", "keys", "pool"],
+            &["flights", "host"],
+            &["link"],
+            &["engine"],
+            &["completion", "datagrams", "endpoint"],
+            &["posting"],
+            &["one_sided"],
         ],
         never: &[],
         known: &[],

@@ -20,7 +20,7 @@ use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 use super::OPERATION_BYTES;
 use super::key::KeyHash;
 use super::operation::{Action, Builtin, Element, Failure, Function, Lambda, Reply};
-use super::packing::{Held, Packet, Packets, Share, Stage};
+use super::packing::{Held, Packet, Packets, Share, Stage, strange};
 use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
@@ -462,11 +462,6 @@ fn vector((reply, buf): Answered) -> Result<Option<Value>, EngineError> {
         Reply::Absent => Ok(None),
         _ => Err(strange()),
     }
-}
-
-#[cold]
-pub(super) fn strange() -> EngineError {
-    EngineError::Damaged { what: "a processor's results are not those of its packet".into() }
 }
 
 /// The error of an operation that was not done.

@@ -11,7 +11,6 @@ use std::ops::Range;
 use loch_fabric::Buf;
 
 use super::answers::{bytes_of, with_bytes};
-use super::client::strange;
 use super::operation::{Action, Failure, Reply};
 use super::packet::{Replies, Writer};
 use crate::error::EngineError;
@@ -173,6 +172,12 @@ impl Packet {
             Stage::Left { .. } | Stage::Open | Stage::Sent => Share::Again { alone: false },
         }
     }
+}
+
+/// The error for results that no processor should have sent.
+#[cold]
+pub(super) fn strange() -> EngineError {
+    EngineError::Damaged { what: "a processor's results are not those of its packet".into() }
 }
 
 #[cfg(test)]

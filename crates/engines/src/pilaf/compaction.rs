@@ -8,20 +8,11 @@
 
 use loch_fabric::{Fabric, Messages};
 
-use super::worker::{Worker, WorkerError};
-use crate::log::{Op, Snapshot, Storage};
+use super::worker::{Compaction, Worker, WorkerError};
+use crate::log::{Op, Storage};
 
 /// Slots looked at in one turn.
 const TURN_SLOTS: u64 = 64;
-
-/// A snapshot that is being written.
-#[derive(Debug)]
-pub(super) struct Compaction {
-    snapshot: Snapshot,
-    /// The first slot that was not looked at.
-    cursor: u64,
-    generation: u64,
-}
 
 impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     /// Does a turn's part of a compaction, if one is under way or due; whether one is under way.

@@ -36,10 +36,9 @@ use std::collections::VecDeque;
 use loch_fabric::{Buf, Fabric, Messages};
 
 use super::change::Staged;
-use super::compaction::Compaction;
 use super::store::{Shape, Store};
 use crate::error::EngineError;
-use crate::log::{Log, LogError, Policy, Recovered, Storage, Told, recover};
+use crate::log::{Log, LogError, Policy, Recovered, Snapshot, Storage, Told, recover};
 use crate::requests::{RequestMap, Round, Server, Sessions, Ticket, WorkerId};
 
 /// Changes that wait for one sync.
@@ -86,6 +85,15 @@ pub(super) struct Waiting {
     pub lsn: u64,
     pub staged: Staged,
     pub ticket: Ticket,
+}
+
+/// A snapshot that is being written.
+#[derive(Debug)]
+pub(super) struct Compaction {
+    pub snapshot: Snapshot,
+    /// The first slot that was not looked at.
+    pub cursor: u64,
+    pub generation: u64,
 }
 
 /// What a server counts.

@@ -3,16 +3,8 @@
 use std::cell::RefMut;
 
 use super::SimEndpoint;
+use super::process::Connection;
 use crate::{Fabric, FabricError, RegionId};
-
-/// A process's connection to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Connection {
-    /// Whether it was not broken, or was made again.
-    pub works: bool,
-    /// What the node was when it was first made. One that lost its memory since is another.
-    pub incarnation: u32,
-}
 
 impl SimEndpoint {
     /// Makes the connection to a node again after it broke: from then on nothing is executed any

@@ -1,27 +1,11 @@
 //! Datagrams: unreliable messages between processes, up to a bound in length.
 
-use std::collections::{BTreeMap, VecDeque};
-
+use super::mailboxes::Datagram;
+use super::state::{Event, Inner};
 use super::verb::ProcessId;
-use super::world::{Event, Inner};
 
 /// Bytes of the longest datagram: an InfiniBand MTU.
 pub const DATAGRAM_BYTES_MAX: usize = 4096;
-
-/// What is on its way, and what has arrived and was not taken.
-#[derive(Debug, Default)]
-pub(super) struct Mailboxes {
-    flying: BTreeMap<u64, Datagram>,
-    next: u64,
-    arrived: BTreeMap<ProcessId, VecDeque<(ProcessId, Vec<u8>)>>,
-}
-
-#[derive(Debug)]
-struct Datagram {
-    from: ProcessId,
-    to: ProcessId,
-    bytes: Vec<u8>,
-}
 
 impl Inner {
     /// Sends a datagram; it may be lost, arrive twice, or be overtaken.

@@ -7,10 +7,9 @@ use std::task::Poll;
 use rand::Rng;
 
 use super::datagram::DATAGRAM_BYTES_MAX;
-use super::nic::{kind_of, outcome};
+use super::state::{Event, Inner};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
 use super::watch::{Change, How};
-use super::world::{Event, Inner};
 use crate::bounds::is_inside;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
@@ -56,7 +55,7 @@ impl Posted<'_> {
             let mut verbs = self.world.verbs.borrow_mut();
             let mut result = Ok(());
             for id in self.verbs.iter().flatten() {
-                match verbs.get(*id).and_then(|verb| outcome(verb)) {
+                match verbs.get(*id).and_then(|verb| verb.outcome()) {
                     None => return Poll::Pending,
                     Some(one) => result = result.and(one),
                 }
@@ -173,7 +172,7 @@ impl SimEndpoint {
         }
         self.world.stop(self.process, BEFORE_OTHERS);
         let bytes = if words { 8 } else { data.len() as u64 };
-        self.counters.count(kind_of(work), at.region() != self.home, bytes);
+        self.counters.count(work.kind(), at.region() != self.home, bytes);
         // A fault may strike before the verb is posted, or after.
         let strikes_first = self.world.up_to(1) == 0;
         if strikes_first {

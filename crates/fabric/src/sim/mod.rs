@@ -17,15 +17,19 @@
 //! caches of processors.
 
 mod card;
+mod card_ops;
 mod connection;
 mod datagram;
 mod endpoint;
 mod faults;
+mod flight;
+mod mailboxes;
 mod memory;
 mod messages;
 mod nic;
 mod process;
 mod profile;
+mod state;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -33,7 +37,8 @@ mod verb;
 mod watch;
 mod world;
 
-pub use card::{CardId, CardOp, CardProfile, SimCard};
+pub use card::{CardId, CardProfile};
+pub use card_ops::{CardOp, SimCard};
 pub use datagram::DATAGRAM_BYTES_MAX;
 pub use endpoint::SimEndpoint;
 pub use faults::Faults;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-use super::connection::Connection;
 use super::memory::pieces;
 use super::verb::ProcessId;
 use crate::{RegionId, RemoteAddr};
@@ -87,6 +86,15 @@ impl Process {
             connection.works = false;
         }
     }
+}
+
+/// A process's connection to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Connection {
+    /// Whether it was not broken, or was made again.
+    pub works: bool,
+    /// What the node was when it was first made. One that lost its memory since is another.
+    pub incarnation: u32,
 }
 
 /// A process that is logic on a card.

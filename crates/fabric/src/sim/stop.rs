@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::rc::Rc;
 
 use super::process::Process;
+use super::state::Inner;
 use super::verb::ProcessId;
-use super::world::Inner;
 use super::{Faults, World};
 
 /// More processes than this are not stopped in their turns at a time: each takes of the stack.

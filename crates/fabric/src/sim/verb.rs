@@ -1,5 +1,6 @@
 //! A verb on its way, and the place where all of them are kept.
 
+use crate::counters::Verb as Kind;
 use crate::{FabricError, RemoteAddr};
 
 /// A process of the simulation.
@@ -20,6 +21,18 @@ pub(super) enum Work {
     Write,
     CompareSwap { expect: u64, new: u64 },
     FetchAdd { add: u64 },
+}
+
+impl Work {
+    /// What the counters call it.
+    pub fn kind(self) -> Kind {
+        match self {
+            Work::Read => Kind::Read,
+            Work::Write => Kind::Write,
+            Work::CompareSwap { .. } => Kind::CompareSwap,
+            Work::FetchAdd { .. } => Kind::FetchAdd,
+        }
+    }
 }
 
 /// How far a verb is.
@@ -64,6 +77,15 @@ pub(super) struct Verb {
 }
 
 impl Verb {
+    /// What its process is told, once it is told anything.
+    pub fn outcome(&self) -> Option<Result<(), FabricError>> {
+        match self.stage {
+            Stage::Done(outcome) => Some(outcome),
+            _ if self.unknown => Some(Err(FabricError::OutcomeUnknown { at: self.at })),
+            _ => None,
+        }
+    }
+
     /// The words of memory that it touches.
     pub fn words(&self) -> u64 {
         let at = self.at.offset();

@@ -32,7 +32,7 @@ use rand_chacha::ChaCha8Rng;
 use super::recorder::Recorder;
 use super::script::{self, Program};
 use super::setting::{SESSIONS, Setting};
-use crate::run::Report;
+use crate::report::Report;
 use crate::watch::Watch;
 
 /// Operations that a client asks for in the name of another session, and a process in that of a

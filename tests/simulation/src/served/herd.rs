@@ -39,7 +39,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::run::{Report, SEARCH_BUDGET, judge};
+use crate::report::{Report, SEARCH_BUDGET, judge};
 
 const NODES: u16 = 2;
 const WORKERS: u16 = 2;

@@ -12,7 +12,7 @@ mod setting;
 use clap::ValueEnum;
 use loch_engines::herd::storage::Mode;
 
-use crate::run::Report;
+use crate::report::Report;
 
 /// An engine whose servers take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

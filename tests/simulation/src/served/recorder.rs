@@ -7,7 +7,7 @@ use loch_fabric::RemoteAddr;
 use loch_fabric::sim::World;
 use loch_history::{Answer, Ask, Operation, Outcome};
 
-use crate::run::{Report, judge};
+use crate::report::{Report, judge};
 
 /// Operations so far. One that has not returned counts as unknown.
 pub struct Recorder {

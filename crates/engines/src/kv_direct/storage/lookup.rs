@@ -1,6 +1,6 @@
 //! Finding an entry.
 
-use super::{Head, LINE_PLACES, Storage};
+use super::{LINE_PLACES, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer};
 use crate::kv_direct::header::Header;
 use crate::kv_direct::item::{Home, Item, Probe};
@@ -9,6 +9,27 @@ use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Purpose};
 use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_READ_BYTES_MAX;
+
+/// A bucket of a key's chain, as it was read: the head, unless somebody went on through the chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    pub(super) line: u32,
+    pub(super) bucket: Bucket,
+}
+
+impl Head {
+    /// Whether it is the head bucket of this group.
+    #[inline(always)]
+    pub fn is_of(&self, group: u32) -> bool {
+        self.line == group
+    }
+
+    /// Whether all of its entries are inline.
+    #[inline(always)]
+    pub fn is_inline(&self) -> bool {
+        self.bucket.pointers() == 0
+    }
+}
 
 /// A bucket, and the line that it was read from.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +42,12 @@ impl At {
     /// As what a chain points to.
     pub(super) fn place(&self) -> u32 {
         self.line * LINE_PLACES
+    }
+}
+
+impl From<Head> for At {
+    fn from(Head { line, bucket }: Head) -> Self {
+        Self { line, bucket }
     }
 }
 

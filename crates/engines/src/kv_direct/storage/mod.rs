@@ -37,9 +37,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 pub use self::check::Report;
-pub use self::lookup::Lookup;
+pub use self::lookup::{Head, Lookup};
 pub use self::plan::{Options, Plan};
-pub use self::straight::{Glance, Head, InPlace};
+pub use self::straight::{Glance, InPlace};
 use super::item::Format;
 use super::key::KeyHash;
 use super::memory::{HostMemory, LINE_BYTES, Line};

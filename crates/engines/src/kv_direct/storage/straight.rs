@@ -7,32 +7,11 @@
 use loch_fabric::lanes::block_on;
 
 use super::Storage;
-use super::lookup::At;
+use super::lookup::Head;
 use crate::kv_direct::bucket::Bucket;
 use crate::kv_direct::item::{Parts, Probe};
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::memory::{HostMemory, Purpose};
-
-/// A bucket of a key's chain, as it was read: the head, unless somebody went on through the chain.
-#[derive(Clone, Copy, Debug)]
-pub struct Head {
-    line: u32,
-    bucket: Bucket,
-}
-
-impl Head {
-    /// Whether it is the head bucket of this group.
-    #[inline(always)]
-    pub fn is_of(&self, group: u32) -> bool {
-        self.line == group
-    }
-
-    /// Whether all of its entries are inline.
-    #[inline(always)]
-    pub fn is_inline(&self) -> bool {
-        self.bucket.pointers() == 0
-    }
-}
 
 /// What a head bucket tells of a key.
 #[derive(Debug)]
@@ -159,11 +138,5 @@ impl<H: HostMemory> Storage<H> {
             None => Glance::Absent,
             Some(place) => self.chained_line(place).map_or(Glance::Unclear, Glance::Further),
         }
-    }
-}
-
-impl From<Head> for At {
-    fn from(Head { line, bucket }: Head) -> Self {
-        Self { line, bucket }
     }
 }

@@ -1,12 +1,8 @@
-//! A programmable card on a node's host: DMA over PCIe, memory of its own, and a clock, in virtual
-//! time (kv-direct §2.3, §2.4, §4).
+//! The state of a programmable card on a node's host: DMA over PCIe, memory of its own, and a clock
+//! (kv-direct §2.3, §2.4, §4).
 //!
-//! What a process on the card does takes no processor's time ([`World::make_logic`]): its time is
-//! in clocks, in the links to its host and in its memory. These are resources, each of which does
-//! one thing after the other; their times are fractions of nanoseconds, so that rates come out
-//! exact. Only the moment at which a future becomes ready is a whole nanosecond.
-//!
-//! Bytes are not moved here: a future says when they would be there.
+//! These are resources, each of which does one thing after the other; their times are fractions of
+//! nanoseconds, so that rates come out exact.
 //!
 //! # Invariants
 //! 1. At most so many READs and WRITEs are under way on a link as it has tags and credits.
@@ -15,21 +11,13 @@
 mod link;
 mod profile;
 
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll};
-
-use rand::RngExt;
-
 use self::link::{Link, Request, Sent, occupy};
 pub use self::profile::CardProfile;
 use super::verb::ProcessId;
-use super::world::{Event, Inner, World};
 
 /// A card of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CardId(u32);
+pub struct CardId(pub(super) u32);
 
 /// What happens to a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +36,7 @@ pub(super) enum Step {
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug)]
-enum Work {
+pub(super) enum Work {
     DmaRead { bytes: u64, cached: bool },
     DmaWrite { bytes: u64 },
     DramRead { bytes: u64 },
@@ -70,7 +58,7 @@ struct Op {
 /// The state of a card.
 #[derive(Debug)]
 pub(super) struct Card {
-    profile: CardProfile,
+    pub profile: CardProfile,
     links: Vec<Link>,
     dram_ns: f64,
     clock_ns: f64,
@@ -81,11 +69,9 @@ pub(super) struct Card {
     free_flights: Vec<u32>,
 }
 
-impl World {
-    /// Adds a card.
-    pub fn add_card(&self, profile: CardProfile) -> CardId {
-        let mut cards = self.0.cards.borrow_mut();
-        cards.push(Card {
+impl Card {
+    pub fn new(profile: CardProfile) -> Self {
+        Self {
             profile,
             links: (0..profile.links).map(|_| Link::default()).collect(),
             dram_ns: 0.0,
@@ -94,135 +80,25 @@ impl World {
             free_ops: Vec::new(),
             flights: Vec::new(),
             free_flights: Vec::new(),
-        });
-        CardId(cards.len() as u32 - 1)
-    }
-
-    /// A process's way to a card.
-    pub fn card(&self, card: CardId, process: ProcessId) -> SimCard {
-        SimCard { world: self.0.clone(), card, process }
-    }
-
-    /// Makes a process logic on a card: its turns and its verbs take no processor time, and if one
-    /// of its wakers is called it has a turn at the next clock of `card`.
-    pub fn make_logic(&self, process: ProcessId, card: CardId) {
-        let clock_ns = self.0.cards.borrow()[card.0 as usize].profile.clock_ns().ceil() as u64;
-        let bell = self.0.bell(process);
-        self.0.process(process).logic = Some(super::process::Logic { clock_ns, bell });
-    }
-}
-
-/// A process's way to a card. Operations begin when they are called, in that order, and go on when
-/// their futures are dropped.
-#[derive(Clone)]
-pub struct SimCard {
-    world: Rc<Inner>,
-    card: CardId,
-    process: ProcessId,
-}
-
-impl SimCard {
-    /// The numbers of the card.
-    pub fn profile(&self) -> CardProfile {
-        self.world.cards.borrow()[self.card.0 as usize].profile
-    }
-
-    /// Virtual time.
-    pub fn now_ns(&self) -> u64 {
-        self.world.now_ns.get()
-    }
-
-    /// READs so many consecutive bytes of host memory that no cache has.
-    pub fn dma_read(&self, bytes: usize) -> CardOp {
-        self.begin(Work::DmaRead { bytes: bytes as u64, cached: false })
-    }
-
-    /// READs so many consecutive bytes that the host's processor has in its cache: what it just
-    /// wrote.
-    pub fn dma_read_cached(&self, bytes: usize) -> CardOp {
-        self.begin(Work::DmaRead { bytes: bytes as u64, cached: true })
-    }
-
-    /// WRITEs so many consecutive bytes of host memory; ready when the link has taken them.
-    pub fn dma_write(&self, bytes: usize) -> CardOp {
-        self.begin(Work::DmaWrite { bytes: bytes as u64 })
-    }
-
-    /// Reads the card's own memory.
-    pub fn dram_read(&self, bytes: usize) -> CardOp {
-        self.begin(Work::DramRead { bytes: bytes as u64 })
-    }
-
-    /// Writes the card's own memory; ready when it has taken the bytes.
-    pub fn dram_write(&self, bytes: usize) -> CardOp {
-        self.begin(Work::DramWrite { bytes: bytes as u64 })
-    }
-
-    /// A clock of the pipeline: one operation enters it at each.
-    pub fn cycle(&self) -> CardOp {
-        self.begin(Work::Cycle)
-    }
-
-    /// Lets time pass.
-    pub fn wait(&self, ns: f64) -> CardOp {
-        self.begin(Work::Wait { ns })
-    }
-
-    /// Waits until a doorbell is heard that is rung now, by a process of the host.
-    pub fn doorbell(&self) -> CardOp {
-        self.wait(self.profile().doorbell_ns)
-    }
-
-    fn begin(&self, work: Work) -> CardOp {
-        let op = {
-            let mut cards = self.world.cards.borrow_mut();
-            let card = &mut cards[self.card.0 as usize];
-            card.add_op(Op { process: self.process, work, left: 1, held: true })
-        };
-        let spent_ns = self.world.process(self.process).spent_ns;
-        if spent_ns == 0 {
-            self.world.begin(self.card, op);
-        } else {
-            let ns = self.world.now_ns.get() + spent_ns;
-            self.world.at(ns, Event::Card(self.card, Step::Begin(op)));
-        }
-        CardOp { world: self.world.clone(), card: self.card, op }
-    }
-}
-
-/// An operation of a card; ready when it is over.
-#[must_use = "nobody waits for it"]
-pub struct CardOp {
-    world: Rc<Inner>,
-    card: CardId,
-    op: u32,
-}
-
-impl Future for CardOp {
-    type Output = ();
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        let cards = self.world.cards.borrow();
-        match cards[self.card.0 as usize].ops[self.op as usize].left {
-            0 => Poll::Ready(()),
-            _ => Poll::Pending,
         }
     }
-}
 
-impl Drop for CardOp {
-    fn drop(&mut self) {
-        let mut cards = self.world.cards.borrow_mut();
-        let card = &mut cards[self.card.0 as usize];
-        let op = &mut card.ops[self.op as usize];
-        op.held = false;
-        if op.left == 0 {
-            card.free_ops.push(self.op);
+    /// Whether an operation is over.
+    pub fn is_over(&self, op: u32) -> bool {
+        self.ops[op as usize].left == 0
+    }
+
+    /// Nobody waits for an operation any more.
+    pub fn let_go(&mut self, op: u32) {
+        self.ops[op as usize].held = false;
+        if self.is_over(op) {
+            self.free_ops.push(op);
         }
     }
-}
 
-impl Card {
-    fn add_op(&mut self, op: Op) -> u32 {
+    /// Adds an operation of a process; its number.
+    pub fn add_op(&mut self, process: ProcessId, work: Work) -> u32 {
+        let op = Op { process, work, left: 1, held: true };
         let Some(index) = self.free_ops.pop() else {
             self.ops.push(op);
             return self.ops.len() as u32 - 1;
@@ -260,113 +136,103 @@ impl Card {
         let (index, link) = least.expect("a card has a link");
         (index as u32, link)
     }
-}
 
-/// The first whole nanosecond at which what happens at `ns` has happened.
-fn whole(ns: f64) -> u64 {
-    ns.ceil() as u64
-}
-
-impl Inner {
-    pub fn card_step(&self, id: CardId, step: Step) {
-        let now = self.now_ns.get() as f64;
-        let mut cards = self.cards.borrow_mut();
-        let card = &mut cards[id.0 as usize];
-        let mut over = None;
+    /// Does a step that is due. Steps that follow are given to `at`; `even(most)` is a random
+    /// number from 0 up to `most`. Returns the process that waits for an operation that is now
+    /// over.
+    pub fn step(
+        &mut self,
+        step: Step,
+        now: f64,
+        at: &mut impl FnMut(f64, Step),
+        even: impl Fn(f64) -> f64,
+    ) -> Option<ProcessId> {
         match step {
-            Step::Begin(op) => {
-                drop(cards);
-                return self.begin(id, op);
-            }
+            Step::Begin(op) => self.begin(op, now, at, even),
             Step::Answer(flight) => {
-                let (link, sent) = card.flights[flight as usize];
-                let lands = card.links[link as usize].answer(sent, &card.profile);
-                card.flights[flight as usize].1.ns = lands;
-                self.at(whole(lands), Event::Card(id, Step::Land(flight)));
+                let (link, sent) = self.flights[flight as usize];
+                let lands = self.links[link as usize].answer(sent, &self.profile);
+                self.flights[flight as usize].1.ns = lands;
+                at(lands, Step::Land(flight));
                 // Its credit is back.
-                self.send(id, card, link, now);
+                self.send(link, now, at);
             }
             Step::Land(flight) => {
-                let (link, sent) = card.flights[flight as usize];
-                card.free_flights.push(flight);
-                over = card.end_part(sent.request.op);
-                card.links[link as usize].return_tag();
-                self.send(id, card, link, sent.ns);
+                let (link, sent) = self.flights[flight as usize];
+                self.free_flights.push(flight);
+                let over = self.end_part(sent.request.op);
+                self.links[link as usize].return_tag();
+                self.send(link, sent.ns, at);
+                return over;
             }
             Step::Credit(link) => {
-                card.links[link as usize].return_write_credit();
-                self.send(id, card, link, now);
+                self.links[link as usize].return_write_credit();
+                self.send(link, now, at);
             }
-            Step::Part(op) => over = card.end_part(op),
+            Step::Part(op) => return self.end_part(op),
         }
-        drop(cards);
-        if let Some(process) = over {
-            self.wake(process, self.now_ns.get());
-        }
+        None
     }
 
     /// Begins an operation.
-    fn begin(&self, id: CardId, op: u32) {
-        let now = self.now_ns.get() as f64;
-        let mut cards = self.cards.borrow_mut();
-        let card = &mut cards[id.0 as usize];
-        let profile = card.profile;
-        let ends = match card.ops[op as usize].work {
+    fn begin(
+        &mut self,
+        op: u32,
+        now: f64,
+        at: &mut impl FnMut(f64, Step),
+        even: impl Fn(f64) -> f64,
+    ) {
+        let profile = self.profile;
+        let ends = match self.ops[op as usize].work {
             Work::DmaRead { bytes, cached } => {
-                card.ops[op as usize].left = bytes.div_ceil(profile.read_bytes_max).max(1) as u32;
+                self.ops[op as usize].left = bytes.div_ceil(profile.read_bytes_max).max(1) as u32;
                 for bytes in parts(bytes, profile.read_bytes_max) {
-                    let random_ns = if cached { 0.0 } else { self.even(profile.random_ns) };
+                    let random_ns = if cached { 0.0 } else { even(profile.random_ns) };
                     let host_ns = profile.read_ns + random_ns;
-                    let (link, queue) = card.idlest();
+                    let (link, queue) = self.idlest();
                     queue.add_read(Request { op, bytes, host_ns });
-                    self.send(id, card, link, now);
+                    self.send(link, now, at);
                 }
                 return;
             }
             Work::DmaWrite { bytes } => {
                 let most = profile.payload_bytes_max;
-                card.ops[op as usize].left = bytes.div_ceil(most).max(1) as u32;
+                self.ops[op as usize].left = bytes.div_ceil(most).max(1) as u32;
                 for bytes in parts(bytes, most) {
-                    let (link, queue) = card.idlest();
+                    let (link, queue) = self.idlest();
                     queue.add_write(Request { op, bytes, host_ns: 0.0 });
-                    self.send(id, card, link, now);
+                    self.send(link, now, at);
                 }
                 return;
             }
             Work::DramRead { bytes } => {
                 let for_ns = bytes as f64 / profile.dram_gbyte_s;
-                occupy(&mut card.dram_ns, now, for_ns) + for_ns.max(profile.dram_ns)
+                occupy(&mut self.dram_ns, now, for_ns) + for_ns.max(profile.dram_ns)
             }
             Work::DramWrite { bytes } => {
                 let for_ns = bytes as f64 / profile.dram_gbyte_s;
-                occupy(&mut card.dram_ns, now, for_ns) + for_ns
+                occupy(&mut self.dram_ns, now, for_ns) + for_ns
             }
             Work::Cycle => {
                 let clock_ns = profile.clock_ns();
-                occupy(&mut card.clock_ns, now, clock_ns) + clock_ns
+                occupy(&mut self.clock_ns, now, clock_ns) + clock_ns
             }
             Work::Wait { ns } => now + ns,
         };
-        self.at(whole(ends), Event::Card(id, Step::Part(op)));
+        at(ends, Step::Part(op));
     }
 
     /// Sends what waits at a link and can be sent.
-    fn send(&self, id: CardId, card: &mut Card, link: u32, now: f64) {
-        let profile = card.profile;
-        while let Some(sent) = card.links[link as usize].send_read(now, &profile) {
-            let flight = card.add_flight(link, sent);
-            self.at(whole(sent.ns), Event::Card(id, Step::Answer(flight)));
+    fn send(&mut self, link: u32, now: f64, at: &mut impl FnMut(f64, Step)) {
+        let profile = self.profile;
+        while let Some(sent) = self.links[link as usize].send_read(now, &profile) {
+            let flight = self.add_flight(link, sent);
+            at(sent.ns, Step::Answer(flight));
         }
-        while let Some(sent) = card.links[link as usize].send_write(now, &profile) {
-            self.at(whole(sent.ns), Event::Card(id, Step::Part(sent.request.op)));
-            let credit_ns = sent.ns + profile.write_credit_ns;
-            self.at(whole(credit_ns), Event::Card(id, Step::Credit(link)));
+        while let Some(sent) = self.links[link as usize].send_write(now, &profile) {
+            at(sent.ns, Step::Part(sent.request.op));
+            at(sent.ns + profile.write_credit_ns, Step::Credit(link));
         }
-    }
-
-    /// A number from 0 up to `most`, all as likely.
-    fn even(&self, most: f64) -> f64 {
-        self.random.borrow_mut().random::<f64>() * most
     }
 }
 

@@ -1,0 +1,97 @@
+//! What a run was like, and the verdict on its history.
+
+use loch_history::{Answer, History, Operation, Outcome, Verdict, check, timeline};
+
+use crate::watch::Slabs;
+
+/// Configurations that the search may look at for one history.
+pub const SEARCH_BUDGET: u64 = 2_000_000;
+/// What is said when it may look no further: a failure, but no bug found.
+pub const BUDGET_SPENT: &str = "the search ran out of its budget";
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub operations: u64,
+    pub events: u64,
+    pub virtual_ns: u64,
+    pub retries: u64,
+    pub moves: u64,
+    pub helped: u64,
+    pub deaths: u64,
+    pub crashes: u64,
+    /// Workers that died.
+    pub restarts: u64,
+    /// Operations that a processor executed on a value at hand.
+    pub forwarded: u64,
+    /// Snapshots that logs made.
+    pub snapshots: u64,
+    /// Whether the history is one of a table that lost values, as that table may.
+    pub lossy: u64,
+    pub cuts: u64,
+    pub unknown: u64,
+    pub refused: u64,
+    /// Leaked entries that the agents freed.
+    pub freed: u64,
+    pub slabs: Slabs,
+    /// Of all that was asked and answered.
+    pub fingerprint: u64,
+}
+
+impl Report {
+    /// Counts operations.
+    pub fn count(&mut self, operations: &[Operation]) {
+        let is_unknown = |o: &&Operation| !matches!(o.outcome, Outcome::Known(_));
+        let without = |o: &&Operation| matches!(o.outcome, Outcome::Known(Answer::NoEffect));
+        self.operations = operations.len() as u64;
+        self.unknown = operations.iter().filter(is_unknown).count() as u64;
+        self.refused = operations.iter().filter(without).count() as u64;
+        self.fingerprint = fingerprint(operations);
+    }
+
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Report) {
+        self.operations += other.operations;
+        self.events += other.events;
+        self.virtual_ns += other.virtual_ns;
+        self.retries += other.retries;
+        self.moves += other.moves;
+        self.helped += other.helped;
+        self.deaths += other.deaths;
+        self.crashes += other.crashes;
+        self.restarts += other.restarts;
+        self.forwarded += other.forwarded;
+        self.snapshots += other.snapshots;
+        self.lossy += other.lossy;
+        self.cuts += other.cuts;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+        self.freed += other.freed;
+        self.slabs.add(&other.slabs);
+        self.fingerprint = self.fingerprint.rotate_left(5) ^ other.fingerprint;
+    }
+}
+
+/// Whether what was asked and answered is linearizable; the search may look at so many
+/// configurations.
+///
+/// # Errors
+/// What is wrong, with the history that shows it.
+pub fn judge(operations: Vec<Operation>, budget: u64) -> Result<(), String> {
+    let history = History::from(operations);
+    match check(&history, budget) {
+        Verdict::Linearizable => Ok(()),
+        Verdict::Exhausted { key } => Err(format!("key {key}: {BUDGET_SPENT}")),
+        Verdict::Violation(violation) => {
+            Err(format!("not linearizable\n{}", timeline(&violation.history)))
+        }
+    }
+}
+
+/// Of all that was asked and answered, and when.
+fn fingerprint(operations: &[Operation]) -> u64 {
+    let text = format!("{operations:?}");
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
