@@ -41,12 +41,18 @@ pub fn documents_and_scripts_are_found(tree: &Tree) -> Vec<Finding> {
     for file in tree.files.iter().filter(|file| file.path.ends_with(".sh")) {
         let name = file.path.rsplit('/').next().unwrap_or(&file.path);
         let mut others = tree.files.iter().filter(|other| other.path != file.path);
-        if !others.any(|other| other.text.contains(name)) {
+        if !others.any(|other| names(&other.text, name)) {
             let fix = "call it from the Makefile or another script, or delete it";
             found.push(Finding::new(file, 0, "dead-file", "nothing calls this script", fix));
         }
     }
     found
+}
+
+/// Whether `name` stands in `text`, and not as the end of a longer one.
+fn names(text: &str, name: &str) -> bool {
+    let is_longer = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    text.match_indices(name).any(|(at, _)| !text[..at].ends_with(is_longer))
 }
 
 /// Whether cargo starts a crate here: by the file's place in its package, or by the manifest.
@@ -126,7 +132,8 @@ mod tests {
             ("docs/c.md", "[c](c.md)\n"),
             ("Makefile", "test:\n\tscripts/test.sh\n"),
             ("scripts/test.sh", ""),
-            ("scripts/other.sh", "scripts/other.sh\n"),
+            ("scripts/other.sh", "scripts/other.sh another.sh\n"),
+            ("scripts/another.sh", "an-other.sh\n"),
         ];
         let found = dead(documents_and_scripts_are_found, &files);
         assert_eq!(found, ["docs/c.md", "scripts/other.sh"]);
