@@ -119,3 +119,33 @@ fn module_of(path: &str) -> Module {
     let names = path.split('/').filter(|_| !["lib", "main"].contains(&path));
     names.map(str::to_owned).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_are_found_in_modules_with_a_body_and_by_other_names() {
+        let tree = Tree::of(&[
+            ("crates/a/src/lib.rs", "mod net;\nmod log;\nmod wire;\n"),
+            ("crates/a/src/log.rs", "mod code {\n    use super::super::net::Link;\n}\n"),
+            ("crates/a/src/net/mod.rs", "pub mod tcp;\npub use crate::wire::Frame as Link;\n"),
+            ("crates/a/src/net/tcp.rs", "fn f() { crate::log::append(super::udp::g()); }\n"),
+            ("crates/a/src/net/udp.rs", "pub fn g() {}\n"),
+            ("crates/a/src/wire.rs", "pub struct Frame;\nuse std::net::TcpStream;\n"),
+        ]);
+        let mut found = Vec::new();
+        for (folder, uses) in &uses_by_folder(&tree) {
+            for (from, used) in uses {
+                let used: Vec<&str> = used.keys().map(String::as_str).collect();
+                found.push(format!("{folder} {from}: {}", used.join(" ")));
+            }
+        }
+        let expected = [
+            "crates/a/src/ log: wire",
+            "crates/a/src/ net: log wire",
+            "crates/a/src/net/ tcp: udp",
+        ];
+        assert_eq!(found, expected);
+    }
+}
