@@ -15,7 +15,7 @@ use loch_engines::herd::key::KeyHash;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
 use loch_engines::herd::{DEPTH_DEFAULT, Pipeline, Settings, Worker, service};
 use loch_engines::operation::{Operation, Outcome, PutOptions};
-use loch_engines::requests::{Area, Holder, RequestMap, Seal, Ticket, WorkerId};
+use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages, ShmThread};
 use loch_fabric::{Buf, Messages, RegionId, RemoteAddr, prefetch_read};
@@ -227,9 +227,9 @@ impl Served {
         let to = replies.peer(&fabric.address()).expect("it is there");
         for client in 0..Self::CLIENTS {
             let mut hello = Buf::new();
-            let mut ticket = Ticket::new(client, 1, &[], None);
+            let mut ticket = Ticket::new(client, 1, &Body::Hello);
             ticket.number = 1;
-            ticket.write(&[], None, Seal::CHECKSUM, &mut hello);
+            ticket.write(&Body::Hello, Seal::CHECKSUM, &mut hello);
             replies.send(to, &hello).expect("it is short");
         }
         let map = RequestMap::new(area, vec![RemoteAddr::new(Self::NODE, base)]);
@@ -255,10 +255,10 @@ impl Served {
         for client in 0..Self::CLIENTS {
             for number in self.number..self.number + u64::from(Self::WINDOW) {
                 let key = keys.next().expect("a key for each request");
-                let mut ticket = Ticket::new(client, 1, key, Some(&operation));
+                let mut ticket = Ticket::new(client, 1, &Body::one(key, operation));
                 (ticket.worker, ticket.number) = (worker, number);
                 let mut message = Buf::new();
-                ticket.write(key, Some(&operation), Seal::CHECKSUM, &mut message);
+                ticket.write(&Body::one(key, operation), Seal::CHECKSUM, &mut message);
                 let end = self.map.request_addr(Self::ID, client, number).offset() + slot_bytes;
                 self.region.copy_in(end - message.len() as u64, &message);
             }

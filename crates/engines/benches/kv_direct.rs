@@ -19,8 +19,8 @@ use loch_engines::kv_direct::packet::Writer;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::tuning::Corpus;
 use loch_engines::kv_direct::{Settings, Worker, service};
-use loch_engines::operation::{Operation, PutOptions};
-use loch_engines::requests::{Area, Holder, RequestMap, Seal, Ticket, Turns, WorkerId};
+use loch_engines::operation::PutOptions;
+use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Ticket, Turns, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{Buf, RegionId, RemoteAddr};
@@ -141,11 +141,11 @@ impl Served<'_> {
                 keys.iter().for_each(|key| self.packet.push(&key_of(*key), &action));
                 self.asked += batch as u64;
                 let bytes = self.packet.bytes();
-                let operation = Operation::Packet { bytes, is_read: self.packet.is_read() };
-                let mut ticket = Ticket::new(client, 1, &[], Some(&operation));
+                let body = Body::Packet { bytes, is_read: self.packet.is_read() };
+                let mut ticket = Ticket::new(client, 1, &body);
                 (ticket.worker, ticket.number) = (worker, number);
                 let mut message = Buf::new();
-                ticket.write(&[], Some(&operation), Seal::CHECKSUM, &mut message);
+                ticket.write(&body, Seal::CHECKSUM, &mut message);
                 let end = self.map.request_addr(Self::ID, client, number).offset() + slot_bytes;
                 self.region.copy_in(end - message.len() as u64, &message);
             }

@@ -58,14 +58,6 @@ pub enum Operation<'a> {
     Delete,
     /// To have so much more, wrapping; without a value it counts as 0.
     FetchAdd(u64),
-    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them: the request has no key, and only
-    /// workers of that engine unpack it.
-    Packet {
-        /// The packet.
-        bytes: &'a [u8],
-        /// Whether none of them changes anything.
-        is_read: bool,
-    },
 }
 
 impl<'a> Operation<'a> {
@@ -74,7 +66,6 @@ impl<'a> Operation<'a> {
     pub fn value(&self) -> &'a [u8] {
         match self {
             Operation::Put { value, .. } | Operation::PutIf { value, .. } => value,
-            Operation::Packet { bytes, .. } => bytes,
             _ => &[],
         }
     }
@@ -82,10 +73,7 @@ impl<'a> Operation<'a> {
     /// Whether it changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(
-            self,
-            Operation::Get | Operation::Contains | Operation::Packet { is_read: true, .. }
-        )
+        matches!(self, Operation::Get | Operation::Contains)
     }
 }
 
@@ -113,8 +101,6 @@ pub enum Outcome<'a> {
     Deleted(bool),
     /// FETCH_ADD: the number before.
     Before(u64),
-    /// Of a packet: the results of its operations, packed.
-    Packet(&'a [u8]),
 }
 
 impl Outcome<'_> {
@@ -199,7 +185,6 @@ impl Outcome<'_> {
             Outcome::Stored(_) | Outcome::Refused(_) => "what became of a PUT",
             Outcome::Deleted(_) => "what became of a DELETE",
             Outcome::Before(_) => "a number",
-            Outcome::Packet(_) => "the results of a packet",
         };
         EngineError::Damaged { what: format!("a worker told {what} when asked for something else") }
     }

@@ -50,7 +50,7 @@ impl Rig {
     }
 
     fn ticket(&self, client: u32, number: u64) -> Ticket {
-        let mut ticket = Ticket::new(client, SESSION, b"key", Some(&PUT));
+        let mut ticket = Ticket::new(client, SESSION, &Body::one(b"key", PUT));
         (ticket.worker, ticket.number) = (self.inbox.incarnation(), number);
         ticket
     }
@@ -58,7 +58,7 @@ impl Rig {
     /// Writes a request into the slot of that number of client `into`.
     fn write(&self, ticket: &Ticket, into: u32) {
         let mut message = Buf::new();
-        ticket.write(b"key", Some(&PUT), Seal::CHECKSUM, &mut message);
+        ticket.write(&Body::one(b"key", PUT), Seal::CHECKSUM, &mut message);
         let slot = self.map.request_addr(TO, into, ticket.number);
         self.endpoint.store(slot.add(128 - message.len() as u64), &[&message]).unwrap();
     }
@@ -200,7 +200,7 @@ fn a_request_in_the_slot_of_another_is_not_executed() {
     // The slot of number 1 is that of number 3 too, and not that of number 2.
     let slot = rig.map.request_addr(TO, 0, 1);
     let mut message = Buf::new();
-    rig.ticket(0, 2).write(b"key", Some(&PUT), Seal::CHECKSUM, &mut message);
+    rig.ticket(0, 2).write(&Body::one(b"key", PUT), Seal::CHECKSUM, &mut message);
     rig.endpoint.store(slot.add(128 - message.len() as u64), &[&message]).unwrap();
     assert_eq!(rig.round(), []);
     rig.send(0, 3);
@@ -225,10 +225,10 @@ fn a_worker_does_not_look_at_what_was_there_before_it() {
 fn a_read_may_be_executed_again_and_a_mutation_must_not() {
     let mut rig = Rig::new(2);
     for (number, operation, is_once) in [(1, Operation::Get, false), (2, PUT, true)] {
-        let mut ticket = Ticket::new(0, SESSION, b"key", Some(&operation));
+        let mut ticket = Ticket::new(0, SESSION, &Body::one(b"key", operation));
         (ticket.worker, ticket.number) = (rig.inbox.incarnation(), number);
         let mut message = Buf::new();
-        ticket.write(b"key", Some(&operation), Seal::CHECKSUM, &mut message);
+        ticket.write(&Body::one(b"key", operation), Seal::CHECKSUM, &mut message);
         assert_eq!(rig.inbox.accept(&message), Some(Incoming::Execute(ticket)));
         let absent = Answer::Done(Outcome::Absent);
         assert_eq!(rig.inbox.complete(&ticket, &absent, &mut Buf::new()), is_once);
@@ -240,7 +240,7 @@ fn a_read_may_be_executed_again_and_a_mutation_must_not() {
     }
     for client in [2, u32::MAX] {
         let mut message = Buf::new();
-        rig.ticket(client, 1).write(b"key", Some(&PUT), Seal::CHECKSUM, &mut message);
+        rig.ticket(client, 1).write(&Body::one(b"key", PUT), Seal::CHECKSUM, &mut message);
         assert_eq!(rig.inbox.accept(&message), None, "there is no client {client}");
     }
 }

@@ -14,8 +14,10 @@ use loch_engines::kv_direct::packet::Writer;
 use loch_engines::kv_direct::slab::Daemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Settings, Worker, service};
-use loch_engines::operation::{Operation, PutOptions};
-use loch_engines::requests::{Area, Holder, RequestMap, Seal, Ticket, Timing, Turns, WorkerId};
+use loch_engines::operation::PutOptions;
+use loch_engines::requests::{
+    Area, Body, Holder, RequestMap, Seal, Ticket, Timing, Turns, WorkerId,
+};
 use loch_fabric::sim::{Faults, Profile, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 use rand::{RngExt, SeedableRng};
@@ -125,12 +127,12 @@ fn message(random: &mut ChaCha8Rng, mut ticket: Ticket, number: u64, room: usize
             bytes[at] = random.random();
         }
     }
-    let operation = Operation::Packet { bytes: &bytes, is_read };
+    let body = Body::Packet { bytes: &bytes, is_read };
     let worker = ticket.worker;
-    ticket = Ticket::new(ticket.client, ticket.session, &[], Some(&operation));
+    ticket = Ticket::new(ticket.client, ticket.session, &body);
     (ticket.worker, ticket.number) = (worker, number);
     let mut message = Buf::new();
-    ticket.write(&[], Some(&operation), Seal::CHECKSUM, &mut message);
+    ticket.write(&body, Seal::CHECKSUM, &mut message);
     let mut message = message.to_vec();
     if how == 3 {
         let at = random.random_range(0..message.len());
@@ -165,8 +167,8 @@ fn whoever_keeps_no_rules_neither_stops_a_processor_nor_sees_another_table() {
         let mut random = ChaCha8Rng::seed_from_u64(SEED);
         let mut incarnation = [0];
         endpoint.read_words(&[map.incarnation_addr(ID)], &mut incarnation).await.unwrap();
-        let get = Operation::Packet { bytes: &[], is_read: true };
-        let mut ticket = Ticket::new(number_of, 9, &[], Some(&get));
+        let get = Body::Packet { bytes: &[], is_read: true };
+        let mut ticket = Ticket::new(number_of, 9, &get);
         ticket.worker = incarnation[0] as u32;
         let room = map.area().service().request_bytes as usize;
         for number in 1..=MESSAGES {

@@ -83,7 +83,7 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
     let rig = rig();
     let replies = SentReplies::new(BySend::seeking(&rig.map), &rig.map, None);
     let reply = |slot: u16, number: u64, version: u64| {
-        let mut ticket = Ticket::new(0, 1, b"key", None);
+        let mut ticket = Ticket::new(0, 1, &Body::Hello);
         (ticket.reply, ticket.number) = (slot, number);
         let short = Answer::Done(Outcome::Stored(version)).short();
         let mut message = Buf::new();

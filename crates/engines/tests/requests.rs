@@ -66,7 +66,7 @@ impl Rig {
     /// A PUT by a session that says it is `session`, served as a worker does.
     fn put(&mut self, session: u64) -> Result<(), EngineError> {
         let reply = self.ask(session, put(b"value"), Answer::Done(Outcome::Stored(5)));
-        reply.map(|reply| assert_eq!(reply.outcome().stored(), Ok(5)))
+        reply.map(|reply| assert_eq!(reply.outcome().unwrap().stored(), Ok(5)))
     }
 
     fn ask(
@@ -126,18 +126,18 @@ fn put(value: &[u8]) -> Operation<'_> {
 /// The bytes of the first PUT of `session` to the worker of that incarnation.
 fn datagram(session: u64, worker: u32, value: &[u8], secret: Option<Secret>) -> Buf {
     let operation = put(value);
-    let mut ticket = Ticket::new(SLOT, session, b"key", Some(&operation));
+    let mut ticket = Ticket::new(SLOT, session, &Body::one(b"key", operation));
     (ticket.worker, ticket.number) = (worker, 1);
     let mut message = Buf::new();
-    ticket.write(b"key", Some(&operation), Seal::of_request(secret), &mut message);
+    ticket.write(&Body::one(b"key", operation), Seal::of_request(secret), &mut message);
     message
 }
 
 fn greeting(session: u64, number: u64, secret: Option<Secret>) -> Buf {
-    let mut ticket = Ticket::new(SLOT, session, &[], None);
+    let mut ticket = Ticket::new(SLOT, session, &Body::Hello);
     ticket.number = number;
     let mut message = Buf::new();
-    ticket.write(&[], None, Seal::of_request(secret), &mut message);
+    ticket.write(&Body::Hello, Seal::of_request(secret), &mut message);
     message
 }
 
@@ -197,12 +197,12 @@ fn a_message_may_fill_its_slot() {
     let (expect, options) = (Expect::Version(3), PutOptions { expires_at_ms: Some(4) });
     let longest = Operation::PutIf { value: &value, expect, options };
     let reply = rig.ask(OWN, longest, Answer::Done(Outcome::Stored(6))).unwrap();
-    assert_eq!(reply.outcome().stored(), Ok(6));
+    assert_eq!(reply.outcome().unwrap().stored(), Ok(6));
     let reply = rig.ask(OWN + 1, Operation::Get, Answer::found(&found, 5, None));
     assert!(reply.is_err(), "the slot is another session's");
     rig.slots.borrow_mut().insert(SLOT, Holder::new(OWN + 1, SECRET));
     let reply = rig.ask(OWN + 1, Operation::Get, Answer::found(&found, 5, None)).unwrap();
-    assert_eq!(&reply.into_value().unwrap()[..], found);
+    assert_eq!(&reply.into_found().unwrap().unwrap()[..], found);
 }
 
 /// A request names the slot that waits for its reply. One that names a slot behind its client's own
@@ -212,7 +212,7 @@ fn a_reply_is_written_into_a_slot_of_its_client_or_nowhere() {
     let rig = Rig::new(true);
     let replies = rig.map.area().service().replies;
     let send = |reply_slot: u16, value: &[u8]| {
-        let mut ticket = Ticket::new(0, OWN, b"key", Some(&Operation::Get));
+        let mut ticket = Ticket::new(0, OWN, &Body::one(b"key", Operation::Get));
         (ticket.number, ticket.reply) = (1, reply_slot);
         let mut reply = Buf::new();
         rig.inbox.repeat(&ticket, Answer::Done(Outcome::Absent).short(), &mut reply);
@@ -239,7 +239,7 @@ fn each_reply_is_looked_for_in_the_slot_that_its_request_named() {
     let client = rig.map.area().client(0, SLOT);
     let lanes = 0..rig.map.area().service().replies;
     for lane in lanes.clone() {
-        let mut ticket = Ticket::new(client, OWN, b"key", Some(&Operation::Get));
+        let mut ticket = Ticket::new(client, OWN, &Body::one(b"key", Operation::Get));
         (ticket.number, ticket.reply) = (u64::from(lane) + 1, lane);
         let mut reply = Buf::new();
         rig.inbox.repeat(&ticket, Answer::Done(Outcome::Absent).short(), &mut reply);

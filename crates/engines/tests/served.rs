@@ -11,8 +11,10 @@ use loch_engines::nessie::hash::KeyHash;
 use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Worker};
-use loch_engines::operation::PutOptions;
-use loch_engines::requests::{Holder, Service, Timing, Turns, WorkerId};
+use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::requests::{
+    ByWrite, Holder, Requester, Service, Timing, Turns, WorkerId, WrittenReplies,
+};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
@@ -108,6 +110,34 @@ fn an_operation_costs_a_request_and_a_reply_and_nothing_at_home() {
             for counted in [put, get] {
                 assert_eq!((counted.writes, counted.bytes), (costs.0, counted.remote_bytes));
             }
+        }
+    });
+    finish(&world, process);
+    world.end();
+}
+
+/// Only workers of kv-direct unpack packets.
+#[test]
+fn a_packet_is_refused_and_the_worker_goes_on() {
+    let (world, map) = calm();
+    let _ = [0, 1].map(|node| start_worker(&world, &map, node, 1));
+    let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
+    world.start(process, async move {
+        let table = map.table.clone();
+        let is_far = |key: &u32| KeyHash::of(&table, &key.to_le_bytes()).owner(&table) == 1;
+        let key = (0..).find(is_far).unwrap().to_le_bytes();
+        let replies =
+            WrittenReplies::of(&map.requests, map.requests.area().client(0, session.slot()));
+        let by = ByWrite { home: session.home() };
+        let requester = Requester::new(map.requests, &session, 0, by, replies, Timing::default());
+        let to = WorkerId { node: 1, worker: 0 };
+        for is_read in [true, false] {
+            let refused =
+                requester.call_packed(&endpoint, to, b"packet", is_read, Buf::new()).await;
+            assert_eq!(refused.err(), Some(EngineError::Unsupported));
+            let put = Operation::Put { value: b"value", options: PutOptions::default() };
+            let reply = requester.call(&endpoint, to, &key, put, Buf::new()).await.unwrap();
+            assert!(reply.outcome().unwrap().stored().is_ok());
         }
     });
     finish(&world, process);

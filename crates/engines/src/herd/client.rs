@@ -108,7 +108,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Kv for Client<F, P> {
     }
 
     async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(key, Operation::Contains, Buf::new()).await?.outcome().contained()
+        self.ask(key, Operation::Contains, Buf::new()).await?.outcome()?.contained()
     }
 
     async fn execute(
@@ -116,6 +116,6 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Kv for Client<F, P> {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
-        self.ask(key, operation, Buf::new()).await?.outcome().without_value()
+        self.ask(key, operation, Buf::new()).await?.outcome()?.without_value()
     }
 }

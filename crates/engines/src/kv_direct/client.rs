@@ -404,7 +404,7 @@ impl<F: Fabric> Kv for Client<F> {
                 })?;
                 return Ok(Outcome::Before(before));
             }
-            Operation::Get | Operation::Packet { .. } => return Err(EngineError::Unsupported),
+            Operation::Get => return Err(EngineError::Unsupported),
         };
         match self.ask(key, action, Buf::new()).await?.0 {
             Reply::Stored(version) => Ok(Outcome::Stored(version)),

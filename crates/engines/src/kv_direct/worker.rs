@@ -29,7 +29,6 @@ use super::processor::{Counts, Job, Pipeline, Processor, Settings};
 use super::storage::Storage;
 use super::vector::UserFunctions;
 use crate::error::EngineError;
-use crate::operation::Outcome;
 use crate::planted::{self, Bug};
 use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
 use crate::requests::{
@@ -380,7 +379,7 @@ where
         while let Some(packet) = self.take_finished() {
             let (ticket, mut reply) = (packet.ticket(), self.worker.buffer());
             packet.results(|results| {
-                let answer = Answer::Done(Outcome::Packet(results));
+                let answer = Answer::Packet(results);
                 let is_kept = self.worker.inbox.borrow_mut().complete(&ticket, &answer, &mut reply);
                 if is_kept && !planted::is(Bug::ResultsNotKept) {
                     self.worker.keep(&ticket, &reply);

@@ -43,7 +43,7 @@ macro_rules! kv {
                 operation: Operation<'_>,
             ) -> Result<Outcome<'static>, EngineError> {
                 Ok(match operation {
-                    Operation::Get | Operation::Packet { .. } => return Err(EngineError::Unsupported),
+                    Operation::Get => return Err(EngineError::Unsupported),
                     Operation::Contains => Outcome::Contained(self.contains(key).await?),
                     Operation::Put { value, options } => {
                         Outcome::Stored(self.put(key, value, options).await?)

@@ -67,7 +67,7 @@ impl<F: Fabric> Client<F> {
         let told = self.asker.ask(self.fabric(), key, operation, Buf::new()).await;
         // While the request was under way a GET may have ended, whose epoch it kept up.
         self.reader.rest()?;
-        told?.outcome().without_value()
+        told?.outcome()?.without_value()
     }
 }
 

@@ -60,7 +60,7 @@ impl<F: Fabric> Kv for Client<F> {
 
     async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
         let told = self.asker.ask(&self.fabric, key, Operation::Contains, Buf::new()).await?;
-        told.outcome().contained()
+        told.outcome()?.contained()
     }
 
     async fn execute(
@@ -69,6 +69,6 @@ impl<F: Fabric> Kv for Client<F> {
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
         let told = self.asker.ask(&self.fabric, key, operation, Buf::new()).await?;
-        told.outcome().without_value()
+        told.outcome()?.without_value()
     }
 }

@@ -91,6 +91,11 @@ impl<F: Fabric> Worker<F> {
                 self.inbox.borrow().repeat(&ticket, short, &mut reply);
                 ticket
             }
+            Incoming::Execute(ticket) if ticket.is_packet() => {
+                let refused = Answer::Failed(Failure::Unsupported);
+                self.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
+                ticket
+            }
             Incoming::Execute(ticket) => {
                 self.execute(&ticket, &message, &mut reply).await;
                 ticket

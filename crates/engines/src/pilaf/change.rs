@@ -90,7 +90,6 @@ impl Store {
         let number: [u8; 8];
         let (value, options, before) = match *operation {
             Operation::Get | Operation::Contains => panic!("reads are not prepared"),
-            Operation::Packet { .. } => return Err(EngineError::Unsupported),
             Operation::Delete => {
                 let outcome = Outcome::Deleted(alive.is_some());
                 return Ok(self.prepare_delete(found, outcome));

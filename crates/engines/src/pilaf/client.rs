@@ -131,6 +131,6 @@ impl<F: Fabric + Messages> Kv for Client<F> {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
-        self.ask(key, operation, Buf::new()).await?.outcome().without_value()
+        self.ask(key, operation, Buf::new()).await?.outcome()?.without_value()
     }
 }

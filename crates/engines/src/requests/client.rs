@@ -11,7 +11,7 @@ use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, VerbCount}
 
 use super::counts::{Counts, Ways};
 use super::layout::{RequestMap, WorkerId};
-use super::message::{REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket, session_number};
+use super::message::{Body, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket, session_number};
 use super::path::{Path, ReplyPath, RequestPath, Sent};
 use super::reply::Answer;
 use super::seal::{Seal, Secret};
@@ -65,29 +65,31 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// What the operation came to.
-    pub fn outcome(&self) -> Outcome<'_> {
-        match self.head.short.answer(&self.message[self.head.value_at()]) {
-            Some(Answer::Done(outcome)) => outcome,
-            _ => unreachable!("other replies do not become one"),
-        }
+    fn answer(&self) -> Answer<'_> {
+        let answer = self.head.short.answer(&self.message[self.head.value_at()]);
+        answer.expect("what does not answer does not become a reply")
     }
 
-    /// The value, if one was found; else the buffer.
-    pub fn into_value(self) -> Result<Value, Buf> {
-        let Outcome::Found { version, expires_at_ms, .. } = self.outcome() else {
-            return Err(self.message);
-        };
-        Ok(Value::new(self.message, self.head.value_at(), version, expires_at_ms))
+    /// What the operation came to.
+    ///
+    /// # Errors
+    /// [`EngineError::Damaged`] if this is the reply to a packet; so are those below.
+    pub fn outcome(&self) -> Result<Outcome<'_>, EngineError> {
+        match self.answer() {
+            Answer::Done(outcome) => Ok(outcome),
+            other => Err(other.of_another_request()),
+        }
     }
 
     /// Of a GET: the value, if there is one.
     ///
     /// # Errors
-    /// [`EngineError::Damaged`] if this is the reply to another question; so are those below.
+    /// As [`Reply::outcome`].
     pub fn into_found(self) -> Result<Option<Value>, EngineError> {
-        match self.outcome() {
-            Outcome::Found { .. } => Ok(self.into_value().ok()),
+        match self.outcome()? {
+            Outcome::Found { version, expires_at_ms, .. } => {
+                Ok(Some(Value::new(self.message, self.head.value_at(), version, expires_at_ms)))
+            }
             Outcome::Absent => Ok(None),
             other => Err(other.of_another_operation()),
         }
@@ -96,11 +98,11 @@ impl Reply {
     /// Of a packet: the packed results.
     ///
     /// # Errors
-    /// As [`Reply::into_found`].
+    /// As [`Reply::outcome`].
     pub fn packed(&self) -> Result<&[u8], EngineError> {
-        match self.outcome() {
-            Outcome::Packet(results) => Ok(results),
-            other => Err(other.of_another_operation()),
+        match self.answer() {
+            Answer::Packet(results) => Ok(results),
+            other => Err(other.of_another_request()),
         }
     }
 
@@ -213,7 +215,7 @@ impl<P: Path, R: Path> Requester<P, R> {
         if key.len() > KEY_BYTES_MAX {
             return Err(EngineError::KeyTooLong { len: key.len() });
         }
-        self.ask(fabric, to, key, operation, buf).await
+        self.ask(fabric, to, Body::one(key, operation), buf).await
     }
 
     /// Sends a worker a packet of operations and waits for the results. `buf` is filled with the
@@ -235,15 +237,14 @@ impl<P: Path, R: Path> Requester<P, R> {
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        self.ask(fabric, to, &[], Operation::Packet { bytes: packet, is_read }, buf).await
+        self.ask(fabric, to, Body::Packet { bytes: packet, is_read }, buf).await
     }
 
     async fn ask<F>(
         &self,
         fabric: &F,
         to: WorkerId,
-        key: &[u8],
-        operation: Operation<'_>,
+        body: Body<'_>,
         mut buf: Buf,
     ) -> Result<Reply, EngineError>
     where
@@ -252,20 +253,20 @@ impl<P: Path, R: Path> Requester<P, R> {
         R: ReplyPath<F>,
     {
         if !P::BY_SEND {
-            self.check_length(key, &operation)?;
+            self.check_length(&body)?;
         }
         let until = fabric.now_us().saturating_add(self.timing.timeout_us);
         let line = &self.lines[usize::from(self.map.area().source(to.node, to.worker))];
         loop {
             let under_way = self.enter(fabric, line, until).await?;
-            let request = Asked { to, key, operation: &operation, line, under_way, until };
+            let request = Asked { to, body: &body, line, under_way, until };
             match self.exchange(fabric, request, &mut buf).await? {
                 Exchanged::Reply(head) => {
                     return self.finish(to, Reply { head, message: buf });
                 }
                 Exchanged::Renewed { perhaps_done } => {
                     self.counts.stale.set(self.counts.stale.get() + 1);
-                    if perhaps_done && !operation.is_read() {
+                    if perhaps_done && !body.is_read() {
                         return Err(self.unknown(to));
                     }
                 }
@@ -311,8 +312,8 @@ impl<P: Path, R: Path> Requester<P, R> {
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        let Asked { to, key, operation, line, under_way, until } = asked;
-        let mut ticket = Ticket::new(self.client, self.session, key, Some(operation));
+        let Asked { to, body, line, under_way, until } = asked;
+        let mut ticket = Ticket::new(self.client, self.session, body);
         if !line.heard.get() {
             self.seek(fabric, line, to).await;
         }
@@ -335,7 +336,7 @@ impl<P: Path, R: Path> Requester<P, R> {
         for attempt in 0u32.. {
             ticket.attempt = attempt as u8;
             let mut message = self.scratch.borrow_mut().pop().unwrap_or_default();
-            ticket.write(key, Some(operation), seal, &mut message);
+            ticket.write(body, seal, &mut message);
             let (mut message, sent) = self.requests.send(fabric, to, slot, message).await;
             message.clear();
             self.scratch.borrow_mut().push(message);
@@ -344,7 +345,7 @@ impl<P: Path, R: Path> Requester<P, R> {
                 Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => {
                     Sent::Written
                 }
-                Err(error) if !arrived || operation.is_read() => return Err(error.into()),
+                Err(error) if !arrived || body.is_read() => return Err(error.into()),
                 Err(_) => return Err(self.unknown(to)),
             };
             // Nobody executes what is meant for no incarnation: such a request only asks for one.
@@ -358,7 +359,7 @@ impl<P: Path, R: Path> Requester<P, R> {
                 return Ok(sort(line, head, ticket.worker != 0 && attempt > 0));
             }
             if again == until {
-                return Err(self.give_up(to, operation, arrived));
+                return Err(self.give_up(to, body, arrived));
             }
             // The node may have started its workers anew: then nobody will answer.
             self.seek(fabric, line, to).await;
@@ -439,8 +440,8 @@ impl<P: Path, R: Path> Requester<P, R> {
 
     /// Whether a request slot has room for the request.
     #[inline]
-    fn check_length(&self, key: &[u8], operation: &Operation<'_>) -> Result<(), EngineError> {
-        let value = operation.value().len();
+    fn check_length(&self, body: &Body<'_>) -> Result<(), EngineError> {
+        let (key, value) = (body.key(), body.value().len());
         let room = self.map.area().service().request_bytes as usize - REQUEST_OVERHEAD_BYTES;
         if key.len() + value <= room {
             return Ok(());
@@ -456,12 +457,12 @@ impl<P: Path, R: Path> Requester<P, R> {
         R: ReplyPath<F>,
     {
         let hello = || {
-            let mut ticket = Ticket::new(self.client, self.session, &[], None);
+            let mut ticket = Ticket::new(self.client, self.session, &Body::Hello);
             // One that comes again, or late, does not count.
             ticket.number = self.greetings.get() + 1;
             self.greetings.set(ticket.number);
             let mut message = Buf::new();
-            ticket.write(&[], None, Seal::of_request(self.secret), &mut message);
+            ticket.write(&Body::Hello, Seal::of_request(self.secret), &mut message);
             message
         };
         Ok(self.answers.introduce(fabric, to, hello)?)
@@ -470,7 +471,7 @@ impl<P: Path, R: Path> Requester<P, R> {
     fn finish(&self, to: WorkerId, reply: Reply) -> Result<Reply, EngineError> {
         let value = &reply.message[reply.head.value_at()];
         match reply.head.short.answer(value) {
-            Some(Answer::Done(_)) => Ok(reply),
+            Some(Answer::Done(_) | Answer::Packet(_)) => Ok(reply),
             Some(Answer::Failed(failure)) => Err(failure.into_error(self.map.incarnation_addr(to))),
             Some(Answer::Stale(_)) | None => Err(strange_reply(to)),
         }
@@ -478,8 +479,8 @@ impl<P: Path, R: Path> Requester<P, R> {
 
     /// The error of an operation whose time is up.
     #[cold]
-    fn give_up(&self, to: WorkerId, operation: &Operation<'_>, arrived: bool) -> EngineError {
-        if arrived && !operation.is_read() {
+    fn give_up(&self, to: WorkerId, body: &Body<'_>, arrived: bool) -> EngineError {
+        if arrived && !body.is_read() {
             return self.unknown(to);
         }
         EngineError::Timeout { timeout_us: self.timing.timeout_us }
@@ -496,8 +497,7 @@ impl<P: Path, R: Path> Requester<P, R> {
 /// What is asked of which worker, and until when.
 struct Asked<'a> {
     to: WorkerId,
-    key: &'a [u8],
-    operation: &'a Operation<'a>,
+    body: &'a Body<'a>,
     line: &'a Line,
     under_way: UnderWay<'a>,
     until: u64,

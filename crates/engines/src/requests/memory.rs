@@ -220,11 +220,12 @@ mod tests {
     use super::*;
     use crate::operation::{Operation, Outcome, PutOptions};
     use crate::requests::layout::Service;
+    use crate::requests::message::Body;
     use crate::requests::reply::Answer;
     use crate::requests::seal::Secret;
 
     fn ticket(session: u64, number: u64, operation: Operation<'_>) -> Ticket {
-        let mut ticket = Ticket::new(1, session, b"key", Some(&operation));
+        let mut ticket = Ticket::new(1, session, &Body::one(b"key", operation));
         ticket.number = number;
         ticket
     }
@@ -311,7 +312,7 @@ mod tests {
         let secret = |word| Some(Secret::new([word, 5]));
         let sealed = |ticket: &Ticket, secret| {
             let mut message = loch_fabric::Buf::new();
-            ticket.write(b"key", Some(&PUT), Seal::of_request(secret), &mut message);
+            ticket.write(&Body::one(b"key", PUT), Seal::of_request(secret), &mut message);
             message
         };
         holder.set(Some(Holder::new(9, secret(1))));
@@ -336,7 +337,7 @@ mod tests {
     fn a_greeting_that_is_repeated_does_not_count() {
         let (mut memory, _) = memory();
         let greeting = |number| {
-            let mut ticket = Ticket::new(1, 9, b"", None);
+            let mut ticket = Ticket::new(1, 9, &Body::Hello);
             ticket.number = number;
             ticket
         };

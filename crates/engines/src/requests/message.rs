@@ -127,7 +127,24 @@ pub struct Ticket {
     value_len: u32,
 }
 
-/// A request as it was asked for.
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// Nothing: it introduces its client.
+    Hello,
+    /// An operation on a key.
+    One(Request<'a>),
+    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them. It has no key, and only workers
+    /// of that engine unpack it.
+    Packet {
+        /// The packet.
+        bytes: &'a [u8],
+        /// Whether none of them changes anything.
+        is_read: bool,
+    },
+}
+
+/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// The key.
@@ -136,31 +153,89 @@ pub struct Request<'a> {
     pub operation: Operation<'a>,
 }
 
+impl<'a> Body<'a> {
+    /// An operation on a key.
+    #[inline]
+    pub fn one(key: &'a [u8], operation: Operation<'a>) -> Self {
+        Self::One(Request { key, operation })
+    }
+
+    /// Whether it changes nothing, so that it may be executed again.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        match self {
+            Self::Hello => true,
+            Self::One(request) => request.operation.is_read(),
+            Self::Packet { is_read, .. } => *is_read,
+        }
+    }
+
+    #[inline]
+    pub(super) fn key(&self) -> &'a [u8] {
+        if let Self::One(request) = self { request.key } else { &[] }
+    }
+
+    /// The bytes that it brings besides a key.
+    #[inline]
+    pub fn value(&self) -> &'a [u8] {
+        match self {
+            Self::Hello => &[],
+            Self::One(request) => request.operation.value(),
+            Self::Packet { bytes, .. } => bytes,
+        }
+    }
+
+    #[inline]
+    fn options(&self) -> PutOptions {
+        let Self::One(Request { operation, .. }) = self else { return PutOptions::default() };
+        match operation {
+            Operation::Put { options, .. } | Operation::PutIf { options, .. } => *options,
+            _ => PutOptions::default(),
+        }
+    }
+
+    #[inline]
+    fn code(&self) -> Code {
+        let operation = match self {
+            Self::Hello => return Code::Hello,
+            Self::Packet { is_read: false, .. } => return Code::Packet,
+            Self::Packet { is_read: true, .. } => return Code::ReadPacket,
+            Self::One(request) => request.operation,
+        };
+        match operation {
+            Operation::Get => Code::Get,
+            Operation::Contains => Code::Contains,
+            Operation::Put { .. } => Code::Put,
+            Operation::PutIf { expect: Expect::Absent, .. } => Code::PutIfAbsent,
+            Operation::PutIf { expect: Expect::Version(_), .. } => Code::PutIfVersion,
+            Operation::Delete => Code::Delete,
+            Operation::FetchAdd(_) => Code::FetchAdd,
+        }
+    }
+
+    /// The word that the operation has besides.
+    #[inline]
+    fn operand(&self) -> Option<u64> {
+        let Self::One(Request { operation, .. }) = self else { return None };
+        match operation {
+            Operation::PutIf { expect: Expect::Version(operand), .. }
+            | Operation::FetchAdd(operand) => Some(*operand),
+            _ => None,
+        }
+    }
+}
+
 impl Ticket {
-    /// The ticket of a request of this client; `None` for `operation` introduces the client.
+    /// The ticket of a request of this client.
     ///
     /// # Panics
     /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or a number has too many bits.
-    pub fn new(client: u32, session: u64, key: &[u8], operation: Option<&Operation<'_>>) -> Self {
+    pub fn new(client: u32, session: u64, body: &Body<'_>) -> Self {
         assert!(session >> SESSION_BITS == 0, "a session incarnation has {SESSION_BITS} bits");
-        let (code, value, options) = match operation {
-            None => (Code::Hello, &[][..], PutOptions::default()),
-            Some(Operation::Get) => (Code::Get, &[][..], PutOptions::default()),
-            Some(Operation::Contains) => (Code::Contains, &[][..], PutOptions::default()),
-            Some(Operation::Put { value, options }) => (Code::Put, *value, *options),
-            Some(Operation::PutIf { value, expect, options }) => match expect {
-                Expect::Absent => (Code::PutIfAbsent, *value, *options),
-                Expect::Version(_) => (Code::PutIfVersion, *value, *options),
-            },
-            Some(Operation::Delete) => (Code::Delete, &[][..], PutOptions::default()),
-            Some(Operation::FetchAdd(_)) => (Code::FetchAdd, &[][..], PutOptions::default()),
-            Some(Operation::Packet { bytes, is_read }) => {
-                let code = if *is_read { Code::ReadPacket } else { Code::Packet };
-                (code, *bytes, PutOptions::default())
-            }
-        };
-        let keyed = !matches!(operation, None | Some(Operation::Packet { .. }));
-        assert!(!keyed || (1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
+        let key = body.key();
+        let is_keyed = matches!(body, Body::One(_));
+        assert!(!is_keyed || (1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
+        let expires = body.options().expires_at_ms.is_some();
         Self {
             client,
             session,
@@ -168,10 +243,10 @@ impl Ticket {
             number: 0,
             attempt: 0,
             reply: 0,
-            code,
-            flags: if options.expires_at_ms.is_some() { EXPIRES } else { 0 },
-            key_less_one: if keyed { (key.len() - 1) as u16 } else { 0 },
-            value_len: u32::try_from(value.len()).expect("values are checked on entry"),
+            code: body.code(),
+            flags: if expires { EXPIRES } else { 0 },
+            key_less_one: if is_keyed { (key.len() - 1) as u16 } else { 0 },
+            value_len: u32::try_from(body.value().len()).expect("values are checked on entry"),
         }
     }
 
@@ -274,12 +349,12 @@ impl Ticket {
         (ticket.message_len() == message.len()).then_some(ticket)
     }
 
-    /// Key and operation of the message that the ticket was read from; of a greeting: an empty key.
+    /// What the message that the ticket was read from asks for.
     ///
     /// # Panics
     /// If `message` is shorter than the ticket's.
     #[inline]
-    pub fn request<'a>(&self, message: &'a [u8]) -> Request<'a> {
+    pub fn body<'a>(&self, message: &'a [u8]) -> Body<'a> {
         let body = &message[..message.len() - REQUEST_TRAILER_BYTES];
         let (body, operand) = self.split_word(body, self.has_operand());
         let (body, expires_at_ms) = self.split_word(body, self.expires());
@@ -288,6 +363,10 @@ impl Ticket {
         let options = PutOptions { expires_at_ms };
         let operand = operand.unwrap_or(0);
         let operation = match self.code {
+            Code::Hello => return Body::Hello,
+            Code::Packet => return Body::Packet { bytes: value, is_read: false },
+            Code::ReadPacket => return Body::Packet { bytes: value, is_read: true },
+            Code::Get => Operation::Get,
             Code::Contains => Operation::Contains,
             Code::Put => Operation::Put { value, options },
             Code::PutIfAbsent => Operation::PutIf { value, expect: Expect::Absent, options },
@@ -296,11 +375,20 @@ impl Ticket {
             }
             Code::Delete => Operation::Delete,
             Code::FetchAdd => Operation::FetchAdd(operand),
-            Code::Packet => Operation::Packet { bytes: value, is_read: false },
-            Code::ReadPacket => Operation::Packet { bytes: value, is_read: true },
-            Code::Hello | Code::Get => Operation::Get,
         };
-        Request { key, operation }
+        Body::One(Request { key, operation })
+    }
+
+    /// The operation of the message that the ticket was read from.
+    ///
+    /// # Panics
+    /// If it is a greeting or a packet, or `message` is shorter than the ticket's.
+    #[inline]
+    pub fn request<'a>(&self, message: &'a [u8]) -> Request<'a> {
+        match self.body(message) {
+            Body::One(request) => request,
+            other => panic!("{other:?} is no operation"),
+        }
     }
 
     /// Where the packet stands in the message that the ticket was read from.
@@ -322,27 +410,14 @@ impl Ticket {
     }
 
     /// Appends the message to `buf`, which must be empty.
-    pub fn write(&self, key: &[u8], operation: Option<&Operation<'_>>, seal: Seal, buf: &mut Buf) {
+    pub fn write(&self, body: &Body<'_>, seal: Seal, buf: &mut Buf) {
         assert!(buf.is_empty(), "a message is on its own");
         let pad = self.body_len().next_multiple_of(8) - self.body_len();
         buf.extend_from_slice(&[0; 8][..pad]);
-        if let Some(Operation::Put { value, options } | Operation::PutIf { value, options, .. }) =
-            operation
-        {
-            buf.extend_from_slice(value);
-            buf.extend_from_slice(key);
-            if let Some(expires_at_ms) = options.expires_at_ms {
-                buf.extend_from_slice(&expires_at_ms.to_le_bytes());
-            }
-        } else if let Some(Operation::Packet { bytes, .. }) = operation {
-            buf.extend_from_slice(bytes);
-        } else {
-            buf.extend_from_slice(&key[..self.key_len()]);
-        }
-        match operation {
-            Some(Operation::PutIf { expect: Expect::Version(operand), .. })
-            | Some(Operation::FetchAdd(operand)) => buf.extend_from_slice(&operand.to_le_bytes()),
-            _ => (),
+        buf.extend_from_slice(body.value());
+        buf.extend_from_slice(body.key());
+        for word in [body.options().expires_at_ms, body.operand()].into_iter().flatten() {
+            buf.extend_from_slice(&word.to_le_bytes());
         }
         finish(buf, &self.words(), seal);
     }
@@ -470,9 +545,14 @@ mod tests {
 
     const SEAL: Seal = Seal::CHECKSUM;
 
-    fn operations(value: &[u8], operand: u64, expiry: Option<u64>) -> Vec<Operation<'_>> {
+    fn bodies<'a>(
+        key: &'a [u8],
+        value: &'a [u8],
+        operand: u64,
+        expiry: Option<u64>,
+    ) -> Vec<Body<'a>> {
         let options = PutOptions { expires_at_ms: expiry };
-        vec![
+        let operations = [
             Operation::Get,
             Operation::Contains,
             Operation::Put { value, options },
@@ -480,8 +560,13 @@ mod tests {
             Operation::PutIf { value, expect: Expect::Version(operand), options },
             Operation::Delete,
             Operation::FetchAdd(operand),
-            Operation::Packet { bytes: value, is_read: operand.is_multiple_of(2) },
-        ]
+        ];
+        let packet = Body::Packet { bytes: value, is_read: operand.is_multiple_of(2) };
+        operations.map(|operation| Body::one(key, operation)).into_iter().chain([packet]).collect()
+    }
+
+    fn get() -> Ticket {
+        Ticket { number: 3, ..Ticket::new(9, 7, &Body::one(b"k", Operation::Get)) }
     }
 
     proptest! {
@@ -492,16 +577,15 @@ mod tests {
             (operand, expiry, flip) in any::<(u64, Option<u64>, u16)>(),
             (number, attempt, reply) in (1u64..1 << NUMBER_BITS, any::<u8>(), any::<u16>()),
         ) {
-            for operation in operations(&value, operand, expiry) {
-                let new = Ticket::new(9, 7, &key, Some(&operation));
+            for body in bodies(&key, &value, operand, expiry) {
+                let new = Ticket::new(9, 7, &body);
                 let ticket = Ticket { worker: 5, number, attempt, reply, ..new };
                 let mut message = Buf::new();
-                ticket.write(&key, Some(&operation), SEAL, &mut message);
+                ticket.write(&body, SEAL, &mut message);
                 prop_assert_eq!(message.len(), ticket.message_len());
                 prop_assert!(message.len() <= key.len() + value.len() + REQUEST_OVERHEAD_BYTES + 7);
                 prop_assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
-                let key = if ticket.is_packet() { &[][..] } else { &key };
-                prop_assert_eq!(ticket.request(&message), Request { key, operation });
+                prop_assert_eq!(ticket.body(&message), body);
                 if ticket.is_packet() {
                     prop_assert_eq!(&message[ticket.packet_at(&message)], &value[..]);
                 }
@@ -517,7 +601,7 @@ mod tests {
             value in prop::collection::vec(any::<u8>(), 0..60),
             (first, second, flip) in any::<(u64, u64, u16)>(),
         ) {
-            let ticket = Ticket { number: 3, ..Ticket::new(9, 7, b"k", Some(&Operation::Get)) };
+            let ticket = get();
             let found = Answer::found(&value, first, (second != 0).then_some(second));
             let head = ReplyHead::new(&ticket, 2, 5, found.short(), &value);
             let mut message = Buf::new();
@@ -546,8 +630,8 @@ mod tests {
                 bytes[end..].copy_from_slice(&word);
             }
             if let Some(ticket) = Ticket::read(&bytes, SEAL) {
-                let Request { key, .. } = ticket.request(&bytes);
-                prop_assert_eq!(key.is_empty(), ticket.is_hello() || ticket.is_packet());
+                let has_key = matches!(ticket.body(&bytes), Body::One(request) if !request.key.is_empty());
+                prop_assert_eq!(has_key, !ticket.is_hello() && !ticket.is_packet());
             }
             if let Some(head) = ReplyHead::read(&bytes, SEAL) {
                 prop_assert_eq!(bytes[head.value_at()].len(), head.value_len());
@@ -559,8 +643,8 @@ mod tests {
     /// One wrong field is enough, whatever the others say.
     #[test]
     fn words_that_no_client_writes_are_no_request() {
-        for operation in operations(b"value", 5, Some(6)) {
-            let ticket = Ticket { number: 1, ..Ticket::new(9, 7, b"key", Some(&operation)) };
+        for body in bodies(b"key", b"value", 5, Some(6)) {
+            let ticket = Ticket { number: 1, ..Ticket::new(9, 7, &body) };
             let words = ticket.words();
             assert_eq!(Ticket::parse(words), Some(ticket));
             let with = |word: usize, clear: u64, set: u64| {
@@ -574,17 +658,17 @@ mod tests {
             assert_eq!(with(0, 0, 0x0200), None, "a flag that there is not");
             assert_eq!(with(1, (1 << SESSION_BITS) - 1, 0), None, "session 0");
             assert_eq!(with(3, !0xff, 0), None, "number 0");
-            let brings = !operation.value().is_empty();
+            let brings = !body.value().is_empty();
             let puts = brings && !ticket.is_packet();
-            assert_eq!(with(0, 0, 0x0100).is_some(), puts, "only values expire: {operation:?}");
-            assert_eq!(with(2, 0, 1 << 32).is_some(), brings, "it has no value: {operation:?}");
+            assert_eq!(with(0, 0, 0x0100).is_some(), puts, "only values expire: {body:?}");
+            assert_eq!(with(2, 0, 1 << 32).is_some(), brings, "it has no value: {body:?}");
         }
     }
 
     /// A reply's head with one field that no worker writes.
     #[test]
     fn words_that_no_worker_writes_are_no_reply() {
-        let ticket = Ticket { number: 3, ..Ticket::new(9, 7, b"k", Some(&Operation::Get)) };
+        let ticket = get();
         for answer in [Answer::found(b"value", 1, None), Answer::Stale(4)] {
             let head = ReplyHead::new(&ticket, 2, 5, answer.short(), answer.value());
             let mut message = Buf::new();
@@ -605,11 +689,11 @@ mod tests {
 
     #[test]
     fn a_greeting_is_a_message_without_a_key() {
-        let ticket = Ticket { number: 1, ..Ticket::new(9, 7, b"", None) };
+        let ticket = Ticket { number: 1, ..Ticket::new(9, 7, &Body::Hello) };
         let mut message = Buf::new();
-        ticket.write(b"", None, SEAL, &mut message);
+        ticket.write(&Body::Hello, SEAL, &mut message);
         assert_eq!(message.len(), REQUEST_TRAILER_BYTES);
         assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
-        assert!(ticket.is_hello() && ticket.request(&message).key.is_empty());
+        assert_eq!((ticket.is_hello(), ticket.body(&message)), (true, Body::Hello));
     }
 }

@@ -79,7 +79,7 @@
 //! #     if !served && serves.as_mut().poll(cx).is_ready() { served = true; }
 //! #     asks.as_mut().poll(cx)
 //! # }))?;
-//! let value = reply.into_value().expect("it was found");
+//! let value = reply.into_found()?.expect("it is there");
 //! assert_eq!((&value[..], value.version()), (&b"value"[..], 5));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -131,7 +131,7 @@ use loch_fabric::{Buf, Fabric, FabricError, RegionId};
 pub use client::{Reply, Requester, Timing};
 pub use counts::Counts;
 pub use layout::{Area, RequestMap, Service, WorkerId};
-pub use message::{Request, Ticket};
+pub use message::{Body, Request, Ticket};
 pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
     make_known,

@@ -32,12 +32,12 @@ impl<P: Copy> Peers<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requests::Answer;
+    use crate::requests::{Answer, Body};
 
     #[test]
     fn replies_go_where_a_client_has_introduced_itself() {
         let mut peers = Peers::new(2);
-        let [first, second] = [0, 1].map(|client| Ticket::new(client, 5, b"", None));
+        let [first, second] = [0, 1].map(|client| Ticket::new(client, 5, &Body::Hello));
         let refused = Answer::Stale(1).short();
         peers.heard(&Incoming::Execute(first), 'x');
         peers.heard(&Incoming::Answer(first, refused), 'x');

@@ -10,6 +10,8 @@ use crate::operation::Outcome;
 pub enum Answer<'a> {
     /// The operation was done.
     Done(Outcome<'a>),
+    /// The operations of a packet were done: their results, packed.
+    Packet(&'a [u8]),
     /// It was not, or nobody knows.
     Failed(Failure),
     /// It was not looked at: it was meant for another incarnation of the worker than this one.
@@ -102,7 +104,7 @@ impl<'a> Answer<'a> {
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         match self {
-            Answer::Done(Outcome::Found { value, .. } | Outcome::Packet(value)) => value,
+            Answer::Done(Outcome::Found { value, .. }) | Answer::Packet(value) => value,
             _ => &[],
         }
     }
@@ -112,6 +114,7 @@ impl<'a> Answer<'a> {
     pub fn short(&self) -> Short {
         let (status, first, second) = match *self {
             Answer::Stale(incarnation) => (status::STALE, u64::from(incarnation), 0),
+            Answer::Packet(_) => (status::PACKET, 0, 0),
             Answer::Failed(failure) => return failure.short(),
             Answer::Done(outcome) => match outcome {
                 Outcome::Found { version, expires_at_ms: None, .. } => (status::FOUND, version, 0),
@@ -125,10 +128,22 @@ impl<'a> Answer<'a> {
                 Outcome::Refused(None) => (status::REFUSED_ABSENT, 0, 0),
                 Outcome::Deleted(was) => (status::DELETED, u64::from(was), 0),
                 Outcome::Before(number) => (status::BEFORE, number, 0),
-                Outcome::Packet(_) => (status::PACKET, 0, 0),
             },
         };
         Short { status, first, second }
+    }
+}
+
+impl Answer<'_> {
+    /// The error of a client that asked for something else.
+    #[cold]
+    pub(super) fn of_another_request(&self) -> EngineError {
+        match self {
+            Answer::Done(outcome) => outcome.of_another_operation(),
+            _ => EngineError::Damaged {
+                what: "a worker told the results of a packet when asked for something else".into(),
+            },
+        }
     }
 }
 
@@ -156,7 +171,7 @@ impl Short {
             status::REFUSED_ABSENT => Outcome::Refused(None),
             status::DELETED => Outcome::Deleted(first != 0),
             status::BEFORE => Outcome::Before(first),
-            status::PACKET => Outcome::Packet(value),
+            status::PACKET => return Some(Answer::Packet(value)),
             _ => return Failure::read(*self).map(Answer::Failed),
         };
         Some(Answer::Done(outcome))
@@ -267,7 +282,7 @@ mod tests {
             Answer::Done(Outcome::Refused(Some(4))),
             Answer::Done(Outcome::Deleted(false)),
             Answer::Done(Outcome::Before(u64::MAX)),
-            Answer::Done(Outcome::Packet(b"results")),
+            Answer::Packet(b"results"),
             Answer::Failed(Failure::ValueTooLong { len: 9, max: 8 }),
             Answer::Failed(Failure::IndexFull { slots: 9, moves: 5 }),
             Answer::Failed(Failure::OutOfMemory { bytes: 9, capacity: 8 }),

@@ -77,9 +77,9 @@ impl<F: Fabric + Messages> Server<F> {
         &self.inbox
     }
 
-    /// The next request that is to be executed, with the bytes it came in; `None` at the end of the
-    /// round. Clients that introduce themselves are noted, and requests that were executed before are
-    /// answered again.
+    /// The next operation that is to be executed, with the bytes it came in; `None` at the end of the
+    /// round. Clients that introduce themselves are noted, requests that were executed before are
+    /// answered again, and packets are refused.
     ///
     /// Datagrams come first: a client introduces itself in one before it writes its first request.
     ///
@@ -119,6 +119,10 @@ impl<F: Fabric + Messages> Server<F> {
                 Some(incoming)
             };
             match incoming {
+                Some(Incoming::Execute(ticket)) if ticket.is_packet() => {
+                    self.give_back(message);
+                    self.reply(&ticket, &Answer::Failed(Failure::Unsupported));
+                }
                 Some(Incoming::Execute(ticket)) => return Ok(Some((ticket, message))),
                 Some(Incoming::Answer(ticket, short)) => {
                     self.inbox.repeat(&ticket, short, &mut message);

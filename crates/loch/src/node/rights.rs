@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use loch_engines::operation::{Operation, PutOptions};
-use loch_engines::requests::{Seal, Secret, Ticket, WorkerId};
+use loch_engines::requests::{Body, Seal, Secret, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::Region;
 use loch_fabric::verbs::{Access, Answer, Datagrams, Granted, VerbsEndpoint};
@@ -152,19 +152,19 @@ impl Stranger {
         let put = Operation::Put { value: b"forged", options: PutOptions::default() };
         let secrets = [None, Some(Secret::new([1, 2]))].map(Seal::of_request);
         for (seal, session) in secrets.iter().flat_map(|seal| [(*seal, session), (*seal, 9)]) {
-            for (key, operation, worker) in [
-                (&[][..], None, 0),
-                (key, Some(put), 0),
-                (key, Some(put), incarnation as u32),
-                (key, Some(Operation::Get), incarnation as u32),
-                (key, Some(Operation::Delete), incarnation as u32),
+            for (body, worker) in [
+                (Body::Hello, 0),
+                (Body::one(key, put), 0),
+                (Body::one(key, put), incarnation as u32),
+                (Body::one(key, Operation::Get), incarnation as u32),
+                (Body::one(key, Operation::Delete), incarnation as u32),
             ] {
                 // Beyond what the client has used, so that it is no request of its own again.
                 for number in 1000..1004 {
-                    let mut ticket = Ticket::new(client, session, key, operation.as_ref());
+                    let mut ticket = Ticket::new(client, session, &body);
                     (ticket.worker, ticket.number) = (worker, number);
                     let mut message = Buf::new();
-                    ticket.write(key, operation.as_ref(), seal, &mut message);
+                    ticket.write(&body, seal, &mut message);
                     self.datagrams.send(to, &message).unwrap();
                 }
             }

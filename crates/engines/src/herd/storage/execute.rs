@@ -61,7 +61,6 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
                 Ok(Outcome::Deleted(old.is_some()))
             }
             Operation::FetchAdd(add) => self.fetch_add(hash, key, add, version, now_ms),
-            Operation::Packet { .. } => Err(EngineError::Unsupported),
         }
     }
 

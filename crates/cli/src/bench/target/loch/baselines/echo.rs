@@ -215,6 +215,6 @@ impl<F: Thread, W: Ways> Kv for Client<F, W> {
         }
         let to = self.owners.owner(key);
         let told = self.requester.call(&self.fabric, to, key, operation, Buf::new()).await?;
-        told.outcome().without_value()
+        told.outcome()?.without_value()
     }
 }

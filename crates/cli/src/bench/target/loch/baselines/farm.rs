@@ -215,6 +215,6 @@ impl<F: Thread> Kv for Client<F> {
         }
         let to = self.tables.owners.owner(key);
         let told = self.requester.call(&self.fabric, to, key, operation, Buf::new()).await?;
-        told.outcome().without_value()
+        told.outcome()?.without_value()
     }
 }
