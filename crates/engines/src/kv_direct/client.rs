@@ -19,7 +19,7 @@ use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
 use super::OPERATION_BYTES;
 use super::key::KeyHash;
-use super::operation::{Action, Builtin, Element, Failure, Function, Lambda, Reply};
+use super::operation::{Action, Failure, Lambda, Reply};
 use super::packing::{Held, Packet, Packets, Share, Stage, strange};
 use crate::engine::Kv;
 use crate::epoch::Session;
@@ -390,27 +390,20 @@ impl<F: Fabric> Kv for Client<F> {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
-        let action = match operation {
-            Operation::Put { value, options } => Action::Put { value, options },
-            Operation::PutIf { value, expect, options } => Action::PutIf { value, expect, options },
-            Operation::Delete => Action::Delete,
-            Operation::Contains => Action::Contains,
-            Operation::FetchAdd(add) => {
-                let function = Function::Builtin(Builtin::Add);
-                let lambda = Lambda { function, element: Element::U64, operand: add, second: 0 };
-                let before = self.update(key, lambda).await.map_err(|error| match error {
-                    EngineError::NotAVector { len, .. } => EngineError::NotACounter { len },
-                    error => error,
-                })?;
-                return Ok(Outcome::Before(before));
-            }
-            Operation::Get => return Err(EngineError::Unsupported),
-        };
-        match self.ask(key, action, Buf::new()).await?.0 {
+        if operation == Operation::Get {
+            return Err(EngineError::Unsupported);
+        }
+        let asked = self.ask(key, Action::from(operation), Buf::new()).await;
+        let (reply, _) = asked.map_err(|error| match error {
+            EngineError::NotAVector { len, .. } => EngineError::NotACounter { len },
+            error => error,
+        })?;
+        match reply {
             Reply::Stored(version) => Ok(Outcome::Stored(version)),
             Reply::Refused(version) => Ok(Outcome::Refused(version)),
             Reply::Deleted(was) => Ok(Outcome::Deleted(was)),
             Reply::Contained(is) => Ok(Outcome::Contained(is)),
+            Reply::Scalar(before) => Ok(Outcome::Before(before)),
             _ => Err(strange()),
         }
     }

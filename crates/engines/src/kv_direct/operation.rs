@@ -1,6 +1,6 @@
 //! What can be asked of a processor, and what it answers (kv-direct §3.2, Table 1).
 
-use crate::operation::{Expect, PutOptions};
+use crate::operation::{Expect, Operation, PutOptions};
 
 /// How the bytes of a value are read as numbers. All are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +150,22 @@ pub enum Action<'a> {
     Reduce(Lambda),
     /// The elements of which the function says so, in their order.
     Filter(Lambda),
+}
+
+impl<'a> From<Operation<'a>> for Action<'a> {
+    fn from(operation: Operation<'a>) -> Self {
+        match operation {
+            Operation::Get => Self::Get,
+            Operation::Contains => Self::Contains,
+            Operation::Put { value, options } => Self::Put { value, options },
+            Operation::PutIf { value, expect, options } => Self::PutIf { value, expect, options },
+            Operation::Delete => Self::Delete,
+            Operation::FetchAdd(operand) => {
+                let function = Function::Builtin(Builtin::Add);
+                Self::Update(Lambda { function, element: Element::U64, operand, second: 0 })
+            }
+        }
+    }
 }
 
 impl Action<'_> {

@@ -1,6 +1,6 @@
-//! What operations are written with: codes, flags, and what flags refer to.
+//! What operations are written with: flags, functions, and what flags refer to.
 
-use super::{CODE, EXTRA, take};
+use super::take;
 use crate::kv_direct::operation::{Builtin, Element, Function, Lambda};
 
 /// Bytes before the first operation.
@@ -11,48 +11,6 @@ pub(super) const SAME_VALUE: u8 = 1 << 6;
 pub(super) const SAME_SIZES: u8 = 1 << 7;
 /// Of a shape: the function is a user's.
 const IS_USER: u8 = 1 << 7;
-
-pub(super) mod code {
-    pub const GET: u8 = 1;
-    pub const CONTAINS: u8 = 2;
-    pub const PUT: u8 = 3;
-    pub const PUT_IF_ABSENT: u8 = 4;
-    pub const PUT_IF_VERSION: u8 = 5;
-    pub const DELETE: u8 = 6;
-    pub const UPDATE: u8 = 7;
-    pub const UPDATE_ALL: u8 = 8;
-    pub const UPDATE_EACH: u8 = 9;
-    pub const REDUCE: u8 = 10;
-    pub const FILTER: u8 = 11;
-}
-
-/// What an operation of a code has, beside the flags that it may have. 0: there is no such code.
-pub(super) const KNOWN: u8 = 1;
-/// A value whose length is said.
-pub(super) const LENGTH: u8 = 2;
-/// A function, and scalars.
-pub(super) const LAMBDA: u8 = 4;
-/// A version that is expected.
-pub(super) const VERSION: u8 = 8;
-
-pub(super) const PARTS: [u8; CODE as usize + 1] = {
-    let mut parts = [0; CODE as usize + 1];
-    let bare = KNOWN | SAME_SIZES;
-    let put = bare | LENGTH | EXTRA | SAME_VALUE;
-    let lambda = bare | LAMBDA | SAME_VALUE;
-    parts[code::GET as usize] = bare;
-    parts[code::CONTAINS as usize] = bare;
-    parts[code::PUT as usize] = put;
-    parts[code::PUT_IF_ABSENT as usize] = put;
-    parts[code::PUT_IF_VERSION as usize] = put | VERSION;
-    parts[code::DELETE as usize] = bare;
-    parts[code::UPDATE as usize] = lambda;
-    parts[code::UPDATE_ALL as usize] = lambda | EXTRA;
-    parts[code::UPDATE_EACH as usize] = lambda | EXTRA | LENGTH;
-    parts[code::REDUCE as usize] = lambda;
-    parts[code::FILTER as usize] = lambda;
-    parts
-};
 
 /// What is done with which elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,24 +15,14 @@
 //! | --- | --- |
 //! | 1 | bits 0-4: code; bit 5: `EXTRA`; bit 6: `SAME_VALUE`; bit 7: `SAME_SIZES` |
 //! | length | bytes of the key less one; not if `SAME_SIZES` |
-//! | length | bytes of the value; of PUTs and `UPDATE_EACH` only, not if `SAME_SIZES` or `SAME_VALUE` |
+//! | length | bytes of the value; only if it has one, of lambdas only of `UPDATE_EACH`; not if `SAME_SIZES` or `SAME_VALUE` |
 //! | 2 or 3 | bits 0-3: element, bit 7: whether the function is a user's; then its code (1) or number (2); of lambdas only, not if `SAME_SIZES` |
 //! | ... | the key |
 //! | 8 | the version that is expected; of `PUT_IF_VERSION` only |
 //! | 8 | the expiry, in milliseconds since the Unix epoch; of PUTs with `EXTRA` only |
 //! | ... | the value, not if `SAME_VALUE` |
 //!
-//! | code | operation | its value |
-//! | --- | --- | --- |
-//! | 1 | GET | |
-//! | 2 | CONTAINS | |
-//! | 3, 4, 5 | PUT, `PUT_IF_ABSENT`, `PUT_IF_VERSION` | the value |
-//! | 6 | DELETE | |
-//! | 7 | UPDATE, a lambda | the scalars |
-//! | 8 | `UPDATE_ALL`, a lambda; `EXTRA`: returns the vector | the scalars |
-//! | 9 | `UPDATE_EACH`, a lambda; `EXTRA`: returns the vector | the scalars, the operands |
-//! | 10 | REDUCE, a lambda | the scalars |
-//! | 11 | FILTER, a lambda | the scalars |
+//! The codes, and what the value of each operation is, are in `action.rs`.
 //!
 //! The scalars are as long as the element: the operand, but of `UPDATE_EACH`, and the second operand
 //! of a function that has one. `SAME_SIZES` says that the key, the value and the lambda are as long as
@@ -83,6 +73,7 @@
 //!
 //! [`KV_DIRECT_PACKET_OPS_MAX`]: crate::limits::KV_DIRECT_PACKET_OPS_MAX
 
+mod action;
 mod cursor;
 mod format;
 mod reply;
@@ -90,7 +81,8 @@ mod reply;
 mod tests;
 mod writer;
 
-pub use cursor::{Cursor, Packed, Reader};
+pub use action::Packed;
+pub use cursor::{Cursor, Reader};
 pub use reply::{Parts, Replies, ReplyReader, ReplyWriter};
 pub use writer::Writer;
 

@@ -1,10 +1,10 @@
 //! Packing operations into a packet.
 
-use super::format::{Given, HEAD_BYTES, LENGTH, PARTS, SAME_SIZES, SAME_VALUE, Shape, code};
+use super::action::{LENGTH, PARTS, Parts};
+use super::format::{Given, HEAD_BYTES, SAME_SIZES, SAME_VALUE, Shape};
 use super::{EXTRA, as_length, length_len, push_length};
-use crate::kv_direct::operation::{Action, Lambda};
+use crate::kv_direct::operation::Action;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
-use crate::operation::{Expect, PutOptions};
 
 /// Packs operations into a packet.
 ///
@@ -109,79 +109,7 @@ impl Writer {
     }
 }
 
-/// An action taken apart as it is written.
-struct Parts<'a> {
-    code: u8,
-    extra: bool,
-    shape: Option<Shape>,
-    version: Option<u64>,
-    expires_at_ms: Option<u64>,
-    /// One behind the other, as many as `scalars_len` says.
-    scalars: [u8; 16],
-    scalars_len: usize,
-    /// What comes after the scalars.
-    bytes: &'a [u8],
-}
-
-impl<'a> Parts<'a> {
-    fn new(code: u8) -> Self {
-        Self {
-            code,
-            extra: false,
-            shape: None,
-            version: None,
-            expires_at_ms: None,
-            scalars: [0; 16],
-            scalars_len: 0,
-            bytes: &[],
-        }
-    }
-
-    fn put(code: u8, bytes: &'a [u8], options: &PutOptions) -> Self {
-        let expires_at_ms = options.expires_at_ms;
-        Self { extra: expires_at_ms.is_some(), expires_at_ms, bytes, ..Self::new(code) }
-    }
-
-    fn lambda(code: u8, lambda: &Lambda) -> Self {
-        let shape = Shape::of(lambda);
-        let (len, second_len) = (shape.element.bytes(), shape.second_len());
-        let bits = |scalar: u64, len: usize| u128::from(scalar) & ((1u128 << (8 * len)) - 1);
-        // One behind the other, as one number.
-        let second = bits(lambda.second, second_len);
-        let (scalars, scalars_len) = match code {
-            code::UPDATE_EACH => (second, second_len),
-            _ => (bits(lambda.operand, len) | second << (8 * len), len + second_len),
-        };
-        let scalars = scalars.to_le_bytes();
-        Self { shape: Some(shape), scalars, scalars_len, ..Self::new(code) }
-    }
-
-    fn of(action: &Action<'a>) -> Self {
-        match action {
-            Action::Get => Self::new(code::GET),
-            Action::Contains => Self::new(code::CONTAINS),
-            Action::Put { value, options } => Self::put(code::PUT, value, options),
-            Action::PutIf { value, expect: Expect::Absent, options } => {
-                Self::put(code::PUT_IF_ABSENT, value, options)
-            }
-            Action::PutIf { value, expect: Expect::Version(version), options } => {
-                let put = Self::put(code::PUT_IF_VERSION, value, options);
-                Self { version: Some(*version), ..put }
-            }
-            Action::Delete => Self::new(code::DELETE),
-            Action::Update(lambda) => Self::lambda(code::UPDATE, lambda),
-            Action::UpdateAll { lambda, returns } => {
-                Self { extra: *returns, ..Self::lambda(code::UPDATE_ALL, lambda) }
-            }
-            Action::UpdateEach { lambda, operands, returns } => {
-                let each = Self::lambda(code::UPDATE_EACH, lambda);
-                Self { extra: *returns, bytes: operands, ..each }
-            }
-            Action::Reduce(lambda) => Self::lambda(code::REDUCE, lambda),
-            Action::Filter(lambda) => Self::lambda(code::FILTER, lambda),
-        }
-    }
-
+impl Parts<'_> {
     fn scalars(&self) -> &[u8] {
         &self.scalars[..self.scalars_len]
     }

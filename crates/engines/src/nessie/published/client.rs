@@ -21,7 +21,7 @@ use crate::planted::{self, Bug};
 /// Memory, sessions, epochs and the check of what was read are the same; so all of that is left to
 /// a client of the other kind.
 pub struct Client<F: Fabric> {
-    pub(super) base: client::Client<F>,
+    pub(in crate::nessie) base: client::Client<F>,
     /// Whether a GET takes the previous version of what is not decided.
     pub(super) previous_versions: bool,
 }

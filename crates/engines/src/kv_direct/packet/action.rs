@@ -1,0 +1,246 @@
+//! Which code each action is written with, and what goes with it: all that the format says of a
+//! single action.
+//!
+//! | code | operation | its value |
+//! | --- | --- | --- |
+//! | 1 | GET | |
+//! | 2 | CONTAINS | |
+//! | 3, 4, 5 | PUT, `PUT_IF_ABSENT`, `PUT_IF_VERSION` | the value |
+//! | 6 | DELETE | |
+//! | 7 | UPDATE, a lambda | the scalars |
+//! | 8 | `UPDATE_ALL`, a lambda; `EXTRA`: returns the vector | the scalars |
+//! | 9 | `UPDATE_EACH`, a lambda; `EXTRA`: returns the vector | the scalars, the operands |
+//! | 10 | REDUCE, a lambda | the scalars |
+//! | 11 | FILTER, a lambda | the scalars |
+
+use super::format::{SAME_SIZES, SAME_VALUE, Shape};
+use super::{CODE, EXTRA};
+use crate::kv_direct::operation::{Action, Lambda};
+use crate::operation::{Expect, PutOptions};
+
+mod code {
+    pub const GET: u8 = 1;
+    pub const CONTAINS: u8 = 2;
+    pub const PUT: u8 = 3;
+    pub const PUT_IF_ABSENT: u8 = 4;
+    pub const PUT_IF_VERSION: u8 = 5;
+    pub const DELETE: u8 = 6;
+    pub const UPDATE: u8 = 7;
+    pub const UPDATE_ALL: u8 = 8;
+    pub const UPDATE_EACH: u8 = 9;
+    pub const REDUCE: u8 = 10;
+    pub const FILTER: u8 = 11;
+}
+
+/// What an operation of a code has, beside the flags that it may have. 0: there is no such code.
+pub(super) const KNOWN: u8 = 1;
+/// A value whose length is said.
+pub(super) const LENGTH: u8 = 2;
+/// A function, and scalars.
+pub(super) const LAMBDA: u8 = 4;
+/// A version that is expected.
+pub(super) const VERSION: u8 = 8;
+
+pub(super) const PARTS: [u8; CODE as usize + 1] = {
+    let mut parts = [0; CODE as usize + 1];
+    let bare = KNOWN | SAME_SIZES;
+    let put = bare | LENGTH | EXTRA | SAME_VALUE;
+    let lambda = bare | LAMBDA | SAME_VALUE;
+    parts[code::GET as usize] = bare;
+    parts[code::CONTAINS as usize] = bare;
+    parts[code::PUT as usize] = put;
+    parts[code::PUT_IF_ABSENT as usize] = put;
+    parts[code::PUT_IF_VERSION as usize] = put | VERSION;
+    parts[code::DELETE as usize] = bare;
+    parts[code::UPDATE as usize] = lambda;
+    parts[code::UPDATE_ALL as usize] = lambda | EXTRA;
+    parts[code::UPDATE_EACH as usize] = lambda | EXTRA | LENGTH;
+    parts[code::REDUCE as usize] = lambda;
+    parts[code::FILTER as usize] = lambda;
+    parts
+};
+
+/// An action taken apart as it is written.
+pub(super) struct Parts<'a> {
+    pub code: u8,
+    pub extra: bool,
+    pub shape: Option<Shape>,
+    pub version: Option<u64>,
+    pub expires_at_ms: Option<u64>,
+    /// One behind the other, as many as `scalars_len` says.
+    pub scalars: [u8; 16],
+    pub scalars_len: usize,
+    /// What comes after the scalars.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    /// What an action is written as.
+    pub fn of(action: &Action<'a>) -> Self {
+        match action {
+            Action::Get => Self::new(code::GET),
+            Action::Contains => Self::new(code::CONTAINS),
+            Action::Put { value, options } => Self::put(code::PUT, value, options),
+            Action::PutIf { value, expect: Expect::Absent, options } => {
+                Self::put(code::PUT_IF_ABSENT, value, options)
+            }
+            Action::PutIf { value, expect: Expect::Version(version), options } => {
+                let put = Self::put(code::PUT_IF_VERSION, value, options);
+                Self { version: Some(*version), ..put }
+            }
+            Action::Delete => Self::new(code::DELETE),
+            Action::Update(lambda) => Self::lambda(code::UPDATE, lambda),
+            Action::UpdateAll { lambda, returns } => {
+                Self { extra: *returns, ..Self::lambda(code::UPDATE_ALL, lambda) }
+            }
+            Action::UpdateEach { lambda, operands, returns } => {
+                let each = Self::lambda(code::UPDATE_EACH, lambda);
+                Self { extra: *returns, bytes: operands, ..each }
+            }
+            Action::Reduce(lambda) => Self::lambda(code::REDUCE, lambda),
+            Action::Filter(lambda) => Self::lambda(code::FILTER, lambda),
+        }
+    }
+
+    fn new(code: u8) -> Self {
+        Self {
+            code,
+            extra: false,
+            shape: None,
+            version: None,
+            expires_at_ms: None,
+            scalars: [0; 16],
+            scalars_len: 0,
+            bytes: &[],
+        }
+    }
+
+    fn put(code: u8, bytes: &'a [u8], options: &PutOptions) -> Self {
+        let expires_at_ms = options.expires_at_ms;
+        Self { extra: expires_at_ms.is_some(), expires_at_ms, bytes, ..Self::new(code) }
+    }
+
+    fn lambda(code: u8, lambda: &Lambda) -> Self {
+        let shape = Shape::of(lambda);
+        let (len, second_len) = (shape.element.bytes(), shape.second_len());
+        let bits = |scalar: u64, len: usize| u128::from(scalar) & ((1u128 << (8 * len)) - 1);
+        // One behind the other, as one number.
+        let second = bits(lambda.second, second_len);
+        let (scalars, scalars_len) = match code {
+            code::UPDATE_EACH => (second, second_len),
+            _ => (bits(lambda.operand, len) | second << (8 * len), len + second_len),
+        };
+        let scalars = scalars.to_le_bytes();
+        Self { shape: Some(shape), scalars, scalars_len, ..Self::new(code) }
+    }
+}
+
+/// An operation of a packet by where its parts are, so that it needs no borrow of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    pub(super) key_at: u32,
+    pub(super) key_len: u32,
+    pub(super) value_at: u32,
+    pub(super) value_len: u32,
+    pub(super) first: u8,
+    pub(super) shape: Shape,
+}
+
+impl Packed {
+    /// The key.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than the one that this was read from. So does [`action`](Self::action).
+    #[inline(always)]
+    pub fn key<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[self.key_at as usize..][..self.key_len as usize]
+    }
+
+    /// Whether it changes nothing, so that it may be executed again.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self.code(), code::GET | code::CONTAINS | code::REDUCE | code::FILTER)
+    }
+
+    /// Whether it is a GET.
+    #[inline]
+    pub fn is_get(&self) -> bool {
+        self.code() == code::GET
+    }
+
+    /// What is to be done. Scalars are zero above their element.
+    #[inline(always)]
+    pub fn action<'a>(&self, packet: &'a [u8]) -> Action<'a> {
+        let extra = self.first & EXTRA != 0;
+        match self.code() {
+            code::CONTAINS => Action::Contains,
+            code::PUT => {
+                Action::Put { value: self.value(packet), options: self.options(packet, 0) }
+            }
+            code::PUT_IF_ABSENT => Action::PutIf {
+                value: self.value(packet),
+                expect: Expect::Absent,
+                options: self.options(packet, 0),
+            },
+            code::PUT_IF_VERSION => Action::PutIf {
+                value: self.value(packet),
+                expect: Expect::Version(self.word(packet, 0)),
+                options: self.options(packet, 1),
+            },
+            code::DELETE => Action::Delete,
+            code::UPDATE => Action::Update(self.lambda(packet)),
+            code::UPDATE_ALL => Action::UpdateAll { lambda: self.lambda(packet), returns: extra },
+            code::UPDATE_EACH => {
+                let (second, operands) = self.value(packet).split_at(self.shape.second_len());
+                let lambda = self.lambda_of(0, scalar(second));
+                Action::UpdateEach { lambda, operands, returns: extra }
+            }
+            code::REDUCE => Action::Reduce(self.lambda(packet)),
+            code::FILTER => Action::Filter(self.lambda(packet)),
+            _ => Action::Get,
+        }
+    }
+
+    #[inline]
+    fn code(&self) -> u8 {
+        self.first & CODE
+    }
+
+    #[inline]
+    fn value<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[self.value_at as usize..][..self.value_len as usize]
+    }
+
+    /// A word behind the key.
+    #[inline]
+    fn word(&self, packet: &[u8], index: usize) -> u64 {
+        let at = self.key_at as usize + self.key_len as usize + index * 8;
+        scalar(&packet[at..at + 8])
+    }
+
+    #[inline]
+    fn options(&self, packet: &[u8], index: usize) -> PutOptions {
+        let expires = self.first & EXTRA != 0;
+        PutOptions { expires_at_ms: expires.then(|| self.word(packet, index)) }
+    }
+
+    #[inline]
+    fn lambda(&self, packet: &[u8]) -> Lambda {
+        let (operand, second) = self.value(packet).split_at(self.shape.element.bytes());
+        self.lambda_of(scalar(operand), scalar(second))
+    }
+
+    #[inline]
+    fn lambda_of(&self, operand: u64, second: u64) -> Lambda {
+        let Shape { function, element } = self.shape;
+        Lambda { function, element, operand, second }
+    }
+}
+
+/// Up to eight bytes as a number.
+#[inline]
+fn scalar(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
