@@ -34,7 +34,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
             }
             Operation::Put { value, options } => {
                 let expires_at_ms = options.expires_at_ms;
-                let draft = check(Draft { key, value, version, expires_at_ms })?;
+                let draft = self.checked(Draft { key, value, version, expires_at_ms })?;
                 // A cache replaces whatever has the key's tag, without a look at it.
                 let old = if self.loses() { None } else { self.find(hash, key) };
                 self.install(hash, old, &draft)?;
@@ -42,7 +42,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
             }
             Operation::PutIf { value, expect, options } => {
                 let expires_at_ms = options.expires_at_ms;
-                let draft = check(Draft { key, value, version, expires_at_ms })?;
+                let draft = self.checked(Draft { key, value, version, expires_at_ms })?;
                 let old = self.find_live(hash, key, now_ms);
                 let there = old.map(|slot| self.entry(slot).version);
                 let as_expected = match expect {
@@ -92,7 +92,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
             }
         };
         let value = &before.wrapping_add(add).to_le_bytes();
-        let draft = check(Draft { key, value, version, expires_at_ms: None })?;
+        let draft = self.checked(Draft { key, value, version, expires_at_ms: None })?;
         self.install(hash, old, &draft)?;
         Ok(Outcome::Before(before))
     }
@@ -100,17 +100,17 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
     fn entry(&self, slot: Slot) -> Entry<'_> {
         Entry::at(self.data(), slot.place)
     }
-}
 
-/// The draft, if an entry can be as long.
-fn check(draft: Draft<'_>) -> Result<Draft<'_>, EngineError> {
-    let (key_len, len) = (draft.key.len(), draft.value.len());
-    if key_len == 0 {
-        return Err(EngineError::KeyEmpty);
+    /// The draft, if its value may be as long.
+    fn checked<'d>(&self, draft: Draft<'d>) -> Result<Draft<'d>, EngineError> {
+        let (key_len, len) = (draft.key.len(), draft.value.len());
+        if key_len == 0 {
+            return Err(EngineError::KeyEmpty);
+        }
+        let max = HERD_ITEM_BYTES_MAX.saturating_sub(key_len).min(self.value_bytes_max);
+        if key_len + len > HERD_ITEM_BYTES_MAX || len > max {
+            return Err(EngineError::ValueTooLong { len: len as u64, max: max as u64 });
+        }
+        Ok(draft)
     }
-    if key_len + len > HERD_ITEM_BYTES_MAX {
-        let max = HERD_ITEM_BYTES_MAX.saturating_sub(key_len) as u64;
-        return Err(EngineError::ValueTooLong { len: len as u64, max });
-    }
-    Ok(draft)
 }

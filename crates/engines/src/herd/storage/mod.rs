@@ -43,6 +43,7 @@ use self::lossy::{BUCKET_WORDS, Lossy};
 pub use self::plan::{Mode, Plan};
 use super::key::KeyHash;
 use crate::error::EngineError;
+use crate::limits::HERD_ITEM_BYTES_MAX;
 use crate::planted::{self, Bug};
 
 /// One worker's share of a table.
@@ -55,6 +56,7 @@ pub struct Partition<M = Vec<u64>> {
     index: Range<usize>,
     data: Range<usize>,
     keeper: Keeper,
+    value_bytes_max: usize,
 }
 
 /// What differs between the modes.
@@ -87,7 +89,13 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
                 entries: 0,
             },
         };
-        Self { memory, index, data, keeper }
+        Self { memory, index, data, keeper, value_bytes_max: HERD_ITEM_BYTES_MAX }
+    }
+
+    /// The same, which refuses values that are longer than this.
+    #[must_use]
+    pub fn with_value_max(self, bytes: u64) -> Self {
+        Self { value_bytes_max: usize::try_from(bytes).unwrap_or(usize::MAX), ..self }
     }
 
     fn index(&self) -> &[u64] {

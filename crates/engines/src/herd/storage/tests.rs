@@ -373,5 +373,12 @@ fn what_is_too_long_is_refused() {
         let (len, max) = (HERD_ITEM_BYTES_MAX as u64, HERD_ITEM_BYTES_MAX as u64 - 3);
         let refused = pair.ask(b"key", operation, |outcome, _| outcome.map(|_| ()));
         assert_eq!(refused, Err(EngineError::ValueTooLong { len, max }));
+        pair.partition = pair.partition.with_value_max(5);
+        for (len, is_refused) in [(5, false), (6, true)] {
+            let operation = Operation::Put { value: &value[..len], options: PutOptions::default() };
+            let done = pair.ask(b"key", operation, |outcome, _| outcome.map(|_| ()));
+            let too_long = EngineError::ValueTooLong { len: len as u64, max: 5 };
+            assert_eq!(done, if is_refused { Err(too_long) } else { Ok(()) });
+        }
     }
 }

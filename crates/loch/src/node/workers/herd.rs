@@ -28,8 +28,10 @@ pub(super) fn serve(
         unreachable!("it was checked when it was read");
     };
     let plan = Plan::new(mode, partition_bytes, index_slots).expect("it was checked when read");
-    let partition = Partition::new(zeroed::<u64>(plan.words())?, &plan);
-    let settings = Settings { seed: table.entry.geometry.seed, depth: DEPTH_DEFAULT };
+    let geometry = &table.entry.geometry;
+    let partition = Partition::new(zeroed::<u64>(plan.words())?, &plan)
+        .with_value_max(geometry.value_bytes_max);
+    let settings = Settings { seed: geometry.seed, depth: DEPTH_DEFAULT };
     let fabric = ground.mail(&memory, table, mailed, station.id())?;
     let sessions = ground.sessions(control.surroundings(), station.table);
     let (map, id) = (&mailed.requests, station.id());
