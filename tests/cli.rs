@@ -147,6 +147,25 @@ fn conditions_are_kept() {
 }
 
 #[test]
+fn what_is_appended_comes_behind_the_value() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    let append = |value: &str, flags: &[&str]| {
+        node.loch(&[&["put", "k", value, "--append"], flags].concat())
+    };
+    append("one", &[]).expect(0, &[]);
+    let version = append(", two", &["--show-version"]);
+    let version = version.expect(0, &[]).text().trim().to_owned();
+    node.loch_with(&["put", "k", "-", "--append"], b", three").expect(0, &[]);
+    let got = node.loch(&["get", "k"]);
+    assert_eq!(got.expect(0, &[]).text(), "one, two, three");
+    node.loch(&["put", "k", "x", "--if-version", &version]).expect(1, &["was not changed"]);
+    for flags in [&["--ttl", "5s"][..], &["--if-absent"], &["--if-version", "1"]] {
+        append("x", flags).expect(2, &["cannot be used with"]);
+    }
+}
+
+#[test]
 fn a_value_with_a_lifetime_expires() {
     let dir = private_dir();
     let node = Node::start(dir.path(), "n", SMALL);

@@ -121,7 +121,7 @@ impl Client<'_> {
             13..16 => Ask::PutIfVersion { version: self.versions[key].get(), value: tag },
             // Sums of random numbers tell what was added.
             16..18 if is_counter(key) => Ask::Add(random.random()),
-            16..18 => Ask::Get,
+            16..18 => Ask::Append(tag),
             _ => Ask::Delete,
         };
         (key, ask)
@@ -153,6 +153,10 @@ impl Client<'_> {
                 let done = table.put_if(&name, &value_of(value), expect, plain).await;
                 done.map(of_condition)
             }
+            Ask::Append(tag) => {
+                let version = table.append(&name, &value_of(tag)).await;
+                version.map(|version| Answer::Stored(version.as_u64()))
+            }
             Ask::Delete => table.delete(&name).await.map(Answer::Deleted),
             Ask::Add(add) => table.fetch_add(&name, add).await.map(Answer::Before),
             Ask::Update(_) | Ask::Expire(_) => unreachable!("none is chosen"),
@@ -160,6 +164,9 @@ impl Client<'_> {
         match done {
             Ok(answer) => Some(answer),
             Err(error) if self.is_expected(&error) => Some(Answer::NoEffect),
+            Err(Error::ValueTooLong { .. }) if matches!(ask, Ask::Append(_)) => {
+                Some(Answer::NoEffect)
+            }
             Err(Error::Ambiguous { .. }) => None,
             Err(error) => panic!("client {}: {ask:?} of key {key}: {error}", self.task.client),
         }

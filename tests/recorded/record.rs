@@ -127,6 +127,7 @@ fn words_of_ask(ask: Ask) -> [u64; 3] {
         Ask::Update(Update::CompareSwap { expected, value }) => [8, value, expected],
         Ask::Update(Update::AddIfPresent(add)) => [9, add, 0],
         Ask::Expire(value) => [10, value, 0],
+        Ask::Append(piece) => [11, piece, 0],
     }
 }
 
@@ -143,6 +144,7 @@ fn ask_of_words(words: [u64; 3]) -> Ask {
         [8, value, expected] => Ask::Update(Update::CompareSwap { expected, value }),
         [9, add, _] => Ask::Update(Update::AddIfPresent(add)),
         [10, value, _] => Ask::Expire(value),
+        [11, piece, _] => Ask::Append(piece),
         _ => panic!("nothing that is asked: {words:?}"),
     }
 }

@@ -1,5 +1,7 @@
 //! Values that tell their tag, to the last byte.
 
+use loch_history::appended;
+
 use super::{COUNTERS, HOT_KEYS};
 
 /// Lengths of values; the longer ones are read in two steps, and not at one moment.
@@ -25,9 +27,13 @@ pub fn value_of(key: usize, tag: u64, longest: usize) -> Vec<u8> {
     std::iter::once(tag).chain(rest).flat_map(u64::to_le_bytes).collect()
 }
 
-/// The tag of a value; none if it is not one of ours.
+/// The tag of a value, and of those that were appended to it; none if it is not one of ours.
 pub fn tag_of(key: usize, value: &[u8], longest: usize) -> Option<u64> {
-    let (tag, _) = value.split_first_chunk()?;
-    let tag = u64::from_le_bytes(*tag);
-    (value == value_of(key, tag, longest)).then_some(tag)
+    let (mut left, mut whole) = (value, None);
+    while !left.is_empty() {
+        let tag = u64::from_le_bytes(*left.first_chunk()?);
+        left = left.strip_prefix(&value_of(key, tag, longest)[..])?;
+        whole = Some(whole.map_or(tag, |whole| appended(whole, tag)));
+    }
+    whole.filter(|_| !is_counter(key) || value.len() == 8)
 }

@@ -88,6 +88,16 @@ pub trait Kv {
         self.execute(key, Operation::FetchAdd(add)).await?.before()
     }
 
+    /// Appends `bytes` to the value of `key`, in one step that nothing comes between; a key without a value
+    /// gets `bytes` as its value. Returns the version of the new value, which expires when the old one
+    /// did: a value that an APPEND creates does not expire.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`]; [`EngineError::ValueTooLong`] if both together are too long.
+    async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, EngineError> {
+        self.execute(key, Operation::Append(bytes)).await?.stored()
+    }
+
     /// Ends the client in good order: it does no more operations, and leaves nothing behind.
     ///
     /// # Errors

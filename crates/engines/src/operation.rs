@@ -58,6 +58,9 @@ pub enum Operation<'a> {
     Delete,
     /// To have so much more, wrapping; without a value it counts as 0.
     FetchAdd(u64),
+    /// To have these bytes behind those of the value, which expires when it did; without a value these
+    /// alone, which do not expire.
+    Append(&'a [u8]),
 }
 
 impl<'a> Operation<'a> {
@@ -66,6 +69,7 @@ impl<'a> Operation<'a> {
     pub fn value(&self) -> &'a [u8] {
         match self {
             Operation::Put { value, .. } | Operation::PutIf { value, .. } => value,
+            Operation::Append(bytes) => bytes,
             _ => &[],
         }
     }
@@ -93,7 +97,7 @@ pub enum Outcome<'a> {
     Absent,
     /// CONTAINS: whether there is a value.
     Contained(bool),
-    /// A PUT of any kind was done: the version of the new value.
+    /// A PUT of any kind, or an APPEND, was done: the version of the new value.
     Stored(u64),
     /// The condition did not hold: the version of the value there is, if there is one.
     Refused(Option<u64>),
@@ -104,7 +108,7 @@ pub enum Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Of a PUT: the version of the new value.
+    /// Of a PUT or an APPEND: the version of the new value.
     ///
     /// # Errors
     /// [`EngineError::Damaged`] if this is the outcome of another operation; so are those below.

@@ -109,6 +109,8 @@ fn conditions_and_counters() {
     assert_eq!(rig.execute(b"n", Operation::FetchAdd(5)), Ok(Outcome::Before(0)));
     assert_eq!(rig.execute(b"n", Operation::FetchAdd(u64::MAX)), Ok(Outcome::Before(5)));
     assert_eq!(rig.get(b"n").unwrap().0, 4u64.to_le_bytes());
+    let third = version(rig.execute(b"k", Operation::Append(b"w")));
+    assert_eq!(rig.get(b"k"), Some((b"vw".to_vec(), third)));
     rig.sound();
 }
 

@@ -149,6 +149,17 @@ impl<'a> AsyncTable<'a> {
         }
     }
 
+    /// As [`Table::append`].
+    ///
+    /// # Errors
+    /// As [`Table::append`].
+    pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
+        self.table.writable()?;
+        self.table.check_lengths(key, bytes.len())?;
+        let version = operate!(self.table, client => client.append(key, bytes), Version::from_u64);
+        version.map_err(|e| self.table.error(e))
+    }
+
     /// As [`Table::fetch_add`].
     ///
     /// # Errors

@@ -229,6 +229,25 @@ impl Table {
         self.put_if(key, value, Expect::Absent, PutOptions::default())
     }
 
+    /// Appends `bytes` to the value of `key`: what others append or put at the same time comes before or
+    /// after, never in between. A key without a value gets `bytes` as its value. Returns the version of
+    /// the new value, which expires when the old one did; one that is created does not expire.
+    ///
+    /// ```
+    /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
+    /// table.append(b"log", b"one,")?;
+    /// let version = table.append(b"log", b"two,")?;
+    /// let value = table.get(b"log")?.expect("it was appended to");
+    /// assert_eq!((&value[..], value.version()), (&b"one,two,"[..], version));
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::put`]; [`Error::ValueTooLong`] if both together are too long.
+    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
+        block_on(self.asynch().append(key, bytes))
+    }
+
     /// Adds `add`, wrapping, to the number under `key` (8 bytes, little-endian) and returns what it
     /// was. A key without a value counts as 0.
     ///

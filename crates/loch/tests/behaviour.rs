@@ -130,6 +130,8 @@ fn a_value_is_as_long_as_was_declared_and_no_longer(kind: &Kind) {
     for error in [
         table.put(b"key", &vec![2; max + 1]).unwrap_err(),
         table.put_if_absent(b"new", &vec![2; max + 1]).unwrap_err(),
+        table.append(b"key", b"2").unwrap_err(),
+        table.append(b"new", &vec![2; max + 1]).unwrap_err(),
         table.reserve(b"key", max + 1).err().unwrap(),
         table.reserve(b"key", 1 << 40).err().unwrap(),
     ] {
@@ -146,10 +148,12 @@ fn wrong_arguments_are_named_and_change_nothing(kind: &Kind) {
     assert!(matches!(table.get(b""), Err(Error::KeyEmpty)));
     assert!(matches!(table.contains(b""), Err(Error::KeyEmpty)));
     assert!(matches!(table.put(b"", b"v"), Err(Error::KeyEmpty)));
+    assert!(matches!(table.append(b"", b"v"), Err(Error::KeyEmpty)));
     let long = vec![0; loch::limits::KEY_BYTES_MAX + 1];
     for error in [
         table.get(&long).unwrap_err(),
         table.put(&long, b"v").unwrap_err(),
+        table.append(&long, b"v").unwrap_err(),
         table.delete(&long).unwrap_err(),
         table.contains(&long).unwrap_err(),
         table.get_many(&[&long]).unwrap_err(),
@@ -206,6 +210,64 @@ fn numbers_are_added_to(kind: &Kind) {
     assert_eq!(bytes(&table, b"n"), Some(4u64.to_le_bytes().to_vec()));
     table.put(b"m", &7u64.to_le_bytes()).unwrap();
     assert_eq!(table.fetch_add(b"m", 1).unwrap(), 7);
+}
+
+fn what_is_appended_comes_behind_the_value(kind: &Kind) {
+    let table = kind.open();
+    let first = table.append(b"key", b"one").unwrap();
+    let value = table.get(b"key").unwrap().unwrap();
+    assert_eq!((&value[..], value.version(), value.expires_at()), (&b"one"[..], first, None));
+    let second = table.append(b"key", b", two").unwrap();
+    let value = table.get(b"key").unwrap().unwrap();
+    assert_eq!((&value[..], value.version(), value.expires_at()), (&b"one, two"[..], second, None));
+    let stale = table.put_if_version(b"key", b"x", first).unwrap();
+    assert_eq!(stale, Conditional::Refused(Some(second)));
+    table.append(b"key", b"").unwrap();
+    assert_eq!(bytes(&table, b"key"), Some(b"one, two".to_vec()));
+    table.append(b"empty", b"").unwrap();
+    assert_eq!(bytes(&table, b"empty"), Some(vec![]));
+    table.fetch_add(b"number", 7).unwrap();
+    table.append(b"number", b"!").unwrap();
+    assert!(matches!(table.fetch_add(b"number", 1), Err(Error::NotACounter { len: 9 })));
+    // From one size of entries to the next.
+    let mut whole = Vec::new();
+    for piece in (0..80u8).map(|n| [n; 10]) {
+        table.append(b"grows", &piece).unwrap();
+        whole.extend_from_slice(&piece);
+    }
+    assert_eq!(bytes(&table, b"grows"), Some(whole));
+}
+
+fn an_appended_value_expires_when_it_did_before(kind: &Kind) {
+    let table = kind.open();
+    let ttl = |ms| PutOptions { ttl: Some(Duration::from_millis(ms)) };
+    table.put_with(b"later", b"a", ttl(60_000)).unwrap();
+    let expires = table.get(b"later").unwrap().unwrap().expires_at();
+    assert!(expires.is_some());
+    for (piece, whole) in [("b", "ab"), ("cdefghij", "abcdefghij")] {
+        table.append(b"later", piece.as_bytes()).unwrap();
+        let value = table.get(b"later").unwrap().unwrap();
+        assert_eq!((&value[..], value.expires_at()), (whole.as_bytes(), expires));
+    }
+    table.put_with(b"now", b"old", ttl(0)).unwrap();
+    table.append(b"now", b"new").unwrap();
+    let value = table.get(b"now").unwrap().unwrap();
+    assert_eq!((&value[..], value.expires_at()), (&b"new"[..], None));
+}
+
+fn what_many_append_is_all_there_in_one_order(kind: &Kind) {
+    let table = kind.open();
+    let lanes = table.asynch();
+    let pieces: Vec<[u8; 1]> = (0..60).map(|n| [n]).collect();
+    let appends = pieces.iter().map(|piece| lanes.append(b"key", piece));
+    let mut versions = Vec::new();
+    block_on(run(20, appends, |version| versions.push(version.unwrap())));
+    versions.sort_unstable_by_key(|version| version.as_u64());
+    versions.dedup();
+    assert_eq!(versions.len(), 60);
+    let mut value = bytes(&table, b"key").unwrap();
+    value.sort_unstable();
+    assert_eq!(value, pieces.concat());
 }
 
 fn many_at_a_time_come_back_in_order(kind: &Kind) {
@@ -338,6 +400,8 @@ macro_rules! suite {
             a_value_is_as_long_as_was_declared_and_no_longer
             wrong_arguments_are_named_and_change_nothing conditions_are_kept
             a_value_with_a_time_to_live_expires numbers_are_added_to
+            what_is_appended_comes_behind_the_value an_appended_value_expires_when_it_did_before
+            what_many_append_is_all_there_in_one_order
             many_at_a_time_come_back_in_order lanes_mix_all_operations
             a_value_is_written_in_place threads_at_several_nodes_see_one_table
             two_tables_are_apart a_table_goes_to_another_thread_and_outlives_its_cluster

@@ -21,12 +21,22 @@ pub enum Ask {
     Delete,
     /// To have so much more, wrapping; without a value it counts as 0.
     Add(u64),
+    /// To have the value it has with this one behind it, which is [`appended`]; without a value this one.
+    Append(u64),
     /// To have what a function makes of the number it has.
     Update(Update),
-    /// To have no value if it has this one, whose time has come: nobody asks it, so the outcome is
-    /// unknown. It is called at the earliest moment at which somebody's clock may say so, and from
+    /// To have no value if it has this one, or what was appended to it, whose time has come: nobody asks
+    /// it, so the outcome is unknown. It is called at the earliest moment at which somebody's clock may say so, and from
     /// then on it happens once or, for the outcome is never told, not at all.
     Expire(u64),
+}
+
+/// The value that is made of `value` with `piece` behind it. No two are made the same, and none is a
+/// small number, which is not to be expected before 2^32 of them.
+#[must_use]
+pub fn appended(value: u64, piece: u64) -> u64 {
+    let mixed = (value ^ piece.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29 ^ piece).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ value.rotate_left(17)
 }
 
 /// Other functions of a number than adding. But where it is said, a key without a value counts as
@@ -124,6 +134,7 @@ impl Ask {
                 Some(if number == expected { value } else { number })
             }
             Ask::Update(Update::AddIfPresent(add)) => Some(before?.wrapping_add(add)),
+            Ask::Append(piece) => Some(before.map_or(piece, |before| appended(before, piece))),
             _ => None,
         }
     }
@@ -154,7 +165,8 @@ impl Operation {
             Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. } => {
                 Some(value)
             }
-            Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Update(_) | Ask::Expire(_) => None,
+            Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Append(_) | Ask::Update(_) => None,
+            Ask::Expire(_) => None,
         }
     }
 

@@ -46,7 +46,7 @@ mod shrink;
 mod timeline;
 mod verdict;
 
-pub use history::{Answer, Ask, History, Operation, Outcome, Update};
+pub use history::{Answer, Ask, History, Operation, Outcome, Update, appended};
 pub use shrink::shrink;
 pub use timeline::timeline;
 pub use verdict::{Verdict, Violation, check};

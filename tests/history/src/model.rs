@@ -14,6 +14,8 @@ pub(crate) enum Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub value: Value,
+    /// The value that this one was appended to, if it was: it expires when that does.
+    pub root: Value,
     /// `None`: nobody was told so far; it is one that nobody was told of any other value.
     pub version: Option<u64>,
 }
@@ -46,9 +48,7 @@ impl Step {
         state: State,
         is_new: impl Fn(u64) -> bool,
     ) -> Option<State> {
-        let given = |version: u64| {
-            is_new(version).then(|| Some(Held { value: self.value(), version: Some(version) }))
-        };
+        let given = |version: u64| is_new(version).then(|| Some(self.written(Some(version))));
         match (self.ask, answer) {
             (Ask::Get, Answer::Found(None))
             | (Ask::Delete, Answer::Deleted(false))
@@ -75,8 +75,15 @@ impl Step {
             }
             (Ask::Delete, Answer::Deleted(true)) => state.map(|_| None),
             (Ask::Delete, Answer::Done) => Some(None),
-            (Ask::Put(_) | Ask::PutIfAbsent(_) | Ask::Update(_), Answer::Done) => {
+            (Ask::Put(_) | Ask::PutIfAbsent(_) | Ask::Append(_) | Ask::Update(_), Answer::Done) => {
                 self.effect(state, is_new)
+            }
+            (Ask::Append(_), Answer::Stored(version)) => {
+                if !is_new(version) {
+                    return None;
+                }
+                let held = self.effect(state, is_new)??;
+                Some(Some(Held { version: Some(version), ..held }))
             }
             (Ask::Put(_), Answer::Stored(version)) => given(version),
             (Ask::PutIfAbsent(_), Answer::Stored(version)) => {
@@ -104,7 +111,7 @@ impl Step {
     }
 
     fn effect(&self, state: State, is_new: impl Fn(u64) -> bool) -> Option<State> {
-        let written = Some(Held { value: self.value(), version: None });
+        let written = Some(self.written(None));
         match self.ask {
             Ask::Get => Some(state),
             Ask::Put(_) => Some(written),
@@ -112,16 +119,18 @@ impl Step {
             Ask::PutIfVersion { version, .. } => state?.named(version, is_new).map(|_| written),
             Ask::Delete => state.map(|_| None),
             Ask::Expire(value) => {
-                state.filter(|held| held.value == Value::Number(value)).map(|_| None)
+                state.filter(|held| held.root == Value::Number(value)).map(|_| None)
             }
-            Ask::Add(_) | Ask::Update(_) => {
+            Ask::Add(_) | Ask::Append(_) | Ask::Update(_) => {
                 let before = match state.map(|held| held.value) {
                     None => None,
                     Some(Value::Number(before)) => Some(before),
                     Some(Value::Unseen) => return None,
                 };
                 let value = Value::Number(self.ask.makes(before)?);
-                Some(Some(Held { value, version: None }))
+                let appends = matches!(self.ask, Ask::Append(_));
+                let root = state.filter(|_| appends).map_or(value, |held| held.root);
+                Some(Some(Held { value, root, version: None }))
             }
         }
     }
@@ -155,6 +164,12 @@ impl Step {
             Some(_) => false,
             None => self.ask == Ask::Get,
         }
+    }
+
+    /// What a PUT writes.
+    fn written(&self, version: Option<u64>) -> Held {
+        let value = self.value();
+        Held { value, root: value, version }
     }
 
     fn value(&self) -> Value {

@@ -13,7 +13,8 @@
 //!    where an update that does not tell of what (its outcome is unknown, or it says no more than
 //!    that it was done) may have built on the value, which is why there 2 and 3 are left. They are
 //!    not simply dropped: a DELETE may say that there was a value. A value that may expire is never
-//!    like others.
+//!    like others, nor is one that something may have been appended to: whoever sees what came of
+//!    that has seen both. What is appended to a value is never another's, so 2 holds beside APPENDs.
 //! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
 //!    depend on the state.
 
@@ -59,8 +60,9 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
             operation.outcome,
             Outcome::Known(Answer::Before(_) | Answer::Refused(_) | Answer::NoEffect)
         );
-        operation.ask.is_update() && !tells
+        operation.ask.is_update() && !tells && !matches!(operation.ask, Ask::Append(_))
     });
+    let appends = operations.iter().any(|operation| matches!(operation.ask, Ask::Append(_)));
     // Those are told from others by what ends them.
     let expires = |operation: &Operation| match operation.ask {
         Ask::Expire(value) => Some(value),
@@ -91,7 +93,8 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
                     _ => {
                         let alone =
                             operation.value().is_some_and(|value| expiring.contains(&value));
-                        may.push(at(None, until, !open_sums && seen.is_none() && !alone));
+                        let alike = !open_sums && !appends && seen.is_none() && !alone;
+                        may.push(at(None, until, alike));
                     }
                 }
             }
@@ -122,6 +125,7 @@ fn accounts(operations: &[Operation]) -> HashMap<u64, Account> {
         let writes = match (operation.ask, operation.outcome) {
             (ask, Outcome::Known(Answer::Before(before))) => ask.makes(Some(before)),
             (_, Outcome::Known(Answer::Refused(_) | Answer::Held | Answer::NoEffect)) => None,
+            (Ask::Append(piece), _) => Some(piece),
             _ => operation.value(),
         };
         if let Some(value) = writes {

@@ -1,6 +1,8 @@
 //! Histories made by hand, good and bad.
 
-use loch_history::{Answer, Ask, History, Operation, Outcome, Verdict, check, shrink, timeline};
+use loch_history::{
+    Answer, Ask, History, Operation, Outcome, Verdict, appended, check, shrink, timeline,
+};
 
 const BUDGET: u64 = 100_000;
 
@@ -45,6 +47,17 @@ fn swap(version: u64, value: u64, called: u64, returned: u64, answer: Answer) ->
 
 fn add(n: u64, called: u64, returned: u64, before: u64) -> Operation {
     known(Ask::Add(n), called, returned, Answer::Before(before))
+}
+
+fn append(piece: u64, called: u64, returned: u64) -> Operation {
+    known(Ask::Append(piece), called, returned, Answer::Stored(200 + piece))
+}
+
+/// A GET that finds what pieces make, the last of which was appended.
+fn whole(pieces: &[u64], called: u64, returned: u64) -> Operation {
+    let value = pieces.iter().copied().reduce(appended).unwrap();
+    let version = 200 + pieces.last().unwrap();
+    known(Ask::Get, called, returned, Answer::Found(Some((value, version))))
 }
 
 #[track_caller]
@@ -235,6 +248,46 @@ fn a_value_may_expire_once_and_no_other_with_it() {
         delete(true, 10, 11),
         delete(true, 12, 13),
     ]);
+}
+
+#[test]
+fn what_is_appended_comes_behind_what_there_is() {
+    good(&[append(2, 0, 1), whole(&[2], 2, 3), delete(true, 4, 5)]);
+    good(&[put(1, 0, 1), append(2, 2, 3), whole(&[1, 2], 4, 5)]);
+    good(&[put(1, 0, 1), append(2, 2, 6), append(3, 2, 6), whole(&[1, 3, 2], 7, 8)]);
+    bad(&[put(1, 0, 1), append(2, 2, 3), append(3, 4, 5), whole(&[1, 3, 2], 7, 8)]);
+    // Nothing is lost, comes twice, or is in a value of its own.
+    bad(&[put(1, 0, 1), append(2, 2, 6), append(3, 2, 6), whole(&[1, 3], 7, 8)]);
+    bad(&[put(1, 0, 1), append(2, 2, 3), whole(&[1, 2, 2], 4, 5)]);
+    bad(&[put(1, 0, 1), append(2, 2, 3), whole(&[2], 4, 5)]);
+    bad(&[put(1, 0, 1), append(2, 2, 3), get(1, 4, 5)]);
+    // Its version is that of the new value, and no other's.
+    let swap = |version| swap(version, 4, 4, 5, Answer::Stored(104));
+    good(&[put(1, 0, 1), append(2, 2, 3), swap(202), get(4, 6, 7)]);
+    bad(&[put(1, 0, 1), append(2, 2, 3), swap(101), get(4, 6, 7)]);
+    bad(&[put(1, 0, 1), known(Ask::Append(2), 2, 3, Answer::Stored(101))]);
+}
+
+#[test]
+fn what_nobody_saw_may_have_been_appended_to() {
+    let unseen = |value| unknown(Ask::Put(value), 0);
+    good(&[unseen(1), unseen(3), append(2, 2, 3), whole(&[1, 2], 4, 5)]);
+    bad(&[unseen(1), unseen(3), append(2, 2, 3), whole(&[4, 2], 4, 5)]);
+    good(&[put(1, 0, 1), unknown(Ask::Append(2), 0), append(3, 2, 3), whole(&[1, 2, 3], 4, 5)]);
+    good(&[put(1, 0, 1), unknown(Ask::Append(2), 0), append(3, 2, 3), whole(&[1, 3], 4, 5)]);
+    bad(&[put(1, 0, 1), dead_at(Ask::Append(2), 0, 1), append(3, 2, 3), {
+        whole(&[1, 3, 2], 4, 5)
+    }]);
+}
+
+#[test]
+fn what_is_appended_expires_with_the_value() {
+    let expires = |value, at| unknown(Ask::Expire(value), at);
+    good(&[put(1, 0, 1), append(2, 2, 3), expires(1, 5), whole(&[1, 2], 6, 7), nothing(8, 9)]);
+    good(&[put(1, 0, 1), expires(1, 5), append(2, 6, 7), whole(&[2], 8, 9)]);
+    bad(&[put(1, 0, 1), append(2, 2, 3), expires(1, 5), nothing(3, 4)]);
+    bad(&[put(1, 0, 1), append(2, 2, 3), expires(2, 5), nothing(6, 7)]);
+    bad(&[put(1, 0, 1), expires(1, 5), nothing(6, 7), append(2, 8, 9), nothing(10, 11)]);
 }
 
 #[test]

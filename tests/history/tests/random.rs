@@ -3,7 +3,7 @@
 
 mod definition;
 
-use loch_history::{Answer, Ask, History, Operation, Outcome, Update, Verdict, check};
+use loch_history::{Answer, Ask, History, Operation, Outcome, Update, Verdict, appended, check};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -19,6 +19,7 @@ struct Plan {
     /// Of a thousand operations, how many have an outcome that nobody learns, half of which happen.
     lost: u32,
     adds: bool,
+    appends: bool,
     /// Updates other than ADD, and of a hundred answers how many tell less than they could.
     updates: bool,
     curt: u32,
@@ -33,6 +34,7 @@ const PLAIN: Plan = Plan {
     keys: 1,
     lost: 0,
     adds: false,
+    appends: false,
     updates: false,
     curt: 0,
     few_values: false,
@@ -65,6 +67,10 @@ impl Store {
                 Answer::Stored(self.store(key, value))
             }
             Ask::PutIfAbsent(_) | Ask::PutIfVersion { .. } => Answer::Refused(version),
+            Ask::Append(piece) => {
+                let value = held.map_or(piece, |(value, _)| appended(value, piece));
+                Answer::Stored(self.store(key, value))
+            }
             Ask::Expire(_) => unreachable!("nobody is told of it"),
             Ask::Delete => Answer::Deleted(self.keys.remove(&key).is_some()),
             Ask::Add(add) => {
@@ -96,7 +102,7 @@ fn curtly(ask: Ask, answer: Answer, random: &mut ChaCha8Rng) -> Answer {
             true => Answer::Value(value),
             false => Answer::Present,
         },
-        (Ask::Put(_) | Ask::PutIfAbsent(_), Answer::Stored(_))
+        (Ask::Put(_) | Ask::PutIfAbsent(_) | Ask::Append(_), Answer::Stored(_))
         | (Ask::Update(Update::AddIfPresent(_)), Answer::Before(_))
         | (Ask::Delete, Answer::Deleted(_)) => Answer::Done,
         (Ask::PutIfAbsent(_), Answer::Refused(Some(_))) => Answer::Held,
@@ -117,7 +123,8 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
         let client = random.random_range(0..plan.clients);
         let key = random.random_range(0..plan.keys);
         let value = if plan.few_values { random.random_range(1..4) } else { n as u64 + 1 };
-        let kinds = 10 + 2 * u32::from(plan.adds) + 4 * u32::from(plan.updates);
+        let (adds, appends) = (2 * u32::from(plan.adds), 2 * u32::from(plan.appends));
+        let kinds = 10 + adds + appends + 4 * u32::from(plan.updates);
         let ask = match random.random_range(0..kinds) {
             0..3 => Ask::Get,
             3..5 => Ask::Put(value),
@@ -130,7 +137,8 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
                 Ask::PutIfVersion { version, value }
             }
             8..10 => Ask::Delete,
-            10..12 if plan.adds => Ask::Add(value),
+            kind if kind < 10 + adds => Ask::Add(value),
+            kind if kind < 10 + adds + appends => Ask::Append(value),
             kind => Ask::Update(match kind % 4 {
                 0 => Update::AddIfPresent(value),
                 1 => Update::AddSaturating([value, u64::MAX - 1][random.random_range(0..2usize)]),
@@ -198,14 +206,15 @@ fn corrupted(answer: Answer, random: &mut ChaCha8Rng, history: &[Operation]) -> 
 fn plan(operations: usize) -> impl Strategy<Value = Plan> {
     let lost = prop_oneof![Just(0), Just(50), Just(300)];
     let curt = prop_oneof![Just(0), Just(30), Just(100)];
-    let kinds = (any::<bool>(), any::<bool>(), curt, any::<bool>());
+    let kinds = (any::<bool>(), any::<bool>(), any::<bool>(), curt, any::<bool>());
     (1..=operations, 1..5_u32, 1..3_u64, lost, kinds).prop_map(
-        |(operations, clients, keys, lost, (adds, updates, curt, few_values))| Plan {
+        |(operations, clients, keys, lost, (adds, appends, updates, curt, few_values))| Plan {
             operations,
             clients,
             keys,
             lost,
             adds,
+            appends,
             updates,
             curt,
             few_values,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
@@ -12,6 +11,7 @@ use loch_engines::nessie::{
     self, CacheLimits, CheckReport, Conditional, Counts, Expect, PutOptions, Scrubbed, published,
 };
 use loch_engines::operation::Value;
+use loch_engines::{EngineError, Kv};
 use loch_fabric::Buf;
 use loch_fabric::sim::SimEndpoint;
 
@@ -96,6 +96,10 @@ impl Client {
 
     pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
         both!(self, await delete(key))
+    }
+
+    pub async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, EngineError> {
+        both!(self, await append(key, bytes))
     }
 
     pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {

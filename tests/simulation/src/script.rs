@@ -11,7 +11,7 @@ use loch_engines::EngineError;
 use loch_engines::nessie::{Conditional, Expect, PutOptions};
 use loch_fabric::sim::{ProcessId, World};
 use loch_fabric::{Buf, Fabric, lanes};
-use loch_history::{Answer, Ask, Operation, Outcome};
+use loch_history::{Answer, Ask, Operation, Outcome, appended};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -125,8 +125,20 @@ pub fn value_of(tag: u64, setting: &Setting, is_number: bool) -> Vec<u8> {
 
 /// The tag of a value, if it is whole.
 pub fn tag_of(value: &[u8], setting: &Setting, is_number: bool) -> Option<u64> {
-    let tag = u64::from_le_bytes(value.get(..8)?.try_into().expect("eight bytes"));
-    (value_of(tag, setting, is_number) == value).then_some(tag)
+    pieces_of(value, setting, is_number).into_iter().reduce(appended)
+}
+
+/// The tags of what a value is made of, the first of which was put and the others appended; nothing if it
+/// is not whole.
+fn pieces_of(mut value: &[u8], setting: &Setting, is_number: bool) -> Vec<u64> {
+    let mut pieces = Vec::new();
+    while let Some(tag) = value.first_chunk().copied().map(u64::from_le_bytes) {
+        let Some(rest) = value.strip_prefix(&value_of(tag, setting, is_number)[..]) else { break };
+        pieces.push(tag);
+        value = rest;
+    }
+    let is_whole = value.is_empty() && !(is_number && pieces.len() > 1);
+    if is_whole { pieces } else { Vec::new() }
 }
 
 /// A client's program: so many operations, some at a time.
@@ -273,6 +285,9 @@ async fn operate(
             | EngineError::Timeout { .. }
             | EngineError::Fabric(_),
         )) => Outcome::Known(Answer::NoEffect),
+        Some(Err(EngineError::ValueTooLong { .. })) if matches!(ask, Ask::Append(_)) => {
+            Outcome::Known(Answer::NoEffect)
+        }
         Some(Err(error)) => {
             notes.absurd.borrow_mut().push(format!("client {number}: {ask:?} of {key}: {error}"));
             Outcome::Unknown
@@ -303,6 +318,7 @@ fn pick(
             None => Ask::Get,
         },
         10 if is_number => Ask::Add(1 + value % 7),
+        10 if setting.appends => Ask::Append(value),
         10 => Ask::Put(value),
         _ => Ask::Get,
     }
@@ -328,7 +344,8 @@ async fn answer(
         Ask::Get => Answer::Found(match client.get(&name, Buf::new()).await? {
             None => None,
             Some(found) => {
-                let tag = tag_of(&found, setting, is_number).unwrap_or_else(|| {
+                let pieces = pieces_of(&found, setting, is_number);
+                let tag = pieces.iter().copied().reduce(appended).unwrap_or_else(|| {
                     let len = found.len();
                     notes
                         .absurd
@@ -337,7 +354,8 @@ async fn answer(
                     0
                 });
                 let expires = found.expires_at_ms();
-                let meant = notes.expires_at_ms.borrow().get(&tag).copied();
+                let put = pieces.first().unwrap_or(&tag);
+                let meant = notes.expires_at_ms.borrow().get(put).copied();
                 if !is_number && (expires != meant || expires.is_some_and(|at| at <= called_ms)) {
                     let told =
                         format!("{tag} of {key} expires at {expires:?}, shown at {called_ms}");
@@ -359,6 +377,11 @@ async fn answer(
         Ask::PutIfVersion { version, value } => {
             let expect = Expect::Version(*version);
             conditional(client.put_if(&name, &bytes(value), expect, options).await?)
+        }
+        Ask::Append(piece) => {
+            let version = client.append(&name, &bytes(piece)).await?;
+            notes.told(key, version);
+            Answer::Stored(version)
         }
         Ask::Delete => Answer::Deleted(client.delete(&name).await?),
         Ask::Add(add) => Answer::Before(client.fetch_add(&name, *add).await?),

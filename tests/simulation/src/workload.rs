@@ -94,6 +94,8 @@ pub struct Setting {
     pub puts: u32,
     /// Of the 16 kinds of operations that are picked, so many are DELETEs.
     pub deletes: u32,
+    /// Whether some of the PUTs are APPENDs.
+    pub appends: bool,
     /// The share of steps in which a client moves a key instead.
     pub moves: f64,
     /// The share of operations that are dropped before they are over.
@@ -281,6 +283,7 @@ impl Workload {
             puts: 0,
             // What is deleted is inserted again, and only inserts move others.
             deletes: if full || moves { 5 } else { 2 },
+            appends: false,
             moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
             cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
             // The search for an explanation is exponential in operations of a key at a time.

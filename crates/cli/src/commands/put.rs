@@ -22,6 +22,7 @@ Examples:
   loch put session:17 alice --ttl 30m       expires after half an hour
   loch put lock \"$HOSTNAME\" --if-absent     exit code 1: another has it
   loch put colour blue --if-version 4711    exit code 1: it was changed meanwhile
+  loch put visitors alice, --append         behind what others put there at the same time
   loch put -- --odd-key --odd-value         what begins with a dash stands behind --";
 
 /// Give a key a value
@@ -42,6 +43,9 @@ pub struct PutArgs {
     /// Only if the key's value has this version
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
+    /// Append the value to the one that the key has, which expires when it did
+    #[arg(long, conflicts_with_all = ["ttl", "if_absent", "if_version"])]
+    append: bool,
     /// Print the version of the new value
     #[arg(long)]
     show_version: bool,
@@ -87,6 +91,9 @@ fn put(
     value: &[u8],
     args: &PutArgs,
 ) -> Result<Conditional, loch::Error> {
+    if args.append {
+        return table.append(key, value).map(Conditional::Done);
+    }
     let options = PutOptions { ttl: args.ttl };
     let expect = match args.if_version {
         Some(version) => Some(Expect::Version(Version::from_u64(version))),

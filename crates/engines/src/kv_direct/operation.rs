@@ -123,6 +123,9 @@ pub enum Action<'a> {
         /// How.
         options: PutOptions,
     },
+    /// To have these bytes behind those of the value, which expires when it did; without a value these
+    /// alone, which do not expire.
+    Append(&'a [u8]),
     /// To have no value.
     Delete,
     /// `update_scalar2scalar`: replaces the one element by what the function makes of it; a key
@@ -159,6 +162,7 @@ impl<'a> From<Operation<'a>> for Action<'a> {
             Operation::Contains => Self::Contains,
             Operation::Put { value, options } => Self::Put { value, options },
             Operation::PutIf { value, expect, options } => Self::PutIf { value, expect, options },
+            Operation::Append(bytes) => Self::Append(bytes),
             Operation::Delete => Self::Delete,
             Operation::FetchAdd(operand) => {
                 let function = Function::Builtin(Builtin::Add);
@@ -173,7 +177,9 @@ impl Action<'_> {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Action::Put { value, .. } | Action::PutIf { value, .. } => value,
+            Action::Put { value, .. } | Action::PutIf { value, .. } | Action::Append(value) => {
+                value
+            }
             Action::UpdateEach { operands, .. } => operands,
             _ => &[],
         }
@@ -212,7 +218,7 @@ pub enum Reply<'a> {
     Absent,
     /// CONTAINS: whether there is a value.
     Contained(bool),
-    /// A PUT of any kind was done: the version of the new value.
+    /// A PUT of any kind, or an APPEND, was done: the version of the new value.
     Stored(u64),
     /// The condition did not hold: the version of the value there is, if there is one.
     Refused(Option<u64>),

@@ -1,18 +1,19 @@
-//! The clients of both protocols as clients of an engine.
+//! The clients of both protocols as clients of an engine, and what both make of other operations.
 //!
 //! The futures of [`Kv`] are those of the operations themselves: one that awaits another costs a GET over
 //! shared memory some percent.
 
 use loch_fabric::{Buf, Fabric};
 
-use super::{Client, published};
+use super::client::{Attempts, Client};
+use super::published;
 use crate::engine::Kv;
 use crate::error::EngineError;
 use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
 
 /// Forwards what both protocols have by the same names.
 macro_rules! kv {
-    ($($client:ident)::+) => {
+    ($($client:ident)::+ $(, $base:ident)?) => {
         impl<F: Fabric> Kv for $($client)::+<F> {
             type Fabric = F;
 
@@ -53,6 +54,10 @@ macro_rules! kv {
                     }
                     Operation::Delete => Outcome::Deleted(self.delete(key).await?),
                     Operation::FetchAdd(add) => Outcome::Before(self.fetch_add(key, add).await?),
+                    Operation::Append(bytes) => {
+                        let appends = append(self, &self$(.$base)?, key, bytes);
+                        Outcome::Stored(Box::pin(appends).await?)
+                    }
                 })
             }
 
@@ -96,4 +101,30 @@ macro_rules! kv {
 }
 
 kv!(Client);
-kv!(published::Client);
+kv!(published::Client, base);
+
+/// APPEND: a PUT on condition that the value is still the one that was read, as often as it takes. Its
+/// linearization point is that PUT's.
+async fn append<F: Fabric>(
+    client: &impl Kv<Fabric = F>,
+    base: &Client<F>,
+    key: &[u8],
+    bytes: &[u8],
+) -> Result<u64, EngineError> {
+    let mut attempts = Attempts::default();
+    loop {
+        let found = client.get(key, Buf::new()).await?;
+        let put = match &found {
+            None => client.put_if(key, bytes, Expect::Absent, PutOptions::default()).await?,
+            Some(old) => {
+                let options = PutOptions { expires_at_ms: old.expires_at_ms() };
+                let (value, expect) = ([old, bytes].concat(), Expect::Version(old.version()));
+                client.put_if(key, &value, expect, options).await?
+            }
+        };
+        match put {
+            Conditional::Done(version) => return Ok(version),
+            Conditional::Refused(_) => attempts.again(base).await?,
+        }
+    }
+}

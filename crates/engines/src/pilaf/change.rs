@@ -32,8 +32,8 @@ pub struct Staged {
     new: Entry,
     /// What the server answers once it is committed.
     pub outcome: Outcome<'static>,
-    /// The number that FETCH_ADD made.
-    number: Option<[u8; 8]>,
+    /// The value that FETCH_ADD or APPEND made of what there was.
+    made: Option<Vec<u8>>,
     expires_at_ms: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Staged {
     pub fn change<'a>(&'a self, operation: &Operation<'a>) -> Change<'a> {
         let given = match operation {
             Operation::Put { value, .. } | Operation::PutIf { value, .. } => Some(*value),
-            _ => self.number.as_ref().map(|number| &number[..]),
+            _ => self.made.as_deref(),
         };
         let (version, expires_at_ms) = (self.new.version, self.expires_at_ms);
         given.map_or(Change::Delete, |value| Change::Put { value, version, expires_at_ms })
@@ -87,8 +87,8 @@ impl Store {
             None => None,
         };
         let version = alive.map(|entry| entry.version);
-        let number: [u8; 8];
-        let (value, options, before) = match *operation {
+        let (mut made, mut before) = (None, None);
+        let (given, options) = match *operation {
             Operation::Get | Operation::Contains => panic!("reads are not prepared"),
             Operation::Delete => {
                 let outcome = Outcome::Deleted(alive.is_some());
@@ -101,14 +101,22 @@ impl Store {
                 return Ok(Prepared::Answer(Outcome::Refused(version)));
             }
             Operation::Put { value, options } | Operation::PutIf { value, options, .. } => {
-                (value, options, None)
+                (value, options)
             }
             Operation::FetchAdd(add) => {
-                let before = self.number(fabric, alive.as_ref())?;
-                number = before.wrapping_add(add).to_le_bytes();
-                (&number[..], PutOptions::default(), Some(before))
+                let number = self.number(fabric, alive.as_ref())?;
+                before = Some(number);
+                made = Some(number.wrapping_add(add).to_le_bytes().to_vec());
+                (&[][..], PutOptions::default())
+            }
+            Operation::Append(bytes) => {
+                let (mut value, expires_at_ms) = self.value(fabric, alive.as_ref())?;
+                value.extend_from_slice(bytes);
+                made = Some(value);
+                (&[][..], PutOptions { expires_at_ms })
             }
         };
+        let value = made.as_deref().unwrap_or(given);
         let Some(version) = self.versions.take() else {
             return Ok(Prepared::NoVersions);
         };
@@ -118,8 +126,8 @@ impl Store {
         };
         if let Some(before) = before {
             staged.outcome = Outcome::Before(before);
-            staged.number = Some(value.try_into().expect("a number has eight bytes"));
         }
+        staged.made = made;
         Ok(Prepared::Staged(staged))
     }
 
@@ -181,13 +189,22 @@ impl Store {
 
     fn number<F: Fabric>(&self, fabric: &F, entry: Option<&Entry>) -> Result<u64, EngineError> {
         let Some(entry) = entry else { return Ok(0) };
-        if entry.value_len != 8 {
-            return Err(EngineError::NotACounter { len: u64::from(entry.value_len) });
-        }
+        let (value, _) = self.value(fabric, Some(entry))?;
+        let wrong = |_| EngineError::NotACounter { len: value.len() as u64 };
+        Ok(u64::from_le_bytes(value[..].try_into().map_err(wrong)?))
+    }
+
+    /// The bytes of a value, and when it expires; no bytes without one.
+    fn value<F: Fabric>(
+        &self,
+        fabric: &F,
+        entry: Option<&Entry>,
+    ) -> Result<(Vec<u8>, Option<u64>), EngineError> {
+        let Some(entry) = entry else { return Ok((Vec::new(), None)) };
         let (mut extent, len) = (Buf::new(), entry.extent_len());
         fabric.load_bytes(extent_addr(self.shape.root, entry.grain), len, &mut extent)?;
-        let bytes = extent[entry.value_at()..].try_into().expect("eight bytes");
-        Ok(u64::from_le_bytes(bytes))
+        let expiry = extent[..entry.key_at()].first_chunk().copied();
+        Ok((extent[entry.value_at()..].to_vec(), expiry.map(u64::from_le_bytes)))
     }
 
     fn prepare_delete(
@@ -199,8 +216,8 @@ impl Store {
             return Prepared::Answer(outcome);
         };
         self.pins.push(Pin { slot, name: old.hash });
-        let (new, number, expires_at_ms) = (Entry::EMPTY, None, None);
-        Prepared::Staged(Staged { slot, old, new, outcome, number, expires_at_ms })
+        let (new, made, expires_at_ms) = (Entry::EMPTY, None, None);
+        Prepared::Staged(Staged { slot, old, new, outcome, made, expires_at_ms })
     }
 
     /// Writes the extent of a value and pins its slot; `None` if other changes have to be committed
@@ -244,7 +261,7 @@ impl Store {
         self.pins.push(Pin { slot, name: hash.name });
         self.prepared_grains += grains_of(&new);
         let outcome = Outcome::Stored(version);
-        Ok(Some(Staged { slot, old, new, outcome, number: None, expires_at_ms }))
+        Ok(Some(Staged { slot, old, new, outcome, made: None, expires_at_ms }))
     }
 
     /// An EMPTY slot for a key; `None` if that needs a larger index, which has to wait.

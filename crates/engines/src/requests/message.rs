@@ -73,10 +73,11 @@ enum Code {
     FetchAdd,
     Packet,
     ReadPacket,
+    Append,
 }
 
 impl Code {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Hello,
         Self::Get,
         Self::Contains,
@@ -87,6 +88,7 @@ impl Code {
         Self::FetchAdd,
         Self::Packet,
         Self::ReadPacket,
+        Self::Append,
     ];
 
     #[inline]
@@ -210,6 +212,7 @@ impl<'a> Body<'a> {
             Operation::PutIf { expect: Expect::Version(_), .. } => Code::PutIfVersion,
             Operation::Delete => Code::Delete,
             Operation::FetchAdd(_) => Code::FetchAdd,
+            Operation::Append(_) => Code::Append,
         }
     }
 
@@ -333,7 +336,8 @@ impl Ticket {
             value_len: (words[2] >> 32) as u32,
         };
         let puts = matches!(code, Code::Put | Code::PutIfAbsent | Code::PutIfVersion);
-        let fits = puts || flags == 0 && (ticket.value_len == 0 || ticket.is_packet());
+        let brings = code == Code::Append || ticket.is_packet();
+        let fits = puts || flags == 0 && (ticket.value_len == 0 || brings);
         let known = flags & !EXPIRES == 0;
         (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
@@ -375,6 +379,7 @@ impl Ticket {
             }
             Code::Delete => Operation::Delete,
             Code::FetchAdd => Operation::FetchAdd(operand),
+            Code::Append => Operation::Append(value),
         };
         Body::One(Request { key, operation })
     }
@@ -560,6 +565,7 @@ mod tests {
             Operation::PutIf { value, expect: Expect::Version(operand), options },
             Operation::Delete,
             Operation::FetchAdd(operand),
+            Operation::Append(value),
         ];
         let packet = Body::Packet { bytes: value, is_read: operand.is_multiple_of(2) };
         operations.map(|operation| Body::one(key, operation)).into_iter().chain([packet]).collect()
@@ -617,7 +623,7 @@ mod tests {
         #[test]
         fn hostile_bytes_with_the_right_seal_do_not_panic(
             mut bytes in prop::collection::vec(any::<u8>(), 0..120),
-            code in 0u8..12, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
+            code in 0u8..13, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
         ) {
             // Bytes that mean nothing are dropped at once: these look like a request.
             if let Some(at) = bytes.len().checked_sub(REQUEST_TRAILER_BYTES) {
@@ -652,14 +658,14 @@ mod tests {
                 words[word] = words[word] & !clear | set;
                 Ticket::parse(words)
             };
-            for code in [0, Code::ReadPacket as u8 + 1, u8::MAX] {
+            for code in [0, Code::ALL.len() as u8 + 1, u8::MAX] {
                 assert_eq!(with(0, 0xff, u64::from(code)), None, "operation {code}");
             }
             assert_eq!(with(0, 0, 0x0200), None, "a flag that there is not");
             assert_eq!(with(1, (1 << SESSION_BITS) - 1, 0), None, "session 0");
             assert_eq!(with(3, !0xff, 0), None, "number 0");
             let brings = !body.value().is_empty();
-            let puts = brings && !ticket.is_packet();
+            let puts = brings && !ticket.is_packet() && ticket.code != Code::Append;
             assert_eq!(with(0, 0, 0x0100).is_some(), puts, "only values expire: {body:?}");
             assert_eq!(with(2, 0, 1 << 32).is_some(), brings, "it has no value: {body:?}");
         }

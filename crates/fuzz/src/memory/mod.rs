@@ -13,6 +13,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use loch_engines::Kv;
 use loch_engines::nessie::{Client, Expect, PutOptions, release_dead};
 use loch_fabric::lanes::block_on;
 use loch_fabric::{Buf, RegionId};
@@ -123,7 +124,8 @@ async fn act(client: &Client<Watch>, ask: Ask) {
             drop(client.put_if(key, value, expect, options).await);
         }
         6 | 7 => drop(client.delete(key).await),
-        8 => drop(client.fetch_add(key, ask.arg as u64).await),
+        8 if ask.arg & 1 == 0 => drop(client.fetch_add(key, ask.arg as u64).await),
+        8 => drop(client.append(key, value).await),
         9 => drop(client.contains(key).await),
         10 => {
             if let Ok(mut reserved) = client.reserve(key, ask.len, options).await

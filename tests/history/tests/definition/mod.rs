@@ -4,10 +4,10 @@
 
 use std::collections::HashSet;
 
-use loch_history::{Answer, Ask, Operation, Outcome, Update};
+use loch_history::{Answer, Ask, Operation, Outcome, Update, appended};
 
-/// A value, and its version if somebody was told.
-type State = Option<(u64, Option<u64>)>;
+/// A value, its version if somebody was told, and the value that it was appended to, or itself.
+type State = Option<(u64, Option<u64>, u64)>;
 
 /// Whether operations on one key have an order.
 pub fn has_order(history: &[Operation]) -> bool {
@@ -70,8 +70,8 @@ fn fits(history: &[Operation], order: &[usize]) -> bool {
 #[expect(clippy::too_many_lines, reason = "a table of what fits what")]
 fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> bool {
     let mut is = |state: &mut State, version: u64| match state {
-        Some((_, Some(known))) => *known == version,
-        Some((_, unknown)) => {
+        Some((_, Some(known), _)) => *known == version,
+        Some((_, unknown, _)) => {
             *unknown = Some(version);
             told.insert(version)
         }
@@ -84,9 +84,9 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
     match (operation.ask, answer) {
         (Ask::Get, Some(Answer::Found(None))) => state.is_none(),
         (Ask::Get, Some(Answer::Found(Some((value, version))))) => {
-            state.is_some_and(|(held, _)| held == value) && is(state, version)
+            state.is_some_and(|(held, ..)| held == value) && is(state, version)
         }
-        (Ask::Get, Some(Answer::Value(value))) => state.is_some_and(|(held, _)| held == value),
+        (Ask::Get, Some(Answer::Value(value))) => state.is_some_and(|(held, ..)| held == value),
         (Ask::Get, Some(Answer::Present)) | (Ask::PutIfAbsent(_), Some(Answer::Held)) => {
             state.is_some()
         }
@@ -101,57 +101,78 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
             true
         }
         (Ask::Update(update), Some(Answer::Before(before))) => {
-            state.map_or(0, |(value, _)| value) == before && updated(update, state)
+            state.map_or(0, |(value, ..)| value) == before && updated(update, state)
         }
         (Ask::Update(update), Some(Answer::Done) | None) => updated(update, state),
         (Ask::Update(Update::AddIfPresent(_)), Some(Answer::Refused(None))) => state.is_none(),
         (Ask::Add(add), Some(Answer::Before(before))) => {
-            let fits = state.map_or(0, |(value, _)| value) == before;
-            *state = Some((before.wrapping_add(add), None));
+            let fits = state.map_or(0, |(value, ..)| value) == before;
+            *state = plain(before.wrapping_add(add), None);
             fits
         }
         (Ask::Put(value), Some(Answer::Stored(version))) => {
-            *state = Some((value, Some(version)));
+            *state = plain(value, Some(version));
             told.insert(version)
         }
         (Ask::PutIfAbsent(value), Some(Answer::Stored(version))) => {
             let fits = state.is_none();
-            *state = Some((value, Some(version)));
+            *state = plain(value, Some(version));
             told.insert(version) && fits
         }
         (Ask::PutIfVersion { version: asked, value }, Some(Answer::Stored(version))) => {
             let fits = is(state, asked);
-            *state = Some((value, Some(version)));
+            *state = plain(value, Some(version));
             told.insert(version) && fits
+        }
+        (Ask::Append(piece), Some(Answer::Stored(version))) => {
+            *state = behind(*state, piece, Some(version));
+            told.insert(version)
+        }
+        (Ask::Append(piece), Some(Answer::Done) | None) => {
+            *state = behind(*state, piece, None);
+            true
         }
         (Ask::Get, None) => true,
         (Ask::Put(value), Some(Answer::Done) | None) => {
-            *state = Some((value, None));
+            *state = plain(value, None);
             true
         }
         (Ask::PutIfAbsent(value), Some(Answer::Done) | None) => {
             let fits = state.is_none();
-            *state = Some((value, None));
+            *state = plain(value, None);
             fits
         }
         (Ask::PutIfVersion { version: asked, value }, None) => {
             let fits = is(state, asked);
-            *state = Some((value, None));
+            *state = plain(value, None);
             fits
         }
         (Ask::Delete, None) => state.take().is_some(),
-        (Ask::Expire(value), None) => state.take_if(|(held, _)| *held == value).is_some(),
+        (Ask::Expire(value), None) => state.take_if(|(.., root)| *root == value).is_some(),
         (Ask::Add(add), None) => {
-            *state = Some((state.map_or(0, |(value, _)| value).wrapping_add(add), None));
+            *state = plain(state.map_or(0, |(value, ..)| value).wrapping_add(add), None);
             true
         }
         _ => false,
     }
 }
 
+/// A value that nothing was appended to.
+fn plain(value: u64, version: Option<u64>) -> State {
+    Some((value, version, value))
+}
+
+/// What there is with a piece behind it.
+fn behind(state: State, piece: u64, version: Option<u64>) -> State {
+    match state {
+        Some((value, _, root)) => Some((appended(value, piece), version, root)),
+        None => plain(piece, version),
+    }
+}
+
 /// Does an update; whether there was something to be updated.
 fn updated(update: Update, state: &mut State) -> bool {
-    let before = state.map(|(value, _)| value);
+    let before = state.map(|(value, ..)| value);
     let now = match (update, before) {
         (Update::AddIfPresent(_), None) => return false,
         (Update::AddIfPresent(add), Some(before)) => before.wrapping_add(add),
@@ -162,6 +183,6 @@ fn updated(update: Update, state: &mut State) -> bool {
             if before == expected { value } else { before }
         }
     };
-    *state = Some((now, None));
+    *state = plain(now, None);
     true
 }

@@ -34,7 +34,7 @@ use loch_engines::{EngineError, Kv};
 use loch_fabric::lanes;
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
-use loch_history::{Answer, Ask, History, Operation, Outcome, check};
+use loch_history::{Answer, Ask, History, Operation, Outcome, appended, check};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -324,6 +324,7 @@ fn draw(key: u64, kind: u8, value: u64, notes: &Notes) -> Ask {
         90..170 => Ask::Put(value),
         170..190 => Ask::PutIfAbsent(value),
         190..220 => Ask::PutIfVersion { version: a_version(key, notes), value },
+        220..230 => Ask::Append(value),
         _ => Ask::Delete,
     }
 }
@@ -376,10 +377,16 @@ fn value_of(tag: u64) -> Vec<u8> {
     bytes
 }
 
+/// A number, or the tag of a value that was put and of those that were appended.
 fn tag_of(bytes: &[u8]) -> u64 {
-    let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert!(bytes.len() == 8 || bytes == value_of(tag), "a value of {} bytes is torn", bytes.len());
-    tag
+    let (mut left, mut whole) = (bytes, None);
+    while let Some(tag) = left.first_chunk().copied().map(u64::from_le_bytes) {
+        let piece = if bytes.len() == 8 { bytes.to_vec() } else { value_of(tag) };
+        let Some(rest) = left.strip_prefix(&piece[..]) else { break };
+        (left, whole) = (rest, Some(whole.map_or(tag, |whole| appended(whole, tag))));
+    }
+    assert!(left.is_empty(), "a value of {} bytes is torn", bytes.len());
+    whole.expect("values are not empty")
 }
 
 async fn perform<P: RequestPath<SimEndpoint>>(
@@ -406,6 +413,7 @@ async fn perform<P: RequestPath<SimEndpoint>>(
             let expect = Expect::Version(version);
             client.put_if(key, &value_of(value), expect, options).await.map(conditional)
         }
+        Ask::Append(piece) => client.append(key, &value_of(piece)).await.map(Answer::Stored),
         Ask::Delete => client.delete(key).await.map(Answer::Deleted),
         Ask::Add(add) => client.fetch_add(key, add).await.map(Answer::Before),
         Ask::Update(_) | Ask::Expire(_) => unreachable!("none is drawn"),
@@ -414,6 +422,9 @@ async fn perform<P: RequestPath<SimEndpoint>>(
         Ok(answer) => Outcome::Known(answer),
         Err(EngineError::Ambiguous(_)) => Outcome::Unknown,
         Err(EngineError::Timeout { .. }) => Outcome::Known(Answer::NoEffect),
+        Err(EngineError::ValueTooLong { .. }) if matches!(ask, Ask::Append(_)) => {
+            Outcome::Known(Answer::NoEffect)
+        }
         Err(error) => panic!("{error}"),
     }
 }
@@ -427,9 +438,11 @@ fn may_have_missed(operation: &Operation) -> bool {
             | Answer::Refused(None)
             | Answer::Before(0),
         ) => true,
-        Outcome::Known(Answer::Stored(_)) => matches!(operation.ask, Ask::PutIfAbsent(_)),
+        Outcome::Known(Answer::Stored(_)) => {
+            matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Append(_))
+        }
         Outcome::Known(_) => false,
-        _ => matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Add(_)),
+        _ => matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Add(_) | Ask::Append(_)),
     }
 }
 

@@ -12,7 +12,7 @@ use loch_fabric::sim::{ProcessId, SimEndpoint, World};
 use rand_chacha::ChaCha8Rng;
 
 use super::cluster::{Engine, Seat};
-use super::setting::{Setting, places};
+use super::setting::{Setting, VALUE_BYTES_MAX, places};
 use crate::watch::Watch;
 
 /// A worker serves so many requests at a time.
@@ -31,7 +31,7 @@ fn table(setting: &Setting) -> Served {
         batched_reads: None,
         checksums: true,
     };
-    let value_bytes_max = if setting.chunks.is_some() { 32 << 10 } else { 1 << 10 };
+    let value_bytes_max = if setting.chunks.is_some() { 32 << 10 } else { VALUE_BYTES_MAX as u64 };
     let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, value_bytes_max, options);
     let mut geometry = planned.unwrap().coupled();
     // So few slots that inserts move others, and so few chunks that memory is used again.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use loch_engines::operation::{Conditional, Expect, PutOptions};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, FabricError, lanes};
-use loch_history::{Answer, Ask};
+use loch_history::{Answer, Ask, appended};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -41,18 +41,30 @@ pub trait Program {
     async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String>;
 }
 
-/// A value: its tag, and bytes that follow from it.
+/// A value: its tag, with how many bytes follow in the low half, and bytes that follow from it.
 pub fn value_of(tag: u64, len: usize) -> Vec<u8> {
     let filler = (0..len).map(|i| (tag >> 32) as u8 ^ i as u8);
-    tag.to_le_bytes().into_iter().chain(filler).collect()
+    (tag | len as u64).to_le_bytes().into_iter().chain(filler).collect()
 }
 
-/// The tag of a value, if it is whole.
+/// The tag of a value, if it is whole: a number, or a value that was put and those that were appended.
 pub fn tag_of(value: &[u8]) -> Option<u64> {
-    let (tag, filler) = value.split_first_chunk::<8>()?;
-    let tag = u64::from_le_bytes(*tag);
-    (filler == &value_of(tag, filler.len())[8..]).then_some(tag)
+    if let Ok(number) = value.try_into() {
+        return Some(u64::from_le_bytes(number));
+    }
+    let (mut left, mut whole) = (value, None);
+    while !left.is_empty() {
+        let head = u64::from_le_bytes(*left.first_chunk()?);
+        let (tag, len) = (head & !LEN, (head & LEN) as usize);
+        // Whatever a torn value says, it is no longer than it is.
+        left = left.strip_prefix(&value_of(tag, len.min(left.len()))[..])?;
+        whole = Some(whole.map_or(tag, |whole| appended(whole, tag)));
+    }
+    whole
 }
+
+/// The half of a value's first word that tells its length: tags have nothing there.
+const LEN: u64 = 0xffff_ffff;
 
 /// Clients of engines that have no more operations than all.
 impl<C: Kv> Program for C {
@@ -120,6 +132,10 @@ impl<C: Kv> Lane<'_, C> {
                 let ask = Ask::PutIfVersion { version, value: tag };
                 self.mutate(key, ask, put, conditional).await;
             }
+            12 if !numbers && !self.load.churns => {
+                let append = || self.client.append(&name, &value);
+                self.mutate(key, Ask::Append(tag), append, Answer::Stored).await;
+            }
             12 | 13 if numbers => {
                 let add = || self.client.fetch_add(&name, 3);
                 self.mutate(key, Ask::Add(3), add, Answer::Before).await;
@@ -173,6 +189,9 @@ impl<C: Kv> Lane<'_, C> {
             }
             Err(EngineError::Ambiguous(_)) => (),
             Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => {
+                self.recorder.answer(call, Answer::NoEffect);
+            }
+            Err(EngineError::ValueTooLong { .. }) if matches!(ask, Ask::Append(_)) => {
                 self.recorder.answer(call, Answer::NoEffect);
             }
             Err(error) => panic!("{ask:?}: {error}"),

@@ -61,6 +61,15 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
                 Ok(Outcome::Deleted(old.is_some()))
             }
             Operation::FetchAdd(add) => self.fetch_add(hash, key, add, version, now_ms),
+            Operation::Append(bytes) => {
+                let old = self.find_live(hash, key, now_ms);
+                let entry = old.map(|slot| self.entry(slot));
+                let expires_at_ms = entry.and_then(|entry| entry.expires_at_ms);
+                let value = &[entry.map_or(&[][..], |entry| entry.value), bytes].concat();
+                let draft = self.checked(Draft { key, value, version, expires_at_ms })?;
+                self.install(hash, old, &draft)?;
+                Ok(Outcome::Stored(version))
+            }
         }
     }
 

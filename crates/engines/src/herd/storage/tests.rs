@@ -39,6 +39,7 @@ enum Step {
     PutIfVersion(u8, usize, u64),
     Delete(u8),
     Add(u8, u64),
+    Append(u8, usize),
     Wait(u64),
 }
 
@@ -50,6 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (key.clone(), len.clone(), prop::option::of(0u64..40))
             .prop_map(|(key, len, expires)| Step::Put(key, len, expires)),
         1 => (key.clone(), len.clone()).prop_map(|(key, len)| Step::PutIfAbsent(key, len)),
+        1 => (key.clone(), 0usize..300).prop_map(|(key, len)| Step::Append(key, len)),
         1 => (key.clone(), len, 0u64..2).prop_map(|(key, len, off)| Step::PutIfVersion(key, len, off)),
         2 => key.clone().prop_map(Step::Delete),
         1 => (key, any::<u64>()).prop_map(|(key, add)| Step::Add(key, add)),
@@ -211,6 +213,37 @@ impl Pair {
         }
     }
 
+    fn append(&mut self, key: Vec<u8>, len: usize) {
+        let bytes = vec![self.version as u8; len];
+        let held_bytes = |held: Option<&Held>| held.map_or(0, |held| held.value.len());
+        let done = self.ask(&key, Operation::Append(&bytes), |outcome, held| match outcome {
+            Err(EngineError::ValueTooLong { len: whole, .. }) => {
+                assert_eq!(whole, (held_bytes(held) + len) as u64);
+                assert!(key.len() as u64 + whole > HERD_ITEM_BYTES_MAX as u64);
+                Ok(false)
+            }
+            outcome => outcome.map(|_| true),
+        });
+        match done {
+            Ok(true) => {
+                let hash = KeyHash::of(SEED, &key);
+                let there = self.partition.execute(hash, &key, Operation::Get, 0, self.now_ms);
+                let Ok(Outcome::Found { value, .. }) = there else { panic!("{there:?}") };
+                // What is not there any more was evicted.
+                if value.len() < held_bytes(self.model.get(&key)) + len {
+                    self.missed(&key);
+                }
+                let old = self.model.remove(&key);
+                let (old, expires_at_ms) =
+                    old.map_or_else(Default::default, |held| (held.value, held.expires_at_ms));
+                self.stored(key.clone(), [old, bytes].concat(), expires_at_ms);
+                self.get(key);
+            }
+            Ok(false) => (),
+            Err(error) => self.refused(error),
+        }
+    }
+
     fn step(&mut self, step: Step) {
         match step {
             Step::Get(key) => self.get(key_of(key)),
@@ -236,6 +269,7 @@ impl Pair {
             }
             Step::Delete(key) => self.delete(key_of(key)),
             Step::Add(key, add) => self.add(key_of(key), add),
+            Step::Append(key, len) => self.append(key_of(key), len),
             Step::Wait(ms) => self.now_ms += ms,
         }
     }

@@ -12,6 +12,7 @@
 //! | 9 | `UPDATE_EACH`, a lambda; `EXTRA`: returns the vector | the scalars, the operands |
 //! | 10 | REDUCE, a lambda | the scalars |
 //! | 11 | FILTER, a lambda | the scalars |
+//! | 12 | APPEND | what is appended |
 
 use super::format::{SAME_SIZES, SAME_VALUE, Shape};
 use super::{CODE, EXTRA};
@@ -30,6 +31,7 @@ mod code {
     pub const UPDATE_EACH: u8 = 9;
     pub const REDUCE: u8 = 10;
     pub const FILTER: u8 = 11;
+    pub const APPEND: u8 = 12;
 }
 
 /// What an operation of a code has, beside the flags that it may have. 0: there is no such code.
@@ -57,6 +59,7 @@ pub(super) const PARTS: [u8; CODE as usize + 1] = {
     parts[code::UPDATE_EACH as usize] = lambda | EXTRA | LENGTH;
     parts[code::REDUCE as usize] = lambda;
     parts[code::FILTER as usize] = lambda;
+    parts[code::APPEND as usize] = bare | LENGTH | SAME_VALUE;
     parts
 };
 
@@ -88,6 +91,7 @@ impl<'a> Parts<'a> {
                 let put = Self::put(code::PUT_IF_VERSION, value, options);
                 Self { version: Some(*version), ..put }
             }
+            Action::Append(bytes) => Self { bytes, ..Self::new(code::APPEND) },
             Action::Delete => Self::new(code::DELETE),
             Action::Update(lambda) => Self::lambda(code::UPDATE, lambda),
             Action::UpdateAll { lambda, returns } => {
@@ -187,6 +191,7 @@ impl Packed {
                 expect: Expect::Version(self.word(packet, 0)),
                 options: self.options(packet, 1),
             },
+            code::APPEND => Action::Append(self.value(packet)),
             code::DELETE => Action::Delete,
             code::UPDATE => Action::Update(self.lambda(packet)),
             code::UPDATE_ALL => Action::UpdateAll { lambda: self.lambda(packet), returns: extra },

@@ -32,7 +32,8 @@ impl Choice {
             7 => Action::UpdateAll { lambda, returns: *flag },
             8 => Action::UpdateEach { lambda, operands: value, returns: *flag },
             9 => Action::Reduce(lambda),
-            _ => Action::Filter(lambda),
+            10 => Action::Filter(lambda),
+            _ => Action::Append(value),
         }
     }
 
@@ -247,7 +248,7 @@ proptest! {
     #[test]
     fn hostile_bytes_are_looked_at_and_no_more(
         count in 1u16..100,
-        bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0u8..12, 0x80u8..0x8c], 0..400),
+        bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0u8..13, 0x80u8..0x8d], 0..400),
     ) {
         look(&[&count.to_le_bytes()[..], &bytes].concat());
         look_at_replies(&bytes, usize::from(count));

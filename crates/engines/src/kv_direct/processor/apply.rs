@@ -35,6 +35,11 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             Action::PutIf { value, expect, options } => {
                 self.put_if(lookup, job.key(), desk, value, expect, options).await
             }
+            Action::Append(bytes) => {
+                let value = [desk.value(), bytes].concat();
+                let expires_at_ms = desk.expires_at_ms.filter(|_| desk.is_there());
+                self.put(lookup, job.key(), desk, &value, PutOptions { expires_at_ms }).await
+            }
             Action::Delete if desk.is_there() => {
                 self.remove(lookup, desk).await.map(|()| Reply::Deleted(true))
             }

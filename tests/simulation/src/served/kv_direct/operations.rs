@@ -101,6 +101,7 @@ enum Action {
     Put(Option<u64>),
     PutIfAbsent,
     PutIfVersion(u64),
+    Append,
     Delete,
     Add(u64),
     Update(Update),
@@ -150,6 +151,7 @@ impl Asker {
             (8, _) => Action::PutIfAbsent,
             (9, _) if has_versions => Action::PutIfVersion(version),
             (10, _) => Action::Delete,
+            (11 | 12, Kind::Bytes) => Action::Append,
             (_, Kind::Bytes) => Action::Put(None),
             (11 | 12, Kind::Number) => Action::Add(3),
             (13, Kind::Number) => Action::Update(Update::AddSaturating(
@@ -180,6 +182,7 @@ impl Asker {
             Action::Put(_) => Ask::Put(task.tag),
             Action::PutIfAbsent => Ask::PutIfAbsent(task.tag),
             Action::PutIfVersion(version) => Ask::PutIfVersion { version, value: task.tag },
+            Action::Append => Ask::Append(task.tag),
             Action::Delete => Ask::Delete,
             Action::Add(add) => Ask::Add(add),
             Action::Update(update) => Ask::Update(update),
@@ -250,6 +253,7 @@ impl Asker {
                 let (expect, plain) = (Expect::Version(version), PutOptions::default());
                 self.conditional(task, client.put_if(name, &value(), expect, plain).await?)
             }
+            Action::Append => self.stored(task, client.append(name, &value()).await?),
             Action::Delete => Answer::Deleted(client.delete(name).await?),
             Action::Add(add) => Answer::Before(client.fetch_add(name, add).await?),
             Action::Update(update) => Answer::Before(client.update(name, scalar(update)).await?),
@@ -349,6 +353,9 @@ impl Work<'_> {
             // A read without an answer says nothing.
             Err(EngineError::Timeout { .. }) if ask == Some(Ask::Get) => return,
             Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => Answer::NoEffect,
+            Err(EngineError::ValueTooLong { .. }) if matches!(ask, Some(Ask::Append(_))) => {
+                Answer::NoEffect
+            }
             Err(error) => panic!("{task:?}: {error}"),
         };
         if let Some(call) = call {
