@@ -28,7 +28,9 @@ fn the_nodes_of_the_histories_of_two_machines_can_be() {
         let config = NodeConfig::from_toml(&config).expect("it is a configuration");
         assert_eq!(config.cluster.len(), HOSTS);
         assert_eq!(config.listen, Some(machines::address(host, machines::CONTROL_PORT)));
-        assert!(config.tables.iter().any(|table| table.log.as_deref() == Some(log)));
+        assert!(
+            config.tables.iter().any(|table| table.engine.log().is_some_and(|it| it.folder == log))
+        );
         check("tests/machines.rs", &config);
     }
 }

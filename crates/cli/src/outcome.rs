@@ -80,7 +80,7 @@ fn is_for_the_caller(error: &loch::Error) -> bool {
             | OtherEngine { .. }
             | ReadOnly
             | NoSuchTable { .. }
-            | NoSuchEngine { .. }
+            | NoSuchEngine(..)
             | Config { .. }
     )
 }

@@ -133,3 +133,32 @@ impl From<FabricError> for EngineError {
         }
     }
 }
+
+/// Why a region cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Not a region at all.
+    #[error("it is not a Loch region (its first word is {found:#018x})")]
+    NotARegion {
+        /// The first word.
+        found: u64,
+    },
+    /// Made by another version.
+    #[error("its layout is version {found}, this program reads version {reads}")]
+    Version {
+        /// The region's version.
+        found: u32,
+        /// The version that this program reads.
+        reads: u32,
+    },
+    /// The header or directory was damaged.
+    #[error("its {what} is damaged")]
+    Damaged {
+        /// Which part.
+        what: String,
+    },
+    /// A declared table cannot be laid out.
+    #[error("{0}")]
+    Geometry(String),
+}

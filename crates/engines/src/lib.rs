@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod checksum;
 pub mod engine;
 pub mod epoch;
 pub mod error;
@@ -22,9 +23,11 @@ pub mod pilaf;
 #[doc(hidden)]
 pub mod planted;
 pub mod region;
+pub mod registry;
 pub mod requests;
+pub mod size;
 mod sync;
 mod versions;
 
-pub use engine::Kv;
+pub use engine::{Engine, Kv};
 pub use error::EngineError;

@@ -9,8 +9,9 @@ use std::ops::Range;
 use loch_fabric::{RegionId, RemoteAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::checksum::checksum;
+use crate::error::LayoutError;
 use crate::limits::{NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX};
-use crate::nessie::geometry::Geometry;
 use crate::requests::{Area, Service};
 
 /// First word of every region.
@@ -65,7 +66,7 @@ pub struct Header {
 pub struct TableEntry {
     /// The name, padded with zeros.
     pub name: [u8; TABLE_NAME_BYTES_MAX],
-    /// The engine, an [`EngineId`].
+    /// The number of its engine: [`EngineId`](crate::registry::EngineId).
     pub engine: u32,
     /// Reserved, zero.
     pub reserved: u32,
@@ -73,64 +74,42 @@ pub struct TableEntry {
     pub offset: u64,
     /// Bytes of the table in the region, its requests included.
     pub bytes: u64,
-    /// The table's shape, the same on every node. Engines that are not laid out as
-    /// [`EngineId::Nessie`] have only `nodes`, `value_bytes_max` and `seed` of it.
-    pub geometry: Geometry,
-    /// How its requests are served; zeros if nobody serves it.
-    pub service: Service,
-    /// What else the engine has to know of its table.
-    pub words: [u64; 6],
+    /// What clients have to know of it, the same on every node.
+    pub params: TableParams,
     /// [`checksum`] of the bytes before this field.
     pub checksum: u64,
 }
 
-/// The engines by their number in the directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum EngineId {
-    /// [`crate::nessie`].
-    Nessie = 1,
-    /// [`crate::nessie_server`].
-    NessieServer = 2,
-    /// [`crate::nessie_hybrid`].
-    NessieHybrid = 3,
-    /// [`crate::herd`].
-    Herd = 4,
-    /// [`crate::pilaf`].
-    Pilaf = 5,
-    /// [`crate::kv_direct`].
-    KvDirect = 6,
+/// What clients and workers have to know of a table. Fields that are `shape` and `words` mean
+/// something to the table's engine only.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct TableParams {
+    /// The engine's.
+    pub shape_head: [u8; 2],
+    /// Nodes of the cluster.
+    pub nodes: u16,
+    /// The engine's.
+    pub shape: [u32; 5],
+    /// Bytes of the longest value.
+    pub value_bytes_max: u64,
+    /// What keys are hashed with.
+    pub seed: u64,
+    /// How its requests are served; zeros if nobody serves it.
+    pub service: Service,
+    /// The engine's.
+    pub words: [u64; 6],
 }
 
-impl EngineId {
-    /// All of them.
-    pub const ALL: [EngineId; 6] = [
-        Self::Nessie,
-        Self::NessieServer,
-        Self::NessieHybrid,
-        Self::Herd,
-        Self::Pilaf,
-        Self::KvDirect,
-    ];
+/// What the keys of a table are hashed with.
+pub const SEED: u64 = 0x4c6f_6368_4b65_7973;
 
-    /// Whether its tables are laid out by [`Geometry`].
-    pub fn has_nessie_layout(self) -> bool {
-        matches!(self, Self::Nessie | Self::NessieServer | Self::NessieHybrid)
-    }
-
-    /// Whether messages go to and from its workers.
-    pub fn has_mailboxes(self) -> bool {
-        matches!(self, Self::Herd | Self::Pilaf)
-    }
-
-    /// Whether its values are in the memory of the nodes' processes.
-    pub fn has_private_memory(self) -> bool {
-        matches!(self, Self::Herd | Self::KvDirect)
-    }
-
-    /// Whether workers serve its tables.
-    pub fn is_served(self) -> bool {
-        self != Self::Nessie
+impl TableParams {
+    /// The requests, if workers serve the table and they can be served so.
+    pub fn area(&self) -> Option<Area> {
+        (self.service.workers > 0).then(|| Area::new(self.service, self.nodes).ok()).flatten()
     }
 }
 
@@ -158,38 +137,6 @@ const _: () = {
     assert!(DIRECTORY_OFFSET + (TABLES_MAX * size_of::<TableEntry>()) as u64 <= SESSIONS_OFFSET);
 };
 
-/// Why a region cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// Not a region at all.
-    #[error("it is not a Loch region (its first word is {found:#018x})")]
-    NotARegion {
-        /// The first word.
-        found: u64,
-    },
-    /// Made by another version.
-    #[error("its layout is version {found}, this program reads version {LAYOUT_VERSION}")]
-    Version {
-        /// The region's version.
-        found: u32,
-    },
-    /// The header or directory was damaged.
-    #[error("its {what} is damaged")]
-    Damaged {
-        /// Which part.
-        what: String,
-    },
-    /// A declared table cannot be laid out.
-    #[error("{0}")]
-    Geometry(String),
-}
-
-/// The CRC-64 (NVME) that guards headers, directories and, where a table asks for it, entries.
-pub fn checksum(bytes: &[u8]) -> u64 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
-}
-
 impl Header {
     /// The header with its checksum.
     pub fn sealed(mut self) -> Self {
@@ -208,7 +155,7 @@ impl Header {
             return Err(LayoutError::NotARegion { found: header.magic });
         }
         if header.version != LAYOUT_VERSION {
-            return Err(LayoutError::Version { found: header.version });
+            return Err(LayoutError::Version { found: header.version, reads: LAYOUT_VERSION });
         }
         if header != header.sealed() || header.region_bytes != region_bytes {
             return Err(damaged("header"));
@@ -227,31 +174,15 @@ impl Header {
 }
 
 impl TableEntry {
-    /// An entry of a table that nobody serves, with its checksum.
-    ///
-    /// # Errors
-    /// [`LayoutError::Geometry`] if the name is empty or too long, or the geometry not valid.
-    pub fn new(
-        name: &str,
-        engine: EngineId,
-        offset: u64,
-        geometry: Geometry,
-    ) -> Result<Self, LayoutError> {
-        let place = offset..offset.saturating_add(geometry.validate()?.bytes());
-        Self::served(name, engine, place, geometry, Service::default(), [0; 6])
-    }
-
-    /// An entry of a table at `place` in the region, with its checksum.
+    /// An entry of a table at `place` in the region, with its checksum. `engine` is its engine's number.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] if the name is empty or too long.
-    pub fn served(
+    pub fn new(
         name: &str,
-        engine: EngineId,
+        engine: u32,
         place: Range<u64>,
-        geometry: Geometry,
-        service: Service,
-        words: [u64; 6],
+        params: TableParams,
     ) -> Result<Self, LayoutError> {
         if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
             return Err(LayoutError::Geometry(format!(
@@ -263,13 +194,11 @@ impl TableEntry {
         padded[..name.len()].copy_from_slice(name.as_bytes());
         let mut entry = Self {
             name: padded,
-            engine: engine as u32,
+            engine,
             reserved: 0,
             offset: place.start,
             bytes: place.end - place.start,
-            geometry,
-            service,
-            words,
+            params,
             checksum: 0,
         };
         entry.checksum = entry.computed_checksum();
@@ -280,8 +209,8 @@ impl TableEntry {
         checksum(&self.as_bytes()[..size_of::<Self>() - 8])
     }
 
-    /// Reads entry `index` from the directory's bytes. Of engines with layouts of their own, it is
-    /// for them to check `geometry` and `words`.
+    /// Reads entry `index` from the directory's bytes. Whether its parts make a table is for its
+    /// engine to say: [`Map::of`](crate::registry::Map::of).
     ///
     /// # Errors
     /// [`LayoutError::Damaged`] if it is not a valid entry inside the region.
@@ -295,40 +224,10 @@ impl TableEntry {
             && entry.offset >= header.tables_offset()
             && end.is_some_and(|end| end <= header.region_bytes);
         let valid = entry.checksum == entry.computed_checksum()
-            && entry.geometry.nodes == header.nodes
-            && entry.has_room()
-            && entry.service_is_valid(header)
+            && entry.params.nodes == header.nodes
+            && entry.params.service.sessions_per_node <= header.sessions
             && entry.name().is_some();
         if inside && valid { Ok(entry) } else { Err(damaged()) }
-    }
-
-    /// Whether the table's parts, as far as they are known here, take the bytes it has.
-    fn has_room(&self) -> bool {
-        let Some(engine) = self.engine() else { return false };
-        let requests = self.area().map_or(0, |area| area.bytes());
-        if !engine.has_nessie_layout() {
-            return requests <= self.bytes;
-        }
-        let shape = self.geometry.validate();
-        shape.is_ok_and(|shape| shape.bytes().checked_add(requests) == Some(self.bytes))
-    }
-
-    fn service_is_valid(&self, header: &Header) -> bool {
-        match self.engine().is_some_and(EngineId::is_served) {
-            false => self.service == Service::default(),
-            true => self.area().is_some() && self.service.sessions_per_node <= header.sessions,
-        }
-    }
-
-    /// The engine, if it is one.
-    pub fn engine(&self) -> Option<EngineId> {
-        EngineId::ALL.into_iter().find(|engine| *engine as u32 == self.engine)
-    }
-
-    /// The table's requests, if workers serve it.
-    pub fn area(&self) -> Option<Area> {
-        let served = self.engine().is_some_and(EngineId::is_served);
-        served.then(|| Area::new(self.service, self.geometry.nodes).ok()).flatten()
     }
 
     /// First byte after the table.
@@ -383,55 +282,8 @@ mod tests {
     fn another_version_is_named() {
         let newer = Header { version: 9, ..header() }.sealed();
         let error = Header::parse(newer.as_bytes(), 1 << 30).unwrap_err();
-        assert_eq!(error, LayoutError::Version { found: 9 });
+        assert_eq!(error, LayoutError::Version { found: 9, reads: LAYOUT_VERSION });
         assert!(Header::parse(&[0; 48], 1 << 30).is_err());
         assert!(Header::parse(&[1; 7], 1 << 30).is_err());
-    }
-
-    fn geometry() -> Geometry {
-        Geometry::plan(3, 16 << 20, 1 << 10, 3, 4, 64, Default::default()).unwrap()
-    }
-
-    fn parsed(entry: &TableEntry) -> Result<TableEntry, LayoutError> {
-        TableEntry::parse(entry.as_bytes(), 0, &header())
-    }
-
-    #[test]
-    fn a_table_that_nobody_serves_is_as_long_as_its_geometry_says() {
-        let offset = header().tables_offset();
-        let entry = TableEntry::new("t", EngineId::Nessie, offset, geometry()).unwrap();
-        assert_eq!(parsed(&entry).as_ref(), Ok(&entry));
-        assert_eq!(entry.end(), offset + geometry().validate().unwrap().bytes());
-        let served = TableEntry::new("t", EngineId::NessieServer, offset, geometry()).unwrap();
-        assert!(parsed(&served).is_err(), "workers need requests");
-    }
-
-    #[test]
-    fn a_served_table_has_its_requests_behind_its_data() {
-        let service = Service {
-            workers: 2,
-            window: 4,
-            replies: 8,
-            sessions_per_node: 128,
-            request_bytes: 256,
-            reply_bytes: 128,
-            ..Service::default()
-        };
-        let offset = header().tables_offset();
-        let bytes = |service| {
-            geometry().validate().unwrap().bytes() + Area::new(service, 3).unwrap().bytes()
-        };
-        let entry = |service, bytes: u64| {
-            let place = offset..offset + bytes;
-            let engine = EngineId::NessieHybrid;
-            TableEntry::served("t", engine, place, geometry(), service, [7; 6]).unwrap()
-        };
-        let good = entry(service, bytes(service));
-        assert_eq!(parsed(&good).as_ref(), Ok(&good));
-        assert_eq!(good.area().map(|area| *area.service()), Some(service));
-        assert!(parsed(&entry(service, bytes(service) - 64)).is_err());
-        let too_many = Service { sessions_per_node: 129, ..service };
-        assert!(parsed(&entry(too_many, bytes(too_many))).is_err());
-        assert!(parsed(&entry(Service::default(), bytes(service))).is_err());
     }
 }

@@ -39,4 +39,5 @@ pub use fabric::{Atomics, Caps, Fabric, RoundTrip, Validation};
 pub use fork::ForkMark;
 pub use messages::{MessageAddress, Messages, UnreliableWrites};
 pub use prefetch::{prefetch_index, prefetch_read};
+pub use shm::MailboxShape;
 pub use zeroed::Zeroed;

@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use loch_engines::checksum::checksum;
 use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::slab::Slab;
 use loch_engines::region::{
-    DIRECTORY_OFFSET, EngineId, Header, INCARNATION_OFFSET, LAYOUT_VERSION, MAGIC, SESSION_BYTES,
-    SESSIONS_OFFSET, TableEntry, checksum,
+    DIRECTORY_OFFSET, Header, INCARNATION_OFFSET, LAYOUT_VERSION, MAGIC, SESSION_BYTES,
+    SESSIONS_OFFSET, TableEntry,
 };
+use loch_engines::registry::EngineId;
 use loch_fabric::shm::Region;
 use loch_fabric::{RegionId, RemoteAddr};
 use zerocopy::{FromBytes, IntoBytes};
@@ -83,7 +85,7 @@ fn entry_of(input: &mut Input<'_>, mode: u8, nodes: u16) -> [u8; ENTRY_BYTES] {
     if mode & 8 == 0 {
         let mut entry = TableEntry::read_from_bytes(&raw).expect("as many bytes as an entry has");
         entry.engine = EngineId::Nessie as u32;
-        entry.geometry.nodes = nodes;
+        entry.params.nodes = nodes;
         raw.copy_from_slice(entry.as_bytes());
     }
     if mode & 4 == 0 {
@@ -132,8 +134,7 @@ fn read_region(region: &Arc<Region>, written: &Header) {
 pub fn assert_inside(header: &Header, tables: &[TableEntry]) {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for table in tables {
-        let shape = table.geometry.validate().expect("it was checked when it was read");
-        let end = table.offset.checked_add(shape.bytes()).expect("it ends somewhere");
+        let end = table.offset.checked_add(table.bytes).expect("it ends somewhere");
         let first = SESSIONS_OFFSET + header.sessions as u64 * SESSION_BYTES;
         assert!(table.offset >= first, "a table in the session slots: {header:?} {table:?}");
         assert!(end <= header.region_bytes, "a table out of its region: {header:?} {table:?}");

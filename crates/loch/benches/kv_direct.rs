@@ -34,7 +34,7 @@ fn main() -> Outcome<()> {
 
 fn cluster(engine: &str, nodes: u16, value_max: usize) -> Outcome<Cluster> {
     let table = TableConfig {
-        engine: engine.into(),
+        engine: engine.parse().unwrap(),
         value_max: (engine != "herd").then(|| ByteSize::new(value_max as u64)),
         ..TableConfig::default()
     };

@@ -8,11 +8,10 @@ use std::pin::Pin;
 
 use loch_engines::EngineError;
 use loch_engines::nessie::{Client, published};
-use loch_engines::region::EngineId;
+use loch_engines::registry::EngineId;
 use loch_fabric::shm::ShmEndpoint;
 
 use crate::Error;
-use crate::engine::name_of;
 #[cfg(feature = "verbs")]
 use crate::remote::Remote;
 use crate::served::client::Served;
@@ -45,7 +44,7 @@ impl Backend {
             Self::Served(served) => served.engine_name(),
             #[cfg(feature = "verbs")]
             Self::ServedAfar(served) => served.engine_name(),
-            _ => name_of(EngineId::Nessie),
+            _ => EngineId::Nessie.name(),
         }
     }
 

@@ -7,14 +7,13 @@ use std::time::Duration;
 use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{Client, published};
-use loch_engines::region::EngineId;
+use loch_engines::registry::EngineId;
 use loch_fabric::ForkMark;
 
 use crate::attachment::Attachment;
 use crate::backend::Backend;
 use crate::connection::mark;
 use crate::embedded::Embedded;
-use crate::engine::name_of;
 use crate::lease::Lease;
 use crate::limits::{BATCH_DEFAULT, TIMEOUT_MAX};
 use crate::memory::{Member, Memory, TableView};
@@ -127,7 +126,8 @@ pub struct TableInfo {
 impl TableInfo {
     /// Whether a GET is a request to a worker, which who attached for reading cannot make.
     pub fn reads_are_requests(&self) -> bool {
-        [EngineId::Herd, EngineId::KvDirect].iter().any(|engine| self.engine == name_of(*engine))
+        let engine = EngineId::ALL.iter().find(|engine| engine.name() == self.engine);
+        engine.is_some_and(|engine| engine.needs().session_to_read)
     }
 }
 

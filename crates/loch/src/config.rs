@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT, WORKER_SLEEP_MAX_US_DEFAULT};
-use crate::{ByteSize, Error, private};
+use crate::{ByteSize, Error, TableConfig, private};
 
 /// The configuration of a node, as TOML or in a program.
 ///
@@ -95,39 +95,6 @@ pub struct WorkersConfig {
     pub sleep_max_us: u64,
 }
 
-/// What a `herd` table does when it is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TableMode {
-    /// It lets the oldest values go.
-    Cache,
-    /// It refuses new ones.
-    Store,
-}
-
-/// By which rules the clients of a `nessie` table go. What a table does is the same; what it costs is
-/// not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TableProtocol {
-    /// Loch's own.
-    #[default]
-    Loch,
-    /// The published one, repaired, to be measured beside Loch's own. A reservation is copied when it
-    /// is committed.
-    Published,
-}
-
-/// How the requests of a `herd` table reach its workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RequestWay {
-    /// By WRITE, into slots that the workers poll.
-    Write,
-    /// By SEND: for more clients than a card has room for connections (herd §5.5).
-    Send,
-}
-
 /// What carries the verbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -151,124 +118,6 @@ pub struct TlsConfig {
     pub key: PathBuf,
     /// The authority whose certificates all nodes have.
     pub ca: PathBuf,
-}
-
-/// The declaration of a table. The same on every node of a cluster, and fixed once the region is
-/// made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TableConfig {
-    /// Its name: 1 to 48 bytes.
-    pub name: String,
-    /// Its engine: who does the work of an operation. Default `nessie`.
-    ///
-    /// | | |
-    /// | --- | --- |
-    /// | `nessie` | the client alone |
-    /// | `nessie-server` | workers of the node that owns the key |
-    /// | `nessie-hybrid` | GET: the client; all else: workers. Without filter bits, cache and multiple READs, as in the paper |
-    /// | `nessie-hybrid+` | the same, and with these as they are declared here |
-    /// | `herd` | workers, from their own memory: values are gone when the node's process ends |
-    /// | `pilaf` | GET: the client; all else: one worker a node, which may keep a log |
-    /// | `kv-direct` | workers, which compute on values as well: see [`Lambda`](crate::Lambda). Values are gone when the node's process ends |
-    pub engine: String,
-    /// By which rules the clients of a `nessie` table go. Default `loch`.
-    pub protocol: TableProtocol,
-    /// Whether a GET that meets an undecided PUT takes the previous version, in a table of protocol
-    /// `published`; without, it waits. Default yes.
-    pub previous_versions: Option<bool>,
-    /// Its share of the node's memory, in bytes. Tables without one divide the rest equally.
-    pub memory: Option<ByteSize>,
-    /// Slots of its index on each node: the most keys it can hold there, less some 5 %. Default:
-    /// one for every 112 bytes of the table's memory. A `kv-direct` table has `index_ratio` instead.
-    pub index_slots: Option<u64>,
-    /// Bytes of the longest value. Default 64 MiB, or a quarter of the table's data on a node if
-    /// that is less. Where requests lie in memory each has room for such a value and 256 bytes of
-    /// key: there the default is what an eighth of the table's memory has room for. With `herd` a
-    /// key and its value have up to 968 bytes together.
-    pub value_max: Option<ByteSize>,
-    /// Hash functions of the index, 2 to 4. Default 3.
-    pub ways: u8,
-    /// Slots that each hash function gives a key: 1, 2 or 4. Default 4.
-    pub bucket_slots: u8,
-    /// Whether index entries carry bits of the key's hash. Default yes.
-    pub filter_bits: bool,
-    /// Whether clients cache remote entries. Default: where a round trip is dear.
-    pub cache: Option<bool>,
-    /// Whether of long entries the header is read first. Default yes.
-    pub multi_read: bool,
-    /// Whether a GET reads all candidates at once. Default: where a round trip is dear. Where readers
-    /// go by checksums, as over a network, they always do.
-    pub batched_reads: Option<bool>,
-    /// Whether entries carry checksums. Default no: clients on the node's host do not need them.
-    pub checksums: bool,
-    /// Workers of each node that serve the table, 1 to 256. Default 1. `pilaf` has one.
-    pub workers: Option<u16>,
-    /// Requests that a client has under way at one worker, 1 to 256. Default 8.
-    pub window: Option<u16>,
-    /// Clients of each node that can have the table open at a time: each takes memory. Default 64,
-    /// or the node's `sessions` if that is less. Only sessions of such low numbers can open it: where
-    /// other tables take many sessions, give this as many as the node's.
-    pub sessions: Option<u32>,
-    /// What a `herd` table does when it is full. Default `cache`.
-    pub mode: Option<TableMode>,
-    /// How requests of a `herd` table reach its workers. Default `write`.
-    pub requests: Option<RequestWay>,
-    /// The folder of a `pilaf` table's log. Each node has a log of its own there. Default: none, and
-    /// the table is empty after the node's process has ended.
-    pub log: Option<PathBuf>,
-    /// Whether a change of a `pilaf` table is on disk before it is acknowledged. Default no: then
-    /// the changes of the last millisecond are lost if the process is killed, and those of a tenth
-    /// of a second or more if the machine is.
-    pub sync: bool,
-    /// Of a `kv-direct` worker's memory the share that is its index, between 0 and 1 (kv-direct
-    /// §3.3.1). What is neither in the index nor `inline_bytes` short lies in the rest. Default 0.5.
-    pub index_ratio: Option<f64>,
-    /// Keys and values of a `kv-direct` table that have up to so many bytes together are in its index:
-    /// then a GET is one access to memory, and a PUT two. 0 to 50; default 24.
-    pub inline_bytes: Option<u16>,
-    /// Chooses `index_ratio` and `inline_bytes` of a `kv-direct` table, so that accesses to memory are as
-    /// few as can be.
-    pub tuned_for: Option<TunedFor>,
-    /// Bytes of every key of a `kv-direct` table, which then need not be told with each. Default: keys
-    /// of any length.
-    pub key_bytes: Option<u16>,
-    /// Whether values of a `kv-direct` table have versions. Without, none takes a byte for it, all are
-    /// of version 0, and a PUT that expects another is refused. Default yes.
-    pub versions: Option<bool>,
-    /// Bytes of a `kv-direct` table's packets: what a client asks of a worker in one WRITE, and what it
-    /// is answered. Room for the longest value there is in any case. Default 4 KiB, or what an eighth
-    /// of the table's memory has room for.
-    pub packet_bytes: Option<ByteSize>,
-    /// Whether a `kv-direct` worker executes what does not depend on each other in any order, and
-    /// what does from a copy (kv-direct §3.3.3). Without, as a measure, an operation waits for those
-    /// before it on the same key. Default yes.
-    pub out_of_order: Option<bool>,
-    /// The functions of a `kv-direct` table's users, `[[table.functions]]` in TOML. They are compiled
-    /// when a node starts, and should be the same on all nodes. Default none.
-    pub functions: Vec<FunctionConfig>,
-}
-
-/// A function that the clients of a table may have computed ([`Lambda::user`](crate::Lambda::user)).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FunctionConfig {
-    /// By which it is called.
-    pub number: u16,
-    /// A WebAssembly module.
-    pub path: PathBuf,
-}
-
-/// What the keys and values of a table will be like.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TunedFor {
-    /// Bytes of a key.
-    pub key_bytes: u64,
-    /// Bytes of a value.
-    pub value_bytes: u64,
-    /// The share of a worker's memory that keys and values will take, between 0 and 1.
-    pub utilisation: f64,
 }
 
 /// Nodes inside this process: see [`Cluster::embedded`](crate::Cluster::embedded).
@@ -328,42 +177,6 @@ impl Default for WorkersConfig {
     }
 }
 
-impl Default for TableConfig {
-    fn default() -> Self {
-        Self {
-            name: "default".into(),
-            engine: "nessie".into(),
-            protocol: TableProtocol::default(),
-            previous_versions: None,
-            memory: None,
-            index_slots: None,
-            value_max: None,
-            ways: 3,
-            bucket_slots: 4,
-            filter_bits: true,
-            cache: None,
-            multi_read: true,
-            batched_reads: None,
-            checksums: false,
-            workers: None,
-            window: None,
-            sessions: None,
-            mode: None,
-            requests: None,
-            log: None,
-            sync: false,
-            index_ratio: None,
-            inline_bytes: None,
-            key_bytes: None,
-            versions: None,
-            packet_bytes: None,
-            out_of_order: None,
-            functions: Vec::new(),
-            tuned_for: None,
-        }
-    }
-}
-
 impl Default for EmbeddedConfig {
     fn default() -> Self {
         Self {
@@ -403,7 +216,7 @@ impl NodeConfig {
     /// address is looked at.
     ///
     /// # Errors
-    /// [`Error::Config`] names the table and what does not fit; [`Error::NoSuchEngine`].
+    /// [`Error::Config`] names the table and what does not fit.
     ///
     /// ```
     /// let config = loch::NodeConfig::from_toml("memory = \"64KiB\"\n[[table]]\nindex_slots = 65536")?;
@@ -480,6 +293,7 @@ pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<(), Err
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Engine;
 
     #[test]
     fn what_is_not_written_has_its_default() {
@@ -494,17 +308,14 @@ mod tests {
     fn a_configuration_survives_the_trip() {
         let config = NodeConfig {
             region: Some("/somewhere".into()),
-            tables: vec![TableConfig {
-                cache: Some(true),
-                protocol: TableProtocol::Published,
-                previous_versions: Some(false),
-                memory: Some(ByteSize::new(1 << 30)),
-                mode: Some(TableMode::Store),
-                requests: Some(RequestWay::Send),
-                functions: vec![FunctionConfig { number: 1, path: "f.wasm".into() }],
-                tuned_for: Some(TunedFor { key_bytes: 8, value_bytes: 8, utilisation: 0.5 }),
-                ..TableConfig::default()
-            }],
+            tables: vec![
+                TableConfig {
+                    memory: Some(ByteSize::new(1 << 30)),
+                    workers: Some(3),
+                    ..TableConfig::default()
+                },
+                TableConfig::new("b", "nessie-hybrid+".parse::<Engine>().unwrap()),
+            ],
             workers: WorkersConfig { cores: vec![1, 3], ..WorkersConfig::default() },
             ..NodeConfig::default()
         };
@@ -519,11 +330,15 @@ mod tests {
             ("memory = \"1GB\"", "1GB"),
             ("memory = -1", "-1"),
             ("fabric = \"ib\"", "ib"),
-            ("[[table]]\nnme = \"x\"", "line 2"),
-            ("[[table]]\nmode = \"ring\"", "ring"),
+            ("[[table]]\nnme = \"x\"", "nme"),
+            ("\n[[table]]\nnme = \"x\"", "line 2"),
+            ("[[table]]\nengine = \"herd\"\nmode = \"ring\"", "ring"),
             ("[workers]\ncore = 1", "core"),
-            ("[[table]]\nfunctions = [{ number = 65536, path = \"f\" }]", "65536"),
-            ("[[table]]\ntuned_for = { key_bytes = 16 }", "value_bytes"),
+            (
+                "[[table]]\nengine = \"kv-direct\"\nfunctions = [{ number = 65536, path = \"f\" }]",
+                "65536",
+            ),
+            ("[[table]]\nengine = \"kv-direct\"\ntuned_for = { key_bytes = 16 }", "value_bytes"),
         ] {
             let error = NodeConfig::from_toml(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

@@ -1,10 +1,7 @@
 //! In what two layouts may differ, for people.
 
-use loch_engines::nessie::geometry::{Geometry, Shape};
 use loch_engines::region::TableEntry;
-
-use crate::engine::name_of;
-use crate::served::direct::Partition;
+use loch_engines::registry::EngineId;
 
 /// A field in which a region and a configuration may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,19 +31,13 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         have: format!("{:?}", have.name().unwrap_or_default()),
         want: format!("{name:?}"),
     };
-    let (h, w) = (&have.geometry, &want.geometry);
-    // Of engines without a geometry of nessie's both say nothing.
-    let shown =
-        |g: &Geometry, show: fn(Shape) -> String| g.validate().map(show).unwrap_or_default();
-    let options = |g| shown(g, |shape| format!("{:?}", shape.options));
-    let protocol = |g| shown(g, |shape| format!("{:?}", shape.protocol));
-    let words = |entry: &TableEntry| format!("{:?}", entry.words);
     // As much as it was given, to within what is lost to alignment.
     let memory = |entry: &TableEntry| format!("about {} MiB", (entry.bytes + (1 << 19)) >> 20);
     let engine = |entry: &TableEntry| {
-        entry.engine().map_or_else(|| entry.engine.to_string(), |id| name_of(id).into())
+        EngineId::of(entry).map_or_else(|| entry.engine.to_string(), |id| id.name().into())
     };
-    let (h_service, w_service) = (&have.service, &want.service);
+    let (h, w) = (&have.params, &want.params);
+    let (h_service, w_service) = (&h.service, &w.service);
     let number = |field, have: u64, want: u64| fact(field, have.to_string(), want.to_string());
     let mut facts = vec![
         names,
@@ -65,25 +56,16 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         ),
         number("bytes of a reply", h_service.reply_bytes.into(), w_service.reply_bytes.into()),
         number("replies", h_service.replies.into(), w_service.replies.into()),
-        number("ways", h.ways as u64, w.ways as u64),
-        number("bucket_slots", h.bucket_slots as u64, w.bucket_slots as u64),
-        fact("protocol", protocol(h), protocol(w)),
-        fact("options", options(h), options(w)),
         fact("memory", memory(have), memory(want)),
-        number("index_slots", h.index_slots(), w.index_slots()),
-        number("index shards", h.shards_per_node as u64, w.shards_per_node as u64),
-        number("data bytes a node", h.data_bytes(), w.data_bytes()),
-        number("value_max", h.value_bytes_max, w.value_bytes_max),
-        number("nodes", h.nodes as u64, w.nodes as u64),
-        number("hash seed", h.seed, w.seed),
     ];
-    match (Partition::facts_of(have), Partition::facts_of(want)) {
-        (Some(have), Some(want)) => {
-            let both = have.into_iter().zip(want);
-            facts.extend(both.map(|((field, have), (_, want))| fact(field, have, want)));
-        }
-        // Mode, memory and index of engines that have no geometry of nessie's.
-        _ => facts.push(fact("mode, memory or index_slots", words(have), words(want))),
-    }
+    let own = |entry| EngineId::of(entry).map(|engine| engine.facts(&entry.params));
+    // Of another engine there is nothing to compare.
+    let both = own(have).into_iter().flatten().zip(own(want).into_iter().flatten());
+    facts.extend(both.map(|((field, have), (_, want))| fact(field, have, want)));
+    facts.extend([
+        number("value_max", h.value_bytes_max, w.value_bytes_max),
+        number("nodes", h.nodes.into(), w.nodes.into()),
+        number("hash seed", h.seed, w.seed),
+    ]);
     facts
 }

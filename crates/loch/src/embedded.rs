@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_child_that_drops_its_parents_nodes_ends_no_worker() {
-        let table = TableConfig { engine: "herd".into(), ..TableConfig::default() };
+        let table = TableConfig { engine: "herd".parse().unwrap(), ..TableConfig::default() };
         let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
         for (is_child, answers) in [(false, false), (true, true)] {
             let mut nodes = Embedded::start(&config).unwrap();

@@ -10,7 +10,7 @@ use loch_engines::limits::KEY_BYTES_MAX;
 use loch_fabric::FabricError;
 
 use crate::ByteSize;
-use crate::size::InWords;
+use loch_engines::size::InWords;
 
 /// Why something was not done. Unless a variant says otherwise, nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -134,16 +134,9 @@ pub enum Error {
         /// The tables there are.
         have: Vec<String>,
     },
-    /// No engine of that name exists in this build.
-    #[error("table {table:?}: there is no engine {engine:?}, this build has {}", .have.join(", "))]
-    NoSuchEngine {
-        /// The table that was declared with it.
-        table: String,
-        /// The name that was written.
-        engine: String,
-        /// The engines there are.
-        have: Vec<String>,
-    },
+    /// There is no engine of that name.
+    #[error(transparent)]
+    NoSuchEngine(#[from] loch_engines::registry::UnknownEngine),
     /// The configuration cannot be used.
     #[error("configuration: {field}: {problem}")]
     Config {

@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use loch_engines::error::LayoutError;
 use loch_engines::nessie::hash::TableMap;
-use loch_engines::region::{Header, LayoutError, TableEntry};
+use loch_engines::region::{Header, TableEntry};
 use loch_fabric::shm::Region;
 
 use crate::connection::Connection;

@@ -29,7 +29,7 @@ pub trait Integer: Number {}
 ///
 /// ```
 /// use loch::{ByteSize, Cluster, EmbeddedConfig, Lambda, Number, TableConfig};
-/// let table = TableConfig { engine: "kv-direct".into(), ..TableConfig::default() };
+/// let table = TableConfig { engine: "kv-direct".parse()?, ..TableConfig::default() };
 /// let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
 /// let table = Cluster::embedded(config)?.table("default")?;
 ///

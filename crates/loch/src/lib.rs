@@ -48,9 +48,9 @@ mod config;
 mod connection;
 #[cfg(feature = "verbs")]
 mod control;
+mod declaration;
 mod difference;
 mod embedded;
-mod engine;
 mod error;
 #[cfg(feature = "functions")]
 mod functions;
@@ -69,7 +69,6 @@ mod registered;
 mod remote;
 mod reservation;
 mod served;
-mod size;
 mod storage;
 mod table;
 mod value;
@@ -78,19 +77,25 @@ mod wire;
 pub use asynch::AsyncTable;
 pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
 pub use config::{
-    EmbeddedConfig, FabricKind, FunctionConfig, NodeConfig, RequestWay, TableConfig, TableMode,
-    TableProtocol, TlsConfig, TunedFor, WorkersConfig, default_socket,
+    EmbeddedConfig, FabricKind, NodeConfig, TlsConfig, WorkersConfig, default_socket,
 };
+pub use declaration::TableConfig;
 pub use error::Error;
 #[cfg(feature = "functions")]
 pub use functions::{FunctionError, FunctionInstance, FunctionLimits, Functions};
 pub use lambda::{Builtin, Element, Function, Integer, Lambda, Number};
+/// The engines, for the options of their tables.
+pub use loch_engines as engines;
+pub use loch_engines::engine::FunctionConfig;
+pub use loch_engines::nessie::options::TableProtocol;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
+/// An engine, and what is declared of a table of it.
+pub use loch_engines::registry::Options as Engine;
+pub use loch_engines::size::{ByteSize, ParseSizeError};
 pub use loch_fabric::shm::Pages;
 pub use loch_fabric::{VerbCount, lanes};
 pub use node::{Node, NodeWatch};
 pub use reservation::Reservation;
-pub use size::{ByteSize, ParseSizeError};
 pub use storage::FileStorage;
 pub use table::{Conditional, Counters, Expect, PutOptions, Table};
 pub use value::{Value, Version};

@@ -35,13 +35,6 @@ pub const NODE_BYTES_DEFAULT: u64 = 256 << 20;
 /// Session slots of a node that is not told otherwise.
 pub const SESSIONS_DEFAULT: u32 = 1024;
 
-/// Bytes of a table for each slot of its index, unless the index is given a size: 7.1 % of the
-/// memory, so that entries of 16 + 64 bytes and the index run full at about the same time.
-pub const TABLE_BYTES_PER_INDEX_SLOT: u64 = 112;
-
-/// How many values of the longest kind a table holds at least, if that length was not chosen.
-pub const LONGEST_VALUES_MIN: u64 = 4;
-
 /// Operations that `get_many` and `put_many` overlap, unless the table is told otherwise.
 pub const LANES_DEFAULT: usize = 16;
 
@@ -54,39 +47,8 @@ pub const KEPT_BUF_BYTES_MAX: usize = 1 << 20;
 /// Clients of each node that can have a table open which workers serve, unless it is told otherwise.
 pub const SERVED_SESSIONS_DEFAULT: u32 = 64;
 
-/// Requests that a client has under way at one worker, unless the table is told otherwise.
-pub const WINDOW_DEFAULT: u16 = 8;
-
-/// Bytes of key that a request slot has room for beside the longest value.
-pub const REQUEST_KEY_BYTES: u64 = 256;
-
-/// Of a table's memory one in so many bytes may be for requests and replies, if their lengths were
-/// not chosen.
-pub const REQUEST_SHARE: u64 = 8;
-
-/// The longest value that is worth declaring a table for: less is a table with too little memory.
-pub const SERVED_VALUE_BYTES_MIN: u64 = 64;
-
-/// Bytes of a herd partition for each slot of its index, by mode, unless the index is given a size:
-/// what a cache finds no place for in its index it loses.
-pub const HERD_BYTES_PER_CACHE_SLOT: u64 = 64;
-/// The same of a store.
-pub const HERD_BYTES_PER_STORE_SLOT: u64 = 112;
-
-/// Bytes of a pilaf table for each slot that its index begins with: it grows by itself.
-pub const PILAF_BYTES_PER_INDEX_SLOT: u64 = 1024;
-
-/// Bytes of a kv-direct packet, unless the table is told otherwise.
-pub const PACKET_BYTES_DEFAULT: u64 = 4 << 10;
-
 /// Operations of a client in one kv-direct packet, unless it is told otherwise.
 pub const BATCH_DEFAULT: usize = 256;
-
-/// The share of a kv-direct worker's memory that is its index, unless the table is told otherwise.
-pub const INDEX_RATIO_DEFAULT: f64 = 0.5;
-
-/// Bytes of a key and its value up to which they are in the index, unless the table is told otherwise.
-pub const INLINE_BYTES_DEFAULT: u16 = 24;
 
 /// Operations that a kv-direct worker has under way at a time (kv-direct §3.3.3).
 pub const PROCESSOR_IN_FLIGHT: usize = 256;

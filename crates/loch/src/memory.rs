@@ -11,25 +11,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use loch_engines::kv_direct::bucket::SLOTS;
-use loch_engines::kv_direct::memory::LINE_BYTES;
-use loch_engines::nessie::geometry::Protocol;
+use loch_engines::engine::Sizes;
+use loch_engines::error::LayoutError;
+use loch_engines::nessie::geometry::Geometry;
 use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie_server::Served;
-use loch_engines::region::{
-    DIRECTORY_OFFSET, EngineId, Header, LayoutError, SESSION_BYTES, SESSIONS_OFFSET, TableEntry,
-};
-use loch_engines::requests::{Area, RequestMap, WorkerId};
+use loch_engines::region::{DIRECTORY_OFFSET, Header, SESSION_BYTES, SESSIONS_OFFSET, TableEntry};
+use loch_engines::registry::{EngineId, Map};
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{RegionId, RemoteAddr};
 
 use zerocopy::FromBytes;
 
 use crate::difference::table_facts;
-use crate::engine::name_of;
 use crate::plan;
-use crate::served::direct::Partition;
-use crate::served::layout::{Extra, Layout};
 use crate::wire::{MemberFacts, unhex};
 use crate::{Error, TableInfo, TableProtocol};
 
@@ -107,12 +101,11 @@ impl Member {
     }
 
     /// The parts of a table of this node, as offsets into its region, if there is such a table.
-    #[cfg(feature = "verbs")]
-    pub fn parts(&self, table: usize) -> Option<Parts> {
+    pub fn parts(&self, table: usize) -> Option<Map> {
         let entry = self.tables.get(table)?;
         let place = RemoteAddr::new(RegionId(0), entry.offset);
         let places = vec![(place, self.header.sessions); self.header.nodes.into()];
-        Some(Parts::of(entry, &places).expect("it was checked when it was read"))
+        Some(Map::of(entry, &places).expect("it was checked when it was read"))
     }
 
     /// Client session slots that are taken, if the region is mapped.
@@ -166,7 +159,7 @@ fn parse_directory(header: &Header, directory: &[u8]) -> Result<Vec<TableEntry>,
     }
     let places = vec![(RemoteAddr::new(RegionId(0), 0), header.sessions); header.nodes.into()];
     for entry in &tables {
-        if let Err(error) = Parts::of(entry, &places) {
+        if let Err(error) = Map::of(entry, &places) {
             return damaged(format!("table directory ({error})"));
         }
     }
@@ -186,150 +179,38 @@ pub(crate) struct TableView {
     /// Its number in the directory.
     pub number: usize,
     pub entry: TableEntry,
-    pub parts: Parts,
-}
-
-/// Where the parts of a table are.
-#[derive(Clone)]
-pub(crate) enum Parts {
-    /// Of a table that nobody serves.
-    Nessie(Arc<TableMap>),
-    /// Of a table of nessie that workers serve.
-    Served(Served),
-    /// Of a table with mailboxes.
-    Mailed(Mailed),
-    /// Of a table of kv-direct.
-    Direct(Direct),
-}
-
-/// Where the parts of a table with mailboxes are.
-#[derive(Clone)]
-pub(crate) struct Mailed {
-    pub layout: Layout,
-    pub extra: Extra,
-    pub requests: Arc<RequestMap>,
-}
-
-/// Where the requests of a table of kv-direct are, and what its workers' memory is like.
-#[derive(Clone)]
-pub(crate) struct Direct {
-    pub partition: Partition,
-    pub requests: Arc<RequestMap>,
-}
-
-impl Mailed {
-    /// The mailbox of a worker.
-    pub fn worker_mailbox(&self, at: WorkerId) -> RemoteAddr {
-        self.requests.base(at.node).add(self.layout.worker_mailbox_at(at.worker))
-    }
-
-    /// The mailbox of the client that holds a session slot.
-    pub fn client_mailbox(&self, node: u16, slot: u32) -> RemoteAddr {
-        self.requests.base(node).add(self.layout.client_mailbox_at(slot))
-    }
-
-    /// The root of each node's part of a pilaf table.
-    pub fn roots(&self) -> Vec<RemoteAddr> {
-        (0..self.requests.area().nodes()).map(|node| self.root(node)).collect()
-    }
-
-    /// The root of a node's part of a pilaf table.
-    pub fn root(&self, node: u16) -> RemoteAddr {
-        self.requests.base(node).add(self.layout.root_at())
-    }
-}
-
-impl Parts {
-    /// The parts of a table that starts at `places[n].0` on node `n`, which has `places[n].1`
-    /// session slots.
-    fn of(entry: &TableEntry, places: &[(RemoteAddr, u32)]) -> Result<Self, LayoutError> {
-        let engine = entry.engine().expect("it was checked when it was read");
-        if !engine.has_nessie_layout() {
-            let bases = places.iter().map(|(at, _)| *at).collect();
-            if engine == EngineId::KvDirect {
-                let partition = Partition::of(entry)?;
-                let area = Area::new(entry.service, entry.geometry.nodes)?;
-                let requests = Arc::new(RequestMap::new(area, bases));
-                return Ok(Self::Direct(Direct { partition, requests }));
-            }
-            let (layout, extra) = Layout::of(entry)?;
-            let requests = Arc::new(RequestMap::new(*layout.area(), bases));
-            return Ok(Self::Mailed(Mailed { layout, extra, requests }));
-        }
-        let shape = entry.geometry.validate()?;
-        if engine.is_served() {
-            return Served::new(shape, entry.service, places).map(Self::Served);
-        }
-        Ok(Self::Nessie(Arc::new(TableMap::new(shape, places))))
-    }
-
-    /// The table's requests, if workers serve it.
-    pub fn requests(&self) -> Option<&Arc<RequestMap>> {
-        match self {
-            Self::Nessie(_) => None,
-            Self::Served(served) => Some(&served.requests),
-            Self::Mailed(mailed) => Some(&mailed.requests),
-            Self::Direct(direct) => Some(&direct.requests),
-        }
-    }
+    pub parts: Map,
 }
 
 impl TableView {
     /// Its engine.
     pub fn engine(&self) -> EngineId {
-        self.entry.engine().expect("it was checked when it was read")
+        self.parts.engine()
     }
 
     /// The map of a table that is laid out as nessie's: such tables are scrubbed.
     pub fn nessie(&self) -> Option<&Arc<TableMap>> {
-        match &self.parts {
-            Parts::Nessie(map) => Some(map),
-            Parts::Served(served) => Some(&served.table),
-            Parts::Mailed(_) | Parts::Direct(_) => None,
-        }
+        self.parts.nessie()
     }
 
     /// The table, for people.
     fn info(&self) -> TableInfo {
-        let (geometry, nodes) = (&self.entry.geometry, u64::from(self.entry.geometry.nodes));
-        let (index_slots, index_bytes, data_bytes) = match &self.parts {
-            Parts::Mailed(Mailed { extra, layout, .. }) => {
-                let workers = u64::from(layout.area().service().workers);
-                let (slots, index, data) = extra.sizes();
-                (slots * workers * nodes, index * workers * nodes, data * workers * nodes)
-            }
-            Parts::Direct(Direct { partition, requests }) => {
-                let workers = u64::from(requests.area().service().workers) * nodes;
-                let plan = partition.plan(geometry.value_bytes_max);
-                let plan = plan.expect("it was checked when it was read");
-                let index = u64::from(plan.buckets()) * LINE_BYTES as u64;
-                let data = partition.bytes.saturating_sub(index);
-                (
-                    u64::from(plan.buckets()) * SLOTS as u64 * workers,
-                    index * workers,
-                    data * workers,
-                )
-            }
-            _ => (
-                geometry.index_slots(),
-                geometry.index_bytes() * nodes,
-                geometry.data_bytes() * nodes,
-            ),
-        };
+        let Sizes { index_slots, index_bytes, data_bytes } = self.parts.sizes();
+        let params = &self.entry.params;
+        let shape = self.nessie().map(|map| map.shape);
+        let protocol = shape.map(|shape| TableProtocol::from(shape.protocol));
+        let geometry = Geometry::of(params);
         TableInfo {
             name: self.name.clone(),
-            engine: name_of(self.engine()).into(),
-            protocol: match self.nessie().map(|map| map.shape.protocol) {
-                Some(Protocol::Published { .. }) => TableProtocol::Published,
-                Some(Protocol::Loch) | None => TableProtocol::Loch,
-            },
+            engine: self.engine().name().into(),
+            protocol: protocol.unwrap_or_default(),
             index_slots,
             index_bytes,
             data_bytes,
-            value_bytes_max: geometry.value_bytes_max,
+            value_bytes_max: params.value_bytes_max,
             ways: geometry.ways,
             bucket_slots: geometry.bucket_slots,
-            workers: self.entry.service.workers,
+            workers: params.service.workers,
         }
     }
 }
@@ -360,7 +241,7 @@ impl Memory {
         };
         let view = |(number, entry): (usize, &TableEntry)| {
             let places: Vec<_> = (0..nodes.len()).map(|node| place(number, node)).collect();
-            let parts = Parts::of(entry, &places).expect("it was checked when it was read");
+            let parts = Map::of(entry, &places).expect("it was checked when it was read");
             let name = entry.name().unwrap_or_default().to_owned();
             TableView { name, number, entry: *entry, parts }
         };

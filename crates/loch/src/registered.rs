@@ -28,7 +28,7 @@ impl Registered {
     /// # Errors
     /// [`Error::Config`] names table, function and file.
     pub fn of(table: &TableConfig) -> Result<Self, Error> {
-        if table.functions.is_empty() { Ok(Self::default()) } else { compiled(table) }
+        if table.engine.functions().is_empty() { Ok(Self::default()) } else { compiled(table) }
     }
 
     /// For one processor.
@@ -45,7 +45,7 @@ fn compiled(table: &TableConfig) -> Result<Registered, Error> {
     let refused = |problem: String| Error::config(format!("table {:?}", table.name), problem);
     let functions = crate::Functions::new(crate::FunctionLimits::default());
     let mut functions = functions.map_err(|error| refused(error.to_string()))?;
-    for crate::FunctionConfig { number, path } in &table.functions {
+    for crate::FunctionConfig { number, path } in table.engine.functions() {
         let module = read(path).map_err(Error::os("read", path))?;
         let registered = functions.register(*number, &module);
         registered.map_err(|error| refused(format!("{}: {error}", path.display())))?;

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
 use loch_engines::nessie::Client;
-use loch_engines::region::{EngineId, TableEntry};
+use loch_engines::region::TableEntry;
+use loch_engines::registry::EngineId;
 use loch_fabric::verbs::{
     Answer, Device, DeviceError, Selection, Transport, VerbsEndpoint, VerbsError,
 };
@@ -368,7 +369,8 @@ pub(crate) fn connect(
 
 /// Whether requests to the table's workers are WRITEs that may get lost.
 fn writes_unreliably(table: &TableEntry) -> bool {
-    table.engine() == Some(EngineId::Herd) && table.service.request_bytes > 0
+    let may = EngineId::of(table).is_some_and(|engine| engine.needs().unreliable_writes);
+    may && table.params.service.request_bytes > 0
 }
 
 /// The answer of the node at `socket`.

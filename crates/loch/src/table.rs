@@ -7,13 +7,12 @@ use loch_engines::EngineError;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{Client, published};
 use loch_engines::operation;
-use loch_engines::region::EngineId;
+use loch_engines::registry::EngineId;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::backend::{Backend, with_client};
-use crate::engine::name_of;
 use crate::lease::Lease;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::served::client::Failed;
@@ -262,7 +261,7 @@ impl Table {
     ///
     /// ```
     /// # use loch::{Cluster, EmbeddedConfig, Lambda, TableConfig};
-    /// # let table = TableConfig { engine: "kv-direct".into(), ..TableConfig::default() };
+    /// # let table = TableConfig { engine: "kv-direct".parse()?, ..TableConfig::default() };
     /// # let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
     /// # let table = Cluster::embedded(config)?.table("default")?;
     /// assert_eq!(table.update(b"seats", Lambda::add(40u16))?, 0);
@@ -490,7 +489,7 @@ impl Table {
     /// The error of an operation that only clients of kv-direct know, and this table's is none.
     #[cold]
     pub(crate) fn other_engine(&self, operation: &'static str) -> Error {
-        let (engine, engines) = (self.backend.engine_name(), name_of(EngineId::KvDirect));
+        let (engine, engines) = (self.backend.engine_name(), EngineId::KvDirect.name());
         if engine == engines {
             return self.error(EngineError::NeedsSession);
         }
@@ -595,7 +594,7 @@ mod tests {
 
     /// A table as a child has it that was forked from its process.
     fn inherited(engine: &str) -> (Cluster, Table) {
-        let table = TableConfig { engine: engine.into(), ..TableConfig::default() };
+        let table = TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
         let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
         let cluster = Cluster::embedded(config).unwrap();
         let mut table = cluster.table("default").unwrap();

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use loch::lanes::{block_on, run};
 use loch::{
-    ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Expect, PutOptions, RequestWay, Table,
-    TableConfig, TableMode, TableProtocol, Version,
+    ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Expect, PutOptions, Table, TableConfig,
+    Version,
 };
 
 /// An engine, with the options that it is run with.
@@ -23,7 +23,7 @@ struct Kind {
 const MIB: u64 = 1 << 20;
 
 const NESSIE: Kind = Kind { engine: "nessie", set: |_| (), item_max: None, value_max: 3 << 20 };
-const PUBLISHED: Kind = Kind { set: |t| t.protocol = TableProtocol::Published, ..NESSIE };
+const PUBLISHED: Kind = Kind { set: |t| t.set("protocol", "published").unwrap(), ..NESSIE };
 const SERVER: Kind = Kind {
     engine: "nessie-server",
     set: |t| (t.workers, t.window) = (Some(2), Some(4)),
@@ -33,9 +33,14 @@ const SERVER: Kind = Kind {
 const HYBRID: Kind = Kind { engine: "nessie-hybrid", set: |_| (), item_max: None, value_max: 4097 };
 const HYBRID_PLUS: Kind = Kind { engine: "nessie-hybrid+", ..HYBRID };
 const HERD: Kind = Kind { engine: "herd", set: |_| (), item_max: Some(968), value_max: 900 };
-const HERD_STORE: Kind =
-    Kind { set: |t| (t.mode, t.workers) = (Some(TableMode::Store), Some(2)), ..HERD };
-const HERD_BY_SEND: Kind = Kind { set: |t| t.requests = Some(RequestWay::Send), ..HERD };
+const HERD_STORE: Kind = Kind {
+    set: |t| {
+        t.set("mode", "store").unwrap();
+        t.workers = Some(2);
+    },
+    ..HERD
+};
+const HERD_BY_SEND: Kind = Kind { set: |t| t.set("requests", "send").unwrap(), ..HERD };
 const PILAF: Kind = Kind { engine: "pilaf", set: |_| (), item_max: None, value_max: 4097 };
 const DIRECT: Kind = Kind {
     engine: "kv-direct",
@@ -43,12 +48,15 @@ const DIRECT: Kind = Kind {
     item_max: None,
     value_max: 4097,
 };
-const DIRECT_STALLED: Kind = Kind { set: |t| t.out_of_order = Some(false), ..DIRECT };
+const DIRECT_STALLED: Kind = Kind { set: |t| t.set("out_of_order", false).unwrap(), ..DIRECT };
 
 impl Kind {
     fn table(&self, name: &str) -> TableConfig {
-        let mut table =
-            TableConfig { name: name.into(), engine: self.engine.into(), ..TableConfig::default() };
+        let mut table = TableConfig {
+            name: name.into(),
+            engine: self.engine.parse().unwrap(),
+            ..TableConfig::default()
+        };
         (self.set)(&mut table);
         table
     }

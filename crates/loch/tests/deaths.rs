@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use host::{Host, eventually};
+use loch::engines::nessie;
 use loch::{ByteSize, Cluster, Node, NodeConfig, TableConfig, TableProtocol, lanes};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -46,7 +47,8 @@ const PROTOCOLS: [TableProtocol; 2] = [TableProtocol::Loch, TableProtocol::Publi
 
 /// A node with room for slabs of all sizes for every client.
 fn start(host: &Host, name: &str, protocol: TableProtocol) -> Node {
-    let tables = vec![TableConfig { protocol, ..TableConfig::default() }];
+    let options = nessie::options::Options { protocol, ..Default::default() };
+    let tables = vec![TableConfig::new("default", options)];
     let config = NodeConfig { memory: ByteSize::new(128 << 20), tables, ..host.config(name) };
     Node::start(config).unwrap()
 }

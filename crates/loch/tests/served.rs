@@ -3,15 +3,23 @@
 
 mod host;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use host::{Host, eventually, impatient};
+use loch::engines::pilaf;
 use loch::{
     ByteSize, Cluster, ConnectOptions, Error, Node, NodeConfig, TableConfig, WorkersConfig,
 };
 
 fn table(engine: &str) -> TableConfig {
-    TableConfig { engine: engine.into(), sessions: Some(8), ..TableConfig::default() }
+    TableConfig { engine: engine.parse().unwrap(), sessions: Some(8), ..TableConfig::default() }
+}
+
+/// A table of pilaf with a log.
+fn logging(log: &Path, sync: bool) -> TableConfig {
+    let options = pilaf::Options { log: Some(log.into()), sync, ..Default::default() };
+    TableConfig { sessions: Some(8), ..TableConfig::new("default", options) }
 }
 
 fn config(host: &Host, name: &str, table: TableConfig) -> NodeConfig {
@@ -89,8 +97,8 @@ fn a_node_that_is_away_is_named_and_its_table_is_used_again_when_it_is_back() {
 fn a_logged_table_has_everything_after_an_orderly_stop() {
     let host = Host::new();
     for sync in [false, true] {
-        let log = Some(host.dir.path().join(format!("log-{sync}")));
-        let logged = TableConfig { log, sync, ..table("pilaf") };
+        let log = host.dir.path().join(format!("log-{sync}"));
+        let logged = logging(&log, sync);
         let config = config(&host, "a", logged);
         let node = Node::start(config.clone()).unwrap();
         let table = host.connect("a").table("default").unwrap();
@@ -117,8 +125,8 @@ fn a_start_that_fails_leaves_no_ephemeral_region() {
     let host = Host::new();
     let file = host.dir.path().join("file");
     std::fs::write(&file, "in the log's way").unwrap();
-    let fails = |ephemeral, log: &std::path::Path| {
-        let pilaf = TableConfig { log: Some(log.into()), ..table("pilaf") };
+    let fails = |ephemeral, log: &Path| {
+        let pilaf = logging(log, false);
         let config = NodeConfig { ephemeral, ..config(&host, "a", pilaf) };
         let error = Node::start(config).err().expect("a file is no folder");
         assert!(matches!(error, Error::WorkerFailed { .. }), "{error}");
@@ -140,8 +148,8 @@ fn a_worker_that_cannot_begin_in_a_cluster_loses_no_region() {
     let host = Host::of(&["a", "b"]);
     let file = host.dir.path().join("file");
     std::fs::write(&file, "in the log's way").unwrap();
-    let node = |name, ephemeral, log| {
-        let pilaf = TableConfig { log: Some(log), ..table("pilaf") };
+    let node = |name, ephemeral, log: PathBuf| {
+        let pilaf = logging(&log, false);
         Node::start(NodeConfig { ephemeral, ..config(&host, name, pilaf) }).unwrap()
     };
     let _other = node("b", false, host.dir.path().join("log"));
@@ -161,12 +169,8 @@ fn two_tables_with_one_log_folder_are_refused_by_name() {
     let link = host.dir.path().join("link");
     std::fs::create_dir(&real).unwrap();
     std::os::unix::fs::symlink(&real, &link).unwrap();
-    let pilaf = |name: &str, log: &std::path::Path| TableConfig {
-        name: name.into(),
-        log: Some(log.into()),
-        ..table("pilaf")
-    };
-    let start = |one: &std::path::Path, other: &std::path::Path| {
+    let pilaf = |name: &str, log: &Path| TableConfig { name: name.into(), ..logging(log, false) };
+    let start = |one: &Path, other: &Path| {
         Node::start(NodeConfig {
             memory: ByteSize::new(64 << 20),
             tables: vec![pilaf("one", one), pilaf("other", other)],
@@ -191,8 +195,7 @@ fn two_tables_with_one_log_folder_are_refused_by_name() {
 fn a_damaged_log_keeps_the_node_from_starting() {
     let host = Host::new();
     let log = host.dir.path().join("log");
-    let config =
-        config(&host, "a", TableConfig { log: Some(log.clone()), sync: true, ..table("pilaf") });
+    let config = config(&host, "a", logging(&log, true));
     let node = Node::start(config.clone()).unwrap();
     let table = host.connect("a").table("default").unwrap();
     for i in 0..100u64 {
@@ -301,7 +304,7 @@ fn the_default_memory_makes_a_table_of_every_engine() {
         let config = NodeConfig {
             memory: default.memory,
             sessions: default.sessions,
-            tables: vec![TableConfig { engine: engine.into(), ..TableConfig::default() }],
+            tables: vec![TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() }],
             ..host.config("a")
         };
         let _node = Node::start(config).unwrap();

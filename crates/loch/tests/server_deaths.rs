@@ -7,12 +7,14 @@ mod host;
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Lines, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{Host, eventually};
+use loch::engines::engine::LogConfig;
+use loch::engines::pilaf;
 use loch::lanes::{block_on, run};
 use loch::{
     AsyncTable, ByteSize, Cluster, ConnectOptions, Error, Node, NodeConfig, Table, TableConfig,
@@ -223,11 +225,11 @@ fn patient(host: &Host) -> Cluster {
 /// Kills the server of a table three times while two clients work, and looks at everything.
 fn a_server_is_killed(table: TableConfig, keeps: bool) {
     let host = Host::new();
-    let table = match &table.log {
-        Some(log) => TableConfig { log: Some(host.dir.path().join(log)), ..table },
+    let engine = table.engine.name();
+    let table = match table.engine.log() {
+        Some(LogConfig { folder, sync }) => logging(host.dir.path().join(folder), sync),
         None => table,
     };
-    let engine = table.engine.clone();
     let config =
         NodeConfig { memory: ByteSize::new(64 << 20), tables: vec![table], ..host.config("a") };
     let first = Server::start(&config);
@@ -276,7 +278,12 @@ fn a_server_is_killed(table: TableConfig, keeps: bool) {
 }
 
 fn table(engine: &str) -> TableConfig {
-    TableConfig { engine: engine.into(), ..TableConfig::default() }
+    TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() }
+}
+
+/// A table of pilaf with a log.
+fn logging(log: PathBuf, sync: bool) -> TableConfig {
+    TableConfig::new("default", pilaf::Options { log: Some(log), sync, ..Default::default() })
 }
 
 #[test]
@@ -301,8 +308,7 @@ fn kv_direct_loses_everything_and_goes_on() {
 
 #[test]
 fn pilaf_with_a_synced_log_keeps_what_was_acknowledged() {
-    let log = Some("log".into());
-    a_server_is_killed(TableConfig { log, sync: true, ..table("pilaf") }, true);
+    a_server_is_killed(logging("log".into(), true), true);
 }
 
 #[test]
@@ -382,7 +388,7 @@ fn pilaf_with_an_asynchronous_log_loses_little_of_what_was_last() {
     let host = Host::of(&["a", "b"]);
     let log = host.dir.path().join("log");
     let configs = ["a", "b"].map(|name| {
-        let table = TableConfig { log: Some(log.clone()), ..table("pilaf") };
+        let table = logging(log.clone(), false);
         NodeConfig { memory: ByteSize::new(64 << 20), tables: vec![table], ..host.config(name) }
     });
     let mut servers = configs.each_ref().map(Server::start);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use host::impatient;
+use loch::engines::pilaf;
 use loch::{ByteSize, Cluster, Error, Node, NodeConfig, TableConfig};
 use tempfile::TempDir;
 
@@ -33,8 +34,8 @@ fn user_process() {
         memory: ByteSize::new(64 << 20),
         sessions: 8,
         socket: socket.clone(),
-        tables: vec![match &log {
-            Some(_) => TableConfig { engine: "pilaf".into(), log, ..TableConfig::default() },
+        tables: vec![match log {
+            Some(_) => TableConfig::new("default", pilaf::Options { log, ..Default::default() }),
             None => TableConfig::default(),
         }],
         region,

@@ -2,26 +2,31 @@
 
 use std::time::Duration;
 
+use loch::engines::kv_direct::Options;
 use loch::lanes::{block_on, run};
 use loch::{
     ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Lambda, Number, Table, TableConfig,
 };
 
-fn cluster(nodes: u16, table: TableConfig) -> Cluster {
+fn cluster(nodes: u16, options: Options) -> Cluster {
+    cluster_of(nodes, TableConfig::new("default", options))
+}
+
+fn cluster_of(nodes: u16, table: TableConfig) -> Cluster {
     let config = EmbeddedConfig {
         nodes,
         memory: ByteSize::new(16 << 20),
         sessions: 16,
         // Tests are run on busy machines.
         operation_timeout: Duration::from_secs(60),
-        tables: vec![TableConfig { engine: "kv-direct".into(), ..table }],
+        tables: vec![table],
         ..EmbeddedConfig::default()
     };
     Cluster::embedded(config).unwrap()
 }
 
 fn open() -> Table {
-    cluster(1, TableConfig::default()).table("default").unwrap()
+    cluster(1, Options::default()).table("default").unwrap()
 }
 
 #[test]
@@ -111,7 +116,7 @@ fn functions_of_users_are_compiled_when_the_nodes_start() {
     let path = dir.path().join("f.wasm");
     std::fs::write(&path, wat::parse_str(MODULE).unwrap()).unwrap();
     let function = loch::FunctionConfig { number: 7, path: path.clone() };
-    let declared = TableConfig { functions: vec![function.clone()], ..TableConfig::default() };
+    let declared = Options { functions: vec![function.clone()], ..Options::default() };
     let table = cluster(2, declared).table("default").unwrap();
     for key in 0..8u8 {
         table.put(&[key], &[1, 2, 3, 4]).unwrap();
@@ -125,7 +130,7 @@ fn functions_of_users_are_compiled_when_the_nodes_start() {
         assert!(matches!(error, Error::NoFunction { number: 8, .. }), "{error}");
     }
     let refused = |functions| {
-        let table = TableConfig { engine: "kv-direct".into(), functions, ..TableConfig::default() };
+        let table = TableConfig::new("default", Options { functions, ..Options::default() });
         let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
         Cluster::embedded(config).err().expect("it must not start").to_string()
     };
@@ -141,7 +146,7 @@ fn functions_of_users_are_compiled_when_the_nodes_start() {
 #[test]
 fn tables_of_other_engines_say_which_can() {
     for engine in ["nessie", "nessie-server", "nessie-hybrid", "herd", "pilaf"] {
-        let table = TableConfig { engine: engine.into(), ..TableConfig::default() };
+        let table = TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
         let memory = ByteSize::new(16 << 20);
         let config = EmbeddedConfig { tables: vec![table], memory, ..EmbeddedConfig::default() };
         let table = Cluster::embedded(config).unwrap().table("default").unwrap();
@@ -158,7 +163,7 @@ fn tables_of_other_engines_say_which_can() {
 
 #[test]
 fn without_versions_a_value_has_none_and_conditions_on_them_are_refused() {
-    let table = TableConfig { versions: Some(false), ..TableConfig::default() };
+    let table = Options { versions: Some(false), ..Options::default() };
     let table = cluster(1, table).table("default").unwrap();
     let version = table.put(b"k", b"v").unwrap();
     assert_eq!((version.as_u64(), &table.get(b"k").unwrap().unwrap()[..]), (0, &b"v"[..]));
@@ -172,7 +177,7 @@ fn without_versions_a_value_has_none_and_conditions_on_them_are_refused() {
 
 #[test]
 fn keys_of_one_length_are_all_that_a_table_of_them_takes() {
-    let table = TableConfig { key_bytes: Some(8), ..TableConfig::default() };
+    let table = Options { key_bytes: Some(8), ..Options::default() };
     let table = cluster(1, table).table("default").unwrap();
     for key in 0..1000u64 {
         table.put(&key.to_le_bytes(), &key.to_be_bytes()).unwrap();
@@ -189,8 +194,8 @@ fn keys_of_one_length_are_all_that_a_table_of_them_takes() {
 
 #[test]
 fn lanes_of_many_threads_update_the_same_numbers_once_each() {
-    let table = TableConfig { workers: Some(2), ..TableConfig::default() };
-    let cluster = cluster(2, table);
+    let table = TableConfig::new("default", Options::default());
+    let cluster = cluster_of(2, TableConfig { workers: Some(2), ..table });
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let cluster = cluster.with_home(thread % 2).unwrap();
@@ -218,7 +223,10 @@ fn what_lanes_ask_at_the_same_time_goes_in_few_packets() {
             // What goes to the client's own node is no verb.
             nodes: 2,
             batch,
-            tables: vec![TableConfig { engine: "kv-direct".into(), ..TableConfig::default() }],
+            tables: vec![TableConfig {
+                engine: "kv-direct".parse().unwrap(),
+                ..TableConfig::default()
+            }],
             ..EmbeddedConfig::default()
         };
         let table = Cluster::embedded(config).unwrap().table("default").unwrap().with_lanes(64);

@@ -295,9 +295,10 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_a_table_nobody_tuned() {
-        let (options, table) = (spec("").unwrap().table, loch::TableConfig::default());
+        let own = loch::engines::nessie::options::Options::default();
+        let (options, table) = (spec("").unwrap().table, &own.layout);
         assert_eq!(bool::from(options.filter_bits), table.filter_bits);
-        assert_eq!(Option::<bool>::from(options.cache), table.cache);
+        assert_eq!(Option::<bool>::from(options.cache), own.cache);
         assert_eq!(bool::from(options.multi_read), table.multi_read);
         assert_eq!(Option::<bool>::from(options.batched_reads), table.batched_reads);
         assert_eq!(bool::from(options.checksums), table.checksums);

@@ -171,9 +171,13 @@ impl ServeArgs {
         config.workers.dedicated |= self.dedicated;
         config.tables = chosen_tables(config.tables, self.tables);
         for table in &mut config.tables {
-            set(&mut table.engine, self.engine.clone());
+            if let Some(engine) = &self.engine {
+                table.set("engine", engine.as_str())?;
+            }
+            if let Some(slots) = self.index_slots {
+                table.set("index_slots", i64::try_from(slots).unwrap_or(i64::MAX))?;
+            }
             table.value_max = self.value_max.or(table.value_max);
-            table.index_slots = self.index_slots.or(table.index_slots);
             table.workers = self.workers.or(table.workers);
         }
         Ok(config)
@@ -268,20 +272,20 @@ mod tests {
         assert_eq!(config.name, "a");
         assert_eq!(config.memory, ByteSize::new(2 << 30));
         assert_eq!(config.sessions, 7);
-        let tables: Vec<_> = config.tables.iter().map(|t| (t.name.as_str(), t.ways)).collect();
-        assert_eq!(tables, [("t", 2), ("v", TableConfig::default().ways)]);
+        let declared = |text| TableConfig::from_toml(text).unwrap();
+        assert_eq!(config.tables, [declared("name = 't'\nways = 2"), declared("name = 'v'")]);
     }
 
     #[test]
     fn flags_about_tables_hold_for_all_of_them() {
-        let config = config("--value-max 64KiB --index-slots 4096 --engine pilaf").unwrap();
-        let [table] = &config.tables[..] else {
-            panic!("{:?}", config.tables);
+        let read = config("--value-max 64KiB --index-slots 4096 --engine pilaf").unwrap();
+        let [table] = &read.tables[..] else {
+            panic!("{:?}", read.tables);
         };
-        assert_eq!(table.name, "default");
-        assert_eq!(table.engine, "pilaf");
-        assert_eq!(table.value_max, Some(ByteSize::new(64 << 10)));
-        assert_eq!(table.index_slots, Some(4096));
+        let text = "engine = 'pilaf'\nvalue_max = '64KiB'\nindex_slots = 4096";
+        assert_eq!(*table, TableConfig::from_toml(text).unwrap());
+        let error = config("--engine kv-direct --index-slots 4096").unwrap_err().to_string();
+        assert!(error.contains("index_slots is for nessie"), "{error}");
     }
 
     #[test]

@@ -35,10 +35,12 @@ pub mod key;
 mod pipeline;
 pub mod storage;
 
+mod table;
 mod worker;
 
 pub use client::Client;
 pub use pipeline::Pipeline;
+pub use table::{Herd, Map, Options, PartitionShape, RequestWay, TableMode};
 pub use worker::{DEPTH_DEFAULT, DEPTH_MAX, Settings, Worker};
 
 use crate::limits::{HERD_ITEM_BYTES_MAX, HERD_SLOT_BYTES, REPLIES_MAX};

@@ -68,6 +68,7 @@ mod reference;
 pub mod slab;
 pub mod station;
 pub mod storage;
+mod table;
 pub mod timed;
 pub mod tuning;
 pub mod vector;
@@ -75,10 +76,11 @@ mod worker;
 
 pub use client::{Access, Client};
 pub use processor::{Counts, Settings};
+pub use table::{KvDirect, Map, Options, PACKET_BYTES_DEFAULT, PartitionShape, TunedFor};
 pub use worker::Worker;
 
+use crate::error::LayoutError;
 use crate::limits::REPLIES_MAX;
-use crate::region::LayoutError;
 use crate::requests::Service;
 
 /// Bytes of an operation in a packet besides key and value, and of the packet itself, at most.

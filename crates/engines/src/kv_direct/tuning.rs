@@ -14,7 +14,7 @@ use super::header::Header;
 use super::item::Format;
 use super::key::{KeyHash, SECONDARY_BITS};
 use super::memory::LINE_BYTES;
-use crate::region::LayoutError;
+use crate::error::LayoutError;
 
 /// Entries of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]

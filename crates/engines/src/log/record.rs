@@ -10,8 +10,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::checksum::checksum;
 use crate::limits::KEY_BYTES_MAX;
-use crate::region::checksum;
 
 /// First word of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHLOG\0");

@@ -3,11 +3,13 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::error::LayoutError;
 use crate::limits::{
     CANDIDATES_MAX, CHUNK_BYTES, DATA_TABLE_BYTES_MAX, GRAIN_BYTES, NODES_MAX, SHARDS_PER_NODE_MAX,
     VALUE_BYTES_MAX,
 };
-use crate::region::{LayoutError, TABLE_ALIGN_BYTES};
+use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
+use crate::requests::Service;
 
 /// Bits of the data table identifier: 256 data tables, so that a cluster can grow.
 pub const DTI_BITS: u32 = 8;
@@ -199,6 +201,19 @@ impl Bits {
 }
 
 impl Geometry {
+    /// What a table's directory entry says of it.
+    pub fn of(params: &TableParams) -> Self {
+        let bytes = params.as_bytes();
+        Self::read_from_prefix(bytes).expect("an entry is longer").0
+    }
+
+    /// As it is in a directory entry.
+    pub fn params(&self, service: Service) -> TableParams {
+        let mut params = TableParams { service, ..TableParams::default() };
+        params.as_mut_bytes()[..size_of::<Self>()].copy_from_slice(self.as_bytes());
+        params
+    }
+
     /// The geometry of a table of `table_bytes` per node whose index has at least `index_slots`
     /// slots over all nodes.
     ///
@@ -229,7 +244,7 @@ impl Geometry {
             buckets_per_shard: u32::try_from(buckets).unwrap_or(u32::MAX),
             chunks: 1,
             value_bytes_max,
-            seed: 0x4c6f_6368_4b65_7973,
+            seed: SEED,
         };
         let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
         // Every chunk needs itself and a word in the chunk table.

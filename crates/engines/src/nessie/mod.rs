@@ -51,6 +51,7 @@ pub mod ite;
 mod kv;
 mod lease;
 mod migrate;
+pub mod options;
 pub mod published;
 mod put;
 mod read;
@@ -59,6 +60,7 @@ mod reserve;
 mod rules;
 mod scrub;
 pub mod slab;
+pub(crate) mod table;
 
 pub use cache::CacheLimits;
 pub use check::{CheckReport, Usage};
@@ -66,5 +68,6 @@ pub(crate) use client::Attempts;
 pub use client::{Client, Counts};
 pub use reserve::Reservation;
 pub use scrub::{Scrubbed, release_dead};
+pub use table::Nessie;
 
 pub use crate::operation::{Conditional, Expect, PutOptions};

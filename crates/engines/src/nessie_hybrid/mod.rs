@@ -19,7 +19,9 @@
 //! that dies leaves at most an epoch that its node ends for it.
 
 mod client;
+mod table;
 
 pub use client::Client;
+pub use table::{NessieHybrid, Options};
 
 pub use crate::nessie_server::{Served, Worker};

@@ -33,8 +33,10 @@
 pub(crate) mod ask;
 mod client;
 mod served;
+pub(crate) mod table;
 mod worker;
 
 pub use client::Client;
 pub use served::Served;
+pub use table::{NessieServer, Options};
 pub use worker::Worker;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use loch_fabric::{RegionId, RemoteAddr};
 
+use crate::error::LayoutError;
 use crate::nessie::geometry::Shape;
 use crate::nessie::hash::{KeyHash, TableMap};
-use crate::region::LayoutError;
 use crate::requests::{Area, RequestMap, Service, WorkerId};
 
 /// A nessie table whose nodes serve requests: on each node the table, and behind it the requests.

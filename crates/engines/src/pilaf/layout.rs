@@ -16,7 +16,7 @@
 use loch_fabric::RemoteAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::region::checksum;
+use crate::checksum::checksum;
 
 /// Words of a root and of an entry: a cache line each.
 pub const LINE_WORDS: usize = 8;

@@ -64,6 +64,7 @@ pub mod layout;
 mod path;
 mod resize;
 mod store;
+mod table;
 mod versions;
 mod worker;
 
@@ -73,10 +74,11 @@ pub use client::{Access, Client};
 pub use get::{ReadCounts, Reader};
 pub use path::SendOrWrite;
 pub use store::{Shape, Store, StoreCounts};
+pub use table::{Map, Options, Pilaf, SEND_BYTES_MAX};
 pub use worker::{Logging, NoStorage, Worker, WorkerCounts, WorkerError};
 
+use crate::error::LayoutError;
 use crate::limits::REPLIES_MAX;
-use crate::region::LayoutError;
 use crate::requests::Service;
 
 /// How the requests of a pilaf table are served: by one worker of each node, with replies by SEND,

@@ -10,8 +10,8 @@
 use loch_fabric::{Fabric, RemoteAddr};
 
 use super::layout::{LEASES_OFFSET, LINE_BYTES};
+use crate::checksum::checksum;
 use crate::error::EngineError;
-use crate::region::checksum;
 
 /// Low bits of a version, which are its node's number: each node numbers for itself.
 const NODE_BITS: u32 = 8;

@@ -15,8 +15,8 @@ use loch_fabric::{MessageAddress, RemoteAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use crate::error::LayoutError;
 use crate::limits::{NODES_MAX, REPLIES_MAX, REQUEST_AREA_BYTES_MAX, WINDOW_MAX, WORKERS_MAX};
-use crate::region::LayoutError;
 
 /// How a table's requests are served: the same on every node, and part of its directory entry.
 #[derive(
@@ -290,6 +290,12 @@ impl RequestMap {
     /// The first byte of the area on a node.
     pub fn base(&self, node: u16) -> RemoteAddr {
         self.bases[usize::from(node)]
+    }
+
+    /// The lines of a node's workers, in its region: what clients have to know of them.
+    pub fn worker_lines_of(&self, node: u16) -> Range<u64> {
+        let (base, lines) = (self.base(node).offset(), self.area.worker_lines());
+        base + lines.start..base + lines.end
     }
 
     /// The word that holds a worker's incarnation.

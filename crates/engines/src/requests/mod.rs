@@ -109,9 +109,11 @@
 //!   write another client's slots can speak in its name. A datagram speaks for whoever knows the
 //!   session's secret ([`seal`]). A client that names another session than its own is not served.
 
+pub(crate) mod budget;
 mod client;
 mod counts;
 pub mod layout;
+pub mod mailboxes;
 mod mapped;
 mod memory;
 pub mod message;

@@ -22,13 +22,13 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use loch_engines::region::{EPOCH_OFFSET, EngineId, SESSION_BYTES, SESSIONS_OFFSET, STAMP_OFFSET};
+use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, STAMP_OFFSET};
 use loch_engines::requests::{Holder, RequestMap, Secret};
 use loch_fabric::verbs::{Access, Grant};
 use serde_json::Value;
 
 use crate::limits::{CLOSE_ENDING_MAX, FENCE_PATIENCE};
-use crate::memory::{Member, Parts};
+use crate::memory::Member;
 use crate::node::courier::Caller;
 use crate::node::sessions::{Opened, SCRUBBER_SLOT};
 use crate::wire::{Code, Connect, Refused, SessionSecret};
@@ -89,20 +89,7 @@ pub(crate) fn grants(
     let mut grants: Vec<_> = slots.map(|slots| within(requests, slots, Access::Full)).collect();
     let read =
         |Range { start, end }| Grant { offset: start, len: end - start, access: Access::Read };
-    match (entry.engine(), &parts) {
-        (Some(EngineId::NessieHybrid), _) => {
-            // Whoever asks for a stamp learns that it may only read.
-            grants.push(read(STAMP_OFFSET..STAMP_OFFSET + 8));
-            grants.push(read(entry.offset..requests.base(0).offset()));
-        }
-        (_, Parts::Mailed(mailed)) => {
-            grants.push(within(requests, area.worker_lines(), Access::Read));
-            if entry.engine() == Some(EngineId::Pilaf) {
-                grants.push(read(mailed.root(0).offset()..entry.end()));
-            }
-        }
-        _ => (),
-    }
+    grants.extend(parts.readable(0).into_iter().map(read));
     // Where requests are sent there are no slots.
     grants.retain(|grant| grant.len > 0);
     Ok(grants)

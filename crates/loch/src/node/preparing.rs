@@ -14,8 +14,8 @@ use super::admission::Door;
 use super::server::StopSwitch;
 use crate::Error;
 use crate::limits::FRAME_BYTES_MAX;
-use crate::size::InWords;
 use crate::wire::{self, Code, Refused, Reply};
+use loch_engines::size::InWords;
 
 /// How long a client has to say hello before it is answered all the same.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(100);

@@ -20,10 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use loch_engines::region::{
-    DIRECTORY_OFFSET, EngineId, Header, INCARNATION_OFFSET, LAYOUT_VERSION, LayoutError,
-};
+use loch_engines::error::LayoutError;
+use loch_engines::region::{DIRECTORY_OFFSET, Header, INCARNATION_OFFSET, LAYOUT_VERSION};
+use loch_engines::registry::Map;
 use loch_fabric::shm::{Region, RegionError};
+use loch_fabric::{RegionId, RemoteAddr};
 use rustix::fs::RenameFlags;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -33,7 +34,6 @@ use crate::limits::REGION_LOCK_TIMEOUT;
 use crate::memory::read_layout;
 use crate::plan::Plan;
 use crate::private::{self, reopen};
-use crate::served::layout::Layout;
 use crate::{ByteSize, Error};
 
 /// A region that this node owns.
@@ -110,7 +110,7 @@ fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<Owned>, Erro
     let region =
         Region::from_fd(reopen(&file, path, true)?.into(), bytes, true).map_err(of_region(path))?;
     let (header, tables) = read_layout(&region).map_err(|error| match error {
-        LayoutError::Version { found } => Error::RegionMismatch {
+        LayoutError::Version { found, .. } => Error::RegionMismatch {
             path: path.into(),
             field: "layout version".into(),
             have: found.to_string(),
@@ -191,9 +191,11 @@ pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
     let counter = region.word(INCARNATION_OFFSET);
     counter.store(session & FIRST_SESSION_MASK, Ordering::Relaxed);
     for table in &plan.tables {
-        if table.engine().is_some_and(EngineId::has_mailboxes) {
-            let (layout, _) = Layout::of(table).expect("it was planned");
-            layout.format(region, table.offset);
+        let at = RemoteAddr::new(RegionId(0), table.offset);
+        let places = vec![(at, header.sessions); header.nodes.into()];
+        let map = Map::of(table, &places).expect("it was planned");
+        for (offset, mailbox) in map.mailboxes() {
+            mailbox.format(region, table.offset + offset);
         }
     }
     region.copy_in(DIRECTORY_OFFSET, plan.tables.as_bytes());

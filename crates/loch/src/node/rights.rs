@@ -60,7 +60,7 @@ impl Liar {
 }
 
 fn own_tables(engine: &str) -> Vec<TableConfig> {
-    vec![TableConfig { engine: engine.into(), ..TableConfig::default() }]
+    vec![TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() }]
 }
 
 fn bytes_at(own: &Member, offset: u64) -> [u8; 100] {

@@ -18,8 +18,8 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Instant;
 
 use loch_engines::requests::{Sessions, WorkerId};
-use loch_fabric::RegionId;
 use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, VerbsError};
+use loch_fabric::{RegionId, RemoteAddr};
 
 use super::courier::Caller;
 use super::neighbours::Surroundings;
@@ -30,7 +30,7 @@ use crate::Error;
 use crate::control::Hub;
 use crate::control::gate::all_of;
 use crate::limits::RECONNECT_PAUSE;
-use crate::memory::{Mailed, Member, Memory, TableView};
+use crate::memory::{Member, Memory, TableView};
 use crate::node::courier::Courier;
 use crate::remote::{of_answer, of_verbs};
 use crate::served::endpoint::Patient;
@@ -254,7 +254,7 @@ impl Ground for Connected {
         &self,
         _: &Memory,
         table: &TableView,
-        _: &Mailed,
+        _: RemoteAddr,
         _: WorkerId,
     ) -> Result<Self::Mail, Error> {
         let datagrams = Datagrams::new(&self.device);

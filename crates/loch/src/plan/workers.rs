@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use loch_engines::region::{EngineId, TableEntry};
+use loch_engines::engine::LogConfig;
+use loch_engines::region::TableEntry;
+use loch_engines::registry::EngineId;
 
-use crate::engine::Engine;
 use crate::limits::{WORKER_SLEEP_MAX_US, WORKERS_MAX};
 use crate::registered::Registered;
 use crate::{Error, TableConfig, WorkersConfig};
@@ -14,8 +15,8 @@ use crate::{Error, TableConfig, WorkersConfig};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkerPlan {
     pub waiting: WorkersConfig,
-    /// The log of each table that has one, and whether it is synced.
-    pub logs: Vec<(String, PathBuf, bool)>,
+    /// The log of each table that has one.
+    pub logs: Vec<(String, LogConfig)>,
     /// The functions of each table that has some.
     pub functions: Vec<(String, Registered)>,
 }
@@ -36,13 +37,13 @@ impl WorkerPlan {
             return Err(Error::config("workers: cores", problem));
         }
         let log = |table: &TableConfig| {
-            let log = table.log.as_ref()?;
-            let absolute = std::path::absolute(log).map_err(Error::os("resolve", log));
-            Some(absolute.map(|log| (table.name.clone(), log, table.sync)))
+            let LogConfig { folder, sync } = table.engine.log()?;
+            let absolute = std::path::absolute(&folder).map_err(Error::os("resolve", &folder));
+            Some(absolute.map(|folder| (table.name.clone(), LogConfig { folder, sync })))
         };
         let logs: Vec<_> = tables.iter().filter_map(log).collect::<Result<_, _>>()?;
         check_logs(&logs)?;
-        let functions = tables.iter().filter(|table| !table.functions.is_empty());
+        let functions = tables.iter().filter(|table| !table.engine.functions().is_empty());
         let functions = functions.map(|it| Ok((it.name.clone(), Registered::of(it)?)));
         let functions = functions.collect::<Result<_, Error>>()?;
         Ok(Self { waiting: waiting.clone(), logs, functions })
@@ -50,9 +51,9 @@ impl WorkerPlan {
 }
 
 /// Whether each log has a folder of its own. Another node's tables are kept away by a lock.
-fn check_logs(logs: &[(String, PathBuf, bool)]) -> Result<(), Error> {
+fn check_logs(logs: &[(String, LogConfig)]) -> Result<(), Error> {
     let mut tables = HashMap::new();
-    for (table, folder, _) in logs {
+    for (table, LogConfig { folder, .. }) in logs {
         if let Some(first) = tables.insert(resolved(folder), table) {
             let problem = format!(
                 "its log folder {} is that of table {first:?}: give it one of its own (log)",
@@ -73,31 +74,25 @@ fn resolved(path: &Path) -> PathBuf {
 /// Processors that a thread can be bound to.
 const CORES_MAX: usize = rustix::thread::CpuSet::MAX_CPU;
 
-/// Whether an engine's workers have sessions of their node's: those that WRITE their replies, as
-/// others let in connections of sessions alone.
-fn have_sessions(engine: EngineId) -> bool {
-    matches!(engine, EngineId::NessieServer | EngineId::NessieHybrid | EngineId::KvDirect)
-}
-
 /// Session slots that a table's workers have on each node.
 pub(crate) fn worker_sessions_of(table: &TableEntry) -> u64 {
-    let has_some = table.engine().is_some_and(have_sessions);
-    if has_some { table.service.workers.into() } else { 0 }
+    let has_some = EngineId::of(table).is_some_and(|engine| engine.needs().sessions);
+    if has_some { table.params.service.workers.into() } else { 0 }
 }
 
 /// The same, of tables that are planned.
 ///
 /// # Errors
 /// [`Error::Config`] if a table cannot have as many workers.
-pub(super) fn worker_sessions(tables: &[TableConfig], engines: &[Engine]) -> Result<u32, Error> {
+pub(super) fn worker_sessions(tables: &[TableConfig]) -> Result<u32, Error> {
     let mut sessions = 0;
-    for (table, engine) in tables.iter().zip(engines) {
+    for table in tables {
         let workers = table.workers.unwrap_or(1);
         if workers == 0 || workers > WORKERS_MAX {
             let problem = format!("workers is {workers}, it may be 1 to {WORKERS_MAX}");
             return Err(Error::config(format!("table {:?}", table.name), problem));
         }
-        if have_sessions(engine.id()) {
+        if table.engine.engine().needs().sessions {
             sessions += u32::from(workers);
         }
     }

@@ -5,31 +5,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loch_engines::epoch::Session;
-use loch_engines::limits::{HERD_ITEM_BYTES_MAX, KEY_BYTES_MAX};
+use loch_engines::limits::KEY_BYTES_MAX;
 use loch_engines::nessie::CheckReport;
-use loch_engines::nessie_server::Served as Map;
 use loch_engines::operation::Value;
-use loch_engines::region::EngineId;
+use loch_engines::registry::Map as Parts;
 use loch_engines::requests::{BySend, ByUnreliableWrite, Timing, WorkerId};
 use loch_engines::{EngineError, Kv, herd, kv_direct, nessie_hybrid, nessie_server, pilaf};
 use loch_fabric::shm::ShmMessages;
 #[cfg(feature = "verbs")]
 use loch_fabric::verbs::{Datagrams, VerbsEndpoint};
-use loch_fabric::{Buf, Fabric, Messages, RegionId};
+use loch_fabric::{Buf, Fabric, Messages, RegionId, RemoteAddr};
 
 use super::endpoint::Patient;
-use super::layout::PILAF_SEND_BYTES_MAX;
 #[cfg(feature = "verbs")]
 use super::net::Verbs;
 use super::net::{Net, Shm};
 use super::whereabouts::{Inspector, Whereabouts};
 #[cfg(feature = "verbs")]
 use crate::attachment::Attachment;
-use crate::engine::name_of;
 #[cfg(feature = "verbs")]
 use crate::lease::Lease;
 use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
-use crate::memory::{Mailed, Memory, Parts, TableView};
+use crate::memory::{Memory, TableView};
 #[cfg(feature = "verbs")]
 use crate::remote::{Attempts, Ways, of_verbs};
 use crate::{ConnectOptions, Counters, Error, Usage};
@@ -127,11 +124,7 @@ impl Served<Shm> {
             check_slot(memory, table, home, session)?;
             wait_for_workers(memory, table, home, options.connect_timeout)?;
         }
-        let slot = session.slot();
-        let mail = |mailed: &Mailed| {
-            let mailbox = mailed.client_mailbox(home as u16, slot);
-            ShmMessages::open(memory.regions(), mailbox).map_err(Error::Fabric)
-        };
+        let mail = |mailbox| ShmMessages::open(memory.regions(), mailbox).map_err(Error::Fabric);
         Self::over(memory.endpoint(home), (), mail, opening)
     }
 }
@@ -158,7 +151,7 @@ impl Served<Verbs> {
         let region_bytes = memory.nodes[home].as_ref().map_or(0, |it| it.header.region_bytes);
         let whereabouts = Whereabouts::Attached(attachment.clone());
         let opening = Opening { memory, table, home, session, options, whereabouts };
-        let mail = |_: &Mailed| {
+        let mail = |_| {
             let datagrams = Datagrams::new(&attachment.device()?);
             datagrams.map_err(|error| of_verbs(error, region_bytes))
         };
@@ -199,50 +192,66 @@ impl<N: Net> Served<N> {
     fn over(
         fabric: N::Fabric,
         patience: N::Patience,
-        mail: impl FnOnce(&Mailed) -> Result<N::Mail, Error>,
+        mail: impl FnOnce(RemoteAddr) -> Result<N::Mail, Error>,
         opening: Opening<'_>,
     ) -> Result<Self, Error> {
         let Opening { table, home, session, options, whereabouts, .. } = opening;
-        let value_max = table.entry.geometry.value_bytes_max;
-        let key_and_value_max = match table.engine() {
-            EngineId::Herd => HERD_ITEM_BYTES_MAX,
-            _ => usize::MAX,
-        };
+        let value_max = table.entry.params.value_bytes_max;
+        let needs = table.engine().needs();
+        let key_and_value_max = needs.key_and_value_bytes_max.unwrap_or(usize::MAX);
         let timing = Timing { resend_us: N::RESEND_US, timeout_us: options.operation_timeout_us() };
+        let node = home as u16;
         let engine = match &table.parts {
-            Parts::Served(map) => {
+            Parts::NessieServer(map) => {
                 let fabric = Patient::new(fabric, patience, ());
-                of_nessie(fabric, table, session, options, timing, map)
+                let client = nessie_server::Client::new(fabric, map.clone(), &session, timing);
+                Engine::Server(client)
             }
-            Parts::Mailed(mailed) if session.is_observer() => {
-                let seed = table.entry.geometry.seed;
-                let is_pilaf = table.engine() == EngineId::Pilaf;
-                let reader =
-                    is_pilaf.then(|| pilaf::Reader::new(mailed.roots(), seed, timing.timeout_us));
+            // Who only reads needs no client: it reads as a client of nessie.
+            Parts::NessieHybrid(map) => {
                 let fabric = Patient::new(fabric, patience, ());
-                Engine::Observer(Observer { fabric, reader })
+                let (map, cache) = (map.clone(), options.cache);
+                Engine::Hybrid(nessie_hybrid::Client::new(fabric, map, session, cache, timing))
             }
-            Parts::Mailed(mailed) => {
-                let fabric = Patient::new(fabric, patience, mail(mailed)?);
-                of_mailed(fabric, table, home, &session, timing, mailed)
-            }
-            Parts::Direct(_) if session.is_observer() => {
+            Parts::Nessie(_) => unreachable!("nobody serves it"),
+            Parts::Herd(_) | Parts::KvDirect(_) if session.is_observer() => {
                 let fabric = Patient::new(fabric, patience, ());
                 Engine::Observer(Observer { fabric, reader: None })
             }
-            Parts::Direct(direct) => {
+            Parts::Pilaf(map) if session.is_observer() => {
+                let fabric = Patient::new(fabric, patience, ());
+                let reader = pilaf::Reader::new(map.roots(), map.seed, timing.timeout_us);
+                Engine::Observer(Observer { fabric, reader: Some(reader) })
+            }
+            Parts::Herd(map) => {
+                let mail = mail(map.mailboxes.of_client(&map.requests, node, session.slot()))?;
+                of_herd(Patient::new(fabric, patience, mail), map, node, &session, timing)
+            }
+            Parts::Pilaf(map) => {
+                let mail = mail(map.mailboxes.of_client(&map.requests, node, session.slot()))?;
+                let fabric = Patient::new(fabric, patience, mail);
+                let access = pilaf::Access {
+                    roots: map.roots(),
+                    map: map.requests.clone(),
+                    servers: BySend::seeking(&map.requests),
+                    seed: map.seed,
+                    value_bytes_max: value_max,
+                    send_bytes_max: pilaf::SEND_BYTES_MAX,
+                };
+                Engine::Pilaf(pilaf::Client::new(fabric, access, &session, timing))
+            }
+            Parts::KvDirect(map) => {
                 let access = kv_direct::Access {
-                    map: direct.requests.clone(),
-                    seed: table.entry.geometry.seed,
+                    map: map.requests.clone(),
+                    seed: map.seed,
                     value_bytes_max: value_max,
                     batch: options.batch.max(1),
                 };
-                let (fabric, node) = (Patient::new(fabric, patience, ()), home as u16);
+                let fabric = Patient::new(fabric, patience, ());
                 Engine::KvDirect(kv_direct::Client::new(fabric, access, &session, node, timing))
             }
-            Parts::Nessie(_) => unreachable!("nobody serves it"),
         };
-        let (engine_name, options) = (name_of(table.engine()), options.clone());
+        let (engine_name, options) = (table.engine().name(), options.clone());
         let (table, number) = (table.name.clone(), table.number);
         Ok(Self {
             engine,
@@ -390,7 +399,7 @@ fn check_slot(
     home: usize,
     session: &Session,
 ) -> Result<(), Error> {
-    let slots = table.entry.service.sessions_per_node;
+    let slots = table.entry.params.service.sessions_per_node;
     if session.slot() < slots {
         return Ok(());
     }
@@ -429,51 +438,21 @@ fn wait_for_workers(
     Ok(())
 }
 
-/// The client of a table of nessie that workers serve. Who only reads needs none: it reads as a
-/// client of nessie.
-fn of_nessie<N: Net>(
-    fabric: Patient<N>,
-    table: &TableView,
-    session: Session,
-    options: &ConnectOptions,
-    timing: Timing,
-    map: &Map,
-) -> Engine<N> {
-    let map = map.clone();
-    if table.engine() == EngineId::NessieHybrid {
-        let client = nessie_hybrid::Client::new(fabric, map, session, options.cache, timing);
-        return Engine::Hybrid(client);
-    }
-    Engine::Server(nessie_server::Client::new(fabric, map, &session, timing))
-}
-
-fn of_mailed<N: Net>(
+/// A client of herd, whose requests go as the table says.
+fn of_herd<N: Net>(
     fabric: Patient<N, N::Mail>,
-    table: &TableView,
-    home: usize,
+    table: &herd::Map,
+    node: u16,
     session: &Session,
     timing: Timing,
-    mailed: &Mailed,
 ) -> Engine<N> {
-    let (map, geometry) = (mailed.requests.clone(), &table.entry.geometry);
-    let (seed, workers) = (geometry.seed, BySend::seeking(&map));
-    if table.engine() == EngineId::Pilaf {
-        let access = pilaf::Access {
-            roots: mailed.roots(),
-            map,
-            servers: workers,
-            seed,
-            value_bytes_max: geometry.value_bytes_max,
-            send_bytes_max: PILAF_SEND_BYTES_MAX,
-        };
-        return Engine::Pilaf(pilaf::Client::new(fabric, access, session, timing));
-    }
-    let (node, service) = (home as u16, *map.area().service());
-    if service.request_bytes == 0 {
+    let (map, seed) = (table.requests.clone(), table.seed);
+    let workers = BySend::seeking(&map);
+    if map.area().service().request_bytes == 0 {
         let by = workers.clone();
         let client = herd::Client::new(fabric, map, session, node, by, workers, timing, seed);
         return Engine::HerdBySend(client);
     }
-    let by = ByUnreliableWrite { home: RegionId(home as u8) };
+    let by = ByUnreliableWrite { home: RegionId(node as u8) };
     Engine::Herd(herd::Client::new(fabric, map, session, node, by, workers, timing, seed))
 }

@@ -26,7 +26,7 @@ pub fn config(host: usize, secret: &Path) -> NodeConfig {
             TableConfig { memory: Some(ByteSize::new(24 << 20)), ..TableConfig::default() },
             TableConfig {
                 name: "hybrid".into(),
-                engine: "nessie-hybrid".into(),
+                engine: "nessie-hybrid".parse().unwrap(),
                 sessions: Some(4),
                 ..TableConfig::default()
             },

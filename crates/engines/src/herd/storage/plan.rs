@@ -3,8 +3,8 @@
 use super::chained::Chained;
 use super::entry::{ENTRY_GRAINS_MAX, GRAIN_WORDS};
 use super::lossy::BUCKET_WORDS;
+use crate::error::LayoutError;
 use crate::limits::GRAIN_BYTES;
-use crate::region::LayoutError;
 
 /// What a partition does when it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

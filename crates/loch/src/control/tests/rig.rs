@@ -127,7 +127,9 @@ pub fn secret(byte: u8) -> Credentials {
 
 /// The memory of node `node` of `nodes`.
 pub fn member(node: usize, nodes: usize, ways: u8) -> Member {
-    member_with(node, nodes, vec![TableConfig { ways, ..TableConfig::default() }])
+    let mut table = TableConfig::default();
+    table.set("ways", i64::from(ways)).unwrap();
+    member_with(node, nodes, vec![table])
 }
 
 /// The same, with these tables.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use loch_engines::requests::{Holder, Sessions, WorkerId};
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{Fabric, Messages, RegionId};
+use loch_fabric::{Fabric, Messages, RegionId, RemoteAddr};
 
 use crate::Error;
-use crate::memory::{Mailed, Memory, TableView};
+use crate::memory::{Memory, TableView};
 use crate::node::neighbours::Surroundings;
 use crate::node::sessions::Opened;
 use crate::served::endpoint::{Patient, WorkerMail};
@@ -39,7 +39,7 @@ pub(crate) trait Ground: Clone + Send + 'static {
     /// After a worker's session has ended.
     fn session_ended(&self);
 
-    /// For a worker that sends its replies: worker `id` of a table.
+    /// For a worker that sends its replies: worker `id` of a table, whose mailbox is `mailbox`.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::Fabric`].
@@ -47,7 +47,7 @@ pub(crate) trait Ground: Clone + Send + 'static {
         &self,
         memory: &Memory,
         table: &TableView,
-        mailed: &Mailed,
+        mailbox: RemoteAddr,
         id: WorkerId,
     ) -> Result<Self::Mail, Error>;
 
@@ -94,14 +94,14 @@ impl Ground for Mapped {
         &self,
         memory: &Memory,
         _: &TableView,
-        mailed: &Mailed,
-        id: WorkerId,
+        mailbox: RemoteAddr,
+        _: WorkerId,
     ) -> Result<Self::Mail, Error> {
         let home = RegionId(self.home as u8);
         let own = memory.nodes[self.home].as_ref().expect("a node knows itself");
         let mut endpoint = ShmEndpoint::new(home);
         endpoint.attach(home, own.region().clone());
-        let messages = WorkerMail::open(memory.regions(), mailed.worker_mailbox(id));
+        let messages = WorkerMail::open(memory.regions(), mailbox);
         Ok(Patient::new(endpoint, (), messages.map_err(Error::Fabric)?))
     }
 

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use loch_engines::kv_direct::bucket::SLOTS;
 use loch_engines::kv_direct::memory::{LINE_BYTES, Line, Near};
-use loch_engines::kv_direct::storage::{Plan, Storage};
-use loch_engines::kv_direct::{Settings, Worker};
-use loch_engines::region::TableEntry;
+use loch_engines::kv_direct::storage::Storage;
+use loch_engines::kv_direct::{Map, Settings, Worker};
+use loch_engines::registry;
 use loch_engines::requests::Turns;
 use loch_fabric::{FabricError, Zeroed};
 
@@ -21,11 +21,10 @@ use super::ground::Ground;
 use super::housekeeper::Housekeeper;
 use super::{Station, WorkerError, zeroed};
 use crate::limits::{PROCESSOR_IN_FLIGHT, WORKER_DRAIN, WORKER_TURNS};
-use crate::memory::{Direct, Memory, Parts};
+use crate::memory::Memory;
 use crate::node::sessions::{End, Opened};
 use crate::plan::WorkerPlan;
 use crate::registered::{Callable, Registered};
-use crate::served::direct::Partition;
 use crate::wire::Inspected;
 
 /// The entries of a worker.
@@ -43,10 +42,10 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Of a table of a node.
-    pub fn new(entry: &TableEntry, plan: &WorkerPlan) -> Self {
-        let layout = plan_of(entry);
-        let pools = (0..entry.service.workers).map(|_| layout.pools()).collect();
-        let functions = plan.functions.iter().find(|(of, _)| Some(&**of) == entry.name());
+    pub fn new(name: &str, map: &Map, plan: &WorkerPlan) -> Self {
+        let workers = map.requests.area().service().workers;
+        let pools = (0..workers).map(|_| map.plan.pools()).collect();
+        let functions = plan.functions.iter().find(|(of, _)| of == name);
         let functions = functions.map(|(_, functions)| functions.clone()).unwrap_or_default();
         Self { housekeeper: Arc::new(Housekeeper::new(pools)), functions }
     }
@@ -96,22 +95,17 @@ fn turn(turns: &mut impl Turns) -> Result<bool, FabricError> {
 }
 
 fn no_entries(memory: &Memory, station: &Station, shared: &Shared) -> Result<Entries, WorkerError> {
-    let plan = plan_of(&memory.tables[station.table].entry);
+    let plan = &map(memory, station).plan;
     let lines = zeroed(plan.lines() as usize)?;
     let pools = shared.housekeeper.pools(station.worker).clone();
-    Ok(Storage::new(Near::new(lines), &plan, pools))
+    Ok(Storage::new(Near::new(lines), plan, pools))
 }
 
-/// Where everything is in the memory of a table's workers.
-fn plan_of(entry: &TableEntry) -> Plan {
-    let partition = Partition::of(entry).expect("it was checked when it was read");
-    partition.plan(entry.geometry.value_bytes_max).expect("so was this")
-}
-
-fn direct<'a>(memory: &'a Memory, station: &Station) -> &'a Direct {
+/// The table of a worker.
+fn map<'a>(memory: &'a Memory, station: &Station) -> &'a Map {
     match &memory.tables[station.table].parts {
-        Parts::Direct(direct) => direct,
-        _ => unreachable!("a table of kv-direct"),
+        registry::Map::KvDirect(map) => map,
+        _ => unreachable!("it is a worker of kv-direct"),
     }
 }
 
@@ -132,8 +126,7 @@ impl<G: Ground> On<'_, G> {
         (entries, functions): Kept,
         first: &mut bool,
     ) -> Result<(Next, Kept), WorkerError> {
-        let Direct { partition: options, requests } = direct(self.memory, self.station);
-        let seed = self.memory.tables[self.station.table].entry.geometry.seed;
+        let &Map { partition: options, ref requests, seed, .. } = map(self.memory, self.station);
         let settings = Settings {
             in_flight: PROCESSOR_IN_FLIGHT,
             out_of_order: options.out_of_order,
@@ -199,7 +192,7 @@ impl<G: Ground> On<'_, G> {
             let _held = self.shared.housekeeper.hold_off(self.station.worker);
             entries.check(seed)
         };
-        let plan = plan_of(&self.memory.tables[self.station.table].entry);
+        let plan = &map(self.memory, self.station).plan;
         let index_bytes = u64::from(plan.buckets()) * LINE_BYTES as u64;
         let told = Inspected {
             slots: u64::from(plan.buckets()) * SLOTS as u64,

@@ -38,7 +38,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
 use loch_engines::EngineError;
-use loch_engines::region::EngineId;
+use loch_engines::engine::LogConfig;
+use loch_engines::region::TableEntry;
+use loch_engines::registry::{EngineId, Map};
 use loch_engines::requests::WorkerId;
 use loch_fabric::{FabricError, Zeroed};
 use zerocopy::FromZeros;
@@ -88,8 +90,7 @@ struct Station {
     sessions: Arc<Sessions>,
     /// The session slot of a worker that is a client of its node.
     slot: Option<u32>,
-    /// The folder of the log, and whether it is synced.
-    log: Option<(PathBuf, bool)>,
+    log: Option<LogConfig>,
     /// Of a table of kv-direct.
     direct: Option<kv_direct::Shared>,
     core: Option<u16>,
@@ -196,7 +197,7 @@ impl Workers {
         }
         for station in stations {
             let (sender, orders) = mpsc::channel();
-            let (table, engine) = (station.table, station.engine);
+            let table = station.table;
             let control =
                 Control::new(&plan.waiting, failure.clone(), surroundings.clone(), orders);
             let name = format!("loch-{}-{}", station.name, station.worker);
@@ -206,7 +207,7 @@ impl Workers {
                 .spawn(move || work(&station, &ground, control))
                 .map_err(Error::os("start a thread for", &own.socket))?;
             // What a nessie table holds is in memory for all to see.
-            if !engine.has_nessie_layout() {
+            if own.parts(table).is_some_and(|map| map.nessie().is_none()) {
                 let thread = thread.thread().clone();
                 workers.orders.to.push(Recipient { table, sender, thread });
             }
@@ -263,19 +264,27 @@ fn start_housekeeper(
 
 /// Whether a node needs workers at all.
 pub(crate) fn are_needed(own: &Member) -> bool {
-    own.tables.iter().any(|table| table.engine().is_some_and(EngineId::is_served))
+    own.tables.iter().any(|table| served_by(table).is_some())
+}
+
+/// The engine of a table that workers serve.
+fn served_by(table: &TableEntry) -> Option<EngineId> {
+    EngineId::of(table).filter(|engine| engine.needs().workers)
 }
 
 fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<Station> {
     let mut stations = Vec::new();
     let mut cores = plan.waiting.cores.iter().copied().cycle();
     for (table, entry) in own.tables.iter().enumerate() {
-        let Some(engine) = entry.engine().filter(|engine| engine.is_served()) else { continue };
+        let Some(engine) = served_by(entry) else { continue };
         let name = entry.name().unwrap_or_default();
-        let log = plan.logs.iter().find(|(of, ..)| of == name);
+        let log = plan.logs.iter().find(|(of, _)| of == name);
         let mut slots = own.worker_slots(table);
-        let direct = (engine == EngineId::KvDirect).then(|| kv_direct::Shared::new(entry, plan));
-        for worker in 0..entry.service.workers {
+        let direct = match own.parts(table) {
+            Some(Map::KvDirect(map)) => Some(kv_direct::Shared::new(name, &map, plan)),
+            _ => None,
+        };
+        for worker in 0..entry.params.service.workers {
             stations.push(Station {
                 home: own.header.node.into(),
                 table,
@@ -284,7 +293,7 @@ fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<St
                 engine,
                 sessions: sessions.clone(),
                 slot: slots.next(),
-                log: log.map(|(_, folder, sync)| (folder.clone(), *sync)),
+                log: log.map(|(_, log)| log.clone()),
                 direct: direct.clone(),
                 core: cores.next(),
             });
@@ -296,7 +305,7 @@ fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<St
 /// Invariant 3.
 fn forget_incarnation(own: &Member, station: &Station) {
     let entry = &own.tables[station.table];
-    let area = entry.area().expect("workers serve it");
+    let area = entry.params.area().expect("workers serve it");
     let at = entry.offset + area.incarnation_at(station.worker);
     own.region().word(at).store(0, Ordering::SeqCst);
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use loch_engines::epoch::Session;
 use loch_engines::nessie_server::Worker;
+use loch_engines::registry::Map;
 use loch_engines::requests::Turns;
 use loch_engines::{EngineError, nessie};
 use loch_fabric::RegionId;
@@ -15,7 +16,7 @@ use super::ground::Ground;
 use super::{Station, WorkerError};
 use crate::CacheLimits;
 use crate::limits::{WORKER_DRAIN, WORKER_LANES, WORKER_OPERATION_US};
-use crate::memory::{Memory, Parts};
+use crate::memory::Memory;
 use crate::node::sessions::{End, Opened};
 
 /// Serves until it is told to end.
@@ -53,7 +54,8 @@ fn serve_in(
     opened: Opened,
     first: &mut bool,
 ) -> Result<(Next, bool), WorkerError> {
-    let Parts::Served(map) = &memory.tables[station.table].parts else {
+    let (Map::NessieServer(map) | Map::NessieHybrid(map)) = &memory.tables[station.table].parts
+    else {
         unreachable!("a table of nessie that workers serve");
     };
     let home = RegionId(station.home as u8);

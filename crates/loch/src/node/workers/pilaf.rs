@@ -2,19 +2,19 @@
 
 use std::fs::File;
 
+use loch_engines::checksum::checksum;
+use loch_engines::engine::LogConfig;
 use loch_engines::log::Policy;
-use loch_engines::pilaf::{Logging, Shape, Worker};
-use loch_engines::region::checksum;
+use loch_engines::pilaf::{Logging, Worker};
+use loch_engines::registry::Map;
 use loch_fabric::{Fabric, Messages};
 
 use super::control::{Control, Next, Order};
 use super::ground::Ground;
 use super::{Station, WorkerError};
 use crate::limits::{PILAF_COMPACT_BYTES, REGION_LOCK_TIMEOUT};
-use crate::memory::Parts;
 use crate::node::lock::lock_within;
 use crate::private;
-use crate::served::layout::Extra;
 use crate::storage::FileStorage;
 use crate::wire::Inspected;
 
@@ -26,25 +26,15 @@ pub(super) fn serve(
 ) -> Result<(), WorkerError> {
     let Some(memory) = control.memory() else { return Ok(()) };
     let table = &memory.tables[station.table];
-    let Parts::Mailed(mailed) = &table.parts else {
-        unreachable!("a table of pilaf has mailboxes");
+    let Map::Pilaf(map) = &table.parts else {
+        unreachable!("it is a worker of pilaf");
     };
-    let Extra::Pilaf { arena_bytes, index_slots } = mailed.extra else {
-        unreachable!("it was checked when it was read");
-    };
-    let (node, geometry) = (station.home as u16, &table.entry.geometry);
-    let shape = Shape {
-        root: mailed.root(node),
-        arena_bytes,
-        index_slots,
-        value_bytes_max: geometry.value_bytes_max,
-        seed: geometry.seed,
-        node: station.home as u8,
-    };
+    let (node, id) = (station.home as u16, station.id());
     let (_lock, logging) = open_log(station)?.unzip();
-    let fabric = ground.mail(&memory, table, mailed, station.id())?;
+    let mailbox = map.mailboxes.of_worker(&map.requests, id);
+    let fabric = ground.mail(&memory, table, mailbox, id)?;
     let sessions = ground.sessions(control.surroundings(), station.table);
-    let mut server = Worker::open(fabric, &mailed.requests, node, shape, logging, sessions)?;
+    let mut server = Worker::open(fabric, &map.requests, node, map.shape(node), logging, sessions)?;
     let recovered = server.recovered();
     tracing::info!(table = station.name, ?recovered, "the table is open");
     control.opened();
@@ -85,7 +75,7 @@ fn inspect<F: Fabric + Messages>(
 
 /// The node's log of the table, if it has one, and what keeps other processes away from it.
 fn open_log(station: &Station) -> Result<Option<(File, Logging<FileStorage>)>, WorkerError> {
-    let Some((folder, sync)) = &station.log else { return Ok(None) };
+    let Some(LogConfig { folder, sync }) = &station.log else { return Ok(None) };
     let path = folder.join(format!("node-{}", station.home));
     let failed = |cause: String| WorkerError::Log { path: path.clone(), cause };
     // Nobody else may read the values, nor hold the lock; and before it is checked nothing is opened by

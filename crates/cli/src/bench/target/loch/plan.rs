@@ -8,13 +8,13 @@
 
 use std::path::Path;
 
-use loch::limits::{
-    DATA_TABLE_BYTES_MAX, NODES_MAX, PACKET_BYTES_DEFAULT, SESSIONS_DEFAULT, SESSIONS_MAX,
-};
-use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, TunedFor, WorkersConfig};
+use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
+use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, WorkersConfig};
+use loch_engines::kv_direct::PACKET_BYTES_DEFAULT;
 use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::dte::head_bytes;
 use loch_engines::nessie::geometry::{Geometry, Options, Protocol, Shape};
+use loch_engines::nessie::options::LayoutOptions;
 use loch_engines::nessie::slab::Classes;
 use loch_engines::pilaf;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
@@ -72,35 +72,8 @@ pub fn node_configs(
         }
         + if serves { 2 * requests_bytes(engine, spec)? } else { 0 }
         + 16 * TABLE_ALIGN_BYTES;
-    let published = engine == Engine::NessiePublished;
-    let direct = engine == Engine::KvDirect;
-    let table = TableConfig {
-        name: TABLE.into(),
-        engine: engine.of_tables().into(),
-        protocol: engine.table_protocol(),
-        previous_versions: published.then_some(spec.table.previous_versions.into()),
-        memory: None,
-        // HERD's own rule knows best what a cache needs.
-        index_slots: Some(index_slots).filter(|_| engine != Engine::Herd && !direct),
-        tuned_for: direct.then_some(TunedFor {
-            key_bytes: spec.key_size as u64,
-            value_bytes: spec.value_size as u64,
-            utilisation: DIRECT_UTILISATION,
-        }),
-        out_of_order: direct.then_some(spec.servers.out_of_order.into()),
-        workers: serves.then_some(spec.servers.workers),
-        window: spec.servers.window.filter(|_| serves),
-        sessions: serves.then(|| table_sessions(spec)),
-        value_max: Some(ByteSize::new(spec.value_size as u64)),
-        ways: spec.table.ways,
-        bucket_slots: spec.table.bucket_slots,
-        filter_bits: spec.table.filter_bits.into(),
-        cache: spec.table.cache.into(),
-        multi_read: spec.table.multi_read.into(),
-        batched_reads: spec.table.batched_reads.into(),
-        checksums: spec.table.checksums.into(),
-        ..TableConfig::default()
-    };
+    let table = table(engine, spec, index_slots)
+        .map_err(|error| TargetError::Impossible(error.to_string()))?;
     let config = |node: usize| NodeConfig {
         name: format!("bench-{node}"),
         socket: sockets[node].clone(),
@@ -114,6 +87,55 @@ pub fn node_configs(
         ..NodeConfig::default()
     };
     Ok((0..sockets.len()).map(config).collect())
+}
+
+/// The table of a run.
+fn table(engine: Engine, spec: &Spec, index_slots: u64) -> Result<TableConfig, loch::Error> {
+    let serves = engine.serves();
+    let mut table = TableConfig {
+        workers: serves.then_some(spec.servers.workers),
+        window: spec.servers.window.filter(|_| serves),
+        sessions: serves.then(|| table_sessions(spec)),
+        value_max: Some(ByteSize::new(spec.value_size as u64)),
+        ..TableConfig::new(TABLE, engine.of_tables().parse::<loch::Engine>()?)
+    };
+    let direct = engine == Engine::KvDirect;
+    // HERD's own rule knows best what a cache needs.
+    if engine != Engine::Herd && !direct {
+        table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
+    }
+    if direct {
+        let mut tuned_for = toml::Table::new();
+        tuned_for.insert("key_bytes".into(), (spec.key_size as i64).into());
+        tuned_for.insert("value_bytes".into(), (spec.value_size as i64).into());
+        tuned_for.insert("utilisation".into(), DIRECT_UTILISATION.into());
+        table.set("tuned_for", tuned_for)?;
+        table.set("out_of_order", bool::from(spec.servers.out_of_order))?;
+    }
+    if engine == Engine::NessiePublished {
+        table.set("protocol", "published")?;
+        table.set("previous_versions", bool::from(spec.table.previous_versions))?;
+    }
+    let LayoutOptions { ways, bucket_slots, filter_bits, multi_read, checksums, .. } =
+        LayoutOptions::default();
+    let (own, switch) = (&spec.table, |on| toml::Value::from(bool::from(on)));
+    let (automatic, batched): (Option<bool>, Option<bool>) =
+        (own.cache.into(), own.batched_reads.into());
+    // What nobody chose goes without saying, as not every engine has it.
+    for (field, value, is_chosen) in [
+        ("ways", own.ways.into(), own.ways != ways),
+        ("bucket_slots", own.bucket_slots.into(), own.bucket_slots != bucket_slots),
+        ("filter_bits", switch(own.filter_bits), bool::from(own.filter_bits) != filter_bits),
+        ("multi_read", switch(own.multi_read), bool::from(own.multi_read) != multi_read),
+        ("checksums", switch(own.checksums), bool::from(own.checksums) != checksums),
+        ("cache", automatic.unwrap_or_default().into(), automatic.is_some()),
+        ("batched_reads", batched.unwrap_or_default().into(), batched.is_some()),
+    ] {
+        if is_chosen {
+            table.set(field, value)?;
+        }
+    }
+    Ok(table)
 }
 
 /// Bytes of an index slot of pilaf.
@@ -249,7 +271,7 @@ fn direct_bytes_a_node(spec: &Spec) -> u64 {
 /// Bytes of a node's requests, which may take no more than half of its table.
 fn requests_bytes(engine: Engine, spec: &Spec) -> Result<u64, TargetError> {
     let impossible =
-        |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
+        |error: loch_engines::error::LayoutError| TargetError::Impossible(error.to_string());
     let key_bytes = REQUEST_KEY_BYTES.max(spec.key_size as u64);
     let packet_bytes = if engine == Engine::KvDirect { PACKET_BYTES_DEFAULT } else { 0 };
     let value_bytes = packet_bytes.max(spec.value_size as u64);

@@ -21,8 +21,8 @@ mod verbs_only;
 use std::sync::Arc;
 
 use loch_engines::epoch::Session;
+use loch_engines::error::LayoutError;
 use loch_engines::herd::key::KeyHash;
-use loch_engines::region::LayoutError;
 use loch_engines::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use loch_engines::requests::{Area, RequestMap, Service, Sessions, Timing, WorkerId};
 use loch_engines::{EngineError, Kv};

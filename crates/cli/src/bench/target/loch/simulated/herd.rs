@@ -49,7 +49,7 @@ impl Design for Herd {
             )));
         }
         let impossible =
-            |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
+            |error: loch_engines::error::LayoutError| TargetError::Impossible(error.to_string());
         let Service { workers, window, .. } = service(spec, place.sessions);
         let service = herd::service(workers, window, place.sessions, false);
         let area = Area::new(service, spec.nodes as u16).map_err(impossible)?;

@@ -36,7 +36,7 @@ impl Design for Pilaf {
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
         let impossible =
-            |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
+            |error: loch_engines::error::LayoutError| TargetError::Impossible(error.to_string());
         let (key, value) = (spec.key_size as u64, spec.value_size as u64);
         let service = Service {
             request_bytes: Service::request_bytes_for(key, value).map_err(impossible)?,

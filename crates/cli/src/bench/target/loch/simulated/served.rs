@@ -31,7 +31,7 @@ struct Table {
 impl Table {
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
         let impossible =
-            |error: loch_engines::region::LayoutError| TargetError::Impossible(error.to_string());
+            |error: loch_engines::error::LayoutError| TargetError::Impossible(error.to_string());
         let writers = Writers { a_node: spec.servers.workers.into(), lanes: WORKER_LANES };
         let shape = plan::simulated_table(spec, Protocol::Loch, writers)?;
         let shape = shape.geometry.coupled().validate().map_err(impossible)?;

@@ -4,35 +4,27 @@
 //! Everything of a configuration is checked here and nowhere else. The plan is a pure function of
 //! it: the same configuration gives the same layout, which is what makes a warm restart possible.
 
-mod served;
 mod workers;
 
 use std::path::{Path, PathBuf};
 
-use loch_engines::limits::CHUNK_BYTES;
-use loch_engines::nessie::geometry::{Geometry, Options, Protocol};
+use loch_engines::engine::Room;
 use loch_engines::region::{
-    EngineId, Header, LAYOUT_VERSION, MAGIC, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES,
-    TableEntry,
+    Header, LAYOUT_VERSION, MAGIC, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, TableEntry,
 };
+use loch_engines::registry::EngineId;
+use loch_engines::size::InWords;
 
 #[cfg(feature = "verbs")]
 use crate::control::network::Network;
 use crate::difference::{Difference, table_facts};
-use crate::engine::Engine;
 use crate::limits::{
-    DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, LONGEST_VALUES_MIN, NODE_NAME_BYTES_MAX, NODES_MAX,
-    SESSIONS_MAX, SOCKET_PATH_BYTES_MAX, TABLE_BYTES_PER_INDEX_SLOT, TABLE_NAME_BYTES_MAX,
-    TABLES_MAX, VALUE_BYTES_DEFAULT, WORKERS_MAX,
+    DATA_TABLE_BYTES_MAX, NODE_NAME_BYTES_MAX, NODES_MAX, SERVED_SESSIONS_DEFAULT, SESSIONS_MAX,
+    SOCKET_PATH_BYTES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX, WORKERS_MAX,
 };
-use crate::size::InWords;
-use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig, TableProtocol};
-use served::Room;
+use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig};
 use workers::worker_sessions;
 pub(crate) use workers::{WorkerPlan, worker_sessions_of};
-
-/// What keys are hashed with, in tables that have no geometry of nessie's to say so.
-const SEED: u64 = 0x4c6f_6368_4b65_7973;
 
 /// Regions are whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -72,7 +64,7 @@ impl NodePlan {
     /// Checks a configuration and lays it out.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::NoSuchEngine`].
+    /// [`Error::Config`].
     pub fn new(config: &NodeConfig) -> Result<Self, Error> {
         check_name(&config.name)?;
         let socket = checked_socket("socket", &config.socket)?;
@@ -89,7 +81,7 @@ impl NodePlan {
             }
         };
         let node = position(&cluster, &socket)?;
-        let plan = Plan::of_node(config, node, cluster.len(), &config.tables)?;
+        let plan = Plan::of_node(config, node, cluster.len())?;
         Ok(Self {
             plan,
             workers,
@@ -107,9 +99,8 @@ impl NodePlan {
 impl NodePlan {
     fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
         let network = Network::new(config)?;
-        let tables = over_network(&config.tables)?;
-        let workers = WorkerPlan::new(&config.workers, &tables)?;
-        let plan = Plan::of_node(config, network.node, network.addresses.len(), &tables)?;
+        let workers = WorkerPlan::new(&config.workers, &config.tables)?;
+        let plan = Plan::of_node(config, network.node, network.addresses.len())?;
         Ok(Self {
             plan,
             workers,
@@ -126,39 +117,10 @@ impl NodePlan {
 /// them, also of a fabric that this build does not have.
 ///
 /// # Errors
-/// [`Error::Config`], [`Error::NoSuchEngine`].
+/// [`Error::Config`].
 pub(crate) fn check_layout(config: &NodeConfig) -> Result<(), Error> {
     let nodes = config.cluster.len().max(1);
-    let plan = match config.fabric {
-        FabricKind::Shm => Plan::of_node(config, 0, nodes, &config.tables),
-        FabricKind::Verbs => Plan::of_node(config, 0, nodes, &over_network(&config.tables)?),
-    };
-    plan.map(drop)
-}
-
-/// The tables of a node whose memory is reached over a network.
-fn over_network(tables: &[TableConfig]) -> Result<Vec<TableConfig>, Error> {
-    refuse_published(tables)?;
-    // Over a network a second READ of the generation costs a round trip.
-    let checked = |table: &TableConfig| {
-        let checksums = Engine::of(table)?.id().has_nessie_layout();
-        Ok(TableConfig { checksums, ..table.clone() })
-    };
-    match tables {
-        [] => Ok(vec![checked(&TableConfig::default())?]),
-        tables => tables.iter().map(checked).collect(),
-    }
-}
-
-/// Over a network connections break, and only clients of Loch's own protocol begin operations again.
-fn refuse_published(tables: &[TableConfig]) -> Result<(), Error> {
-    match tables.iter().find(|table| table.protocol == TableProtocol::Published) {
-        None => Ok(()),
-        Some(table) => {
-            let problem = "protocol \"published\" is for fabric \"shm\" only: use \"loch\", or shm";
-            Err(Error::config(format!("table {:?}", table.name), problem))
-        }
-    }
+    Plan::of_node(config, 0, nodes).map(drop)
 }
 
 /// Memory is shared: what is said of a network would be said in vain.
@@ -198,6 +160,7 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
             nodes,
             memory: config.memory,
             sessions: config.sessions,
+            is_remote: false,
             tables: &config.tables,
         })
     };
@@ -242,6 +205,8 @@ struct Sizes<'a> {
     nodes: usize,
     memory: ByteSize,
     sessions: u32,
+    /// Whether memory is reached over a network.
+    is_remote: bool,
     tables: &'a [TableConfig],
 }
 
@@ -262,14 +227,10 @@ impl Sizes<'_> {
 
 impl Plan {
     /// The plan of a node of so many, whose tables are these.
-    fn of_node(
-        config: &NodeConfig,
-        node: usize,
-        nodes: usize,
-        tables: &[TableConfig],
-    ) -> Result<Self, Error> {
-        let NodeConfig { memory, sessions, .. } = *config;
-        Self::new(Sizes { node, nodes, memory, sessions, tables })
+    fn of_node(config: &NodeConfig, node: usize, nodes: usize) -> Result<Self, Error> {
+        let NodeConfig { memory, sessions, fabric, ref tables, .. } = *config;
+        let is_remote = fabric != FabricKind::Shm;
+        Self::new(Sizes { node, nodes, memory, sessions, is_remote, tables })
     }
 
     fn new(sizes: Sizes<'_>) -> Result<Self, Error> {
@@ -298,9 +259,8 @@ impl Plan {
         let tables = if sizes.tables.is_empty() { &default[..] } else { sizes.tables };
         check_tables(tables)?;
         let memory_bytes = sizes.memory.bytes() / PAGE_BYTES * PAGE_BYTES;
-        let engines: Vec<Engine> = tables.iter().map(Engine::of).collect::<Result<_, _>>()?;
         // One for the node's own scrubber, and one for each worker that is a client of its node.
-        let own = 1 + worker_sessions(tables, &engines)?;
+        let own = 1 + worker_sessions(tables)?;
         let mut header = Header {
             magic: MAGIC,
             version: LAYOUT_VERSION,
@@ -316,21 +276,15 @@ impl Plan {
         let shares = shares(tables, memory_bytes.saturating_sub(offset), sizes.memory)?;
         let mut entries = Vec::with_capacity(tables.len());
         let mut private_bytes = Vec::with_capacity(tables.len());
-        for ((table, engine), share) in tables.iter().zip(engines).zip(shares) {
-            engine.check_options(table)?;
-            let room = Room { offset, share, nodes: header.nodes, slots: sizes.sessions + 1 };
-            let entry = if engine.id().is_served() {
-                let planned = served::plan(table, engine, room)?;
-                private_bytes.push(planned.private_bytes);
-                planned.entry
-            } else {
-                private_bytes.push(0);
-                let geometry = geometry(table, share, header.nodes, options(table))?
-                    .with_protocol(protocol(table));
-                TableEntry::new(&table.name, EngineId::Nessie, offset, geometry)
-                    .map_err(|e| Error::config("table", e.to_string()))?
-            };
+        for (table, share) in tables.iter().zip(shares) {
+            let wrong = |problem: String| Error::config(format!("table {:?}", table.name), problem);
+            let room = room_of(table, share, &sizes).map_err(wrong)?;
+            let plan = table.engine.plan(&room).map_err(|error| wrong(error.to_string()))?;
+            let (engine, place) = (table.engine.engine() as u32, offset..offset + plan.bytes);
+            let entry = TableEntry::new(&table.name, engine, place, plan.params);
+            let entry = entry.map_err(|error| wrong(error.to_string()))?;
             offset = entry.end().next_multiple_of(TABLE_ALIGN_BYTES);
+            private_bytes.push(plan.private_bytes);
             entries.push(entry);
         }
         let private: u64 = private_bytes.iter().sum();
@@ -372,8 +326,9 @@ impl Plan {
             have: size(have.region_bytes),
             want: size(want.region_bytes),
         };
-        let is_elsewhere =
-            |table: &TableEntry| table.engine().is_some_and(EngineId::has_private_memory);
+        let is_elsewhere = |table: &TableEntry| {
+            EngineId::of(table).is_some_and(|engine| engine.needs().private_memory)
+        };
         let elsewhere = tables.iter().chain(&self.tables).any(is_elsewhere);
         let tables = tables.iter().zip(&self.tables);
         let mut of_tables: Vec<_> =
@@ -456,6 +411,36 @@ fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
     Ok(())
 }
 
+/// What a table has room in, with `share` bytes of the memory.
+fn room_of(table: &TableConfig, share: u64, sizes: &Sizes<'_>) -> Result<Room, String> {
+    let TableConfig { workers, window, sessions, .. } = *table;
+    let engine = table.engine.engine();
+    if !engine.needs().workers {
+        let said = [("workers", workers.is_some()), ("window", window.is_some())];
+        let said = said.into_iter().chain([("sessions", sessions.is_some())]);
+        if let Some((field, _)) = said.into_iter().find(|(_, said)| *said) {
+            let served = EngineId::ALL.iter().filter(|engine| engine.needs().workers);
+            let served: Vec<_> = served.map(|engine| engine.name()).collect();
+            let name = engine.name();
+            return Err(format!("{field} is for {}; this table's is {name}", served.join(", ")));
+        }
+    }
+    let clients = sizes.sessions;
+    let sessions = sessions.unwrap_or(clients.min(SERVED_SESSIONS_DEFAULT));
+    if sessions == 0 || sessions > clients {
+        return Err(format!("sessions is {sessions}, it may be 1 to the node's {clients}"));
+    }
+    Ok(Room {
+        share,
+        nodes: sizes.nodes as u16,
+        value_max: table.value_max.map(ByteSize::bytes),
+        workers: workers.unwrap_or(1),
+        window,
+        slots: sessions + 1,
+        is_remote: sizes.is_remote,
+    })
+}
+
 /// The bytes of each table on one node.
 fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64>, Error> {
     let claimed = tables.iter().filter_map(|t| t.memory).map(ByteSize::bytes);
@@ -479,218 +464,10 @@ fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64
     Ok(tables.iter().map(share).collect())
 }
 
-fn options(table: &TableConfig) -> Options {
-    Options {
-        filter_bits: table.filter_bits,
-        cache: table.cache,
-        multi_read: table.multi_read,
-        batched_reads: table.batched_reads,
-        checksums: table.checksums,
-    }
-}
-
-fn protocol(table: &TableConfig) -> Protocol {
-    match table.protocol {
-        TableProtocol::Loch => Protocol::Loch,
-        TableProtocol::Published => {
-            Protocol::Published { previous_versions: table.previous_versions.unwrap_or(true) }
-        }
-    }
-}
-
-fn geometry(
-    table: &TableConfig,
-    share: u64,
-    nodes: u16,
-    options: Options,
-) -> Result<Geometry, Error> {
-    let wrong = |problem: String| Error::config(format!("table {:?}", table.name), problem);
-    let a_node = table
-        .index_slots
-        .unwrap_or(share.min(2 * DATA_TABLE_BYTES_MAX) / TABLE_BYTES_PER_INDEX_SLOT)
-        .max(1);
-    let slots = a_node
-        .checked_mul(nodes as u64)
-        .ok_or_else(|| wrong(format!("index_slots is {a_node}: that is too many")))?;
-    let value_max = table.value_max.map(ByteSize::bytes);
-    let mut geometry = Geometry::plan(
-        nodes,
-        share,
-        slots,
-        table.ways,
-        table.bucket_slots,
-        value_max.unwrap_or(VALUE_BYTES_DEFAULT),
-        options,
-    )
-    .map_err(|e| wrong(e.to_string()))?;
-    let data = geometry.data_bytes();
-    // What is left for the longest value beside its key, its header and its slab's.
-    let most = data.saturating_sub(KEY_BYTES_MAX as u64 + CHUNK_BYTES);
-    match value_max {
-        Some(max) if max > most => Err(wrong(format!(
-            "value_max is {}, but its data table has {} a node, which hold a value of up to {}: give \
-             the table more memory",
-            InWords(max),
-            InWords(data),
-            InWords(most)
-        ))),
-        Some(_) => Ok(geometry),
-        None => {
-            let clamped = VALUE_BYTES_DEFAULT.min(data / LONGEST_VALUES_MIN);
-            geometry.value_bytes_max = clamped;
-            Ok(geometry)
-        }
-    }
-}
-
 const _: () = {
     let own = 1 + TABLES_MAX as u64 * WORKERS_MAX as u64;
     assert!(SESSIONS_OFFSET + (SESSIONS_MAX as u64 + own) * SESSION_BYTES < 8 << 20);
 };
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(memory: u64, tables: &[TableConfig]) -> Result<Plan, Error> {
-        let memory = ByteSize::new(memory);
-        Plan::new(Sizes { node: 0, nodes: 1, memory, sessions: 64, tables })
-    }
-
-    fn table(name: &str) -> TableConfig {
-        TableConfig { name: name.into(), ..TableConfig::default() }
-    }
-
-    #[test]
-    fn the_index_takes_about_seven_percent() {
-        for memory in [8 << 20, 256 << 20, 8 << 30] {
-            let geometry = plan(memory, &[]).unwrap().tables[0].geometry;
-            let share = geometry.index_bytes() as f64 / memory as f64;
-            assert!((0.06..0.08).contains(&share), "{memory}: {share}");
-            let used = geometry.index_bytes() + geometry.data_bytes();
-            assert!(used as f64 > memory as f64 * 0.95 - (1 << 18) as f64, "{memory}: {used}");
-        }
-    }
-
-    #[test]
-    fn tables_without_a_share_divide_the_rest() {
-        let named = TableConfig { memory: Some(ByteSize::new(16 << 20)), ..table("a") };
-        let plan = plan(64 << 20, &[named, table("b"), table("c")]).unwrap();
-        let data: Vec<u64> = plan.tables.iter().map(|t| t.geometry.data_bytes() >> 20).collect();
-        assert!((14..16).contains(&data[0]) && (21..24).contains(&data[1]), "{data:?}");
-        assert!(data[1].abs_diff(data[2]) <= 1, "{data:?}");
-    }
-
-    #[test]
-    fn the_longest_value_fits_its_table() {
-        let longest = |memory| plan(memory, &[]).unwrap().tables[0].geometry.value_bytes_max;
-        assert_eq!(longest(1 << 30), VALUE_BYTES_DEFAULT);
-        assert!(longest(16 << 20) <= 4 << 20);
-        let greedy = TableConfig { value_max: Some(ByteSize::new(16 << 20)), ..table("t") };
-        let error = plan(16 << 20, &[greedy]).unwrap_err().to_string();
-        assert!(error.contains("value_max is 16MiB"), "{error}");
-    }
-
-    #[test]
-    fn what_cannot_be_laid_out_is_named() {
-        let with = |change: fn(&mut TableConfig)| {
-            let mut table = table("t");
-            change(&mut table);
-            plan(64 << 20, &[table]).unwrap_err().to_string()
-        };
-        for (error, word) in [
-            (plan(64 << 10, &[]).unwrap_err().to_string(), "(with memory = \"2MiB\" it fits)"),
-            (with(|t| t.ways = 9), "ways is 9"),
-            (with(|t| t.bucket_slots = 3), "bucket_slots is 3"),
-            (with(|t| t.engine = "pilau".into()), "nessie-server"),
-            (with(|t| t.engine = "nessie-published".into()), "protocol = \"published\""),
-            (with(|t| t.name = String::new()), "name"),
-            (with(|t| t.name = "n".repeat(49)), "1 to 48"),
-            (with(|t| t.memory = Some(ByteSize::new(1 << 30))), "claim"),
-            (with(|t| t.memory = Some(ByteSize::new(1 << 20))), "more memory"),
-            (with(|t| t.index_slots = Some(u64::MAX)), "index_slots"),
-            (with(|t| t.value_max = Some(ByteSize::new(2 << 30))), "value_max"),
-        ] {
-            assert!(error.contains(word), "{word}: {error}");
-        }
-        let twice = plan(64 << 20, &[table("t"), table("t")]).unwrap_err().to_string();
-        assert!(twice.contains("twice"), "{twice}");
-    }
-
-    #[test]
-    fn memory_that_no_table_can_use_is_left_out_of_the_region() {
-        let planned = plan(1 << 40, &[]).unwrap();
-        let end = planned.tables[0].end();
-        assert!((16 << 30..20 << 30).contains(&end), "{end}");
-        assert_eq!(planned.header.region_bytes, end.next_multiple_of(TABLE_ALIGN_BYTES));
-        assert_eq!(planned.left_out, (1 << 40) - planned.header.region_bytes);
-        // A little of it is not worth a word.
-        let small = TableConfig { memory: Some(ByteSize::new(60 << 20)), ..table("t") };
-        let planned = plan(64 << 20, &[small]).unwrap();
-        assert_eq!((planned.header.region_bytes, planned.left_out), (64 << 20, 0));
-    }
-
-    #[test]
-    fn a_changed_configuration_is_told_apart_field_by_field() {
-        let made = plan(64 << 20, &[table("t")]).unwrap();
-        assert_eq!(made.difference(&made.header, &made.tables), None);
-        let field = |changed: Plan| {
-            let difference = changed.difference(&made.header, &made.tables).unwrap();
-            assert_ne!(difference.have, difference.want);
-            difference.field
-        };
-        let with = |change: fn(&mut TableConfig)| {
-            let mut table = table("t");
-            change(&mut table);
-            plan(64 << 20, &[table]).unwrap()
-        };
-        assert_eq!(field(plan(65 << 20, &[table("t")]).unwrap()), "memory");
-        assert_eq!(field(plan(64 << 20, &[table("u")]).unwrap()), "table name");
-        assert_eq!(
-            field(with(|t| t.memory = Some(ByteSize::new(60 << 20)))),
-            "table \"t\": memory"
-        );
-        assert_eq!(field(with(|t| t.ways = 2)), "table \"t\": ways");
-        assert_eq!(field(with(|t| t.cache = Some(true))), "table \"t\": options");
-        let published = |t: &mut TableConfig| t.protocol = TableProtocol::Published;
-        assert_eq!(field(with(published)), "table \"t\": protocol");
-        assert_eq!(field(with(|t| t.index_slots = Some(4096))), "table \"t\": index_slots");
-        let two = plan(64 << 20, &[table("t"), table("u")]).unwrap();
-        assert_eq!(field(two), "tables");
-    }
-
-    #[test]
-    fn tables_have_no_more_in_the_process_than_the_host_has() {
-        let herd = |name: &str| TableConfig { engine: "herd".into(), ..table(name) };
-        let plans = [plan(256 << 20, &[herd("a"), herd("b")]).unwrap()];
-        check_private(&plans, 256 << 20).unwrap();
-        let error = check_private(&plans, 128 << 20).unwrap_err().to_string();
-        assert!(error.contains("table \"b\"") && error.contains("has 128MiB"), "{error}");
-        // What is in a region is the file system's affair.
-        check_private(&[plan(64 << 20, &[table("t")]).unwrap()], 0).unwrap();
-    }
-
-    #[test]
-    fn a_node_knows_its_place() {
-        let node = |socket: &str, cluster: &[&str]| {
-            NodePlan::new(&NodeConfig {
-                socket: socket.into(),
-                cluster: cluster.iter().map(PathBuf::from).collect(),
-                ..NodeConfig::default()
-            })
-        };
-        let b = node("/b", &["/a", "/b", "/c"]).unwrap();
-        assert_eq!((b.plan.header.node, b.plan.header.nodes), (1, 3));
-        assert_eq!(node("/a", &[]).unwrap().cluster, [Path::new("/a")]);
-        for (socket, cluster, word) in [
-            ("/d", &["/a", "/b"][..], "own socket"),
-            ("/a", &["/a", "/a"], "twice"),
-            (&format!("/{}", "s".repeat(107)), &[], "107"),
-        ] {
-            let error = node(socket, cluster).unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
-        }
-        let bad = NodeConfig { name: "a/b".into(), ..NodeConfig::default() };
-        assert!(matches!(NodePlan::new(&bad), Err(Error::Config { .. })));
-    }
-}
+mod tests;

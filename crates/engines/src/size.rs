@@ -9,13 +9,13 @@ use serde::{Serialize, Serializer};
 /// A number of bytes that is read and shown as people write it.
 ///
 /// ```
-/// use loch::ByteSize;
+/// use loch_engines::size::ByteSize;
 /// let size: ByteSize = "16KiB".parse()?;
 /// assert_eq!(size.bytes(), 16 << 10);
 /// assert_eq!(ByteSize::new(3 << 30).to_string(), "3GiB");
 /// assert_eq!(ByteSize::new(1000).to_string(), "1000");
 /// assert!("1.5GiB".parse::<ByteSize>().is_err());
-/// # Ok::<(), loch::ParseSizeError>(())
+/// # Ok::<(), loch_engines::size::ParseSizeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(u64);
@@ -75,7 +75,7 @@ impl fmt::Display for ByteSize {
 }
 
 /// A number of bytes in the text of an error: exact, and readable if it is long.
-pub(crate) struct InWords(pub u64);
+pub struct InWords(pub u64);
 
 /// Up to this a number of bytes needs no unit to be read.
 const PLAIN_BYTES_MAX: u64 = 4096;

@@ -1,0 +1,236 @@
+//! A table of herd: how it is planned, and where its parts are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use loch_fabric::MailboxShape;
+use serde::{Deserialize, Serialize};
+
+use super::storage::{self, Mode};
+use crate::engine::{Engine, Needs, Place, Plan, Room, Sizes};
+use crate::error::LayoutError;
+use crate::limits::{HERD_ITEM_BYTES_MAX, REPLIES_MAX};
+use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
+use crate::requests::budget::Budget;
+use crate::requests::mailboxes::Mailboxes;
+use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use crate::requests::{RequestMap, Service};
+
+/// The engine whose workers answer from their own memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Herd;
+
+/// What can be declared of a table of herd.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    /// Slots of its index on each node. Default: one for every 64 bytes of the table's memory in a
+    /// cache, and one for every 112 in a store.
+    pub index_slots: Option<u64>,
+    /// What it does when it is full. Default `cache`.
+    pub mode: Option<TableMode>,
+    /// How requests reach its workers. Default `write`.
+    pub requests: Option<RequestWay>,
+}
+
+/// What a table of herd does when it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableMode {
+    /// It lets the oldest values go.
+    Cache,
+    /// It refuses new ones.
+    Store,
+}
+
+/// How the requests of a table of herd reach its workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RequestWay {
+    /// By WRITE, into slots that the workers poll.
+    Write,
+    /// By SEND: for more clients than a card has room for connections (herd §5.5).
+    Send,
+}
+
+/// Bytes of a partition for each slot of its index, by mode, unless the index is given a size: what a
+/// cache finds no place for in its index it loses.
+const BYTES_PER_CACHE_SLOT: u64 = 64;
+const BYTES_PER_STORE_SLOT: u64 = 112;
+
+/// Where the parts of a table of herd are, and what its workers' memory is like.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// The requests.
+    pub requests: Arc<RequestMap>,
+    /// The mailboxes.
+    pub mailboxes: Mailboxes,
+    /// The memory of each worker.
+    pub partition: PartitionShape,
+    /// What keys are hashed with.
+    pub seed: u64,
+}
+
+/// What the memory of each worker is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionShape {
+    /// What it does when it is full.
+    pub mode: Mode,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Slots of its index.
+    pub index_slots: u64,
+}
+
+const CACHE: u64 = 1;
+const STORE: u64 = 2;
+
+impl PartitionShape {
+    /// How it is divided.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] if that does not fit.
+    pub fn plan(self) -> Result<storage::Plan, LayoutError> {
+        storage::Plan::new(self.mode, self.bytes, self.index_slots)
+    }
+
+    fn words(self) -> [u64; 6] {
+        let mode = match self.mode {
+            Mode::Cache => CACHE,
+            Mode::Store => STORE,
+        };
+        [mode, self.bytes, self.index_slots, 0, 0, 0]
+    }
+
+    fn of(params: &TableParams) -> Result<Self, LayoutError> {
+        let partition = match params.words {
+            [CACHE, bytes, index_slots, 0, 0, 0] => Self { mode: Mode::Cache, bytes, index_slots },
+            [STORE, bytes, index_slots, 0, 0, 0] => Self { mode: Mode::Store, bytes, index_slots },
+            _ => return Err(LayoutError::Geometry("a table's partitions cannot be".into())),
+        };
+        partition.plan().map(|_| partition)
+    }
+}
+
+/// The mailboxes of a table with this service.
+fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
+    let by_send = service.request_bytes == 0;
+    let request = if by_send { HERD_ITEM_BYTES_MAX } else { 0 } + REQUEST_OVERHEAD_BYTES;
+    Mailboxes::new(service, nodes, request, HERD_ITEM_BYTES_MAX + REPLY_TRAILER_BYTES)
+}
+
+impl Engine for Herd {
+    const ID: u32 = 4;
+    const NAMES: &'static [&'static str] = &["herd"];
+    const NEEDS: Needs = Needs {
+        workers: true,
+        private_memory: true,
+        session_to_read: true,
+        unreliable_writes: true,
+        key_and_value_bytes_max: Some(HERD_ITEM_BYTES_MAX),
+        ..Needs::NOTHING
+    };
+    type Options = Options;
+    type Map = Map;
+
+    fn plan(options: &Options, room: &Room) -> Result<Plan, LayoutError> {
+        let max = HERD_ITEM_BYTES_MAX as u64 - 1;
+        let value_bytes_max = room.value_max.unwrap_or(max);
+        if value_bytes_max > max {
+            return Err(LayoutError::Geometry(format!(
+                "value_max is {value_bytes_max}: a key and its value have up to \
+                 {HERD_ITEM_BYTES_MAX} bytes in a herd table"
+            )));
+        }
+        let (budget, workers) = (Budget::new(room), u64::from(room.workers));
+        let by_send = options.requests == Some(RequestWay::Send);
+        let Service { replies, .. } = budget.service(REPLIES_MAX);
+        let service = super::service(room.workers, budget.window, room.slots, by_send);
+        let service = Service { replies, ..service };
+        let mailboxes = mailboxes(service, room.nodes)?;
+        let (mode, slot_bytes) = match options.mode.unwrap_or(TableMode::Cache) {
+            TableMode::Cache => (Mode::Cache, BYTES_PER_CACHE_SLOT),
+            TableMode::Store => (Mode::Store, BYTES_PER_STORE_SLOT),
+        };
+        let shared = mailboxes.end().next_multiple_of(TABLE_ALIGN_BYTES);
+        let bytes = budget.left(shared)? / workers;
+        let index_slots = match options.index_slots {
+            Some(slots) => slots.div_ceil(workers),
+            None => bytes / slot_bytes,
+        };
+        let partition = PartitionShape { mode, bytes, index_slots };
+        partition.plan()?;
+        let params = TableParams {
+            nodes: room.nodes,
+            value_bytes_max,
+            seed: SEED,
+            service,
+            words: partition.words(),
+            ..TableParams::default()
+        };
+        Ok(Plan { params, bytes: mailboxes.end(), private_bytes: bytes * workers })
+    }
+
+    fn map(params: &TableParams, places: &[Place]) -> Result<Map, LayoutError> {
+        let mailboxes = mailboxes(params.service, params.nodes)?;
+        let bases = places.iter().map(|(at, _)| *at).collect();
+        let requests = Arc::new(RequestMap::new(*mailboxes.area(), bases));
+        let (partition, seed) = (PartitionShape::of(params)?, params.seed);
+        Ok(Map { requests, mailboxes, partition, seed })
+    }
+
+    fn bytes(map: &Map) -> u64 {
+        map.mailboxes.end()
+    }
+
+    fn requests(map: &Map) -> Option<&Arc<RequestMap>> {
+        Some(&map.requests)
+    }
+
+    fn mailboxes(map: &Map) -> Vec<(u64, MailboxShape)> {
+        map.mailboxes.all()
+    }
+
+    fn readable(map: &Map, node: u16) -> Vec<Range<u64>> {
+        vec![map.requests.worker_lines_of(node)]
+    }
+
+    fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
+        let Ok(PartitionShape { mode, bytes, index_slots }) = PartitionShape::of(params) else {
+            return Vec::new();
+        };
+        vec![
+            ("mode", format!("{mode:?}").to_lowercase()),
+            ("bytes of a worker", bytes.to_string()),
+            ("index_slots", index_slots.to_string()),
+        ]
+    }
+
+    fn sizes(map: &Map) -> Sizes {
+        let area = map.requests.area();
+        let workers = u64::from(area.service().workers) * u64::from(area.nodes());
+        let PartitionShape { bytes, index_slots, .. } = map.partition;
+        let index = (index_slots * 8).min(bytes);
+        Sizes {
+            index_slots: index_slots * workers,
+            index_bytes: index * workers,
+            data_bytes: (bytes - index) * workers,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_entry_says_of_partitions_survives_the_trip() {
+        let partition = PartitionShape { mode: Mode::Store, bytes: 1 << 20, index_slots: 99 };
+        let mut params = TableParams { words: partition.words(), ..TableParams::default() };
+        assert_eq!(PartitionShape::of(&params), Ok(partition));
+        for wrong in [[3, 1 << 20, 99, 0, 0, 0], [1, 1 << 20, 99, 0, 0, 1], [1, 1, 1, 0, 0, 0]] {
+            params.words = wrong;
+            assert!(PartitionShape::of(&params).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A table of nessie-hybrid: how it is planned, and where its parts are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Served;
+use crate::engine::{Engine, Needs, Place, Plan, Room, Sizes};
+use crate::error::LayoutError;
+use crate::nessie::hash::TableMap;
+use crate::nessie::options::LayoutOptions;
+use crate::nessie::table::{facts, sizes, switches};
+use crate::nessie_server::{NessieServer, table};
+use crate::region::{STAMP_OFFSET, TableParams};
+use crate::requests::RequestMap;
+
+/// The engine whose clients GET, and whose workers do all else (nessie §6, NessieHY).
+#[derive(Clone, Copy, Debug)]
+pub struct NessieHybrid;
+
+/// The name of a table with the optimisations that the paper's version lacks.
+const PLUS: &str = "nessie-hybrid+";
+
+/// What can be declared of such a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    /// Index and entries.
+    #[serde(flatten)]
+    pub layout: LayoutOptions,
+    /// Whether clients cache remote entries, of `nessie-hybrid+`. Default: where a round trip is dear.
+    pub cache: Option<bool>,
+    /// Whether filter bits, cache and multiple READs are as they are declared (`nessie-hybrid+`), and
+    /// not off, as in the paper.
+    #[serde(skip)]
+    pub plus: bool,
+}
+
+impl Engine for NessieHybrid {
+    const ID: u32 = 3;
+    const NAMES: &'static [&'static str] = &["nessie-hybrid", PLUS];
+    const NEEDS: Needs = NessieServer::NEEDS;
+    type Options = Options;
+    type Map = Served;
+
+    fn named(options: Options, name: &str) -> Options {
+        Options { plus: name == PLUS, ..options }
+    }
+
+    fn name(options: &Options) -> &'static str {
+        if options.plus { PLUS } else { Self::NAMES[0] }
+    }
+
+    fn plan(options: &Options, room: &Room) -> Result<Plan, LayoutError> {
+        let &Options { ref layout, cache, plus } = options;
+        if cache.is_some() && !plus {
+            let text = format!("cache is for nessie and {PLUS}; this table's is nessie-hybrid");
+            return Err(LayoutError::Geometry(text));
+        }
+        let cache = if plus { cache } else { Some(false) };
+        let mut switches = switches(layout, cache, room);
+        switches.filter_bits &= plus;
+        switches.multi_read &= plus;
+        table::plan(layout, switches, false, room)
+    }
+
+    fn map(params: &TableParams, places: &[Place]) -> Result<Served, LayoutError> {
+        table::map(params, places)
+    }
+
+    fn bytes(map: &Served) -> u64 {
+        NessieServer::bytes(map)
+    }
+
+    fn requests(map: &Served) -> Option<&Arc<RequestMap>> {
+        Some(&map.requests)
+    }
+
+    fn nessie(map: &Served) -> Option<&Arc<TableMap>> {
+        Some(&map.table)
+    }
+
+    /// Index and entries, and the word of stamps: a client that asks for one learns that it may only
+    /// read.
+    fn readable(map: &Served, node: u16) -> Vec<Range<u64>> {
+        let end = map.requests.base(node).offset();
+        let table = end - map.table.shape.bytes()..end;
+        vec![STAMP_OFFSET..STAMP_OFFSET + 8, table]
+    }
+
+    fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
+        facts(params)
+    }
+
+    fn sizes(map: &Served) -> Sizes {
+        sizes(&map.table)
+    }
+}

@@ -1,0 +1,105 @@
+//! A table of nessie that workers serve: how it is planned, and where its parts are.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Served;
+use crate::engine::{Engine, Needs, Place, Plan, Room, Sizes};
+use crate::error::LayoutError;
+use crate::nessie::geometry::{Geometry, Options as Switches};
+use crate::nessie::hash::TableMap;
+use crate::nessie::options::LayoutOptions;
+use crate::nessie::table::{LONGEST_VALUES_MIN, facts, geometry, sizes, switches};
+use crate::region::TableParams;
+use crate::requests::budget::{Budget, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
+use crate::requests::{Area, RequestMap, Service};
+
+/// The engine whose workers are clients of nessie (nessie §6, NessieSD).
+#[derive(Clone, Copy, Debug)]
+pub struct NessieServer;
+
+/// What can be declared of such a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    /// Index and entries.
+    #[serde(flatten)]
+    pub layout: LayoutOptions,
+}
+
+impl Engine for NessieServer {
+    const ID: u32 = 2;
+    const NAMES: &'static [&'static str] = &["nessie-server"];
+    const NEEDS: Needs = Needs { workers: true, sessions: true, ..Needs::NOTHING };
+    type Options = Options;
+    type Map = Served;
+
+    fn plan(options: &Options, room: &Room) -> Result<Plan, LayoutError> {
+        plan(&options.layout, switches(&options.layout, None, room), true, room)
+    }
+
+    fn map(params: &TableParams, places: &[Place]) -> Result<Served, LayoutError> {
+        map(params, places)
+    }
+
+    fn bytes(map: &Served) -> u64 {
+        Served::bytes(&map.table.shape, map.requests.area())
+    }
+
+    fn requests(map: &Served) -> Option<&Arc<RequestMap>> {
+        Some(&map.requests)
+    }
+
+    fn nessie(map: &Served) -> Option<&Arc<TableMap>> {
+        Some(&map.table)
+    }
+
+    fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
+        facts(params)
+    }
+
+    fn sizes(map: &Served) -> Sizes {
+        sizes(&map.table)
+    }
+}
+
+/// As [`Engine::map`], of every table of nessie's layout that workers serve.
+pub(crate) fn map(params: &TableParams, places: &[Place]) -> Result<Served, LayoutError> {
+    if params.words != [0; 6] {
+        return Err(LayoutError::Geometry("a reserved field of a table is not zero".into()));
+    }
+    Served::new(Geometry::of(params).validate()?, params.service, places)
+}
+
+/// As [`Engine::plan`]. `gets` says whether GETs are requests: then replies have room for values.
+pub(crate) fn plan(
+    layout: &LayoutOptions,
+    switches: Switches,
+    gets: bool,
+    room: &Room,
+) -> Result<Plan, LayoutError> {
+    let budget = Budget::new(room);
+    let bare = budget.service(4 * WINDOW_DEFAULT);
+    let reply_slots = if gets { budget.reply_slots(&bare) } else { 0 };
+    let mut value_max = budget.value_max(budget.request_slots(), reply_slots)?;
+    let area = |value_max| {
+        let service = Service {
+            request_bytes: Service::request_bytes_for(REQUEST_KEY_BYTES, value_max)?,
+            reply_bytes: Service::reply_bytes_for(if gets { value_max } else { 0 })?,
+            ..bare
+        };
+        Area::new(service, room.nodes)
+    };
+    let planned = |area: &Area| geometry(layout, switches, budget.left(area.bytes())?, room);
+    let mut requests = area(value_max)?;
+    let mut shape = planned(&requests)?;
+    if room.value_max.is_none() {
+        value_max = value_max.min(shape.data_bytes() / LONGEST_VALUES_MIN);
+        requests = area(value_max)?;
+        shape = planned(&requests)?;
+    }
+    let shape = Geometry { value_bytes_max: value_max, ..shape }.coupled();
+    let bytes = shape.validate()?.bytes() + requests.bytes();
+    Ok(Plan { params: shape.params(*requests.service()), bytes, private_bytes: 0 })
+}

@@ -1,0 +1,201 @@
+//! A table of pilaf: how it is planned, and where its parts are.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
+use loch_fabric::{MailboxShape, RemoteAddr};
+use serde::{Deserialize, Serialize};
+
+use super::Shape;
+use super::layout::{ARENA_OFFSET, LINE_BYTES};
+use crate::engine::{Engine, LogConfig, Needs, Place, Plan, Room, Sizes};
+use crate::error::LayoutError;
+use crate::limits::REPLIES_MAX;
+use crate::region::{SEED, TableParams};
+use crate::requests::budget::{Budget, REQUEST_KEY_BYTES};
+use crate::requests::mailboxes::Mailboxes;
+use crate::requests::message::REPLY_TRAILER_BYTES;
+use crate::requests::{RequestMap, Service};
+use crate::size::InWords;
+
+/// The engine whose clients GET by READs that verify themselves, and whose one worker a node PUTs.
+#[derive(Clone, Copy, Debug)]
+pub struct Pilaf;
+
+/// What can be declared of a table of pilaf.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    /// Slots that its index on each node begins with: it grows by itself. Default: one for every
+    /// 1024 bytes of the table's memory.
+    pub index_slots: Option<u64>,
+    /// The folder of its log. Each node has a log of its own there. Default: none, and the table is
+    /// empty after the node's process has ended.
+    pub log: Option<PathBuf>,
+    /// Whether a change is on disk before it is acknowledged. Default no: then the changes of the last
+    /// millisecond are lost if the process is killed, and those of a tenth of a second or more if the
+    /// machine is.
+    pub sync: bool,
+}
+
+/// Bytes of the memory for each slot that the index begins with.
+const BYTES_PER_INDEX_SLOT: u64 = 1024;
+
+/// How many values of the longest kind a table holds at least.
+const LONGEST_VALUES_MIN: u64 = 4;
+
+/// Longer requests are WRITTEN into request slots, so that mailboxes need not have room for a window
+/// of them.
+pub const SEND_BYTES_MAX: usize = 1024;
+
+const _: () = assert!(SEND_BYTES_MAX <= MAIL_MESSAGE_BYTES_MAX);
+
+/// Where the parts of a table of pilaf are.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// The requests.
+    pub requests: Arc<RequestMap>,
+    /// The mailboxes.
+    pub mailboxes: Mailboxes,
+    /// Bytes of each node's arena.
+    arena_bytes: u64,
+    /// Slots that each node's index begins with.
+    index_slots: u64,
+    /// Bytes of the longest value.
+    value_bytes_max: u64,
+    /// What keys are hashed with.
+    pub seed: u64,
+}
+
+impl Map {
+    /// The root of each node's part.
+    pub fn roots(&self) -> Vec<RemoteAddr> {
+        (0..self.requests.area().nodes()).map(|node| self.root(node)).collect()
+    }
+
+    /// The root of a node's part.
+    pub fn root(&self, node: u16) -> RemoteAddr {
+        self.requests.base(node).add(self.mailboxes.next_page())
+    }
+
+    /// A node's part, for its worker.
+    pub fn shape(&self, node: u16) -> Shape {
+        Shape {
+            root: self.root(node),
+            arena_bytes: self.arena_bytes,
+            index_slots: self.index_slots,
+            value_bytes_max: self.value_bytes_max,
+            seed: self.seed,
+            node: node as u8,
+        }
+    }
+}
+
+fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
+    Mailboxes::new(service, nodes, SEND_BYTES_MAX, REPLY_TRAILER_BYTES)
+}
+
+/// Arena and index of a directory entry.
+fn sizes_of(params: &TableParams) -> Result<(u64, u64), LayoutError> {
+    match params.words {
+        [arena_bytes, index_slots, 0, 0, 0, 0] => Ok((arena_bytes, index_slots)),
+        _ => Err(LayoutError::Geometry("a table's arena cannot be".into())),
+    }
+}
+
+impl Engine for Pilaf {
+    const ID: u32 = 5;
+    const NAMES: &'static [&'static str] = &["pilaf"];
+    const NEEDS: Needs = Needs { workers: true, ..Needs::NOTHING };
+    type Options = Options;
+    type Map = Map;
+
+    fn log(options: &Options) -> Option<LogConfig> {
+        let folder = options.log.clone()?;
+        Some(LogConfig { folder, sync: options.sync })
+    }
+
+    fn plan(options: &Options, room: &Room) -> Result<Plan, LayoutError> {
+        let wrong = |problem: String| Err(LayoutError::Geometry(problem));
+        if room.workers != 1 {
+            return wrong(format!(
+                "workers is {}: pilaf has one worker on each node",
+                room.workers
+            ));
+        }
+        if options.sync && options.log.is_none() {
+            return wrong("sync needs a log: name its folder (log)".into());
+        }
+        let budget = Budget::new(room);
+        let mut value_max = budget.value_max(budget.request_slots(), 0)?;
+        if room.value_max.is_none() {
+            value_max = value_max.min(room.share / 2 / LONGEST_VALUES_MIN);
+        }
+        let request_bytes = Service::request_bytes_for(REQUEST_KEY_BYTES, value_max)?;
+        let service = Service { request_bytes, ..budget.service(REPLIES_MAX) };
+        let root_at = mailboxes(service, room.nodes)?.next_page();
+        let arena_bytes = budget.left(root_at + ARENA_OFFSET)? / ARENA_OFFSET * ARENA_OFFSET;
+        // Doubled until it has at least as many; blocks are powers of two, and so is the index.
+        let wanted = options.index_slots.unwrap_or(arena_bytes / BYTES_PER_INDEX_SLOT);
+        let index_slots = wanted.clamp(8, 1 << 32).next_power_of_two();
+        if arena_bytes / 2 < index_slots.saturating_mul(LINE_BYTES) || arena_bytes < 4 * value_max {
+            return wrong(format!(
+                "of its memory {} are left for {index_slots} index slots and values of {}: give it \
+                 more memory, fewer index_slots or a smaller value_max",
+                InWords(arena_bytes),
+                InWords(value_max)
+            ));
+        }
+        let params = TableParams {
+            nodes: room.nodes,
+            value_bytes_max: value_max,
+            seed: SEED,
+            service,
+            words: [arena_bytes, index_slots, 0, 0, 0, 0],
+            ..TableParams::default()
+        };
+        Ok(Plan { params, bytes: root_at + ARENA_OFFSET + arena_bytes, private_bytes: 0 })
+    }
+
+    fn map(params: &TableParams, places: &[Place]) -> Result<Map, LayoutError> {
+        let mailboxes = mailboxes(params.service, params.nodes)?;
+        let bases = places.iter().map(|(at, _)| *at).collect();
+        let requests = Arc::new(RequestMap::new(*mailboxes.area(), bases));
+        let (arena_bytes, index_slots) = sizes_of(params)?;
+        let TableParams { value_bytes_max, seed, .. } = *params;
+        Ok(Map { requests, mailboxes, arena_bytes, index_slots, value_bytes_max, seed })
+    }
+
+    fn bytes(map: &Map) -> u64 {
+        (map.mailboxes.next_page() + ARENA_OFFSET).saturating_add(map.arena_bytes)
+    }
+
+    fn requests(map: &Map) -> Option<&Arc<RequestMap>> {
+        Some(&map.requests)
+    }
+
+    fn mailboxes(map: &Map) -> Vec<(u64, MailboxShape)> {
+        map.mailboxes.all()
+    }
+
+    fn readable(map: &Map, node: u16) -> Vec<Range<u64>> {
+        let (begin, end) = (map.root(node).offset(), map.requests.base(node).offset());
+        vec![map.requests.worker_lines_of(node), begin..end + Self::bytes(map)]
+    }
+
+    fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
+        let Ok((arena_bytes, index_slots)) = sizes_of(params) else { return Vec::new() };
+        vec![("index_slots", index_slots.to_string()), ("arena bytes", arena_bytes.to_string())]
+    }
+
+    fn sizes(map: &Map) -> Sizes {
+        let nodes = u64::from(map.requests.area().nodes());
+        Sizes {
+            index_slots: map.index_slots * nodes,
+            index_bytes: map.index_slots * LINE_BYTES * nodes,
+            data_bytes: map.arena_bytes * nodes,
+        }
+    }
+}

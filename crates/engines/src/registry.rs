@@ -1,0 +1,346 @@
+//! All engines, a line each: what has to know every engine is made of this list.
+
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use loch_fabric::MailboxShape;
+use serde::de::value::MapDeserializer;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Room, Sizes};
+use crate::error::LayoutError;
+use crate::nessie::hash::TableMap;
+use crate::region::{TableEntry, TableParams};
+use crate::requests::RequestMap;
+
+/// Makes the enums of all engines: one variant each, dispatched by one match a method.
+macro_rules! engines {
+    ($($(#[$doc:meta])* $variant:ident: $engine:ty,)*) => {
+        /// The engines.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum EngineId {
+            $($(#[$doc])* $variant = <$engine>::ID,)*
+        }
+
+        /// An engine, and what is declared of a table of it.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Options {
+            $($(#[$doc])* $variant(<$engine as Engine>::Options),)*
+        }
+
+        /// Where the parts of a table are.
+        #[derive(Clone)]
+        pub enum Map {
+            $($(#[$doc])* $variant(<$engine as Engine>::Map),)*
+        }
+
+        impl EngineId {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The names by which tables are declared for it; the first is its own.
+            pub fn names(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$variant => <$engine>::NAMES,)*
+                }
+            }
+
+            /// What its tables need of a node.
+            pub fn needs(self) -> Needs {
+                match self {
+                    $(Self::$variant => <$engine>::NEEDS,)*
+                }
+            }
+
+            /// As [`Engine::facts`].
+            pub fn facts(self, params: &TableParams) -> Vec<(&'static str, String)> {
+                match self {
+                    $(Self::$variant => <$engine>::facts(params),)*
+                }
+            }
+        }
+
+        impl Options {
+            /// The engine.
+            pub fn engine(&self) -> EngineId {
+                match self {
+                    $(Self::$variant(_) => EngineId::$variant,)*
+                }
+            }
+
+            /// The name by which such a table is declared.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(options) => <$engine>::name(options),)*
+                }
+            }
+
+            /// As [`Engine::log`].
+            pub fn log(&self) -> Option<LogConfig> {
+                match self {
+                    $(Self::$variant(options) => <$engine>::log(options),)*
+                }
+            }
+
+            /// As [`Engine::functions`].
+            pub fn functions(&self) -> &[FunctionConfig] {
+                match self {
+                    $(Self::$variant(options) => <$engine>::functions(options),)*
+                }
+            }
+
+            /// As [`Engine::plan`].
+            ///
+            /// # Errors
+            /// As [`Engine::plan`].
+            pub fn plan(&self, room: &Room) -> Result<Plan, LayoutError> {
+                match self {
+                    $(Self::$variant(options) => <$engine>::plan(options, room),)*
+                }
+            }
+
+            /// Reads the fields of a declaration for the engine of that name; `None` if there is none.
+            pub fn read<'de, D: Deserializer<'de>>(
+                name: &str,
+                fields: D,
+            ) -> Option<Result<Self, D::Error>> {
+                $(if <$engine>::NAMES.contains(&name) {
+                    let options = <$engine as Engine>::Options::deserialize(fields);
+                    return Some(options.map(|it| Self::$variant(<$engine>::named(it, name))));
+                })*
+                None
+            }
+        }
+
+        impl Serialize for Options {
+            /// The fields of a declaration.
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$variant(options) => options.serialize(serializer),)*
+                }
+            }
+        }
+
+        impl Map {
+            /// The map of a table of the directory that is at `places`: see [`Engine::map`].
+            ///
+            /// # Errors
+            /// [`LayoutError::Geometry`] if its parts do not make a table of its engine, of just so many
+            /// bytes.
+            pub fn of(entry: &TableEntry, places: &[Place]) -> Result<Self, LayoutError> {
+                let wrong = |what: String| LayoutError::Geometry(what);
+                let engine = EngineId::of(entry);
+                let map = match engine.ok_or_else(|| wrong("a table's engine is unknown".into()))? {
+                    $(EngineId::$variant => {
+                        Self::$variant(<$engine>::map(&entry.params, places)?)
+                    })*
+                };
+                if map.bytes() != entry.bytes {
+                    let (has, takes) = (entry.bytes, map.bytes());
+                    return Err(wrong(format!("a table has {has} bytes and takes {takes}")));
+                }
+                Ok(map)
+            }
+
+            /// The table's engine.
+            pub fn engine(&self) -> EngineId {
+                match self {
+                    $(Self::$variant(_) => EngineId::$variant,)*
+                }
+            }
+
+            /// As [`Engine::bytes`].
+            pub fn bytes(&self) -> u64 {
+                match self {
+                    $(Self::$variant(map) => <$engine>::bytes(map),)*
+                }
+            }
+
+            /// As [`Engine::requests`].
+            pub fn requests(&self) -> Option<&Arc<RequestMap>> {
+                match self {
+                    $(Self::$variant(map) => <$engine>::requests(map),)*
+                }
+            }
+
+            /// As [`Engine::nessie`].
+            pub fn nessie(&self) -> Option<&Arc<TableMap>> {
+                match self {
+                    $(Self::$variant(map) => <$engine>::nessie(map),)*
+                }
+            }
+
+            /// As [`Engine::mailboxes`].
+            pub fn mailboxes(&self) -> Vec<(u64, MailboxShape)> {
+                match self {
+                    $(Self::$variant(map) => <$engine>::mailboxes(map),)*
+                }
+            }
+
+            /// As [`Engine::readable`].
+            pub fn readable(&self, node: u16) -> Vec<Range<u64>> {
+                match self {
+                    $(Self::$variant(map) => <$engine>::readable(map, node),)*
+                }
+            }
+
+            /// As [`Engine::sizes`].
+            pub fn sizes(&self) -> Sizes {
+                match self {
+                    $(Self::$variant(map) => <$engine>::sizes(map),)*
+                }
+            }
+        }
+
+        $(impl From<<$engine as Engine>::Options> for Options {
+            fn from(options: <$engine as Engine>::Options) -> Self {
+                Self::$variant(options)
+            }
+        })*
+    };
+}
+
+engines! {
+    /// [`nessie`](crate::nessie): the client alone.
+    Nessie: crate::nessie::Nessie,
+    /// [`nessie_server`](crate::nessie_server): workers of the node that owns the key.
+    NessieServer: crate::nessie_server::NessieServer,
+    /// [`nessie_hybrid`](crate::nessie_hybrid): GET by the client, all else by workers.
+    NessieHybrid: crate::nessie_hybrid::NessieHybrid,
+    /// [`herd`](crate::herd): workers, from their own memory.
+    Herd: crate::herd::Herd,
+    /// [`pilaf`](crate::pilaf): GET by the client, all else by one worker a node.
+    Pilaf: crate::pilaf::Pilaf,
+    /// [`kv_direct`](crate::kv_direct): workers, which compute on values as well.
+    KvDirect: crate::kv_direct::KvDirect,
+}
+
+impl EngineId {
+    /// The engine of a table of the directory, if it is one.
+    pub fn of(entry: &TableEntry) -> Option<Self> {
+        Self::ALL.iter().copied().find(|engine| *engine as u32 == entry.engine)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.names()[0]
+    }
+}
+
+/// There is no engine of a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no engine {name:?}: choose one of {}", names().collect::<Vec<_>>().join(", "))]
+pub struct UnknownEngine {
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for Options {
+    type Err = UnknownEngine;
+
+    /// The engine of that name, of whose tables nothing is declared.
+    ///
+    /// ```
+    /// use loch_engines::registry::Options;
+    /// assert_eq!("herd".parse::<Options>().map(|options| options.name()), Ok("herd"));
+    /// assert!("pilau".parse::<Options>().unwrap_err().to_string().contains("pilaf"));
+    /// ```
+    fn from_str(name: &str) -> Result<Self, UnknownEngine> {
+        let nothing = std::iter::empty::<(&str, &str)>();
+        let nothing = MapDeserializer::<_, serde::de::value::Error>::new(nothing);
+        let read = Self::read(name, nothing).and_then(Result::ok);
+        read.ok_or_else(|| UnknownEngine { name: name.into() })
+    }
+}
+
+/// The names of all engines.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    EngineId::ALL.iter().flat_map(|engine| engine.names()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::{RegionId, RemoteAddr};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::region::{Header, LAYOUT_VERSION, MAGIC};
+    use crate::requests::Service;
+
+    #[test]
+    fn every_name_and_number_is_one_engines() {
+        let all: Vec<_> = names().collect();
+        for name in &all {
+            assert_eq!(all.iter().filter(|other| *other == name).count(), 1, "{name}");
+            assert_eq!(name.parse::<Options>().map(|options| options.name()), Ok(*name));
+        }
+        for engine in EngineId::ALL {
+            let same = EngineId::ALL.iter().filter(|other| **other as u32 == *engine as u32);
+            assert_eq!(same.count(), 1, "{engine:?}");
+        }
+    }
+
+    fn header() -> Header {
+        Header {
+            magic: MAGIC,
+            version: LAYOUT_VERSION,
+            node: 1,
+            nodes: 3,
+            region_bytes: 1 << 30,
+            sessions: 128,
+            tables: 1,
+            identity: 9,
+            checksum: 0,
+        }
+        .sealed()
+    }
+
+    /// The table that a directory with this entry has.
+    fn parsed(entry: &TableEntry) -> Result<Map, LayoutError> {
+        let entry = TableEntry::parse(entry.as_bytes(), 0, &header())?;
+        Map::of(&entry, &[(RemoteAddr::new(RegionId(0), entry.offset), 128); 3])
+    }
+
+    fn room(workers: u16) -> Room {
+        let (share, nodes, slots) = (16 << 20, 3, 9);
+        Room { share, nodes, value_max: None, workers, window: None, slots, is_remote: false }
+    }
+
+    #[test]
+    fn every_engines_plan_is_a_table_of_its_bytes_and_of_no_others() {
+        for name in names() {
+            let options: Options = name.parse().expect("it is one");
+            let plan = options.plan(&room(1)).expect(name);
+            let (begin, engine) = (header().tables_offset(), options.engine());
+            let entry = |engine: EngineId, bytes: u64, params: TableParams| {
+                let place = begin..begin + bytes;
+                TableEntry::new("t", engine as u32, place, params).expect("a name")
+            };
+            let good = entry(engine, plan.bytes, plan.params);
+            let map = parsed(&good).expect(name);
+            assert_eq!((map.engine(), map.bytes()), (engine, plan.bytes));
+            assert_eq!(map.requests().is_some(), engine.needs().workers, "{name}");
+            assert_eq!(options.plan(&room(1)), Ok(plan), "the same again");
+            assert!(parsed(&entry(engine, plan.bytes - 64, plan.params)).is_err(), "{name}");
+            let Service { sessions_per_node, .. } = plan.params.service;
+            if engine.needs().workers {
+                assert_eq!(sessions_per_node, 9);
+                let service = Service { sessions_per_node: 129, ..plan.params.service };
+                let params = TableParams { service, ..plan.params };
+                assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+            }
+            let service = match engine.needs().workers {
+                true => Service::default(),
+                false => Service { workers: 1, ..Service::default() },
+            };
+            let params = TableParams { service, ..plan.params };
+            assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+            let params = TableParams { words: [u64::MAX; 6], ..plan.params };
+            assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+            let params = TableParams { nodes: 2, ..plan.params };
+            assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+        }
+    }
+}

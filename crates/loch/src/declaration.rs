@@ -1,0 +1,271 @@
+//! The declaration of a table: what can be said of every table, and what its engine knows besides.
+//!
+//! In TOML both stand side by side. Which fields an engine has is its own affair
+//! ([`loch_engines::registry`]); what is said in vain is refused here, with the engines that know it.
+
+use loch_engines::registry::{UnknownEngine, names};
+use serde::de::{self, Deserialize, Deserializer};
+use serde::{Serialize, Serializer};
+use toml::Table as Fields;
+
+use crate::{ByteSize, Engine, Error};
+
+/// The declaration of a table. The same on every node of a cluster, and fixed once the region is
+/// made.
+///
+/// ```
+/// use loch::engines::herd;
+/// use loch::{Engine, TableConfig};
+/// let options = herd::Options { mode: Some(herd::TableMode::Store), ..Default::default() };
+/// let table = TableConfig { workers: Some(2), ..TableConfig::new("sessions", options) };
+/// let text = "name = 'sessions'\nengine = 'herd'\nmode = 'store'\nworkers = 2";
+/// assert_eq!(TableConfig::from_toml(text)?, table);
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableConfig {
+    /// Its name: 1 to 48 bytes.
+    pub name: String,
+    /// Its engine, who does the work of an operation, and the options that are that engine's. Default
+    /// `nessie`.
+    ///
+    /// | `engine` | |
+    /// | --- | --- |
+    /// | `nessie` | the client alone |
+    /// | `nessie-server` | workers of the node that owns the key |
+    /// | `nessie-hybrid` | GET: the client; all else: workers. Without filter bits, cache and multiple READs, as in the paper |
+    /// | `nessie-hybrid+` | the same, and with these as they are declared here |
+    /// | `herd` | workers, from their own memory: values are gone when the node's process ends |
+    /// | `pilaf` | GET: the client; all else: one worker a node, which may keep a log |
+    /// | `kv-direct` | workers, which compute on values as well: see [`Lambda`](crate::Lambda). Values are gone when the node's process ends |
+    pub engine: Engine,
+    /// Its share of the node's memory, in bytes. Tables without one divide the rest equally.
+    pub memory: Option<ByteSize>,
+    /// Bytes of the longest value. Default 64 MiB, or a quarter of the table's data on a node if
+    /// that is less. Where requests lie in memory each has room for such a value and 256 bytes of
+    /// key: there the default is what an eighth of the table's memory has room for. With `herd` a
+    /// key and its value have up to 968 bytes together.
+    pub value_max: Option<ByteSize>,
+    /// Workers of each node that serve the table, 1 to 256, for engines that have some. Default 1.
+    /// `pilaf` has one.
+    pub workers: Option<u16>,
+    /// Requests that a client has under way at one worker, 1 to 256, where there are workers. Default
+    /// 8.
+    pub window: Option<u16>,
+    /// Clients of each node that can have the table open at a time, where there are workers: each takes
+    /// memory. Default 64, or the node's `sessions` if that is less. Only sessions of such low numbers
+    /// can open it: where other tables take many sessions, give this as many as the node's.
+    pub sessions: Option<u32>,
+}
+
+/// The fields that every table has.
+#[derive(Serialize, serde::Deserialize)]
+struct Common {
+    name: Option<String>,
+    memory: Option<ByteSize>,
+    value_max: Option<ByteSize>,
+    workers: Option<u16>,
+    window: Option<u16>,
+    sessions: Option<u32>,
+}
+
+/// The field that names the engine, and the engine of a table that names none.
+const ENGINE: &str = "engine";
+const ENGINE_DEFAULT: &str = "nessie";
+/// The name of a table that has none.
+const NAME_DEFAULT: &str = "default";
+
+/// Whoever knows this name from `loch bench` is told how to declare such a table.
+const PUBLISHED: &str = "nessie-published";
+
+impl Default for TableConfig {
+    fn default() -> Self {
+        Self::new(NAME_DEFAULT, plain(ENGINE_DEFAULT))
+    }
+}
+
+impl TableConfig {
+    /// A table of that name, of which nothing else is said.
+    pub fn new(name: impl Into<String>, engine: impl Into<Engine>) -> Self {
+        Self {
+            name: name.into(),
+            engine: engine.into(),
+            memory: None,
+            value_max: None,
+            workers: None,
+            window: None,
+            sessions: None,
+        }
+    }
+
+    /// Reads the declaration of one table. What is not written has its default.
+    ///
+    /// # Errors
+    /// [`Error::Config`] that names the field.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        toml::from_str(text).map_err(|error| Error::config("TOML", error.to_string()))
+    }
+
+    /// Says something else in one field, by its name in TOML. What was said in others stays.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is no such field in tables of its engine, the value cannot be, or
+    /// another engine does not know what was said before.
+    ///
+    /// ```
+    /// let mut table = loch::TableConfig::default();
+    /// table.set("engine", "pilaf")?;
+    /// table.set("index_slots", 4096)?;
+    /// assert!(table.set("mode", "store").unwrap_err().to_string().contains("herd"));
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    pub fn set(&mut self, field: &str, value: impl Into<toml::Value>) -> Result<(), Error> {
+        let mut fields = self.fields();
+        fields.insert(field.into(), value.into());
+        let wrong = |problem| Error::config(format!("table {:?}", self.name), problem);
+        *self = Self::of(fields).map_err(wrong)?;
+        Ok(())
+    }
+
+    /// What is said of it that goes without saying of no other.
+    fn fields(&self) -> Fields {
+        let Self { name, memory, value_max, workers, window, sessions, .. } = self.clone();
+        let common = Common { name: Some(name), memory, value_max, workers, window, sessions };
+        let mut fields = fields_of(&common);
+        fields.insert(ENGINE.into(), self.engine.name().into());
+        let plain = fields_of(&plain(self.engine.name()));
+        let own = fields_of(&self.engine).into_iter();
+        fields.extend(own.filter(|(field, value)| plain.get(field) != Some(value)));
+        fields
+    }
+
+    fn of(mut fields: Fields) -> Result<Self, String> {
+        let engine = match fields.remove(ENGINE) {
+            None => ENGINE_DEFAULT.to_owned(),
+            Some(toml::Value::String(engine)) => engine,
+            Some(other) => return Err(format!("engine is {other}: write the name of one")),
+        };
+        if engine == PUBLISHED {
+            return Err(
+                "engine nessie-published is for `loch bench`; a table has engine = \"nessie\" \
+                        and protocol = \"published\""
+                    .into(),
+            );
+        }
+        let common = known_fields(&Common::NOTHING);
+        let (common, own): (Fields, Fields) =
+            fields.into_iter().partition(|(field, _)| common.contains(field));
+        let plain: Engine = engine.parse().map_err(|unknown: UnknownEngine| unknown.to_string())?;
+        let known = known_fields(&plain);
+        if let Some(unknown) = own.keys().find(|field| !known.contains(field)) {
+            return Err(said_in_vain(unknown, &engine, known));
+        }
+        let text = |error: toml::de::Error| error.message().to_owned();
+        let read = Engine::read(&engine, own).expect("it is one of the registry");
+        let Common { name, memory, value_max, workers, window, sessions } =
+            common.try_into().map_err(text)?;
+        let name = name.unwrap_or_else(|| NAME_DEFAULT.into());
+        let engine = read.map_err(text)?;
+        Ok(Self { name, engine, memory, value_max, workers, window, sessions })
+    }
+}
+
+impl Common {
+    const NOTHING: Self = Self {
+        name: None,
+        memory: None,
+        value_max: None,
+        workers: None,
+        window: None,
+        sessions: None,
+    };
+}
+
+/// An engine of the registry, of whose table nothing is declared.
+fn plain(name: &str) -> Engine {
+    name.parse().expect("it is one of the registry")
+}
+
+/// What is written of something that is told field by field.
+fn fields_of(told: &impl Serialize) -> Fields {
+    Fields::try_from(told).expect("it has fields, and they can be written")
+}
+
+/// The names of all fields, also of those that are not said.
+fn known_fields(told: &impl Serialize) -> Vec<String> {
+    match serde_json::to_value(told) {
+        Ok(serde_json::Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
+        _ => unreachable!("it has fields, and they can be written"),
+    }
+}
+
+/// That an engine does not know a field.
+fn said_in_vain(field: &str, engine: &str, known: Vec<String>) -> String {
+    let knows = |name: &&str| known_fields(&plain(name)).iter().any(|known| known == field);
+    let knowing: Vec<_> = names().filter(knows).collect();
+    if !knowing.is_empty() {
+        return format!("{field} is for {}; this table's is {engine}", knowing.join(", "));
+    }
+    let all = [vec![ENGINE.to_owned()], known_fields(&Common::NOTHING), known].concat();
+    format!("there is no field {field}; a table of {engine} has {}", all.join(", "))
+}
+
+impl Serialize for TableConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.fields().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for TableConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = Fields::deserialize(deserializer)?;
+        let name = fields.get("name").and_then(|name| name.as_str()).unwrap_or(NAME_DEFAULT);
+        let name = format!("{name:?}");
+        Self::of(fields).map_err(|problem| de::Error::custom(format!("table {name}: {problem}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_of_another_engine_is_refused_by_its_name_whatever_it_says() {
+        for (engine, field, words) in [
+            ("herd", "ways = 3", "ways is for nessie, nessie-server, nessie-hybrid"),
+            ("nessie-server", "log = '/l'", "log is for pilaf; this table's is nessie-server"),
+            ("nessie-server", "cache = true", "cache is for nessie, nessie-hybrid"),
+            ("pilaf", "mode = 'store'", "mode is for herd"),
+            ("herd", "protocol = 'loch'", "protocol is for nessie;"),
+            ("pilaf", "previous_versions = true", "previous_versions is for nessie;"),
+            ("herd", "index_ratio = 0.5", "index_ratio is for kv-direct; this table's is herd"),
+            ("kv-direct", "index_slots = 64", "index_slots is for nessie, nessie-server"),
+            ("kv-direct", "mode = 'cache'", "mode is for herd"),
+            ("nessie", "plus = true", "there is no field plus; a table of nessie has engine"),
+            ("pilau", "ways = 3", "there is no engine \"pilau\": choose one of nessie, "),
+            ("nessie-published", "", "protocol = \"published\""),
+        ] {
+            let error = TableConfig::from_toml(&format!("engine = '{engine}'\n{field}"));
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("default"), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_for_every_engine() {
+        for text in [
+            "",
+            "name = 'a'\ncache = true\nprotocol = 'published'\nprevious_versions = false\nways = 2",
+            "engine = 'nessie-server'\nindex_slots = 64\nworkers = 2\nwindow = 3\nsessions = 4",
+            "engine = 'nessie-hybrid+'\ncache = false",
+            "engine = 'herd'\nmode = 'store'\nrequests = 'send'\nmemory = '1GiB'",
+            "engine = 'pilaf'\nlog = '/l'\nsync = true\nvalue_max = 1000",
+            "engine = 'kv-direct'\nfunctions = [{ number = 1, path = 'f.wasm' }]\n\
+             tuned_for = { key_bytes = 8, value_bytes = 8, utilisation = 0.5 }",
+        ] {
+            let table = TableConfig::from_toml(text).unwrap();
+            let written = toml::to_string(&table).unwrap();
+            assert_eq!(TableConfig::from_toml(&written).unwrap(), table, "{written}");
+        }
+    }
+}
