@@ -7,7 +7,7 @@ BENCH = --engine nessie --fabric shm --records 1000000 --value-size 64 --dist zi
 SECONDS = 60
 
 .DEFAULT_GOAL := help
-.PHONY: demo test verbs-test model bench figures headlines soak stress mutants lint sanitize fuzz deps clean help
+.PHONY: demo test verbs-test model bench papers figures headlines soak stress mutants lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -25,6 +25,11 @@ model: ## every interleaving of small configurations of the protocol, in a minut
 bench: ## one workload on Loch and its peers; BENCH="…" for another
 	scripts/deps.sh build peers
 	cargo run --release --locked -p loch-cli -- bench $(BENCH)
+
+papers: ## what the next two measure, one after the other: half an hour of a quiet machine
+	scripts/deps.sh build peers
+	scripts/figures.sh
+	scripts/headlines.sh
 
 figures: ## measure what docs/performance.md shows: a quarter of an hour of a quiet machine
 	scripts/deps.sh build peers

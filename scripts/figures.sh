@@ -30,8 +30,7 @@ run() {
   for at in "${!options[@]}"; do
     [ -z "$smoke" ] || [ "${options[at]}" != --records ] || options[at + 1]=200
   done
-  say "  ${variant:+$variant: }loch bench ${options[*]}"
-  "$LOCH" bench "${options[@]}" | sed "s/^{/{${variant:+\"variant\":\"$variant\",}/" >>"$results"
+  bench "$variant" "${options[@]}" | sed "s/^{/{${variant:+\"variant\":\"$variant\",}/" >>"$results"
 }
 
 [ -n "$smoke" ] || warn_if_busy

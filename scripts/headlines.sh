@@ -14,8 +14,8 @@
 #
 # Writes FOLDER/headlines.jsonl, one object a line: headers that say where and how, and below each the
 # results; and FOLDER/headlines.md, the same as tables. With --smoke everything is tiny and says
-# nothing about speed: it shows that the script works. LOCH names a binary to use instead of building
-# one.
+# nothing about speed: it shows that the script works. LOCH and LOCH_PAPERS name binaries to use
+# instead of building them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,8 +44,7 @@ run() {
     [ -z "$smoke" ] || [ "${options[at]}" != --seconds ] ||
       options[at + 1]=$(awk "BEGIN { print ${options[at + 1]} / 100 }")
   done
-  say "  $variant${as:+, $as}: loch bench ${options[*]}"
-  "$LOCH" bench "${options[@]}" |
+  bench "$variant${as:+, $as}" "${options[@]}" |
     sed "s/^{/{\"variant\":\"$variant\",${as:+\"as\":\"$as\",}/" >>"$results"
 }
 
@@ -63,7 +62,7 @@ micro() {
     "${times[@]}" --sample-size 10 --noplot --quiet "$pattern" >"$left/out"
   sed -n '/^{"group"/p' "$left/out" >>"$results"
   if [ -n "$(find "$left" -name estimates.json -print -quit)" ]; then
-    "$LOCH" bench-points "$left" >>"$results"
+    "$LOCH_PAPERS" points "$left" >>"$results"
   fi
   rm -rf "$left"
 }
@@ -134,15 +133,18 @@ if wanted c; then
 fi
 
 if wanted d; then
-  pilaf=(--engine "pilaf,pilaf-vo" --peer "memcached,redis" --records 1000000 --clients 1)
+  one_core=(--records 1000000 --clients 1)
   group "Pilaf with one server core (pilaf §5.4, Figure 10)" \
-    "loch bench ${pilaf[*]} --reads S --value-size V --lanes L --seconds 2" \
+    "loch bench --engine pilaf --peer memcached,redis and loch-papers bench --baseline pilaf-vo, ${one_core[*]} --reads S --value-size V --lanes L --seconds 2" \
     speed-of-first-column speed-per-server-core latency server-cores
   for reads in 0.9 0.5; do
     for lanes in 1 16; do
       share=$(awk "BEGIN { print 100 * $reads }")
-      run "64 B, $share % GETs, $lanes at a time" "${pilaf[@]}" --lanes "$lanes" --value-size 64 \
-        --reads "$reads" --seconds 2
+      for systems in "--engine pilaf" "--baseline pilaf-vo" "--engine none --peer memcached,redis"; do
+        # shellcheck disable=SC2086
+        run "64 B, $share % GETs, $lanes at a time" $systems "${one_core[@]}" --lanes "$lanes" \
+          --value-size 64 --reads "$reads" --seconds 2
+      done
     done
   done
   group "Pilaf's probes and races (pilaf §3.4, §5.3)" "cargo bench -p loch-engines --bench pilaf"

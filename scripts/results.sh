@@ -1,14 +1,15 @@
 # shellcheck shell=bash
 # Sourced by the scripts that measure: their results, which become FOLDER/NAME.jsonl, one object a
-# line. Before it is sourced, `name` and `folder` are set, and `host` where it is none. LOCH names a
-# binary to use instead of building one.
+# line. Before it is sourced, `name` and `folder` are set, and `host` where it is none. LOCH and
+# LOCH_PAPERS name binaries of `loch` and `loch-papers` to use instead of building them.
 # shellcheck disable=SC2154
 
 say() { echo "$name: $*" >&2; }
 
-if [ -z "${LOCH:-}" ]; then
-  cargo build --release --locked --quiet -p loch-cli
-  LOCH=${CARGO_TARGET_DIR:-target}/release/loch
+if [ -z "${LOCH:-}" ] || [ -z "${LOCH_PAPERS:-}" ]; then
+  cargo build --release --locked --quiet -p loch-cli -p loch-papers
+  built=${CARGO_TARGET_DIR:-target}/release
+  LOCH=${LOCH:-$built/loch} LOCH_PAPERS=${LOCH_PAPERS:-$built/loch-papers}
 fi
 mkdir -p "$folder"
 results=$(mktemp "$folder/$name.XXXXXX")
@@ -44,6 +45,14 @@ group() {
     >>"$results"
 }
 
+# Runs `loch bench`, or where baselines are measured `loch-papers bench`.
+bench() { # LABEL OPTION…
+  local program=$LOCH
+  [[ " ${*:2} " != *" --baseline "* ]] || program=$LOCH_PAPERS
+  say "  ${1:+$1: }${program##*/} bench ${*:2}"
+  "$program" bench "${@:2}"
+}
+
 warn_if_busy() {
   awk -v name="$name" '$1 > 0.5 { print name ": this machine is busy (load " $1 "): expect noise" }' \
     /proc/loadavg >&2
@@ -51,7 +60,7 @@ warn_if_busy() {
 
 # The results as tables.
 make_tables() {
-  "$LOCH" bench-table "$results" >"$folder/$name.md"
+  "$LOCH_PAPERS" table "$results" >"$folder/$name.md"
   say "wrote $folder/$name.md"
 }
 

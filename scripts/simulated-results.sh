@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by the scripts that measure simulated clusters: their arguments, and the results that
 # become FOLDER/NAME.jsonl. Before it is sourced, `smoke_records` is what --records is in a smoke
-# run. LOCH names a binary to use instead of building one.
+# run.
 # shellcheck disable=SC2154
 
 cd "$(dirname "$0")/.." || exit
@@ -30,6 +30,5 @@ run() {
     [ -z "$smoke" ] || [ "${options[at]}" != --records ] || options[at + 1]=$smoke_records
     [ -z "$smoke" ] || [ "${options[at]}" != --seconds ] || options[at + 1]=0.0001
   done
-  say "  $variant: loch bench ${options[*]}"
-  "$LOCH" bench "${options[@]}" | sed "s/^{/{\"variant\":\"$variant\",/" >>"$results"
+  bench "$variant" "${options[@]}" | sed "s/^{/{\"variant\":\"$variant\",/" >>"$results"
 }

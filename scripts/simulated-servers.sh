@@ -7,7 +7,8 @@
 #
 # Writes FOLDER/simulated-servers.jsonl, one object a line: headers that say what is measured, and
 # below each the results of `loch bench --fabric sim --json`. With --smoke everything is tiny and says
-# nothing: it shows that the script works. LOCH names a binary to use instead of building one.
+# nothing: it shows that the script works. LOCH and LOCH_PAPERS name binaries to use instead of
+# building them.
 set -euo pipefail
 # shellcheck disable=SC2034
 smoke_records=600
@@ -111,18 +112,20 @@ one_server() {
     --records 60000 --seconds 0.002 "${@:2}"
 }
 group "HERD, Figure 5: ECHO" \
-  "loch bench --fabric sim --profile connectx3-56g --engine E --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers 6 --value-size 32 --reads 0.5"
+  "loch-papers bench --fabric sim --profile connectx3-56g --baseline B --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers 6 --value-size 32 --reads 0.5"
 for echo in echo-send-send echo-write-write echo-write-send; do
-  one_server "32 B" --engine "$echo" --value-size 32 --reads 0.5
+  one_server "32 B" --baseline "$echo" --value-size 32 --reads 0.5
 done
 group "HERD, Figures 9 and 10: HERD and FaRM" \
-  "loch bench --fabric sim --profile connectx3-56g --engine E --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers 6 --value-size V --reads S"
-for engine in herd farm-em farm-em-var; do
+  "loch bench --engine herd and loch-papers bench --baseline B, --fabric sim --profile connectx3-56g --clients 51 --client-hosts 17 --lanes 4 --window 4 --workers 6 --value-size V --reads S"
+for system in "--engine herd" "--baseline farm-em" "--baseline farm-em-var"; do
   for reads in 0.95 0.5 0; do
-    one_server "32 B" --engine "$engine" --value-size 32 --reads "$reads"
+    # shellcheck disable=SC2086
+    one_server "32 B" $system --value-size 32 --reads "$reads"
   done
   for size in 8 16 64 128 256 512; do
-    one_server "$size B" --engine "$engine" --value-size "$size" --reads 0.95
+    # shellcheck disable=SC2086
+    one_server "$size B" $system --value-size "$size" --reads 0.95
   done
 done
 

@@ -11,8 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches};
+use loch_bench::args::BenchArgs;
+use loch_bench::error::BenchError;
+use loch_bench::target::loch::engine_names;
 
-use crate::bench::{self, BenchArgs, BenchError};
 use crate::output;
 
 /// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
@@ -36,15 +38,16 @@ pub struct DemoArgs {
 /// Runs `loch demo`.
 pub fn run(args: DemoArgs) -> Result<(), BenchError> {
     let options = options(&args);
-    let interrupted = bench::watch_signals()?;
+    let interrupted = loch_bench::watch_signals()?;
     let late = ring_after(args.within, &interrupted);
     let spec = bench_args(&options)?.spec()?;
     let mut objects = Vec::new();
-    let measured = bench::measure_all(&spec, &interrupted, &mut objects);
+    let measured =
+        loch_bench::measure_all(&spec, &loch_bench::systems_of(&spec), &interrupted, &mut objects);
     let is_late = late.load(Ordering::Relaxed);
     let result = excuse(measured, is_late, !objects.is_empty());
     if !objects.is_empty() {
-        bench::print_table(&spec, &objects)?;
+        loch_bench::print_table(&spec, &objects)?;
     }
     result?;
     output::line(&closing_words(&options)).map_err(|error| BenchError::Os {
@@ -58,7 +61,7 @@ fn options(args: &DemoArgs) -> String {
     format!(
         "--engine {} --nodes 3 --clients 2 --lanes 32 --records {} --reads 0.95 --dist zipf:0.99 \
          --seconds {} --peer memcached,redis,lmdb",
-        bench::engine_names().replace(", ", ","),
+        engine_names().replace(", ", ","),
         args.records,
         args.seconds
     )
@@ -94,7 +97,7 @@ fn excuse(
 ) -> Result<(), BenchError> {
     match measured {
         Err(BenchError::Interrupted) if is_late && has_results => {
-            bench::note("the time is up: what is not in the table was left out");
+            loch_bench::progress::note("the time is up: what is not in the table was left out");
             Ok(())
         }
         result => result,

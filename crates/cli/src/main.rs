@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
-mod bench;
 mod commands;
 mod demo;
 mod diagnosis;
@@ -17,6 +16,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+use loch_bench::args::BenchArgs;
+use loch_bench::subprocess::Subprocess;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
@@ -64,10 +65,10 @@ enum Command {
     /// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
     Demo(demo::DemoArgs),
     /// Measure engines, and the stores they are compared with, under one workload
-    Bench(bench::BenchArgs),
+    Bench(BenchArgs),
     Completions(completions::CompletionsArgs),
     #[command(flatten)]
-    BenchHelper(bench::Helper),
+    BenchSubprocess(Subprocess),
 }
 
 fn main() -> ExitCode {
@@ -98,7 +99,7 @@ impl Command {
             Command::Check(_) => "check",
             Command::Doctor(_) => "doctor",
             Command::Demo(_) => "demo",
-            Command::Bench(_) | Command::BenchHelper(_) => "bench",
+            Command::Bench(_) | Command::BenchSubprocess(_) => "bench",
             Command::Completions(_) => "completions",
         }
     }
@@ -116,8 +117,8 @@ impl Command {
             Command::Check(args) => check::run(&args),
             Command::Doctor(args) => doctor::run(args),
             Command::Demo(args) => done(demo::run(args)),
-            Command::Bench(args) => done(bench::run(args)),
-            Command::BenchHelper(helper) => done(bench::run_helper(helper)),
+            Command::Bench(args) => done(loch_bench::run(args)),
+            Command::BenchSubprocess(subprocess) => done(loch_bench::run_subprocess(subprocess)),
             Command::Completions(args) => completions::run(&args, &Cli::command()),
         }
     }

@@ -12,8 +12,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Error;
-
-use crate::bench::BenchError;
+use loch_bench::error::BenchError;
 
 /// Exit code of a call that has to be corrected.
 pub const USAGE: u8 = 2;

@@ -1,113 +1,22 @@
 //! `loch bench` and `loch demo` on Loch itself: nodes and clients are real
 //! processes, for about a second each, and nothing of them is left.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+#[path = "../../../tests/measured/mod.rs"]
+mod measured;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
+
+use measured::{Run, files, number};
 
 const LOCH: &str = env!("CARGO_BIN_EXE_loch");
 
-/// A command whose processes can be told from all others.
-struct Run {
-    name: String,
-    command: Command,
-    process: u32,
-}
-
-impl Run {
-    fn new(name: &str, line: &str) -> Self {
-        let mut command = Command::new(LOCH);
-        // Inherited by all that it starts.
-        let name = format!("LOCH_BENCH_TEST={name}-{}", std::process::id());
-        let (variable, value) = name.split_once('=').unwrap_or_default();
-        command.env(variable, value).args(line.split_whitespace());
-        Run { command, process: 0, name }
-    }
-
-    fn output(&mut self) -> Output {
-        let child = self
-            .command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary under test starts");
-        self.process = child.id();
-        child.wait_with_output().expect("it can be waited for")
-    }
-
-    /// Ends it by a signal once it has put its files into shared memory.
-    fn interrupted(&mut self, signal: Signal) -> Output {
-        let child = self
-            .command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary under test starts");
-        self.process = child.id();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !files(self.process).iter().any(|file| file.ends_with("0.sock")) {
-            assert!(Instant::now() < deadline, "no node came up");
-            thread::yield_now();
-        }
-        let process = i32::try_from(self.process).ok().and_then(Pid::from_raw);
-        kill_process(process.expect("a process has a number"), signal).expect("it still runs");
-        child.wait_with_output().expect("it can be waited for")
-    }
-
-    /// Asserts that all its processes have ended, and its files are gone.
-    fn nothing_is_left(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline && !self.processes().is_empty() {
-            thread::yield_now();
-        }
-        assert_eq!(self.processes(), Vec::<String>::new());
-        assert_eq!(files(self.process), BTreeSet::new());
-    }
-
-    fn processes(&self) -> Vec<String> {
-        let all = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
-        all.filter(|process| {
-            let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-            let mut variables = environment.split(|byte| *byte == 0);
-            variables.any(|variable| variable == self.name.as_bytes())
-        })
-        .map(|process| process.file_name().to_string_lossy().into_owned())
-        .collect()
-    }
-}
-
-/// What a bench has in shared memory.
-fn files(process: u32) -> BTreeSet<PathBuf> {
-    let prefix = format!("loch-bench-{process}-");
-    let all = std::fs::read_dir("/dev/shm").expect("there is shared memory").flatten();
-    all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-        .flat_map(|entry| {
-            let inside = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
-            inside.map(|file| file.path()).chain([entry.path()]).collect::<Vec<_>>()
-        })
-        .collect()
-}
-
 /// The one object of a run that has to succeed and to leave nothing.
 fn object(name: &str, options: &str) -> Value {
-    let mut run = Run::new(name, &format!("bench --json --verify {options}"));
-    let output = run.output();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{options}: {stderr}");
-    assert_eq!(stderr, "", "{options}");
-    run.nothing_is_left();
-    serde_json::from_slice(&output.stdout).expect("one object")
-}
-
-fn number(object: &Value, field: &str) -> f64 {
-    object[field].as_f64().unwrap_or_else(|| panic!("{field}: {object}"))
+    measured::object(LOCH, name, options)
 }
 
 #[test]
@@ -176,22 +85,6 @@ fn at_rest_servers_are_measured_all_the_same() {
 }
 
 #[test]
-fn the_papers_baselines_run_beside_the_engines() {
-    let line = "--clients 2 --lanes 4 --records 2000 --value-size 32 --reads 0.5 --ops 8000";
-    for engine in ["pilaf-vo", "farm-em", "farm-em-var"] {
-        let object = object(engine, &format!("--engine {engine} {line}"));
-        assert_eq!((&object["ops"], &object["errors"]), (&8000.into(), &0.into()), "{object}");
-        assert_eq!(object["gets"], object["get_hits"], "{object}");
-        assert!(number(&object, "verbs_per_get") >= 1.0, "{object}");
-    }
-    for engine in ["echo-send-send", "echo-write-write", "echo-write-send"] {
-        let object = object(engine, &format!("--engine {engine} --workers 2 {line}"));
-        assert_eq!((&object["ops"], &object["errors"]), (&8000.into(), &0.into()), "{object}");
-        assert_eq!(object["get_hits"], 0, "nothing is stored: {object}");
-    }
-}
-
-#[test]
 fn long_values_and_only_updates() {
     let object = object(
         "long",
@@ -242,7 +135,7 @@ fn every_step_of_the_ablation_can_be_measured() {
 /// What a simulated run prints.
 fn simulated(options: &str) -> Vec<u8> {
     let line = format!("bench --fabric sim --json --verify --records 3000 {options}");
-    let output = Run::new("sim", &line).output();
+    let output = Run::new(LOCH, "sim", &line).output();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && stderr.is_empty(), "{options}: {stderr}");
     output.stdout
@@ -308,7 +201,7 @@ fn what_cannot_be_simulated_is_a_usage_error() {
         ("--profile connectx3-10g", "--fabric sim"),
         ("--fabric sim --nodes 300", "256"),
     ] {
-        let output = Run::new("not", &format!("bench {options}")).output();
+        let output = Run::new(LOCH, "not", &format!("bench {options}")).output();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{options}: {stderr}");
         assert!(stderr.contains(word) && output.stdout.is_empty(), "{options}: {stderr}");
@@ -321,7 +214,7 @@ fn an_engine_that_is_not_there_is_a_usage_error_that_says_what_is() {
         ("--fabric verbs --engine nessie-published", "nessie-published"),
         ("--fabric sim --engine kv-direct", "has nessie, nessie-published"),
     ] {
-        let output = Run::new("not", &format!("bench --records 10 {options}")).output();
+        let output = Run::new(LOCH, "not", &format!("bench --records 10 {options}")).output();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{options}: {stderr}");
         assert!(stderr.contains(word) && stderr.contains("not in this build"), "{stderr}");
@@ -336,7 +229,7 @@ fn a_build_without_verbs_says_so() {
     }
     for options in ["", "--attach /nowhere/a.sock"] {
         let line = format!("bench --records 10 --fabric verbs {options}");
-        let output = Run::new("not", &line).output();
+        let output = Run::new(LOCH, "not", &line).output();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{stderr}");
         assert!(stderr.contains("--features verbs") && output.stdout.is_empty(), "{stderr}");
@@ -345,7 +238,7 @@ fn a_build_without_verbs_says_so() {
 
 #[test]
 fn more_than_nodes_can_hold_is_refused_at_once() {
-    let output = Run::new("much", "bench --records 1000000 --value-size 1MiB").output();
+    let output = Run::new(LOCH, "much", "bench --records 1000000 --value-size 1MiB").output();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("--records"), "{stderr}");
@@ -354,7 +247,7 @@ fn more_than_nodes_can_hold_is_refused_at_once() {
 #[test]
 fn an_interrupted_run_leaves_nothing() {
     for (name, signal) in [("int", Signal::INT), ("term", Signal::TERM)] {
-        let mut run = Run::new(name, "bench --nodes 2 --clients 2 --seconds 60 --json");
+        let mut run = Run::new(LOCH, name, "bench --nodes 2 --clients 2 --seconds 60 --json");
         let output = run.interrupted(signal);
         assert_eq!(output.status.code(), Some(130), "{output:?}");
         run.nothing_is_left();
@@ -363,7 +256,7 @@ fn an_interrupted_run_leaves_nothing() {
 
 #[test]
 fn the_nodes_of_a_killed_run_end_too() {
-    let mut run = Run::new("kill", "bench --nodes 2 --clients 2 --seconds 60 --json");
+    let mut run = Run::new(LOCH, "kill", "bench --nodes 2 --clients 2 --seconds 60 --json");
     run.interrupted(Signal::KILL);
     let deadline = Instant::now() + Duration::from_secs(10);
     while Instant::now() < deadline && !run.processes().is_empty() {
@@ -381,7 +274,7 @@ fn the_nodes_of_a_killed_run_end_too() {
 
 #[test]
 fn the_demo_shows_a_table_and_what_to_try_next() {
-    let mut run = Run::new("demo", "demo --records 2000 --seconds 0.2");
+    let mut run = Run::new(LOCH, "demo", "demo --records 2000 --seconds 0.2");
     let began = Instant::now();
     let output = run.output();
     let stdout = String::from_utf8_lossy(&output.stdout);

@@ -13,10 +13,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use loch_bench::tally::{Latencies, latencies};
 use serde::Serialize;
 
 use super::finding::{Finding, Mark, Section};
-use crate::bench::{Latencies, latencies};
 
 pub use shm::over_shm;
 #[cfg(feature = "verbs")]

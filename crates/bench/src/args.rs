@@ -1,0 +1,277 @@
+//! The command line of the bench and the validated workload it becomes.
+//!
+//! Owns every option's name, default, limits and error text, on which scripts
+//! rely. [`WorkloadArgs`] are the options of whatever is measured, [`BenchArgs`] those of
+//! `loch bench`, which measures Loch's engines and peers.
+
+use clap::Args;
+use loch::ByteSize;
+
+use crate::check::{check_servers, check_table};
+use crate::error::BenchError;
+use crate::options::{AttachOptions, KEY_PREFIX, ServerOptions, TableOptions};
+use crate::rate::Rate;
+use crate::spec::{
+    Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PROCESSES_MAX, RECORDS_MAX, Spec, Stop,
+    VALUE_SIZE_MAX,
+};
+use crate::system::{Capabilities, Engine, EngineChoice, Fabric, Hardware, Peer};
+
+/// Length of the measurement unless told otherwise, in seconds: on the simulator of virtual time,
+/// which takes about a second of real time for ten clients.
+const SECONDS_DEFAULT: f64 = 5.0;
+const SECONDS_DEFAULT_SIMULATED: f64 = 0.01;
+
+/// Run a workload and print what it measured.
+///
+/// Every client is a process of its own that keeps --lanes operations
+/// outstanding (a closed loop), or begins them at random moments, --rate a second,
+/// whatever became of those before (an open loop). Sizes are written 64, 16KiB, 1GiB.
+///
+/// With --fabric sim, nodes, clients and network are simulated: all times are
+/// virtual, and the same options give the same result to the last digit. With
+/// --fabric verbs the nodes lend their memory by this host's RDMA device. With
+/// --attach a cluster that runs already is measured, of one host or several.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// Engines to measure: nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd,
+    /// kv-direct, or none
+    #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
+    pub engine: Vec<EngineChoice>,
+    /// Stores to measure beside Loch: memcached, redis, lmdb
+    #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
+    pub peer: Vec<Peer>,
+    /// What is done with them
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    /// The cluster that is measured, if it runs already
+    #[command(flatten)]
+    pub attach: AttachOptions,
+}
+
+/// The workload, and what carries it.
+#[derive(Debug, Clone, Args)]
+pub struct WorkloadArgs {
+    /// What carries the verbs
+    #[arg(long, value_enum, value_name = "FABRIC", default_value = "shm")]
+    pub fabric: Fabric,
+    /// Hardware that --fabric sim simulates [default: connectx3-56g]
+    #[arg(long, value_enum, value_name = "HARDWARE")]
+    pub profile: Option<Hardware>,
+    /// Node processes that hold the data [default: 1]
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u32>,
+    /// Client processes
+    #[arg(long, value_name = "C", default_value_t = 1)]
+    pub clients: u32,
+    /// Operations every client keeps outstanding
+    #[arg(long, value_name = "L", default_value_t = 16)]
+    pub lanes: usize,
+    /// Records loaded before the measurement
+    #[arg(long, value_name = "R", default_value_t = 1_000_000)]
+    pub records: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "SIZE", default_value = "64")]
+    pub value_size: ByteSize,
+    /// Bytes of a key
+    #[arg(long, value_name = "SIZE", default_value = "16")]
+    pub key_size: ByteSize,
+    /// Share of operations that are GETs, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    pub reads: f64,
+    /// How keys are picked: uniform or zipf:THETA
+    #[arg(long, value_name = "DIST", default_value = "zipf:0.99")]
+    pub dist: Dist,
+    /// Length of the measurement [default: 5; with --fabric sim 0.01, of virtual time]
+    #[arg(long, value_name = "T", conflicts_with = "ops")]
+    pub seconds: Option<f64>,
+    /// Operations to measure, of all clients together, instead of --seconds
+    #[arg(long, value_name = "M")]
+    pub ops: Option<u64>,
+    /// Begin so many operations a second, all clients together, at random moments, and time them
+    /// from the moment at which they should have begun: 200000, or 40%, a share of what a closed
+    /// loop does just before; 0 measures the servers at rest
+    #[arg(long, value_name = "R|P%")]
+    pub rate: Option<Rate>,
+    /// Seed of the key traces
+    #[arg(long, value_name = "X", default_value_t = 1)]
+    pub seed: u64,
+    /// Busy-looping processes beside the measurement; with --fabric sim on every node's host,
+    /// whose 12 cores they share with its clients and workers (without hogs each has its own)
+    #[arg(long, value_name = "H", default_value_t = 0)]
+    pub background_hogs: u32,
+    /// Print one JSON object a line per engine, and nothing else, on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// Compare the bytes of every value read with what was written
+    #[arg(long, hide = true)]
+    pub verify: bool,
+    /// Switches of the table
+    #[command(flatten)]
+    pub table: TableOptions,
+    /// Workers
+    #[command(flatten)]
+    pub servers: ServerOptions,
+}
+
+impl BenchArgs {
+    /// Checks every option; the error names the option and the way out.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`].
+    pub fn spec(self) -> Result<Spec, BenchError> {
+        let engines = engines(&self.engine)?;
+        let capabilities: Vec<_> = engines.iter().map(|engine| engine.capabilities()).collect();
+        let workload = self.workload.spec(&capabilities)?;
+        let spec = Spec { engines, peers: self.peer, attach: self.attach.chosen(), ..workload };
+        if !spec.peers.is_empty() && spec.fabric == Fabric::Sim {
+            return Err(BenchError::usage(
+                "--peer is measured in real time and --fabric sim in virtual time, which cannot be \
+                 compared: measure them in two runs",
+            ));
+        }
+        if let Some(rate) = spec.rate.filter(|_| !spec.peers.is_empty()) {
+            return Err(BenchError::usage(format!(
+                "--rate {rate}: peers are measured in a closed loop alone: drop it, or --peer"
+            )));
+        }
+        if spec.attach.is_some() {
+            check_attached(&spec)?;
+        }
+        if spec.engines.is_empty() && spec.peers.is_empty() {
+            return Err(BenchError::usage(
+                "--engine none leaves nothing to measure: add --peer memcached,redis,lmdb",
+            ));
+        }
+        Ok(spec)
+    }
+}
+
+impl WorkloadArgs {
+    /// Checks every option for systems that can do so much; the error names the option and the
+    /// way out.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`].
+    pub fn spec(self, systems: &[Capabilities]) -> Result<Spec, BenchError> {
+        let size = |option, size: ByteSize, min: usize, max: usize| {
+            within(option, size.bytes(), min as u64, max as u64)
+        };
+        let spec = Spec {
+            engines: Vec::new(),
+            peers: Vec::new(),
+            fabric: self.fabric,
+            hardware: self.profile.unwrap_or(Hardware::ConnectX3At56),
+            nodes: self.nodes.unwrap_or(1),
+            clients: self.clients,
+            lanes: self.lanes,
+            records: self.records,
+            value_size: size("--value-size", self.value_size, 1, VALUE_SIZE_MAX)? as usize,
+            key_size: size("--key-size", self.key_size, KEY_SIZE_MIN, KEY_SIZE_MAX)? as usize,
+            reads: self.reads,
+            dist: self.dist,
+            stop: stop(self.seconds, self.ops, self.fabric)?,
+            rate: self.rate,
+            seed: self.seed,
+            background_hogs: self.background_hogs,
+            json: self.json,
+            verify: self.verify || cfg!(debug_assertions),
+            soft_roce: false,
+            attach: None,
+            table: self.table,
+            servers: self.servers,
+        };
+        within("--nodes", spec.nodes.into(), 1, PROCESSES_MAX.into())?;
+        within("--clients", spec.clients.into(), 1, PROCESSES_MAX.into())?;
+        within("--lanes", spec.lanes as u64, 1, LANES_MAX as u64)?;
+        within("--records", spec.records, 1, RECORDS_MAX)?;
+        within("--background-hogs", spec.background_hogs.into(), 0, PROCESSES_MAX.into())?;
+        if !(0.0..=1.0).contains(&spec.reads) {
+            return Err(BenchError::usage(format!(
+                "--reads {} is not a share: give a number from 0 (only PUTs) to 1 (only GETs)",
+                spec.reads
+            )));
+        }
+        if self.profile.is_some() && spec.fabric != Fabric::Sim {
+            return Err(BenchError::usage(
+                "--profile names hardware to simulate: add --fabric sim, or drop it",
+            ));
+        }
+        if let Some(rate) = spec.rate {
+            check_rate(rate, &spec)?;
+        }
+        check_servers(&spec, systems)?;
+        check_table(&spec, systems)?;
+        Ok(spec)
+    }
+}
+
+fn engines(choices: &[EngineChoice]) -> Result<Vec<Engine>, BenchError> {
+    let engines: Vec<Engine> = choices
+        .iter()
+        .filter_map(|choice| match choice {
+            EngineChoice::None => None,
+            EngineChoice::Engine(engine) => Some(*engine),
+        })
+        .collect();
+    if !engines.is_empty() && engines.len() < choices.len() {
+        return Err(BenchError::usage("--engine none cannot stand beside engines: drop one"));
+    }
+    Ok(engines)
+}
+
+fn stop(seconds: Option<f64>, ops: Option<u64>, fabric: Fabric) -> Result<Stop, BenchError> {
+    match (seconds, ops) {
+        (_, Some(0)) => Err(BenchError::usage("--ops 0 measures nothing: give 1 or more")),
+        (_, Some(ops)) => Ok(Stop::Ops(ops)),
+        (Some(s), None) if !(s > 0.0 && s <= 86_400.0) => Err(BenchError::usage(format!(
+            "--seconds {s} is no length of time: give a number above 0, at most 86400"
+        ))),
+        (Some(seconds), None) => Ok(Stop::Seconds(seconds)),
+        (None, None) if fabric == Fabric::Sim => Ok(Stop::Seconds(SECONDS_DEFAULT_SIMULATED)),
+        (None, None) => Ok(Stop::Seconds(SECONDS_DEFAULT)),
+    }
+}
+
+/// Where an open loop is possible.
+fn check_rate(rate: Rate, spec: &Spec) -> Result<(), BenchError> {
+    let problem = if spec.fabric == Fabric::Sim {
+        "what simulated clients and servers do while nothing is asked is not simulated: drop it, or \
+         --fabric sim"
+    } else if rate.is_rest() && matches!(spec.stop, Stop::Ops(_)) {
+        "at rest there are no operations to count: give --seconds in the place of --ops"
+    } else {
+        return Ok(());
+    };
+    Err(BenchError::usage(format!("--rate {rate}: {problem}")))
+}
+
+/// What a cluster that runs already cannot be asked for.
+fn check_attached(spec: &Spec) -> Result<(), BenchError> {
+    let key_size_min = KEY_PREFIX.len() + KEY_SIZE_MIN;
+    if spec.fabric == Fabric::Sim {
+        return Err(BenchError::usage(
+            "--attach measures nodes that run, and --fabric sim simulates them: drop one",
+        ));
+    }
+    if spec.engines.len() != 1 {
+        return Err(BenchError::usage(
+            "--attach measures one engine, that of the table: give one with --engine, or none at \
+             all for nessie",
+        ));
+    }
+    let option = "--key-size (with --attach, where keys begin with \"~bench~:\")";
+    within(option, spec.key_size as u64, key_size_min as u64, KEY_SIZE_MAX as u64)?;
+    Ok(())
+}
+
+fn within(option: &str, value: u64, min: u64, max: u64) -> Result<u64, BenchError> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(BenchError::usage(format!("{option} {value} is out of range: give {min} to {max}")))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

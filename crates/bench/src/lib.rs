@@ -1,0 +1,161 @@
+//! Measures Loch's engines and the stores they are compared with, under one workload.
+//!
+//! From outside to inside: [`args`] reads the command line; [`harness`] takes
+//! one system after the other through its phases; [`fleet`] owns its client
+//! processes, each of which is a [`worker`] that speaks [`wire`] with the
+//! bench; a worker draws a [`trace`] of operations on the keys and values of
+//! a [`workload`], executes it against a [`target`], in an open loop at a given
+//! [`rate`], and [`measure`]s it into a [`tally`]; [`report`] prints what came out.
+//!
+//! The programs that measure are others': `loch bench` runs [`run`], `loch-papers` systems of its
+//! own. Each passes the subcommands of [`Subprocess`] on, since what the bench starts are processes of
+//! the same binary.
+//!
+//! The bench leaves nothing behind: processes end with their owner or at the
+//! latest with the bench's own process ([`process`]), files live in private
+//! temporary directories.
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod check;
+pub mod error;
+mod fleet;
+mod harness;
+mod hogs;
+pub mod measure;
+pub mod measured;
+pub mod memory;
+mod mix;
+pub mod options;
+pub mod process;
+pub mod progress;
+pub mod rate;
+pub mod report;
+pub mod spec;
+pub mod subprocess;
+pub mod system;
+pub mod tally;
+pub mod target;
+pub mod trace;
+pub mod tuning;
+mod wire;
+mod worker;
+pub mod workload;
+pub mod zipf;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::ValueEnum;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::args::BenchArgs;
+use self::error::BenchError;
+use self::progress::{Progress, note};
+use self::report::Object;
+use self::spec::Spec;
+use self::subprocess::Subprocess;
+use self::system::{Engine, Peer};
+use self::target::System;
+
+/// Runs `loch bench`.
+///
+/// # Errors
+/// Why the run ended early; what was measured by then was printed.
+pub fn run(args: BenchArgs) -> Result<(), BenchError> {
+    let spec = target::loch::resolve(args.spec()?)?;
+    if spec.attach.is_none() {
+        memory::check_data(&spec)?;
+    }
+    run_systems(&spec, &systems_of(&spec))
+}
+
+/// Runs a part of `loch bench` that is a process of its own.
+///
+/// # Errors
+/// Those of [`Subprocess::run`].
+pub fn run_subprocess(subprocess: Subprocess) -> Result<(), BenchError> {
+    let engines = Engine::value_variants().iter().map(|engine| engine as &dyn System);
+    let peers = Peer::value_variants().iter().map(|peer| peer as &dyn System);
+    subprocess.run(&engines.chain(peers).collect::<Vec<_>>())
+}
+
+/// The engines of a run, and then its peers.
+pub fn systems_of(spec: &Spec) -> Vec<&dyn System> {
+    let engines = spec.engines.iter().map(|engine| engine as &dyn System);
+    engines.chain(spec.peers.iter().map(|peer| peer as &dyn System)).collect()
+}
+
+/// Measures `systems` and prints what came out, as a table or as JSON.
+///
+/// # Errors
+/// Why the run ended early; what was measured by then was printed.
+pub fn run_systems(spec: &Spec, systems: &[&dyn System]) -> Result<(), BenchError> {
+    let interrupted = watch_signals()?;
+    let mut objects = Vec::new();
+    let result = measure_all(spec, systems, &interrupted, &mut objects);
+    if !spec.json && !objects.is_empty() {
+        // What was measured is shown, whatever happened to the rest.
+        print_table(spec, &objects)?;
+    }
+    result?;
+    if objects.is_empty() {
+        return Err(BenchError::NothingMeasured);
+    }
+    Ok(())
+}
+
+/// Writes a table of what was measured.
+///
+/// # Errors
+/// [`BenchError::Os`].
+pub fn print_table(spec: &Spec, objects: &[Object]) -> Result<(), BenchError> {
+    report::print_table(spec, objects).map_err(BenchError::os("write the table"))
+}
+
+/// Measures every system, one after the other; what is measured when
+/// an error ends it is in `objects`.
+///
+/// # Errors
+/// What ended it.
+pub fn measure_all(
+    spec: &Spec,
+    systems: &[&dyn System],
+    interrupted: &AtomicBool,
+    objects: &mut Vec<Object>,
+) -> Result<(), BenchError> {
+    for (number, system) in systems.iter().enumerate() {
+        let place = format!("{}/{} {}", number + 1, systems.len(), system.name());
+        let measured = match harness::measure(*system, spec, &Progress::new(place), interrupted) {
+            Err(BenchError::Target(error)) if error.is_skip() => {
+                note(&format!("{error}; skipped"));
+                continue;
+            }
+            result => result?,
+        };
+        if let Some(refusal) = &measured.refusal {
+            let (name, errors) = (system.name(), measured.tally.errors);
+            note(&format!("{name} refused {errors} operations, one of them because: {refusal}"));
+        }
+        let object = Object::new(spec, *system, &measured);
+        if spec.json {
+            report::print_json(&object).map_err(BenchError::os("write the result"))?;
+        }
+        objects.push(object);
+    }
+    Ok(())
+}
+
+/// The first signal asks the run to end in good order; a second one ends it at once.
+///
+/// # Errors
+/// [`BenchError::Os`].
+pub fn watch_signals() -> Result<Arc<AtomicBool>, BenchError> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupted))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
+            .map_err(BenchError::os("watch for signals"))?;
+    }
+    Ok(interrupted)
+}

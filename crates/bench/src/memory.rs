@@ -1,0 +1,57 @@
+//! The memory of this host: whether there is enough of it, and a directory in it.
+
+use std::io;
+
+use tempfile::TempDir;
+
+use crate::error::{BenchError, TargetError};
+use crate::spec::Spec;
+
+/// Where regions live in memory.
+const MEMORY_DIR: &str = "/dev/shm";
+/// Better refused now than ended by the kernel in the middle.
+pub fn check_data(spec: &Spec) -> Result<(), BenchError> {
+    let Some(available) = available_memory_bytes() else {
+        return Ok(());
+    };
+    let needed = spec.data_bytes();
+    if needed > available {
+        return Err(BenchError::usage(format!(
+            "--records {} of {} B keys and {} B values are {} MiB, but only {} MiB of memory are \
+             available: lower --records or --value-size",
+            spec.records,
+            spec.key_size,
+            spec.value_size,
+            needed >> 20,
+            available >> 20
+        )));
+    }
+    Ok(())
+}
+
+/// Memory that processes could get; `None` where the host does not say.
+fn available_memory_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Regions are allocated at once, so what does not fit is better refused now.
+pub fn check_nodes(nodes: u32, needed: u64) -> Result<(), TargetError> {
+    match available_memory_bytes() {
+        Some(available) if needed > available => Err(TargetError::Impossible(format!(
+            "{nodes} node(s) with these records take {} MiB of memory, of which {} MiB are \
+             available: lower --records or --value-size",
+            needed >> 20,
+            available >> 20
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A private directory whose files are in memory.
+pub fn memory_dir() -> io::Result<TempDir> {
+    let prefix = format!("loch-bench-{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir_in(MEMORY_DIR)
+}

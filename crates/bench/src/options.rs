@@ -1,0 +1,212 @@
+//! Options of a part of the runs: the switches of the table that Loch's engines are measured on, the
+//! workers that serve it, and which running cluster to measure instead of one of the bench's own.
+//!
+//! Each switch is one of the optimisations of nessie §4.3.2, so that what it brings
+//! can be measured (Figure 13 there), or part of the index's shape. The
+//! defaults are those of a table that nobody has tuned.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use loch::limits::BATCH_DEFAULT;
+use loch::{ByteSize, CacheLimits};
+use loch_engines::limits::{WINDOW_MAX, WORKERS_MAX};
+use serde::{Deserialize, Serialize};
+
+/// The table's switches. Peers have none of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Loch's table")]
+pub struct TableOptions {
+    /// Index entries carry seven bits of the key's hash, so that other keys' entries are not read
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
+    #[arg(hide_short_help = true)]
+    pub filter_bits: Switch,
+    /// Clients remember index words and remote entries; auto: where a round trip is dear, which
+    /// over shm it is not
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
+    #[arg(hide_short_help = true)]
+    pub cache: AutoSwitch,
+    /// Lines of a client's cache
+    #[arg(long, value_name = "N", default_value_t = CacheLimits::default().lines as u64)]
+    #[arg(hide_short_help = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub cache_lines: u64,
+    /// Entries up to this length are cached whole, of longer ones only where they are
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize::new(CacheLimits::default().entry_bytes_max as u64))]
+    #[arg(hide_short_help = true)]
+    pub cache_entry_max: ByteSize,
+    /// Of entries above 4 KiB, header and key are read first
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
+    #[arg(hide_short_help = true)]
+    pub multi_read: Switch,
+    /// A GET that meets an undecided PUT takes the previous version instead of waiting: a switch of
+    /// --engine nessie-published; Loch's own PUTs are never undecided
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
+    #[arg(hide_short_help = true)]
+    pub previous_versions: Switch,
+    /// A GET reads all of a key's slots in its first doorbell; auto: where a round trip is dear. With
+    /// --fabric sim or verbs it always does
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
+    #[arg(hide_short_help = true)]
+    pub batched_reads: AutoSwitch,
+    /// Entries carry checksums, as they have to where a second look at an entry is dear: with
+    /// --fabric sim they always do
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "off")]
+    #[arg(hide_short_help = true)]
+    pub checksums: Switch,
+    /// Hash functions of the index, 2 to 4
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(2..=4))]
+    pub ways: u8,
+    /// Slots that each hash function gives a key: 1 (the paper's index), 2 or 4
+    #[arg(long, value_name = "N", default_value = "4")]
+    #[arg(hide_short_help = true, value_parser = bucket_slots)]
+    pub bucket_slots: u8,
+    /// Share of the index's slots that the records fill
+    #[arg(long, value_name = "PERCENT", default_value_t = 75)]
+    #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=95))]
+    pub index_fill: u8,
+}
+
+/// The table that is measured, in clusters of the bench's own.
+pub const TABLE: &str = "bench";
+
+/// What keys of the bench begin with in a table that others use too.
+pub const KEY_PREFIX: &[u8; 8] = b"~bench~:";
+
+/// A cluster that runs already. Its nodes, and its table's switches, are what they are.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "A cluster that runs already")]
+pub struct AttachOptions {
+    /// Measure the cluster of the node at this socket, with clients on this host: no node is
+    /// started or stopped. Say the cluster's --fabric, too
+    #[arg(long, value_name = "SOCKET")]
+    #[arg(conflicts_with_all = [
+        "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "previous_versions",
+        "batched_reads", "checksums", "ways", "bucket_slots", "index_fill",
+    ])]
+    pub attach: Option<PathBuf>,
+    /// Table of that cluster [default: default]
+    #[arg(long = "table", value_name = "NAME", requires = "attach")]
+    pub attached_table: Option<String>,
+    /// Whether the records are stored first, under keys that begin with "~bench~:". They stay, so
+    /// that another run of the same records need not [default: yes]
+    #[arg(long, value_enum, value_name = "YES|NO", requires = "attach")]
+    pub load: Option<Load>,
+}
+
+/// Whether records are stored first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Load {
+    /// They are.
+    Yes,
+    /// They are there from an earlier run.
+    No,
+}
+
+/// A cluster that is measured as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    /// Socket of the node that clients attach to.
+    pub socket: PathBuf,
+    /// The table.
+    pub table: String,
+    /// Whether the records are stored first.
+    pub loads: bool,
+}
+
+impl TableOptions {
+    /// How much a client may cache, where it caches at all.
+    pub fn cache_limits(&self) -> CacheLimits {
+        CacheLimits {
+            lines: self.cache_lines as usize,
+            entry_bytes_max: self.cache_entry_max.bytes() as usize,
+        }
+    }
+}
+
+impl AttachOptions {
+    /// What was asked for, if it was.
+    pub fn chosen(self) -> Option<Attach> {
+        let table = self.attached_table.unwrap_or_else(|| "default".into());
+        let loads = self.load != Some(Load::No);
+        self.attach.map(|socket| Attach { socket, table, loads })
+    }
+}
+
+/// The workers of engines whose servers take part in operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Engines whose servers take part")]
+pub struct ServerOptions {
+    /// Workers of each node
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)))]
+    pub workers: u16,
+    /// Requests that a client has under way at one worker [default: 8; with
+    /// --fabric sim as many as --lanes, at most 16]
+    #[arg(long, value_name = "W")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WINDOW_MAX)))]
+    pub window: Option<u16>,
+    /// Workers without work never sleep, as in the papers
+    #[arg(long)]
+    #[arg(hide_short_help = true)]
+    pub dedicated: bool,
+    /// Operations that a client of kv-direct packs into one packet, at most; 1: none
+    #[arg(long, value_name = "N", default_value_t = BATCH_DEFAULT)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub batch: usize,
+    /// Workers of kv-direct execute operations that wait for none before them on the same key out of
+    /// their order; off: all wait for such a one
+    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on")]
+    #[arg(hide_short_help = true)]
+    pub out_of_order: Switch,
+    /// Hosts without a node that run all clients, with --fabric sim and --engine herd; 0: clients
+    /// run on the nodes' hosts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(hide_short_help = true)]
+    pub client_hosts: u32,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Switch {
+    /// In use.
+    On,
+    /// Not in use.
+    Off,
+}
+
+/// On, off, or what the engine takes for best on this fabric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AutoSwitch {
+    /// In use.
+    On,
+    /// Not in use.
+    Off,
+    /// The engine decides.
+    Auto,
+}
+
+impl From<Switch> for bool {
+    fn from(switch: Switch) -> bool {
+        switch == Switch::On
+    }
+}
+
+impl From<AutoSwitch> for Option<bool> {
+    fn from(switch: AutoSwitch) -> Option<bool> {
+        match switch {
+            AutoSwitch::On => Some(true),
+            AutoSwitch::Off => Some(false),
+            AutoSwitch::Auto => None,
+        }
+    }
+}
+
+fn bucket_slots(text: &str) -> Result<u8, String> {
+    match text.parse() {
+        Ok(slots @ (1 | 2 | 4)) => Ok(slots),
+        _ => Err("a bucket has 1, 2 or 4 slots".into()),
+    }
+}

@@ -1,0 +1,63 @@
+//! What a person watching sees while a run goes on: stderr, and only when it
+//! is a terminal. Notes about skipped stores are always written.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A progress line, or nothing.
+#[derive(Debug)]
+pub struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// For one system's run; `place` is like `1/3 memcached`.
+    pub fn new(place: String) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner().with_prefix(place);
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        });
+        Progress { bar }
+    }
+
+    /// A new phase; `total` is what [`Self::at`] counts up to, where that is known.
+    pub fn phase(&self, name: &'static str, total: Option<u64>) {
+        let Some(bar) = &self.bar else { return };
+        let template = match total {
+            Some(_) => "{prefix} {msg:<12} [{bar:40}] {percent:>3} % {elapsed}",
+            None => "{prefix} {msg} {spinner} {elapsed}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.reset();
+        if let Some(total) = total {
+            bar.set_length(total);
+        }
+        bar.set_message(name);
+    }
+
+    /// How far the phase is.
+    pub fn at(&self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(position);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Writes a line for people on stderr.
+pub fn note(text: &str) {
+    // It may be closed; there is nobody to tell then.
+    let _ = writeln!(std::io::stderr(), "bench: {text}");
+}

@@ -1,0 +1,402 @@
+//! What a run prints: JSON lines for programs, a table for people.
+//!
+//! Programs rely on the names and the order of the JSON fields.
+//! A field that does not apply to a system is null.
+
+use std::io::{self, Write};
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use serde::Serialize;
+
+use crate::measured::Measured;
+use crate::rate::Rate;
+use crate::spec::Spec;
+use crate::system::Fabric;
+use crate::tally::{Latencies, OpTraffic};
+use crate::target::System;
+use crate::tuning::Tuning;
+
+/// One JSON object.
+#[derive(Debug, Serialize)]
+pub struct Object {
+    engine: &'static str,
+    /// Null for peers, and so is `nodes`: they are Loch's words.
+    fabric: Option<&'static str>,
+    /// That times say nothing of a network card; left out where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<&'static str>,
+    nodes: Option<u32>,
+    clients: u32,
+    lanes: usize,
+    records: u64,
+    key_size: usize,
+    value_size: usize,
+    reads: f64,
+    dist: String,
+    seconds: f64,
+    /// GETs and PUTs that were answered.
+    ops: u64,
+    ops_per_s: f64,
+    /// Operations a second that were to begin in an open loop; left out in a closed one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offered_ops_per_s: Option<f64>,
+    gets: u64,
+    puts: u64,
+    get_hits: u64,
+    /// Bytes of values found and stored, a second.
+    goodput_bytes_per_s: f64,
+    get_us: Quantiles,
+    put_us: Quantiles,
+    /// Null for peers.
+    retries: Option<u64>,
+    errors: u64,
+    verbs_per_get: Option<f64>,
+    verbs_per_put: Option<f64>,
+    round_trips_per_get: Option<f64>,
+    round_trips_per_put: Option<f64>,
+    bytes_per_get: Option<f64>,
+    bytes_per_put: Option<f64>,
+    /// Null for a store without a server.
+    server_cpu_s: Option<f64>,
+    client_cpu_s: f64,
+    limit_ops_per_s: Option<f64>,
+    /// Requests that each worker answered, where that is known; else left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ops_of_workers: Option<Vec<u64>>,
+    /// For the notes under the table.
+    #[serde(skip)]
+    tuning: Option<Tuning>,
+}
+
+/// Latencies in microseconds; null when nothing was timed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quantiles {
+    p50: Option<f64>,
+    p90: Option<f64>,
+    p99: Option<f64>,
+    p999: Option<f64>,
+    mean: Option<f64>,
+}
+
+impl Object {
+    /// The object of one system's measurement.
+    pub fn new(spec: &Spec, system: &dyn System, measured: &Measured) -> Self {
+        let tally = measured.tally;
+        let ops = tally.gets + tally.puts;
+        let per_s = |count: u64| rounded(count as f64 / measured.seconds.max(1e-9), 1);
+        let is_loch = system.is_loch();
+        let traffic = measured.traffic.unwrap_or_default();
+        let (get, put) = (traffic.get, traffic.put);
+        Object {
+            engine: system.name(),
+            fabric: is_loch.then(|| spec.fabric.name()),
+            times: spec.soft_roce.then_some("meaningless: Soft-RoCE"),
+            nodes: is_loch.then_some(spec.nodes),
+            clients: spec.clients,
+            lanes: spec.lanes,
+            records: spec.records,
+            key_size: spec.key_size,
+            value_size: spec.value_size,
+            reads: spec.reads,
+            dist: spec.dist.to_string(),
+            seconds: rounded(measured.seconds, 6),
+            ops,
+            ops_per_s: per_s(ops),
+            offered_ops_per_s: measured.offered_ops_per_s.map(|offered| rounded(offered, 1)),
+            gets: tally.gets,
+            puts: tally.puts,
+            get_hits: tally.get_hits,
+            goodput_bytes_per_s: per_s((tally.get_hits + tally.puts) * spec.value_size as u64),
+            get_us: Quantiles::of(&measured.gets),
+            put_us: Quantiles::of(&measured.puts),
+            retries: is_loch.then_some(tally.retries),
+            errors: tally.errors,
+            verbs_per_get: per_op(get, get.verbs),
+            verbs_per_put: per_op(put, put.verbs),
+            round_trips_per_get: per_op(get, get.round_trips),
+            round_trips_per_put: per_op(put, put.round_trips),
+            bytes_per_get: per_op(get, get.bytes),
+            bytes_per_put: per_op(put, put.bytes),
+            server_cpu_s: measured.server_cpu_s.map(|cpu_s| rounded(cpu_s, 6)),
+            client_cpu_s: rounded(measured.client_cpu_s, 6),
+            limit_ops_per_s: measured.limit_ops_per_s.map(|limit| rounded(limit, 1)),
+            ops_of_workers: measured.ops_of_workers.clone(),
+            tuning: measured.tuning,
+        }
+    }
+}
+
+impl Quantiles {
+    fn of(latencies: &Latencies) -> Self {
+        let us = |ns: f64| (!latencies.is_empty()).then(|| rounded(ns / 1000.0, 3));
+        let at = |quantile| us(latencies.value_at_quantile(quantile) as f64);
+        Quantiles {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            mean: us(latencies.mean()),
+        }
+    }
+}
+
+/// Writes one object and a line end.
+pub fn print_json(object: &Object) -> io::Result<()> {
+    let mut line = serde_json::to_vec(object)?;
+    line.push(b'\n');
+    put_out(&line)
+}
+
+/// Writes the table of all systems.
+pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
+    let mut text = heading(spec);
+    text.push('\n');
+    if spec.soft_roce {
+        text.push_str("over Soft-RoCE, software in the place of a card: counts are right, times say nothing\n");
+    }
+    text.push_str(&table(objects).to_string());
+    text.push('\n');
+    objects.iter().filter_map(tuning_note).for_each(|note| text.push_str(&note));
+    put_out(text.as_bytes())
+}
+
+/// A reader that has seen enough is no error.
+pub fn put_out(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+fn heading(spec: &Spec) -> String {
+    format!(
+        "{} records of {} B keys and {} B values, {} % GETs, {};\n\
+         {}, {} client{} of {} lane{}{}{}",
+        grouped(spec.records as f64),
+        spec.key_size,
+        spec.value_size,
+        rounded(spec.reads * 100.0, 2),
+        spec.dist,
+        match spec.rate {
+            None => "closed loop".into(),
+            Some(Rate::PerSecond(_)) => "open loop".into(),
+            Some(rate) => format!("open loop of {rate} of a closed loop's operations"),
+        },
+        spec.clients,
+        plural(u64::from(spec.clients)),
+        spec.lanes,
+        plural(spec.lanes as u64),
+        match spec.background_hogs {
+            0 => String::new(),
+            hogs => format!(", beside {hogs} background hog{}", plural(hogs.into())),
+        },
+        match spec.fabric {
+            Fabric::Sim => format!("; simulated: {}", spec.hardware.profile().name),
+            _ => match &spec.attach {
+                Some(attach) => format!("; the cluster of {}", attach.socket.display()),
+                None => String::new(),
+            },
+        },
+    )
+}
+
+fn tuning_note(object: &Object) -> Option<String> {
+    let way = object.tuning?.in_words();
+    let ways = Tuning::OF_SOCKETS.len();
+    Some(format!("{}: {way}, the fastest of {ways} ways tried\n", object.engine))
+}
+
+/// One column a system, so that it fits a terminal; rows that nobody has are left out.
+fn table(objects: &[Object]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    let Some(first) = objects.first() else {
+        return table;
+    };
+    let names = objects.iter().map(|object| object.engine.to_string());
+    table.set_header(cells(String::new(), names));
+    let is_alone = objects.len() == 1;
+    for (name, show) in ROWS {
+        if is_alone && name.contains('_') {
+            continue;
+        }
+        let values: Vec<_> = objects.iter().map(|object| show(object, first)).collect();
+        if values.iter().any(Option::is_some) {
+            let name = name.replace('_', first.engine);
+            let shown = values.into_iter().map(|v| v.unwrap_or_else(|| "–".into()));
+            table.add_row(cells(name, shown));
+        }
+    }
+    table
+}
+
+fn cells(name: String, values: impl Iterator<Item = String>) -> Vec<Cell> {
+    let values = values.map(|value| Cell::new(value).set_alignment(CellAlignment::Right));
+    std::iter::once(Cell::new(name)).chain(values).collect()
+}
+
+/// Shows a value of a system, which may be compared with the first one's.
+type Show = fn(&Object, &Object) -> Option<String>;
+
+/// `_` stands for the name of the first system, with which others are compared.
+const ROWS: &[(&str, Show)] = &[
+    ("operations/s", |o, _| Some(grouped(o.ops_per_s))),
+    ("  wanted", |o, _| o.offered_ops_per_s.map(grouped)),
+    ("  _ does × as many", |o, first| ratio(Some(first.ops_per_s), Some(o.ops_per_s))),
+    ("goodput MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
+    ("GET µs, median", |o, _| two_digits(o.get_us.p50)),
+    ("  × of _", |o, first| ratio(o.get_us.p50, first.get_us.p50)),
+    ("GET µs, 99 %", |o, _| two_digits(o.get_us.p99)),
+    ("GET µs, 99.9 %", |o, _| two_digits(o.get_us.p999)),
+    ("PUT µs, median", |o, _| two_digits(o.put_us.p50)),
+    ("PUT µs, 99 %", |o, _| two_digits(o.put_us.p99)),
+    ("GETs that hit", |o, _| {
+        let share = 100.0 * o.get_hits as f64 / o.gets as f64;
+        (o.gets > 0).then(|| format!("{share:.1} %"))
+    }),
+    ("errors", |o, _| Some(grouped(o.errors as f64))),
+    ("retries", |o, _| o.retries.map(|retries| grouped(retries as f64))),
+    ("verbs/GET", |o, _| two_digits(o.verbs_per_get)),
+    ("round trips/GET", |o, _| two_digits(o.round_trips_per_get)),
+    ("verbs/PUT", |o, _| two_digits(o.verbs_per_put)),
+    ("round trips/PUT", |o, _| two_digits(o.round_trips_per_put)),
+    ("server CPU s", |o, _| two_digits(o.server_cpu_s)),
+    ("client CPU s", |o, _| two_digits(Some(o.client_cpu_s))),
+    ("of a thread's bare loop", |o, _| {
+        o.limit_ops_per_s.map(|limit| format!("{:.0} %", 100.0 * o.ops_per_s / limit))
+    }),
+];
+
+fn two_digits(value: Option<f64>) -> Option<String> {
+    value.map(|value| format!("{value:.2}"))
+}
+
+fn ratio(value: Option<f64>, of: Option<f64>) -> Option<String> {
+    let (value, of) = value.zip(of).filter(|(_, of)| *of > 0.0)?;
+    let ratio = value / of;
+    Some(if ratio < 0.1 { format!("{ratio:.4} ×") } else { format!("{ratio:.2} ×") })
+}
+
+fn per_op(traffic: OpTraffic, total: u64) -> Option<f64> {
+    (traffic.ops > 0).then(|| rounded(total as f64 / traffic.ops as f64, 4))
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+/// A whole number with its thousands apart.
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests::spec;
+    use crate::system::{Engine, Peer};
+    use crate::tally::{Tally, Traffic, latencies};
+
+    fn measured(system: &dyn System) -> Measured {
+        let mut gets = latencies();
+        gets.record_n(1500, 100).unwrap();
+        let per_get = OpTraffic { ops: 100, verbs: 250, round_trips: 200, bytes: 9600 };
+        Measured {
+            seconds: 0.5,
+            tally: Tally { gets: 100, get_hits: 100, ..Tally::default() },
+            gets,
+            puts: latencies(),
+            traffic: system
+                .is_loch()
+                .then_some(Traffic { get: per_get, put: OpTraffic::default() }),
+            refusal: None,
+            server_cpu_s: Some(0.0),
+            client_cpu_s: 0.5,
+            limit_ops_per_s: system.is_loch().then_some(400.0),
+            tuning: (!system.is_loch()).then_some(Tuning::OneCore),
+            offered_ops_per_s: None,
+            ops_of_workers: None,
+        }
+    }
+
+    fn object(spec: &Spec, system: &dyn System) -> Object {
+        Object::new(spec, system, &measured(system))
+    }
+
+    #[test]
+    fn the_json_is_the_contract_to_the_letter() {
+        let spec = spec("--records 10 --reads 1").unwrap();
+        let object = object(&spec, &Engine::NessieHybrid);
+        assert_eq!(
+            serde_json::to_string(&object).unwrap(),
+            concat!(
+                r#"{"engine":"nessie-hybrid","fabric":"shm","nodes":1,"clients":1,"lanes":16,"#,
+                r#""records":10,"key_size":16,"value_size":64,"reads":1.0,"dist":"zipf:0.99","#,
+                r#""seconds":0.5,"ops":100,"ops_per_s":200.0,"gets":100,"puts":0,"get_hits":100,"#,
+                r#""goodput_bytes_per_s":12800.0,"#,
+                r#""get_us":{"p50":1.5,"p90":1.5,"p99":1.5,"p999":1.5,"mean":1.5},"#,
+                r#""put_us":{"p50":null,"p90":null,"p99":null,"p999":null,"mean":null},"#,
+                r#""retries":0,"errors":0,"verbs_per_get":2.5,"verbs_per_put":null,"#,
+                r#""round_trips_per_get":2.0,"round_trips_per_put":null,"bytes_per_get":96.0,"#,
+                r#""bytes_per_put":null,"server_cpu_s":0.0,"client_cpu_s":0.5,"#,
+                r#""limit_ops_per_s":400.0}"#
+            )
+        );
+    }
+
+    #[test]
+    fn an_open_loop_says_what_was_wanted() {
+        let spec = spec("--rate 40%").unwrap();
+        let measured = Measured { offered_ops_per_s: Some(250.04), ..measured(&Engine::Nessie) };
+        let object = Object::new(&spec, &Engine::Nessie, &measured);
+        let json = serde_json::to_value(object).unwrap();
+        assert_eq!(
+            (&json["offered_ops_per_s"], &json["ops_per_s"]),
+            (&250.0.into(), &200.0.into())
+        );
+        assert!(heading(&spec).contains("open loop of 40%"), "{}", heading(&spec));
+    }
+
+    #[test]
+    fn what_does_not_apply_to_a_peer_is_null() {
+        let object = object(&spec("").unwrap(), &Peer::Redis);
+        let json = serde_json::to_value(&object).unwrap();
+        for field in ["fabric", "nodes", "retries", "verbs_per_get", "limit_ops_per_s"] {
+            assert!(json[field].is_null(), "{field}");
+        }
+        assert_eq!(json["engine"], "redis");
+    }
+
+    #[test]
+    fn the_table_compares_with_the_first() {
+        let spec = spec("").unwrap();
+        let systems: [&dyn System; 2] = [&Engine::Nessie, &Peer::Memcached];
+        let mut objects = systems.map(|system| object(&spec, system));
+        objects[1].ops_per_s = 10.0;
+        let text = table(&objects).to_string();
+        assert!(text.contains("nessie does × as many") && text.contains("20.00 ×"), "{text}");
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(grouped(1000.4), "1 000");
+        assert_eq!(grouped(12_345_678.0), "12 345 678");
+    }
+}

@@ -1,0 +1,145 @@
+//! The workload of a run, checked.
+//!
+//! A [`Spec`] comes from [`WorkloadArgs`](crate::args::WorkloadArgs) or is told to a client by the
+//! bench that has it from there, so code that holds one need not check it again.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::options::{Attach, ServerOptions, TableOptions};
+use crate::rate::Rate;
+use crate::system::{Engine, Fabric, Hardware, Peer};
+
+/// Keys carry a unique 8-byte identity, so they cannot be shorter.
+pub const KEY_SIZE_MIN: usize = 8;
+/// Keys longer than this are no workload anybody has; the peers stop far below.
+pub const KEY_SIZE_MAX: usize = 64 << 10;
+/// Largest value: four times the default limit of a Loch table.
+pub const VALUE_SIZE_MAX: usize = 256 << 20;
+/// More records than any host holds; keeps key identities within 48 bits.
+pub const RECORDS_MAX: u64 = 1 << 40;
+/// Outstanding operations of one client.
+pub const LANES_MAX: usize = 4096;
+/// Processes started by one run, of a kind.
+pub const PROCESSES_MAX: u32 = 1024;
+
+/// How keys are picked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Dist {
+    /// Every record equally often.
+    Uniform,
+    /// Rank `i` with probability proportional to `1 / i^theta`.
+    Zipf(f64),
+}
+
+/// When the measured phase ends.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stop {
+    /// After this many seconds.
+    Seconds(f64),
+    /// After this many operations of all clients together.
+    Ops(u64),
+}
+
+/// A validated run of the bench.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Loch engines, in the order given.
+    pub engines: Vec<Engine>,
+    /// Peers, in the order given.
+    pub peers: Vec<Peer>,
+    /// What carries the verbs.
+    pub fabric: Fabric,
+    /// What is simulated; used with [`Fabric::Sim`] alone.
+    pub hardware: Hardware,
+    /// Node processes; of a cluster that is attached, what it has.
+    pub nodes: u32,
+    /// Client processes.
+    pub clients: u32,
+    /// Outstanding operations of a client.
+    pub lanes: usize,
+    /// Records loaded.
+    pub records: u64,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Share of GETs.
+    pub reads: f64,
+    /// Key distribution.
+    pub dist: Dist,
+    /// End of the measured phase.
+    pub stop: Stop,
+    /// The rate of an open loop; a closed loop without.
+    pub rate: Option<Rate>,
+    /// Seed of all traces.
+    pub seed: u64,
+    /// Busy-looping processes.
+    pub background_hogs: u32,
+    /// JSON instead of the table.
+    pub json: bool,
+    /// Check the contents of every value read.
+    pub verify: bool,
+    /// The RDMA devices of this host are software: times say nothing of a card's.
+    pub soft_roce: bool,
+    /// The cluster that is measured as it is, instead of one of the bench's own.
+    pub attach: Option<Attach>,
+    /// Switches of Loch's table.
+    pub table: TableOptions,
+    /// Workers of Loch's nodes.
+    pub servers: ServerOptions,
+}
+
+impl Spec {
+    /// Bytes of keys and values, without any store's overhead.
+    pub fn data_bytes(&self) -> u64 {
+        self.records.saturating_mul((self.key_size + self.value_size) as u64)
+    }
+}
+
+impl FromStr for Dist {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "uniform" {
+            return Ok(Dist::Uniform);
+        }
+        let theta = text
+            .strip_prefix("zipf:")
+            .and_then(|theta| theta.parse::<f64>().ok())
+            .ok_or("write uniform, or zipf:THETA such as zipf:0.99")?;
+        // The generator's closed form holds for this range (zipf.rs).
+        if theta > 0.0 && theta < 1.0 {
+            Ok(Dist::Zipf(theta))
+        } else {
+            Err("THETA must lie between 0 and 1, both excluded; 0.99 is YCSB's".into())
+        }
+    }
+}
+
+impl fmt::Display for Dist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dist::Uniform => f.write_str("uniform"),
+            Dist::Zipf(theta) => write!(f, "zipf:{theta}"),
+        }
+    }
+}
+
+impl From<Dist> for String {
+    fn from(dist: Dist) -> String {
+        dist.to_string()
+    }
+}
+
+impl TryFrom<String> for Dist {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}

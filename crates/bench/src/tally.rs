@@ -1,0 +1,113 @@
+//! What a run adds up: counts, and latencies in histograms that travel from
+//! the clients to the bench.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Longest latency told apart; longer ones count as this.
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// GETs answered, found or not.
+    pub gets: u64,
+    /// GETs that found a value.
+    pub get_hits: u64,
+    /// PUTs acknowledged.
+    pub puts: u64,
+    /// Attempts repeated inside operations.
+    pub retries: u64,
+    /// Operations refused.
+    pub errors: u64,
+    /// Values that are not what was written for their key.
+    pub wrong_values: u64,
+}
+
+/// Latencies in nanoseconds.
+pub type Latencies = Histogram<u64>;
+
+/// An empty histogram: 1 ns to 100 s at three digits.
+pub fn latencies() -> Latencies {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are constants and valid")
+}
+
+/// A histogram as it travels between processes: latency and count of every
+/// bucket that is not empty.
+pub fn pack(latencies: &Latencies) -> Vec<(u64, u64)> {
+    latencies.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
+}
+
+/// Adds a packed histogram to `latencies`.
+pub fn unpack_into(latencies: &mut Latencies, packed: &[(u64, u64)]) {
+    for (ns, count) in packed {
+        latencies.saturating_record_n(*ns, *count);
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.gets += other.gets;
+        self.get_hits += other.get_hits;
+        self.puts += other.puts;
+        self.retries += other.retries;
+        self.errors += other.errors;
+        self.wrong_values += other.wrong_values;
+    }
+}
+
+/// What operations sent over the fabric, GETs and PUTs apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Of GETs.
+    pub get: OpTraffic,
+    /// Of PUTs.
+    pub put: OpTraffic,
+}
+
+/// Totals over a number of operations of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpTraffic {
+    /// Operations that the totals are about.
+    pub ops: u64,
+    /// Verbs posted.
+    pub verbs: u64,
+    /// Doorbells that had to be waited for.
+    pub round_trips: u64,
+    /// Bytes in and out.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// Adds another client's totals.
+    pub fn add(&mut self, other: Traffic) {
+        self.get.add(other.get);
+        self.put.add(other.put);
+    }
+}
+
+impl OpTraffic {
+    /// Adds other totals.
+    pub fn add(&mut self, other: OpTraffic) {
+        self.ops += other.ops;
+        self.verbs += other.verbs;
+        self.round_trips += other.round_trips;
+        self.bytes += other.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_survives_packing() {
+        let mut original = latencies();
+        for ns in [1, 2, 999, 80_000, 80_001, 7_000_000_000, u64::MAX] {
+            original.saturating_record(ns);
+        }
+        let mut copy = latencies();
+        unpack_into(&mut copy, &pack(&original));
+        assert_eq!(copy, original);
+    }
+}

@@ -1,0 +1,228 @@
+//! A client of the public API, as programs are: what connections break is made again, and values are
+//! copied out. For clusters over verbs, where that costs next to nothing beside a round trip, and
+//! for clusters that are not the bench's own.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use loch::lanes::{self, block_on};
+use loch::{Cluster, ConnectOptions, Error, Table, VerbCount};
+
+use super::client::connect_options;
+use super::homes::Homes;
+use super::lane::{LOAD_BATCH, LOAD_LANES_MIN, Lane, time_every};
+use super::traffic;
+use crate::error::TargetError;
+use crate::measure::{Kind, Op, Outcome, Run};
+use crate::options::TABLE;
+use crate::spec::Spec;
+use crate::system::{Engine, Fabric};
+use crate::tally::Traffic;
+use crate::target::{Endpoint, Target};
+use crate::workload::Workload;
+
+/// A connected client.
+pub struct Client {
+    engine: Engine,
+    table: Table,
+    /// The sockets of all nodes that it may attach to.
+    sockets: Vec<PathBuf>,
+    homes: Homes,
+    options: ConnectOptions,
+    lanes: usize,
+    time_every: u32,
+    /// Why the last operation that was refused in a run was.
+    refusal: Option<Error>,
+}
+
+impl Client {
+    /// Attaches to the cluster at this client's home node.
+    pub fn connect(
+        engine: Engine,
+        spec: &Spec,
+        endpoint: &Endpoint,
+        client: u32,
+    ) -> Result<Self, TargetError> {
+        let homes = Homes::of(endpoint, spec, client);
+        let options = connect_options(spec);
+        let name = spec.attach.as_ref().map_or(TABLE, |attach| &attach.table);
+        let table = open(&endpoint.paths[homes.home], name, &options);
+        let table = table.map_err(lost(engine, "connect"))?;
+        let sockets = endpoint.paths.clone();
+        let time_every = if spec.fabric == Fabric::Verbs { 1 } else { time_every(spec) };
+        let (lanes, refusal) = (spec.lanes, None);
+        Ok(Client { engine, table, sockets, homes, options, lanes, time_every, refusal })
+    }
+
+    /// Does the operations of `run` in all lanes, and adds up what they send if there is a sum.
+    fn operate(&self, run: &Run<'_>, sum: Option<&Cell<Traffic>>) -> Result<Option<Error>, Error> {
+        let refusal = RefCell::new(None);
+        let mut fatal = None;
+        let work = (0..self.lanes).map(|_| lane(&self.table, run, sum, &refusal));
+        block_on(lanes::run(self.lanes, work, |ended| {
+            fatal = fatal.take().or(ended.err());
+        }));
+        fatal.map_or(Ok(refusal.into_inner()), Err)
+    }
+}
+
+impl Target for Client {
+    fn load(
+        &mut self,
+        workload: &Workload,
+        records: Range<u64>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), TargetError> {
+        let mut done = 0;
+        let lanes = self.lanes.max(LOAD_LANES_MIN);
+        for (node, part) in self.homes.parts(records) {
+            let elsewhere = (node != self.homes.home)
+                .then(|| open(&self.sockets[node], self.table.name(), &self.options))
+                .transpose()
+                .map_err(lost(self.engine, "open the table"))?;
+            let table = elsewhere.as_ref().unwrap_or(&self.table);
+            let mut next = part.start;
+            while next < part.end {
+                let end = part.end.min(next + LOAD_BATCH);
+                block_on(load_batch(table, workload, next..end, lanes))
+                    .map_err(lost(self.engine, "load a record"))?;
+                done += end - next;
+                next = end;
+                progress(done);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
+        let retries = self.table.counters().retries;
+        let refusal = self.operate(run, None).map_err(lost(self.engine, "run an operation"))?;
+        run.retried(self.table.counters().retries - retries);
+        self.refusal = refusal;
+        Ok(())
+    }
+
+    fn time_every(&self) -> u32 {
+        self.time_every
+    }
+
+    fn refusal(&self) -> Option<String> {
+        self.refusal.as_ref().map(ToString::to_string)
+    }
+
+    fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
+        let sum = Cell::new(Traffic::default());
+        self.operate(run, Some(&sum)).map_err(lost(self.engine, "count an operation"))?;
+        Ok(Some(sum.get()))
+    }
+}
+
+fn open(socket: &PathBuf, table: &str, options: &ConnectOptions) -> Result<Table, Error> {
+    Cluster::connect_with(socket, options.clone())?.table(table)
+}
+
+fn lost(engine: Engine, action: &'static str) -> impl Fn(Error) -> TargetError {
+    move |error| TargetError::Lost { store: engine.name(), action, reason: error.to_string() }
+}
+
+/// Stores records in so many lanes.
+async fn load_batch(
+    table: &Table,
+    workload: &Workload,
+    records: Range<u64>,
+    lanes: usize,
+) -> Result<(), Error> {
+    let next = Cell::new(records.start);
+    let lane = |_| async {
+        let mut lane = Lane::new(workload);
+        while next.get() < records.end {
+            let record = next.replace(next.get() + 1);
+            let (key, value) = lane.pair(workload, &Op::load(record));
+            table.asynch().put(key, value).await?;
+        }
+        Ok(())
+    };
+    let mut result = Ok(());
+    lanes::run(lanes, (0..lanes).map(lane), |ended: Result<(), Error>| {
+        if let Err(error) = ended {
+            // The other lanes have nothing more to do either.
+            next.set(records.end);
+            result = Err(error);
+        }
+    })
+    .await;
+    result
+}
+
+/// One lane of a run: does one operation after the other until there are no more.
+async fn lane(
+    table: &Table,
+    run: &Run<'_>,
+    sum: Option<&Cell<Traffic>>,
+    refusal: &RefCell<Option<Error>>,
+) -> Result<(), Error> {
+    let workload = run.workload();
+    let mut lane = Lane::new(workload);
+    let mut value = Vec::with_capacity(workload.value_size());
+    while let Some(op) = run.next_due().await {
+        let (done, cost) = match op.kind {
+            Kind::Get => {
+                workload.write_key(op.record, &mut lane.key);
+                let get = table.asynch().get_into(&lane.key, &mut value);
+                let (found, cost) = costing(table, sum.is_some(), get).await;
+                let outcome = |found: Option<_>| match found {
+                    Some(_) => Outcome::Found(&value),
+                    None => Outcome::Missing,
+                };
+                (found.map(outcome), cost)
+            }
+            Kind::Put => {
+                let (key, value) = lane.pair(workload, &op);
+                let put = table.asynch().put(key, value);
+                let (stored, cost) = costing(table, sum.is_some(), put).await;
+                (stored.map(|_| Outcome::Stored), cost)
+            }
+        };
+        match done {
+            Ok(outcome) => {
+                run.finish(&op, outcome);
+                if let Some(sum) = sum {
+                    traffic::add(sum, op.kind, cost);
+                }
+            }
+            Err(error) => refuse(run, &op, error, refusal)?,
+        }
+    }
+    Ok(())
+}
+
+/// What an operation came to, and what it sent if that is counted.
+async fn costing<F: Future>(table: &Table, counts: bool, future: F) -> (F::Output, VerbCount) {
+    match counts {
+        true => traffic::counted(|| table.counters().verbs, future).await,
+        false => (future.await, VerbCount::default()),
+    }
+}
+
+/// Counts a refusal; an error after which nothing works is passed on.
+#[cold]
+fn refuse(
+    run: &Run<'_>,
+    op: &Op,
+    error: Error,
+    refusal: &RefCell<Option<Error>>,
+) -> Result<(), Error> {
+    run.finish(op, Outcome::Failed);
+    match error {
+        Error::Timeout { .. }
+        | Error::OutOfMemory { .. }
+        | Error::IndexFull { .. }
+        | Error::Ambiguous { .. } => {
+            *refusal.borrow_mut() = Some(error);
+            Ok(())
+        }
+        error => Err(error),
+    }
+}

@@ -1,0 +1,157 @@
+//! A cluster that is not the bench's own: it is measured as it is, and nothing of it is started or
+//! stopped.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use loch::{Cluster, ClusterInfo, ConnectOptions, TableInfo, TableProtocol};
+use rustix::net::sockopt::socket_peercred;
+
+use super::available::check;
+use super::network;
+use crate::error::BenchError;
+use crate::error::TargetError;
+use crate::options::Attach;
+use crate::process::cpu_seconds;
+use crate::spec::Spec;
+use crate::system::Fabric;
+use crate::target::{Endpoint, Service};
+
+/// How long the cluster's nodes may take to be up.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// A cluster, and those of its nodes whose processes are on this host.
+pub struct Attached {
+    socket: PathBuf,
+    processes: Vec<u32>,
+}
+
+/// Fills in what only this host and the cluster know, if one is attached, and checks that the workload
+/// fits it.
+///
+/// # Errors
+/// [`BenchError::Usage`] for what does not fit, or that it cannot be attached.
+pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
+    let soft_roce = spec.fabric == Fabric::Verbs && network::is_soft_roce(network::DEVICES);
+    let spec = Spec { soft_roce, ..spec };
+    let Some(attach) = &spec.attach else { return Ok(spec) };
+    check(spec.engines[0], spec.fabric)?;
+    let info = ask(attach)?;
+    let table = info.tables.iter().find(|table| table.name == attach.table);
+    let Some(table) = table else {
+        let names: Vec<_> = info.tables.iter().map(|table| table.name.as_str()).collect();
+        return Err(BenchError::usage(format!(
+            "--table {}: the cluster has no such table; it has {}",
+            attach.table,
+            names.join(", ")
+        )));
+    };
+    check_table(&spec, table)?;
+    check_fabric(&spec, &info)?;
+    let nodes = u32::try_from(info.nodes.len()).expect("a cluster has up to 256");
+    Ok(Spec { nodes, ..spec })
+}
+
+fn check_table(spec: &Spec, table: &TableInfo) -> Result<(), BenchError> {
+    let engine = spec.engines[0];
+    if (engine.of_tables(), engine.table_protocol()) != (&table.engine, table.protocol) {
+        let protocol = match table.protocol {
+            TableProtocol::Loch => "",
+            TableProtocol::Published => " by protocol published",
+        };
+        return Err(BenchError::usage(format!(
+            "--engine {}: table {:?} has engine {}{protocol}",
+            engine.name(),
+            table.name,
+            table.engine
+        )));
+    }
+    if spec.value_size as u64 > table.value_bytes_max {
+        return Err(BenchError::usage(format!(
+            "--value-size {}: values of table {:?} have up to {} bytes",
+            spec.value_size, table.name, table.value_bytes_max
+        )));
+    }
+    Ok(())
+}
+
+/// The bench reports the fabric that it was told; of a cluster of several nodes it sees if that is
+/// wrong.
+fn check_fabric(spec: &Spec, info: &ClusterInfo) -> Result<(), BenchError> {
+    let mut others = info.nodes.iter().enumerate().filter(|(number, _)| *number != info.home);
+    let Some((_, other)) = others.next() else { return Ok(()) };
+    let found = if other.socket.is_absolute() { Fabric::Shm } else { Fabric::Verbs };
+    if found == spec.fabric {
+        return Ok(());
+    }
+    Err(BenchError::usage(format!(
+        "--fabric {}: the nodes of this cluster are joined by {name}: say --fabric {name}",
+        spec.fabric.name(),
+        name = found.name()
+    )))
+}
+
+fn ask(attach: &Attach) -> Result<ClusterInfo, TargetError> {
+    let options = ConnectOptions {
+        read_only: true,
+        connect_timeout: CONNECT_LIMIT,
+        ..ConnectOptions::default()
+    };
+    let cluster = Cluster::connect_with(&attach.socket, options);
+    cluster.map(|cluster| cluster.info()).map_err(|error| TargetError::Lost {
+        store: "loch",
+        action: "attach",
+        reason: error.to_string(),
+    })
+}
+
+impl Attached {
+    /// Finds the cluster's processes.
+    pub fn find(attach: &Attach) -> Result<Self, TargetError> {
+        let info = ask(attach)?;
+        // Of a node that is elsewhere there is an address, and no socket.
+        let sockets = info.nodes.iter().map(|node| &node.socket).filter(|it| it.is_absolute());
+        let sockets = sockets.chain([&attach.socket]);
+        let mut processes: Vec<u32> = sockets.filter_map(|socket| process_at(socket)).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        Ok(Self { socket: attach.socket.clone(), processes })
+    }
+}
+
+/// The process that listens at a socket.
+fn process_at(socket: &Path) -> Option<u32> {
+    let stream = UnixStream::connect(socket).ok()?;
+    let peer = socket_peercred(&stream).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+}
+
+impl Service for Attached {
+    fn endpoint(&self) -> Endpoint {
+        Endpoint { paths: vec![self.socket.clone()] }
+    }
+
+    fn cpu_seconds(&self) -> Option<f64> {
+        if self.processes.is_empty() {
+            return None;
+        }
+        self.processes.iter().map(|pid| cpu_seconds(*pid)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_sockets_process_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        assert_eq!(process_at(&socket), None);
+        let _listener = UnixListener::bind(&socket).unwrap();
+        assert_eq!(process_at(&socket), Some(std::process::id()));
+    }
+}

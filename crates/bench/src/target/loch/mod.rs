@@ -1,0 +1,98 @@
+//! Loch's own engines.
+//!
+//! The bench's process owns the nodes ([`nodes`]), whose memory is made to
+//! measure ([`plan`]); each client's process attaches and runs its lanes
+//! ([`client`]), counts what operations send ([`traffic`]) and, one of them,
+//! times the memory accesses that no GET can avoid ([`limit`]).
+//!
+//! A cluster that is not the bench's own ([`attached`]), one over verbs
+//! ([`network`]) and engines whose nodes have workers are measured through the
+//! public API ([`api`]), as programs use them. What there is says [`available`].
+//!
+//! On the simulated fabric all of them run in this process, in virtual time
+//! ([`simulated`]).
+
+mod api;
+mod attached;
+mod available;
+mod client;
+mod homes;
+pub mod lane;
+mod limit;
+mod network;
+mod nodes;
+pub mod plan;
+pub mod simulated;
+pub mod store;
+pub mod traffic;
+
+use std::sync::atomic::AtomicBool;
+
+use loch_engines::nessie::{self, published};
+use loch_fabric::shm::ShmEndpoint;
+
+use self::available::check;
+use super::{Endpoint, Service, System, Target};
+use crate::error::TargetError;
+use crate::measured::Measured;
+use crate::progress::Progress;
+use crate::spec::Spec;
+use crate::system::{Engine, Fabric};
+
+pub use self::attached::resolve;
+pub use self::available::engine_names;
+
+impl System for Engine {
+    fn name(&self) -> &'static str {
+        Engine::name(*self)
+    }
+
+    fn is_loch(&self) -> bool {
+        true
+    }
+
+    fn start(
+        &self,
+        spec: &Spec,
+        interrupted: &AtomicBool,
+    ) -> Result<Box<dyn Service>, TargetError> {
+        check(*self, spec.fabric)?;
+        Ok(match &spec.attach {
+            Some(attach) => Box::new(attached::Attached::find(attach)?),
+            None => Box::new(nodes::Nodes::start(*self, spec, interrupted)?),
+        })
+    }
+
+    fn connect(
+        &self,
+        spec: &Spec,
+        endpoint: &Endpoint,
+        client: u32,
+    ) -> Result<Box<dyn Target>, TargetError> {
+        check(*self, spec.fabric)?;
+        if spec.attach.is_some() || spec.fabric == Fabric::Verbs {
+            return Ok(Box::new(api::Client::connect(*self, spec, endpoint, client)?));
+        }
+        Ok(match self {
+            Engine::Nessie => {
+                type Nessie = nessie::Client<ShmEndpoint>;
+                Box::new(client::Client::<Nessie>::connect(*self, spec, endpoint, client)?)
+            }
+            Engine::NessiePublished => {
+                type Published = published::Client<ShmEndpoint>;
+                Box::new(client::Client::<Published>::connect(*self, spec, endpoint, client)?)
+            }
+            _ => Box::new(api::Client::connect(*self, spec, endpoint, client)?),
+        })
+    }
+
+    fn simulate(
+        &self,
+        spec: &Spec,
+        progress: &Progress,
+        interrupted: &AtomicBool,
+    ) -> Result<Measured, TargetError> {
+        check(*self, spec.fabric)?;
+        simulated::measure(*self, spec, progress, interrupted)
+    }
+}

@@ -1,0 +1,404 @@
+//! How much memory the nodes get: what the records take, and head-room for
+//! what clients hold besides.
+//!
+//! Every client loads its part of the records, dealt out to all nodes in equal
+//! shares (see `client.rs`). An update puts the new entry into the client's
+//! home node, wherever the old one was, so nodes with busier clients fill up;
+//! beyond the head-room clients go on in the other nodes' memory.
+
+use std::path::Path;
+
+use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
+use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, WorkersConfig};
+use loch_engines::kv_direct::PACKET_BYTES_DEFAULT;
+use loch_engines::limits::CHUNK_BYTES;
+use loch_engines::nessie::dte::head_bytes;
+use loch_engines::nessie::geometry::{Geometry, Options, Protocol, Shape};
+use loch_engines::nessie::options::LayoutOptions;
+use loch_engines::nessie::slab::Classes;
+use loch_engines::pilaf;
+use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_engines::requests::{Area, Service};
+use loch_fabric::RemoteAddr;
+
+use crate::error::TargetError;
+use crate::options::TABLE;
+use crate::spec::Spec;
+use crate::system::Engine;
+
+/// Percent of the data, on top of it: for one client, which finds all that it
+/// retires, and for several, which retire entries in each other's slabs.
+const HEADROOM_PERCENT: u64 = 10;
+const HEADROOM_OF_MANY_PERCENT: u64 = 25;
+/// And so much again, for small tables: real nodes, and simulated ones, of which there are many in
+/// one process's memory.
+const HEADROOM_BYTES: u64 = 64 << 20;
+const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
+/// Values of herd and pilaf lie in blocks of other lengths, and not all nodes have equally many: so
+/// they get so many times what nessie needs.
+const OWN_LAYOUT_TIMES: u64 = 4;
+/// Keys and values take this share of the memory of kv-direct: slabs are powers of two, and partitions
+/// not even.
+const DIRECT_UTILISATION: f64 = 0.35;
+/// What a table's requests have room for at the least, and how many are under way, unless declared
+/// otherwise; and the replies that a client waits for at a time.
+const REQUEST_KEY_BYTES: u64 = 256;
+const WINDOW_DEFAULT: u16 = 8;
+const REPLIES_MAX: u16 = 256;
+/// Slabs of its own that a client has begun and not filled.
+const OPEN_SLABS: u64 = 2;
+
+/// The configurations of all nodes, whose files lie in `dir`.
+pub fn node_configs(
+    engine: Engine,
+    spec: &Spec,
+    dir: &Path,
+) -> Result<Vec<NodeConfig>, TargetError> {
+    check_nodes(spec)?;
+    let sockets: Vec<_> = (0..spec.nodes).map(|node| dir.join(format!("{node}.sock"))).collect();
+    let sessions = sessions(spec);
+    let room = Room { clients: spec.clients.into(), open_slabs: OPEN_SLABS, bytes: HEADROOM_BYTES };
+    let data_bytes = data_bytes_a_node(spec, protocol(engine, spec), room);
+    check_data(spec, data_bytes)?;
+    let index_slots = index_slots_a_node(spec);
+    let table_bytes = table_bytes(index_slots, data_bytes);
+    let serves = engine.serves();
+    let memory = SESSIONS_OFFSET
+        + u64::from(sessions + 1) * SESSION_BYTES
+        + match engine {
+            Engine::KvDirect => direct_bytes_a_node(spec),
+            engine if engine.has_own_layout() => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
+            _ => table_bytes,
+        }
+        + if serves { 2 * requests_bytes(engine, spec)? } else { 0 }
+        + 16 * TABLE_ALIGN_BYTES;
+    let table = table(engine, spec, index_slots)
+        .map_err(|error| TargetError::Impossible(error.to_string()))?;
+    let config = |node: usize| NodeConfig {
+        name: format!("bench-{node}"),
+        socket: sockets[node].clone(),
+        memory: ByteSize::new(memory.next_multiple_of(1 << 20)),
+        cluster: sockets.clone(),
+        sessions,
+        ephemeral: true,
+        region: Some(dir.join(format!("{node}.region"))),
+        workers: WorkersConfig { dedicated: spec.servers.dedicated, ..WorkersConfig::default() },
+        tables: vec![table.clone()],
+        ..NodeConfig::default()
+    };
+    Ok((0..sockets.len()).map(config).collect())
+}
+
+/// The table of a run.
+fn table(engine: Engine, spec: &Spec, index_slots: u64) -> Result<TableConfig, loch::Error> {
+    let serves = engine.serves();
+    let mut table = TableConfig {
+        workers: serves.then_some(spec.servers.workers),
+        window: spec.servers.window.filter(|_| serves),
+        sessions: serves.then(|| table_sessions(spec)),
+        value_max: Some(ByteSize::new(spec.value_size as u64)),
+        ..TableConfig::new(TABLE, engine.of_tables().parse::<loch::Engine>()?)
+    };
+    let direct = engine == Engine::KvDirect;
+    // HERD's own rule knows best what a cache needs.
+    if engine != Engine::Herd && !direct {
+        table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
+    }
+    if direct {
+        let mut tuned_for = toml::Table::new();
+        tuned_for.insert("key_bytes".into(), (spec.key_size as i64).into());
+        tuned_for.insert("value_bytes".into(), (spec.value_size as i64).into());
+        tuned_for.insert("utilisation".into(), DIRECT_UTILISATION.into());
+        table.set("tuned_for", tuned_for)?;
+        table.set("out_of_order", bool::from(spec.servers.out_of_order))?;
+    }
+    if engine == Engine::NessiePublished {
+        table.set("protocol", "published")?;
+        table.set("previous_versions", bool::from(spec.table.previous_versions))?;
+    }
+    let LayoutOptions { ways, bucket_slots, filter_bits, multi_read, checksums, .. } =
+        LayoutOptions::default();
+    let (own, switch) = (&spec.table, |on| toml::Value::from(bool::from(on)));
+    let (automatic, batched): (Option<bool>, Option<bool>) =
+        (own.cache.into(), own.batched_reads.into());
+    // What nobody chose goes without saying, as not every engine has it.
+    for (field, value, is_chosen) in [
+        ("ways", own.ways.into(), own.ways != ways),
+        ("bucket_slots", own.bucket_slots.into(), own.bucket_slots != bucket_slots),
+        ("filter_bits", switch(own.filter_bits), bool::from(own.filter_bits) != filter_bits),
+        ("multi_read", switch(own.multi_read), bool::from(own.multi_read) != multi_read),
+        ("checksums", switch(own.checksums), bool::from(own.checksums) != checksums),
+        ("cache", automatic.unwrap_or_default().into(), automatic.is_some()),
+        ("batched_reads", batched.unwrap_or_default().into(), batched.is_some()),
+    ] {
+        if is_chosen {
+            table.set(field, value)?;
+        }
+    }
+    Ok(table)
+}
+
+/// Bytes of an index slot of pilaf.
+const PILAF_SLOT_BYTES: u64 = 64;
+const PILAF_INDEX_SLOTS_MIN: u64 = 8;
+/// Extents are powers of two, of which the old and the new are there during a PUT; and keys' hashes
+/// are not even.
+const PILAF_EXTENTS_A_RECORD: u64 = 4;
+const PILAF_EXTENT_OVERHEAD_BYTES: u64 = 64;
+
+/// A node's part of a table of pilaf whose clients have so many sessions there.
+pub fn pilaf_shape(spec: &Spec, sessions: u32, root: RemoteAddr, node: usize) -> pilaf::Shape {
+    let (key, value) = (spec.key_size as u64, spec.value_size as u64);
+    let records = spec.records.div_ceil(spec.nodes.into());
+    let slots = records * 100 / u64::from(spec.table.index_fill);
+    let index_slots = slots.max(PILAF_INDEX_SLOTS_MIN).next_power_of_two();
+    let extent = (key + value + PILAF_EXTENT_OVERHEAD_BYTES).next_power_of_two();
+    let extents = (records + u64::from(sessions)) * PILAF_EXTENTS_A_RECORD * extent;
+    pilaf::Shape {
+        root,
+        // Room for the index to double.
+        arena_bytes: (extents + 4 * index_slots * PILAF_SLOT_BYTES).next_power_of_two(),
+        index_slots,
+        value_bytes_max: value,
+        seed: spec.seed,
+        node: node as u8,
+    }
+}
+
+/// How requests are served, but for the slots. Of a client as many are under way at one worker as
+/// it has lanes, unless told otherwise.
+pub fn service(spec: &Spec, sessions: u32) -> Service {
+    const WINDOW_DEFAULT_MAX: usize = 16;
+    Service {
+        workers: spec.servers.workers,
+        window: spec.servers.window.unwrap_or(spec.lanes.min(WINDOW_DEFAULT_MAX) as u16),
+        replies: spec.lanes.min(loch_engines::limits::REPLIES_MAX.into()) as u16,
+        sessions_per_node: sessions,
+        ..Service::default()
+    }
+}
+
+/// By which rules clients of nessie's tables go; of other engines' tables, it is Loch's own.
+pub fn protocol(engine: Engine, spec: &Spec) -> Protocol {
+    match engine.table_protocol() {
+        TableProtocol::Loch => Protocol::Loch,
+        TableProtocol::Published => {
+            Protocol::Published { previous_versions: spec.table.previous_versions.into() }
+        }
+    }
+}
+
+/// Who writes a simulated table: its clients, or workers.
+#[derive(Debug, Clone, Copy)]
+pub struct Writers {
+    /// On each node.
+    pub a_node: u32,
+    /// Operations that each has under way.
+    pub lanes: usize,
+}
+
+/// The same table for simulated nodes. Its entries carry checksums: over a network a reader cannot
+/// do without.
+pub fn simulated_table(
+    spec: &Spec,
+    protocol: Protocol,
+    writers: Writers,
+) -> Result<Shape, TargetError> {
+    check_nodes(spec)?;
+    let room = Room {
+        // Others retire entries in a client's slabs, even if it is alone at its node.
+        clients: u64::from(writers.a_node).max(2),
+        // Lanes that run out of entries at the same moment lease a slab each: over a network that
+        // takes long enough for many to meet.
+        open_slabs: OPEN_SLABS + writers.lanes as u64,
+        bytes: HEADROOM_BYTES_SIMULATED,
+    };
+    let data_bytes = data_bytes_a_node(spec, protocol, room);
+    check_data(spec, data_bytes)?;
+    let index_slots = index_slots_a_node(spec);
+    let options = Options {
+        filter_bits: spec.table.filter_bits.into(),
+        cache: spec.table.cache.into(),
+        multi_read: spec.table.multi_read.into(),
+        batched_reads: spec.table.batched_reads.into(),
+        checksums: true,
+    };
+    Geometry::plan(
+        spec.nodes as u16,
+        table_bytes(index_slots, data_bytes) + 16 * TABLE_ALIGN_BYTES,
+        index_slots * u64::from(spec.nodes),
+        spec.table.ways,
+        spec.table.bucket_slots,
+        spec.value_size as u64,
+        options,
+    )
+    .and_then(|geometry| geometry.with_protocol(protocol).validate())
+    .map_err(|error| TargetError::Impossible(error.to_string()))
+}
+
+fn check_nodes(spec: &Spec) -> Result<(), TargetError> {
+    if spec.nodes as usize <= NODES_MAX {
+        return Ok(());
+    }
+    let problem = format!("--nodes {}: a cluster has up to {NODES_MAX}", spec.nodes);
+    Err(TargetError::Impossible(problem))
+}
+
+fn check_data(spec: &Spec, data_bytes: u64) -> Result<(), TargetError> {
+    if data_bytes <= DATA_TABLE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(TargetError::Impossible(format!(
+        "{} records need {} a node, and a node's table holds up to {}: raise --nodes above {} \
+         or lower --records or --value-size",
+        spec.records,
+        mib(data_bytes),
+        ByteSize::new(DATA_TABLE_BYTES_MAX),
+        spec.nodes
+    )))
+}
+
+fn table_bytes(index_slots: u64, data_bytes: u64) -> u64 {
+    index_slots * 8 * 17 / 16 + data_bytes + data_bytes / CHUNK_BYTES * 8
+}
+
+/// Bytes of a node's indexes and slabs of kv-direct.
+fn direct_bytes_a_node(spec: &Spec) -> u64 {
+    let bytes = spec.data_bytes().div_ceil(spec.nodes.into());
+    (bytes as f64 / DIRECT_UTILISATION) as u64 + HEADROOM_BYTES
+}
+
+/// Bytes of a node's requests, which may take no more than half of its table.
+fn requests_bytes(engine: Engine, spec: &Spec) -> Result<u64, TargetError> {
+    let impossible =
+        |error: loch_engines::error::LayoutError| TargetError::Impossible(error.to_string());
+    let key_bytes = REQUEST_KEY_BYTES.max(spec.key_size as u64);
+    let packet_bytes = if engine == Engine::KvDirect { PACKET_BYTES_DEFAULT } else { 0 };
+    let value_bytes = packet_bytes.max(spec.value_size as u64);
+    let service = Service {
+        workers: spec.servers.workers,
+        window: spec.servers.window.unwrap_or(WINDOW_DEFAULT),
+        replies: REPLIES_MAX,
+        sessions_per_node: table_sessions(spec) + 1,
+        request_bytes: Service::request_bytes_for(key_bytes, value_bytes).map_err(impossible)?,
+        reply_bytes: Service::reply_bytes_for(value_bytes).map_err(impossible)?,
+        ..Service::default()
+    };
+    Ok(Area::new(service, spec.nodes as u16).map_err(impossible)?.bytes())
+}
+
+/// Sessions that can have the table open, each of which has slots for its requests.
+fn table_sessions(spec: &Spec) -> u32 {
+    (spec.clients * 2).min(sessions(spec))
+}
+
+/// Every client has a session at home, and while it loads one at another node.
+fn sessions(spec: &Spec) -> u32 {
+    spec.clients.saturating_mul(2).clamp(SESSIONS_DEFAULT, SESSIONS_MAX)
+}
+
+fn index_slots_a_node(spec: &Spec) -> u64 {
+    let slots = (u128::from(spec.records) * 100).div_ceil(spec.table.index_fill.into());
+    u64::try_from(slots).unwrap_or(u64::MAX).div_ceil(spec.nodes.into())
+}
+
+/// What a node's data table holds besides the records.
+struct Room {
+    /// Clients with slabs in it, and how many each has begun and not filled.
+    clients: u64,
+    open_slabs: u64,
+    bytes: u64,
+}
+
+/// Bytes of a node's data table. Its size decides how it is cut into slabs, and
+/// that its size: two rounds settle it.
+fn data_bytes_a_node(spec: &Spec, protocol: Protocol, room: Room) -> u64 {
+    let entry_bytes = head_bytes(protocol) + spec.key_size + spec.value_size;
+    let records = spec.records.div_ceil(spec.nodes.into());
+    let mut bytes = records.saturating_mul(entry_bytes as u64);
+    let headroom = if room.clients > 1 { HEADROOM_OF_MANY_PERCENT } else { HEADROOM_PERCENT };
+    for _ in 0..2 {
+        let class = Classes::new(bytes.min(DATA_TABLE_BYTES_MAX)).of(entry_bytes);
+        let slab_bytes = u64::from(class.chunks) * CHUNK_BYTES;
+        let slabs = records.div_ceil(class.entries.into());
+        let in_flight = room.clients * (spec.lanes as u64).div_ceil(class.entries.into());
+        let open = (room.clients * room.open_slabs).saturating_add(in_flight);
+        let filled = slabs.saturating_mul(slab_bytes);
+        bytes = filled
+            .saturating_add(filled / 100 * headroom)
+            .saturating_add(room.bytes)
+            .saturating_add(open.saturating_mul(slab_bytes));
+    }
+    bytes
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests::spec;
+
+    fn plan(line: &str) -> Result<Vec<NodeConfig>, TargetError> {
+        node_configs(Engine::Nessie, &spec(line).unwrap(), Path::new("/dir"))
+    }
+
+    #[test]
+    fn ten_million_small_records_take_little_more_than_their_bytes() {
+        let configs = plan("--records 10000000 --value-size 64 --key-size 16").unwrap();
+        let bytes = configs[0].memory.bytes() as f64;
+        // 112 B an entry, 4 B a note, 10.7 B of index, a tenth of head-room.
+        assert!((1.3e9..1.6e9).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn all_nodes_share_one_declaration() {
+        let configs = plan("--nodes 3 --clients 5 --records 1000").unwrap();
+        assert_eq!(configs.len(), 3);
+        for (node, config) in configs.iter().enumerate() {
+            assert_eq!(config.socket, config.cluster[node]);
+            assert_eq!(config.tables, configs[0].tables);
+            assert_eq!(config.memory, configs[0].memory);
+            assert!(config.ephemeral && config.region.is_some());
+        }
+    }
+
+    #[test]
+    fn requests_have_memory_of_their_own() {
+        let plan =
+            |engine, line: &str| node_configs(engine, &spec(line).unwrap(), Path::new("/dir"));
+        let line = "--clients 4 --nodes 2 --records 1000 --value-size 16KiB";
+        let nessie = plan(Engine::Nessie, line).unwrap().remove(0);
+        let line = format!("{line} --engine nessie-server --workers 3 --window 2");
+        let server = plan(Engine::NessieServer, &line).unwrap().remove(0);
+        // Three workers, two requests each, of eight clients of two nodes and two who watch.
+        let requests = 3 * 2 * (2 * 8 + 2) * (16 << 10);
+        assert!(server.memory.bytes() > nessie.memory.bytes() + 2 * requests);
+        let table = &server.tables[0];
+        assert_eq!((table.workers, table.window, table.sessions), (Some(3), Some(2), Some(8)));
+        assert_eq!((nessie.tables[0].workers, nessie.tables[0].sessions), (None, None));
+    }
+
+    #[test]
+    fn a_configuration_can_be_written_down() {
+        for config in plan("--nodes 2 --cache on --value-size 1MiB --records 100").unwrap() {
+            let text = toml::to_string(&config).unwrap();
+            assert_eq!(NodeConfig::from_toml(&text).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn long_values_have_room_for_those_under_way() {
+        let configs = plan("--records 4 --value-size 64MiB --lanes 8").unwrap();
+        assert!(configs[0].memory.bytes() >= (4 + 8) * (64 << 20));
+    }
+
+    #[test]
+    fn more_than_nodes_can_hold_names_the_way_out() {
+        let error = plan("--records 1000000000").unwrap_err().to_string();
+        assert!(error.contains("--nodes"), "{error}");
+        assert!(plan("--nodes 300").unwrap_err().to_string().contains("256"));
+    }
+}

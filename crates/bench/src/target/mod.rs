@@ -1,0 +1,152 @@
+//! What is measured: the seam between the bench and a store.
+//!
+//! A store has three sides. Its [`System`] is its name, and knows how to make the other two. Its
+//! [`Service`] lives in the bench's own process: it starts servers, knows how to reach them and
+//! ends them when dropped. Its [`Target`] lives in each client's process: it executes operations.
+//! One file per store; the socket peers share [`pipeline`] and [`server`].
+
+mod lmdb;
+pub mod loch;
+mod memcached;
+mod peers;
+mod pipeline;
+mod protocol;
+mod redis;
+mod server;
+pub mod starting;
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::TargetError;
+use crate::measure::Run;
+use crate::measured::Measured;
+use crate::progress::Progress;
+use crate::spec::Spec;
+use crate::tally::Traffic;
+use crate::trace::Trace;
+use crate::tuning::{Cores, Tuning};
+use crate::workload::Workload;
+
+/// A store that can be measured: one row of a result.
+pub trait System: Sync {
+    /// The name in results.
+    fn name(&self) -> &'static str;
+
+    /// Whether it runs on Loch's fabric: its verbs are counted then.
+    fn is_loch(&self) -> bool;
+
+    /// Starts the servers. `interrupted` ends the wait early.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    fn start(&self, spec: &Spec, interrupted: &AtomicBool)
+    -> Result<Box<dyn Service>, TargetError>;
+
+    /// Connects client number `client`.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    fn connect(
+        &self,
+        spec: &Spec,
+        endpoint: &Endpoint,
+        client: u32,
+    ) -> Result<Box<dyn Target>, TargetError>;
+
+    /// Runs servers and clients in virtual time, in this process.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    fn simulate(
+        &self,
+        spec: &Spec,
+        progress: &Progress,
+        interrupted: &AtomicBool,
+    ) -> Result<Measured, TargetError>;
+}
+
+/// The server side of a store, owned by the bench's process.
+///
+/// Dropping it ends every process and removes every file it made.
+pub trait Service {
+    /// What a client's process needs to connect.
+    fn endpoint(&self) -> Endpoint;
+
+    /// CPU seconds all server processes have used so far; `None` for a store
+    /// without a server.
+    fn cpu_seconds(&self) -> Option<f64>;
+
+    /// Ways to share cores that are worth trying; the best one is measured.
+    fn tunings(&self) -> &'static [Tuning] {
+        &[]
+    }
+
+    /// Places the server processes.
+    fn place(&self, _cores: &Cores, _tuning: Tuning) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How a client reaches a store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Sockets of the servers, or the directory of an embedded store.
+    pub paths: Vec<PathBuf>,
+}
+
+/// A client's connection to a store, used by one thread.
+///
+/// Calls are made once per phase, so they are dynamic; inside, `load` and
+/// `run` loop without any.
+pub trait Target {
+    /// Stores every record of `records` at version 0, as fast as the store
+    /// allows; tells `progress` now and then how many are done.
+    fn load(
+        &mut self,
+        workload: &Workload,
+        records: Range<u64>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), TargetError>;
+
+    /// Runs a closed loop with the spec's number of lanes: keeps so many
+    /// operations of [`Run::next`] outstanding until it gives no more, and
+    /// finishes every one.
+    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError>;
+
+    /// Whether to spin a while before sleeping for an answer.
+    fn set_spinning(&mut self, _spinning: bool) {}
+
+    /// Times one operation in so many. Sockets cost microseconds an
+    /// operation, so there all are timed.
+    fn time_every(&self) -> u32 {
+        1
+    }
+
+    /// Why the store refused an operation of the last `run`, if it did.
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+
+    /// Executes the operations of `run` as [`Self::run`] does, and counts what
+    /// GETs and PUTs send over the fabric, each by themselves. Takes longer,
+    /// so nothing of it is timed; `None`, and nothing is executed, without a
+    /// fabric.
+    fn traffic(&mut self, _run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
+        Ok(None)
+    }
+
+    /// Operations a second of a bare single-thread loop of the memory accesses
+    /// that GETs of the keys of `trace` cannot avoid, over this store's own memory.
+    fn limit_ops_per_s(
+        &mut self,
+        _workload: &Workload,
+        _trace: &Trace,
+    ) -> Result<Option<f64>, TargetError> {
+        Ok(None)
+    }
+}

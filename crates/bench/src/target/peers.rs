@@ -1,0 +1,52 @@
+//! The stores that Loch is measured beside, as systems.
+
+use std::sync::atomic::AtomicBool;
+
+use super::{Endpoint, Service, System, Target, lmdb, memcached, redis};
+use crate::error::TargetError;
+use crate::measured::Measured;
+use crate::progress::Progress;
+use crate::spec::Spec;
+use crate::system::Peer;
+
+impl System for Peer {
+    fn name(&self) -> &'static str {
+        Peer::name(*self)
+    }
+
+    fn is_loch(&self) -> bool {
+        false
+    }
+
+    fn start(
+        &self,
+        spec: &Spec,
+        interrupted: &AtomicBool,
+    ) -> Result<Box<dyn Service>, TargetError> {
+        Ok(match self {
+            Peer::Memcached => Box::new(memcached::start(spec, interrupted)?),
+            Peer::Redis => Box::new(redis::start(spec, interrupted)?),
+            Peer::Lmdb => Box::new(lmdb::Home::create(spec)?),
+        })
+    }
+
+    fn connect(
+        &self,
+        spec: &Spec,
+        endpoint: &Endpoint,
+        _client: u32,
+    ) -> Result<Box<dyn Target>, TargetError> {
+        Ok(match self {
+            Peer::Memcached => Box::new(memcached::connect(spec, endpoint)?),
+            Peer::Redis => Box::new(redis::connect(spec, endpoint)?),
+            Peer::Lmdb => Box::new(lmdb::Lmdb::open(spec, endpoint)?),
+        })
+    }
+
+    fn simulate(&self, _: &Spec, _: &Progress, _: &AtomicBool) -> Result<Measured, TargetError> {
+        Err(TargetError::Impossible(format!(
+            "--peer {}: it is measured in real time alone, without --fabric sim",
+            self.name()
+        )))
+    }
+}

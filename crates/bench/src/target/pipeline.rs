@@ -1,0 +1,356 @@
+//! The client of both socket peers: a connection that keeps a window of
+//! requests outstanding.
+//!
+//! Written to flatter the peer, since published comparisons rest on it:
+//! requests of a refill leave in one `send`, replies are read in large pieces
+//! and parsed where they lie, nothing is allocated per operation, and a value
+//! is handed over without another copy. At depth 1 an operation is one `send`
+//! and one `recv`.
+//!
+//! A server may stop reading while its replies are not taken. So whatever does
+//! not fit the socket is sent while replies are read: the two never wait for
+//! each other.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::Target;
+use super::protocol::{Parsed, Protocol, Reply};
+use crate::error::TargetError;
+use crate::measure::{Kind, Op, Outcome, Run};
+use crate::workload::Workload;
+
+/// Requests are made ahead up to this many bytes, or one request.
+const OUT_BYTES_MAX: usize = 256 << 10;
+/// Replies are read in pieces of up to this size, larger for larger values.
+const IN_BYTES_MIN: usize = 256 << 10;
+/// The window while loading.
+const LOAD_DEPTH: usize = 128;
+/// Progress is told after so many records.
+const PROGRESS_EVERY: u64 = 8192;
+/// An answer is quoted in an error up to this length.
+const QUOTE_BYTES_MAX: usize = 80;
+/// Tries of a spinning client, of about 0.2 µs each: longer than a server needs.
+const SPINS: u32 = 500;
+
+/// Where operations come from and go to.
+trait Feed {
+    fn next(&mut self, now: u64) -> Option<Op>;
+    fn done(&mut self, op: &Op, reply: &Reply<'_>, now: u64);
+    fn now(&self) -> u64;
+}
+
+/// A connection to a peer.
+pub struct Pipeline<P> {
+    protocol: P,
+    socket: UnixStream,
+    depth: usize,
+    /// Tries to receive before sleeping.
+    spins: u32,
+    key: Vec<u8>,
+    /// Requests that are made but not yet sent, from `out_sent` on.
+    out: Vec<u8>,
+    out_sent: usize,
+    /// Replies that are received but not yet parsed: `inbox[in_start..in_end]`.
+    inbox: Vec<u8>,
+    in_start: usize,
+    in_end: usize,
+    /// Bytes without which parsing is useless.
+    in_needed: usize,
+    /// Operations whose replies are outstanding, oldest first.
+    window: VecDeque<Op>,
+}
+
+impl<P: Protocol> Pipeline<P> {
+    /// Connects with a window of `depth` requests.
+    pub fn connect(protocol: P, socket: &Path, depth: usize) -> Result<Self, TargetError> {
+        let socket = UnixStream::connect(socket).map_err(|e| lost::<P>("connect", e))?;
+        Ok(Self::over(protocol, socket, depth))
+    }
+
+    fn over(protocol: P, socket: UnixStream, depth: usize) -> Self {
+        Pipeline {
+            protocol,
+            socket,
+            depth,
+            spins: 0,
+            key: Vec::new(),
+            out: Vec::with_capacity(OUT_BYTES_MAX),
+            out_sent: 0,
+            inbox: vec![0; IN_BYTES_MIN],
+            in_start: 0,
+            in_end: 0,
+            in_needed: 1,
+            window: VecDeque::with_capacity(depth.max(LOAD_DEPTH)),
+        }
+    }
+
+    /// Keeps `depth` operations of `feed` outstanding until it has no more and
+    /// all are answered.
+    ///
+    /// The window is refilled when half of it is free: the server works on one
+    /// half while the other is made, and neither side wakes for single requests.
+    fn drive(
+        &mut self,
+        depth: usize,
+        workload: &Workload,
+        feed: &mut impl Feed,
+    ) -> Result<(), TargetError> {
+        let mut now = feed.now();
+        let mut more = true;
+        loop {
+            if more && self.window.len() <= depth / 2 {
+                more = self.refill(depth, workload, feed, now);
+            }
+            if self.window.is_empty() {
+                return Ok(());
+            }
+            self.exchange()?;
+            now = feed.now();
+            self.take_replies(feed, now)?;
+        }
+    }
+
+    /// Makes requests until the window or the buffer is full; false when the
+    /// feed has no more.
+    fn refill(
+        &mut self,
+        depth: usize,
+        workload: &Workload,
+        feed: &mut impl Feed,
+        now: u64,
+    ) -> bool {
+        while self.window.len() < depth && self.out.len() < OUT_BYTES_MAX {
+            let Some(op) = feed.next(now) else {
+                return false;
+            };
+            workload.write_key(op.record, &mut self.key);
+            match op.kind {
+                Kind::Get => self.protocol.get(&self.key, &mut self.out),
+                Kind::Put => {
+                    self.protocol.put_head(&self.key, &mut self.out);
+                    let at = self.out.len();
+                    self.out.resize(at + workload.value_size(), 0);
+                    workload.write_value(op.record, op.version, &mut self.out[at..]);
+                    self.out.extend_from_slice(self.protocol.put_tail());
+                }
+            }
+            self.window.push_back(op);
+        }
+        true
+    }
+
+    /// Sends what is there to send, without waiting, then waits for replies
+    /// or, if requests are left, for room to send them.
+    fn exchange(&mut self) -> Result<(), TargetError> {
+        self.send()?;
+        if self.out.is_empty() {
+            for _ in 0..self.spins {
+                if self.receive(RecvFlags::DONTWAIT)? {
+                    return Ok(());
+                }
+            }
+            self.receive(RecvFlags::empty())?;
+            return Ok(());
+        }
+        let mut ready = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(lost::<P>("wait for an answer", error)),
+        }
+        self.receive(RecvFlags::DONTWAIT)?;
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<(), TargetError> {
+        while self.out_sent < self.out.len() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(&self.socket, &self.out[self.out_sent..], flags) {
+                Ok(sent) => self.out_sent += sent,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(lost::<P>("send", error)),
+            }
+        }
+        self.out.clear();
+        self.out_sent = 0;
+        Ok(())
+    }
+
+    /// Takes what has arrived; false if nothing has.
+    fn receive(&mut self, flags: RecvFlags) -> Result<bool, TargetError> {
+        self.make_room();
+        match recv(&self.socket, &mut self.inbox[self.in_end..], flags) {
+            Ok((0, _)) => Err(lost::<P>("receive", "the server closed the connection")),
+            Ok((received, _)) => {
+                self.in_end += received;
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(error) => Err(lost::<P>("receive", error)),
+        }
+    }
+
+    /// Room for the rest of the reply that has begun to arrive.
+    fn make_room(&mut self) {
+        if self.in_start == self.in_end {
+            (self.in_start, self.in_end) = (0, 0);
+        }
+        let wanted = (self.in_start + self.in_needed).max(self.in_end + 1);
+        if wanted > self.inbox.len() {
+            self.inbox.copy_within(self.in_start..self.in_end, 0);
+            self.in_end -= self.in_start;
+            self.in_start = 0;
+            if self.in_needed > self.inbox.len() {
+                // Twice, so that the next reply need not move to the front.
+                self.inbox.resize(self.in_needed * 2, 0);
+            }
+        }
+    }
+
+    fn take_replies(&mut self, feed: &mut impl Feed, now: u64) -> Result<(), TargetError> {
+        while self.in_end - self.in_start >= self.in_needed {
+            let bytes = &self.inbox[self.in_start..self.in_end];
+            match self.protocol.parse(bytes) {
+                Parsed::Partial(needed) => {
+                    self.in_needed = needed.max(bytes.len() + 1);
+                    return Ok(());
+                }
+                Parsed::Whole(len, reply) => {
+                    let Some(op) = self.window.pop_front() else {
+                        return Err(garbage::<P>(bytes));
+                    };
+                    let fits = match reply {
+                        Reply::Value(_) | Reply::Missing => op.kind == Kind::Get,
+                        Reply::Stored => op.kind == Kind::Put,
+                        Reply::Refused(_) => true,
+                    };
+                    if !fits {
+                        return Err(garbage::<P>(bytes));
+                    }
+                    feed.done(&op, &reply, now);
+                    self.in_start += len;
+                    self.in_needed = 1;
+                }
+                Parsed::Garbage => return Err(garbage::<P>(bytes)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: Protocol> Target for Pipeline<P> {
+    fn load(
+        &mut self,
+        workload: &Workload,
+        records: Range<u64>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), TargetError> {
+        self.key.resize(workload.key_size(), 0);
+        let mut feed = LoadFeed {
+            next: records.start,
+            end: records.end,
+            done: 0,
+            refused: 0,
+            answer: String::new(),
+            progress,
+        };
+        self.drive(LOAD_DEPTH, workload, &mut feed)?;
+        if feed.refused > 0 {
+            return Err(TargetError::Refused {
+                store: P::NAME,
+                refused: feed.refused,
+                answer: feed.answer,
+            });
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
+        self.key.resize(run.workload().key_size(), 0);
+        self.drive(self.depth, run.workload(), &mut RunFeed { run })
+    }
+
+    fn set_spinning(&mut self, spinning: bool) {
+        self.spins = if spinning { SPINS } else { 0 };
+    }
+}
+
+/// Operations of a measured phase.
+struct RunFeed<'a, 'b> {
+    run: &'a Run<'b>,
+}
+
+impl Feed for RunFeed<'_, '_> {
+    fn next(&mut self, now: u64) -> Option<Op> {
+        self.run.next_at(now)
+    }
+
+    fn done(&mut self, op: &Op, reply: &Reply<'_>, now: u64) {
+        let outcome = match *reply {
+            Reply::Value(value) => Outcome::Found(value),
+            Reply::Missing => Outcome::Missing,
+            Reply::Stored => Outcome::Stored,
+            Reply::Refused(_) => Outcome::Failed,
+        };
+        self.run.finish_at(op, outcome, now);
+    }
+
+    fn now(&self) -> u64 {
+        self.run.now()
+    }
+}
+
+/// A PUT of every record.
+struct LoadFeed<'a> {
+    next: u64,
+    end: u64,
+    done: u64,
+    refused: u64,
+    answer: String,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Feed for LoadFeed<'_> {
+    fn next(&mut self, _now: u64) -> Option<Op> {
+        // Refusals do not end by themselves: a full server refuses all the rest.
+        if self.next == self.end || self.refused > 0 {
+            return None;
+        }
+        self.next += 1;
+        Some(Op::load(self.next - 1))
+    }
+
+    fn done(&mut self, _op: &Op, reply: &Reply<'_>, _now: u64) {
+        if let Reply::Refused(answer) = reply {
+            self.refused += 1;
+            self.answer = String::from_utf8_lossy(answer).into_owned();
+        }
+        self.done += 1;
+        if self.done.is_multiple_of(PROGRESS_EVERY) || self.done == self.end {
+            (self.progress)(self.done);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+}
+
+fn lost<P: Protocol>(action: &'static str, reason: impl ToString) -> TargetError {
+    TargetError::Lost { store: P::NAME, action, reason: reason.to_string() }
+}
+
+fn garbage<P: Protocol>(bytes: &[u8]) -> TargetError {
+    let quoted = &bytes[..bytes.len().min(QUOTE_BYTES_MAX)];
+    TargetError::Protocol { store: P::NAME, answer: quoted.escape_ascii().to_string() }
+}
+
+#[cfg(test)]
+mod tests;

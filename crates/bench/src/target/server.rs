@@ -1,0 +1,152 @@
+//! Servers of the socket peers: a private process in a private directory.
+//!
+//! A server is found on the `PATH`, listens on nothing but a unix socket that
+//! only this user can reach, dies with the bench, and leaves nothing behind.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::starting::Starting;
+use super::{Endpoint, Service};
+use crate::error::TargetError;
+use crate::process::{Owned, cpu_seconds, tied_command};
+use crate::tuning::{Cores, Tuning};
+
+/// How long a server may take until its socket answers.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// Longest path of a unix socket (`sockaddr_un.sun_path` with its final zero).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Which server, and where it comes from.
+pub struct ServerSetup {
+    /// The peer's name in results.
+    pub name: &'static str,
+    /// Its executable.
+    pub program: &'static str,
+    /// The Debian package that brings it.
+    pub package: &'static str,
+}
+
+/// A running server. Fields are dropped in order: the process before its files.
+#[derive(Debug)]
+pub struct Server {
+    process: Owned,
+    socket: PathBuf,
+    _dir: TempDir,
+}
+
+impl ServerSetup {
+    /// Starts the server with the arguments that `arguments` makes from its
+    /// directory and socket, and waits until it answers.
+    pub fn start(
+        &self,
+        interrupted: &AtomicBool,
+        arguments: impl FnOnce(&Path, &Path) -> Vec<String>,
+    ) -> Result<Server, TargetError> {
+        let program = find_program(self.program)
+            .ok_or(TargetError::NotInstalled { peer: self.name, package: self.package })?;
+        let failed = |error: std::io::Error| self.not_started(error.to_string());
+        let dir = private_dir().map_err(failed)?;
+        let socket = dir.path().join("socket");
+        let log = dir.path().join("log");
+        let output = fs::File::create(&log).map_err(failed)?;
+        let process = tied_command(&program)
+            .and_then(|mut command| {
+                command
+                    .args(arguments(dir.path(), &socket))
+                    .current_dir(dir.path())
+                    .stdin(Stdio::null())
+                    .stdout(output.try_clone()?)
+                    .stderr(output)
+                    .spawn()
+            })
+            .map_err(failed)?;
+        let mut server = Server { process: Owned::new(process), socket: socket.clone(), _dir: dir };
+        let starting = Starting {
+            server: self.name,
+            answers: &|| UnixStream::connect(&socket).is_ok(),
+            log: &log,
+            limit: START_LIMIT,
+        };
+        starting.wait(&mut server.process, interrupted)?;
+        Ok(server)
+    }
+
+    fn not_started(&self, reason: impl Into<String>) -> TargetError {
+        TargetError::NotStarted { server: self.name, reason: reason.into() }
+    }
+}
+
+impl Service for Server {
+    fn endpoint(&self) -> Endpoint {
+        Endpoint { paths: vec![self.socket.clone()] }
+    }
+
+    fn cpu_seconds(&self) -> Option<f64> {
+        cpu_seconds(self.process.pid())
+    }
+
+    fn tunings(&self) -> &'static [Tuning] {
+        Tuning::OF_SOCKETS
+    }
+
+    fn place(&self, cores: &Cores, tuning: Tuning) -> std::io::Result<()> {
+        cores.place_process(self.process.pid(), tuning)
+    }
+}
+
+/// Cores of this host that the bench may use.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A directory whose sockets have short enough paths, also under a long `TMPDIR`.
+fn private_dir() -> std::io::Result<TempDir> {
+    let builder = || {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("loch-bench-");
+        builder
+    };
+    let dir = builder().tempdir()?;
+    if dir.path().join("socket").as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+        return Ok(dir);
+    }
+    builder().tempdir_in("/tmp")
+}
+
+/// Also looks where servers live that are not on everybody's `PATH`.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/bin", "/usr/bin", "/usr/sbin"].map(PathBuf::from))
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(name))
+        .find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_on_the_path() {
+        assert!(find_program("sh").is_some());
+        assert_eq!(find_program("no-such-program-of-loch"), None);
+    }
+
+    #[test]
+    fn a_missing_peer_names_its_package_and_is_skipped() {
+        let setup =
+            ServerSetup { name: "toy", program: "no-such-program-of-loch", package: "toy-server" };
+        let error = setup.start(&AtomicBool::new(false), |_, _| Vec::new()).unwrap_err();
+        assert!(error.is_skip());
+        assert!(error.to_string().contains("toy-server"), "{error}");
+    }
+}

@@ -1,0 +1,195 @@
+//! A client's process: the hidden subcommand `bench-worker`.
+//!
+//! Single-threaded; does what the bench says until it closes the pipe.
+
+use std::io::{self, BufRead, Write};
+use std::num::NonZeroU64;
+
+use quanta::Clock;
+use rustix::thread::set_current_timer_slack;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::measure::{Budget, Run};
+use crate::measured::ClientReport;
+use crate::rate::Arrivals;
+use crate::spec::Spec;
+use crate::tally::Traffic;
+use crate::tally::pack;
+use crate::target::{System, Target};
+use crate::trace::Trace;
+use crate::tuning::{Cores, Tuning};
+use crate::wire::{FromClient, Open, ToClient, say};
+use crate::workload::Workload;
+
+/// How long a way to share cores is tried.
+const TRIAL_NS: u64 = 100_000_000;
+/// How long a closed loop is run, at most, to see what a share of it is.
+const PROBE_NS_MAX: u64 = 500_000_000;
+/// How late the kernel may wake a client that sleeps until an operation is due, besides what waking
+/// takes: as little as can be asked for.
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
+/// How many operations are counted: enough that PUTs of a twentieth show to
+/// two digits; and how long that may take.
+const COUNT_OPS_MAX: u64 = 200_000;
+const COUNT_NS_MAX: u64 = 500_000_000;
+
+/// Serves the bench on stdin and stdout, as a client of one of `systems`.
+pub fn serve(systems: &[&dyn System]) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    let mut client = None;
+    for line in io::stdin().lock().lines() {
+        let answer = serde_json::from_str(&line?)
+            .map_err(|error| format!("not a message of this version: {error}"))
+            .and_then(|message| answer(&mut client, systems, message, &mut output));
+        match answer {
+            Ok(answer) => say(&mut output, &answer)?,
+            Err(reason) => return say(&mut output, &FromClient::Failed(reason)),
+        }
+    }
+    Ok(())
+}
+
+/// A connected client.
+struct Client {
+    spec: Spec,
+    number: u32,
+    workload: Workload,
+    target: Box<dyn Target>,
+    clock: Clock,
+    trace: Trace,
+    cores: Cores,
+}
+
+fn answer(
+    client: &mut Option<Client>,
+    systems: &[&dyn System],
+    message: ToClient,
+    output: &mut impl Write,
+) -> Result<FromClient, String> {
+    let client = match message {
+        ToClient::Open(open) => {
+            *client = Some(Client::open(*open, systems)?);
+            return Ok(FromClient::Opened);
+        }
+        _ => client.as_mut().ok_or("the first message has to open")?,
+    };
+    match message {
+        ToClient::Open(_) => Ok(FromClient::Opened),
+        ToClient::Load(records) => {
+            let mut progress = |done| {
+                // A bench that has gone shows at the next line.
+                let _ = say(output, &FromClient::Loading(done));
+            };
+            client
+                .target
+                .load(&client.workload, records, &mut progress)
+                .map_err(|error| error.to_string())?;
+            Ok(FromClient::Loaded)
+        }
+        ToClient::Prepare => {
+            client.trace = Trace::generate(&client.spec, client.number);
+            client.run(client.budget().warm_up(), None)?;
+            Ok(FromClient::Ready)
+        }
+        ToClient::Try(tuning) => client.try_out(tuning).map(FromClient::Tried),
+        ToClient::Probe => client.probe().map(FromClient::Tried),
+        ToClient::Go(per_s) => {
+            let report = client.run(client.budget(), per_s)?;
+            Ok(FromClient::Done(report.into()))
+        }
+        ToClient::Count => client.count().map(FromClient::Counted),
+        ToClient::Limit => client
+            .target
+            .limit_ops_per_s(&client.workload, &client.trace)
+            .map(FromClient::Limit)
+            .map_err(|error| error.to_string()),
+    }
+}
+
+impl Client {
+    fn open(open: Open, systems: &[&dyn System]) -> Result<Self, String> {
+        let system = systems.iter().find(|system| system.name() == open.system);
+        let system = system.ok_or_else(|| format!("no system {}", open.system))?;
+        let target = system
+            .connect(&open.spec, &open.endpoint, open.client)
+            .map_err(|error| error.to_string())?;
+        Ok(Client {
+            workload: Workload::new(&open.spec),
+            number: open.client,
+            spec: open.spec,
+            target,
+            clock: Clock::new(),
+            trace: Trace::Narrow(Vec::new()),
+            cores: Cores::of_this_thread().map_err(|error| error.to_string())?,
+        })
+    }
+
+    /// This client's part of the measured phase.
+    fn budget(&self) -> Budget {
+        Budget::of(&self.spec, self.number)
+    }
+
+    /// Runs for a moment in one way and stays in it.
+    fn try_out(&mut self, tuning: Tuning) -> Result<f64, String> {
+        self.cores.place_this_thread(tuning).map_err(|error| error.to_string())?;
+        self.target.set_spinning(tuning == Tuning::Spinning);
+        self.ops_per_s(TRIAL_NS)
+    }
+
+    /// What a closed loop does in a second, as the measured phase of the same length would.
+    fn probe(&mut self) -> Result<f64, String> {
+        self.ops_per_s(self.budget().ns.min(PROBE_NS_MAX))
+    }
+
+    fn ops_per_s(&mut self, ns: u64) -> Result<f64, String> {
+        let report = self.run(Budget { ops: u64::MAX, ns }, None)?;
+        Ok((report.tally.gets + report.tally.puts) as f64 / report.seconds)
+    }
+
+    fn count(&mut self) -> Result<Option<Traffic>, String> {
+        let budget = Budget { ops: self.budget().ops.min(COUNT_OPS_MAX), ns: COUNT_NS_MAX };
+        let run = Run::begin(
+            &self.workload,
+            &self.trace,
+            &self.clock,
+            self.number,
+            budget,
+            COUNT_OPS_MAX as u32,
+        );
+        self.target.traffic(&run).map_err(|error| error.to_string())
+    }
+
+    /// Runs in a closed loop, or in an open one of so many operations a second.
+    fn run(&mut self, budget: Budget, per_s: Option<f64>) -> Result<ClientReport, String> {
+        let arrivals = per_s.map(|per_s| Arrivals::new(self.spec.seed, self.number, per_s));
+        if arrivals.is_some() {
+            set_current_timer_slack(Some(TIMER_SLACK)).map_err(|error| error.to_string())?;
+        }
+        let cpu_s = cpu_seconds();
+        let every = self.target.time_every();
+        let run = Run::begin(&self.workload, &self.trace, &self.clock, self.number, budget, every);
+        let run = run.arriving(arrivals);
+        self.target.run(&run).map_err(|error| error.to_string())?;
+        let (seconds, tally, gets, puts) = run.end();
+        if tally.wrong_values > 0 {
+            return Err(format!(
+                "{} of {} values read are not what was written for their keys",
+                tally.wrong_values, tally.get_hits
+            ));
+        }
+        Ok(ClientReport {
+            seconds,
+            cpu_s: cpu_seconds() - cpu_s,
+            tally,
+            get_ns: pack(&gets),
+            put_ns: pack(&puts),
+            refusal: self.target.refusal(),
+        })
+    }
+}
+
+/// CPU seconds that this process has used.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

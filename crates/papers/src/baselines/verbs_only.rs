@@ -1,0 +1,140 @@
+//! Pilaf-VO: Pilaf whose clients ask the server for everything, GETs too, by messages (pilaf §5.1).
+//!
+//! Server and table are those of the engine `pilaf`, without a log.
+
+use std::sync::Arc;
+
+use loch::VerbCount;
+use loch_bench::error::TargetError;
+use loch_bench::spec::Spec;
+use loch_bench::target::loch::plan::pilaf_shape;
+use loch_engines::epoch::Session;
+use loch_engines::operation::{Operation, Outcome, Value};
+use loch_engines::pilaf::{self, Access, NoStorage, Shape};
+use loch_engines::requests::{BySend, RequestMap, Sessions, Timing, WorkerId};
+use loch_engines::{EngineError, Kv};
+use loch_fabric::Buf;
+
+use super::baseline::{Baseline, Place, Serve, Thread, check_datagrams, requests};
+
+/// Requests begin at multiples of this.
+const ALIGN_BYTES: u64 = 64;
+/// A pilaf table.
+pub struct VerbsOnly {
+    map: Arc<RequestMap>,
+    shapes: Vec<Shape>,
+}
+
+/// A client that READs nothing.
+pub struct Client<F: Thread>(pilaf::Client<F>);
+
+/// The server.
+pub struct Worker<F: Thread>(pilaf::Worker<F, NoStorage>);
+
+impl Baseline for VerbsOnly {
+    type Client<F: Thread> = Client<F>;
+    type Server<F: Thread> = Worker<F>;
+    const REPLIES_BY_SEND: bool = true;
+
+    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
+        check_datagrams("pilaf-vo", spec)?;
+        let nodes = place.bases.iter().copied().take(spec.nodes as usize);
+        let shape = |(node, base)| pilaf_shape(spec, place.sessions, base, node);
+        let shapes: Vec<_> = nodes.enumerate().map(shape).collect();
+        let map = requests(spec, &place, requests_at(&shapes), (false, true))?;
+        Ok(Self { map, shapes })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.messages_at() + self.map.area().bytes()
+    }
+
+    fn messages_at(&self) -> u64 {
+        requests_at(&self.shapes)
+    }
+
+    fn client<F: Thread>(
+        &self,
+        fabric: F,
+        session: &Session,
+        _: u16,
+        workers: &[F::Peer],
+        timing: Timing,
+    ) -> Client<F> {
+        let access = Access {
+            roots: self.shapes.iter().map(|shape| shape.root).collect(),
+            map: self.map.clone(),
+            servers: BySend::new(workers, 1),
+            seed: self.shapes[0].seed,
+            value_bytes_max: self.shapes[0].value_bytes_max,
+            send_bytes_max: fabric.message_bytes_max(),
+        };
+        Client(pilaf::Client::new(fabric, access, session, timing))
+    }
+
+    fn server<F: Thread>(
+        &self,
+        fabric: F,
+        id: WorkerId,
+        sessions: Sessions,
+    ) -> Result<Worker<F>, EngineError> {
+        let shape = self.shapes[usize::from(id.node)];
+        let server = pilaf::Worker::open(fabric, &self.map, id.node, shape, None, sessions);
+        server.map(Worker).map_err(without_log)
+    }
+}
+
+/// Behind the table.
+fn requests_at(shapes: &[Shape]) -> u64 {
+    shapes[0].bytes().next_multiple_of(ALIGN_BYTES)
+}
+
+fn without_log(error: pilaf::WorkerError) -> EngineError {
+    match error {
+        pilaf::WorkerError::Engine(error) => error,
+        other => EngineError::Damaged { what: other.to_string() },
+    }
+}
+
+impl<F: Thread> Serve<F> for Worker<F> {
+    fn turn(&mut self) -> Result<bool, EngineError> {
+        self.0.turn().map_err(without_log)
+    }
+
+    fn fabric(&self) -> &F {
+        self.0.fabric()
+    }
+}
+
+/// GET and PUT, and nothing else.
+impl<F: Thread> Kv for Client<F> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        self.0.fabric()
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.0.counted()
+    }
+
+    fn retries(&self) -> u64 {
+        self.0.retries()
+    }
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.0.get_by_message(key, buf).await
+    }
+
+    async fn contains(&self, _: &[u8]) -> Result<bool, EngineError> {
+        Err(EngineError::Unsupported)
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        self.0.execute(key, operation).await
+    }
+}

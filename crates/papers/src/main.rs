@@ -1,0 +1,112 @@
+//! The `loch-papers` binary: what the papers behind Loch's engines claim, measured here.
+//!
+//! | command | what it does | where |
+//! | --- | --- | --- |
+//! | `bench` | measures what the papers compare their systems with | [`baselines`] |
+//! | `card` | the figures of the KV-Direct paper, on its card | [`kv_direct`] |
+//! | `points` | what micro-benchmarks measured, as results | [`criterion`] |
+//! | `table` | a file of results as tables | [`tables`] |
+#![forbid(unsafe_code)]
+
+mod baselines;
+mod criterion;
+mod kv_direct;
+mod tables;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use loch_bench::error::BenchError;
+use loch_bench::process::tie_to_parent;
+use loch_bench::subprocess::Subprocess;
+use rustix::process::Signal;
+
+use self::baselines::BaselineArgs;
+use self::kv_direct::CardArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  loch-papers bench --baseline farm-em,echo-write-send --fabric sim --clients 48 --client-hosts 16
+  loch-papers card --quick --figure 13       the out-of-order engine of the KV-Direct paper
+  loch-papers table docs/results/performance.jsonl
+
+What compares them with Loch's engines is `make papers`. Exit codes: 0 done, 2 usage, 3 something
+failed, 130 `bench` was interrupted.";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "loch-papers",
+    version,
+    about = "What the papers behind Loch's engines compare and claim, measured",
+    after_help = EXAMPLES
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bench(BaselineArgs),
+    Card(CardArgs),
+    /// Print what micro-benchmarks measured, as lines of a file of results
+    Points {
+        /// Criterion's folder
+        folder: PathBuf,
+    },
+    /// Show a file of results as Markdown tables
+    Table {
+        /// One JSON object a line
+        file: PathBuf,
+    },
+    /// The server of a baseline; told on stdin what it is
+    #[command(name = "bench-baseline", hide = true)]
+    Server {
+        /// Its bench's process
+        #[arg(long)]
+        parent: u32,
+    },
+    #[command(flatten)]
+    Subprocess(Subprocess),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // It may be closed; there is nobody to tell then.
+            let _ = writeln!(std::io::stderr(), "loch-papers: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<(), BenchError> {
+        match self {
+            Command::Bench(args) => baselines::run(args),
+            Command::Card(args) => kv_direct::run(&args),
+            Command::Points { folder } => criterion::print(&folder),
+            Command::Table { file } => tables::print(&file),
+            Command::Server { parent } => {
+                tie_to_parent(parent, Signal::KILL)?;
+                baselines::serve().map_err(BenchError::from)
+            }
+            Command::Subprocess(subprocess) => subprocess.run(&baselines::all()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}
