@@ -139,7 +139,7 @@ impl RustSource {
             let mut segments = prefix.to_vec();
             let mut words = branch.iter();
             let mut last = None;
-            while let Some(token) = words.next() {
+            for token in words.by_ref() {
                 match token {
                     TokenTree::Ident(word) if word == "as" => break,
                     TokenTree::Group(group) => {

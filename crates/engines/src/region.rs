@@ -12,7 +12,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::checksum::checksum;
 use crate::error::LayoutError;
 use crate::limits::{NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX};
-use crate::requests::{Area, Service};
 
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHMEM\0");
@@ -103,15 +102,32 @@ pub struct TableParams {
     pub words: [u64; 6],
 }
 
+/// How a table's requests are served: the same on every node, and part of its directory entry.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Service {
+    /// Workers of each node; 0: the table is served by nobody.
+    pub workers: u16,
+    /// Requests that a client has under way at one worker at most (herd's W).
+    pub window: u16,
+    /// Reply slots of each client, and with them the requests that it has under way at all.
+    pub replies: u16,
+    /// Reserved, zero.
+    pub reserved: u16,
+    /// Session slots of each node.
+    pub sessions_per_node: u32,
+    /// Bytes of a request slot; 0: requests come by SEND.
+    pub request_bytes: u32,
+    /// Bytes of a reply slot; 0: replies go by SEND.
+    pub reply_bytes: u32,
+    /// Reserved, zero.
+    pub reserved_too: u32,
+}
+
 /// What the keys of a table are hashed with.
 pub const SEED: u64 = 0x4c6f_6368_4b65_7973;
-
-impl TableParams {
-    /// The requests, if workers serve the table and they can be served so.
-    pub fn area(&self) -> Option<Area> {
-        (self.service.workers > 0).then(|| Area::new(self.service, self.nodes).ok()).flatten()
-    }
-}
 
 /// One session slot: a client's presence in a node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]

@@ -8,11 +8,12 @@ use loch_fabric::MailboxShape;
 use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Room, Sizes};
+use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::nessie::hash::TableMap;
 use crate::region::{TableEntry, TableParams};
 use crate::requests::RequestMap;
+use crate::room::Room;
 
 /// Makes the enums of all engines: one variant each, dispatched by one match a method.
 macro_rules! engines {
@@ -165,13 +166,6 @@ macro_rules! engines {
                 }
             }
 
-            /// As [`Engine::nessie`].
-            pub fn nessie(&self) -> Option<&Arc<TableMap>> {
-                match self {
-                    $(Self::$variant(map) => <$engine>::nessie(map),)*
-                }
-            }
-
             /// As [`Engine::mailboxes`].
             pub fn mailboxes(&self) -> Vec<(u64, MailboxShape)> {
                 match self {
@@ -215,6 +209,18 @@ engines! {
     Pilaf: crate::pilaf::Pilaf,
     /// [`kv_direct`](crate::kv_direct): workers, which compute on values as well.
     KvDirect: crate::kv_direct::KvDirect,
+}
+
+impl Map {
+    /// The table of nessie's layout, if it has one: such tables are scrubbed, and read by clients of
+    /// nessie without a session.
+    pub fn nessie(&self) -> Option<&Arc<TableMap>> {
+        match self {
+            Self::Nessie(map) => Some(map),
+            Self::NessieServer(served) | Self::NessieHybrid(served) => Some(&served.table),
+            Self::Herd(_) | Self::Pilaf(_) | Self::KvDirect(_) => None,
+        }
+    }
 }
 
 impl EngineId {

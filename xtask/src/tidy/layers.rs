@@ -84,18 +84,19 @@ const LAYERS: [Layers; 7] = [
     Layers {
         folder: "crates/engines/src/",
         order: &[
-            &["error", "limits", "planted", "sync"],
+            &["checksum", "error", "limits", "planted", "room", "size", "sync"],
             &["operation"],
-            &["engine"],
-            &["region"],
+            &["kv", "region"],
             &["epoch", "log", "versions"],
             &["requests"],
+            &["engine"],
             &["herd", "kv_direct", "nessie", "pilaf"],
             &["nessie_server"],
             &["nessie_hybrid"],
+            &["registry"],
         ],
         never: &[],
-        known: &[("epoch", "requests"), ("region", "nessie"), ("region", "requests")],
+        known: &[("epoch", "requests")],
         whole: true,
     },
     // The folders come one by one; what is in none of them is free.

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use loch_fabric::{Buf, Fabric, Messages, VerbCount};
 
 use super::key::KeyHash;
-use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
+use crate::kv::Kv;
 use crate::limits::HERD_ITEM_BYTES_MAX;
 use crate::operation::{Operation, Outcome, Value};
 use crate::requests::{

@@ -7,7 +7,7 @@ use loch_fabric::MailboxShape;
 use serde::{Deserialize, Serialize};
 
 use super::storage::{self, Mode};
-use crate::engine::{Engine, Needs, Place, Plan, Room, Sizes};
+use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::limits::{HERD_ITEM_BYTES_MAX, REPLIES_MAX};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
@@ -15,6 +15,7 @@ use crate::requests::budget::Budget;
 use crate::requests::mailboxes::Mailboxes;
 use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::requests::{RequestMap, Service};
+use crate::room::Room;
 
 /// The engine whose workers answer from their own memory.
 #[derive(Clone, Copy, Debug)]

@@ -13,11 +13,12 @@ use super::item::Format;
 use super::memory::LINE_BYTES;
 use super::storage;
 use super::tuning::Corpus;
-use crate::engine::{Engine, FunctionConfig, Needs, Place, Plan, Room, Sizes};
+use crate::engine::{Engine, FunctionConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
 use crate::requests::{Area, RequestMap, Service};
+use crate::room::Room;
 use crate::size::ByteSize;
 
 /// The engine whose workers are processors with a memory of their own, which compute on values.

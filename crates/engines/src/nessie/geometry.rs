@@ -8,8 +8,7 @@ use crate::limits::{
     CANDIDATES_MAX, CHUNK_BYTES, DATA_TABLE_BYTES_MAX, GRAIN_BYTES, NODES_MAX, SHARDS_PER_NODE_MAX,
     VALUE_BYTES_MAX,
 };
-use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
-use crate::requests::Service;
+use crate::region::{SEED, Service, TABLE_ALIGN_BYTES, TableParams};
 
 /// Bits of the data table identifier: 256 data tables, so that a cluster can grow.
 pub const DTI_BITS: u32 = 8;

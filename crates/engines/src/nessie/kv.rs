@@ -7,8 +7,8 @@ use loch_fabric::{Buf, Fabric};
 
 use super::client::{Attempts, Client};
 use super::published;
-use crate::engine::Kv;
 use crate::error::EngineError;
+use crate::kv::Kv;
 use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
 
 /// Forwards what both protocols have by the same names.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::geometry::{Geometry, Options as Switches, Protocol};
 use super::hash::TableMap;
 use super::options::{LayoutOptions, Options, TableProtocol};
-use crate::engine::{Engine, Needs, Place, Plan, Room, Sizes};
+use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::limits::{CHUNK_BYTES, DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_DEFAULT};
 use crate::region::TableParams;
 use crate::requests::Service;
+use crate::room::Room;
 use crate::size::InWords;
 
 /// The engine whose clients do all work.
@@ -66,10 +67,6 @@ impl Engine for Nessie {
 
     fn bytes(map: &Self::Map) -> u64 {
         map.shape.bytes()
-    }
-
-    fn nessie(map: &Self::Map) -> Option<&Arc<TableMap>> {
-        Some(map)
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

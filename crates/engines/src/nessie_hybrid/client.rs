@@ -2,9 +2,9 @@
 
 use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
-use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
+use crate::kv::Kv;
 use crate::nessie::{self, Attempts, CacheLimits};
 use crate::nessie_server::Served;
 use crate::nessie_server::ask::Asker;

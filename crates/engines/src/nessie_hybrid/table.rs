@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Served;
-use crate::engine::{Engine, Needs, Place, Plan, Room, Sizes};
+use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
-use crate::nessie::hash::TableMap;
 use crate::nessie::options::LayoutOptions;
 use crate::nessie::table::{facts, sizes, switches};
 use crate::nessie_server::{NessieServer, table};
 use crate::region::{STAMP_OFFSET, TableParams};
 use crate::requests::RequestMap;
+use crate::room::Room;
 
 /// The engine whose clients GET, and whose workers do all else (nessie §6, NessieHY).
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +75,6 @@ impl Engine for NessieHybrid {
 
     fn requests(map: &Served) -> Option<&Arc<RequestMap>> {
         Some(&map.requests)
-    }
-
-    fn nessie(map: &Served) -> Option<&Arc<TableMap>> {
-        Some(&map.table)
     }
 
     /// Index and entries, and the word of stamps: a client that asks for one learns that it may only

@@ -4,9 +4,9 @@ use loch_fabric::{Buf, Fabric, VerbCount};
 
 use super::ask::Asker;
 use super::served::Served;
-use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
+use crate::kv::Kv;
 use crate::operation::{Operation, Outcome, Value};
 use crate::requests::{Counts, Timing};
 

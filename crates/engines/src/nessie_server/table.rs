@@ -5,15 +5,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Served;
-use crate::engine::{Engine, Needs, Place, Plan, Room, Sizes};
+use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::nessie::geometry::{Geometry, Options as Switches};
-use crate::nessie::hash::TableMap;
 use crate::nessie::options::LayoutOptions;
 use crate::nessie::table::{LONGEST_VALUES_MIN, facts, geometry, sizes, switches};
 use crate::region::TableParams;
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
 use crate::requests::{Area, RequestMap, Service};
+use crate::room::Room;
 
 /// The engine whose workers are clients of nessie (nessie §6, NessieSD).
 #[derive(Clone, Copy, Debug)]
@@ -49,10 +49,6 @@ impl Engine for NessieServer {
 
     fn requests(map: &Served) -> Option<&Arc<RequestMap>> {
         Some(&map.requests)
-    }
-
-    fn nessie(map: &Served) -> Option<&Arc<TableMap>> {
-        Some(&map.table)
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use loch_fabric::{Buf, Fabric, FabricError};
 
 use super::served::Served;
-use crate::engine::Kv;
 use crate::error::EngineError;
+use crate::kv::Kv;
 use crate::nessie;
 use crate::nessie::hash::KeyHash;
 use crate::operation::{Operation, Outcome, Value};

@@ -10,9 +10,9 @@ use loch_fabric::{Buf, Fabric, Messages, RemoteAddr, VerbCount};
 
 use super::get::{ReadCounts, Reader};
 use super::path::SendOrWrite;
-use crate::engine::Kv;
 use crate::epoch::Session;
 use crate::error::EngineError;
+use crate::kv::Kv;
 use crate::operation::{Operation, Outcome, Value};
 use crate::requests::{
     BySend, ByWrite, Counts, Reply, RequestMap, Requester, SentReplies, Timing, WorkerId,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Shape;
 use super::layout::{ARENA_OFFSET, LINE_BYTES};
-use crate::engine::{Engine, LogConfig, Needs, Place, Plan, Room, Sizes};
+use crate::engine::{Engine, LogConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::limits::REPLIES_MAX;
 use crate::region::{SEED, TableParams};
@@ -18,6 +18,7 @@ use crate::requests::budget::{Budget, REQUEST_KEY_BYTES};
 use crate::requests::mailboxes::Mailboxes;
 use crate::requests::message::REPLY_TRAILER_BYTES;
 use crate::requests::{RequestMap, Service};
+use crate::room::Room;
 use crate::size::InWords;
 
 /// The engine whose clients GET by READs that verify themselves, and whose one worker a node PUTs.

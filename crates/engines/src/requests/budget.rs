@@ -1,10 +1,10 @@
 //! How much of a table's memory its requests take, before the longest value is known.
 
-use super::layout::Service;
 use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
-use crate::engine::Room;
 use crate::error::LayoutError;
 use crate::limits::{REPLIES_MAX, VALUE_BYTES_DEFAULT};
+use crate::region::Service;
+use crate::room::Room;
 use crate::size::{ByteSize, InWords};
 
 /// Requests that a client has under way at one worker, unless the table is told otherwise.

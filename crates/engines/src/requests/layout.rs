@@ -12,35 +12,11 @@
 use std::ops::Range;
 
 use loch_fabric::{MessageAddress, RemoteAddr};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::error::LayoutError;
 use crate::limits::{NODES_MAX, REPLIES_MAX, REQUEST_AREA_BYTES_MAX, WINDOW_MAX, WORKERS_MAX};
-
-/// How a table's requests are served: the same on every node, and part of its directory entry.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Service {
-    /// Workers of each node; 0: the table is served by nobody.
-    pub workers: u16,
-    /// Requests that a client has under way at one worker at most (herd's W).
-    pub window: u16,
-    /// Reply slots of each client, and with them the requests that it has under way at all.
-    pub replies: u16,
-    /// Reserved, zero.
-    pub reserved: u16,
-    /// Session slots of each node.
-    pub sessions_per_node: u32,
-    /// Bytes of a request slot; 0: requests come by SEND.
-    pub request_bytes: u32,
-    /// Bytes of a reply slot; 0: replies go by SEND.
-    pub reply_bytes: u32,
-    /// Reserved, zero.
-    pub reserved_too: u32,
-}
+use crate::region::Service;
 
 /// Bytes of a worker's line.
 const LINE_BYTES: u64 = 64;
@@ -334,6 +310,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
+    use zerocopy::FromBytes;
 
     use super::*;
 

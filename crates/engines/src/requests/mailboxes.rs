@@ -16,8 +16,9 @@
 use loch_fabric::limits::{CACHE_LINE_BYTES, MAIL_RING_BYTES, MAIL_SENDERS_MAX};
 use loch_fabric::{MailboxShape, RemoteAddr};
 
-use super::layout::{Area, RequestMap, Service, WorkerId};
+use super::layout::{Area, RequestMap, WorkerId};
 use crate::error::LayoutError;
+use crate::region::Service;
 
 /// What follows begins with a page.
 const PAGE_BYTES: u64 = 4096;

@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
     use crate::operation::{Operation, Outcome, PutOptions};
-    use crate::requests::layout::Service;
+    use crate::region::Service;
     use crate::requests::message::Body;
     use crate::requests::reply::Answer;
     use crate::requests::seal::Secret;

@@ -132,7 +132,7 @@ use loch_fabric::{Buf, Fabric, FabricError, RegionId};
 
 pub use client::{Reply, Requester, Timing};
 pub use counts::Counts;
-pub use layout::{Area, RequestMap, Service, WorkerId};
+pub use layout::{Area, RequestMap, WorkerId};
 pub use message::{Body, Request, Ticket};
 pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
@@ -146,6 +146,8 @@ pub(crate) use turns::Lanes;
 pub use turns::Turns;
 pub use wait::within;
 pub use worker::{Inbox, Incoming};
+
+pub use crate::region::Service;
 
 /// WRITEs a reply, as [`Inbox::complete`] or [`Inbox::repeat`] made it, into the slot that waits for
 /// it, from a worker whose node is `home`. Gives the buffer back.

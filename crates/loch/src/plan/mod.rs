@@ -8,11 +8,11 @@ mod workers;
 
 use std::path::{Path, PathBuf};
 
-use loch_engines::engine::Room;
 use loch_engines::region::{
     Header, LAYOUT_VERSION, MAGIC, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, TableEntry,
 };
 use loch_engines::registry::EngineId;
+use loch_engines::room::Room;
 use loch_engines::size::InWords;
 
 #[cfg(feature = "verbs")]

@@ -3,6 +3,7 @@
 use loch_engines::kv_direct::PartitionShape;
 use loch_engines::limits::VALUE_BYTES_DEFAULT;
 use loch_engines::nessie::geometry::Geometry;
+use loch_engines::requests::{Area, Service};
 
 use super::*;
 
@@ -173,10 +174,11 @@ fn requests_take_no_more_than_their_share_if_nothing_else_is_said() {
         for (memory, nodes) in [(256 * MIB, 1), (256 * MIB, 4), (4096 * MIB, 2)] {
             let planned = of(engine, "", memory, nodes).unwrap();
             let entry = &planned.tables[0];
-            let requests = entry.params.area().unwrap().bytes();
+            let Service { sessions_per_node, .. } = entry.params.service;
+            let requests = Area::new(entry.params.service, entry.params.nodes).unwrap().bytes();
             // Replies without a value are beside that.
             assert!(requests <= memory / 8 + MIB, "{engine}: {requests} of {memory}");
-            assert_eq!(entry.params.service.sessions_per_node, 65);
+            assert_eq!(sessions_per_node, 65);
         }
     }
 }

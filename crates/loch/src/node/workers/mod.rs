@@ -305,7 +305,8 @@ fn stations(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<St
 /// Invariant 3.
 fn forget_incarnation(own: &Member, station: &Station) {
     let entry = &own.tables[station.table];
-    let area = entry.params.area().expect("workers serve it");
+    let map = own.parts(station.table).expect("it is one of its own");
+    let area = map.requests().expect("workers serve it").area();
     let at = entry.offset + area.incarnation_at(station.worker);
     own.region().word(at).store(0, Ordering::SeqCst);
 }

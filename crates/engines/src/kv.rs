@@ -1,0 +1,108 @@
+//! What the library, the benchmark and the simulation know of an engine's client.
+
+use loch_fabric::{Buf, Fabric, VerbCount};
+
+use crate::error::EngineError;
+use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+
+/// A client of a table: one thread's session, endpoint, and operations under way.
+///
+/// Operations take `&self`, so any number of them can be under way in the lanes of a thread. An engine
+/// brings `get`, `contains` and `execute`; the other operations are made of that, unless the engine has
+/// a shorter way.
+#[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
+pub trait Kv {
+    /// What carries its verbs.
+    type Fabric: Fabric;
+
+    /// The fabric, for its counters and its clocks.
+    fn fabric(&self) -> &Self::Fabric;
+
+    /// What its operations cost so far: the endpoint's verbs, and what workers sent to answer.
+    fn counted(&self) -> VerbCount {
+        self.fabric().counters().snapshot()
+    }
+
+    /// Attempts that were repeated inside operations so far, and requests that were sent again.
+    fn retries(&self) -> u64;
+
+    /// The value of `key`, if it has one. `buf` is filled with what it comes in.
+    ///
+    /// # Errors
+    /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing what the key is found by, or
+    /// the key's worker did not answer in time.
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError>;
+
+    /// Whether `key` has a value. Reads no value.
+    ///
+    /// # Errors
+    /// As [`Kv::get`].
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError>;
+
+    /// Executes an operation that may change the value of `key`.
+    ///
+    /// # Errors
+    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError>;
+
+    /// Gives `key` the value `value`. Returns the value's version.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`].
+    async fn put(&self, key: &[u8], value: &[u8], options: PutOptions) -> Result<u64, EngineError> {
+        self.execute(key, Operation::Put { value, options }).await?.stored()
+    }
+
+    /// Gives `key` the value `value` if what it has is as expected.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`].
+    async fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, EngineError> {
+        self.execute(key, Operation::PutIf { value, expect, options }).await?.conditional()
+    }
+
+    /// Takes the value of `key` away; whether it had one.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`].
+    async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.execute(key, Operation::Delete).await?.deleted()
+    }
+
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it was; a
+    /// key without a value counts as 0.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`], and [`EngineError::NotACounter`].
+    async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
+        self.execute(key, Operation::FetchAdd(add)).await?.before()
+    }
+
+    /// Appends `bytes` to the value of `key`, in one step that nothing comes between; a key without a value
+    /// gets `bytes` as its value. Returns the version of the new value, which expires when the old one
+    /// did: a value that an APPEND creates does not expire.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`]; [`EngineError::ValueTooLong`] if both together are too long.
+    async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, EngineError> {
+        self.execute(key, Operation::Append(bytes)).await?.stored()
+    }
+
+    /// Ends the client in good order: it does no more operations, and leaves nothing behind.
+    ///
+    /// # Errors
+    /// The fabric's; what is left then is put in order by the node.
+    async fn detach(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
