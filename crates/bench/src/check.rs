@@ -1,4 +1,4 @@
-//! Whether the systems that are measured have what the options of their tables and workers ask for.
+//! Checks that the measured systems support the options of their tables and workers.
 
 use loch::limits::BATCH_DEFAULT;
 use loch_engines::limits::NODES_MAX;

@@ -1,4 +1,5 @@
-//! Why a bench run ended early, split by what the caller must do; and why a store cannot be measured.
+//! Why a bench run ended early, split by what the caller must do, and why a store cannot be
+//! measured.
 
 use std::io;
 

@@ -7,9 +7,9 @@
 //! a [`workload`], executes it against a [`target`], in an open loop at a given
 //! [`rate`], and [`measure`]s it into a [`tally`]; [`report`] prints what came out.
 //!
-//! The programs that measure are others': `loch bench` runs [`run`], `loch-papers` systems of its
-//! own. Each passes the subcommands of [`Subprocess`] on, since what the bench starts are processes of
-//! the same binary.
+//! Two programs use it: `loch bench` measures Loch's engines and their peers ([`run`]), and
+//! `loch-papers bench` the papers' baselines ([`run_systems`]). The bench starts its processes from
+//! the program's own binary, so each program accepts the subcommands of [`Subprocess`].
 //!
 //! The bench leaves nothing behind: processes end with their owner or at the
 //! latest with the bench's own process ([`process`]), files live in private
@@ -26,18 +26,18 @@ pub mod measure;
 pub mod measured;
 pub mod memory;
 mod mix;
-pub mod options;
+mod options;
 pub mod process;
 pub mod progress;
-pub mod rate;
+mod rate;
 pub mod report;
 pub mod spec;
 pub mod subprocess;
 pub mod system;
 pub mod tally;
 pub mod target;
-pub mod trace;
-pub mod tuning;
+mod trace;
+mod tuning;
 mod wire;
 mod worker;
 pub mod workload;

@@ -1,4 +1,4 @@
-//! What was measured of one system, by each client and by all of them together.
+//! Results of one system: the report of each client, and all of them merged.
 
 use serde::{Deserialize, Serialize};
 

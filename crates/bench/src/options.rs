@@ -159,8 +159,8 @@ pub struct ServerOptions {
     #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub out_of_order: Switch,
-    /// Hosts without a node that run all clients, with --fabric sim and --engine herd; 0: clients
-    /// run on the nodes' hosts
+    /// Hosts without a node that run all clients, with --fabric sim and where clients need no memory
+    /// at a node, as those of herd do; 0: clients run on the nodes' hosts
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(hide_short_help = true)]
     pub client_hosts: u32,

@@ -1,4 +1,4 @@
-//! Hidden subcommands: what the bench starts of its own binary.
+//! Hidden subcommands: the processes that the bench starts from its own binary.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

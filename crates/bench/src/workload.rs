@@ -144,9 +144,9 @@ fn printable(bits: u64) -> [u8; 8] {
     (x + 0x3030_3030_3030_3030).to_le_bytes()
 }
 
-/// Where the part of `client` begins when `records` are split into `clients` parts.
-pub fn part(records: u64, client: u32, clients: u32) -> u64 {
-    (u128::from(records) * u128::from(client) / u128::from(clients)) as u64
+/// Where part number `number` begins when `records` are split into so many `parts`.
+pub fn part(records: u64, number: u32, parts: u32) -> u64 {
+    (u128::from(records) * u128::from(number) / u128::from(parts)) as u64
 }
 
 #[cfg(test)]

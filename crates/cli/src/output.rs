@@ -1,19 +1,12 @@
 //! Standard output, whose reader may be gone.
 
-use std::io::{ErrorKind, Write};
-
 use anyhow::{Context, Result};
+use loch_bench::report::put_out;
 
 /// Writes all bytes to standard output. A reader that closed its end has what it wanted: the rest is
 /// dropped, which is no error.
 pub fn write(bytes: &[u8]) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
-    }
+    put_out(bytes).context("cannot write to standard output")
 }
 
 /// Writes a line to standard output.

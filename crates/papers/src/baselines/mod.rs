@@ -8,8 +8,9 @@
 //!
 //! They are built of what Loch's engines are built of: the requests of
 //! [`loch_engines::requests`] and, of pilaf, the engine. So what differs in a comparison is the
-//! design. Each is one [`Baseline`](baseline::Baseline), which knows nothing of the fabric that carries it; on shared
-//! memory a [`process`] of its own serves it, and it is [`simulated`] as the engines are.
+//! design. Each is one [`Baseline`](baseline::Baseline), which knows nothing of the fabric that
+//! carries it; on shared memory a [`process`] of its own serves it, and it is [`simulated`] as the
+//! engines are.
 
 mod baseline;
 mod echo;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::spec::Spec;
 use crate::target::Endpoint;
+use crate::workload::part;
 
 /// Where a client's records go when they are loaded.
 pub struct Homes {
@@ -29,12 +30,10 @@ impl Homes {
         if !self.spreads {
             return vec![(self.home, records)];
         }
-        let (len, nodes) = (records.end - records.start, self.nodes as u64);
-        let at = |part: u64| {
-            records.start + (u128::from(len) * u128::from(part) / u128::from(nodes)) as u64
-        };
-        (0..nodes)
-            .map(|part| ((self.home + part as usize) % self.nodes, at(part)..at(part + 1)))
+        let len = records.end - records.start;
+        let at = |number: usize| records.start + part(len, number as u32, self.nodes as u32);
+        (0..self.nodes)
+            .map(|number| ((self.home + number) % self.nodes, at(number)..at(number + 1)))
             .collect()
     }
 }

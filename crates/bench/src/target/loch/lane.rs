@@ -1,6 +1,6 @@
 //! One operation after the other, in each of a client's lanes.
 //!
-//! What is here knows of an engine that it is a [`Kv`], and of no fabric.
+//! Nothing here depends on an engine or a fabric: a store is any [`Kv`].
 
 use std::cell::RefCell;
 use std::time::Duration;
