@@ -1,5 +1,6 @@
-//! Options of a part of the runs: the switches of the table that Loch's engines are measured on, the
-//! workers that serve it, and which running cluster to measure instead of one of the bench's own.
+//! Options of a part of the runs: the switches of the table that Loch's engines are measured on,
+//! the workers that serve it, and which running cluster to measure instead of one of the bench's
+//! own.
 //!
 //! Each switch is one of the optimisations of nessie §4.3.2, so that what it brings
 //! can be measured (Figure 13 there), or part of the index's shape. The
@@ -43,8 +44,8 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub previous_versions: Switch,
-    /// A GET reads all of a key's slots in its first doorbell; auto: where a round trip is dear. With
-    /// --fabric sim or verbs it always does
+    /// A GET reads all of a key's slots in its first doorbell; auto: where a round trip is dear.
+    /// With --fabric sim or verbs it always does
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
     #[arg(hide_short_help = true)]
     pub batched_reads: AutoSwitch,
@@ -154,13 +155,13 @@ pub struct ServerOptions {
     #[arg(long, value_name = "N", default_value_t = BATCH_DEFAULT)]
     #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub batch: usize,
-    /// Workers of kv-direct execute operations that wait for none before them on the same key out of
-    /// their order; off: all wait for such a one
+    /// Workers of kv-direct execute operations that wait for none before them on the same key out
+    /// of their order; off: all wait for such a one
     #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub out_of_order: Switch,
-    /// Hosts without a node that run all clients, with --fabric sim and where clients need no memory
-    /// at a node, as those of herd do; 0: clients run on the nodes' hosts
+    /// Hosts without a node that run all clients, with --fabric sim and where clients need no
+    /// memory at a node, as those of herd do; 0: clients run on the nodes' hosts
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(hide_short_help = true)]
     pub client_hosts: u32,

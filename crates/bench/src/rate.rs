@@ -91,7 +91,8 @@ impl Arrivals {
         let mut rng = ChaCha8Rng::seed_from_u64(mix(seed) ^ mix(u64::from(client) << 32 | 2));
         // Of one minus a number below 1, so that the logarithm is finite.
         let gaps: Vec<f64> = (0..GAPS).map(|_| -(1.0 - rng.random::<f64>()).ln()).collect();
-        // A run is shorter than the law of large numbers: what is drawn has the mean that is wanted.
+        // A run is shorter than the law of large numbers: what is drawn has the mean that is
+        // wanted.
         let mean = gaps.iter().sum::<f64>() / GAPS as f64;
         let gaps: Vec<f32> = gaps.into_iter().map(|gap| (gap / mean) as f32).collect();
         let mean_ns = 1e9 / per_s;

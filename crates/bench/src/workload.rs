@@ -211,7 +211,10 @@ mod tests {
         }
 
         #[test]
-        fn keys_are_printable_and_of_the_size_asked_for(size in 8usize..80, record in 0u64..1 << 40) {
+        fn keys_are_printable_and_of_the_size_asked_for(
+            size in 8usize..80,
+            record in 0u64..1 << 40,
+        ) {
             let key = key(&workload(size, 1), record);
             prop_assert_eq!(key.len(), size);
             prop_assert!(key.iter().all(|byte| (b'0'..=b'o').contains(byte)));
@@ -219,7 +222,10 @@ mod tests {
 
         #[test]
         fn a_value_is_its_records_and_nobody_elses(
-            size in 8usize..300, record in 0u64..1 << 40, other in 0u64..1 << 40, version: u32,
+            size in 8usize..300,
+            record in 0u64..1 << 40,
+            other in 0u64..1 << 40,
+            version: u32,
             at: prop::sample::Index, flip in 1u8..,
         ) {
             let workload = workload(16, size);

@@ -62,7 +62,8 @@ enum Command {
     Stats(stats::StatsArgs),
     Check(check::CheckArgs),
     Doctor(doctor::DoctorArgs),
-    /// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
+    /// Show what it does: three nodes and two clients on this host, compared with memcached and
+    /// Redis
     Demo(demo::DemoArgs),
     /// Measure engines, and the stores they are compared with, under one workload
     Bench(BenchArgs),
@@ -128,8 +129,8 @@ fn done<E: Into<anyhow::Error>>(result: Result<(), E>) -> Result<Answer> {
     result.map(|()| Answer::Done).map_err(Into::into)
 }
 
-/// A node says what happens; the other commands speak up when something is wrong. `RUST_LOG` has the
-/// last word.
+/// A node says what happens; the other commands speak up when something is wrong. `RUST_LOG` has
+/// the last word.
 fn log_to_stderr(command: &Command) {
     let level = match command {
         Command::Serve(_) => LevelFilter::INFO,

@@ -1,5 +1,5 @@
-//! The engines whose servers take part, in virtual time: what `loch bench --fabric sim` says of them
-//! is what their papers say an operation costs, and the same every time.
+//! The engines whose servers take part, in virtual time: what `loch bench --fabric sim` says of
+//! them is what their papers say an operation costs, and the same every time.
 
 #[path = "../../../tests/measured/mod.rs"]
 mod measured;

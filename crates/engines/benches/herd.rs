@@ -305,8 +305,8 @@ fn worker(c: &mut Criterion) {
     }
 }
 
-/// What it costs to look for requests where there are none: slots looked at, of clients that had one
-/// lately.
+/// What it costs to look for requests where there are none: slots looked at, of clients that had
+/// one lately.
 fn polls(c: &mut Criterion) {
     const TURNS: u64 = 1000;
     const REQUESTS: usize = Served::CLIENTS as usize * Served::WINDOW as usize;

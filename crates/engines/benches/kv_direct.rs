@@ -29,7 +29,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const SEED: u64 = 7;
-/// Keys of 8 bytes and values of 8: the 16-byte key-values of the paper's tiny ones (kv-direct §5.2.2).
+/// Keys of 8 bytes and values of 8: the 16-byte key-values of the paper's tiny ones (kv-direct
+/// §5.2.2).
 const VALUE: [u8; 8] = [7; 8];
 const PUT: Action<'_> = Action::Put { value: &VALUE, options: PutOptions { expires_at_ms: None } };
 const GET: Action<'_> = Action::Get;

@@ -1,6 +1,6 @@
-//! The slab allocator of kv-direct: what an allocation costs; and, printed before that, accesses to host
-//! memory for each (§3.3.1: below 0.1, §3.3.2: below 0.07), and what the daemon's core does (§5.1.2,
-//! Figure 12), one JSON object a line, as a file of results has them.
+//! The slab allocator of kv-direct: what an allocation costs; and, printed before that, accesses to
+//! host memory for each (§3.3.1: below 0.1, §3.3.2: below 0.07), and what the daemon's core does
+//! (§5.1.2, Figure 12), one JSON object a line, as a file of results has them.
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 #![allow(clippy::disallowed_types, reason = "a rate needs a clock")]
 

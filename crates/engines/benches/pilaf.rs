@@ -1,6 +1,6 @@
-//! Micro-benchmarks of the pilaf engine's storage and log on lines that are near; and, printed before
-//! them, what the paper counts: probes per GET over the fill (§3.4, Figure 6) and races over the
-//! number of keys (§5.3, Figure 9), one JSON object a line, as a file of results has them.
+//! Micro-benchmarks of the pilaf engine's storage and log on lines that are near; and, printed
+//! before them, what the paper counts: probes per GET over the fill (§3.4, Figure 6) and races over
+//! the number of keys (§5.3, Figure 9), one JSON object a line, as a file of results has them.
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 
 use std::hint::black_box;
@@ -100,8 +100,9 @@ fn probes() {
     }
 }
 
-/// GETs that meet a change, over the number of keys: one thread changes them, this one reads as fast
-/// as it can. `gets_a_put` holds the writer back; without, it is as fast as it can be (Figure 9).
+/// GETs that meet a change, over the number of keys: one thread changes them, this one reads as
+/// fast as it can. `gets_a_put` holds the writer back; without, it is as fast as it can be (Figure
+/// 9).
 #[allow(clippy::disallowed_methods, reason = "a race needs another thread")]
 fn races(group: &str, gets_a_put: Option<u64>) {
     const GETS: u64 = 300_000;

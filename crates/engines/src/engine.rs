@@ -1,8 +1,8 @@
 //! All that the library, the node, the benchmark and the simulation know of an engine.
 //!
-//! An [`Engine`] is a type without values, one line of the [`registry`](crate::registry), and a folder:
-//! the options of its tables, how such a table lies in memory, its client ([`Kv`](crate::Kv)) and its
-//! worker.
+//! An [`Engine`] is a type without values, one line of the [`registry`](crate::registry), and a
+//! folder: the options of its tables, how such a table lies in memory, its client
+//! ([`Kv`](crate::Kv)) and its worker.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -27,8 +27,8 @@ pub trait Engine: 'static {
     /// What its tables need of a node.
     const NEEDS: Needs;
 
-    /// What can be declared of its tables besides what can be of all. Deserialised from the fields of
-    /// the declaration; unknown ones are refused.
+    /// What can be declared of its tables besides what can be of all. Deserialised from the fields
+    /// of the declaration; unknown ones are refused.
     type Options: Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned;
 
     /// The options of a table that is declared for the engine by `name`, one of [`Engine::NAMES`].

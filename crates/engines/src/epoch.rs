@@ -16,17 +16,17 @@
 //! 2. A session that goes from idle to active announces first and then looks at the epoch again, so
 //!    of the two, it and a grace period that begins at that moment, at least one sees the other
 //!    (model-checked in the fabric's shared words).
-//!    It goes idle with a store after all those of its operations, on whatever processor: who sees it
-//!    idle sees all that they stored.
+//!    It goes idle with a store after all those of its operations, on whatever processor: who sees
+//!    it idle sees all that they stored.
 //! 3. What an operation posted and nobody waited for, or what became of it nobody knows, counts as
 //!    an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
 //!    still on its way must not land in memory that was cut anew, nor a CAS find its entry reused.
 //!    A session that stops in the middle of that goes on announcing until it is used again.
 //! 4. A word in a session's cache carries the epoch that the session announced when the word was
-//!    last seen in its slot, which is not newer than that of the operation that saw it: another lane
-//!    may have begun in a newer one meanwhile. The word is not used when the session's epoch is two
-//!    or more beyond it, nor between operations. So *two* grace periods in a row outlast every cached
-//!    word too.
+//!    last seen in its slot, which is not newer than that of the operation that saw it: another
+//!    lane may have begun in a newer one meanwhile. The word is not used when the session's epoch
+//!    is two or more beyond it, nor between operations. So *two* grace periods in a row outlast
+//!    every cached word too.
 
 use std::cell::Cell;
 
@@ -135,8 +135,8 @@ impl Session {
         if old > 0 { draining } else { self.epoch() }
     }
 
-    /// The epoch by which a remembered word would be judged now, where the home node's is this one: for
-    /// tests that look into caches.
+    /// The epoch by which a remembered word would be judged now, where the home node's is this one:
+    /// for tests that look into caches.
     #[cfg(feature = "planted")]
     pub(crate) fn judges_by(&self, home_epoch: u64) -> u64 {
         let (epoch, under_way) = self.current.get();
@@ -399,7 +399,8 @@ mod tests {
     impl Fabric for Node {
         loch_fabric::pass_on!(
             caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-            write_unsignaled write is_mapped store store_before store_after announce reload raw wall_ms random
+            write_unsignaled write is_mapped store store_before store_after announce reload raw
+            wall_ms random
             => shm
         );
 
@@ -510,7 +511,9 @@ mod tests {
         /// announcement holds up the grace periods that began after the oldest operation, or a verb
         /// of those that have ended, and no others.
         #[test]
-        fn a_session_announces_its_oldest_operation_and_what_is_not_settled(acts in prop::collection::vec(act(), 1..60)) {
+        fn a_session_announces_its_oldest_operation_and_what_is_not_settled(
+            acts in prop::collection::vec(act(), 1..60),
+        ) {
             let node = Node::new();
             let secret = Some(Secret::new([5, 6]));
             let session = Session::new(HOME, SLOT, 7).with_secret(secret);

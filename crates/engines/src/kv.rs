@@ -7,9 +7,9 @@ use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Valu
 
 /// A client of a table: one thread's session, endpoint, and operations under way.
 ///
-/// Operations take `&self`, so any number of them can be under way in the lanes of a thread. An engine
-/// brings `get`, `contains` and `execute`; the other operations are made of that, unless the engine has
-/// a shorter way.
+/// Operations take `&self`, so any number of them can be under way in the lanes of a thread. An
+/// engine brings `get`, `contains` and `execute`; the other operations are made of that, unless the
+/// engine has a shorter way.
 #[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
 pub trait Kv {
     /// What carries its verbs.
@@ -29,8 +29,8 @@ pub trait Kv {
     /// The value of `key`, if it has one. `buf` is filled with what it comes in.
     ///
     /// # Errors
-    /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing what the key is found by, or
-    /// the key's worker did not answer in time.
+    /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing what the key is found by,
+    /// or the key's worker did not answer in time.
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError>;
 
     /// Whether `key` has a value. Reads no value.
@@ -79,8 +79,8 @@ pub trait Kv {
         self.execute(key, Operation::Delete).await?.deleted()
     }
 
-    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it was; a
-    /// key without a value counts as 0.
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
+    /// was; a key without a value counts as 0.
     ///
     /// # Errors
     /// As [`Kv::execute`], and [`EngineError::NotACounter`].
@@ -88,9 +88,9 @@ pub trait Kv {
         self.execute(key, Operation::FetchAdd(add)).await?.before()
     }
 
-    /// Appends `bytes` to the value of `key`, in one step that nothing comes between; a key without a value
-    /// gets `bytes` as its value. Returns the version of the new value, which expires when the old one
-    /// did: a value that an APPEND creates does not expire.
+    /// Appends `bytes` to the value of `key`, in one step that nothing comes between; a key without
+    /// a value gets `bytes` as its value. Returns the version of the new value, which expires when
+    /// the old one did: a value that an APPEND creates does not expire.
     ///
     /// # Errors
     /// As [`Kv::execute`]; [`EngineError::ValueTooLong`] if both together are too long.

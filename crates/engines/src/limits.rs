@@ -46,8 +46,8 @@ pub const TABLE_NAME_BYTES_MAX: usize = 48;
 /// Tables of a region.
 pub const TABLES_MAX: usize = 16;
 
-/// Looks at a word that changes whenever it is looked at, one after the other: whoever is told to wait
-/// for such a word, by a race or by damage, goes back to where its deadline is looked at.
+/// Looks at a word that changes whenever it is looked at, one after the other: whoever is told to
+/// wait for such a word, by a race or by damage, goes back to where its deadline is looked at.
 pub const LOOKS_MAX: usize = 64;
 
 /// Slabs swept for retired entries before new memory is leased.
@@ -83,37 +83,40 @@ pub const REPLIES_MAX: u16 = 4096;
 /// Bytes of the requests and replies of a table on one node.
 pub const REQUEST_AREA_BYTES_MAX: u64 = 1 << 40;
 
-/// Slots looked at in search of a chain of moves in a pilaf index, before it is doubled (pilaf §3.3:
-/// "a limit on the number of kicks").
+/// Slots looked at in search of a chain of moves in a pilaf index, before it is doubled (pilaf
+/// §3.3: "a limit on the number of kicks").
 pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;
 
-/// Operations of a kv-direct packet: as many as the reservation station has slots (kv-direct §3.3.3).
+/// Operations of a kv-direct packet: as many as the reservation station has slots (kv-direct
+/// §3.3.3).
 pub const KV_DIRECT_PACKET_OPS_MAX: usize = 1024;
 
-/// Slabs of a kv-direct processor that are not larger are read by one access; of larger ones so much
-/// is, and then the rest that there is: for them bytes that are not needed cost more than an access.
+/// Slabs of a kv-direct processor that are not larger are read by one access; of larger ones so
+/// much is, and then the rest that there is: for them bytes that are not needed cost more than an
+/// access.
 pub const KV_DIRECT_READ_BYTES_MAX: u64 = 4096;
 
-/// Turns that a processor without memory waits for its host's daemon, which merges what is free: about
-/// a second of an idle processor.
+/// Turns that a processor without memory waits for its host's daemon, which merges what is free:
+/// about a second of an idle processor.
 pub const DAEMON_TURNS_MAX: u32 = 1 << 20;
 
-/// How often a value is stored in vain before there is no memory for it: what the daemon merged for one
-/// operation another may have taken.
+/// How often a value is stored in vain before there is no memory for it: what the daemon merged for
+/// one operation another may have taken.
 pub const STORES_MAX: u32 = 3;
 
 /// Lines that a kv-direct processor keeps for the next entry, of each operation under way.
 pub const KV_DIRECT_KEPT_LINES_MAX: usize = 1024;
 
-/// Free slabs that a kv-direct processor and its host's daemon exchange at a time: four lines, which
-/// PCIe carries in one packet.
+/// Free slabs that a kv-direct processor and its host's daemon exchange at a time: four lines,
+/// which PCIe carries in one packet.
 pub const SLAB_BATCH: usize = 64;
 
-/// Free slabs of a class that a kv-direct processor keeps: with so many or fewer it fetches a batch.
+/// Free slabs of a class that a kv-direct processor keeps: with so many or fewer it fetches a
+/// batch.
 pub const SLABS_LOW: usize = 64;
 
-/// With more than this it hands one back. Between two exchanges there are a batch of allocations, or
-/// two of frees, whatever their order.
+/// With more than this it hands one back. Between two exchanges there are a batch of allocations,
+/// or two of frees, whatever their order.
 pub const SLABS_HIGH: usize = SLABS_LOW + 3 * SLAB_BATCH;
 
 /// Free slabs of a class that the daemon keeps ready for the processor, if there is so much memory.

@@ -58,8 +58,8 @@ pub enum Operation<'a> {
     Delete,
     /// To have so much more, wrapping; without a value it counts as 0.
     FetchAdd(u64),
-    /// To have these bytes behind those of the value, which expires when it did; without a value these
-    /// alone, which do not expire.
+    /// To have these bytes behind those of the value, which expires when it did; without a value
+    /// these alone, which do not expire.
     Append(&'a [u8]),
 }
 

@@ -40,8 +40,8 @@ pub enum Bug {
     NoGraceInScrub,
     /// A session does not wait for what it posted and what it does not know the outcome of.
     ForgetsWhatIsUnderWay,
-    /// What a session remembers of a slab's unused entries is believed, even if the slab was lost and
-    /// leased again since.
+    /// What a session remembers of a slab's unused entries is believed, even if the slab was lost
+    /// and leased again since.
     FreshUnchecked,
     /// Entries that have rested are noted free although their slab was cut anew meanwhile.
     RestedAfterCut,

@@ -190,7 +190,8 @@ impl Header {
 }
 
 impl TableEntry {
-    /// An entry of a table at `place` in the region, with its checksum. `engine` is its engine's number.
+    /// An entry of a table at `place` in the region, with its checksum. `engine` is its engine's
+    /// number.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] if the name is empty or too long.

@@ -102,7 +102,8 @@ macro_rules! engines {
                 }
             }
 
-            /// Reads the fields of a declaration for the engine of that name; `None` if there is none.
+            /// Reads the fields of a declaration for the engine of that name; `None` if there is
+            /// none.
             pub fn read<'de, D: Deserializer<'de>>(
                 name: &str,
                 fields: D,
@@ -128,8 +129,8 @@ macro_rules! engines {
             /// The map of a table of the directory that is at `places`: see [`Engine::map`].
             ///
             /// # Errors
-            /// [`LayoutError::Geometry`] if its parts do not make a table of its engine, of just so many
-            /// bytes.
+            /// [`LayoutError::Geometry`] if its parts do not make a table of its engine, of just so
+            /// many bytes.
             pub fn of(entry: &TableEntry, places: &[Place]) -> Result<Self, LayoutError> {
                 let wrong = |what: String| LayoutError::Geometry(what);
                 let engine = EngineId::of(entry);
@@ -212,8 +213,8 @@ engines! {
 }
 
 impl Map {
-    /// The table of nessie's layout, if it has one: such tables are scrubbed, and read by clients of
-    /// nessie without a session.
+    /// The table of nessie's layout, if it has one: such tables are scrubbed, and read by clients
+    /// of nessie without a session.
     pub fn nessie(&self) -> Option<&Arc<TableMap>> {
         match self {
             Self::Nessie(map) => Some(map),

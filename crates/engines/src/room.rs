@@ -13,8 +13,8 @@ pub struct Room {
     pub workers: u16,
     /// Requests that a client has under way at one worker, if that was chosen.
     pub window: Option<u16>,
-    /// Session slots of each node whose clients can have the table open: the node's scrubber's among
-    /// them.
+    /// Session slots of each node whose clients can have the table open: the node's scrubber's
+    /// among them.
     pub slots: u32,
     /// Whether its memory is reached over a network.
     pub is_remote: bool,

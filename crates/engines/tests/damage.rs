@@ -101,8 +101,8 @@ fn an_insert_does_not_wait_for_ever_for_a_word_that_lies() {
     assert!((0..64u8).any(timed_out), "one of them has met such a word, and came to an end");
 }
 
-/// The notes said that all entries are free, none was, and the allocation swept again and again, with
-/// much memory left.
+/// The notes said that all entries are free, none was, and the allocation swept again and again,
+/// with much memory left.
 #[test]
 fn notes_that_lie_do_not_hold_an_allocation_for_ever() {
     let client = TestCluster::new(Plan::default()).client(0);

@@ -1,7 +1,7 @@
 //! A DELETE of a value whose time comes while the DELETE is under way, found by the simulation
 //! (`expiry 176`, `expiry --protocol published 177`): its client stood still between the CAS that
-//! removed the value and the look at the clock. It said that there was no value, but others had seen
-//! it until then, and missed it before its time.
+//! removed the value and the look at the clock. It said that there was no value, but others had
+//! seen it until then, and missed it before its time.
 
 mod cluster;
 
@@ -27,7 +27,8 @@ struct Late {
 
 impl Fabric for Late {
     loch_fabric::pass_on!(
-        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled write
+        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled
+        write
         is_mapped store store_before store_after announce load reload raw posted is_settled
         now_us random pause => inner
     );

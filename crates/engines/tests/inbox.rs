@@ -189,7 +189,8 @@ fn a_request_for_another_incarnation_is_refused_once_each_time_that_it_is_sent()
     assert_eq!(rig.round(), [(0, 3)]);
 }
 
-/// Rights to memory say who writes where. A request in a slot of another client is not that client's.
+/// Rights to memory say who writes where. A request in a slot of another client is not that
+/// client's.
 #[test]
 fn a_request_in_the_slot_of_another_is_not_executed() {
     let mut rig = Rig::new(2);
@@ -245,8 +246,8 @@ fn a_read_may_be_executed_again_and_a_mutation_must_not() {
     }
 }
 
-/// The same numbers are drawn in both worlds. In the second the first of them is what the last worker
-/// had.
+/// The same numbers are drawn in both worlds. In the second the first of them is what the last
+/// worker had.
 #[test]
 fn a_worker_never_takes_the_incarnation_of_the_one_before_it() {
     let open = |last: u32| {

@@ -1,6 +1,6 @@
 //! kv-direct, clients and processors on a simulated cluster: what comes back, in which packets, and
-//! what a client is told that asks for too much or does not ask by the rules. Under faults, with many
-//! clients, it is run by the simulation program (`tests/simulation`).
+//! what a client is told that asks for too much or does not ask by the rules. Under faults, with
+//! many clients, it is run by the simulation program (`tests/simulation`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -298,7 +298,8 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 /// Many read at once what has expired, and its memory is freed once.
-/// Memory that is free in small pieces is merged for whoever needs a large one, and who needs it waits.
+/// Memory that is free in small pieces is merged for whoever needs a large one, and who needs it
+/// waits.
 #[test]
 fn a_long_value_finds_room_where_short_ones_were() {
     let rig = Rig::new(Settings::default(), 1 << 18);
@@ -339,7 +340,8 @@ fn what_has_expired_is_removed_once_however_many_read_it() {
             let gets = (0..32).map(|_| client.get(b"gone", Buf::new()));
             lanes::run(32, gets, |found| assert!(matches!(found, Ok(None)))).await;
             assert_eq!(client.delete(b"gone").await, Ok(false));
-            // All of them are at its processor: were its slab free more than once, two would share it.
+            // All of them are at its processor: were its slab free more than once, two would share
+            // it.
             let at_its = |key: &u32| client.owner(&key.to_le_bytes()) == client.owner(b"gone");
             let keys: Vec<u32> = (0..).filter(at_its).take(40).collect();
             for key in &keys {

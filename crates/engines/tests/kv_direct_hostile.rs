@@ -1,6 +1,6 @@
 //! A client of a table of kv-direct that keeps no rules: it writes what it likes to its own request
-//! slots, which is all that it can write. The processor goes on serving others, and what it sends is
-//! never of another table of the same node.
+//! slots, which is all that it can write. The processor goes on serving others, and what it sends
+//! is never of another table of the same node.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -161,8 +161,9 @@ fn conditions_hold_or_refuse() {
     }
 }
 
-/// What becomes of a PUT of a key that another client changes after each of the PUT's steps in turn:
-/// its retries, and the key's value when both are done. `change` is told the version that it finds.
+/// What becomes of a PUT of a key that another client changes after each of the PUT's steps in
+/// turn: its retries, and the key's value when both are done. `change` is told the version that it
+/// finds.
 fn overtaken(
     cache: bool,
     change: impl Fn(&Client<ShmEndpoint>, u64),
@@ -537,8 +538,8 @@ fn an_update_over_shared_memory_stops_at_the_bucket_that_has_the_key() {
     assert!(exact.iter().sum::<u64>() * 4 > slots * 3 / 4 * 3, "{exact:?}");
 }
 
-/// A line carried the epoch of the session's newest lane, not that of the lane that saw the word: it
-/// was believed for one grace period longer than memory waits before it is used again.
+/// A line carried the epoch of the session's newest lane, not that of the lane that saw the word:
+/// it was believed for one grace period longer than memory waits before it is used again.
 #[test]
 fn a_remembered_word_is_not_believed_for_longer_because_another_lane_is_newer() {
     let options = Options { cache: Some(true), batched_reads: Some(true), ..Options::default() };

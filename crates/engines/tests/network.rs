@@ -94,9 +94,9 @@ fn a_put_that_cannot_note_what_it_replaced_is_done_all_the_same() {
     assert!(refused.get(), "the node was out of reach all the time");
 }
 
-/// The note by which a scrub frees an entry was still on its way when the scrub ended, and the session,
-/// which nobody used before the next one, held every grace period up. The simulation found it
-/// (workload `reuse`).
+/// The note by which a scrub frees an entry was still on its way when the scrub ended, and the
+/// session, which nobody used before the next one, held every grace period up. The simulation found
+/// it (workload `reuse`).
 #[test]
 fn a_scrub_waits_for_its_notes_before_it_ends() {
     let (world, [here, there]) = two_nodes();

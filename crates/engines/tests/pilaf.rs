@@ -248,12 +248,14 @@ proptest! {
             match what {
                 0 => {
                     let was = model.remove(&key).is_some();
-                    prop_assert_eq!(rig.execute(&name, Operation::Delete), Ok(Outcome::Deleted(was)));
+                    let deleted = rig.execute(&name, Operation::Delete);
+                    prop_assert_eq!(deleted, Ok(Outcome::Deleted(was)));
                 }
                 1 => prop_assert_eq!(rig.get(&name), model.get(&key).cloned()),
                 2 => {
                     let options = PutOptions::default();
-                    let operation = Operation::PutIf { value: &[2], expect: Expect::Absent, options };
+                    let expect = Expect::Absent;
+                    let operation = Operation::PutIf { value: &[2], expect, options };
                     match rig.execute(&name, operation) {
                         Ok(Outcome::Stored(version)) => {
                             prop_assert!(model.insert(key, (vec![2], version)).is_none());

@@ -1,10 +1,11 @@
-//! Pilaf's reads against a server that is killed in the middle of anything: of writing an entry, of a
-//! chain of moves, of replacing the index, of recovering.
+//! Pilaf's reads against a server that is killed in the middle of anything: of writing an entry, of
+//! a chain of moves, of replacing the index, of recovering.
 //!
 //! The server's program makes changes by itself, so that its process can be killed (where requests
 //! come by message it is only dropped between two turns, see `tests/simulation`): stores that were
-//! not in memory by then never are. Readers go on all the time, through the times when nobody serves
-//! and when the table is made again from the log. With `sync`, all of it together is linearizable.
+//! not in memory by then never are. Readers go on all the time, through the times when nobody
+//! serves and when the table is made again from the log. With `sync`, all of it together is
+//! linearizable.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,8 +31,8 @@ const SEED: u64 = 3;
 /// What a seed makes of the table.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
-    /// An index of eight slots that has no room to grow, and nearly as many keys: many moves. Else one
-    /// of four, that is replaced by larger ones.
+    /// An index of eight slots that has no room to grow, and nearly as many keys: many moves. Else
+    /// one of four, that is replaced by larger ones.
     tight: bool,
     /// Keys that are only in the way.
     crowd: u64,
@@ -304,8 +305,8 @@ fn reads_are_linearizable_whenever_the_server_is_killed() {
     assert!(found.iter().all(|count| *count >= least), "{all:?}");
 }
 
-/// Whether a key is whole in one of its slots, as memory is at this moment; `None` while the root is
-/// being written.
+/// Whether a key is whole in one of its slots, as memory is at this moment; `None` while the root
+/// is being written.
 fn is_in_memory(world: &World, shape: &Shape, key: &[u8]) -> Option<bool> {
     let line = |at: RemoteAddr| std::array::from_fn(|i| world.load(at.add(i as u64 * 8)));
     let root = Root::verified(&line(shape.root))?;

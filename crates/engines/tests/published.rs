@@ -1,5 +1,5 @@
-//! The published protocol, repaired, one client at a time: what its operations do and what they cost,
-//! with every switch of the ablation, and what is left when a client dies in the middle.
+//! The published protocol, repaired, one client at a time: what its operations do and what they
+//! cost, with every switch of the ablation, and what is left when a client dies in the middle.
 
 #![allow(clippy::disallowed_methods, reason = "a test may use the threads that engines may not")]
 
@@ -54,8 +54,9 @@ fn assert_sound(client: &Client) {
     assert_eq!((report.tentative, report.moving, report.unshown), (0, 0, 0), "{report:?}");
 }
 
-/// Index words come again. The scrubber looks at entries between operations, when its own epoch stands
-/// still: it took what a dead PUT had left for the value that it remembered by the same word.
+/// Index words come again. The scrubber looks at entries between operations, when its own epoch
+/// stands still: it took what a dead PUT had left for the value that it remembered by the same
+/// word.
 #[test]
 fn the_scrubber_believes_no_remembered_entry_between_operations() {
     let cached = Options { cache: Some(true), ..Options::default() };
@@ -170,8 +171,8 @@ fn what_has_expired_is_gone_for_everybody() {
     assert_sound(&client);
 }
 
-/// The column "repaired" in docs/protocol.md, in round trips; the CAS on the status of an own entry is
-/// one too, of the loop-back kind.
+/// The column "repaired" in docs/protocol.md, in round trips; the CAS on the status of an own entry
+/// is one too, of the loop-back kind.
 #[test]
 fn operations_take_the_documented_round_trips() {
     let cost = |client: &Client, op: &dyn Fn()| -> VerbCount {
@@ -273,9 +274,9 @@ fn a_writer_may_die_anywhere() {
 }
 
 /// An insert that has to move another key dies after each of its steps in turn. No other key is
-/// touched, and the next insert succeeds, whether the copy was left pending, committed, or aborted by
-/// the scrubber. An aborted one kept every later copy from the same slot to the same slot from being
-/// made: each changed the tag of the destination that it expected to be the old one. The
+/// touched, and the next insert succeeds, whether the copy was left pending, committed, or aborted
+/// by the scrubber. An aborted one kept every later copy from the same slot to the same slot from
+/// being made: each changed the tag of the destination that it expected to be the old one. The
 /// interleavings found it (seed 2419).
 #[test]
 fn a_mover_may_die_anywhere() {

@@ -1,5 +1,5 @@
-//! The published protocol, repaired, under every kind of interleaving, verb by verb, with clients that
-//! die: random schedules, each from a seed, each history checked for linearizability.
+//! The published protocol, repaired, under every kind of interleaving, verb by verb, with clients
+//! that die: random schedules, each from a seed, each history checked for linearizability.
 //!
 //! The index is so small and full that values are copied from slot to slot all the time, and memory
 //! is so scarce that entries are reused at once.

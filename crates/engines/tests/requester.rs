@@ -293,8 +293,8 @@ fn an_error_of_the_fabric_is_told_if_nothing_can_have_been_changed() {
     }
 }
 
-/// A worker that started anew refuses what was meant for the one before it, which may have done it if
-/// it was sent more than once.
+/// A worker that started anew refuses what was meant for the one before it, which may have done it
+/// if it was sent more than once.
 #[test]
 fn a_worker_that_started_anew_makes_what_was_sent_twice_ambiguous() {
     let renewed = || Fate::Answer(Answer::Stale(10));

@@ -1,5 +1,5 @@
-//! What a worker does about those who speak for others: by datagrams, which anybody can send, and by
-//! session numbers, which a client writes as it likes.
+//! What a worker does about those who speak for others: by datagrams, which anybody can send, and
+//! by session numbers, which a client writes as it likes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -141,9 +141,9 @@ fn greeting(session: u64, number: u64, secret: Option<Secret>) -> Buf {
     message
 }
 
-/// Somebody who reaches the worker's queue pair asked with no incarnation, was told the worker's, and
-/// then sent a PUT as the victim's first one. It was executed, and the victim's own was answered with
-/// what had become of the other.
+/// Somebody who reaches the worker's queue pair asked with no incarnation, was told the worker's,
+/// and then sent a PUT as the victim's first one. It was executed, and the victim's own was
+/// answered with what had become of the other.
 #[test]
 fn whoever_does_not_know_the_secret_gets_nothing_done_and_no_answer() {
     let mut rig = Rig::new(false);
@@ -271,8 +271,9 @@ fn a_request_that_says_it_is_longer_than_its_slot_is_nonsense() {
     assert!(matches!(found, Ok(Some(Incoming::Execute(_)))));
 }
 
-/// A client wrote 2^48-1 as its session into its own request slot. The worker believed the number for
-/// its size, and every later session of the slot was taken for an older one, until the worker ended.
+/// A client wrote 2^48-1 as its session into its own request slot. The worker believed the number
+/// for its size, and every later session of the slot was taken for an older one, until the worker
+/// ended.
 #[test]
 fn a_client_that_names_a_session_that_will_never_be_locks_nobody_out() {
     let mut rig = Rig::new(true);

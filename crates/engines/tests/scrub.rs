@@ -211,8 +211,8 @@ fn what_dead_clients_left_undecided_in_the_index_is_decided() {
     assert_eq!((again.entries, again.suspects, again.freed), (3, 0, 0));
 }
 
-/// What a dead session leased others can have; what it was putting together or taking apart is free;
-/// what it was seizing waits for the scrubber; and what others have stays theirs.
+/// What a dead session leased others can have; what it was putting together or taking apart is
+/// free; what it was seizing waits for the scrubber; and what others have stays theirs.
 #[test]
 fn runs_of_a_dead_session_become_abandoned_or_free() {
     const DEAD: u32 = 77;
@@ -295,9 +295,10 @@ fn slabs_that_a_dead_session_was_seizing_are_abandoned_and_those_of_the_living_s
     }
 }
 
-/// The scrubber gives back slabs whose session ended while it was seizing them. It read the sessions
-/// first, and then the descriptors: a session that began in between and seized a slab seemed to have
-/// ended, and its slab was abandoned under it, open for others without the grace period it waits for.
+/// The scrubber gives back slabs whose session ended while it was seizing them. It read the
+/// sessions first, and then the descriptors: a session that began in between and seized a slab
+/// seemed to have ended, and its slab was abandoned under it, open for others without the grace
+/// period it waits for.
 #[test]
 fn a_slab_that_a_new_session_seizes_during_a_scrub_stays_its_own() {
     let mut steps = 0;

@@ -1,6 +1,6 @@
 //! Nessie's served versions, one client and two workers on a simulated cluster: what an operation
-//! costs, and what a client is told when workers start anew. Under faults, with many clients, they are
-//! run by the simulation program (`tests/simulation`).
+//! costs, and what a client is told when workers start anew. Under faults, with many clients, they
+//! are run by the simulation program (`tests/simulation`).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -225,8 +225,10 @@ struct Ahead {
 
 impl Fabric for Ahead {
     loch_fabric::pass_on!(
-        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled write
-        is_mapped store store_before store_after announce load reload raw now_us random pause breathe
+        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled
+        write
+        is_mapped store store_before store_after announce load reload raw now_us random pause
+        breathe
         posted is_settled => inner
     );
 
@@ -239,8 +241,8 @@ impl Fabric for Ahead {
     }
 }
 
-/// A GET that finds a value expired leaves it to the worker, whose word counts, and which may see the
-/// value for longer than anybody waits.
+/// A GET that finds a value expired leaves it to the worker, whose word counts, and which may see
+/// the value for longer than anybody waits.
 #[test]
 fn a_value_that_is_expired_for_its_reader_alone_is_given_up_in_time() {
     let (world, map) = calm();

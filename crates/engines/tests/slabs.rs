@@ -33,10 +33,10 @@ fn all_but_one_chunk(index_slots: u64) -> (TestCluster, Client<ShmEndpoint>) {
     (cluster, holder)
 }
 
-/// A lane of one process is about to adopt a slab that another lane leases; between the two, another
-/// process seizes the slab, uses it and leaves. The first process still remembers the slab's header as
-/// it was. After `third_at` steps of the lane, if it takes so many, a third lane puts a value; then
-/// others do, `more` at most. Says whether the lane took so many steps.
+/// A lane of one process is about to adopt a slab that another lane leases; between the two,
+/// another process seizes the slab, uses it and leaves. The first process still remembers the
+/// slab's header as it was. After `third_at` steps of the lane, if it takes so many, a third lane
+/// puts a value; then others do, `more` at most. Says whether the lane took so many steps.
 fn a_slab_comes_back(third_at: Option<u32>, more: usize) -> bool {
     let (cluster, _holder) = all_but_one_chunk(64);
     let (first, other) = (cluster.client(0), cluster.client(0));
@@ -80,9 +80,9 @@ fn a_slab_comes_back(third_at: Option<u32>, more: usize) -> bool {
     so_many
 }
 
-/// The first process had two records of the slab's unused entries, the older one under the newer, and
-/// from the older it handed out entries that held acknowledged values, in the same generation: their
-/// keys became ABSENT.
+/// The first process had two records of the slab's unused entries, the older one under the newer,
+/// and from the older it handed out entries that held acknowledged values, in the same generation:
+/// their keys became ABSENT.
 #[test]
 fn acknowledged_values_survive_a_slab_that_comes_back() {
     a_slab_comes_back(None, 100);
@@ -100,8 +100,8 @@ fn store_short(client: &Client<ShmEndpoint>, key: u32) -> Result<u64, EngineErro
     block_on(client.put(&key.to_le_bytes(), &[1; 2000], PutOptions::default()))
 }
 
-/// A cluster of 2 MiB in which a client has stored short values until there was no more memory, and how
-/// many: their keys are the numbers from 0 on.
+/// A cluster of 2 MiB in which a client has stored short values until there was no more memory, and
+/// how many: their keys are the numbers from 0 on.
 fn full_of_short_values() -> (TestCluster, Client<ShmEndpoint>, u32) {
     let plan = Plan { table_bytes: 2 << 20, index_slots: 2048, ..Plan::default() };
     let cluster = TestCluster::new(plan);
@@ -111,8 +111,8 @@ fn full_of_short_values() -> (TestCluster, Client<ShmEndpoint>, u32) {
     (cluster, client, stored)
 }
 
-/// All memory is in use; then others delete a key here and there. Its entry is in a slab of the first
-/// client, which finds it, wherever it is, before it says that there is no memory.
+/// All memory is in use; then others delete a key here and there. Its entry is in a slab of the
+/// first client, which finds it, wherever it is, before it says that there is no memory.
 #[test]
 fn the_last_free_entry_is_found_wherever_it_is() {
     let (cluster, first, stored) = full_of_short_values();
@@ -174,7 +174,8 @@ fn abandoned_slabs_are_taken_apart() {
     assert_eq!(block_on(other.check()).unwrap().broken, Vec::<String>::new());
 }
 
-/// A note that comes late is of an older generation, and says nothing of the value that is there now.
+/// A note that comes late is of an older generation, and says nothing of the value that is there
+/// now.
 #[test]
 fn a_slab_is_not_taken_apart_because_of_notes_that_came_late() {
     let (cluster, first, keys) = full_of_long_values();
@@ -190,8 +191,8 @@ fn a_slab_is_not_taken_apart_because_of_notes_that_came_late() {
     }
 }
 
-/// Of several lanes that needed memory, one made room, by grace periods or by adopting a slab, after
-/// the others had looked there: they were told that there is no memory.
+/// Of several lanes that needed memory, one made room, by grace periods or by adopting a slab,
+/// after the others had looked there: they were told that there is no memory.
 #[test]
 fn lanes_that_wait_for_memory_together_all_get_some() {
     let (_cluster, client, keys) = full_of_long_values();

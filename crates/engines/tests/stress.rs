@@ -2,7 +2,8 @@
 //! beside many short ones: nothing that was acknowledged may be lost, and nothing leak.
 //!
 //! Each test takes about `LOCH_STRESS_SECONDS`, 3 unless it is set; `make stress` sets more.
-//! With the feature `planted`, `LOCH_PLANT` names a rule to be left out, to see whether they notice.
+//! With the feature `planted`, `LOCH_PLANT` names a rule to be left out, to see whether they
+//! notice.
 
 #![allow(
     clippy::disallowed_methods,
@@ -62,7 +63,8 @@ struct Stress {
     wrong: Mutex<Vec<String>>,
 }
 
-/// The tests of this file take turns: each has as many threads as the machine should have processors.
+/// The tests of this file take turns: each has as many threads as the machine should have
+/// processors.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|failed| failed.into_inner())
@@ -127,7 +129,8 @@ impl Stress {
         Instant::now() >= self.until || !self.wrong.lock().unwrap().is_empty()
     }
 
-    /// One thread: its keys are its own, so it knows what they have. How many have a value at the end.
+    /// One thread: its keys are its own, so it knows what they have. How many have a value at the
+    /// end.
     fn work(&self, thread: u64) -> usize {
         plant();
         let mut random = ChaCha8Rng::seed_from_u64(thread);
@@ -220,7 +223,8 @@ impl Stress {
         }
     }
 
-    /// Reads all keys of a thread: each must have what it may have, and has nothing else from then on.
+    /// Reads all keys of a thread: each must have what it may have, and has nothing else from then
+    /// on.
     fn look(&self, thread: u64, client: &Client<ShmEndpoint>, model: &mut Model) {
         let keys = 0..self.keys;
         let gets = keys

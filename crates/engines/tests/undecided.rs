@@ -1,5 +1,6 @@
-//! What a writer does about words that others, who may be dead, left undecided in a key's slots. The
-//! words are put there by hand: so each is in the slot, and comes at the moment, that a rule is about.
+//! What a writer does about words that others, who may be dead, left undecided in a key's slots.
+//! The words are put there by hand: so each is in the slot, and comes at the moment, that a rule is
+//! about.
 
 mod cluster;
 
@@ -192,8 +193,8 @@ fn a_tentative_insert_that_was_removed_begins_again() {
     slots.assert_shown(1);
 }
 
-/// Its entry goes on with the next generation, so that the word that was removed never comes back; where
-/// the short generation would start over, another entry does.
+/// Its entry goes on with the next generation, so that the word that was removed never comes back;
+/// where the short generation would start over, another entry does.
 #[test]
 fn an_insert_that_begins_again_uses_no_word_twice() {
     let mut others = 0;
@@ -219,8 +220,8 @@ fn an_insert_that_begins_again_uses_no_word_twice() {
     assert!((1..3).contains(&others), "{others} of them took another entry");
 }
 
-/// What it lost its CAS to is no PUT's value: a move of the one that it found, or a word that its owner
-/// may never show.
+/// What it lost its CAS to is no PUT's value: a move of the one that it found, or a word that its
+/// owner may never show.
 #[test]
 fn a_put_that_loses_to_no_value_begins_again() {
     // Between its look and its CAS it waits.
@@ -358,8 +359,8 @@ impl Slots {
 }
 
 /// Between copy and drop the mover, and whoever completes its move, looks at all other slots of the
-/// key: a tentative insert goes, for it may have seen the value nowhere; a free home gets a new tag,
-/// for an insert there expects the old one; all else stays.
+/// key: a tentative insert goes, for it may have seen the value nowhere; a free home gets a new
+/// tag, for an insert there expects the old one; all else stays.
 #[test]
 fn a_writer_completes_a_move_whose_copy_is_in_place() {
     for (source, copy) in [(2, 5), (5, 2)] {
@@ -407,8 +408,8 @@ fn a_mover_removes_a_tentative_word_that_changes_under_its_hands() {
     assert!(steps > 3, "it takes more steps than {steps}");
 }
 
-/// The copy was never made: the value stays where it is, and a mover that is only slow can no longer
-/// make it.
+/// The copy was never made: the value stays where it is, and a mover that is only slow can no
+/// longer make it.
 #[test]
 fn a_writer_undoes_a_move_whose_copy_is_not_in_place() {
     let slots = Slots::new();
@@ -453,7 +454,8 @@ struct Restless {
 
 impl Fabric for Restless {
     loch_fabric::pass_on!(
-        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled write
+        caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled
+        write
         is_mapped store store_before store_after announce load reload raw posted is_settled
         now_us wall_ms random pause => inner
     );

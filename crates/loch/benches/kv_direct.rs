@@ -1,6 +1,6 @@
-//! What a processor is good for, on shared memory: one counter that everybody wants (kv-direct §5.1.3),
-//! and vectors that are computed with where they are (§5.1.5, Table 2). Prints Markdown tables; ends
-//! within a minute.
+//! What a processor is good for, on shared memory: one counter that everybody wants (kv-direct
+//! §5.1.3), and vectors that are computed with where they are (§5.1.5, Table 2). Prints Markdown
+//! tables; ends within a minute.
 //!
 //! ```text
 //! cargo bench -p loch --bench kv_direct [-- counter | vectors]

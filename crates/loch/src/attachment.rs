@@ -7,9 +7,10 @@
 //! 2. A connection that is replaced lives on in the sessions that were opened over it.
 //!
 //! # Faults
-//! A node's process may go away and come back at any time. Its memory can be used all the while; who
-//! wants a session needs it back, and then it is looked at whether it has come back with the same
-//! memory. If not, the whole cluster is attached anew; tables opened before keep what they have.
+//! A node's process may go away and come back at any time. Its memory can be used all the while;
+//! who wants a session needs it back, and then it is looked at whether it has come back with the
+//! same memory. If not, the whole cluster is attached anew; tables opened before keep what they
+//! have.
 
 use std::path::{Path, PathBuf};
 #[cfg(feature = "verbs")]

@@ -1,8 +1,9 @@
 //! A table's engine, over the backend that the cluster has. A match at the public surface; below it
 //! everything is compiled for one engine and one backend.
 //!
-//! The engine `nessie` on shared memory is the short way. All others are boxed, and so are the futures
-//! of their operations, so that its own are as small as if there were no others, and compiled as if.
+//! The engine `nessie` on shared memory is the short way. All others are boxed, and so are the
+//! futures of their operations, so that its own are as small as if there were no others, and
+//! compiled as if.
 
 use std::pin::Pin;
 
@@ -97,7 +98,8 @@ pub(crate) use with_client;
 macro_rules! operate {
     (read $table:expr, $client:ident => $operation:expr, $then:expr) => {
         $crate::backend::operate!(
-            @ $table, $client => $operation, $then, $crate::remote::of_read, $operation.await.map($then)
+            @ $table, $client => $operation, $then, $crate::remote::of_read,
+            $operation.await.map($then)
         )
     };
     ($table:expr, $client:ident => $operation:expr, $then:expr) => {
@@ -163,8 +165,8 @@ macro_rules! operate {
 }
 pub(crate) use operate;
 
-/// As [`operate`], of an operation that is computed where the value is: only a client of kv-direct has
-/// such. `$what` names it in the error of other engines' tables.
+/// As [`operate`], of an operation that is computed where the value is: only a client of kv-direct
+/// has such. `$what` names it in the error of other engines' tables.
 macro_rules! compute {
     (read $table:expr, $what:expr, $client:ident => $operation:expr) => {
         $crate::backend::compute!(@ $table, $what, $client => $operation, $crate::remote::of_read)

@@ -63,8 +63,8 @@ pub struct ConnectOptions {
     pub populate: bool,
     /// How much each table caches, where it caches at all.
     pub cache: CacheLimits,
-    /// Operations that a client of a `kv-direct` table packs into one packet, at most: what its lanes
-    /// ask of a worker at the same time. 1: none. Default 256.
+    /// Operations that a client of a `kv-direct` table packs into one packet, at most: what its
+    /// lanes ask of a worker at the same time. 1: none. Default 256.
     pub batch: usize,
 }
 

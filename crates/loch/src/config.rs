@@ -211,8 +211,8 @@ impl NodeConfig {
             .map_err(|error| Error::config(path.display().to_string(), error.to_string()))
     }
 
-    /// Whether a node could have these tables: what [`Node::start`](crate::Node::start) says of them
-    /// first, on any machine. Of `cluster` only the number of nodes counts; no device, file or
+    /// Whether a node could have these tables: what [`Node::start`](crate::Node::start) says of
+    /// them first, on any machine. Of `cluster` only the number of nodes counts; no device, file or
     /// address is looked at.
     ///
     /// # Errors
@@ -262,8 +262,8 @@ fn set_to(variable: &str) -> Option<OsString> {
 }
 
 /// Makes the folder of a default place (a region's or a socket's: `field`), or checks that nobody
-/// else can have put something into it. A folder that the user has chosen is his own affair, so long
-/// as it is there.
+/// else can have put something into it. A folder that the user has chosen is his own affair, so
+/// long as it is there.
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].

@@ -147,7 +147,8 @@ impl Connection {
         self.mark
     }
 
-    /// What becomes readable when the node's process goes away, as nothing is due outside a request.
+    /// What becomes readable when the node's process goes away, as nothing is due outside a
+    /// request.
     pub fn stream(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

@@ -1,7 +1,8 @@
 //! The declaration of a table: what can be said of every table, and what its engine knows besides.
 //!
 //! In TOML both stand side by side. Which fields an engine has is its own affair
-//! ([`loch_engines::registry`]); what is said in vain is refused here, with the engines that know it.
+//! ([`loch_engines::registry`]); what is said in vain is refused here, with the engines that know
+//! it.
 
 use loch_engines::registry::{UnknownEngine, names};
 use serde::de::{self, Deserialize, Deserializer};
@@ -26,8 +27,8 @@ use crate::{ByteSize, Engine, Error};
 pub struct TableConfig {
     /// Its name: 1 to 48 bytes.
     pub name: String,
-    /// Its engine, who does the work of an operation, and the options that are that engine's. Default
-    /// `nessie`.
+    /// Its engine, who does the work of an operation, and the options that are that engine's.
+    /// Default `nessie`.
     ///
     /// | `engine` | |
     /// | --- | --- |
@@ -49,12 +50,13 @@ pub struct TableConfig {
     /// Workers of each node that serve the table, 1 to 256, for engines that have some. Default 1.
     /// `pilaf` has one.
     pub workers: Option<u16>,
-    /// Requests that a client has under way at one worker, 1 to 256, where there are workers. Default
-    /// 8.
+    /// Requests that a client has under way at one worker, 1 to 256, where there are workers.
+    /// Default 8.
     pub window: Option<u16>,
-    /// Clients of each node that can have the table open at a time, where there are workers: each takes
-    /// memory. Default 64, or the node's `sessions` if that is less. Only sessions of such low numbers
-    /// can open it: where other tables take many sessions, give this as many as the node's.
+    /// Clients of each node that can have the table open at a time, where there are workers: each
+    /// takes memory. Default 64, or the node's `sessions` if that is less. Only sessions of such
+    /// low numbers can open it: where other tables take many sessions, give this as many as the
+    /// node's.
     pub sessions: Option<u32>,
 }
 

@@ -214,8 +214,9 @@ pub enum Error {
     },
 
     // Try again.
-    /// Others changed the key's entries again and again until the time was over, or they could not be
-    /// made sense of: a node has come back without its memory, and what names its entries is left.
+    /// Others changed the key's entries again and again until the time was over, or they could not
+    /// be made sense of: a node has come back without its memory, and what names its entries is
+    /// left.
     #[error(
         "table {table:?}: not done within {timeout_us} us: other clients kept changing the same \
          entries, or a node has come back without its memory, which `loch check` tells"

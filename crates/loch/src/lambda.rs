@@ -8,8 +8,8 @@ pub use loch_engines::kv_direct::operation::{Builtin, Element, Function};
 
 use loch_engines::kv_direct::operation;
 
-/// A number that a value can be made of: `u8` to `u64`, `i8` to `i64`, `f32` and `f64`. In a value they
-/// stand one after the other, little-endian.
+/// A number that a value can be made of: `u8` to `u64`, `i8` to `i64`, `f32` and `f64`. In a value
+/// they stand one after the other, little-endian.
 pub trait Number: Copy + fmt::Debug + fmt::Display + FromStr + PartialEq + sealed::Word {
     /// What it is.
     const ELEMENT: Element;

@@ -1,9 +1,9 @@
 //! A table's session, and how it ends.
 //!
 //! # Faults
-//! The node's process may be away when a table is dropped, or have been away and come back: then the
-//! session is ended over a new connection, or, if nobody answers, by the client's own hand in the
-//! node's memory.
+//! The node's process may be away when a table is dropped, or have been away and come back: then
+//! the session is ended over a new connection, or, if nobody answers, by the client's own hand in
+//! the node's memory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,8 +38,8 @@ enum At {
     Observer,
     /// With a node, over this connection, which stays open for as long as the session lives.
     Node(Arc<Connection>, Opened),
-    /// With a node that has to fence the session before its slot is free. The secret is for the nodes
-    /// that let it in.
+    /// With a node that has to fence the session before its slot is free. The secret is for the
+    /// nodes that let it in.
     #[cfg(feature = "verbs")]
     Fenced(Arc<Connection>, Opened, Option<Secret>),
     /// With a node that connects an endpoint which only reads.

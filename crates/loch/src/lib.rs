@@ -1,8 +1,9 @@
 //! Loch: an RDMA-native in-memory key-value store.
 //!
-//! A **node** ([`Node`], the process `loch serve`) owns memory and lends it out. A **client** attaches
-//! to that memory ([`Cluster`]) and does every operation on a **table** ([`Table`]) by itself, with
-//! one-sided verbs: no server takes part, and a node's process may be down while its clients work.
+//! A **node** ([`Node`], the process `loch serve`) owns memory and lends it out. A **client**
+//! attaches to that memory ([`Cluster`]) and does every operation on a **table** ([`Table`]) by
+//! itself, with one-sided verbs: no server takes part, and a node's process may be down while its
+//! clients work.
 //!
 //! ```
 //! use loch::{Cluster, EmbeddedConfig};

@@ -44,7 +44,8 @@ pub const LANES_MAX: usize = 4096;
 /// A buffer longer than this is not kept for the next `get_into`.
 pub const KEPT_BUF_BYTES_MAX: usize = 1 << 20;
 
-/// Clients of each node that can have a table open which workers serve, unless it is told otherwise.
+/// Clients of each node that can have a table open which workers serve, unless it is told
+/// otherwise.
 pub const SERVED_SESSIONS_DEFAULT: u32 = 64;
 
 /// Operations of a client in one kv-direct packet, unless it is told otherwise.
@@ -148,8 +149,8 @@ pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a node waits for another to do what it asked.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a node waits for connections to end before it answers that they have not yet, so that it
-/// can be asked for something else meanwhile.
+/// How long a node waits for connections to end before it answers that they have not yet, so that
+/// it can be asked for something else meanwhile.
 pub const FENCE_PATIENCE: Duration = Duration::from_millis(250);
 /// Pause before a node is asked again for connections that had not ended.
 pub const FENCE_PAUSE: Duration = Duration::from_millis(250);

@@ -4,14 +4,14 @@
 //! `/tmp`), and there anybody can take a name first. So nothing is used because of its name.
 //!
 //! # Invariants
-//! 1. A file is checked by its descriptor, before any of it is read or written: it is a regular file of
-//!    this process's user, for nobody else, and without other names.
+//! 1. A file is checked by its descriptor, before any of it is read or written: it is a regular
+//!    file of this process's user, for nobody else, and without other names.
 //! 2. Opening follows no link and waits for nobody.
 //! 3. A file or folder of somebody else is left as it is.
 //!
 //! # Faults
-//! Another user makes, links, replaces and removes names at any moment, where the folder lets him. Root
-//! can do anything.
+//! Another user makes, links, replaces and removes names at any moment, where the folder lets him.
+//! Root can do anything.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::ErrorKind;
@@ -45,8 +45,8 @@ enum Kind {
     Folder,
 }
 
-/// Opens the file at `path` for reading and writing; `None` if nothing is there. `field` is what the
-/// configuration calls it.
+/// Opens the file at `path` for reading and writing; `None` if nothing is there. `field` is what
+/// the configuration calls it.
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
@@ -62,8 +62,8 @@ pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>, Err
     }
 }
 
-/// Opens the file at `path`, and makes it if there is none. It may have been for others to read: what
-/// stands in it is no secret.
+/// Opens the file at `path`, and makes it if there is none. It may have been for others to read:
+/// what stands in it is no secret.
 ///
 /// # Errors
 /// As [`open`].
@@ -94,8 +94,8 @@ pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<(), Error>
     own_alone(&folder, Kind::Folder, path, field)
 }
 
-/// Opens a file to be read that the configuration names, which may do so by a link. Whatever else is
-/// there, a FIFO for one, is an error, and is not waited for.
+/// Opens a file to be read that the configuration names, which may do so by a link. Whatever else
+/// is there, a FIFO for one, is an error, and is not waited for.
 ///
 /// # Errors
 /// The operating system's.
@@ -109,8 +109,8 @@ pub(crate) fn open_named(path: &Path) -> std::io::Result<File> {
     Err(std::io::Error::other(format!("it is {}, not a regular file", name_of(&there))))
 }
 
-/// Makes the folder at `path` and all that are missing on the way to it, for this process's user alone.
-/// What is there is left as it is.
+/// Makes the folder at `path` and all that are missing on the way to it, for this process's user
+/// alone. What is there is left as it is.
 ///
 /// # Errors
 /// [`Error::Os`].
@@ -264,7 +264,8 @@ fn of_another(there: &Metadata, path: &Path, field: &'static str) -> Error {
     }
 }
 
-/// The error of a file that could not be opened: what is in its place says more than the system does.
+/// The error of a file that could not be opened: what is in its place says more than the system
+/// does.
 fn explained(
     error: std::io::Error,
     action: &'static str,

@@ -229,8 +229,8 @@ impl Ways {
             if since.elapsed() > self.timeout {
                 return false;
             }
-            // Another lane may have been faster; a connection that works is not replaced. But it may
-            // be the node's worker that lacks one.
+            // Another lane may have been faster; a connection that works is not replaced. But it
+            // may be the node's worker that lacks one.
             let is_there = !self.lacks(endpoint, node);
             if (is_there && is_first) || (!is_there && self.try_connect(endpoint, node)) {
                 return true;
@@ -297,8 +297,8 @@ impl Ways {
         let member = self.member(node);
         let ask =
             Connect { node: node as u16, identity: member.header.identity, ..self.ask.clone() };
-        // A node that is slow, as one whose host has too much to do, has done in vain what its client
-        // does not wait for any more. So each try waits longer than the one before.
+        // A node that is slow, as one whose host has too much to do, has done in vain what its
+        // client does not wait for any more. So each try waits longer than the one before.
         let silences = self.ways.borrow()[node].silences;
         let wait = self.timeout.saturating_mul(1 << silences).min(ADMIT_TIMEOUT);
         let begun = Instant::now();

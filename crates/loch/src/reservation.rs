@@ -16,8 +16,9 @@ use crate::{Error, Table, Version};
 /// [`Reservation::commit`]; dropped before, it leaves nothing behind.
 ///
 /// Where workers write the values, and in tables of the published protocol, it is memory of this
-/// process, and copied when it is committed. Else it is the table's: while it lives, memory that others wait to reuse waits with it: fill it and commit it.
-/// [`io::Write`] writes from the start to the end.
+/// process, and copied when it is committed. Else it is the table's: while it lives, memory that
+/// others wait to reuse waits with it: fill it and commit it. [`io::Write`] writes from the start
+/// to the end.
 ///
 /// ```
 /// use std::io::Write;
@@ -118,8 +119,8 @@ impl<'a> Reservation<'a> {
     }
 
     /// The place of the value, for code that fills it without a detour (a system call, a device).
-    /// Valid for [`Reservation::len`] bytes until the reservation ends. The bytes are shared memory:
-    /// write through the pointer, form no reference.
+    /// Valid for [`Reservation::len`] bytes until the reservation ends. The bytes are shared
+    /// memory: write through the pointer, form no reference.
     ///
     /// # Errors
     /// [`Error::Fabric`], [`Error::Forked`].

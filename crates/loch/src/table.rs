@@ -228,9 +228,10 @@ impl Table {
         self.put_if(key, value, Expect::Absent, PutOptions::default())
     }
 
-    /// Appends `bytes` to the value of `key`: what others append or put at the same time comes before or
-    /// after, never in between. A key without a value gets `bytes` as its value. Returns the version of
-    /// the new value, which expires when the old one did; one that is created does not expire.
+    /// Appends `bytes` to the value of `key`: what others append or put at the same time comes
+    /// before or after, never in between. A key without a value gets `bytes` as its value. Returns
+    /// the version of the new value, which expires when the old one did; one that is created does
+    /// not expire.
     ///
     /// ```
     /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
@@ -302,8 +303,8 @@ impl Table {
         block_on(self.asynch().fetch_update_all(key, lambda))
     }
 
-    /// Replaces each number under `key` by what the function makes of it and the operand of the same
-    /// index, of which there must be as many; how many there are, if the key has a value. The
+    /// Replaces each number under `key` by what the function makes of it and the operand of the
+    /// same index, of which there must be as many; how many there are, if the key has a value. The
     /// function's own operand is not used.
     ///
     /// # Errors
@@ -524,8 +525,8 @@ impl Table {
         Ok(())
     }
 
-    /// Refuses lengths that a table which workers serve was not declared for: a request may have room
-    /// for more. Clients of nessie look for themselves.
+    /// Refuses lengths that a table which workers serve was not declared for: a request may have
+    /// room for more. Clients of nessie look for themselves.
     #[inline]
     pub(crate) fn check_lengths(&self, key: &[u8], value: usize) -> Result<(), Error> {
         match &self.backend {
@@ -610,7 +611,8 @@ mod tests {
         assert!(error.to_string().contains("Cluster::connect"), "{error}");
     }
 
-    /// Others would take the slabs that it left behind, and its parent would go on to allocate from them.
+    /// Others would take the slabs that it left behind, and its parent would go on to allocate from
+    /// them.
     #[test]
     fn a_child_leaves_no_slab_of_its_parents_behind() {
         let (cluster, table) = inherited("nessie");

@@ -1,8 +1,8 @@
 //! What clients and nodes say to each other over the node's unix socket.
 //!
-//! A frame is a length, four bytes little-endian, and so many bytes of JSON, one message. The client
-//! asks, the node answers each request once and in order. The first request is `hello`; the answer
-//! to it, `welcome`, carries the region's file descriptor (SCM_RIGHTS).
+//! A frame is a length, four bytes little-endian, and so many bytes of JSON, one message. The
+//! client asks, the node answers each request once and in order. The first request is `hello`; the
+//! answer to it, `welcome`, carries the region's file descriptor (SCM_RIGHTS).
 //!
 //! ```text
 //! client   hello      open_session    close_session     (closes)
@@ -14,8 +14,8 @@
 //! To anything the node can answer `refused`, which every version must understand.
 //!
 //! # Invariants
-//! 1. Closing the connection ends the sessions that were opened on it: a client keeps it open for as
-//!    long as it uses one of them.
+//! 1. Closing the connection ends the sessions that were opened on it: a client keeps it open for
+//!    as long as it uses one of them.
 //! 2. Nothing is accepted that is not exactly a message of this version: unknown fields are errors.
 //!    A `hello` of another version is told apart from garbage, whatever else it holds. What is
 //!    only asked of a node that offers it is no other version.
@@ -93,8 +93,8 @@ pub(crate) struct Connect {
     pub identity: u64,
     /// Number of the table in the directory.
     pub table: u32,
-    /// Whether what is offered is a connection for WRITEs that may get lost; a client may have one of
-    /// each kind.
+    /// Whether what is offered is a connection for WRITEs that may get lost; a client may have one
+    /// of each kind.
     pub unreliable: bool,
     /// The client's side of the connection, as the fabric writes it.
     pub offer: serde_json::Value,

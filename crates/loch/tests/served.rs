@@ -1,5 +1,5 @@
-//! Tables that workers serve, at nodes with sockets and regions: nodes that stop and start, come late,
-//! come back with other memory; who only reads; what a configuration may say.
+//! Tables that workers serve, at nodes with sockets and regions: nodes that stop and start, come
+//! late, come back with other memory; who only reads; what a configuration may say.
 
 mod host;
 
@@ -142,7 +142,8 @@ fn a_start_that_fails_leaves_no_ephemeral_region() {
     assert!(host.region("a").exists(), "it may hold what an earlier node has left");
 }
 
-/// Where others have to be known first, a worker begins after the start, and its failure stops the node.
+/// Where others have to be known first, a worker begins after the start, and its failure stops the
+/// node.
 #[test]
 fn a_worker_that_cannot_begin_in_a_cluster_loses_no_region() {
     let host = Host::of(&["a", "b"]);

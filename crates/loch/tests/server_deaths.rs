@@ -1,6 +1,6 @@
-//! Servers that are killed: real processes, at any moment of their work, under load. Their clients go
-//! on, learn of every mutation whether it was done or that nobody knows, and find what their engine
-//! promises to keep.
+//! Servers that are killed: real processes, at any moment of their work, under load. Their clients
+//! go on, learn of every mutation whether it was done or that nobody knows, and find what their
+//! engine promises to keep.
 
 mod host;
 

@@ -1,7 +1,7 @@
 //! Two users of one host, one of whom means ill: real processes as two unprivileged users.
 //!
-//! Only root can start them: in a user namespace, where this is run by somebody else. Where neither is
-//! possible, the tests say that they were skipped.
+//! Only root can start them: in a user namespace, where this is run by somebody else. Where neither
+//! is possible, the tests say that they were skipped.
 
 mod host;
 

@@ -1,5 +1,5 @@
-//! `loch-papers bench`: the systems that the papers compare theirs with, as real processes for about
-//! a second each, and in virtual time.
+//! `loch-papers bench`: the systems that the papers compare theirs with, as real processes for
+//! about a second each, and in virtual time.
 
 #[path = "../../../tests/measured/mod.rs"]
 mod measured;

@@ -1,6 +1,6 @@
-//! `loch-papers card`: the production processor on the simulated card of the KV-Direct paper does what
-//! the paper's did. All of it is virtual time, so that bounds say how far the figures may be off and
-//! not how far the machine is.
+//! `loch-papers card`: the production processor on the simulated card of the KV-Direct paper does
+//! what the paper's did. All of it is virtual time, so that bounds say how far the figures may be
+//! off and not how far the machine is.
 
 use std::process::Command;
 
@@ -50,8 +50,8 @@ fn atomics_on_one_key_go_at_the_clock_and_191_times_as_fast_as_stalled() {
     assert_eq!(atomics[0]["keys"], 1.0);
     // All are executed one after the other, each in a cycle of 180 MHz.
     assert_near(number(&atomics[0], "out of order"), 180.0, 0.01);
-    // PCIe's 1,050 ns of the model and the paper's 0.94 Mops are 1 % from each other; what is read in
-    // a run's few hundred stalled operations is drawn from 800 to 1,300 ns.
+    // PCIe's 1,050 ns of the model and the paper's 0.94 Mops are 1 % from each other; what is read
+    // in a run's few hundred stalled operations is drawn from 800 to 1,300 ns.
     assert_near(number(&atomics[0], "stalled"), 0.94, 0.08);
     assert_near(number(&atomics[0], "ratio"), 191.0, 0.1);
     // More keys are more operations at the same time.

@@ -21,18 +21,20 @@ pub enum Ask {
     Delete,
     /// To have so much more, wrapping; without a value it counts as 0.
     Add(u64),
-    /// To have the value it has with this one behind it, which is [`appended`]; without a value this one.
+    /// To have the value it has with this one behind it, which is [`appended`]; without a value
+    /// this one.
     Append(u64),
     /// To have what a function makes of the number it has.
     Update(Update),
-    /// To have no value if it has this one, or what was appended to it, whose time has come: nobody asks
-    /// it, so the outcome is unknown. It is called at the earliest moment at which somebody's clock may say so, and from
-    /// then on it happens once or, for the outcome is never told, not at all.
+    /// To have no value if it has this one, or what was appended to it, whose time has come: nobody
+    /// asks it, so the outcome is unknown. It is called at the earliest moment at which somebody's
+    /// clock may say so, and from then on it happens once or, for the outcome is never told, not at
+    /// all.
     Expire(u64),
 }
 
-/// The value that is made of `value` with `piece` behind it. No two are made the same, and none is a
-/// small number, which is not to be expected before 2^32 of them.
+/// The value that is made of `value` with `piece` behind it. No two are made the same, and none is
+/// a small number, which is not to be expected before 2^32 of them.
 #[must_use]
 pub fn appended(value: u64, piece: u64) -> u64 {
     let mixed = (value ^ piece.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

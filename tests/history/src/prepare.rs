@@ -14,7 +14,8 @@
 //!    that it was done) may have built on the value, which is why there 2 and 3 are left. They are
 //!    not simply dropped: a DELETE may say that there was a value. A value that may expire is never
 //!    like others, nor is one that something may have been appended to: whoever sees what came of
-//!    that has seen both. What is appended to a value is never another's, so 2 holds beside APPENDs.
+//!    that has seen both. What is appended to a value is never another's, so 2 holds beside
+//!    APPENDs.
 //! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
 //!    depend on the state.
 

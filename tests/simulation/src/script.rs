@@ -128,8 +128,8 @@ pub fn tag_of(value: &[u8], setting: &Setting, is_number: bool) -> Option<u64> {
     pieces_of(value, setting, is_number).into_iter().reduce(appended)
 }
 
-/// The tags of what a value is made of, the first of which was put and the others appended; nothing if it
-/// is not whole.
+/// The tags of what a value is made of, the first of which was put and the others appended; nothing
+/// if it is not whole.
 fn pieces_of(mut value: &[u8], setting: &Setting, is_number: bool) -> Vec<u64> {
     let mut pieces = Vec::new();
     while let Some(tag) = value.first_chunk().copied().map(u64::from_le_bytes) {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use crate::error::TargetError;
 use crate::process::Owned;
 
-/// How long a server with memory of its own may take until it is ready, and for each GiB that it has to
-/// allocate besides. One that ends is noticed at once; where a processor is
-/// emulated, making a key of the secret alone takes a node four seconds.
+/// How long a server with memory of its own may take until it is ready, and for each GiB that it
+/// has to allocate besides. One that ends is noticed at once; where a processor is emulated, making
+/// a key of the secret alone takes a node four seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT_A_GIB: Duration = Duration::from_secs(4);
 /// Between two tries to connect.

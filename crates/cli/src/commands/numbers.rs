@@ -77,7 +77,10 @@ pub trait Written: Number {
 
 macro_rules! written {
     (
-        $($type:ident: $least:expr, $greatest:expr, $zero:expr, $bits:expr, |$text:ident| $hex:expr;)*
+        $(
+            $type:ident: $least:expr, $greatest:expr, $zero:expr, $bits:expr,
+            |$text:ident| $hex:expr;
+        )*
     ) => {$(
         impl Written for $type {
             const NAME: &'static str = stringify!($type);

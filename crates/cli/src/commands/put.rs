@@ -57,8 +57,8 @@ pub struct PutArgs {
 pub fn run(args: PutArgs) -> Result<Answer> {
     let key = key::bytes(&args.key)?;
     let cluster = args.table.connect(Access::Write)?;
-    // Opened before standard input is read, which may take its time, so that a wrong name is told at
-    // once; used after it, so that nobody waits for what is not read yet.
+    // Opened before standard input is read, which may take its time, so that a wrong name is told
+    // at once; used after it, so that nobody waits for what is not read yet.
     let table = args.table.open(&cluster)?;
     let limit = args.table.value_bytes_max(&cluster);
     let value = match args.value.clone().into_vec() {

@@ -83,8 +83,8 @@ pub struct ServeArgs {
     /// With verbs: address and port at which the other nodes reach this one: 10.0.0.1:7400
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// With verbs: file with a secret that all nodes share, for its owner's eyes only; several nodes
-    /// need one, or certificates
+    /// With verbs: file with a secret that all nodes share, for its owner's eyes only; several
+    /// nodes need one, or certificates
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// With verbs: the RDMA device [default: the first that can be used]

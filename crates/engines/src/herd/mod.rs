@@ -10,15 +10,15 @@
 //! ([`Worker`]). With so many clients that their connections do not fit the card, requests are SENT
 //! as well (herd §5.5).
 //!
-//! The partition is a **cache**, which lets the oldest entries go, or a **store**, which refuses new
-//! ones when it is full.
+//! The partition is a **cache**, which lets the oldest entries go, or a **store**, which refuses
+//! new ones when it is full.
 //!
 //! # What differs from the paper
 //! * There a key is its 16-byte hash. Here the hash says where to look, and the key is kept and
 //!   compared: Loch never returns the value of another key.
 //! * There the server zeroes a slot when it has replied, so that it can tell a new request from an
-//!   old one. Here requests are numbered and checksummed ([`requests`](crate::requests)), nothing is
-//!   zeroed, and a request that is sent again is executed once.
+//!   old one. Here requests are numbered and checksummed ([`requests`](crate::requests)), nothing
+//!   is zeroed, and a request that is sent again is executed once.
 //! * There each stage of the pipeline holds one request. Here it holds as many as are under way
 //!   while memory answers; one is an option.
 //!
@@ -27,8 +27,8 @@
 //! cache a value can besides disappear at any moment: a hit is never wrong, a miss is allowed.
 //!
 //! # What a client can break
-//! Clients read and write no memory but their own request slots. A broken or hostile one can ask for
-//! what it may ask for anyway, and nothing else: no value of the table can be damaged by it.
+//! Clients read and write no memory but their own request slots. A broken or hostile one can ask
+//! for what it may ask for anyway, and nothing else: no value of the table can be damaged by it.
 
 mod client;
 pub mod key;

@@ -1,9 +1,9 @@
 //! The pipeline that hides memory behind other requests' work (herd §4.1.1).
 //!
-//! A request needs two random memory accesses, one after the other: the index bucket, then the entry
-//! that it names. So it passes through two stages. When it comes in, its bucket is asked for; when it
-//! enters the second stage the bucket is there, and its entry is asked for; when it leaves, the entry
-//! is there too. Requests come out in the order in which they went in.
+//! A request needs two random memory accesses, one after the other: the index bucket, then the
+//! entry that it names. So it passes through two stages. When it comes in, its bucket is asked for;
+//! when it enters the second stage the bucket is there, and its entry is asked for; when it leaves,
+//! the entry is there too. Requests come out in the order in which they went in.
 //!
 //! The paper's pipeline holds one request in each stage, since the `post_send()` between two steps
 //! takes longer than an access to memory. Here replies are sent many at a time, so a stage holds

@@ -54,8 +54,8 @@ pub enum RequestWay {
     Send,
 }
 
-/// Bytes of a partition for each slot of its index, by mode, unless the index is given a size: what a
-/// cache finds no place for in its index it loses.
+/// Bytes of a partition for each slot of its index, by mode, unless the index is given a size: what
+/// a cache finds no place for in its index it loses.
 const BYTES_PER_CACHE_SLOT: u64 = 64;
 const BYTES_PER_STORE_SLOT: u64 = 112;
 

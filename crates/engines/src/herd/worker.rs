@@ -13,9 +13,9 @@
 //!
 //! # Faults
 //! A reply can get lost, or have nowhere to go, since its client has not introduced itself to this
-//! incarnation of the worker. Both look alike to the client: it introduces itself, sends the request
-//! again, and gets the same answer. When the worker dies all of its values die with it: a herd table
-//! lives in its workers' memory alone.
+//! incarnation of the worker. Both look alike to the client: it introduces itself, sends the
+//! request again, and gets the same answer. When the worker dies all of its values die with it: a
+//! herd table lives in its workers' memory alone.
 
 use std::ops::DerefMut;
 
@@ -32,8 +32,8 @@ use crate::requests::{
 };
 use crate::versions::Versions;
 
-/// Looks that found nothing, one after the other, after which a no-op is pushed into each place of a
-/// stage (herd §4.1.1).
+/// Looks that found nothing, one after the other, after which a no-op is pushed into each place of
+/// a stage (herd §4.1.1).
 const EMPTY_POLLS_MAX: u32 = 100;
 const WORDS_OF_LINE: usize = 8;
 /// Versions that must be there when a turn begins: more than it can need.

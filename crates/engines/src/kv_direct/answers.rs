@@ -26,8 +26,8 @@ pub(super) struct Opened {
     ticket: Cell<Option<Ticket>>,
     message: Buf,
     packet: Range<usize>,
-    /// The operations, up to the first that cannot be read, with the hashes of their keys. They stay
-    /// here until the packet is used again: what goes from hand to hand is their numbers.
+    /// The operations, up to the first that cannot be read, with the hashes of their keys. They
+    /// stay here until the packet is used again: what goes from hand to hand is their numbers.
     operations: Vec<(Packed, KeyHash)>,
     left: Cell<usize>,
     results: RefCell<Results>,
@@ -38,8 +38,8 @@ pub(super) struct Opened {
 #[derive(Debug, Default)]
 struct Results {
     writer: ReplyWriter,
-    /// Those that are known before one that stands before them is, by number, and where their values
-    /// are.
+    /// Those that are known before one that stands before them is, by number, and where their
+    /// values are.
     early: Vec<Option<(Parts<'static>, Range<u32>)>>,
     early_values: Vec<u8>,
     count: usize,
@@ -49,8 +49,8 @@ struct Results {
 }
 
 impl Opened {
-    /// Opens a packet of a table whose keys are hashed with `seed`, whose results may take `room` bytes.
-    /// Gives back the message that it had before, and whether there are operations.
+    /// Opens a packet of a table whose keys are hashed with `seed`, whose results may take `room`
+    /// bytes. Gives back the message that it had before, and whether there are operations.
     pub fn open(
         &mut self,
         ticket: Ticket,

@@ -9,12 +9,12 @@
 //! | | 10 | which slots are pointers |
 //! | | 31 | the next bucket of the chain, 0 if this is the last |
 //!
-//! A slot that is a pointer has 9 bits of secondary hash, then 31 bits of place: the number of 32-byte
-//! units from the start of memory, of which 0 is none. Its type is the class of its slab: four bits
-//! instead of the paper's three, of which Figure 5 leaves 21 unused, so that slabs of up to 4 KiB are
-//! read at once. An inline item is the bytes of consecutive slots. The type of its first slot tells
-//! how many bytes at its end are padding, and whether it expires: nothing of the item itself is spent
-//! on that.
+//! A slot that is a pointer has 9 bits of secondary hash, then 31 bits of place: the number of
+//! 32-byte units from the start of memory, of which 0 is none. Its type is the class of its slab:
+//! four bits instead of the paper's three, of which Figure 5 leaves 21 unused, so that slabs of up
+//! to 4 KiB are read at once. An inline item is the bytes of consecutive slots. The type of its
+//! first slot tells how many bytes at its end are padding, and whether it expires: nothing of the
+//! item itself is spent on that.
 //!
 //! # Invariants
 //! 1. Begins and ends alternate, so inline items do not overlap; no slot of one is a pointer.
@@ -248,7 +248,8 @@ impl Bucket {
         }
     }
 
-    /// Whether an inline item of `len` bytes would have room, if what begins in `own` were not there.
+    /// Whether an inline item of `len` bytes would have room, if what begins in `own` were not
+    /// there.
     #[inline]
     pub fn has_room(&self, len: usize, own: Option<u32>) -> bool {
         let freed = own.map_or(0, |slot| self.slots_of(slot).count_ones());

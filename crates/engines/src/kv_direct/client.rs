@@ -1,12 +1,13 @@
 //! The client: asks the processor that owns a key, many operations in one packet (kv-direct §4).
 //!
-//! What the lanes of a thread ask of a processor at the same time goes there in one packet. The lane
-//! that begins a packet *leads* it: it lets the others have their turn, waits until a request slot is
-//! free, sends the packet, and waits for the results, which each lane then takes for itself.
+//! What the lanes of a thread ask of a processor at the same time goes there in one packet. The
+//! lane that begins a packet *leads* it: it lets the others have their turn, waits until a request
+//! slot is free, sends the packet, and waits for the results, which each lane then takes for
+//! itself.
 //!
 //! # Invariants
-//! 1. A packet is added to until it is sent, by its leader alone; every operation of it gets a result
-//!    or is told why not.
+//! 1. A packet is added to until it is sent, by its leader alone; every operation of it gets a
+//!    result or is told why not.
 //! 2. A leader whose future is dropped leaves a mark: what it had not sent is asked for by others
 //!    again, a mutation that it had sent is ambiguous.
 //!
@@ -114,9 +115,9 @@ impl<F: Fabric> Client<F> {
         WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
     }
 
-    /// `update_scalar2scalar`: replaces the one element under `key` by what the function makes of it
-    /// and the operand, and returns what it was, in the low bits of a word. A key without a value
-    /// counts as 0. The new value does not expire.
+    /// `update_scalar2scalar`: replaces the one element under `key` by what the function makes of
+    /// it and the operand, and returns what it was, in the low bits of a word. A key without a
+    /// value counts as 0. The new value does not expire.
     ///
     /// # Errors
     /// As [`Client::put`], [`EngineError::NotAVector`], [`EngineError::NoFunction`],
@@ -151,8 +152,8 @@ impl<F: Fabric> Client<F> {
         vector(self.ask(key, Action::UpdateAll { lambda, returns: true }, buf).await?)
     }
 
-    /// `update_vector2vector`: replaces each element by what the function makes of it and the operand
-    /// of the same index. How many there are; `None` without a value.
+    /// `update_vector2vector`: replaces each element by what the function makes of it and the
+    /// operand of the same index. How many there are; `None` without a value.
     ///
     /// # Errors
     /// As [`Client::update`].
@@ -180,8 +181,8 @@ impl<F: Fabric> Client<F> {
         vector(self.ask(key, Action::UpdateEach { lambda, operands, returns: true }, buf).await?)
     }
 
-    /// What the function makes of the operand and all elements, one after the other; `None` without a
-    /// value.
+    /// What the function makes of the operand and all elements, one after the other; `None` without
+    /// a value.
     ///
     /// # Errors
     /// As [`Client::update`].
@@ -281,8 +282,8 @@ impl<F: Fabric> Client<F> {
         EngineError::Ambiguous(FabricError::OutcomeUnknown { at })
     }
 
-    /// Adds an operation to the processor's open packet, or to a new one; the packet, the operation's
-    /// index in it, and whether it is the first.
+    /// Adds an operation to the processor's open packet, or to a new one; the packet, the
+    /// operation's index in it, and whether it is the first.
     fn join(
         &self,
         partition: u32,
@@ -383,8 +384,8 @@ impl<F: Fabric> Kv for Client<F> {
         }
     }
 
-    /// The version of a value is 0 in a table without versions, where a PUT that expects a version is
-    /// [`EngineError::NoVersions`].
+    /// The version of a value is 0 in a table without versions, where a PUT that expects a version
+    /// is [`EngineError::NoVersions`].
     async fn execute(
         &self,
         key: &[u8],

@@ -72,8 +72,8 @@ impl Header {
         }
     }
 
-    /// The header of a slab which starts with `bytes`, and to which slots of type `kind` point; none
-    /// if it cannot be one.
+    /// The header of a slab which starts with `bytes`, and to which slots of type `kind` point;
+    /// none if it cannot be one.
     #[inline(always)]
     pub fn read(kind: u8, bytes: &[u8]) -> Option<Self> {
         let header = if kind < Self::LARGE_KIND {

@@ -1,10 +1,10 @@
 //! An entry's bytes: key, value, and what else there is to know about them.
 //!
-//! A *body* is the same inline and in a slab: the key's length where a table's keys differ in it (one
-//! byte below 255, else 255 and two more), the key, the version where the table has versions, the time
-//! of expiry where the entry has one, and the value, which is the rest. In a slab a
-//! [header](super::header) comes before it. A table of keys of one length and without versions spends
-//! nothing else.
+//! A *body* is the same inline and in a slab: the key's length where a table's keys differ in it
+//! (one byte below 255, else 255 and two more), the key, the version where the table has versions,
+//! the time of expiry where the entry has one, and the value, which is the rest. In a slab a
+//! [header](super::header) comes before it. A table of keys of one length and without versions
+//! spends nothing else.
 
 use std::ops::Range;
 
@@ -319,8 +319,8 @@ impl Item {
         self.lines.as_bytes()
     }
 
-    /// Becomes the entry whose body is the bytes `body` of its lines, if that has this key. Fails if
-    /// there can be no entry.
+    /// Becomes the entry whose body is the bytes `body` of its lines, if that has this key. Fails
+    /// if there can be no entry.
     #[inline(always)]
     pub(super) fn become_entry(
         &mut self,

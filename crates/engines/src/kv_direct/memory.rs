@@ -1,16 +1,17 @@
 //! The memory access engine: host memory as the processor sees it (kv-direct §3.3.4).
 //!
-//! Host memory is an array of 64-byte *lines*. A processor has its lines to itself, and reaches them
-//! by DMA only: one read or write of consecutive lines is one *access*, and is counted. Where the time
-//! of an access is spent is the implementation's business: [`Near`] is the memory of the processor's
-//! own host, where a read prefetches when it is posted and copies when it is polled again.
+//! Host memory is an array of 64-byte *lines*. A processor has its lines to itself, and reaches
+//! them by DMA only: one read or write of consecutive lines is one *access*, and is counted. Where
+//! the time of an access is spent is the implementation's business: [`Near`] is the memory of the
+//! processor's own host, where a read prefetches when it is posted and copies when it is polled
+//! again.
 //!
 //! # Invariants
 //! 1. A write is visible to every read that is posted after it was posted.
-//! 2. At most one operation has an access to half a line under way, or it has only reads under way: the
-//!    station and the allocator see to that, the engine does not order accesses of its own accord. Two
-//!    operations may be at the halves of one line: a write of half a line leaves the other as it is
-//!    then, and a read that looks at one half may find anything in the other.
+//! 2. At most one operation has an access to half a line under way, or it has only reads under way:
+//!    the station and the allocator see to that, the engine does not order accesses of its own
+//!    accord. Two operations may be at the halves of one line: a write of half a line leaves the
+//!    other as it is then, and a read that looks at one half may find anything in the other.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -117,8 +118,8 @@ impl Counts {
 /// All methods, if a line is not one of the memory's.
 #[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
 pub trait HostMemory {
-    /// Whether lines are loaded as the processor's own memory is, without waiting for anything: a read
-    /// can be [posted](Self::post_line) without a future, and a write is over at once.
+    /// Whether lines are loaded as the processor's own memory is, without waiting for anything: a
+    /// read can be [posted](Self::post_line) without a future, and a write is over at once.
     #[inline(always)]
     fn loads(&self) -> bool {
         false
@@ -142,8 +143,8 @@ pub trait HostMemory {
     /// Writes one line. Returns when it is posted.
     async fn write_line(&self, purpose: Purpose, at: u32, line: &Line);
 
-    /// Writes half `half` of the memory, of two halves a line, and leaves the other half of its line
-    /// as it is at that moment: a DMA with byte enables. Returns when it is posted.
+    /// Writes half `half` of the memory, of two halves a line, and leaves the other half of its
+    /// line as it is at that moment: a DMA with byte enables. Returns when it is posted.
     async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]);
 
     /// Reads `into.len()` lines from `at` on, as one access.
@@ -155,8 +156,8 @@ pub trait HostMemory {
     /// What was accessed so far.
     fn counts(&self) -> Counts;
 
-    /// The content of a line whose read was [posted](Self::post_line). For tests and `loch check` that
-    /// of any line; not counted, and up to date only while no operation is under way.
+    /// The content of a line whose read was [posted](Self::post_line). For tests and `loch check`
+    /// that of any line; not counted, and up to date only while no operation is under way.
     fn peek(&self, at: u32) -> Line;
 
     /// An access by another engine on the processor's behalf, which takes its time and is counted,
@@ -201,9 +202,9 @@ impl<M: DerefMut<Target = [Line]>> Near<M> {
     }
 }
 
-/// A line's read under way: its first poll posts it, its second takes the line. By hand, because it is
-/// on the path of every operation, and what three `async fn` of each other make of it takes twice as
-/// many instructions.
+/// A line's read under way: its first poll posts it, its second takes the line. By hand, because it
+/// is on the path of every operation, and what three `async fn` of each other make of it takes
+/// twice as many instructions.
 struct ReadLine<'a, M> {
     memory: &'a Near<M>,
     purpose: Purpose,

@@ -5,17 +5,18 @@
 //! Keys are divided among *processors* by their hash; a node has one or more ([`key`]). A client
 //! packs operations into packets ([`packet`]), and WRITEs each into a request slot of the processor
 //! that owns the keys ([`Client`]). The processor unpacks it ([`Worker`]), admits the operations to
-//! its *reservation station* ([`station`]), and executes up to 256 of them at a time; what depends on
-//! an operation under way waits in the station and is executed on the value that it leaves, without a
-//! look at memory ([`processor`]). Results go back in one packet, in the order of the request.
+//! its *reservation station* ([`station`]), and executes up to 256 of them at a time; what depends
+//! on an operation under way waits in the station and is executed on the value that it leaves,
+//! without a look at memory ([`processor`]). Results go back in one packet, in the order of the
+//! request.
 //!
 //! Host memory is an array of 64-byte lines which only the processor reads and writes, through the
 //! [memory access engine](memory), where every access is counted. A part of it is the *hash index*
 //! ([`bucket`]): a bucket is one line. Short keys and values stand in the bucket, others in slabs
 //! ([`slab`]), whose free entries the processor shares with a daemon on the host.
 //!
-//! Values can be vectors of numbers: [updates, reductions and filters](vector) with functions that are
-//! built in, or that users registered.
+//! Values can be vectors of numbers: [updates, reductions and filters](vector) with functions that
+//! are built in, or that users registered.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -39,16 +40,16 @@
 //!
 //! # Linearization points
 //! An operation takes effect when the processor applies it to the key's value ([`processor`],
-//! invariant 1), which is between its call and its return. One processor executes all operations on a
-//! key, in the order in which it admitted them.
+//! invariant 1), which is between its call and its return. One processor executes all operations on
+//! a key, in the order in which it admitted them.
 //!
 //! # What a client can break
-//! Clients read and write no memory but their own request slots. A broken or hostile one can ask for
-//! what it may ask for anyway, and nothing else.
+//! Clients read and write no memory but their own request slots. A broken or hostile one can ask
+//! for what it may ask for anyway, and nothing else.
 //!
 //! # Faults
-//! A processor's values are in its process's memory, and die with it. What a client sees then is said
-//! in [`requests`](crate::requests).
+//! A processor's values are in its process's memory, and die with it. What a client sees then is
+//! said in [`requests`](crate::requests).
 
 mod answers;
 pub mod bucket;
@@ -86,8 +87,8 @@ use crate::requests::Service;
 /// Bytes of an operation in a packet besides key and value, and of the packet itself, at most.
 const OPERATION_BYTES: usize = 64;
 
-/// How the requests of a table are served: slots for packets of `packet_bytes`, or for one operation
-/// on the longest key and value, if that is longer, and as many bytes for results.
+/// How the requests of a table are served: slots for packets of `packet_bytes`, or for one
+/// operation on the longest key and value, if that is longer, and as many bytes for results.
 ///
 /// # Errors
 /// [`LayoutError::Geometry`] if a slot cannot be so long.

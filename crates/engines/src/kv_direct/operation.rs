@@ -86,8 +86,8 @@ pub enum Function {
     User(u16),
 }
 
-/// What an update, a reduction or a filter computes with. Scalars are the low bits of a word, floats
-/// by their bits.
+/// What an update, a reduction or a filter computes with. Scalars are the low bits of a word,
+/// floats by their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lambda {
     /// What is done with each element.
@@ -123,8 +123,8 @@ pub enum Action<'a> {
         /// How.
         options: PutOptions,
     },
-    /// To have these bytes behind those of the value, which expires when it did; without a value these
-    /// alone, which do not expire.
+    /// To have these bytes behind those of the value, which expires when it did; without a value
+    /// these alone, which do not expire.
     Append(&'a [u8]),
     /// To have no value.
     Delete,
@@ -139,8 +139,8 @@ pub enum Action<'a> {
         /// Whether the elements as they were are returned.
         returns: bool,
     },
-    /// `update_vector2vector`: replaces each element by what the function makes of it and the operand
-    /// of the same index.
+    /// `update_vector2vector`: replaces each element by what the function makes of it and the
+    /// operand of the same index.
     UpdateEach {
         /// How; its operand is not used.
         lambda: Lambda,

@@ -73,8 +73,8 @@ impl Reference {
         halves.last.chunks(2).map(|two| line_of([two[0], two[1]])).collect()
     }
 
-    /// One operation on some lines in a row, or on half a line: a read of what nobody writes, or a write
-    /// where nobody is. How many were done: 0 or 1.
+    /// One operation on some lines in a row, or on half a line: a read of what nobody writes, or a
+    /// write where nobody is. How many were done: 0 or 1.
     pub async fn operate<M: HostMemory>(&self, memory: &M, random: &Random) -> u64 {
         let model = &self.0;
         let kind = up_to(random, 3);

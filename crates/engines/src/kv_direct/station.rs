@@ -3,15 +3,15 @@
 //!
 //! It is a table of hash slots. Operations of one slot are regarded as dependent: keys may be
 //! different, so there are false dependencies, but no true one is missed. The first operation of a
-//! slot *executes*; those that come meanwhile are chained behind it, in their order. When it has been
-//! executed its lane takes those of its own key out of the chain, wherever they stand
-//! ([`Station::next_of_key`]), and executes them on the value that it has at hand; then the first of
-//! the others is next ([`Station::next`]).
+//! slot *executes*; those that come meanwhile are chained behind it, in their order. When it has
+//! been executed its lane takes those of its own key out of the chain, wherever they stand
+//! ([`Station::next_of_key`]), and executes them on the value that it has at hand; then the first
+//! of the others is next ([`Station::next`]).
 //!
 //! # Invariants
-//! 1. At most one operation of a slot executes, or some that share it: all keys of one bucket are of
-//!    one slot, so an operation that changes something has its bucket, and whatever hangs on it, to
-//!    itself. Reads share a slot where a value at hand saves them nothing.
+//! 1. At most one operation of a slot executes, or some that share it: all keys of one bucket are
+//!    of one slot, so an operation that changes something has its bucket, and whatever hangs on it,
+//!    to itself. Reads share a slot where a value at hand saves them nothing.
 //! 2. Operations on one key are executed in the order in which they were admitted: the chain is in
 //!    that order, and whoever takes from its middle takes the first of that key.
 
@@ -85,7 +85,8 @@ impl<J> Station<J> {
     }
 
     /// Admits an operation, which `shares` its slot with others of that kind if it does: whether it
-    /// executes now. If not it has to [wait](Self::wait), or the pipeline stalls (kv-direct §5.1.3).
+    /// executes now. If not it has to [wait](Self::wait), or the pipeline stalls (kv-direct
+    /// §5.1.3).
     #[inline(always)]
     pub fn admit(&mut self, slot: usize, shares: bool) -> bool {
         let known = &mut self.slots[slot];
@@ -138,8 +139,8 @@ impl<J> Station<J> {
     }
 
     /// Takes the first operation of the chain out of which `is` says so, if there is one; if it may
-    /// not overtake others, the first of all or none. There is none for an operation that shares its
-    /// slot with another.
+    /// not overtake others, the first of all or none. There is none for an operation that shares
+    /// its slot with another.
     #[inline]
     pub fn next_of_key(
         &mut self,
@@ -246,7 +247,8 @@ mod tests {
                         let at = queue.iter().position(|(other, _)| *other == key);
                         let at = at.filter(|at| step == 1 || *at == 0);
                         let expected = at.and_then(|at| queue.remove(at));
-                        let found = station.next_of_key(slot, step == 1, |(other, _)| *other == key);
+                        let found =
+                            station.next_of_key(slot, step == 1, |(other, _)| *other == key);
                         prop_assert_eq!(found, expected);
                     }
                     _ if executing.is_some() => {

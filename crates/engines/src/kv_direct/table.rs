@@ -29,8 +29,8 @@ pub struct KvDirect;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Of a worker's memory the share that is its index, between 0 and 1 (kv-direct §3.3.1). What is
-    /// neither in the index nor `inline_bytes` short lies in the rest. Default 0.5.
+    /// Of a worker's memory the share that is its index, between 0 and 1 (kv-direct §3.3.1). What
+    /// is neither in the index nor `inline_bytes` short lies in the rest. Default 0.5.
     pub index_ratio: Option<f64>,
     /// Keys and values that have up to so many bytes together are in the index: then a GET is one
     /// access to memory, and a PUT two. 0 to 50; default 24.
@@ -46,9 +46,9 @@ pub struct Options {
     /// for the longest value there is in any case. Default 4 KiB, or what an eighth of the table's
     /// memory has room for.
     pub packet_bytes: Option<ByteSize>,
-    /// Whether a worker executes what does not depend on each other in any order, and what does from
-    /// a copy (kv-direct §3.3.3). Without, as a measure, an operation waits for those before it on the
-    /// same key. Default yes.
+    /// Whether a worker executes what does not depend on each other in any order, and what does
+    /// from a copy (kv-direct §3.3.3). Without, as a measure, an operation waits for those before
+    /// it on the same key. Default yes.
     pub out_of_order: Option<bool>,
     /// The functions of its users, `[[table.functions]]` in TOML. They are compiled when a node
     /// starts, and should be the same on all nodes. Default none.
@@ -71,7 +71,8 @@ pub struct TunedFor {
 pub const PACKET_BYTES_DEFAULT: u64 = 4 << 10;
 /// The share of a worker's memory that is its index, unless the table is told otherwise.
 const INDEX_RATIO_DEFAULT: f64 = 0.5;
-/// Bytes of a key and its value up to which they are in the index, unless the table is told otherwise.
+/// Bytes of a key and its value up to which they are in the index, unless the table is told
+/// otherwise.
 const INLINE_BYTES_DEFAULT: u16 = 24;
 
 /// Where the requests of a table of kv-direct are, and what its workers' memory is like.

@@ -2,10 +2,10 @@
 //! time (kv-direct §2.4).
 //!
 //! The lines are memory of this process; what an access takes is what a [`Timing`] says. A write's
-//! content is there when it is posted, a read copies when its time is over: so a write is visible to
-//! every read that is posted after it (invariant 1 of [`memory`](super::memory)), and no access to half
-//! a line is under way beside a write to it (invariant 2), so that nobody can tell when in its time an
-//! access reached memory.
+//! content is there when it is posted, a read copies when its time is over: so a write is visible
+//! to every read that is posted after it (invariant 1 of [`memory`](super::memory)), and no access
+//! to half a line is under way beside a write to it (invariant 2), so that nobody can tell when in
+//! its time an access reached memory.
 
 use std::cell::{Cell, RefCell};
 use std::ops::DerefMut;

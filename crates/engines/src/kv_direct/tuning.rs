@@ -2,8 +2,8 @@
 //!
 //! A larger index has fewer collisions, but leaves less memory for what is outside of it. So, for a
 //! threshold, the best index is the largest one with which everything still fits; and the best
-//! threshold is the one with the fewest accesses then. Both depend on the sizes of the entries and on
-//! how full the memory is to be.
+//! threshold is the one with the fewest accesses then. Both depend on the sizes of the entries and
+//! on how full the memory is to be.
 //!
 //! The figures come from a *sample*: some thousand chains are filled as a partition would be, with
 //! hashed keys and in the same order of preference, and their buckets and accesses are counted. It
@@ -306,10 +306,10 @@ mod tests {
         }
     }
 
-    /// kv-direct §5.1.1, Figure 11: "close to 1 memory access per GET and close to 2 memory accesses
-    /// per PUT under non-extreme memory utilizations", one more of each if not inline. A bucket of five
-    /// 10-byte entries can be 78 % full, a slab of a 62-byte entry and its slot 90 %: a utilisation is
-    /// extreme when only long chains pack that tightly, from 55 % and 85 % on.
+    /// kv-direct §5.1.1, Figure 11: "close to 1 memory access per GET and close to 2 memory
+    /// accesses per PUT under non-extreme memory utilizations", one more of each if not inline. A
+    /// bucket of five 10-byte entries can be 78 % full, a slab of a 62-byte entry and its slot 90
+    /// %: a utilisation is extreme when only long chains pack that tightly, from 55 % and 85 % on.
     #[test]
     fn a_tuned_partition_has_few_accesses() {
         println!("| entry | utilisation | index ratio | GET | PUT | estimated | chained |");

@@ -1,17 +1,17 @@
-//! The worker of a node that is a processor: takes packets, has their operations executed, and sends
-//! the results (kv-direct §3.3, Figure 4).
+//! The worker of a node that is a processor: takes packets, has their operations executed, and
+//! sends the results (kv-direct §3.3, Figure 4).
 //!
 //! # Invariants
 //! 1. The operations of a packet are admitted in their order, and packets of one client in theirs.
 //! 2. A packet is answered when all of its operations are.
-//! 3. A packet that changes something is executed once for each session, however often it comes: its
-//!    answer is kept until its slot is used again ([`Inbox`]).
+//! 3. A packet that changes something is executed once for each session, however often it comes:
+//!    its answer is kept until its slot is used again ([`Inbox`]).
 //! 4. There are versions for all operations that can be under way before one is admitted.
 //!
 //! # Faults
-//! The results of a packet can get lost with the connection to its client: the client sends the packet
-//! again and gets the answer that was kept. When the processor dies all of its values die with it:
-//! they are in its process's memory.
+//! The results of a packet can get lost with the connection to its client: the client sends the
+//! packet again and gets the answer that was kept. When the processor dies all of its values die
+//! with it: they are in its process's memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -64,8 +64,8 @@ pub struct Worker<F: Fabric, H, U> {
 }
 
 impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
-    /// Worker `id` of a table whose keys are hashed with `seed`, which starts now with the values of
-    /// `storage`, for the clients of which `sessions` tells.
+    /// Worker `id` of a table whose keys are hashed with `seed`, which starts now with the values
+    /// of `storage`, for the clients of which `sessions` tells.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -125,8 +125,8 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         self.processor.into_parts()
     }
 
-    /// Serves packets for as long as the result lives. What is under way when it is dropped is given
-    /// up in the middle, as when the worker dies.
+    /// Serves packets for as long as the result lives. What is under way when it is dropped is
+    /// given up in the middle, as when the worker dies.
     pub fn serve(&self) -> impl Turns + '_ {
         Serving {
             worker: self,
@@ -171,8 +171,8 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         }
     }
 
-    /// Keeps a copy of an answer to a packet that must not be executed again: before it is sent, since
-    /// the client may ask again while it is on its way, and may do so in vain.
+    /// Keeps a copy of an answer to a packet that must not be executed again: before it is sent,
+    /// since the client may ask again while it is on its way, and may do so in vain.
     fn keep(&self, ticket: &Ticket, reply: &[u8]) {
         let kept = &mut self.kept.borrow_mut()[self.place(ticket)];
         kept.clear();
@@ -276,8 +276,8 @@ where
     fn take(&mut self) -> Result<bool, FabricError> {
         let mut taken = false;
         let worker = self.worker;
-        // Enough for all lanes while the next are looked for; what is taken earlier than that leaves
-        // the processor's caches until it is admitted.
+        // Enough for all lanes while the next are looked for; what is taken earlier than that
+        // leaves the processor's caches until it is admitted.
         let wanted = worker.processor.settings().in_flight;
         while self.ahead < wanted && self.open.len() < OPEN_PACKETS_MAX {
             let mut message = worker.buffer();

@@ -1,10 +1,10 @@
-//! Appending: records gather in a buffer, the buffer is appended to a segment, the segment is synced;
-//! each step for all that the one before has gathered meanwhile, which is the group commit.
+//! Appending: records gather in a buffer, the buffer is appended to a segment, the segment is
+//! synced; each step for all that the one before has gathered meanwhile, which is the group commit.
 //!
 //! # Invariants
 //! 1. `durable` ≤ `written` ≤ `last`: up to these LSNs records were synced, appended, and buffered.
-//! 2. A segment is synced to its end before the first record of the next one is appended. So what is
-//!    durable is a prefix of the log, but for the part of the last segment that was not synced.
+//! 2. A segment is synced to its end before the first record of the next one is appended. So what
+//!    is durable is a prefix of the log, but for the part of the last segment that was not synced.
 //! 3. After the storage failed once, nothing is ever said to be durable again: the log is
 //!    **poisoned**. What it said before stays true.
 

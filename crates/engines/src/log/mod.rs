@@ -1,9 +1,9 @@
 //! The operation log: what a server did, on a disk, so that it can be done again (pilaf §4,
 //! "Logging").
 //!
-//! The log is a sequence of records, numbered from 1, in segments ([`record`]). It is appended to by
-//! one server ([`Log`]) and read once, when that server starts anew ([`recover`]); snapshots keep it
-//! short (`snapshot.rs`). Engines make no system calls: the disk is a [`Storage`].
+//! The log is a sequence of records, numbered from 1, in segments ([`record`]). It is appended to
+//! by one server ([`Log`]) and read once, when that server starts anew ([`recover`]); snapshots
+//! keep it short (`snapshot.rs`). Engines make no system calls: the disk is a [`Storage`].
 //!
 //! # What survives
 //! | | the process is killed | the host loses power |
@@ -16,15 +16,18 @@
 //! log: if a change is lost, so are all that came after it. Each node of a table has a log of its
 //! own, so of a table a suffix is lost of each node's changes.
 //!
-//! The bounds hold because [`Log::has_room`] says no when they are reached, and the owner then takes
-//! no more changes until the disk is done. A disk that is slow makes PUTs slow, not the loss large.
+//! The bounds hold because [`Log::has_room`] says no when they are reached, and the owner then
+//! takes no more changes until the disk is done. A disk that is slow makes PUTs slow, not the loss
+//! large.
 //!
 //! # Faults
-//! * **A failed append or sync** poisons the log, for good: after a failed fsync nobody knows what is
-//!   on the disk, and a second one that succeeds means nothing. Its owner stops. The next process can
-//!   read what is not on the disk; it writes that anew before it calls it durable (`recover.rs`).
-//! * **A crash** leaves a torn tail, which is cut off; a segment, a copy of one, or a snapshot in the
-//!   making, which is removed; or segments that a snapshot replaced, which the next snapshot removes.
+//! * **A failed append or sync** poisons the log, for good: after a failed fsync nobody knows what
+//!   is on the disk, and a second one that succeeds means nothing. Its owner stops. The next
+//!   process can read what is not on the disk; it writes that anew before it calls it durable
+//!   (`recover.rs`).
+//! * **A crash** leaves a torn tail, which is cut off; a segment, a copy of one, or a snapshot in
+//!   the making, which is removed; or segments that a snapshot replaced, which the next snapshot
+//!   removes.
 //! * **Damage** that no crash explains is an error with segment and offset, and so is a missing
 //!   segment. Nothing is repaired by guessing.
 

@@ -7,23 +7,23 @@
 //! **damaged**, which is an error that names the place. So is a **missing segment**: records are
 //! numbered, and the last of a full segment names the next.
 //!
-//! What cannot be told: damage to the very last records, those of the last sync and after, looks like
-//! a torn tail.
+//! What cannot be told: damage to the very last records, those of the last sync and after, looks
+//! like a torn tail.
 //!
 //! # What can be read is not what is durable
 //! The writer may have died because a sync failed, and after that the pages which never reached the
 //! disk are read like any others, until the host loses its power; another sync of them succeeds and
-//! does nothing. A disk may also refuse pages when nobody is left to be told. So a recovery counts as
-//! durable only what its predecessor must have synced:
+//! does nothing. A disk may also refuse pages when nobody is left to be told. So a recovery counts
+//! as durable only what its predecessor must have synced:
 //! 1. **A segment of the log that something was appended after** (the next one has more than its
-//!    header). The last one that holds anything is written anew into a segment of this process's own,
-//!    which is synced before the old one is removed.
-//! 2. **A snapshot of which something that it replaces is gone.** If the log is there from before it,
-//!    the recovery begins with that and drops the snapshot.
+//!    header). The last one that holds anything is written anew into a segment of this process's
+//!    own, which is synced before the old one is removed.
+//! 2. **A snapshot of which something that it replaces is gone.** If the log is there from before
+//!    it, the recovery begins with that and drops the snapshot.
 //!
-//! A crash in the middle of this leaves two segments with the same first record. Nothing is appended
-//! to the new one before the old one is gone, so the one that has more of the records has all that
-//! anybody was told of.
+//! A crash in the middle of this leaves two segments with the same first record. Nothing is
+//! appended to the new one before the old one is gone, so the one that has more of the records has
+//! all that anybody was told of.
 
 use std::collections::BTreeMap;
 
@@ -104,8 +104,8 @@ enum End {
     Torn(usize),
 }
 
-/// Reads the log of `table` from `storage`, tells `each` what it says, and returns it to be appended
-/// to. Storage without any segment is an empty log.
+/// Reads the log of `table` from `storage`, tells `each` what it says, and returns it to be
+/// appended to. Storage without any segment is an empty log.
 ///
 /// # Errors
 /// [`LogError`], and whatever `each` returns. Unless the storage itself failed it is as it was.
@@ -160,8 +160,8 @@ where
 }
 
 /// The segments of the log in the order of their records. Of two with the same first record, one is
-/// a copy that a recovery had begun: the one that has more of the records stays, the old one if both
-/// have as many. And the numbers of the others.
+/// a copy that a recovery had begun: the one that has more of the records stays, the old one if
+/// both have as many. And the numbers of the others.
 fn in_order(mut logs: Vec<Segment>) -> (Vec<Segment>, Vec<u64>) {
     logs.sort_by_key(|log| (log.header.lsn, log.header.segment));
     let (mut kept, mut others): (Vec<Segment>, _) = (Vec::new(), Vec::new());
@@ -219,7 +219,8 @@ fn renew(logs: &[Segment], cut: Option<usize>, into: u64, found: &mut Recovered)
     Renewed { first: old.header.lsn, records, replaced }
 }
 
-/// All segments that have a header, in order; those that were being made; and the number of the next.
+/// All segments that have a header, in order; those that were being made; and the number of the
+/// next.
 fn load<S: Storage>(
     storage: &mut S,
     table: u64,
@@ -439,8 +440,8 @@ impl Torn<'_> {
     }
 }
 
-/// Checksums are computed of so many times the bytes that they are looked for in. Records that a log
-/// has written need once.
+/// Checksums are computed of so many times the bytes that they are looked for in. Records that a
+/// log has written need once.
 const CHECKED_TIMES_MAX: u64 = 4;
 
 /// What the search for a later record has found.
@@ -473,8 +474,8 @@ mod tests {
         bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")))
     }
 
-    /// A client chooses the bytes of its values. Each word of these is the beginning of what could be
-    /// a long record, so a look at every checksum is a look at tens of gigabytes.
+    /// A client chooses the bytes of its values. Each word of these is the beginning of what could
+    /// be a long record, so a look at every checksum is a look at tens of gigabytes.
     #[test]
     fn a_value_made_of_headers_is_looked_at_a_few_times_and_not_once_for_each_word() {
         /// A multiple of a header's.

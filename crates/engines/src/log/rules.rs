@@ -279,8 +279,8 @@ fn damage_to_any_part_of_a_snapshot_is_no_end_of_it() {
     }
 }
 
-/// A table that nobody has changed since its snapshot was made: each record of the snapshot, its end
-/// too, has a part of its own, and the log has none.
+/// A table that nobody has changed since its snapshot was made: each record of the snapshot, its
+/// end too, has a part of its own, and the log has none.
 fn nothing_but_a_snapshot() -> (MemoryStorage, Vec<u64>) {
     let mut disk = MemoryStorage::default();
     let (mut log, _) = open_with(&disk, Policy { segment_bytes: 1, ..policy() }).unwrap();

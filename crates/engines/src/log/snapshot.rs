@@ -1,17 +1,19 @@
 //! Compaction: a snapshot of the table takes the place of the log before it.
 //!
-//! 1. [`Log::begin_snapshot`] seals the segment and goes on in a new one, whose first LSN is *s* + 1.
+//! 1. [`Log::begin_snapshot`] seals the segment and goes on in a new one, whose first LSN is *s* +
+//!    1.
 //! 2. The owner adds every key with its state ([`Log::add`]), while the log is appended to. A state
-//!    may be one of after *s*: it will be said again by the log, and to say it again changes nothing.
+//!    may be one of after *s*: it will be said again by the log, and to say it again changes
+//!    nothing.
 //! 3. [`Log::finish_snapshot`] makes the log durable up to its last LSN *e*, and only then ends the
-//!    snapshot, with a record that says *e*, and makes that durable. This is the switch: from here on
-//!    a recovery can begin with the snapshot, and needs the log from *s* + 1 to *e*.
+//!    snapshot, with a record that says *e*, and makes that durable. This is the switch: from here
+//!    on a recovery can begin with the snapshot, and needs the log from *s* + 1 to *e*.
 //! 4. Segments before the new one, and older snapshots, are removed, the oldest first.
 //!
 //! A crash before the switch leaves a snapshot that is not whole, and all of the log. One after it
 //! leaves segments too many. One **at** it leaves a snapshot that can be read and may not be on the
-//! disk, and everything that it replaces; so a recovery takes the snapshot only if something of what
-//! it replaces is gone (`recover.rs`).
+//! disk, and everything that it replaces; so a recovery takes the snapshot only if something of
+//! what it replaces is gone (`recover.rs`).
 
 use super::LogError;
 use super::append::Log;

@@ -1,7 +1,7 @@
 //! Where segments are kept: what a log needs of a disk, and no more.
 
-/// A disk that did not do what it was asked. Whatever the reason, the log that hears of it stops for
-/// good: after a failed fsync nobody knows what is on the disk.
+/// A disk that did not do what it was asked. Whatever the reason, the log that hears of it stops
+/// for good: after a failed fsync nobody knows what is on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} log segment {segment} failed: {reason}")]
 pub struct StorageError {
@@ -24,10 +24,11 @@ pub struct StorageError {
 ///   succeeds says that **all** that was appended is on the disk.
 ///
 /// # No promise
-/// * What a process reads of a segment that it has not made is what was appended, not what is on the
-///   disk. The part that was not synced may be missing after the host lost its power *whatever is
-///   synced until then*: the disk may have refused it when nobody was there to be told, and since
-///   then it counts as written. So only the process that made a segment appends to it and syncs it.
+/// * What a process reads of a segment that it has not made is what was appended, not what is on
+///   the disk. The part that was not synced may be missing after the host lost its power *whatever
+///   is synced until then*: the disk may have refused it when nobody was there to be told, and
+///   since then it counts as written. So only the process that made a segment appends to it and
+///   syncs it.
 pub trait Storage {
     /// The segments there are, in ascending order.
     ///

@@ -269,8 +269,8 @@ fn ten_and_ten_of_the_dead(
     disk
 }
 
-/// The next process reads what is not on the disk, goes on from it, and calls later changes durable.
-/// Then the host loses its power.
+/// The next process reads what is not on the disk, goes on from it, and calls later changes
+/// durable. Then the host loses its power.
 fn goes_on_and_loses_nothing(disk: &MemoryStorage) {
     let (mut log, told) = open(disk).unwrap();
     assert_eq!(told, changes(0..20));
@@ -330,7 +330,8 @@ fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
     snapshot(&mut log, &mut told, &mut next).unwrap();
     change_some(&mut log, &mut told, &mut next);
     let before = disk.segments().unwrap();
-    // Two for the log's next segment and the seal, one for the part, one for the log: then the switch.
+    // Two for the log's next segment and the seal, one for the part, one for the log: then the
+    // switch.
     disk.set_faults(DiskFaults { syncs_left: Some(4), ..DiskFaults::default() });
     let failed = snapshot(&mut log, &mut told, &mut next);
     assert!(matches!(&failed, Err(LogError::Storage(error)) if error.what == "syncing"));
@@ -457,7 +458,8 @@ proptest! {
             let least = if power { durable } else { written };
             // A state lasts until the next one: it has to be one of that moment or after.
             let lasts = |at: usize| states.get(at + 1).is_none_or(|(lsn, ..)| *lsn > least);
-            let found = (0..states.len()).find(|at| lasts(*at) && states[*at].1 == state(&recovered));
+            let found =
+                (0..states.len()).find(|at| lasts(*at) && states[*at].1 == state(&recovered));
             let Some(at) = found else {
                 return Err(TestCaseError::fail("it is no state there was since then"));
             };
@@ -511,8 +513,8 @@ proptest! {
     }
 
     /// One process after the other: each reads what the last one left in the page cache or on the
-    /// disk, goes on, and dies of a failure of the disk, by a kill, or with the host; some before they
-    /// have read everything. What one has read is durable from then on.
+    /// disk, goes on, and dies of a failure of the disk, by a kill, or with the host; some before
+    /// they have read everything. What one has read is durable from then on.
     #[test]
     fn what_was_read_once_stays(
         lives in prop::collection::vec(
@@ -534,7 +536,8 @@ proptest! {
             match open_with(&disk, policy) {
                 Ok((mut log, recovered)) => {
                     let mut prefixes = durable..=told.len();
-                    let found = prefixes.find(|len| state(&told[..*len].to_vec()) == state(&recovered));
+                    let found =
+                        prefixes.find(|len| state(&told[..*len].to_vec()) == state(&recovered));
                     let Some(found) = found else {
                         return Err(TestCaseError::fail("something that was durable is gone"));
                     };

@@ -1,16 +1,16 @@
 //! Allocation: a client's free entries, without asking anybody (nessie §4.2.5).
 //!
 //! A client takes entries from slabs it leased, and finds the ones that others retired by sweeping
-//! the notes of its slabs. The free lists here are only hints in private memory: what makes an entry
-//! free is its note (see [`super::slab`]), so a client that dies loses none of them.
+//! the notes of its slabs. The free lists here are only hints in private memory: what makes an
+//! entry free is its note (see [`super::slab`]), so a client that dies loses none of them.
 //!
 //! # Invariants
 //! 1. An entry is taken only inside an epoch, after its slab's descriptor was seen to be leased by
 //!    this session, and only if its note is its generation. So a slab that was seized is not
-//!    allocated from once a grace period has passed, and a place that is listed twice is taken once.
-//!    An entry that was never used has no note: it is taken only if the slab's header says, at that
-//!    moment, that it is the next one. What the client remembers of the header may be older than the
-//!    slab's last owner, even if the slab is this session's again.
+//!    allocated from once a grace period has passed, and a place that is listed twice is taken
+//!    once. An entry that was never used has no note: it is taken only if the slab's header says,
+//!    at that moment, that it is the next one. What the client remembers of the header may be older
+//!    than the slab's last owner, even if the slab is this session's again.
 //! 2. A taken entry has a new generation before any other byte of it changes.
 //! 3. An entry whose short generation would start over rests for two grace periods first: then no
 //!    operation and no cache holds a word with the generation it repeats.
@@ -534,8 +534,9 @@ mod tests {
         assert_eq!(table.take(&mut alloc, class).unwrap().entry, entry(0));
     }
 
-    /// Invariants 3 and 4: an entry whose short generation would start over is off all lists until it
-    /// has rested, and then taken only if it is the same entry of the same cut of a slab that is ours.
+    /// Invariants 3 and 4: an entry whose short generation would start over is off all lists until
+    /// it has rested, and then taken only if it is the same entry of the same cut of a slab that is
+    /// ours.
     #[test]
     fn an_entry_that_has_rested_is_freed_only_if_nothing_has_changed_meanwhile() {
         let table = Table::new();

@@ -110,8 +110,8 @@ impl Cache {
         }
     }
 
-    /// The word was just seen in its slot. The line may be of another word by now: another lane may have
-    /// remembered one that it saw long ago.
+    /// The word was just seen in its slot. The line may be of another word by now: another lane may
+    /// have remembered one that it saw long ago.
     pub fn confirm(&mut self, hash: u64, word: Ite, epoch: u64) {
         for line in self.set(hash).iter_mut().flatten() {
             if line.hash == hash && line.word == word {
@@ -196,9 +196,9 @@ impl<F: Fabric> Client<F> {
         self.session.announced()
     }
 
-    /// Whether this client would still use a remembered word that names an entry by this generation, or
-    /// one that is the same in a word. `home_epoch` is the epoch of its home node. For tests: nobody
-    /// else sees into a cache.
+    /// Whether this client would still use a remembered word that names an entry by this
+    /// generation, or one that is the same in a word. `home_epoch` is the epoch of its home node.
+    /// For tests: nobody else sees into a cache.
     #[cfg(feature = "planted")]
     pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
         let Some(cache) = &self.cache else { return false };
@@ -296,9 +296,10 @@ mod tests {
         }
     }
 
-    /// A lane saw a word again, and a slow lane of the same session had remembered one meanwhile that it
-    /// saw two epochs before. The line carried the new epoch from then on, and the old word: its entry was
-    /// reused for another value of the key under the same word, and a GET answered what was in the line.
+    /// A lane saw a word again, and a slow lane of the same session had remembered one meanwhile
+    /// that it saw two epochs before. The line carried the new epoch from then on, and the old
+    /// word: its entry was reused for another value of the key under the same word, and a GET
+    /// answered what was in the line.
     #[test]
     fn a_line_is_not_confirmed_by_a_look_at_another_word() {
         let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: 64 });

@@ -60,8 +60,8 @@ const LOOKS: usize = 5;
 const LOOK_AGAIN_US: u64 = 200;
 
 impl<F: Fabric> Client<F> {
-    /// Verifies I1 and I2 for every slot, and every chunk descriptor and entry. May run beside other
-    /// clients: what looks broken is looked at again before it is called so.
+    /// Verifies I1 and I2 for every slot, and every chunk descriptor and entry. May run beside
+    /// other clients: what looks broken is looked at again before it is called so.
     ///
     /// # Errors
     /// The fabric's.

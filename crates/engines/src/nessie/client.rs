@@ -166,8 +166,8 @@ impl<F: Fabric> Client<F> {
         self.session.incarnation()
     }
 
-    /// Stops announcing an epoch that only waited for verbs to settle, if they have. Whoever is idle
-    /// for long calls this now and then, so that nobody's grace period waits for it.
+    /// Stops announcing an epoch that only waited for verbs to settle, if they have. Whoever is
+    /// idle for long calls this now and then, so that nobody's grace period waits for it.
     ///
     /// # Errors
     /// The fabric's.

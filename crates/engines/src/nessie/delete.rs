@@ -41,7 +41,8 @@ impl<F: Fabric> Client<F> {
                     }
                 }
                 Lookup::Found(found, entry) => {
-                    // Before the CAS: after it, time may have come for a value that others still saw.
+                    // Before the CAS: after it, time may have come for a value that others still
+                    // saw.
                     let was_expired = self.is_expired(&found.header, &entry);
                     if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
                         self.help(&candidates, key, found.slot, found.word).await?;

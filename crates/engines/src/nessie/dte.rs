@@ -164,9 +164,10 @@ impl Header {
         Value::new(entry, at, self.version, expires_at_ms)
     }
 
-    /// The two sums of an entry at `place`, as they stand in the header: the low half covers header,
-    /// place, expiry and key (and the extension, but for its status), the high half generation and
-    /// value, so that a reader who wants only the key can check it. The place is part of it: an entry read from a wrong address is noticed.
+    /// The two sums of an entry at `place`, as they stand in the header: the low half covers
+    /// header, place, expiry and key (and the extension, but for its status), the high half
+    /// generation and value, so that a reader who wants only the key can check it. The place is
+    /// part of it: an entry read from a wrong address is noticed.
     pub fn checksum_of(&self, place: Place, expiry_and_key: &[u8], value: &[u8]) -> u64 {
         self.key_sum(place, expiry_and_key) | self.value_sum(value)
     }
@@ -217,8 +218,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lengths_survive_the_trip(key in 1usize..=KEY_BYTES_MAX, value in 0usize..1 << 30, expires: bool, status: bool) {
-            let flags = if expires { flags::EXPIRES } else { 0 } | if status { flags::STATUS } else { 0 };
+        fn lengths_survive_the_trip(
+            key in 1usize..=KEY_BYTES_MAX,
+            value in 0usize..1 << 30,
+            expires: bool,
+            status: bool,
+        ) {
+            let expiry = if expires { flags::EXPIRES } else { 0 };
+            let flags = expiry | if status { flags::STATUS } else { 0 };
             let h = Header::new(7, 8, key, value, flags);
             let back = Header::read(h.as_bytes()).unwrap();
             prop_assert_eq!(back, h);

@@ -347,8 +347,8 @@ impl Geometry {
     }
 }
 
-/// The fewest buckets of a shard: as many as a key has candidates in it at most, so that they can be
-/// told apart.
+/// The fewest buckets of a shard: as many as a key has candidates in it at most, so that they can
+/// be told apart.
 const BUCKETS_PER_SHARD_MIN: u64 = 4;
 /// The fewest chunks of a data table: below, no client could lease a slab of each common size.
 const MIN_CHUNKS: u64 = 16;

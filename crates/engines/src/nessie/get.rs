@@ -43,8 +43,8 @@ impl<F: Fabric> Client<F> {
                 break 'straight;
             }
             // The usual case, straight down: one bucket after the other, and most keys are in the
-            // first; the first entry whose filter bits agree is the key's, and as long as the last one
-            // was. Whatever else there is, is for the general path.
+            // first; the first entry whose filter bits agree is the key's, and as long as the last
+            // one was. Whatever else there is, is for the general path.
             let geometry = &self.map.shape.geometry;
             let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
             let filter = hash.filter(&self.map);
@@ -152,9 +152,9 @@ impl<F: Fabric> Client<F> {
         Ok(self.look_up(hash, key, Want::Key, Buf::new(), None).await?.is_some())
     }
 
-    /// The general path: header and bytes of the key's entry, as far as they are wanted. `misses` are
-    /// the words of all buckets, as they lie in memory, if they have been read and none of them is the
-    /// key's.
+    /// The general path: header and bytes of the key's entry, as far as they are wanted. `misses`
+    /// are the words of all buckets, as they lie in memory, if they have been read and none of them
+    /// is the key's.
     async fn look_up(
         &self,
         hash: KeyHash,
@@ -253,8 +253,8 @@ impl<F: Fabric> Client<F> {
         header.expires_at_ms(entry).is_some_and(|at| at <= self.fabric.wall_ms())
     }
 
-    /// Removes an expired entry (protocol G4); whether it is gone by our hand. The removal, not the clock, is the
-    /// event that all clients agree on, so it comes before anybody is told.
+    /// Removes an expired entry (protocol G4); whether it is gone by our hand. The removal, not the
+    /// clock, is the event that all clients agree on, so it comes before anybody is told.
     pub(super) async fn expire(
         &self,
         candidates: &Candidates,

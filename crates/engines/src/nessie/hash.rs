@@ -91,7 +91,8 @@ impl TableMap {
         self.tables[dti as usize].add(self.shape.chunk_table_offset() + chunk * 8)
     }
 
-    /// The class of the slab that a descriptor at `chunk` names; `None` if there can be no such slab.
+    /// The class of the slab that a descriptor at `chunk` names; `None` if there can be no such
+    /// slab.
     pub fn slab_class(&self, chunk: u32, id: u8, chunks: u32) -> Option<Class> {
         let class = self.classes.by_id(id, chunks)?;
         class.may_start_at(chunk, self.shape.geometry.chunks).then_some(class)

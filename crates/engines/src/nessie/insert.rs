@@ -94,7 +94,8 @@ impl<F: Fabric> Client<F> {
         draft: &Draft<'_>,
         own: Own,
     ) -> Result<Attempt, EngineError> {
-        // Protocol K1. Posted after the home word arrived: a rival that was committed since has changed it.
+        // Protocol K1. Posted after the home word arrived: a rival that was committed since has
+        // changed it.
         let words = self.collect(candidates).await?;
         for (slot, word) in words.into_iter().enumerate().take(candidates.count()).skip(1) {
             match self.other(candidates, word, draft.key).await? {
@@ -155,8 +156,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Looks at all other slots, after the tentative word in `mine` is in place (protocol K6); whether
-    /// it may be committed.
+    /// Looks at all other slots, after the tentative word in `mine` is in place (protocol K6);
+    /// whether it may be committed.
     async fn verify(
         &self,
         candidates: &Candidates,

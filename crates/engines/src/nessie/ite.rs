@@ -1,7 +1,7 @@
 //! The index table entry: 64 bits that say what is in a slot (nessie §4.1.1).
 //!
-//! An entry is EMPTY, with a tag that never repeats in its slot, or names a data table entry by data
-//! table, index and generation, together with a state and filter bits of the key's hash:
+//! An entry is EMPTY, with a tag that never repeats in its slot, or names a data table entry by
+//! data table, index and generation, together with a state and filter bits of the key's hash:
 //!
 //! * **T**, tentative: an insert that is not decided; invisible. Only its owner may commit it,
 //!   anybody may remove it.
@@ -241,7 +241,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_do_not_touch_each_other(idx in 0u32..1 << 20, dti: u8, generation: u64, hash: u64, pick: prop::sample::Index) {
+        fn fields_do_not_touch_each_other(
+            idx in 0u32..1 << 20, dti: u8, generation: u64, hash: u64, pick: prop::sample::Index,
+        ) {
             let codec = codec(3, 4);
             let state = *pick.get(&states(&codec)[1..]);
             let place = Place { dti, idx };

@@ -1,7 +1,7 @@
 //! The clients of both protocols as clients of an engine, and what both make of other operations.
 //!
-//! The futures of [`Kv`] are those of the operations themselves: one that awaits another costs a GET over
-//! shared memory some percent.
+//! The futures of [`Kv`] are those of the operations themselves: one that awaits another costs a
+//! GET over shared memory some percent.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -103,8 +103,8 @@ macro_rules! kv {
 kv!(Client);
 kv!(published::Client, base);
 
-/// APPEND: a PUT on condition that the value is still the one that was read, as often as it takes. Its
-/// linearization point is that PUT's.
+/// APPEND: a PUT on condition that the value is still the one that was read, as often as it takes.
+/// Its linearization point is that PUT's.
 async fn append<F: Fabric>(
     client: &impl Kv<Fabric = F>,
     base: &Client<F>,

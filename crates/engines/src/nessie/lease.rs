@@ -5,8 +5,8 @@
 //! `reclaim.rs` can make available.
 //!
 //! # Invariants
-//! 1. Only the session named in a descriptor changes it; the exceptions are an abandoned slab, which
-//!    anybody may lease, and a leased one, which anybody may seize.
+//! 1. Only the session named in a descriptor changes it; the exceptions are an abandoned slab,
+//!    which anybody may lease, and a leased one, which anybody may seize.
 //! 2. A slab is formatted before it is leased: whoever finds it leased or abandoned can trust its
 //!    notes.
 
@@ -60,8 +60,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Notes that an entry is out of the index; the caller is who took it out, by CAS. One small
-    /// WRITE that nobody waits for. The operation has had its effect by now, so a node that cannot be
-    /// reached is no reason to say otherwise: the scrubber finds entries without a note.
+    /// WRITE that nobody waits for. The operation has had its effect by now, so a node that cannot
+    /// be reached is no reason to say otherwise: the scrubber finds entries without a note.
     pub(super) fn retire(
         &self,
         entry: Entry,
@@ -79,8 +79,8 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Says that the entry of `word` will be retired if it is of this class, so that its note is near
-    /// by then: a CAS waits for all stores before it, those of other lanes too.
+    /// Says that the entry of `word` will be retired if it is of this class, so that its note is
+    /// near by then: a CAS waits for all stores before it, those of other lanes too.
     #[inline]
     pub(super) fn will_retire(&self, word: Ite, class: Class) {
         if let Some(entry) = class.entry(self.map.codec.place(word)) {
@@ -259,8 +259,8 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Gives the first `chunks` of a run back, whose first one we hold as `head`, that one last: until
-    /// then the run is ours.
+    /// Gives the first `chunks` of a run back, whose first one we hold as `head`, that one last:
+    /// until then the run is ours.
     pub(super) async fn free_run(
         &self,
         slab: Slab,
@@ -343,8 +343,13 @@ impl Kind {
         if self != Self::Free {
             let least = if self == Self::Roomy { (class.entries / 16).max(1) } else { 0 };
             let fits = |(at, word): (usize, &u64)| {
-                matches!(Chunk::from_word(*word), Some(Chunk::Abandoned { class: id, chunks, free_hint })
-                    if (id, chunks) == (class.id, class.chunks) && free_hint >= least)
+                let Some(Chunk::Abandoned { class: id, chunks, free_hint }) =
+                    Chunk::from_word(*word)
+                else {
+                    return false;
+                };
+                (id, chunks) == (class.id, class.chunks)
+                    && free_hint >= least
                     && class.may_start_at(at as u32, words.len() as u64)
             };
             return words.iter().enumerate().position(fits).map(|c| c as u32);
@@ -406,15 +411,19 @@ mod tests {
     proptest! {
         /// Of all chunks at which a lease may start, the first; for long entries, the last.
         #[test]
-        fn a_search_finds_what_a_look_at_every_chunk_finds((class, words) in class().prop_flat_map(|c| (Just(c), words(c)))) {
-            let starts = (0..words.len()).filter(|at| class.may_start_at(*at as u32, words.len() as u64));
+        fn a_search_finds_what_a_look_at_every_chunk_finds(
+            (class, words) in class().prop_flat_map(|c| (Just(c), words(c))),
+        ) {
+            let len = words.len() as u64;
+            let starts = (0..words.len()).filter(|at| class.may_start_at(*at as u32, len));
             let starts: Vec<usize> = starts.collect();
             let run = class.chunks as usize;
             let is_free = |at: &&usize| words[**at..**at + run].iter().all(|word| *word == 0);
             let mut free = starts.iter().filter(is_free).map(|at| *at as u32);
             let free = if class.id == LARGE { free.next_back() } else { free.next() };
             prop_assert_eq!(Kind::Free.find(class, &words), free);
-            for (kind, least) in [(Kind::Roomy, (class.entries / 16).max(1)), (Kind::Abandoned, 0)] {
+            let roomy = (class.entries / 16).max(1);
+            for (kind, least) in [(Kind::Roomy, roomy), (Kind::Abandoned, 0)] {
                 let fits = |at: &&usize| match Chunk::from_word(words[**at]) {
                     Some(Chunk::Abandoned { class: id, chunks, free_hint }) => {
                         (id, chunks) == (class.id, class.chunks) && free_hint >= least

@@ -162,7 +162,9 @@ impl<F: Fabric> Client<F> {
         for_the_sake_of: Option<usize>,
         depth: usize,
     ) -> Option<Victim> {
-        let movable = matches!(self.map.codec.state(word), State::Visible { hop } if hop < self.map.codec.hops_max());
+        let hops_max = self.map.codec.hops_max();
+        let movable =
+            matches!(self.map.codec.state(word), State::Visible { hop } if hop < hops_max);
         movable.then_some(Victim { at, word, for_the_sake_of, depth, key: None })
     }
 
@@ -267,8 +269,8 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Moves a key's entry to a free candidate of it, if it has both: for tests, which need more moves
-    /// than full indexes make.
+    /// Moves a key's entry to a free candidate of it, if it has both: for tests, which need more
+    /// moves than full indexes make.
     #[cfg(feature = "planted")]
     pub async fn wander(&self, key: &[u8]) -> Result<bool, EngineError> {
         let candidates = self.candidates(key)?;

@@ -8,11 +8,12 @@
 //! is, and the index word says where. So a PUT writes its entry into its own node's memory and then
 //! publishes it with one CAS; an entry is never changed after that, only replaced.
 //!
-//! The protocol (`docs/protocol.md`, whose steps the comments cite) is not the published one, which loses writes and blocks on crashes, but a repaired
-//! and model-checked one. What differs: there is no valid bit; an update is a single CAS; an insert
-//! is **tentative** (T) until it has made sure that it is the only one; a move **freezes** (F) its
-//! source and **copies** (C) the word, not the data; every word a client leaves is unique in its
-//! slot; and reuse is made safe by generations, not by clocks.
+//! The protocol (`docs/protocol.md`, whose steps the comments cite) is not the published one, which
+//! loses writes and blocks on crashes, but a repaired and model-checked one. What differs: there is
+//! no valid bit; an update is a single CAS; an insert is **tentative** (T) until it has made sure
+//! that it is the only one; a move **freezes** (F) its source and **copies** (C) the word, not the
+//! data; every word a client leaves is unique in its slot; and reuse is made safe by generations,
+//! not by clocks.
 //!
 //! | operation | file | linearization point |
 //! | --- | --- | --- |

@@ -19,8 +19,8 @@ pub struct LayoutOptions {
     pub filter_bits: bool,
     /// Whether of long entries the header is read first. Default yes.
     pub multi_read: bool,
-    /// Whether a GET reads all candidates at once. Default: where a round trip is dear. Where readers
-    /// go by checksums, as over a network, they always do.
+    /// Whether a GET reads all candidates at once. Default: where a round trip is dear. Where
+    /// readers go by checksums, as over a network, they always do.
     pub batched_reads: Option<bool>,
     /// Whether entries carry checksums. Default: over a network, where a second READ costs a round
     /// trip; clients on the node's host do not need them.
@@ -57,16 +57,16 @@ pub struct Options {
     pub previous_versions: Option<bool>,
 }
 
-/// By which rules the clients of a table of nessie go. What a table does is the same; what it costs is
-/// not.
+/// By which rules the clients of a table of nessie go. What a table does is the same; what it costs
+/// is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableProtocol {
     /// Loch's own.
     #[default]
     Loch,
-    /// The published one, repaired, to be measured beside Loch's own. A reservation is copied when it
-    /// is committed.
+    /// The published one, repaired, to be measured beside Loch's own. A reservation is copied when
+    /// it is committed.
     Published,
 }
 

@@ -6,9 +6,9 @@
 //!
 //! **Absorbing.** An unconditional PUT that loses its CAS to another unconditional PUT of the same
 //! key is done: it took effect just before the winner and was overwritten at once. That is sound
-//! only between unconditional PUTs (flag BLIND), and only if the losing CAS expected a word that was
-//! read by this operation: had it been remembered from before, the winner might have come before
-//! this operation began.
+//! only between unconditional PUTs (flag BLIND), and only if the losing CAS expected a word that
+//! was read by this operation: had it been remembered from before, the winner might have come
+//! before this operation began.
 
 use std::cell::Cell;
 

@@ -1,8 +1,9 @@
-//! Reclaiming: what an allocation can still do when memory is short, and what a client leaves behind.
+//! Reclaiming: what an allocation can still do when memory is short, and what a client leaves
+//! behind.
 //!
 //! Three things make room after grace periods: a slab that another client holds without using it is
-//! **seized**; entries whose short generation would start over have **rested**; and slabs without an
-//! entry in use are **taken apart**, so that other classes can have their chunks.
+//! **seized**; entries whose short generation would start over have **rested**; and slabs without
+//! an entry in use are **taken apart**, so that other classes can have their chunks.
 //!
 //! # Invariants
 //! 1. Who seizes a slab allocates from it only after a grace period: until then its last owner may
@@ -251,9 +252,10 @@ impl<F: Fabric> Client<F> {
         Ok(room)
     }
 
-    /// Does what became possible, one thing after the other, and leaves in `then` what is left. What
-    /// is begun is not left: if the lane is dropped in the middle of it a CAS may still be under way,
-    /// and to do it again could undo what others did since. The node finds it when we are gone.
+    /// Does what became possible, one thing after the other, and leaves in `then` what is left.
+    /// What is begun is not left: if the lane is dropped in the middle of it a CAS may still be
+    /// under way, and to do it again could undo what others did since. The node finds it when we
+    /// are gone.
     async fn after_grace(&self, then: &mut Then) -> Result<bool, EngineError> {
         let mut room = false;
         match then {

@@ -30,8 +30,8 @@ pub(super) trait Rules {
     /// What the index says of an entry; `None` if it is another incarnation by now.
     async fn standing(&self, suspect: Suspect) -> Result<Option<Standing>, EngineError>;
 
-    /// Settles one step of what somebody, who is dead, left undecided in a slot; whether it may take
-    /// another.
+    /// Settles one step of what somebody, who is dead, left undecided in a slot; whether it may
+    /// take another.
     async fn settle_left(
         &self,
         suspect: Suspect,

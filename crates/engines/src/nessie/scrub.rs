@@ -9,8 +9,8 @@
 //! 2. It waits for a grace period: every operation that was under way has ended, so an entry that
 //!    was about to be installed has been, or its client is dead.
 //! 3. It looks at the listed entries again. One that is still the same incarnation and still not
-//!    shown, in two equal looks at all its candidates, is leaked. Its note is written, which is what
-//!    its client should have done.
+//!    shown, in two equal looks at all its candidates, is leaked. Its note is written, which is
+//!    what its client should have done.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
 
@@ -241,8 +241,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Whether the slab of a suspect is still cut as it was thought to be, and the entry was ever
-    /// used in it. The notes and the count of used entries that made it a suspect may have been read
-    /// while the slab was cut anew, one before and one after.
+    /// used in it. The notes and the count of used entries that made it a suspect may have been
+    /// read while the slab was cut anew, one before and one after.
     ///
     /// Inside an epoch: a slab that is not about to be taken apart by now is not before it ends.
     async fn is_used(&self, suspect: &Suspect) -> Result<bool, EngineError> {
@@ -323,9 +323,9 @@ pub(super) fn slab_of(chunk: Option<Chunk>) -> Option<(u8, u32)> {
     }
 }
 
-/// Puts the chunk descriptors in order that a session left: leased slabs become abandoned, runs that
-/// were being put together or taken apart become whole or free. Returns the slabs touched. Slabs
-/// that it was seizing wait for the scrubber's grace period.
+/// Puts the chunk descriptors in order that a session left: leased slabs become abandoned, runs
+/// that were being put together or taken apart become whole or free. Returns the slabs touched.
+/// Slabs that it was seizing wait for the scrubber's grace period.
 ///
 /// Called by the node, for a session that has certainly ended.
 ///

@@ -1,8 +1,8 @@
 //! Size classes, slabs and the chunk table: how a data table is cut into entries.
 //!
 //! A data table is an array of chunks, each with a descriptor word in the chunk table. A client
-//! leases a run of chunks by CAS and cuts it into entries of one size: a **slab**. Long entries have
-//! a run of their own, a slab of one entry.
+//! leases a run of chunks by CAS and cuts it into entries of one size: a **slab**. Long entries
+//! have a run of their own, a slab of one entry.
 //!
 //! | slab offset | bytes | field |
 //! | --- | --- | --- |
@@ -11,9 +11,9 @@
 //! | 64 | 4 × entries | notes |
 //! | data_at | class bytes × entries | entries |
 //!
-//! **Notes.** Whoever unlinks an entry from the index WRITEs the low half of its generation into its
-//! note; whoever reuses the entry clears the note and then changes the generation. So an entry is
-//! free if, and only if, its note is its generation; a note that comes late is of an older
+//! **Notes.** Whoever unlinks an entry from the index WRITEs the low half of its generation into
+//! its note; whoever reuses the entry clears the note and then changes the generation. So an entry
+//! is free if, and only if, its note is its generation; a note that comes late is of an older
 //! generation and says nothing.
 
 use super::ite::Place;
@@ -326,16 +326,22 @@ mod tests {
             let classes = Classes::new(1 << data);
             let class = classes.of(len);
             prop_assert!(class.entry_bytes >= len as u64);
-            prop_assert!(class.data_at + class.entries as u64 * class.entry_bytes <= class.chunks as u64 * CHUNK_BYTES);
+            let end = class.data_at + class.entries as u64 * class.entry_bytes;
+            prop_assert!(end <= class.chunks as u64 * CHUNK_BYTES);
             prop_assert!(class.note_at(class.entries) <= class.data_at);
             prop_assert_eq!(classes.by_id(class.id, class.chunks), Some(class));
         }
 
         #[test]
-        fn places_and_entries_are_two_names_of_one_thing(len in 1usize..1 << 20, n: prop::sample::Index, run in 0u32..100) {
+        fn places_and_entries_are_two_names_of_one_thing(
+            len in 1usize..1 << 20,
+            n: prop::sample::Index,
+            run in 0u32..100,
+        ) {
             let class = Classes::new(1 << 32).of(len);
             let chunk = run * if class.id == LARGE { 1 } else { class.chunks };
-            let entry = Entry { slab: Slab { dti: 3, chunk }, number: n.index(class.entries as usize) as u32 };
+            let number = n.index(class.entries as usize) as u32;
+            let entry = Entry { slab: Slab { dti: 3, chunk }, number };
             let place = class.place(entry);
             prop_assert_eq!(class.entry(place), Some(entry));
             prop_assert_eq!(class.entry(Place { idx: place.idx + 1, ..place }), None);
@@ -344,7 +350,11 @@ mod tests {
         }
 
         #[test]
-        fn descriptors_survive_the_trip(kind in 0usize..7, class: u8, run in 0u32..1 << 21, owner: u32) {
+        fn descriptors_survive_the_trip(
+            kind in 0usize..7,
+            class: u8,
+            run in 0u32..1 << 21, owner: u32,
+        ) {
             let chunk = [
                 Chunk::Free,
                 Chunk::Forming { class, chunks: run, owner },

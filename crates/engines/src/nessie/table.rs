@@ -40,7 +40,8 @@ impl Engine for Nessie {
                     "previous_versions is for protocol \"published\"; this table's is \"loch\"",
                 );
             }
-            // Connections break there, and only clients of Loch's own protocol begin operations again.
+            // Connections break there, and only clients of Loch's own protocol begin operations
+            // again.
             (TableProtocol::Published, _) if room.is_remote => {
                 return wrong(
                     "protocol \"published\" is for fabric \"shm\" only: use \"loch\", or shm",

@@ -29,10 +29,11 @@ pub struct Options {
     /// Index and entries.
     #[serde(flatten)]
     pub layout: LayoutOptions,
-    /// Whether clients cache remote entries, of `nessie-hybrid+`. Default: where a round trip is dear.
+    /// Whether clients cache remote entries, of `nessie-hybrid+`. Default: where a round trip is
+    /// dear.
     pub cache: Option<bool>,
-    /// Whether filter bits, cache and multiple READs are as they are declared (`nessie-hybrid+`), and
-    /// not off, as in the paper.
+    /// Whether filter bits, cache and multiple READs are as they are declared (`nessie-hybrid+`),
+    /// and not off, as in the paper.
     #[serde(skip)]
     pub plus: bool,
 }
@@ -77,8 +78,8 @@ impl Engine for NessieHybrid {
         Some(&map.requests)
     }
 
-    /// Index and entries, and the word of stamps: a client that asks for one learns that it may only
-    /// read.
+    /// Index and entries, and the word of stamps: a client that asks for one learns that it may
+    /// only read.
     fn readable(map: &Served, node: u16) -> Vec<Range<u64>> {
         let end = map.requests.base(node).offset();
         let table = end - map.table.shape.bytes()..end;

@@ -31,8 +31,8 @@ enum Executed {
     Failed(Failure),
 }
 
-/// Polls of a reply's WRITE after which its lane serves others: the reader's node may be gone, which
-/// takes the fabric a while to notice. The WRITE goes on by itself.
+/// Polls of a reply's WRITE after which its lane serves others: the reader's node may be gone,
+/// which takes the fabric a while to notice. The WRITE goes on by itself.
 const REPLY_POLLS_MAX: u32 = 1000;
 
 impl<F: Fabric> Worker<F> {

@@ -1,13 +1,13 @@
 //! A change, in two steps.
 //!
-//! [`Store::prepare`] decides what the operation comes to, writes the extent and finds the slot, none
-//! of which a reader can see; [`Store::commit`] writes the entry, which is the one moment at which
-//! readers see all of it. In between the change can be logged, and if the log must be on disk first,
-//! several changes are prepared at a time.
+//! [`Store::prepare`] decides what the operation comes to, writes the extent and finds the slot,
+//! none of which a reader can see; [`Store::commit`] writes the entry, which is the one moment at
+//! which readers see all of it. In between the change can be logged, and if the log must be on disk
+//! first, several changes are prepared at a time.
 //!
 //! # Invariants
-//! 1. The slot of a prepared change is **pinned**: it is neither moved nor taken, its key is not the
-//!    subject of another change, and the index is not replaced while there is one.
+//! 1. The slot of a prepared change is **pinned**: it is neither moved nor taken, its key is not
+//!    the subject of another change, and the index is not replaced while there is one.
 //! 2. A reader's memory of an entry does not keep an extent: a block is given back when the entry
 //!    that replaces it is in memory, and may be filled anew at once. The pointer's checksums are
 //!    what tells a reader so (`layout.rs`, invariant 3).
@@ -152,7 +152,8 @@ impl Store {
         self.give_back(&staged.new);
     }
 
-    /// Makes a change that was made before, as the log tells it. Later changes of the key come later.
+    /// Makes a change that was made before, as the log tells it. Later changes of the key come
+    /// later.
     ///
     /// # Errors
     /// As [`Store::prepare`].
@@ -178,8 +179,8 @@ impl Store {
         self.commit(fabric, staged)
     }
 
-    /// Whether its time has come. The clock is read for each request: whoever asks may have found that
-    /// it has, by a GET of his own, a moment ago.
+    /// Whether its time has come. The clock is read for each request: whoever asks may have found
+    /// that it has, by a GET of his own, a moment ago.
     fn has_expired<F: Fabric>(&self, fabric: &F, entry: &Entry) -> Result<bool, EngineError> {
         if entry.key_at() == 0 {
             return Ok(false);

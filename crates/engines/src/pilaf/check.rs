@@ -25,7 +25,8 @@ pub struct StoreReport {
 }
 
 impl Store {
-    /// Looks at every slot and every extent. What is prepared is not in the table yet, and not lost.
+    /// Looks at every slot and every extent. What is prepared is not in the table yet, and not
+    /// lost.
     ///
     /// # Errors
     /// The fabric's.

@@ -1,8 +1,8 @@
 //! The client: reads by itself, asks the server for everything else (pilaf §3.1, Figure 3).
 //!
 //! It writes nothing but its own request slots, and those only for requests that no datagram holds.
-//! So a client that is broken or hostile can ask for what it may ask for anyway, and no value of the
-//! table can be damaged by it.
+//! So a client that is broken or hostile can ask for what it may ask for anyway, and no value of
+//! the table can be damaged by it.
 
 use std::sync::Arc;
 

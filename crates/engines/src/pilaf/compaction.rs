@@ -1,10 +1,10 @@
 //! Compaction of a server's log: a snapshot of the table, written a few slots a turn.
 //!
-//! The server goes on meanwhile. A change that it makes is in the log after the snapshot's beginning,
-//! so it does not matter whether the snapshot has it (`log/snapshot.rs`). What matters is that a key
-//! which is *not* changed is in the snapshot: the scan goes through the slots in order, and a move
-//! may carry a key from before the cursor to behind it. Such a key is added at once
-//! ([`Server::note_moves`]). A larger index has other slots: then the scan begins anew.
+//! The server goes on meanwhile. A change that it makes is in the log after the snapshot's
+//! beginning, so it does not matter whether the snapshot has it (`log/snapshot.rs`). What matters
+//! is that a key which is *not* changed is in the snapshot: the scan goes through the slots in
+//! order, and a move may carry a key from before the cursor to behind it. Such a key is added at
+//! once ([`Server::note_moves`]). A larger index has other slots: then the scan begins anew.
 
 use loch_fabric::{Fabric, Messages};
 

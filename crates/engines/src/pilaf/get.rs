@@ -12,8 +12,8 @@
 //! 1. GET(A) reads slot 0: not A.
 //! 2. The server moves A from slot 1 to slot 0 to make room for another key, which it writes into
 //!    slot 1. At every moment A is in slot 0 or in slot 1.
-//! 3. GET(A) reads slot 1: not A. It reads slot 2: not A. It reports that A is absent, which it never
-//!    was.
+//! 3. GET(A) reads slot 1: not A. It reads slot 2: not A. It reports that A is absent, which it
+//!    never was.
 //!
 //! The repair: every write of a slot leaves another **stamp** in it, and a miss is believed after a
 //! second look, posted after the first has completed, that shows the same stamps in all slots. No
@@ -23,19 +23,20 @@
 //! needs no second look, and a miss costs one round trip more than in the paper.
 //!
 //! # Hits
-//! Words of an entry reach memory one by one, and a READ takes them one by one, but what verifies was
-//! written by one store (`layout.rs`, invariants 1 and 2). If that store is not the slot's last one,
-//! the READ began before the last word of the next one reached memory; and it ended after all words
-//! of its own had. So the entry was the slot's in the sense of [`Store::commit`]'s linearization
-//! point at some moment of the READ, and two READs one after the other never see an old entry after
-//! a new one. What the extent's memory was used for later does not matter (`layout.rs`, invariant
-//! 3). And that the slot is still the table's is what the state says (`resize.rs`).
+//! Words of an entry reach memory one by one, and a READ takes them one by one, but what verifies
+//! was written by one store (`layout.rs`, invariants 1 and 2). If that store is not the slot's last
+//! one, the READ began before the last word of the next one reached memory; and it ended after all
+//! words of its own had. So the entry was the slot's in the sense of [`Store::commit`]'s
+//! linearization point at some moment of the READ, and two READs one after the other never see an
+//! old entry after a new one. What the extent's memory was used for later does not matter
+//! (`layout.rs`, invariant 3). And that the slot is still the table's is what the state says
+//! (`resize.rs`).
 //!
 //! [`Store::commit`]: super::store::Store::commit
 //!
 //! # Faults
-//! A GET waits for no other client. It goes on while the server is dead, as long as the server did not
-//! die in the middle of writing one of the key's slots or the root: then it ends with
+//! A GET waits for no other client. It goes on while the server is dead, as long as the server did
+//! not die in the middle of writing one of the key's slots or the root: then it ends with
 //! [`EngineError::Timeout`] and can be repeated when the server is back.
 
 use std::cell::{Cell, RefCell};
@@ -124,8 +125,8 @@ const TRIES_AT_ONCE: u32 = 3;
 const BACK_OFF_LOG2_MAX: u32 = 6;
 
 impl Reader {
-    /// A reader of the table whose part on each node has its root at `nodes`. `timeout_us` bounds the
-    /// time that an operation goes on after it first had to look again.
+    /// A reader of the table whose part on each node has its root at `nodes`. `timeout_us` bounds
+    /// the time that an operation goes on after it first had to look again.
     pub fn new(nodes: Vec<RemoteAddr>, seed: u64, timeout_us: u64) -> Self {
         let roots = RefCell::new(vec![None; nodes.len()]);
         Self { nodes, seed, roots, timeout_us, counts: ReadCounts::default() }

@@ -137,9 +137,9 @@ impl Index {
         Ok(None)
     }
 
-    /// An EMPTY candidate slot of the key whose hash has this name, which other keys were moved away
-    /// from if need be, and how many were; `None` if no chain of moves was found. Slots that are
-    /// `pinned` are neither taken nor moved.
+    /// An EMPTY candidate slot of the key whose hash has this name, which other keys were moved
+    /// away from if need be, and how many were; `None` if no chain of moves was found. Slots that
+    /// are `pinned` are neither taken nor moved.
     ///
     /// # Errors
     /// The fabric's.

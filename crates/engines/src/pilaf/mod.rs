@@ -1,18 +1,18 @@
-//! Pilaf: clients read by themselves, and ask the server for everything else (Mitchell et al., USENIX
-//! ATC 2013).
+//! Pilaf: clients read by themselves, and ask the server for everything else (Mitchell et al.,
+//! USENIX ATC 2013).
 //!
 //! # How it works
-//! A table is divided among the nodes by the hash of the key. Each node has one [`Worker`], a thread
-//! that alone writes its part: an index, which is a 3-way cuckoo hash table of 64-byte entries, and
-//! **extents**, which hold keys and values ([`layout`]). Both are blocks of one arena in the node's
-//! region. GET and CONTAINS are READs of entries and of the extent that one of them points to, past
-//! the server's processor ([`Reader`]). PUT, DELETE and their like are messages to the server
-//! ([`Client`], [`requests`](crate::requests)), which changes memory, and logs what it did on a disk
-//! ([`log`](crate::log)).
+//! A table is divided among the nodes by the hash of the key. Each node has one [`Worker`], a
+//! thread that alone writes its part: an index, which is a 3-way cuckoo hash table of 64-byte
+//! entries, and **extents**, which hold keys and values ([`layout`]). Both are blocks of one arena
+//! in the node's region. GET and CONTAINS are READs of entries and of the extent that one of them
+//! points to, past the server's processor ([`Reader`]). PUT, DELETE and their like are messages to
+//! the server ([`Client`], [`requests`](crate::requests)), which changes memory, and logs what it
+//! did on a disk ([`log`](crate::log)).
 //!
-//! There is no lock between them. Everything that clients read is **self-verifying**: an entry has a
-//! CRC-64 of itself, and in it a CRC-64 of the key and one of the value that it points to. What was
-//! read while it was written does not verify and is read again.
+//! There is no lock between them. Everything that clients read is **self-verifying**: an entry has
+//! a CRC-64 of itself, and in it a CRC-64 of the key and one of the value that it points to. What
+//! was read while it was written does not verify and is read again.
 //!
 //! | operation | file | linearization point |
 //! | --- | --- | --- |
@@ -25,8 +25,8 @@
 //! # What differs from the paper
 //! * **A miss is looked for twice.** The published GET can miss a key that is there all the time,
 //!   while it is moved; `get.rs` has the counterexample and the repair.
-//! * **Entries hold the key's hash and version**, so that other keys' extents are not read, and moves
-//!   need no extent.
+//! * **Entries hold the key's hash and version**, so that other keys' extents are not read, and
+//!   moves need no extent.
 //! * **The fence of a larger index** is a word that clients read along, not the reset of all
 //!   connections (`resize.rs`). Extents grow in the same arena, and need none.
 //! * **Messages are datagrams**; requests that are longer go by WRITE into slots (`path.rs`).
@@ -35,8 +35,8 @@
 //! # Invariants
 //! 1. Only the server of a node writes its part; clients need no right but to read it, and to write
 //!    their own request slots. So a client can corrupt nothing.
-//! 2. A key that has a value is in one of its candidate slots at every moment, and while it is moved
-//!    in two, of which both lead to the same extent (`index.rs`).
+//! 2. A key that has a value is in one of its candidate slots at every moment, and while it is
+//!    moved in two, of which both lead to the same extent (`index.rs`).
 //! 3. A slot that was written has another stamp; an index that was replaced, another generation
 //!    (`layout.rs`).
 //! 4. With `sync` nobody sees a change before it is durable (`worker.rs`).
@@ -44,10 +44,10 @@
 //! # Faults
 //! * **Torn and reordered READs and stores** do not verify.
 //! * **A client dies**: nobody waits for it.
-//! * **The server dies**: GETs go on, unless it was just writing what they look at; mutations wait for
-//!   the next one. That one empties the table and replays the log, so the table is what the log says:
-//!   all that was acknowledged with `sync`, and all but a bounded suffix without. **Without a log the
-//!   node's part of the table is lost.**
+//! * **The server dies**: GETs go on, unless it was just writing what they look at; mutations wait
+//!   for the next one. That one empties the table and replays the log, so the table is what the log
+//!   says: all that was acknowledged with `sync`, and all but a bounded suffix without. **Without a
+//!   log the node's part of the table is lost.**
 //! * **The disk fails**: the server stops.
 
 mod buddy;

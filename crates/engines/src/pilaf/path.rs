@@ -1,5 +1,5 @@
-//! The way of a client's requests: by SEND (pilaf §3.1), and what is longer than a datagram by WRITE
-//! into the client's request slot.
+//! The way of a client's requests: by SEND (pilaf §3.1), and what is longer than a datagram by
+//! WRITE into the client's request slot.
 //!
 //! The paper's messages have no limit, because it uses SEND over reliable connections. Datagrams
 //! have one, and a slot is what the server looks at anyway: so a long request needs no pieces, no

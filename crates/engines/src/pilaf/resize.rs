@@ -5,18 +5,18 @@
 //! same fence is a word: the **state** at the start of the root, which is the generation of the
 //! index. The server
 //!
-//! 1. builds the new index in a block of its own, while clients go on reading the old one. It serves
-//!    nobody else meanwhile, so both hold the same keys;
+//! 1. builds the new index in a block of its own, while clients go on reading the old one. It
+//!    serves nobody else meanwhile, so both hold the same keys;
 //! 2. writes the root: first the state, closed, then the rest, then the state with the new
 //!    generation;
 //! 3. gives the old array back to the arena, and goes on serving.
 //!
-//! **A client that has not noticed cannot take a stale answer.** No answer is given before the state
-//! was READ *after* all entries that the answer rests on, and found unchanged (`get.rs`). Suppose
-//! it was, at moment *t*. The old index was replaced later than *t*; changes are made to the new one
-//! only after that; so at *t*, and when the entries were READ before it, the old index was the
-//! table. If the client finds another state it forgets everything, reads the root again, and starts
-//! over: that is its reconnection.
+//! **A client that has not noticed cannot take a stale answer.** No answer is given before the
+//! state was READ *after* all entries that the answer rests on, and found unchanged (`get.rs`).
+//! Suppose it was, at moment *t*. The old index was replaced later than *t*; changes are made to
+//! the new one only after that; so at *t*, and when the entries were READ before it, the old index
+//! was the table. If the client finds another state it forgets everything, reads the root again,
+//! and starts over: that is its reconnection.
 //!
 //! **Extents** need no such step. The paper's server registers more memory when extents are full; a
 //! region of Loch is registered whole, with its table's declared size, and index and extents are

@@ -1,8 +1,9 @@
-//! The server's table: the index, the arena and what the server knows of them (pilaf §3.2, Figure 4).
+//! The server's table: the index, the arena and what the server knows of them (pilaf §3.2, Figure
+//! 4).
 //!
-//! What is done to it is in `change.rs` (PUT, DELETE and their like), `index.rs` (slots), `resize.rs`
-//! (a larger index) and `check.rs`. Everything here that is not in the region is made again from
-//! nothing when a server starts.
+//! What is done to it is in `change.rs` (PUT, DELETE and their like), `index.rs` (slots),
+//! `resize.rs` (a larger index) and `check.rs`. Everything here that is not in the region is made
+//! again from nothing when a server starts.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 

@@ -35,9 +35,9 @@ pub struct Options {
     /// The folder of its log. Each node has a log of its own there. Default: none, and the table is
     /// empty after the node's process has ended.
     pub log: Option<PathBuf>,
-    /// Whether a change is on disk before it is acknowledged. Default no: then the changes of the last
-    /// millisecond are lost if the process is killed, and those of a tenth of a second or more if the
-    /// machine is.
+    /// Whether a change is on disk before it is acknowledged. Default no: then the changes of the
+    /// last millisecond are lost if the process is killed, and those of a tenth of a second or more
+    /// if the machine is.
     pub sync: bool,
 }
 
@@ -47,8 +47,8 @@ const BYTES_PER_INDEX_SLOT: u64 = 1024;
 /// How many values of the longest kind a table holds at least.
 const LONGEST_VALUES_MIN: u64 = 4;
 
-/// Longer requests are WRITTEN into request slots, so that mailboxes need not have room for a window
-/// of them.
+/// Longer requests are WRITTEN into request slots, so that mailboxes need not have room for a
+/// window of them.
 pub const SEND_BYTES_MAX: usize = 1024;
 
 const _: () = assert!(SEND_BYTES_MAX <= MAIL_MESSAGE_BYTES_MAX);

@@ -31,7 +31,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// What is known of the versions of node `node` from the table at `root`. Nothing is leased yet.
+    /// What is known of the versions of node `node` from the table at `root`. Nothing is leased
+    /// yet.
     ///
     /// # Errors
     /// The fabric's.
@@ -69,8 +70,8 @@ impl Versions {
         Some(version)
     }
 
-    /// Leases a block and returns its end, which has to be in the log too, durably, before a version
-    /// is taken.
+    /// Leases a block and returns its end, which has to be in the log too, durably, before a
+    /// version is taken.
     ///
     /// # Errors
     /// The fabric's; [`EngineError::Damaged`] if there are no numbers any more, which takes longer

@@ -1,4 +1,5 @@
-//! The server of one node's part: takes requests, logs them, changes the table, replies (pilaf §3.1).
+//! The server of one node's part: takes requests, logs them, changes the table, replies (pilaf
+//! §3.1).
 //!
 //! One [`Worker::turn`] is one round: what the log has made durable is shown and acknowledged; then
 //! requests are taken and executed; then replies are sent in few doorbells. Between two turns the
@@ -10,26 +11,29 @@
 //! before find another state in its root and start over (`resize.rs`).
 //!
 //! # What is logged when
-//! * With [`Policy::sync`](crate::log::Policy::sync) a change is prepared, logged, and **not shown** to
-//!   anybody until its record is durable; then it is committed and acknowledged. So nobody ever reads
-//!   a value that a crash could take back. Requests that come while a sync is under way are prepared
-//!   meanwhile and share the next one: group commit.
+//! * With [`Policy::sync`](crate::log::Policy::sync) a change is prepared, logged, and **not
+//!   shown** to anybody until its record is durable; then it is committed and acknowledged. So
+//!   nobody ever reads a value that a crash could take back. Requests that come while a sync is
+//!   under way are prepared meanwhile and share the next one: group commit.
 //! * Otherwise a change is prepared, logged in memory, committed and acknowledged at once. A crash
-//!   may take back the last of them, and readers may have seen those. What is lost is a suffix of the
-//!   changes that this server made, and bounded (see [`crate::log`]): the server takes no request
-//!   while more would be at risk.
+//!   may take back the last of them, and readers may have seen those. What is lost is a suffix of
+//!   the changes that this server made, and bounded (see [`crate::log`]): the server takes no
+//!   request while more would be at risk.
 //! * Without a log a crash of the server loses its part of the table.
 //!
 //! # Invariants
-//! 1. A mutation is executed once for each session, however often its request comes ([`Inbox`](crate::requests::Inbox)).
-//! 2. An acknowledgement is sent after the change is in memory, and with `sync` after it is durable.
+//! 1. A mutation is executed once for each session, however often its request comes
+//!    ([`Inbox`](crate::requests::Inbox)).
+//! 2. An acknowledgement is sent after the change is in memory, and with `sync` after it is
+//!    durable.
 //! 3. Records are in the log in the order in which their changes are committed, key by key.
 //!
 //! # Faults
-//! * **The log fails.** The turn is an error, nothing that was not durable is acknowledged any more,
-//!   and the owner has to stop the server: a failed fsync is not tried again. Clients go on reading.
-//! * **The server is killed.** Clients go on reading. Mutations wait for the next server, which says
-//!   that it is another: those that the dead one may have executed are ambiguous.
+//! * **The log fails.** The turn is an error, nothing that was not durable is acknowledged any
+//!   more, and the owner has to stop the server: a failed fsync is not tried again. Clients go on
+//!   reading.
+//! * **The server is killed.** Clients go on reading. Mutations wait for the next server, which
+//!   says that it is another: those that the dead one may have executed are ambiguous.
 
 use std::collections::VecDeque;
 
@@ -128,8 +132,8 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     /// tells.
     ///
     /// # Errors
-    /// The fabric's, if the region of the node is not mapped and writable; the log's, if it cannot be
-    /// read; [`EngineError::OutOfMemory`] if the table has no room for what was logged.
+    /// The fabric's, if the region of the node is not mapped and writable; the log's, if it cannot
+    /// be read; [`EngineError::OutOfMemory`] if the table has no room for what was logged.
     pub fn open(
         fabric: F,
         map: &RequestMap,
@@ -190,8 +194,8 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         self.counts
     }
 
-    /// One round; whether there was anything to do. If there was not, the owner may let time pass: the
-    /// log's [`sync_us`](Policy::sync_us) is kept no better than that.
+    /// One round; whether there was anything to do. If there was not, the owner may let time pass:
+    /// the log's [`sync_us`](Policy::sync_us) is kept no better than that.
     ///
     /// # Errors
     /// [`WorkerError`]: the server cannot go on. Whatever it did not answer may have been done.

@@ -68,8 +68,8 @@ impl<'a> Budget<'a> {
         self.room.share / REQUEST_SHARE / slots.max(1)
     }
 
-    /// The longest value, if that was not chosen: so that requests of `requests` slots and replies of
-    /// `replies` take their share of the memory and no more.
+    /// The longest value, if that was not chosen: so that requests of `requests` slots and replies
+    /// of `replies` take their share of the memory and no more.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] if that is next to nothing.

@@ -398,9 +398,9 @@ impl<P: Path, R: Path> Requester<P, R> {
     }
 
     /// The worker's incarnation as it is known here. Where its word can be loaded, it is looked at
-    /// before every request: so a worker that started anew meanwhile is noticed in time. A word of 0
-    /// says that none has: whoever is told now that a request is ambiguous could still read what was
-    /// before the dead one's last work, and the next one may have it yet, from its log.
+    /// before every request: so a worker that started anew meanwhile is noticed in time. A word of
+    /// 0 says that none has: whoever is told now that a request is ambiguous could still read what
+    /// was before the dead one's last work, and the next one may have it yet, from its log.
     #[inline]
     fn belief<F: Fabric>(&self, fabric: &F, line: &Line, to: WorkerId) -> Result<u32, EngineError> {
         let word = self.map.incarnation_addr(to);
@@ -428,7 +428,8 @@ impl<P: Path, R: Path> Requester<P, R> {
         if fabric.read_words(&[self.map.incarnation_addr(to)], &mut words).await.is_err() {
             return;
         }
-        // The two may be of different incarnations: then nobody answers, and the next look is right.
+        // The two may be of different incarnations: then nobody answers, and the next look is
+        // right.
         let [incarnation, address @ ..] = words;
         let address = MessageAddress::from_words(address);
         self.requests.meet(fabric, to, &address);

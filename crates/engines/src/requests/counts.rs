@@ -40,8 +40,8 @@ impl Counts {
         self.beside.get()
     }
 
-    /// Counts what the fabric did not: SENDs, the reply, and the round trip if nobody waited for the
-    /// request to arrive. What is stored into a node's own memory is no verb.
+    /// Counts what the fabric did not: SENDs, the reply, and the round trip if nobody waited for
+    /// the request to arrive. What is stored into a node's own memory is no verb.
     #[inline]
     pub(super) fn count(&self, ticket: &Ticket, head: &ReplyHead, ways: Ways) {
         self.answered.set(self.answered.get() + 1);

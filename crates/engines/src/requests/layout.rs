@@ -201,8 +201,8 @@ impl Area {
         0..self.requests_at()
     }
 
-    /// All request slots of a client at a worker, from the area's first byte: who may write those may
-    /// speak in the client's name.
+    /// All request slots of a client at a worker, from the area's first byte: who may write those
+    /// may speak in the client's name.
     ///
     /// # Panics
     /// If there is no such worker or client.
@@ -346,7 +346,8 @@ mod tests {
                         }
                         let before = taken.insert(at, u64::from(service.request_bytes));
                         prop_assert_eq!(before, None);
-                        let next = area.request_at(worker, client, number + u64::from(service.window));
+                        let next = number + u64::from(service.window);
+                        let next = area.request_at(worker, client, next);
                         prop_assert_eq!(at, next);
                     }
                 }
@@ -435,7 +436,8 @@ mod tests {
         }
     }
 
-    /// A million clients, each with a request slot of the length that just fits, and one that does not.
+    /// A million clients, each with a request slot of the length that just fits, and one that does
+    /// not.
     #[test]
     fn an_area_ends_where_the_largest_one_does() {
         let sessions_per_node = 1 << 20;

@@ -10,8 +10,8 @@
 //! # Invariants
 //! 1. A mailbox is its owner's name: that of session slot `n` is always used by the client that
 //!    holds the slot, and that of worker `w` by worker `w`.
-//! 2. A ring has room for all that its sender may have under way to its receiver, so nothing is lost
-//!    for want of room unless something was sent again.
+//! 2. A ring has room for all that its sender may have under way to its receiver, so nothing is
+//!    lost for want of room unless something was sent again.
 
 use loch_fabric::limits::{CACHE_LINE_BYTES, MAIL_RING_BYTES, MAIL_SENDERS_MAX};
 use loch_fabric::{MailboxShape, RemoteAddr};

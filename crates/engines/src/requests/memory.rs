@@ -1,12 +1,13 @@
-//! What a worker remembers of its clients, so that a request is executed once however often it comes.
+//! What a worker remembers of its clients, so that a request is executed once however often it
+//! comes.
 //!
 //! # Invariants
 //! 1. Of one session and number at most one request is admitted as new. For each of the last
-//!    *window* numbers there is a record; the number in it only grows while the session lasts, and a
-//!    request is new if its number is greater.
+//!    *window* numbers there is a record; the number in it only grows while the session lasts, and
+//!    a request is new if its number is greater.
 //! 2. A session is taken in when the worker's node says that it holds the slot of its client, and
-//!    then takes the place of the one before. What other sessions send is dropped: their clients are
-//!    gone, or lie. So no client can take the place of another, whatever number it writes.
+//!    then takes the place of the one before. What other sessions send is dropped: their clients
+//!    are gone, or lie. So no client can take the place of another, whatever number it writes.
 //! 3. A datagram counts with the seal of the session's secret. A client introduces itself under
 //!    growing numbers, so that a greeting which somebody repeats does not count.
 
@@ -117,8 +118,8 @@ impl Memory {
         true
     }
 
-    /// What a planted bug takes for the holder of a slot: any session whose number is larger than that
-    /// of the last one.
+    /// What a planted bug takes for the holder of a slot: any session whose number is larger than
+    /// that of the last one.
     #[cold]
     fn believed(&self, ticket: &Ticket) -> Option<Holder> {
         let known = self.clients[ticket.client as usize].holder;

@@ -136,8 +136,8 @@ pub enum Body<'a> {
     Hello,
     /// An operation on a key.
     One(Request<'a>),
-    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them. It has no key, and only workers
-    /// of that engine unpack it.
+    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them. It has no key, and only
+    /// workers of that engine unpack it.
     Packet {
         /// The packet.
         bytes: &'a [u8],
@@ -636,7 +636,8 @@ mod tests {
                 bytes[end..].copy_from_slice(&word);
             }
             if let Some(ticket) = Ticket::read(&bytes, SEAL) {
-                let has_key = matches!(ticket.body(&bytes), Body::One(request) if !request.key.is_empty());
+                let has_key =
+                    matches!(ticket.body(&bytes), Body::One(request) if !request.key.is_empty());
                 prop_assert_eq!(has_key, !ticket.is_hello() && !ticket.is_packet());
             }
             if let Some(head) = ReplyHead::read(&bytes, SEAL) {

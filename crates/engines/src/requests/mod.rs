@@ -1,9 +1,9 @@
 //! Requests and replies: the one mechanism of all engines whose servers take part in an operation.
 //!
 //! A **client** is a session slot of a node, a **worker** one of those that a node has for a table.
-//! A client sends a request to a worker and waits for the reply; it may have *window* requests under
-//! way at a worker. Requests are WRITEs into slots that the worker polls (herd §4.2), or SENDs;
-//! replies are WRITEs into slots that the client polls (nessie §5), or SENDs (herd §4.3).
+//! A client sends a request to a worker and waits for the reply; it may have *window* requests
+//! under way at a worker. Requests are WRITEs into slots that the worker polls (herd §4.2), or
+//! SENDs; replies are WRITEs into slots that the client polls (nessie §5), or SENDs (herd §4.3).
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -23,11 +23,12 @@
 //! [`call`](Requester::call) is one operation.
 //!
 //! The worker: an [`Inbox`]. Take what comes with [`Inbox::poll`] (slots) or [`Inbox::accept`]
-//! (datagrams), as many and as far ahead as the engine likes, each with a buffer of its own; execute
-//! [`Ticket::request`]; then [`Inbox::complete`] in any order, which remembers the answer and makes
-//! the reply, and send that with [`send_reply`] (WRITE) or `Messages::send_all`. What comes as
-//! [`Incoming::Answer`] is answered with [`Inbox::repeat`] and not executed. [`Incoming::Hello`] says
-//! that whatever is sent to the ticket's client goes where this datagram came from.
+//! (datagrams), as many and as far ahead as the engine likes, each with a buffer of its own;
+//! execute [`Ticket::request`]; then [`Inbox::complete`] in any order, which remembers the answer
+//! and makes the reply, and send that with [`send_reply`] (WRITE) or `Messages::send_all`. What
+//! comes as [`Incoming::Answer`] is answered with [`Inbox::repeat`] and not executed.
+//! [`Incoming::Hello`] says that whatever is sent to the ticket's client goes where this datagram
+//! came from.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -37,7 +38,11 @@
 //! # use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, lanes::block_on, shm::*};
 //! # let dir = tempfile::tempdir()?;
 //! # let region = Arc::new(Region::create(&dir.path().join("region"), 1 << 20)?);
-//! # let endpoint = || { let mut e = ShmEndpoint::new(RegionId(0)); e.attach(RegionId(0), region.clone()); e };
+//! # let endpoint = || {
+//! #     let mut e = ShmEndpoint::new(RegionId(0));
+//! #     e.attach(RegionId(0), region.clone());
+//! #     e
+//! # };
 //! let service = Service {
 //!     workers: 1, window: 4, replies: 8, sessions_per_node: 2,
 //!     request_bytes: Service::request_bytes_for(16, 100)?,
@@ -85,18 +90,19 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Request `r` of a client at a worker lies in slot `r mod window`, and is sent only when the one
-//!    that had the slot before was answered or is not waited for any more. Nothing is ever zeroed.
+//! 1. Request `r` of a client at a worker lies in slot `r mod window`, and is sent only when the
+//!    one that had the slot before was answered or is not waited for any more. Nothing is ever
+//!    zeroed.
 //! 2. A message counts only with the number that is looked for and the right seal.
 //! 3. A worker executes a mutation of one session at most once ([`Inbox`]); reads it may execute
 //!    again.
-//! 4. A worker executes only what was meant for its own incarnation. There is one worker of a number
-//!    at a time: a node starts one after it has stopped the one before.
+//! 4. A worker executes only what was meant for its own incarnation. There is one worker of a
+//!    number at a time: a node starts one after it has stopped the one before.
 //!
 //! # Faults
 //! * **A message is lost, comes twice, or late.** The client sends a request again until it is
-//!   answered or its time is up. What comes twice is answered from memory; what comes after its slot
-//!   was used anew is dropped, or overwrites what is there, which then is sent again.
+//!   answered or its time is up. What comes twice is answered from memory; what comes after its
+//!   slot was used anew is dropped, or overwrites what is there, which then is sent again.
 //! * **A client dies.** Nobody waits for it. What it had sent may still be executed, until the next
 //!   session of its slot is heard of: that makes the worker forget the dead one.
 //! * **A worker dies.** Its clients wait until the node has another, which tells them that they
@@ -105,9 +111,10 @@
 //!   Where it receives messages it makes known beside its incarnation ([`make_known`]): whoever has
 //!   no answer looks there again.
 //! * **A worker stands still.** Its clients wait, until their time is up.
-//! * **Hostile bytes** in slots and datagrams cost the worker time and nothing else; but whoever may
-//!   write another client's slots can speak in its name. A datagram speaks for whoever knows the
-//!   session's secret ([`seal`]). A client that names another session than its own is not served.
+//! * **Hostile bytes** in slots and datagrams cost the worker time and nothing else; but whoever
+//!   may write another client's slots can speak in its name. A datagram speaks for whoever knows
+//!   the session's secret ([`seal`]). A client that names another session than its own is not
+//!   served.
 
 pub(crate) mod budget;
 mod client;
@@ -149,8 +156,8 @@ pub use worker::{Inbox, Incoming};
 
 pub use crate::region::Service;
 
-/// WRITEs a reply, as [`Inbox::complete`] or [`Inbox::repeat`] made it, into the slot that waits for
-/// it, from a worker whose node is `home`. Gives the buffer back.
+/// WRITEs a reply, as [`Inbox::complete`] or [`Inbox::repeat`] made it, into the slot that waits
+/// for it, from a worker whose node is `home`. Gives the buffer back.
 ///
 /// # Errors
 /// The fabric's. The client will ask again.

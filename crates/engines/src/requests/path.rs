@@ -34,8 +34,8 @@ pub enum Sent {
 
 /// How a client's requests reach workers.
 pub trait RequestPath<F: Fabric>: Path {
-    /// Sends a message to a worker. `slot` is the slot, of `bytes` bytes, where the worker looks for
-    /// it. Gives the buffer back.
+    /// Sends a message to a worker. `slot` is the slot, of `bytes` bytes, where the worker looks
+    /// for it. Gives the buffer back.
     ///
     /// # Errors
     /// The fabric's. [`FabricError::OutcomeUnknown`] alone leaves open whether it arrived.

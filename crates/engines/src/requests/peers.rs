@@ -13,8 +13,8 @@ impl<P: Copy> Peers<P> {
         Self(vec![None; clients as usize])
     }
 
-    /// Takes note of where a message came from that an [`Inbox`](super::Inbox) has accepted. Nothing but
-    /// a greeting says where replies go: a request may be a copy, sent from elsewhere.
+    /// Takes note of where a message came from that an [`Inbox`](super::Inbox) has accepted.
+    /// Nothing but a greeting says where replies go: a request may be a copy, sent from elsewhere.
     #[inline]
     pub fn heard(&mut self, incoming: &Incoming, from: P) {
         if let Incoming::Hello(ticket) = incoming {

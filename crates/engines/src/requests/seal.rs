@@ -1,11 +1,12 @@
 //! Seals: what shows that a message is whole and, where anybody can send one, whose it is.
 //!
-//! The last word of a message is its seal, over all bytes before it. A message that is WRITTEN has a
-//! checksum there (xxh3-64), which tells a whole message from a torn one. It proves nothing about the
-//! writer: rights to memory decide who can write a slot. A datagram comes from anybody who reaches
-//! the queue pair. Its seal is therefore keyed (SipHash-2-4) with the **secret** of the session, 128
-//! random bits that the client and the nodes that let it in share, told over the control plane.
-//! On shared memory, where mailboxes are memory too, sessions have no secret and datagrams a checksum.
+//! The last word of a message is its seal, over all bytes before it. A message that is WRITTEN has
+//! a checksum there (xxh3-64), which tells a whole message from a torn one. It proves nothing about
+//! the writer: rights to memory decide who can write a slot. A datagram comes from anybody who
+//! reaches the queue pair. Its seal is therefore keyed (SipHash-2-4) with the **secret** of the
+//! session, 128 random bits that the client and the nodes that let it in share, told over the
+//! control plane. On shared memory, where mailboxes are memory too, sessions have no secret and
+//! datagrams a checksum.
 //!
 //! # Adversary
 //! Whoever does not know the secret has one chance in 2^64 for each datagram to make one that

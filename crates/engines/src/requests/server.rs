@@ -1,7 +1,7 @@
 //! A worker's end of requests that it answers by SEND: takes them, and sends the replies.
 //!
-//! A turn of a worker is a [`Round`] of [`Server::next`], until there is no request left or the worker
-//! has no room for another one, and then one [`Server::flush`].
+//! A turn of a worker is a [`Round`] of [`Server::next`], until there is no request left or the
+//! worker has no room for another one, and then one [`Server::flush`].
 
 use loch_fabric::{Buf, Fabric, FabricError, Messages};
 
@@ -48,8 +48,8 @@ impl Round {
 
 impl<F: Fabric + Messages> Server<F> {
     /// The requests of worker `id`, which starts now, from the clients of which `sessions` tells.
-    /// `requests_by_send` says whether requests come as datagrams, beside those in slots; greetings do
-    /// in any case.
+    /// `requests_by_send` says whether requests come as datagrams, beside those in slots; greetings
+    /// do in any case.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -77,9 +77,9 @@ impl<F: Fabric + Messages> Server<F> {
         &self.inbox
     }
 
-    /// The next operation that is to be executed, with the bytes it came in; `None` at the end of the
-    /// round. Clients that introduce themselves are noted, requests that were executed before are
-    /// answered again, and packets are refused.
+    /// The next operation that is to be executed, with the bytes it came in; `None` at the end of
+    /// the round. Clients that introduce themselves are noted, requests that were executed before
+    /// are answered again, and packets are refused.
     ///
     /// Datagrams come first: a client introduces itself in one before it writes its first request.
     ///
@@ -133,8 +133,8 @@ impl<F: Fabric + Messages> Server<F> {
         }
     }
 
-    /// Remembers what a request came to, and leaves the reply to be sent with the others. A reply that
-    /// no message can hold says that the operation is not for messages.
+    /// Remembers what a request came to, and leaves the reply to be sent with the others. A reply
+    /// that no message can hold says that the operation is not for messages.
     #[inline]
     pub fn reply(&mut self, ticket: &Ticket, answer: &Answer<'_>) {
         let mut reply = self.buf();

@@ -9,8 +9,8 @@ use loch_fabric::{Buf, FabricError};
 /// What the owner of a worker does with it: turn after turn, spinning, yielding or sleeping in
 /// between as it sees fit.
 pub trait Turns {
-    /// Takes what requests there are, as far as there are lanes, and goes on with all that are under
-    /// way. Waits for nothing. Whether there was anything to do.
+    /// Takes what requests there are, as far as there are lanes, and goes on with all that are
+    /// under way. Waits for nothing. Whether there was anything to do.
     ///
     /// # Errors
     /// The fabric's, if the worker's own memory cannot be reached: then it is of no use any more.

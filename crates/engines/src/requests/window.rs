@@ -1,9 +1,9 @@
 //! The client's half of the window: which numbers are under way at each worker, and which reply
 //! slots are waited for.
 //!
-//! Lanes that find no number stand in a **queue**. Without it a lane whose request was answered would
-//! take the number that it made free for its next one, in the same poll, and the lanes that had none
-//! would get none for as long as the others go on.
+//! Lanes that find no number stand in a **queue**. Without it a lane whose request was answered
+//! would take the number that it made free for its next one, in the same poll, and the lanes that
+//! had none would get none for as long as the others go on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! The worker's half: finds requests, says which of them are to be executed, remembers what they came
-//! to.
+//! The worker's half: finds requests, says which of them are to be executed, remembers what they
+//! came to.
 //!
 //! A worker looks at one slot of each *active* client: that of the next number it expects. Whatever
 //! is anywhere else (the first request of a client, one that was sent again, one whose predecessor
@@ -25,8 +25,8 @@ pub enum Incoming {
     /// A request that is only to be answered, so: it was executed before, or is for another
     /// incarnation of the worker.
     Answer(Ticket, Short),
-    /// A client introduced itself, for the first time or anew: what the worker sends to it goes where
-    /// this came from.
+    /// A client introduced itself, for the first time or anew: what the worker sends to it goes
+    /// where this came from.
     Hello(Ticket),
 }
 
@@ -127,9 +127,9 @@ impl Inbox {
         self.active.len()
     }
 
-    /// The next request in the slots, its bytes in `message`; `None` at the end of a round, that is,
-    /// after a look at each active client. Of one client at most a window of requests comes in a
-    /// round, however fast it sends.
+    /// The next request in the slots, its bytes in `message`; `None` at the end of a round, that
+    /// is, after a look at each active client. Of one client at most a window of requests comes in
+    /// a round, however fast it sends.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is no longer mapped.
@@ -197,8 +197,8 @@ impl Inbox {
         (is_clients && self.memory.is_sealed(&ticket, message)).then_some(ticket)
     }
 
-    /// Remembers what a request came to and writes the reply into `message`, which is cleared. Whether
-    /// it may be asked for again, and must not be executed again.
+    /// Remembers what a request came to and writes the reply into `message`, which is cleared.
+    /// Whether it may be asked for again, and must not be executed again.
     #[inline]
     pub fn complete(&mut self, ticket: &Ticket, answer: &Answer<'_>, message: &mut Buf) -> bool {
         let short = answer.short();

@@ -124,8 +124,8 @@ impl TestCluster {
         (shm, Session::new(home, slot, incarnation))
     }
 
-    /// Leaves `left` stamps until a multiple of 2^`bits`: generations of new slabs start at a stamp,
-    /// so short generations are about to start over.
+    /// Leaves `left` stamps until a multiple of 2^`bits`: generations of new slabs start at a
+    /// stamp, so short generations are about to start over.
     #[allow(dead_code, reason = "not every test is about generations")]
     pub fn set_stamps(&self, bits: u32, left: u64) {
         let stamp = (1u64 << bits) - left;

@@ -1,7 +1,7 @@
 //! A fabric that stops before every verb, so that a test decides who goes on.
 //!
-//! It wraps the shm endpoint. READs of one doorbell are executed one at a time in random order, and a
-//! READ of bytes in two halves, either first: RDMA promises no more. Time is the number of steps.
+//! It wraps the shm endpoint. READs of one doorbell are executed one at a time in random order, and
+//! a READ of bytes in two halves, either first: RDMA promises no more. Time is the number of steps.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -74,7 +74,8 @@ async fn step() {
 
 impl Fabric for Stepped {
     loch_fabric::pass_on!(
-        caps counters write_unsignaled is_mapped store store_before store_after announce load reload raw
+        caps counters write_unsignaled is_mapped store store_before store_after announce load
+        reload raw
         posted is_settled wall_ms => inner
     );
 

@@ -9,31 +9,33 @@
 //! 1. A client is touched before its node asks for a connection of it, and not if it is ending:
 //!    both in one step, under the lock around this.
 //! 2. What became of a node's connections is known from the node alone: when it says that it ended
-//!    them, or when another process proves that it is this node now. A process takes its connections
-//!    with it, and there is one at a time: on a host the region's lock sees to that, and whoever moves
-//!    a node to another host has to have the old one off. A process that another one followed and
-//!    that is there again is therefore refused ([`Fences::check`]).
+//!    them, or when another process proves that it is this node now. A process takes its
+//!    connections with it, and there is one at a time: on a host the region's lock sees to that,
+//!    and whoever moves a node to another host has to have the old one off. A process that another
+//!    one followed and that is there again is therefore refused ([`Fences::check`]).
 //! 3. Sessions that this process took over from the node's last one may be connected anywhere: they
 //!    are touched from the start.
 //!
 //! # What proves nothing
 //! That the node does not answer, that the link to it broke, that connections to it are refused: a
-//! firewall's REJECT, an RST from anything in between, and a host that took over the address refuse as
-//! a host does whose process is gone, while queue pairs there go on executing what dead clients have
-//! posted. How long is not bounded by any time-out of the reliable connection: what has arrived can
-//! wait in the peer's card for as long as its host stands still. So there is no time after which it
-//! would be safe to believe it.
+//! firewall's REJECT, an RST from anything in between, and a host that took over the address refuse
+//! as a host does whose process is gone, while queue pairs there go on executing what dead clients
+//! have posted. How long is not bounded by any time-out of the reliable connection: what has
+//! arrived can wait in the peer's card for as long as its host stands still. So there is no time
+//! after which it would be safe to believe it.
 //!
 //! # What that costs
-//! While a node is away, sessions that end and may be connected there keep their slots and what they
-//! leased. Those are at most the sessions that were there when it went, and those that a restart of
-//! this node takes over meanwhile: nobody is connected to a node that is away, and no table is opened
-//! without it. Grace periods, for which all nodes are asked, do not pass meanwhile in any case. But if
-//! it is only the control port that cannot be reached, a session that died in the middle of an
-//! operation holds them up, and with them all reuse of memory, until the port can be reached.
+//! While a node is away, sessions that end and may be connected there keep their slots and what
+//! they leased. Those are at most the sessions that were there when it went, and those that a
+//! restart of this node takes over meanwhile: nobody is connected to a node that is away, and no
+//! table is opened without it. Grace periods, for which all nodes are asked, do not pass meanwhile
+//! in any case. But if it is only the control port that cannot be reached, a session that died in
+//! the middle of an operation holds them up, and with them all reuse of memory, until the port can
+//! be reached.
 //!
-//! The first link to the node settles all of it, whichever process is there. A node that can never come
-//! back took its memory with it: then the cluster is started fresh, and there is nothing to settle.
+//! The first link to the node settles all of it, whichever process is there. A node that can never
+//! come back took its memory with it: then the cluster is started fresh, and there is nothing to
+//! settle.
 
 use std::collections::{HashSet, VecDeque};
 

@@ -1,17 +1,18 @@
 //! What lets clients' connections into this node's memory, and who is in.
 //!
 //! # Invariants
-//! 1. A client has one connection of a kind to a table, at most: the one before is ended *before* another is
-//!    let in, so what is unknown of verbs on the first is known when the second is there.
+//! 1. A client has one connection of a kind to a table, at most: the one before is ended *before*
+//!    another is let in, so what is unknown of verbs on the first is known when the second is
+//!    there.
 //! 2. What is let in can reach of the table it asked for what it needs, and no more ([`grants`]); a
 //!    reader can change nothing, and a client of a table that workers serve no value.
-//! 3. Workers are told of a session ([`Registry::holder`]) before its client is told that it is in, and
-//!    until its connections begin to end: so a session's number counts for what its node says, and
-//!    what its client writes about it counts for nothing.
+//! 3. Workers are told of a session ([`Registry::holder`]) before its client is told that it is in,
+//!    and until its connections begin to end: so a session's number counts for what its node says,
+//!    and what its client writes about it counts for nothing.
 //! 4. No lock is held while a connection is let in or ended, as a card may take its time: Soft-RoCE
-//!    waits for all packets of a queue pair that it destroys. Such a connection is *changing* instead,
-//!    and nobody is told that it has ended ([`Ended::All`]) before the card has said so. Connections
-//!    end on a thread of their own, so that the node's other requests need not wait.
+//!    waits for all packets of a queue pair that it destroys. Such a connection is *changing*
+//!    instead, and nobody is told that it has ended ([`Ended::All`]) before the card has said so.
+//!    Connections end on a thread of their own, so that the node's other requests need not wait.
 //! 5. A node speaks over its newest link alone: what it asked over an older one lets nobody in, and
 //!    ends nobody, once it has said hello on the next.
 
@@ -46,12 +47,13 @@ pub(crate) trait Gate: Send + Sync {
     fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String>;
 }
 
-/// Invariant 2: what a caller of node `home` may do with this node's part of a table, and its words.
+/// Invariant 2: what a caller of node `home` may do with this node's part of a table, and its
+/// words.
 ///
 /// * Who reads may read.
-/// * A client of nessie may change the table, as may any node's scrubber. Grace periods need the epoch
-///   and the sessions of every node, and stamps are taken at home; but memory is registered anew for
-///   each set of grants, so all of them have the same.
+/// * A client of nessie may change the table, as may any node's scrubber. Grace periods need the
+///   epoch and the sessions of every node, and stamps are taken at home; but memory is registered
+///   anew for each set of grants, so all of them have the same.
 /// * Where workers serve, a client has its own request slots and what its engine reads; so it can
 ///   neither damage a value nor speak in another's name. Those are rights of its own, and memory
 ///   that is registered for them alone, once for each session slot.
@@ -171,7 +173,8 @@ struct Inside {
 #[derive(Default)]
 struct State {
     admitted: HashMap<Key, Admission>,
-    /// Invariant 4: connections that are just being let in or ended. A key is here or in `admitted`.
+    /// Invariant 4: connections that are just being let in or ended. A key is here or in
+    /// `admitted`.
     changing: HashSet<Key>,
     /// Invariant 3: the session in each slot of each node, for a table that workers serve, and its
     /// secret.
@@ -389,7 +392,8 @@ impl Drop for Ending {
     fn drop(&mut self) {
         for (key, admission) in self.connections.drain(..) {
             let begun = Instant::now();
-            // Should the card fail to end it, this panics, and nobody is ever told that it has ended.
+            // Should the card fail to end it, this panics, and nobody is ever told that it has
+            // ended.
             drop(admission);
             let took = begun.elapsed();
             if took > FENCE_PATIENCE {

@@ -1,23 +1,23 @@
 //! The connections at the control port whose other side has not proven yet that it is a node.
 //!
 //! Each takes a thread, for up to [`HANDSHAKE_TIMEOUT`], so there are few places, and anybody can
-//! take one. A node's handshake is over after milliseconds. So whoever is silent gives way to whoever
-//! comes later, and addresses in the cluster's list have precedence over all others.
+//! take one. A node's handshake is over after milliseconds. So whoever is silent gives way to
+//! whoever comes later, and addresses in the cluster's list have precedence over all others.
 //!
 //! # Invariants
 //! 1. There are never more than [`HANDSHAKES_MAX`] connections here.
 //! 2. An address that is no node's has [`HANDSHAKES_PER_SOURCE`] of them at most. The oldest of the
 //!    same address gives way.
 //! 3. If all places are taken, somebody else's oldest connection gives way: of those of strangers
-//!    if there are any, and then of the address that has the most. A connection from a node's address
-//!    is never turned away; a stranger's is if nodes' addresses have all places.
+//!    if there are any, and then of the address that has the most. A connection from a node's
+//!    address is never turned away; a stranger's is if nodes' addresses have all places.
 //! 4. A connection is closed in a node's stead only while it is here, under the lock: whoever has
 //!    proven to be a node has left, and is not closed.
 //!
 //! # Faults
-//! Strangers that come fast enough can push out a node that is still at its handshake: all 64 places
-//! have to change hands within milliseconds. The node tries again. Whoever can send from a node's address
-//! (a local user of its host) competes with nodes on equal terms.
+//! Strangers that come fast enough can push out a node that is still at its handshake: all 64
+//! places have to change hands within milliseconds. The node tries again. Whoever can send from a
+//! node's address (a local user of its host) competes with nodes on equal terms.
 //!
 //! [`HANDSHAKE_TIMEOUT`]: crate::limits::HANDSHAKE_TIMEOUT
 

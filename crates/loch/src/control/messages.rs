@@ -4,8 +4,9 @@
 //! dialer     hello     living …   connect     fence …   inspect     ping   …
 //! acceptor    welcome        done    connected      done   inspected   pong
 //! ```
-//! To `living` and `fence` the acceptor may answer `later`, and is then asked again. The dialer speaks for its clients: it asks, the acceptor answers each request once and in order.
-//! To anything the acceptor can answer `refused`.
+//! To `living` and `fence` the acceptor may answer `later`, and is then asked again. The dialer
+//! speaks for its clients: it asks, the acceptor answers each request once and in order. To
+//! anything the acceptor can answer `refused`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

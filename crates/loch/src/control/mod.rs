@@ -21,17 +21,17 @@
 //!
 //! # Faults
 //! *A link breaks:* it is dialed again, and the first thing said on it is who lives; whoever does
-//! not is fenced. *A node's process dies:* its connections die with it: those that it had let in (the
-//! kernel destroys queue pairs with their process), and on other nodes those of its own clients as
-//! soon as they meet their end. But nobody elsewhere can tell that from a network that refuses to carry
-//! connections to it. *A node is silent, or refuses connections:* it may hold connections. What its peers
-//! want fenced there stays dying until it speaks again, as whichever process; that costs slots and
-//! memory, not safety (`fences.rs`). *A node comes
-//! back with clients that lived on:* it says which ones, and takes all others for possibly
-//! connected anywhere. *A host vanishes with its clients:* nobody posts on their connections any
-//! more, and nobody uses again what they held, for only their own node frees it. So the connections
-//! are harmless; they are ended when the node returns, or after [`HOME_SILENCE_MAX`]. Ending one
-//! early is harmless too: a client that was only cut off makes another.
+//! not is fenced. *A node's process dies:* its connections die with it: those that it had let in
+//! (the kernel destroys queue pairs with their process), and on other nodes those of its own
+//! clients as soon as they meet their end. But nobody elsewhere can tell that from a network that
+//! refuses to carry connections to it. *A node is silent, or refuses connections:* it may hold
+//! connections. What its peers want fenced there stays dying until it speaks again, as whichever
+//! process; that costs slots and memory, not safety (`fences.rs`). *A node comes back with clients
+//! that lived on:* it says which ones, and takes all others for possibly connected anywhere. *A
+//! host vanishes with its clients:* nobody posts on their connections any more, and nobody uses
+//! again what they held, for only their own node frees it. So the connections are harmless; they
+//! are ended when the node returns, or after [`HOME_SILENCE_MAX`]. Ending one early is harmless
+//! too: a client that was only cut off makes another.
 //!
 //! [`ASK_TIMEOUT`]: crate::limits::ASK_TIMEOUT
 //! [`PING_INTERVAL`]: crate::limits::PING_INTERVAL

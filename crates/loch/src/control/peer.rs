@@ -3,8 +3,8 @@
 //! # Invariants
 //! 1. One thing is asked at a time, so what is asked first is done first: a client is never fenced
 //!    before a connection of it that was asked for earlier.
-//! 2. The first thing that is said on a link, after who speaks, is who lives. While the node has not
-//!    ended all others, it is asked for other things too, and told again who lives.
+//! 2. The first thing that is said on a link, after who speaks, is who lives. While the node has
+//!    not ended all others, it is asked for other things too, and told again who lives.
 //! 3. A link that cannot be made, or breaks, settles nothing, whatever the reason: `fences.rs`,
 //!    invariant 2.
 

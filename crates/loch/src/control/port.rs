@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //! 1. What a node asks is done only on its newest link: when it has said on that who lives, nothing
-//!    that it asked before is done afterwards. The registry sees to it ([`super::gate`], invariant 5).
-//! 2. What was asked is done before it is answered: who is told `done` to a fence may count on it. If
-//!    that lasts the answer is `later`: no lock is held meanwhile, and no other request waits.
+//!    that it asked before is done afterwards. The registry sees to it ([`super::gate`], invariant
+//!    5).
+//! 2. What was asked is done before it is answered: who is told `done` to a fence may count on it.
+//!    If that lasts the answer is `later`: no lock is held meanwhile, and no other request waits.
 //! 3. Nobody can have a line logged as often as he likes ([`Seldom`]).
 
 use std::collections::{HashMap, HashSet};
@@ -236,8 +237,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Which node is there. Nothing that it says is believed before it has proven that, as far as its
-    /// credentials can.
+    /// Which node is there. Nothing that it says is believed before it has proven that, as far as
+    /// its credentials can.
     fn identify(&self, link: &Link, hello: &Hello) -> Result<usize, LinkError> {
         let roster = &self.hub.roster;
         let home = roster.check(hello, None)?;

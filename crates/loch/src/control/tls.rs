@@ -3,8 +3,8 @@
 //! A node has a certificate of the cluster's authority, for the host by which the cluster's list
 //! names it. The dialing side asks for that host in the handshake. The accepting side learns only
 //! afterwards which node the other one says it is, and then compares: the authority may be a whole
-//! company's. Nodes of the same host cannot be told apart. The version of the protocol is negotiated
-//! too, so that it is bound by the handshake.
+//! company's. Nodes of the same host cannot be told apart. The version of the protocol is
+//! negotiated too, so that it is bound by the handshake.
 
 use std::io::{self, Read, Write};
 use std::path::Path;

@@ -19,7 +19,8 @@ use crate::limits::FUNCTION_TABLE_ELEMENTS_MAX;
 type Apply = TypedFunc<(i64, i64), i64>;
 type Keep = TypedFunc<(i64, i64), i32>;
 
-/// The functions of a table as one processor calls them. They are started when they are first called.
+/// The functions of a table as one processor calls them. They are started when they are first
+/// called.
 ///
 /// ```
 /// # use loch::{FunctionInstance, FunctionLimits, Functions};

@@ -9,17 +9,19 @@
 //! | `apply` | updates, reductions | `(value: i64, operand: i64) -> i64` |
 //! | `keep` | filters | `(value: i64, operand: i64) -> i32`, not 0 to keep the value |
 //!
-//! Signed elements are sign-extended, unsigned ones zero-extended, floats are their bits, and the low
-//! bits of a result count. In a reduction, `value` is the result so far and `operand` an element.
+//! Signed elements are sign-extended, unsigned ones zero-extended, floats are their bits, and the
+//! low bits of a result count. In a reduction, `value` is the result so far and `operand` an
+//! element.
 //!
 //! # Invariants
 //! 1. A module imports nothing: it can compute, and nothing else.
-//! 2. Whatever a module does, a call ends: it has so much fuel (about an instruction each) for itself
-//!    and for each element, up to a bound, and memory and stack up to a bound ([`FunctionLimits`]).
-//!    What goes beyond, or traps, fails for its caller and changes nothing.
-//! 3. Results depend on what a module was given only: NaNs are canonical, there are no threads and no
-//!    relaxed vector instructions. A module that keeps something in memory or globals finds it again
-//!    in its next call, but each processor has its own, and after a trap it is as at the start.
+//! 2. Whatever a module does, a call ends: it has so much fuel (about an instruction each) for
+//!    itself and for each element, up to a bound, and memory and stack up to a bound
+//!    ([`FunctionLimits`]). What goes beyond, or traps, fails for its caller and changes nothing.
+//! 3. Results depend on what a module was given only: NaNs are canonical, there are no threads and
+//!    no relaxed vector instructions. A module that keeps something in memory or globals finds it
+//!    again in its next call, but each processor has its own, and after a trap it is as at the
+//!    start.
 //! 4. No signal handler is installed: machine code checks what it does. A process that embeds a
 //!    node keeps its own.
 
@@ -286,7 +288,8 @@ fn config(limits: &FunctionLimits) -> Config {
         .wasm_relaxed_simd(false)
         .wasm_memory64(false)
         .wasm_multi_memory(false)
-        // A memory is where it is from the start, and no address space is reserved beyond its limit.
+        // A memory is where it is from the start, and no address space is reserved beyond its
+        // limit.
         .memory_reservation(limits.memory_bytes())
         .memory_reservation_for_growth(0)
         .memory_may_move(false)

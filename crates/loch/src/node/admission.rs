@@ -1,8 +1,8 @@
 //! The node's socket: making it, taking it away, and who may come in.
 //!
 //! # Invariants
-//! 1. A socket at which a node answers is never replaced. One at which nobody does is a dead node's.
-//!    Looking and replacing are one step: the folder is locked meanwhile.
+//! 1. A socket at which a node answers is never replaced. One at which nobody does is a dead
+//!    node's. Looking and replacing are one step: the folder is locked meanwhile.
 //! 2. Nobody but the node's user can connect: the socket has its mode before it listens. Whoever
 //!    connects all the same (root) is asked for its user id.
 //! 3. A node removes only the socket that it made, and replaces only one of its own user.

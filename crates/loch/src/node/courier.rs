@@ -41,8 +41,8 @@ pub(crate) trait Courier: Send + Sync {
     fn member(&self, node: u16) -> Reply;
     /// Has a connection let in; the reply goes to `post` under `token`.
     fn connect(&self, caller: Caller, ask: Connect, post: Arc<Post>, token: u64);
-    /// Has the workers of a table at another node tell what they have; the reply goes to `post` under
-    /// `token`.
+    /// Has the workers of a table at another node tell what they have; the reply goes to `post`
+    /// under `token`.
     fn inspect(&self, node: u16, table: u32, post: Arc<Post>, token: u64);
     /// Ends the connections of readers.
     fn leave(&self, readers: Readers);

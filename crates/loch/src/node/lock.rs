@@ -1,7 +1,8 @@
 //! Advisory locks on files and folders, waited for within a bound.
 //!
-//! A lock outlives its owner for a moment: until the system has taken a dead process's memory apart,
-//! or until a child that was forked has become another program. So whoever wants it waits a little.
+//! A lock outlives its owner for a moment: until the system has taken a dead process's memory
+//! apart, or until a child that was forked has become another program. So whoever wants it waits a
+//! little.
 
 use std::fs::{File, TryLockError};
 use std::io;

@@ -1,9 +1,10 @@
 //! The node: owns memory, and lets clients attach to it.
 //!
 //! Two threads, both asleep unless there is something to do: one answers at the socket
-//! ([`server`]), one puts in order what dead clients left ([`scrubber`]). Neither takes part in what
-//! clients do with the tables. For tables of engines whose server takes part there are workers
-//! besides ([`workers`]), and a thread that keeps them in touch with the other nodes ([`neighbours`]).
+//! ([`server`]), one puts in order what dead clients left ([`scrubber`]). Neither takes part in
+//! what clients do with the tables. For tables of engines whose server takes part there are workers
+//! besides ([`workers`]), and a thread that keeps them in touch with the other nodes
+//! ([`neighbours`]).
 //!
 //! # Faults
 //! A node that is killed leaves its region and its socket. Clients go on with the tables they have;
@@ -226,8 +227,8 @@ impl Node {
         self.pages
     }
 
-    /// What tells when a worker of the node has failed: then it serves nobody any more, and has to be
-    /// stopped.
+    /// What tells when a worker of the node has failed: then it serves nobody any more, and has to
+    /// be stopped.
     pub fn watch(&self) -> NodeWatch {
         let workers = self.behind.as_ref().and_then(|behind| behind.workers.as_ref());
         NodeWatch { failure: workers.map(|(workers, _)| workers.failure().clone()) }

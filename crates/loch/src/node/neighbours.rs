@@ -1,8 +1,8 @@
 //! The memory of a cluster's nodes as one node's workers have it: attached when the nodes are first
 //! there, and again when one comes back with other memory.
 //!
-//! A thread calls the other nodes, and then sleeps on the connections: they end when a node's process
-//! does. At rest it uses no CPU.
+//! A thread calls the other nodes, and then sleeps on the connections: they end when a node's
+//! process does. At rest it uses no CPU.
 //!
 //! # Faults
 //! A node that is down is called again, after ever longer pauses. Its memory is as good as ever.
@@ -108,7 +108,8 @@ struct Caller {
 }
 
 impl Neighbours {
-    /// Starts the thread of node `own` of a cluster, if it has others. It ends when this is dropped.
+    /// Starts the thread of node `own` of a cluster, if it has others. It ends when this is
+    /// dropped.
     ///
     /// # Errors
     /// [`Error::Os`].

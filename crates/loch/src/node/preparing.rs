@@ -1,8 +1,8 @@
 //! What clients are told that come while the node prepares its memory.
 //!
-//! A node listens before its memory is there, so that no other node takes its socket meanwhile. Until
-//! its server begins, a thread answers every connection that the node prepares, and closes it. The
-//! client tries again for as long as it has time.
+//! A node listens before its memory is there, so that no other node takes its socket meanwhile.
+//! Until its server begins, a thread answers every connection that the node prepares, and closes
+//! it. The client tries again for as long as it has time.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

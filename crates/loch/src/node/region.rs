@@ -7,12 +7,12 @@
 //!    client is given, for it would last as long as any copy of the descriptor.
 //! 3. What is there and does not fit is an error. Nothing is ever wiped.
 //! 4. Nobody but the node's user can have made the file, or can open it: see [`crate::private`].
-//! 5. The sessions of a region that is made anew have other numbers than those of one that was in its
-//!    place: workers elsewhere know those by their numbers, and what they last answered them.
+//! 5. The sessions of a region that is made anew have other numbers than those of one that was in
+//!    its place: workers elsewhere know those by their numbers, and what they last answered them.
 //!
 //! # Faults
-//! A node that dies while it makes its region leaves a file `….new`, which the next start removes. A
-//! node that dies later leaves the region as it is.
+//! A node that dies while it makes its region leaves a file `….new`, which the next start removes.
+//! A node that dies later leaves the region as it is.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -85,8 +85,8 @@ pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<Owned, Error> {
     Err(in_use(path))
 }
 
-/// Removes the file. While its name is its own nobody else takes it, since its lock is held; but it may
-/// have been removed already, and the name may be another node's.
+/// Removes the file. While its name is its own nobody else takes it, since its lock is held; but it
+/// may have been removed already, and the name may be another node's.
 pub(super) fn remove(owned: &Owned) {
     let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     let there = std::fs::symlink_metadata(&owned.path);

@@ -1,5 +1,5 @@
-//! What a client of a served table can do on a real card, whatever it claims that it may; and what a
-//! stranger can do who was let in by nobody.
+//! What a client of a served table can do on a real card, whatever it claims that it may; and what
+//! a stranger can do who was let in by nobody.
 //!
 //! Runs where `LOCH_VERBS_TEST` is set; anywhere else it does nothing.
 
@@ -117,8 +117,9 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
     }
 }
 
-/// A stranger's datagrams, to a worker of which he knows everything: where it receives, the key of its
-/// queue pair, its incarnation, and who its client is. He lacks the secret of the client's session.
+/// A stranger's datagrams, to a worker of which he knows everything: where it receives, the key of
+/// its queue pair, its incarnation, and who its client is. He lacks the secret of the client's
+/// session.
 struct Stranger {
     datagrams: Datagrams,
     own: Member,

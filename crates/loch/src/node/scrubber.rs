@@ -1,9 +1,9 @@
 //! The node's other thread: puts in order what sessions of this node left behind.
 //!
-//! When a session ends, the chunks that it leased are released: whatever a chunk descriptor names as
-//! its owner, if it was a session of this node and lives no more, is dead. That is looked up afresh
-//! every time, on all nodes, so nothing is forgotten over a restart. After a *death* entries may
-//! have leaked as well, and the tables are scrubbed.
+//! When a session ends, the chunks that it leased are released: whatever a chunk descriptor names
+//! as its owner, if it was a session of this node and lives no more, is dead. That is looked up
+//! afresh every time, on all nodes, so nothing is forgotten over a restart. After a *death* entries
+//! may have leaked as well, and the tables are scrubbed.
 //!
 //! # Invariants
 //! 1. The owners are read before the sessions that live: a session that is in a descriptor and not
@@ -12,9 +12,9 @@
 //!    [`SCRUB_INTERVAL`] apart; one that failed is repeated after ever longer pauses.
 //!
 //! # Faults
-//! A node that cannot be reached is asked again at the next event, and after a pause; the others are
-//! dealt with meanwhile, but a scrub needs all of them. Dying in the middle of anything is as good
-//! as not having begun.
+//! A node that cannot be reached is asked again at the next event, and after a pause; the others
+//! are dealt with meanwhile, but a scrub needs all of them. Dying in the middle of anything is as
+//! good as not having begun.
 
 use std::collections::BTreeSet;
 use std::future::Future;

@@ -1,14 +1,14 @@
 //! A node's session slots: who has which.
 //!
 //! A session is a client's presence in the node's memory: grace periods wait for it, and what it
-//! leased is its own. It belongs to a process; the node frees its slot when the client says so, when
-//! the connection it was opened on is closed, or when its process is gone.
+//! leased is its own. It belongs to a process; the node frees its slot when the client says so,
+//! when the connection it was opened on is closed, or when its process is gone.
 //!
 //! # Invariants
-//! 1. The low half of an incarnation is the node's number and a counter of 24 bits, not 0, and never
-//!    that of a session that lives: chunk descriptors name their owners by it.
-//! 2. A slot shows `announced = 0` before it shows an incarnation, so a grace period never waits for
-//!    what the slot's last session announced.
+//! 1. The low half of an incarnation is the node's number and a counter of 24 bits, not 0, and
+//!    never that of a session that lives: chunk descriptors name their owners by it.
+//! 2. A slot shows `announced = 0` before it shows an incarnation, so a grace period never waits
+//!    for what the slot's last session announced.
 //! 3. What is held here is in the slots; what is in the slots and not here is of the dead.
 //! 4. Where clients reach memory over a network, the slot of a session that has ended shows it, and
 //!    what it leased is taken for its own, until it was *fenced*: until nothing that its client
@@ -92,8 +92,8 @@ impl Process {
         Some(Self { pid, started: start_time(&stat_of(pid).ok()?)? })
     }
 
-    /// Whether it lives no more. Only the kernel's word that there is no such process counts, not that
-    /// it could not be asked.
+    /// Whether it lives no more. Only the kernel's word that there is no such process counts, not
+    /// that it could not be asked.
     pub fn is_gone(self) -> bool {
         self.is_gone_by(stat_of(self.pid))
     }

@@ -1,11 +1,11 @@
-//! The connections of a worker: to its own node's card, for atomics, and to the nodes of its clients,
-//! into whose memory it WRITEs replies.
+//! The connections of a worker: to its own node's card, for atomics, and to the nodes of its
+//! clients, into whose memory it WRITEs replies.
 //!
 //! # Invariants
-//! 1. A worker waits for nobody: other nodes are asked by the control plane's threads, and what they
-//!    answer is looked at between two turns.
-//! 2. A connection takes the place of another when the other one's passive end is gone: at home it is
-//!    the worker's own, elsewhere the gate sees to it.
+//! 1. A worker waits for nobody: other nodes are asked by the control plane's threads, and what
+//!    they answer is looked at between two turns.
+//! 2. A connection takes the place of another when the other one's passive end is gone: at home it
+//!    is the worker's own, elsewhere the gate sees to it.
 //!
 //! # Faults
 //! A connection breaks, or its node is away: replies over it are lost, and their clients ask again;

@@ -170,8 +170,8 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
     Ok(plans)
 }
 
-/// Whether a host of so many bytes of memory can have what tables have in the memory of a process. The
-/// system gives that as it is used, so it would not refuse it: it would end the process later.
+/// Whether a host of so many bytes of memory can have what tables have in the memory of a process.
+/// The system gives that as it is used, so it would not refuse it: it would end the process later.
 ///
 /// # Errors
 /// [`Error::NoMemory`].

@@ -1,9 +1,9 @@
 //! An endpoint for those who wait for workers, and one with messages.
 //!
 //! Who waits for a worker on a machine that has not a processor for each of them waits until the
-//! worker gets one. So a client that has polled for a while offers its own in between. A worker does
-//! that as well; see `node/workers/rest.rs`. Over a network a client that waits looks after its
-//! connections: without one neither its request arrives nor the reply.
+//! worker gets one. So a client that has polled for a while offers its own in between. A worker
+//! does that as well; see `node/workers/rest.rs`. Over a network a client that waits looks after
+//! its connections: without one neither its request arrives nor the reply.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -66,7 +66,8 @@ impl<N: Net, M> Patient<N, M> {
 impl<N: Net, M> Fabric for Patient<N, M> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-        is_mapped store_before store_after announce load load_bytes reload will_store raw posted is_settled
+        is_mapped store_before store_after announce load load_bytes reload will_store raw posted
+        is_settled
         now_us wall_ms random => fabric
     );
 
@@ -144,8 +145,8 @@ impl<N: Net, M: Messages> Messages for Patient<N, M> {
 /// mailboxes: then it opens its own mailbox anew.
 ///
 /// # Faults
-/// What was not taken when that happens is lost, and where replies go is forgotten: clients that get
-/// none introduce themselves and ask again.
+/// What was not taken when that happens is lost, and where replies go is forgotten: clients that
+/// get none introduce themselves and ask again.
 pub(crate) struct WorkerMail {
     mailbox: RemoteAddr,
     /// How often it was opened anew.

@@ -1,8 +1,9 @@
 //! Log segments as files of a directory: the engines' [`Storage`] on a disk.
 //!
-//! A sync that is begun runs in a thread of its own, so that the server goes on while the disk works.
-//! Whatever goes wrong in it is told when it is asked for, and never tried again: after a failed
-//! fsync the pages it could not write count as clean, and the next one would succeed for nothing.
+//! A sync that is begun runs in a thread of its own, so that the server goes on while the disk
+//! works. Whatever goes wrong in it is told when it is asked for, and never tried again: after a
+//! failed fsync the pages it could not write count as clean, and the next one would succeed for
+//! nothing.
 //!
 //! # Invariants
 //! 1. A segment's file is open from when it is made until it is sealed, through one descriptor and
@@ -46,8 +47,8 @@ pub struct FileStorage<F: Files = System> {
 }
 
 impl FileStorage {
-    /// The segments in `folder`, which is made if there is none, with all that is missing on the way
-    /// to it.
+    /// The segments in `folder`, which is made if there is none, with all that is missing on the
+    /// way to it.
     ///
     /// # Errors
     /// The operating system's.
@@ -99,8 +100,8 @@ impl<F: Files> FileStorage<F> {
 /// Opens a folder, and makes it if there is none. When this returns the folder will be found again
 /// after a loss of power.
 ///
-/// That takes a sync of its parent, and of theirs. Not only of those in which something was made now:
-/// an earlier process may have died between making a folder and syncing its parent.
+/// That takes a sync of its parent, and of theirs. Not only of those in which something was made
+/// now: an earlier process may have died between making a folder and syncing its parent.
 fn durable_folder<F: Files>(files: &F, folder: &Path) -> io::Result<F::Handle> {
     make_all(files, folder)?;
     let listing = files.open_folder(folder)?;

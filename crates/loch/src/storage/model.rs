@@ -1,11 +1,11 @@
 //! A disk under an operating system, both as bad as they may be.
 //!
-//! * A name that was made is gone after a loss of power, with all that is in it, unless the folder it
-//!   is in was synced since; one that was removed is back.
+//! * A name that was made is gone after a loss of power, with all that is in it, unless the folder
+//!   it is in was synced since; one that was removed is back.
 //! * What was appended is gone, unless the file was synced since.
-//! * The disk may refuse to write what was appended. It can be read as before, and counts as written:
-//!   no sync tries again. The refusal is told once to each that has the file open. If nobody has, it
-//!   is forgotten with the file ([`Model::refuse`]).
+//! * The disk may refuse to write what was appended. It can be read as before, and counts as
+//!   written: no sync tries again. The refusal is told once to each that has the file open. If
+//!   nobody has, it is forgotten with the file ([`Model::refuse`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -122,7 +122,8 @@ fn a_folder_that_cannot_be_written_poisons_the_log() {
 
 const FOLDER: &str = "/var/lib/loch/node-0";
 
-/// What a log in [`FOLDER`] says after one process has logged something and the host lost its power.
+/// What a log in [`FOLDER`] says after one process has logged something and the host lost its
+/// power.
 fn told_after_a_loss_of_power(disk: &Model) -> Vec<u8> {
     let folder = Path::new(FOLDER);
     let (mut log, _) = open_over(disk.clone(), folder, Policy::default()).unwrap();

@@ -1,5 +1,5 @@
-//! What the node of a guest is told in `two_hosts.rs`. `plans.rs`, in the repository's `tests`, plans it
-//! on every machine, since guests run a while after a change that does not fit.
+//! What the node of a guest is told in `two_hosts.rs`. `plans.rs`, in the repository's `tests`,
+//! plans it on every machine, since guests run a while after a change that does not fit.
 
 use std::path::{Path, PathBuf};
 

@@ -26,8 +26,8 @@ pub trait Baseline: Sized + Sync + 'static {
     type Client<F: Thread>: Kv + 'static;
     /// Its worker.
     type Server<F: Thread>: Serve<F> + 'static;
-    /// Whether replies are SENT: then the first gets lost if the request was there before the client
-    /// had introduced itself.
+    /// Whether replies are SENT: then the first gets lost if the request was there before the
+    /// client had introduced itself.
     const REPLIES_BY_SEND: bool;
 
     /// Lays it out.

@@ -1,8 +1,8 @@
 //! FaRM-em and FaRM-em-VAR: FaRM as HERD's authors emulate it (herd §5.1.2).
 //!
-//! A GET is one READ of the key's neighbourhood in the table ([`table`](super::table)), and one more
-//! of the value where that is not in the table. A PUT is a request WRITTEN to the server and a reply
-//! WRITTEN to the client, both over unreliable connections.
+//! A GET is one READ of the key's neighbourhood in the table ([`table`](super::table)), and one
+//! more of the value where that is not in the table. A PUT is a request WRITTEN to the server and a
+//! reply WRITTEN to the client, both over unreliable connections.
 
 use std::cell::Cell;
 use std::sync::Arc;

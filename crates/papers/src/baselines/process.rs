@@ -3,10 +3,10 @@
 //! ```text
 //! mailboxes of the workers | mailboxes of the clients | the baseline
 //! ```
-//! All of it is one region, a file in a private directory in shared memory, which is removed when the
-//! server has ended. The server's workers look for requests without end, as those of the papers do;
-//! where there are fewer processors than threads they offer theirs to others in between, and so do
-//! clients.
+//! All of it is one region, a file in a private directory in shared memory, which is removed when
+//! the server has ended. The server's workers look for requests without end, as those of the papers
+//! do; where there are fewer processors than threads they offer theirs to others in between, and so
+//! do clients.
 
 use std::cell::RefCell;
 use std::fs;

@@ -15,8 +15,8 @@
 //!    its old one is free.
 //! 2. What a reader has is a value of the key if the checksum is right.
 //!
-//! A GET of a key that is moved meanwhile may miss it: what is measured here moves nothing but while
-//! it is loaded.
+//! A GET of a key that is moved meanwhile may miss it: what is measured here moves nothing but
+//! while it is loaded.
 
 use loch_engines::EngineError;
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
@@ -184,8 +184,8 @@ impl Table {
         fabric.store(at, &[&self.scratch])
     }
 
-    /// A free slot in the neighbourhood of `bucket`: the nearest free one is brought there, one move
-    /// after the other.
+    /// A free slot in the neighbourhood of `bucket`: the nearest free one is brought there, one
+    /// move after the other.
     fn make_room<F: Fabric>(&mut self, fabric: &F, bucket: u64) -> Result<u64, EngineError> {
         let slots = self.items.len() as u64;
         let mut free = (bucket..slots).find(|slot| self.items[*slot as usize].0 == 0);

@@ -1,8 +1,8 @@
 //! The production processor on the simulated card: what accesses and cycles take, in virtual time.
 //!
-//! The card's logic acts at the edges of its clock. One operation enters the pipeline at an edge; the
-//! execution engine, which is beside it, forwards one operation on a line of value in a cycle (kv-direct
-//! §3.3.3). Whatever an access to memory brings is seen at the edge after its arrival.
+//! The card's logic acts at the edges of its clock. One operation enters the pipeline at an edge;
+//! the execution engine, which is beside it, forwards one operation on a line of value in a cycle
+//! (kv-direct §3.3.3). Whatever an access to memory brings is seen at the edge after its arrival.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -1,9 +1,9 @@
 //! The clients, as the paper's packet generator is: batched operations, sent over a link of 40 Gb/s
 //! (kv-direct §5.2.1).
 //!
-//! The link is a resource for each direction, which carries one packet after the other. Clients send
-//! either when there is room in a window of operations that were not answered yet, which saturates the
-//! processor, or at even intervals whatever is answered.
+//! The link is a resource for each direction, which carries one packet after the other. Clients
+//! send either when there is room in a window of operations that were not answered yet, which
+//! saturates the processor, or at even intervals whatever is answered.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -22,7 +22,8 @@ pub struct Network {
     pub header_bytes: usize,
     /// From one end to the other, one way: half of 2 µs (kv-direct §4).
     pub one_way_ns: f64,
-    /// Most that a packet carries: what is left of Ethernet's 1500 bytes. Longer replies are several.
+    /// Most that a packet carries: what is left of Ethernet's 1500 bytes. Longer replies are
+    /// several.
     pub payload_bytes_max: usize,
 }
 
@@ -97,7 +98,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Clients that send `count` operations of `source` from `now_ns` on, up to `batch` in a packet.
+    /// Clients that send `count` operations of `source` from `now_ns` on, up to `batch` in a
+    /// packet.
     pub fn new(
         network: Network,
         (pace, batch): (Pace, usize),

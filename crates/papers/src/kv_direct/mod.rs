@@ -1,11 +1,11 @@
 //! `loch-papers card`: the production processor of kv-direct on the simulated card of
 //! the paper, in virtual time, figure by figure (kv-direct §5, §6.2).
 //!
-//! [`clients`] generate operations of a [`workload`] as the paper's packet generator does, pack them
-//! ([`packet`]) and send them over a link of 40 Gb/s. The processor, which is the one that nodes run,
-//! is admitted one operation a cycle ([`run`]); what its accesses take the [`card`] says. [`totals`]
-//! says what limits it, [`figures`] what is measured, [`report`] how it is shown. [`micro`] measures
-//! parts of it alone.
+//! [`clients`] generate operations of a [`workload`] as the paper's packet generator does, pack
+//! them ([`packet`]) and send them over a link of 40 Gb/s. The processor, which is the one that
+//! nodes run, is admitted one operation a cycle ([`run`]); what its accesses take the [`card`]
+//! says. [`totals`] says what limits it, [`figures`] what is measured, [`report`] how it is shown.
+//! [`micro`] measures parts of it alone.
 
 mod card;
 mod clients;

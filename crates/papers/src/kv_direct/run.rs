@@ -24,8 +24,8 @@ use super::workload::{Kind, Source, Workload};
 
 /// Host memory's lines for each line of the card's: 64 GiB and 4 GiB (kv-direct §3.3.4).
 const LINES_PER_DRAM_LINE: u32 = 16;
-/// Operations before those that are measured and after them, as a share of them; and at least as many
-/// as the clients have under way.
+/// Operations before those that are measured and after them, as a share of them; and at least as
+/// many as the clients have under way.
 const RAMP: f64 = 0.2;
 /// The share of the highest throughput at which latency is measured: beyond, it is that of a queue.
 pub const PEAK_SHARE: f64 = 0.95;

@@ -1,8 +1,8 @@
-//! How a table's memory is divided for key-values of one size: hash index ratio and inline threshold,
-//! which the paper tunes before each measurement (kv-direct §5.2.1).
+//! How a table's memory is divided for key-values of one size: hash index ratio and inline
+//! threshold, which the paper tunes before each measurement (kv-direct §5.2.1).
 //!
-//! As much memory is index as can be: what is left are the slabs that the key-values and the chained
-//! buckets need (kv-direct §5.1.1).
+//! As much memory is index as can be: what is left are the slabs that the key-values and the
+//! chained buckets need (kv-direct §5.1.1).
 
 use loch_engines::kv_direct::bucket::{INLINE_BYTES_MAX, SLOT_BYTES, SLOTS};
 use loch_engines::kv_direct::memory::LINE_BYTES;
@@ -90,8 +90,8 @@ impl Shape {
     }
 }
 
-/// Chained buckets of a bucket with `mean` key-values on average, of which each bucket has room for so
-/// many: Poisson's law.
+/// Chained buckets of a bucket with `mean` key-values on average, of which each bucket has room for
+/// so many: Poisson's law.
 fn chained(mean: f64, room: usize) -> f64 {
     let mut sum = 0.0;
     let mut share = (-mean).exp();

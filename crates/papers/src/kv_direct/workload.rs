@@ -92,8 +92,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Operations of a workload, decided by the seed, in a table with that seed; other ones for each
-    /// `stream`, so that what was asked for before is asked for again by chance alone.
+    /// Operations of a workload, decided by the seed, in a table with that seed; other ones for
+    /// each `stream`, so that what was asked for before is asked for again by chance alone.
     pub fn new(workload: Workload, seed: u64, stream: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(stream);

@@ -47,7 +47,8 @@ pub fn value_of(tag: u64, len: usize) -> Vec<u8> {
     (tag | len as u64).to_le_bytes().into_iter().chain(filler).collect()
 }
 
-/// The tag of a value, if it is whole: a number, or a value that was put and those that were appended.
+/// The tag of a value, if it is whole: a number, or a value that was put and those that were
+/// appended.
 pub fn tag_of(value: &[u8]) -> Option<u64> {
     if let Ok(number) = value.try_into() {
         return Some(u64::from_le_bytes(number));

@@ -1,6 +1,6 @@
-//! A client of the public API, as programs are: what connections break is made again, and values are
-//! copied out. For clusters over verbs, where that costs next to nothing beside a round trip, and
-//! for clusters that are not the bench's own.
+//! A client of the public API, as programs are: what connections break is made again, and values
+//! are copied out. For clusters over verbs, where that costs next to nothing beside a round trip,
+//! and for clusters that are not the bench's own.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

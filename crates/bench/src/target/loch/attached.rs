@@ -10,8 +10,7 @@ use rustix::net::sockopt::socket_peercred;
 
 use super::available::check;
 use super::network;
-use crate::error::BenchError;
-use crate::error::TargetError;
+use crate::error::{BenchError, TargetError};
 use crate::options::Attach;
 use crate::process::cpu_seconds;
 use crate::spec::Spec;
@@ -27,8 +26,8 @@ pub struct Attached {
     processes: Vec<u32>,
 }
 
-/// Fills in what only this host and the cluster know, if one is attached, and checks that the workload
-/// fits it.
+/// Fills in what only this host and the cluster know, if one is attached, and checks that the
+/// workload fits it.
 ///
 /// # Errors
 /// [`BenchError::Usage`] for what does not fit, or that it cannot be attached.

@@ -14,9 +14,9 @@ use crate::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::spec::Spec;
 use crate::workload::Workload;
 
-/// How long an operation may take. Nobody waits for one of the bench's, and on a machine whose cores
-/// many others want, a worker and its client each wait for theirs: what that takes is measured, and
-/// ends a run only when something stands still.
+/// How long an operation may take. Nobody waits for one of the bench's, and on a machine whose
+/// cores many others want, a worker and its client each wait for theirs: what that takes is
+/// measured, and ends a run only when something stands still.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(60);
 /// Records loaded between two reports of progress.
 pub const LOAD_BATCH: u64 = 1 << 16;

@@ -1,5 +1,5 @@
-//! Nodes of one host that are a cluster over verbs: each has a control port on the loopback, and all
-//! know the same secret, which is made for the run.
+//! Nodes of one host that are a cluster over verbs: each has a control port on the loopback, and
+//! all know the same secret, which is made for the run.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

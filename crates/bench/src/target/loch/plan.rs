@@ -37,8 +37,8 @@ const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
 /// Values of herd and pilaf lie in blocks of other lengths, and not all nodes have equally many: so
 /// they get so many times what nessie needs.
 const OWN_LAYOUT_TIMES: u64 = 4;
-/// Keys and values take this share of the memory of kv-direct: slabs are powers of two, and partitions
-/// not even.
+/// Keys and values take this share of the memory of kv-direct: slabs are powers of two, and
+/// partitions not even.
 const DIRECT_UTILISATION: f64 = 0.35;
 /// What a table's requests have room for at the least, and how many are under way, unless declared
 /// otherwise; and the replies that a client waits for at a time.

@@ -1,8 +1,8 @@
 //! Every verb tried out, and how long it takes.
 //!
 //! Each verb is tried in a thread of its own, on a connection of its own, for a bounded number of
-//! times and a bounded time. So a verb that breaks its connection spoils no other, and one that never
-//! ends is noticed by whoever waits for its thread.
+//! times and a bounded time. So a verb that breaks its connection spoils no other, and one that
+//! never ends is noticed by whoever waits for its thread.
 
 mod shm;
 mod verb;

@@ -119,8 +119,8 @@ pub fn seen(f: &impl Fabric, region: &Region, number: u64) -> Result<(), String>
         if begun.elapsed() > SEEN_WITHIN {
             return Err(format!("not seen within {} ms", SEEN_WITHIN.as_millis()));
         }
-        // What does not fit the card's queue goes out when completions are taken; and where there is
-        // a single processor, it may have to be the card as well.
+        // What does not fit the card's queue goes out when completions are taken; and where there
+        // is a single processor, it may have to be the card as well.
         block_on(f.pause(0));
         std::thread::yield_now();
     }

@@ -1,5 +1,5 @@
-//! The verbs over an RDMA device: a host and an endpoint in this process, whose packets leave by the
-//! card and come back by it.
+//! The verbs over an RDMA device: a host and an endpoint in this process, whose packets leave by
+//! the card and come back by it.
 
 use std::future::Future;
 use std::pin::pin;

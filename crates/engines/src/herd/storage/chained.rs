@@ -1,8 +1,8 @@
 //! The index of a store: as a cache's, but it loses nothing.
 //!
 //! A bucket has seven words and a **link**. When a bucket is full, its link names another from a
-//! pool of spare buckets, and so on. The words of a chain have no gaps: the last one fills the place
-//! of one that is removed, and a spare bucket without words goes back to the pool.
+//! pool of spare buckets, and so on. The words of a chain have no gaps: the last one fills the
+//! place of one that is removed, and a spare bucket without words goes back to the pool.
 //!
 //! ```text
 //! word    63..48  47..32  31..0        link    63..32  31..0
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! # Bounds
-//! [`Chained::plan`] gives a bucket five keys on average, so that of as many keys as slots were asked
-//! for one in eight buckets has an eighth; there is a spare bucket for every fourth. Keys beyond
-//! that, or keys made to collide, end with [`IndexFull`](crate::EngineError::IndexFull). With the
-//! table's seed unknown nobody can make them.
+//! [`Chained::plan`] gives a bucket five keys on average, so that of as many keys as slots were
+//! asked for one in eight buckets has an eighth; there is a spare bucket for every fourth. Keys
+//! beyond that, or keys made to collide, end with [`IndexFull`](crate::EngineError::IndexFull).
+//! With the table's seed unknown nobody can make them.
 
 use super::entry::Head;
 use super::lossy::{BUCKET_WORDS, tag_of, word_of};

@@ -16,8 +16,9 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
     /// value that is written now will have it. `now_ms` is the time by which values expire.
     ///
     /// # Errors
-    /// [`EngineError::KeyEmpty`], [`EngineError::ValueTooLong`] and [`EngineError::NotACounter`]; in a
-    /// store [`EngineError::OutOfMemory`] and [`EngineError::IndexFull`]. Nothing has changed then.
+    /// [`EngineError::KeyEmpty`], [`EngineError::ValueTooLong`] and [`EngineError::NotACounter`];
+    /// in a store [`EngineError::OutOfMemory`] and [`EngineError::IndexFull`]. Nothing has changed
+    /// then.
     #[inline]
     pub fn execute(
         &mut self,

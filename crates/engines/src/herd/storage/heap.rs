@@ -1,5 +1,5 @@
-//! The data of a store: blocks of whole grains that are freed, joined with their free neighbours and
-//! used again.
+//! The data of a store: blocks of whole grains that are freed, joined with their free neighbours
+//! and used again.
 //!
 //! A block is an entry or free. Free blocks of one length are in one list, and all that are longer
 //! than any entry in another; so the shortest list that has a block which is long enough is one bit
@@ -20,10 +20,10 @@
 //!
 //! # Bounds
 //! What is freed can be used for entries of any length, unless it is in pieces that are too short.
-//! When an entry of `g` grains is refused, every free block has fewer, and between two of them is an
-//! entry of 2 grains at least: so 2 of `g + 1` grains are in use, and an order of PUTs and DELETEs
-//! that is made for it can come near that. One length alone never leaves a gap, and when everything
-//! is deleted there is one free block again.
+//! When an entry of `g` grains is refused, every free block has fewer, and between two of them is
+//! an entry of 2 grains at least: so 2 of `g + 1` grains are in use, and an order of PUTs and
+//! DELETEs that is made for it can come near that. One length alone never leaves a gap, and when
+//! everything is deleted there is one free block again.
 
 use super::entry::{ENTRY_GRAINS_MAX, GRAIN_WORDS, Head, flags};
 
@@ -222,7 +222,10 @@ mod tests {
     proptest! {
         #[test]
         fn blocks_do_not_overlap_and_all_comes_back(
-            steps in prop::collection::vec((0u8..5, 2u32..=ENTRY_GRAINS_MAX, any::<prop::sample::Index>()), 1..300),
+            steps in prop::collection::vec(
+                (0u8..5, 2u32..=ENTRY_GRAINS_MAX, any::<prop::sample::Index>()),
+                1..300,
+            ),
         ) {
             let mut data = vec![!0; GRAINS as usize * GRAIN_WORDS];
             let mut heap = Heap::new(&mut data, GRAINS);

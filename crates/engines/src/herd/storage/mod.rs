@@ -172,8 +172,8 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         }
     }
 
-    /// Writes an entry and lets the index name it, in place of the key's old one. `old` is that one;
-    /// a cache does not need to be told.
+    /// Writes an entry and lets the index name it, in place of the key's old one. `old` is that
+    /// one; a cache does not need to be told.
     ///
     /// # Errors
     /// [`EngineError::OutOfMemory`] and [`EngineError::IndexFull`] in a store; nothing has changed.

@@ -52,7 +52,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(key, len, expires)| Step::Put(key, len, expires)),
         1 => (key.clone(), len.clone()).prop_map(|(key, len)| Step::PutIfAbsent(key, len)),
         1 => (key.clone(), 0usize..300).prop_map(|(key, len)| Step::Append(key, len)),
-        1 => (key.clone(), len, 0u64..2).prop_map(|(key, len, off)| Step::PutIfVersion(key, len, off)),
+        1 => (key.clone(), len, 0u64..2)
+            .prop_map(|(key, len, off)| Step::PutIfVersion(key, len, off)),
         2 => key.clone().prop_map(Step::Delete),
         1 => (key, any::<u64>()).prop_map(|(key, add)| Step::Add(key, add)),
         1 => (0u64..20).prop_map(Step::Wait),
@@ -228,15 +229,18 @@ impl Pair {
             Ok(true) => {
                 let hash = KeyHash::of(SEED, &key);
                 let there = self.partition.execute(hash, &key, Operation::Get, 0, self.now_ms);
-                let Ok(Outcome::Found { value, .. }) = there else { panic!("{there:?}") };
-                // What is not there any more was evicted.
-                if value.len() < held_bytes(self.model.get(&key)) + len {
+                let Ok(Outcome::Found { expires_at_ms, value, .. }) = there else {
+                    panic!("{there:?}")
+                };
+                let there = (value.to_vec(), expires_at_ms);
+                // What it was not appended to was evicted.
+                let behind = |held: &Held| ([&held.value[..], &bytes].concat(), held.expires_at_ms);
+                if self.model.get(&key).map(behind).as_ref() != Some(&there) {
+                    assert_eq!(there, (bytes, None));
                     self.missed(&key);
                 }
-                let old = self.model.remove(&key);
-                let (old, expires_at_ms) =
-                    old.map_or_else(Default::default, |held| (held.value, held.expires_at_ms));
-                self.stored(key.clone(), [old, bytes].concat(), expires_at_ms);
+                let (value, expires_at_ms) = there;
+                self.stored(key.clone(), value, expires_at_ms);
                 self.get(key);
             }
             Ok(false) => (),
@@ -322,8 +326,8 @@ proptest! {
 
 /// A key that nobody touches stays in the index while the numbers of laps start over, so that its
 /// word's lap is the log's again, and the word names the middle of another's entry. Nothing but the
-/// sweep keeps it from being believed, which has just finished here: in an index of as many buckets,
-/// one is swept in a lap.
+/// sweep keeps it from being believed, which has just finished here: in an index of as many
+/// buckets, one is swept in a lap.
 #[test]
 fn laps_may_start_over() {
     let mut pair = Pair::new(Mode::Cache, (1 << 20) + 14_000, 1 << 17);

@@ -1,8 +1,9 @@
 //! The card's own memory, as the cache of host memory that it is: lines, each with a mark.
 //!
-//! The paper keeps a mark of 5 bits with each line in spare bits of its ECC: 4 of the address, because
-//! host memory is 16 times as large, and one that says that the line is dirty (kv-direct §4). Here a
-//! mark has 32 bits, so that host memory may be larger, and one that says that there is nothing.
+//! The paper keeps a mark of 5 bits with each line in spare bits of its ECC: 4 of the address,
+//! because host memory is 16 times as large, and one that says that the line is dirty (kv-direct
+//! §4). Here a mark has 32 bits, so that host memory may be larger, and one that says that there is
+//! nothing.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -47,8 +48,8 @@ impl Mark {
 
 /// Memory of the card.
 ///
-/// A line and its mark are read and written together, at one moment of the access: they are one burst.
-/// A write is visible to every read that is begun after it.
+/// A line and its mark are read and written together, at one moment of the access: they are one
+/// burst. A write is visible to every read that is begun after it.
 ///
 /// # Panics
 /// All methods, if there is no such slot.

@@ -1,13 +1,15 @@
-//! The DRAM load dispatcher: memory of the card as a cache of a part of host memory (kv-direct §3.3.4).
+//! The DRAM load dispatcher: memory of the card as a cache of a part of host memory (kv-direct
+//! §3.3.4).
 //!
-//! The card's memory is about as fast as its links to the host, and much smaller than the host's. Were
-//! it a cache of all host memory, its throughput would limit everything; so only a share of the lines,
-//! chosen by a hash of their address, is *cacheable*, and the rest goes to the host directly. The share
-//! is the *load dispatch ratio*, at which memory and links are busy alike: [`ratio`] computes it.
+//! The card's memory is about as fast as its links to the host, and much smaller than the host's.
+//! Were it a cache of all host memory, its throughput would limit everything; so only a share of
+//! the lines, chosen by a hash of their address, is *cacheable*, and the rest goes to the host
+//! directly. The share is the *load dispatch ratio*, at which memory and links are busy alike:
+//! [`ratio`] computes it.
 //!
-//! The cache is direct-mapped: line `x` of host memory belongs to slot `x` mod the number of slots, and
-//! the quotient is its tag. A line that is written is installed dirty, without a look at the host; a
-//! dirty line is written back when another takes its slot, or by [`Dispatcher::flush`].
+//! The cache is direct-mapped: line `x` of host memory belongs to slot `x` mod the number of slots,
+//! and the quotient is its tag. A line that is written is installed dirty, without a look at the
+//! host; a dirty line is written back when another takes its slot, or by [`Dispatcher::flush`].
 //!
 //! # What is real
 //! On a DPU, whose memory is its own and whose host is behind PCIe, all of it: [`LocalDram`] is the
@@ -16,30 +18,30 @@
 //! simulator [`TimedDram`] takes the time of the paper's card.
 //!
 //! # Invariants
-//! 1. *If the mark of a slot says that it holds line `x`, then the slot has the newest content of `x`*,
-//!    at every moment. If no slot holds a cacheable line, host memory has its newest content. Marks and
-//!    lines change together, and only by who holds the slot (`slots.rs`), who writes a dirty line back
-//!    before it installs another. A write to `x` is posted when its slot has it.
-//! 2. Two lines that share a slot are never accessed in host memory at the same time, nor is one line
-//!    twice: each such access is made by who holds the slot. Lines that are not cacheable are accessed
-//!    by their callers alone, whose accesses exclude each other (invariant 2 of
+//! 1. *If the mark of a slot says that it holds line `x`, then the slot has the newest content of
+//!    `x`*, at every moment. If no slot holds a cacheable line, host memory has its newest content.
+//!    Marks and lines change together, and only by who holds the slot (`slots.rs`), who writes a
+//!    dirty line back before it installs another. A write to `x` is posted when its slot has it.
+//! 2. Two lines that share a slot are never accessed in host memory at the same time, nor is one
+//!    line twice: each such access is made by who holds the slot. Lines that are not cacheable are
+//!    accessed by their callers alone, whose accesses exclude each other (invariant 2 of
 //!    [`memory`](super::memory)). So the host sees what that invariant demands.
 //!
 //! # Races
-//! *A hit needs no slot held.* What it read was, at one moment after it was posted, the newest content
-//! of its line (1), and no write to what it looks at, the line or half of it, is under way beside it.
-//! The line may have been evicted since; that changes nothing.
+//! *A hit needs no slot held.* What it read was, at one moment after it was posted, the newest
+//! content of its line (1), and no write to what it looks at, the line or half of it, is under way
+//! beside it. The line may have been evicted since; that changes nothing.
 //!
-//! *Two operations at the halves of one line* both hold its slot to write, so that neither loses what
-//! the other wrote.
+//! *Two operations at the halves of one line* both hold its slot to write, so that neither loses
+//! what the other wrote.
 //!
-//! *A miss looks again when it holds the slot*, unless nobody held it since the look: another reader of
-//! the line may have installed it meanwhile, and may even have gone again, and a write that evicted and
-//! was evicted would leave a mark that is the same as before.
+//! *A miss looks again when it holds the slot*, unless nobody held it since the look: another
+//! reader of the line may have installed it meanwhile, and may even have gone again, and a write
+//! that evicted and was evicted would leave a mark that is the same as before.
 //!
-//! *A dirty victim whose owner reads it again* misses, or hits while it is still there. If it misses, it
-//! waits for the slot, until its victor has posted the write-back; and what is posted, host memory
-//! shows to every later read. If it hits, the content is the one that is written back.
+//! *A dirty victim whose owner reads it again* misses, or hits while it is still there. If it
+//! misses, it waits for the slot, until its victor has posted the write-back; and what is posted,
+//! host memory shows to every later read. If it hits, the content is the one that is written back.
 //!
 //! *Who is dropped* in the middle of an access leaves the slot as it was, perhaps written back once
 //! more than needed, or as it is to be: the install is the last thing that happens.
@@ -259,8 +261,8 @@ impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
         }
     }
 
-    /// How many of `lines` lines from `at` on are one access: one if it is cacheable, else those up to
-    /// the next that is.
+    /// How many of `lines` lines from `at` on are one access: one if it is cacheable, else those up
+    /// to the next that is.
     fn run(&self, at: u32, lines: usize) -> usize {
         let next = (at..).take(lines).position(|at| self.is_cacheable(at));
         next.map_or(lines, |next| next.max(1))
@@ -361,8 +363,8 @@ impl<H: HostMemory, D: NicDram> HostMemory for Dispatcher<H, D> {
     }
 }
 
-/// A hash of a line's address that is as good for neighbours as for lines far apart: the finalizer of
-/// MurmurHash3.
+/// A hash of a line's address that is as good for neighbours as for lines far apart: the finalizer
+/// of MurmurHash3.
 #[inline]
 fn mix(at: u32) -> u32 {
     let mut hash = at;

@@ -1,30 +1,33 @@
 //! The load dispatch ratio (kv-direct §3.3.4, §6.3.1): which share of the lines the card's memory
 //! should cache, so that it and the links to the host are busy alike.
 //!
-//! Let `r` be the throughput of the card's memory, as a multiple of that of the links; `k` its size, as
-//! a share of host memory; and `h(l)` the hit rate if a share `l` of host memory is cacheable. Each
-//! access to a cacheable line is one of the card's memory, each other one and each miss one over the
-//! links, and both end together if
+//! Let `r` be the throughput of the card's memory, as a multiple of that of the links; `k` its
+//! size, as a share of host memory; and `h(l)` the hit rate if a share `l` of host memory is
+//! cacheable. Each access to a cacheable line is one of the card's memory, each other one and each
+//! miss one over the links, and both end together if
 //!
 //! > `l / r = (1 - l) + l (1 - h(l))`
 //!
-//! The left side grows with `l`, the right side falls, so that bisection finds the one solution; if the
-//! links have more to do even at `l = 1`, that is the ratio. Under a uniform workload `h(l) = k / l`.
-//! Under a long-tailed one `h(l) = log(k n) / log(l n)`, with `n` the size of the corpus: approximately
-//! the popularity of the `k n` most popular of `l n` under Zipf's law with exponent 1.
+//! The left side grows with `l`, the right side falls, so that bisection finds the one solution; if
+//! the links have more to do even at `l = 1`, that is the ratio. Under a uniform workload `h(l) = k
+//! / l`. Under a long-tailed one `h(l) = log(k n) / log(l n)`, with `n` the size of the corpus:
+//! approximately the popularity of the `k n` most popular of `l n` under Zipf's law with exponent
+//! 1.
 //!
 //! # What the paper's tables are
-//! Tables 5 and 6 come out to all digits but the last with these definitions, which are not all in the
-//! text:
+//! Tables 5 and 6 come out to all digits but the last with these definitions, which are not all in
+//! the text:
 //!
-//! * **n is 10^10.** The paper says "a corpus of 1 billion keys". With 10^9 the ratios are up to 2.9 %
-//!   too large. Its "as high as 0.7 with 1M cache in 1G corpus" is log 10^7 / log 10^10, too. The sizes
-//!   in the formula are of memory: a billion keys of the paper's 10-byte key-values are 10^10 bytes.
-//! * **h is not bounded by 1** ([`Paper`]). Where `l < k`, in the last column, it exceeds 1. [`Model`]
-//!   bounds it, where ratios are up to 1.9 % larger.
-//! * **The throughput is `r / l`**, that of the card's memory, also where the ratio is bounded by 1 and
-//!   the links are the bottleneck. In four cells of Table 6 that is more than the links allow, by up
-//!   to 2.4 ×: 7.99 for r = 8, k = 1/1024, where 3.32 can be had. [`Model`] takes the slower of both.
+//! * **n is 10^10.** The paper says "a corpus of 1 billion keys". With 10^9 the ratios are up to
+//!   2.9 % too large. Its "as high as 0.7 with 1M cache in 1G corpus" is log 10^7 / log 10^10, too.
+//!   The sizes in the formula are of memory: a billion keys of the paper's 10-byte key-values are
+//!   10^10 bytes.
+//! * **h is not bounded by 1** ([`Paper`]). Where `l < k`, in the last column, it exceeds 1.
+//!   [`Model`] bounds it, where ratios are up to 1.9 % larger.
+//! * **The throughput is `r / l`**, that of the card's memory, also where the ratio is bounded by 1
+//!   and the links are the bottleneck. In four cells of Table 6 that is more than the links allow,
+//!   by up to 2.4 ×: 7.99 for r = 8, k = 1/1024, where 3.32 can be had. [`Model`] takes the slower
+//!   of both.
 //! * **Simple partitioning** keeps a part of the keys in the card's memory alone: as many as fit,
 //!   `k / (1 + k)`, but not more than its share of the throughput, `r / (1 + r)`. Its throughput is
 //!   `1 / (1 - part)`, limited by the links.

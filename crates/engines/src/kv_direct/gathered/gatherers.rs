@@ -1,8 +1,8 @@
 //! The host's side: queues of requests, lines, and answers.
 //!
-//! Lines are divided among *gatherers* in stripes; each gatherer is one thread's, which alone touches its
-//! lines while batches come in. So no two threads meet at a line, and a gatherer's batches are carried
-//! out in the order in which they were queued.
+//! Lines are divided among *gatherers* in stripes; each gatherer is one thread's, which alone
+//! touches its lines while batches come in. So no two threads meet at a line, and a gatherer's
+//! batches are carried out in the order in which they were queued.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -151,8 +151,8 @@ impl Gatherers {
         self.each.is_empty()
     }
 
-    /// The next batch of a gatherer, if one is there, in the order in which they were queued. Each is to
-    /// be given back by [`Gatherers::perform`] before the next is taken.
+    /// The next batch of a gatherer, if one is there, in the order in which they were queued. Each
+    /// is to be given back by [`Gatherers::perform`] before the next is taken.
     pub fn take(&self, gatherer: usize) -> Option<Batch> {
         lock(&self.each[gatherer].requests).pop_front()
     }
@@ -171,8 +171,8 @@ impl Gatherers {
         }
     }
 
-    /// A gatherer's next batch, if there is one: what a thread of the host calls again and again. Whether
-    /// there was one.
+    /// A gatherer's next batch, if there is one: what a thread of the host calls again and again.
+    /// Whether there was one.
     pub fn turn(&self, gatherer: usize) -> bool {
         let batch = self.take(gatherer);
         let found = batch.is_some();
@@ -182,8 +182,8 @@ impl Gatherers {
         found
     }
 
-    /// The gatherer of a line, its number among the gatherer's own, and how many from it on are in its
-    /// stripe.
+    /// The gatherer of a line, its number among the gatherer's own, and how many from it on are in
+    /// its stripe.
     #[inline]
     pub(super) fn place(&self, at: u32) -> (usize, u32, u32) {
         let (stripe, into) = (at / STRIPE_LINES, at % STRIPE_LINES);

@@ -1,28 +1,30 @@
 //! CPU-assisted scatter-gather: the host's threads access its memory for the processor (kv-direct
 //! §6.1).
 //!
-//! PCIe carries 64-byte payloads in TLPs of 90 bytes, and tags end before its bandwidth does. So here
-//! the processor's accesses are collected, up to 256 of them, and their addresses go to a *request
-//! queue* in host memory in one DMA; a thread of the host, the *gatherer*, makes the accesses, puts what
-//! it read into a *response queue* and rings the card's doorbell; and the processor fetches all of it
-//! in one DMA, in TLPs of 256 bytes. That is up to 1.8 × the throughput, for 20 times the latency and
-//! some of the host's cores.
+//! PCIe carries 64-byte payloads in TLPs of 90 bytes, and tags end before its bandwidth does. So
+//! here the processor's accesses are collected, up to 256 of them, and their addresses go to a
+//! *request queue* in host memory in one DMA; a thread of the host, the *gatherer*, makes the
+//! accesses, puts what it read into a *response queue* and rings the card's doorbell; and the
+//! processor fetches all of it in one DMA, in TLPs of 256 bytes. That is up to 1.8 × the
+//! throughput, for 20 times the latency and some of the host's cores.
 //!
-//! [`Gathered`] is a [`HostMemory`] like any other, so that the processor runs on it unchanged; only
-//! that it needs thousands of accesses under way to be as fast as it can. [`Gatherers`] is what it
-//! shares with the host's threads, each of which calls [`Gatherers::turn`] for its own gatherer. What
-//! travelling costs is what a [`Courier`] says: between threads of one host, nothing.
+//! [`Gathered`] is a [`HostMemory`] like any other, so that the processor runs on it unchanged;
+//! only that it needs thousands of accesses under way to be as fast as it can. [`Gatherers`] is
+//! what it shares with the host's threads, each of which calls [`Gatherers::turn`] for its own
+//! gatherer. What travelling costs is what a [`Courier`] says: between threads of one host,
+//! nothing.
 //!
 //! # Who carries a batch
 //! There is no thread on the card's side: the access that fills a batch carries it, or the one that
-//! opened it, if it lingered for long enough. The others wait until it is back. So an access has to be
-//! polled until it is over: were it dropped, those that it carries would wait for ever.
+//! opened it, if it lingered for long enough. The others wait until it is back. So an access has to
+//! be polled until it is over: were it dropped, those that it carries would wait for ever.
 //!
 //! # Invariants
-//! 1. The batches of one gatherer are queued in the order in which they were opened, also if a later one
-//!    travels faster; a gatherer carries them out in that order, and the accesses of a batch in theirs.
-//! 2. A write is over when its batch is queued, a read when its batch is back. With 1, a read that was
-//!    posted later comes after the write (invariant 1 of [`memory`](super::memory)).
+//! 1. The batches of one gatherer are queued in the order in which they were opened, also if a
+//!    later one travels faster; a gatherer carries them out in that order, and the accesses of a
+//!    batch in theirs.
+//! 2. A write is over when its batch is queued, a read when its batch is back. With 1, a read that
+//!    was posted later comes after the write (invariant 1 of [`memory`](super::memory)).
 
 mod gatherers;
 #[cfg(test)]
@@ -213,8 +215,8 @@ impl<C: Courier> Gathered<C> {
         self.counts.set(counts);
     }
 
-    /// Adds a request to the open batch of a gatherer: its journey, its place in the answer, and whether
-    /// it opened the batch.
+    /// Adds a request to the open batch of a gatherer: its journey, its place in the answer, and
+    /// whether it opened the batch.
     fn add(
         &self,
         gatherer: usize,

@@ -154,7 +154,8 @@ impl Packed {
     /// The key.
     ///
     /// # Panics
-    /// If `packet` is shorter than the one that this was read from. So does [`action`](Self::action).
+    /// If `packet` is shorter than the one that this was read from. So does
+    /// [`action`](Self::action).
     #[inline(always)]
     pub fn key<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         &packet[self.key_at as usize..][..self.key_len as usize]

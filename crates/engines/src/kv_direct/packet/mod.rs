@@ -1,10 +1,10 @@
 //! The wire format: many operations in one packet (kv-direct §4, "Vector Operation Decoder").
 //!
 //! A message of a network has tens of bytes besides what it says, an operation on a small key-value
-//! has about twenty: so a client packs many operations into one message, and a flag says of each what
-//! it has in common with the one before. Numbers are little-endian; a *length* is written seven bits
-//! to a byte, the lowest first, in as few bytes as it needs, and all but the last have their highest
-//! bit set.
+//! has about twenty: so a client packs many operations into one message, and a flag says of each
+//! what it has in common with the one before. Numbers are little-endian; a *length* is written
+//! seven bits to a byte, the lowest first, in as few bytes as it needs, and all but the last have
+//! their highest bit set.
 //!
 //! | packet of operations | field |
 //! | --- | --- |
@@ -24,12 +24,12 @@
 //!
 //! The codes, and what the value of each operation is, are in `action.rs`.
 //!
-//! The scalars are as long as the element: the operand, but of `UPDATE_EACH`, and the second operand
-//! of a function that has one. `SAME_SIZES` says that the key, the value and the lambda are as long as
-//! the last ones that were given: the key's length that of the operation before, the value's that of the
-//! last value before, of whatever operation, and element and function those of the last lambda.
-//! `SAME_VALUE` says that the value is the last one before, and as long: of a lambda whose scalars are
-//! longer or shorter it cannot be.
+//! The scalars are as long as the element: the operand, but of `UPDATE_EACH`, and the second
+//! operand of a function that has one. `SAME_SIZES` says that the key, the value and the lambda are
+//! as long as the last ones that were given: the key's length that of the operation before, the
+//! value's that of the last value before, of whatever operation, and element and function those of
+//! the last lambda. `SAME_VALUE` says that the value is the last one before, and as long: of a
+//! lambda whose scalars are longer or shorter it cannot be.
 //!
 //! | packet of replies | field |
 //! | --- | --- |

@@ -39,7 +39,8 @@ mod status {
     pub const NO_ROOM: u8 = 25;
 }
 
-/// What a reply of a status has: bytes of its words, beside what follows. 0: there is no such status.
+/// What a reply of a status has: bytes of its words, beside what follows. 0: there is no such
+/// status.
 const KNOWN: u8 = 1 << 5;
 /// A value.
 const VALUE: u8 = 1 << 6;
@@ -271,8 +272,8 @@ impl ReplyWriter {
     }
 }
 
-/// Where the reading of a packet of replies has got to. It does not borrow the packet, which must be
-/// the same every time: another one is read as if it were hostile.
+/// Where the reading of a packet of replies has got to. It does not borrow the packet, which must
+/// be the same every time: another one is read as if it were hostile.
 #[derive(Clone, Copy, Debug)]
 pub struct Replies {
     at: usize,

@@ -34,8 +34,8 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// Adds an operation. Of a lambda, only what it uses is sent: scalars as long as the element, the
-    /// second operand if the function has one, and no operand with a vector of them.
+    /// Adds an operation. Of a lambda, only what it uses is sent: scalars as long as the element,
+    /// the second operand if the function has one, and no operand with a vector of them.
     ///
     /// # Panics
     /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the packet has

@@ -123,7 +123,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         Ok(Reply::Stored(version))
     }
 
-    /// Stores a value; if there is no slab for it, again when the host's daemon has merged what is free.
+    /// Stores a value; if there is no slab for it, again when the host's daemon has merged what is
+    /// free.
     async fn store(
         &self,
         lookup: &mut Lookup,
@@ -147,8 +148,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         }
     }
 
-    /// Waits until the daemon has answered; whether it has. If it ever did not, it is not waited for
-    /// until it does.
+    /// Waits until the daemon has answered; whether it has. If it ever did not, it is not waited
+    /// for until it does.
     #[cold]
     async fn merged(&self) -> bool {
         let starving = || self.storage.slabs().starving();

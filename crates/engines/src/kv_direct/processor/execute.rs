@@ -8,7 +8,8 @@ use crate::kv_direct::storage::{Head, Lookup};
 use crate::kv_direct::vector::UserFunctions;
 use crate::planted::{self, Bug};
 
-/// Operations that one lane applies to a value at hand while those on other keys wait for the same slot.
+/// Operations that one lane applies to a value at hand while those on other keys wait for the same
+/// slot.
 const OVERTAKING_MAX: usize = 1024;
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {

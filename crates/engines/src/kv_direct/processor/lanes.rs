@@ -1,8 +1,8 @@
 //! Operations under way: a fixed number of lanes, polled in turn.
 //!
-//! Where lines can be loaded, an operation waits for its head bucket in a queue, and gets a lane only
-//! if it is not for the straight path: a lane's state is large, and what most operations need of it is
-//! nothing.
+//! Where lines can be loaded, an operation waits for its head bucket in a queue, and gets a lane
+//! only if it is not for the straight path: a lane's state is large, and what most operations need
+//! of it is nothing.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,8 +23,8 @@ pub trait Pipeline<J> {
     /// Whether one more operation can be admitted.
     fn has_room(&self) -> bool;
 
-    /// Admits an operation. Gives it back if the pipeline has to stall for it: then nothing else may
-    /// be admitted before it.
+    /// Admits an operation. Gives it back if the pipeline has to stall for it: then nothing else
+    /// may be admitted before it.
     ///
     /// # Errors
     /// The operation.
@@ -89,8 +89,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         }
     }
 
-    /// One lane: executes what is in its tray, and then what waits for the same slot, again and again.
-    /// It never ends, so that it is never moved: it is large.
+    /// One lane: executes what is in its tray, and then what waits for the same slot, again and
+    /// again. It never ends, so that it is never moved: it is large.
     async fn run(&self, tray: &Tray<J>) {
         let mut desk = Desk::default();
         loop {
@@ -126,8 +126,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// Writes a bucket in which entries were changed, the last one by an operation to which `forwarded`
-    /// others led.
+    /// Writes a bucket in which entries were changed, the last one by an operation to which
+    /// `forwarded` others led.
     #[inline(always)]
     fn store_head(&self, head: &Head, is_changed: bool, forwarded: u64) {
         if forwarded > 0 {

@@ -2,9 +2,10 @@
 //! time (kv-direct §3.3.3).
 //!
 //! An operation looks its key up, is applied to the value that it found, and writes what changed.
-//! Operations on the same key that were admitted meanwhile are applied to the same value before it is
-//! written (*data forwarding*): a key that everybody wants costs one lookup and one write for all of
-//! them. A value that was changed in place is written back when nobody waits for it any more.
+//! Operations on the same key that were admitted meanwhile are applied to the same value before it
+//! is written (*data forwarding*): a key that everybody wants costs one lookup and one write for
+//! all of them. A value that was changed in place is written back when nobody waits for it any
+//! more.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -17,14 +18,14 @@
 //! # Invariants
 //! 1. An operation is applied only while its lane has the key's bucket to itself (the station's
 //!    invariant 1), to the value that the last one before it left.
-//! 2. What was answered is not lost: a change waits for its write-back only if that cannot fail, since
-//!    the value stays where it is ([`Storage::stays`]); every other change is made first and answered
-//!    then.
+//! 2. What was answered is not lost: a change waits for its write-back only if that cannot fail,
+//!    since the value stays where it is ([`Storage::stays`]); every other change is made first and
+//!    answered then.
 //! 3. An operation that fails leaves the value as it was.
 //!
 //! # Differs from the paper
-//! There the write-back is a PUT of its own, which looks the key up again. Here the lane that forwards
-//! still has the bucket, so it writes at once.
+//! There the write-back is a PUT of its own, which looks the key up again. Here the lane that
+//! forwards still has the bucket, so it writes at once.
 mod apply;
 mod desk;
 mod execute;
@@ -55,8 +56,8 @@ pub trait Job {
     fn answer(&self, reply: Reply<'_>);
 }
 
-/// What the processor's logic takes its time from: in a cycle it forwards an operation on a value of
-/// one line, or on one line of a longer value.
+/// What the processor's logic takes its time from: in a cycle it forwards an operation on a value
+/// of one line, or on one line of a longer value.
 #[expect(async_fn_in_trait, reason = "a processor and its clock stay on one thread")]
 pub trait Clock {
     /// Waits for so many cycles, which are nobody else's.

@@ -19,8 +19,8 @@ pub(super) enum Straight {
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// Executes what concerns nothing but an inline entry of the head bucket, that stays where it is. It
-    /// is done where the entry stands.
+    /// Executes what concerns nothing but an inline entry of the head bucket, that stays where it
+    /// is. It is done where the entry stands.
     #[inline(always)]
     pub(super) fn execute_straight(&self, head: &mut Head, job: &J) -> Straight {
         let key = job.key();

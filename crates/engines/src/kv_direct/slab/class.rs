@@ -113,8 +113,8 @@ impl Place {
 
 /// A free slab: an entry of a pool (kv-direct §3.3.2: address and slab type).
 ///
-/// A place of class `n` ends in `n` zeros, so that there is room for the class: the word is twice the
-/// place, plus `2^n`. It is never 0, and words are in the order of the places.
+/// A place of class `n` ends in `n` zeros, so that there is room for the class: the word is twice
+/// the place, plus `2^n`. It is never 0, and words are in the order of the places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slab(NonZeroU32);
 

@@ -5,11 +5,11 @@
 //! processor never waits for it.
 //!
 //! # When it does what
-//! * A stack of a small class is **low**: slabs of the next larger class that can spare some are put on
-//!   it, as they are, so that one entry is worth many allocations. The watermark starts at a batch, and
-//!   doubles whenever the stack has run low: what nobody allocates is not cut into.
-//! * A stack is **high**: a merge starts. It takes the small slabs out, but for what the processor may
-//!   need meanwhile, sorts them, and puts back what they make together. What a merge could not
+//! * A stack of a small class is **low**: slabs of the next larger class that can spare some are
+//!   put on it, as they are, so that one entry is worth many allocations. The watermark starts at a
+//!   batch, and doubles whenever the stack has run low: what nobody allocates is not cut into.
+//! * A stack is **high**: a merge starts. It takes the small slabs out, but for what the processor
+//!   may need meanwhile, sorts them, and puts back what they make together. What a merge could not
 //!   make less is the new measure: the next one starts at twice as much, so that merging costs a
 //!   constant per slab freed, even if it is in vain.
 //! * A stack is low and **nothing larger** is left: a merge, if more is free than after the last.
@@ -76,8 +76,8 @@ impl Daemon {
         Self { pools, low, low_max, high, left_over: 0, merge: None, batch: Vec::new() }
     }
 
-    /// Does a bounded amount of work. Returns whether there is more: if not, there will be nothing to
-    /// do before the processor has done some more, and the daemon has no slabs in its hands.
+    /// Does a bounded amount of work. Returns whether there is more: if not, there will be nothing
+    /// to do before the processor has done some more, and the daemon has no slabs in its hands.
     pub fn turn(&mut self) -> bool {
         let question = match self.pools.question() {
             // What was merged is left alone until the processor has looked.
@@ -104,8 +104,8 @@ impl Daemon {
         Class::between(Class::SMALLEST, Class::LARGEST_CACHED.min(self.pools.largest()))
     }
 
-    /// Slabs that a stack is filled up to, and that are left to it by a merge that was not asked for and
-    /// by other classes that want some.
+    /// Slabs that a stack is filled up to, and that are left to it by a merge that was not asked
+    /// for and by other classes that want some.
     fn enough(&self, class: Class) -> u64 {
         2 * self.low.get(class.index()).copied().unwrap_or(self.low_max)
     }
@@ -130,8 +130,8 @@ impl Daemon {
         budget < DAEMON_TURN_ENTRIES
     }
 
-    /// Puts up to `want` entries on the stack of a class, from the next larger one that can spare some;
-    /// how many.
+    /// Puts up to `want` entries on the stack of a class, from the next larger one that can spare
+    /// some; how many.
     fn stock(&mut self, class: Class, want: usize) -> usize {
         if want == 0 {
             return 0;
@@ -150,8 +150,8 @@ impl Daemon {
         self.batch.len()
     }
 
-    /// Cuts about `want` entries of a small class from one large slab; the other pieces go to their own
-    /// stacks.
+    /// Cuts about `want` entries of a small class from one large slab; the other pieces go to their
+    /// own stacks.
     fn cut(&mut self, want: usize) {
         let pieces = u32::from(Class::LARGEST_CACHED.number()) + want.ilog2();
         let classes = Class::between(Class::LARGEST_CACHED, self.pools.largest());
@@ -177,8 +177,8 @@ impl Daemon {
         classes.zip(&self.high).any(|(class, high)| self.pools.stack(class).len() > *high)
     }
 
-    /// Whether some stack is low, with nothing larger to be split, but with smaller slabs that have not
-    /// been merged yet.
+    /// Whether some stack is low, with nothing larger to be split, but with smaller slabs that have
+    /// not been merged yet.
     fn is_stuck(&self) -> bool {
         let least = self.left_over + self.left_over / 4 + self.low_max;
         self.small().any(|class| {

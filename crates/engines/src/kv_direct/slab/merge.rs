@@ -1,7 +1,8 @@
-//! Merging free slabs: a radix sort by place, then neighbours become one (kv-direct §5.1.2, Figure 12).
+//! Merging free slabs: a radix sort by place, then neighbours become one (kv-direct §5.1.2, Figure
+//! 12).
 //!
-//! All in steps of bounded length, since a daemon that merges billions of slabs has other pools to look
-//! after.
+//! All in steps of bounded length, since a daemon that merges billions of slabs has other pools to
+//! look after.
 
 use std::ops::Range;
 
@@ -18,8 +19,8 @@ const PASSES: usize = u32::BITS.div_ceil(DIGIT_BITS) as usize;
 
 /// Free slabs that are sorted.
 ///
-/// Least significant digit first: each pass copies all words from one array to the other, stable in the
-/// order of one digit.
+/// Least significant digit first: each pass copies all words from one array to the other, stable in
+/// the order of one digit.
 #[derive(Debug)]
 pub(super) struct Sort {
     words: Vec<u32>,
@@ -110,8 +111,8 @@ fn digit(word: u32, pass: usize) -> usize {
 pub(super) struct Run(Range<u32>);
 
 impl Run {
-    /// Adds the next slab in the order of places. If there is a gap before it, a new run starts with it,
-    /// and the old one is returned.
+    /// Adds the next slab in the order of places. If there is a gap before it, a new run starts
+    /// with it, and the old one is returned.
     ///
     /// # Panics
     /// If the slab overlaps the run: two owners were told that it is theirs.
@@ -170,7 +171,9 @@ mod tests {
     proptest! {
         #[test]
         fn sorts_as_std_does(
-            mut slabs in proptest::collection::vec(slab(), 0..500), shift in 0u32..31, budget in 1..99usize,
+            mut slabs in proptest::collection::vec(slab(), 0..500),
+            shift in 0u32..31,
+            budget in 1..99usize,
         ) {
             slabs.retain(|slab| slab.start() >> shift > 0);
             let mut expected = slabs.clone();
@@ -179,7 +182,11 @@ mod tests {
         }
 
         #[test]
-        fn a_range_is_covered_by_few_slabs(start in 1u32..5000, len in 0u32..5000, largest in 0u8..14) {
+        fn a_range_is_covered_by_few_slabs(
+            start in 1u32..5000,
+            len in 0u32..5000,
+            largest in 0u8..14,
+        ) {
             let largest = Class::new(largest).expect("a class");
             let slabs: Vec<Slab> = cover(start..start + len, largest).collect();
             let mut at = start;

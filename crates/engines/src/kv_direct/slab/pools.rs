@@ -1,12 +1,13 @@
-//! All free slabs on the host: a stack for each class, and what processor and daemon say to each other.
+//! All free slabs on the host: a stack for each class, and what processor and daemon say to each
+//! other.
 //!
 //! # Invariants
-//! 1. The stack of class `n` holds slabs of class `n`, and larger ones that are cut when they are taken
-//!    out (kv-direct §3.3.2). They do not overlap, so no stack can hold more than all places by the
-//!    class: that many its ring has room for.
-//! 2. A processor that runs out *asks* for everything to be merged. From its answer on the daemon takes
-//!    nothing out of the stacks before the processor has seen the answer: so what the processor does
-//!    not find then, is not there.
+//! 1. The stack of class `n` holds slabs of class `n`, and larger ones that are cut when they are
+//!    taken out (kv-direct §3.3.2). They do not overlap, so no stack can hold more than all places
+//!    by the class: that many its ring has room for.
+//! 2. A processor that runs out *asks* for everything to be merged. From its answer on the daemon
+//!    takes nothing out of the stacks before the processor has seen the answer: so what the
+//!    processor does not find then, is not there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ impl Side {
     }
 }
 
-/// The free slabs of one processor that are not in the processor's hands: shared by its [`Slabs`] and
-/// its [`Daemon`].
+/// The free slabs of one processor that are not in the processor's hands: shared by its [`Slabs`]
+/// and its [`Daemon`].
 ///
 /// Takes 4 bytes of host memory for each free slab, which the operating system gives when they are
 /// first used, out of an address range of a quarter of the memory that is managed.
@@ -58,7 +59,8 @@ impl Pools {
     /// All places of `places` are free, as slabs up to class `largest`.
     ///
     /// # Panics
-    /// If place 0 is one of them, or one of more than 31 bits; or if there is no address range left.
+    /// If place 0 is one of them, or one of more than 31 bits; or if there is no address range
+    /// left.
     pub fn new(places: Range<u32>, largest: Class) -> Arc<Self> {
         assert!(places.start > 0, "place 0 is nobody's");
         assert!(places.end <= PLACES_MAX, "places have 31 bits, and {} has more", places.end);

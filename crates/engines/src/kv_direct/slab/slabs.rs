@@ -1,22 +1,22 @@
 //! The processor's side: allocate and free (kv-direct §3.3.2, §4).
 //!
-//! For each of the small classes the processor has a stack of free slabs in its own memory. Its left
-//! end is popped and pushed; its right end is exchanged with the left end of the host's stack, a batch
-//! at a time, when it has become low or high. A batch is fetched with three accesses: the claim is
-//! written, the daemon's positions are read, then the entries. It is handed back with two: entries,
-//! position. An exchange leaves the stack a batch away from the next one at least, so that is less
-//! than 0.05 accesses for each allocation or free, in whatever order they come.
+//! For each of the small classes the processor has a stack of free slabs in its own memory. Its
+//! left end is popped and pushed; its right end is exchanged with the left end of the host's stack,
+//! a batch at a time, when it has become low or high. A batch is fetched with three accesses: the
+//! claim is written, the daemon's positions are read, then the entries. It is handed back with two:
+//! entries, position. An exchange leaves the stack a batch away from the next one at least, so that
+//! is less than 0.05 accesses for each allocation or free, in whatever order they come.
 //!
 //! Larger slabs come straight from the host's stacks and go straight back.
 //!
 //! # Invariants
 //! 1. A stack of the processor holds slabs of its class, and larger ones that are cut when popped.
-//! 2. An allocation that finds nothing in the host's stacks of its class and all above, and nothing in
-//!    the processor's, hands everything back that the processor has, and asks the daemon to merge. If
-//!    there still is nothing when the daemon has answered, and nothing has changed since, there is no
-//!    such slab; it is not looked for again before something changes.
-//! 3. Slabs change hands in one go, between two awaits: operations under way at the same time never see
-//!    half of an exchange. Its accesses are then awaited by the operation that needed it.
+//! 2. An allocation that finds nothing in the host's stacks of its class and all above, and nothing
+//!    in the processor's, hands everything back that the processor has, and asks the daemon to
+//!    merge. If there still is nothing when the daemon has answered, and nothing has changed since,
+//!    there is no such slab; it is not looked for again before something changes.
+//! 3. Slabs change hands in one go, between two awaits: operations under way at the same time never
+//!    see half of an exchange. Its accesses are then awaited by the operation that needed it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -210,7 +210,8 @@ impl Slabs {
         stack.low = if stack.is_dry { SLABS_LOW.min(stack.slabs.len() / 2) } else { SLABS_LOW };
     }
 
-    /// Takes slabs of a larger class from the host for a stack that is empty; whether there were any.
+    /// Takes slabs of a larger class from the host for a stack that is empty; whether there were
+    /// any.
     fn take_larger(&self, class: Class, stack: &mut Stack, traffic: &mut Traffic) -> bool {
         let next = Class::new(class.number() + 1).unwrap_or(class);
         for larger in Class::between(next, Class::LARGEST_CACHED.min(self.pools.largest())) {
@@ -248,8 +249,8 @@ impl Slabs {
         }
     }
 
-    /// Takes one slab of the smallest class from `class` on that the host has, cut to `cut` if it is
-    /// larger. The other pieces go to the host's stacks.
+    /// Takes one slab of the smallest class from `class` on that the host has, cut to `cut` if it
+    /// is larger. The other pieces go to the host's stacks.
     fn take_large(&self, class: Class, cut: Class, traffic: &mut Traffic) -> Option<Slab> {
         let mut taken = None;
         for larger in Class::between(class, self.pools.largest()) {

@@ -1,23 +1,24 @@
-//! A double-ended stack of free slabs on the host: the left end is the processor's, the right end the
-//! daemon's (kv-direct §4, Figure 8).
+//! A double-ended stack of free slabs on the host: the left end is the processor's, the right end
+//! the daemon's (kv-direct §4, Figure 8).
 //!
-//! The entries are those of a ring from position `left` on and before position `right`; each position
-//! is stored by one side only. A side that puts entries writes them and then moves its position. A side
-//! that takes entries *claims* first, as a worker and a thief do in Cilk's THE protocol: it moves its
-//! position over what it wants, and then looks at the other's. What the other side does not claim is
-//! its own; it moves its position back over the rest.
+//! The entries are those of a ring from position `left` on and before position `right`; each
+//! position is stored by one side only. A side that puts entries writes them and then moves its
+//! position. A side that takes entries *claims* first, as a worker and a thief do in Cilk's THE
+//! protocol: it moves its position over what it wants, and then looks at the other's. What the
+//! other side does not claim is its own; it moves its position back over the rest.
 //!
 //! # Invariants
-//! 1. No entry is taken twice. Between storing its claim and loading the other's position each side has
-//!    a fence of sequential consistency, so of two claims under way one at least is seen by the other
-//!    side. Whoever sees the other's claim takes nothing inside of it, whether or not the other will
-//!    give way as well; and moving back makes a claim smaller, so what was seen was enough.
-//! 2. No entry is lost: what neither side took lies between their positions after both moved back. But
-//!    a side may go away empty-handed although there was an entry, if the other was at it.
-//! 3. An entry is written before it can be read (release and acquire of the position) and read before
-//!    it is written anew: a ring has room for all slabs that its pool can ever hold, those just being
-//!    taken included, so a side only comes round to a slot whose slab it was handed since, through a
-//!    chain of such releases.
+//! 1. No entry is taken twice. Between storing its claim and loading the other's position each side
+//!    has a fence of sequential consistency, so of two claims under way one at least is seen by the
+//!    other side. Whoever sees the other's claim takes nothing inside of it, whether or not the
+//!    other will give way as well; and moving back makes a claim smaller, so what was seen was
+//!    enough.
+//! 2. No entry is lost: what neither side took lies between their positions after both moved back.
+//!    But a side may go away empty-handed although there was an entry, if the other was at it.
+//! 3. An entry is written before it can be read (release and acquire of the position) and read
+//!    before it is written anew: a ring has room for all slabs that its pool can ever hold, those
+//!    just being taken included, so a side only comes round to a slot whose slab it was handed
+//!    since, through a chain of such releases.
 
 use std::ops::Range;
 
@@ -275,8 +276,8 @@ mod loom_tests {
         });
     }
 
-    /// Invariant 3: each side writes slots anew that the other has read, because it was handed slabs
-    /// through the other stack.
+    /// Invariant 3: each side writes slots anew that the other has read, because it was handed
+    /// slabs through the other stack.
     #[test]
     fn loom_slabs_go_round_through_two_stacks() {
         loom::model(|| {

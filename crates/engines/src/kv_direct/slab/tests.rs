@@ -165,7 +165,8 @@ fn all_memory_can_be_used_as_slabs_of_any_size() {
         while rig.allocate(class(number)).is_some() {
             count += 1;
         }
-        // From place 64 on: up to the first and from the last multiple of a slab there is too little.
+        // From place 64 on: up to the first and from the last multiple of a slab there is too
+        // little.
         let whole = merge::cover(64..(1 << 14) + 64, class(number));
         assert_eq!(count, whole.filter(|slab| slab.class() == class(number)).count());
         rig.audit();
@@ -223,12 +224,12 @@ fn whoever_is_dropped_hands_back_what_it_had() {
     rig.start_over();
 }
 
-/// What is asked of the allocator for each allocation and each free (kv-direct §3.3.1: "< 0.1 amortized
-/// DMA operations per dynamic memory allocation").
+/// What is asked of the allocator for each allocation and each free (kv-direct §3.3.1: "< 0.1
+/// amortized DMA operations per dynamic memory allocation").
 const ACCESSES_MAX: f64 = 0.1;
 
-/// Runs `steps` steps, with a turn of the daemon after every `every`; each returns how many slabs it
-/// allocated or freed. Returns the accesses for each.
+/// Runs `steps` steps, with a turn of the daemon after every `every`; each returns how many slabs
+/// it allocated or freed. Returns the accesses for each.
 fn cost(
     rig: &mut Rig,
     steps: usize,

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::stack::Stack;
 use crate::kv_direct::memory::HostMemory;
 
-/// Accesses to the host's stacks. They are collected while the stacks change hands, which is done at
-/// once, and then made by the operation that had to.
+/// Accesses to the host's stacks. They are collected while the stacks change hands, which is done
+/// at once, and then made by the operation that had to.
 #[derive(Debug, Default)]
 pub(super) struct Traffic(Vec<(bool, usize)>);
 

@@ -54,9 +54,9 @@ impl From<Head> for At {
 /// Where a key's entry is, or could be.
 ///
 /// It holds up to two buckets of the chain, so that what follows need not read any. After a lookup
-/// they are, if the key was found, its bucket and the one before it, so that an empty one can be taken
-/// out of the chain; if not, the head and of the others the last of those with the most room: if
-/// neither has room none has, and a chain of full buckets grows at its end.
+/// they are, if the key was found, its bucket and the one before it, so that an empty one can be
+/// taken out of the chain; if not, the head and of the others the last of those with the most room:
+/// if neither has room none has, and a chain of full buckets grows at its end.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     pub(super) secondary: u16,

@@ -2,8 +2,8 @@
 //!
 //! The first lines of memory are the hash index: a key has one head bucket, from which a chain goes
 //! through buckets in 64-byte slabs. Small entries are inline in a bucket, of others a slot of the
-//! bucket points to the slab. An operation is a [`lookup`](Storage::lookup), which reads the chain up
-//! to the key and the entry, and then at most one of [`store`](Storage::store),
+//! bucket points to the slab. An operation is a [`lookup`](Storage::lookup), which reads the chain
+//! up to the key and the entry, and then at most one of [`store`](Storage::store),
 //! [`rewrite`](Storage::rewrite) and [`remove`](Storage::remove), which write and read nothing.
 //!
 //! | operation | inline | in a slab |
@@ -16,14 +16,15 @@
 //! Each chained bucket on the way adds a read, and a PUT that adds a bucket to the chain a write.
 //!
 //! # Invariants
-//! 1. A key has at most one entry, in a bucket of its chain. Whether an entry is inline depends on its
-//!    size, and on whether there was room in its bucket when it was written.
+//! 1. A key has at most one entry, in a bucket of its chain. Whether an entry is inline depends on
+//!    its size, and on whether there was room in its bucket when it was written.
 //! 2. Operations on one *group*, which is a chain, exclude each other: the station sees to that. So
 //!    what a lookup has read stays true until the operation is done.
 //! 3. A slab belongs to one pointer or one chain, or is free.
-//! 4. An operation that fails has changed nothing: whatever can fail comes before the first write of
-//!    a bucket.
-//! 5. Bytes that contradict themselves are reported as damaged and never followed outside the memory.
+//! 4. An operation that fails has changed nothing: whatever can fail comes before the first write
+//!    of a bucket.
+//! 5. Bytes that contradict themselves are reported as damaged and never followed outside the
+//!    memory.
 
 mod check;
 mod lookup;
@@ -94,8 +95,8 @@ impl<H: HostMemory> Storage<H> {
         &self.slabs
     }
 
-    /// The group of a key, which is the number of its head bucket: of operations on one group at most
-    /// one is under way.
+    /// The group of a key, which is the number of its head bucket: of operations on one group at
+    /// most one is under way.
     #[inline(always)]
     pub fn group(&self, hash: KeyHash) -> u32 {
         hash.bucket(self.buckets)

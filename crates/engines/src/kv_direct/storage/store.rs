@@ -39,8 +39,8 @@ impl<H: HostMemory> Storage<H> {
         }
     }
 
-    /// Whether a [`store`](Self::store) of such a value needs no memory, so that it cannot fail: the
-    /// entry would stay where it is, or there is room for it in the bucket.
+    /// Whether a [`store`](Self::store) of such a value needs no memory, so that it cannot fail:
+    /// the entry would stay where it is, or there is room for it in the bucket.
     pub fn stays(&self, lookup: &Lookup, key: &[u8], value_len: usize, expires: bool) -> bool {
         if value_len as u64 > self.value_bytes_max {
             return false;
@@ -64,8 +64,8 @@ impl<H: HostMemory> Storage<H> {
 
     /// Writes an entry of `len` bytes in place of the one at `home`.
     ///
-    /// An entry that grows and finds no room in its bucket goes to a slab even if others of its size
-    /// are inline: its bucket has a slot for it, which another may not have.
+    /// An entry that grows and finds no room in its bucket goes to a slab even if others of its
+    /// size are inline: its bucket has a slot for it, which another may not have.
     async fn replace(
         &self,
         lookup: &mut Lookup,
@@ -107,8 +107,8 @@ impl<H: HostMemory> Storage<H> {
         Ok(())
     }
 
-    /// Writes an entry of `len` bytes of a key that has none: to the first bucket that has room, or to
-    /// a new one of the chain.
+    /// Writes an entry of `len` bytes of a key that has none: to the first bucket that has room, or
+    /// to a new one of the chain.
     async fn insert(
         &self,
         lookup: &mut Lookup,
@@ -179,7 +179,8 @@ impl<H: HostMemory> Storage<H> {
     /// without changing its length: the entry is written back as it stands.
     ///
     /// # Errors
-    /// [`Failure::OutOfMemory`] if it expires now and did not before, or was stored in the meantime.
+    /// [`Failure::OutOfMemory`] if it expires now and did not before, or was stored in the
+    /// meantime.
     #[inline]
     pub async fn rewrite(
         &self,

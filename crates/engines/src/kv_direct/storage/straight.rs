@@ -1,4 +1,5 @@
-//! The straight path: an entry that is inline in the head bucket of its chain, used where it stands.
+//! The straight path: an entry that is inline in the head bucket of its chain, used where it
+//! stands.
 //!
 //! It is the usual case of small entries, and is written without nested futures and without copying
 //! the entry: each layer of futures costs a copy of its state. What is not as usual is left to

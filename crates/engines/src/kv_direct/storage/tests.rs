@@ -159,7 +159,11 @@ fn change() -> impl Strategy<Value = Change> {
     let stamp = || (any::<u64>(), proptest::option::of(any::<u64>()));
     // Mostly of sizes around those where something else begins, sometimes of any.
     let len = prop_oneof![
-        8 => 0usize..52, 4 => 50usize..140, 2 => 240usize..520, 1 => 2030usize..4200, 1 => 0usize..20_000
+        8 => 0usize..52,
+        4 => 50usize..140,
+        2 => 240usize..520,
+        1 => 2030usize..4200,
+        1 => 0usize..20_000
     ];
     let put = (len, any::<u8>(), stamp()).prop_map(|(len, first, (version, expires))| {
         let value = (0..len).map(|i| first.wrapping_add((i % 251) as u8)).collect();
@@ -248,8 +252,8 @@ fn an_operation_has_the_accesses_that_it_needs_and_no_more() {
     }
 }
 
-/// One bucket, so that all keys are in one chain: its buckets are full, and given back when they are
-/// empty, wherever they are.
+/// One bucket, so that all keys are in one chain: its buckets are full, and given back when they
+/// are empty, wherever they are.
 #[test]
 fn a_chain_grows_and_shrinks() {
     let one_bucket = Options { index_ratio: f64::MIN_POSITIVE, ..options(1 << 10) };
@@ -310,8 +314,8 @@ fn what_a_table_does_not_take_is_refused() {
     table.check();
 }
 
-/// Two slabs of 32 bytes are in one line, and their keys in two chains: operations on both are under
-/// way at the same time, and none may write what it read of the other's half.
+/// Two slabs of 32 bytes are in one line, and their keys in two chains: operations on both are
+/// under way at the same time, and none may write what it read of the other's half.
 #[test]
 fn halves_of_a_line_are_written_each_for_itself() {
     let plan = Plan::new(&Options { inline_bytes_max: 0, ..options(1 << 12) }).unwrap();

@@ -1,7 +1,7 @@
 //! Functions on the elements of a value (kv-direct §3.2).
 //!
-//! A value is a vector of numbers, little-endian and without gaps; which numbers, every operation says
-//! anew. What the built-in functions do, `v` an element and `d` its operand:
+//! A value is a vector of numbers, little-endian and without gaps; which numbers, every operation
+//! says anew. What the built-in functions do, `v` an element and `d` its operand:
 //!
 //! * Integers wrap, unless the function says that it saturates. Floats do neither: they become
 //!   infinite, so the saturating functions are the plain ones.
@@ -12,16 +12,17 @@
 //! * COMPARE_SWAP compares bits, those of floats too: otherwise nobody could replace a NaN.
 //! * EQUAL, NOT_EQUAL, LESS and GREATER are for filters, all others are for all but filters.
 //!
-//! A reduction starts with its operand as `v`; each element is a `d`, and the result the next `v`. So
-//! a subtraction is the operand less all elements, an exchange the last element. Sums of floats are the
-//! exception, since what they come to depends on the order: the elements are added in 16 partial sums,
-//! the element of index `i` to that of `i mod 16`, the partial sums one to the other in order, and the
-//! operand comes last. That order is the same on every machine.
+//! A reduction starts with its operand as `v`; each element is a `d`, and the result the next `v`.
+//! So a subtraction is the operand less all elements, an exchange the last element. Sums of floats
+//! are the exception, since what they come to depends on the order: the elements are added in 16
+//! partial sums, the element of index `i` to that of `i mod 16`, the partial sums one to the other
+//! in order, and the operand comes last. That order is the same on every machine.
 //!
 //! # Invariants
 //! 1. What fails changes nothing: neither the value, nor what a filter has put out so far.
-//! 2. A value whose length is no multiple of the element's, or other than that of a vector of operands,
-//!    is [`Failure::NotAVector`], whatever the function. One without elements is a vector.
+//! 2. A value whose length is no multiple of the element's, or other than that of a vector of
+//!    operands, is [`Failure::NotAVector`], whatever the function. One without elements is a
+//!    vector.
 
 mod builtin;
 mod number;

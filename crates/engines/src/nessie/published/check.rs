@@ -1,4 +1,5 @@
-//! Verifies a table of this protocol: what [`super::super::Client::check`] looks at, by these rules.
+//! Verifies a table of this protocol: what [`super::super::Client::check`] looks at, by these
+//! rules.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
@@ -22,8 +23,8 @@ struct Occupied {
 
 impl<F: Fabric> Client<F> {
     /// Verifies the invariants for every slot, and every chunk descriptor and entry. May run beside
-    /// other clients. What the report counts: tentative, inserts that have not taken effect; moving,
-    /// copies in the slot where they mean nothing.
+    /// other clients. What the report counts: tentative, inserts that have not taken effect;
+    /// moving, copies in the slot where they mean nothing.
     ///
     /// # Errors
     /// The fabric's.

@@ -205,7 +205,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extensions_survive_the_trip(generation in 1u64..1 << 62, word in 1u64.., old in 1u64..1 << 62, len in 1usize..1 << 30, from in 0usize..16, to in 0usize..16, moved: bool) {
+        fn extensions_survive_the_trip(
+            generation in 1u64..1 << 62,
+            word in 1u64..,
+            old in 1u64..1 << 62,
+            len in 1usize..1 << 30,
+            from in 0usize..16,
+            to in 0usize..16,
+            moved: bool,
+        ) {
             let prev = Some(Previous { word: Ite(word), generation: old, len });
             let route = moved.then_some(Route { from, to });
             let dte = Dte::read(&entry(generation, prev, route)).unwrap();
@@ -215,7 +223,10 @@ mod tests {
         }
 
         #[test]
-        fn a_status_of_another_generation_says_nothing(generation in 1u64..1 << 61, other in 1u64..1 << 61) {
+        fn a_status_of_another_generation_says_nothing(
+            generation in 1u64..1 << 61,
+            other in 1u64..1 << 61,
+        ) {
             let word = Status::Committed.word(other);
             let same = generation == other;
             prop_assert_eq!(Status::of_word(word, generation), same.then_some(Status::Committed));

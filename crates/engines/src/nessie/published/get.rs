@@ -1,8 +1,8 @@
 //! GET (nessie §4.2.1): a forward pass over the candidates until one shows a value, and, if none
 //! does, a reverse pass over all of them.
 //!
-//! A GET never waits for anybody, unless the table goes without previous versions: then it waits for
-//! an undecided PUT, and aborts it when it loses patience, so that a dead writer blocks nobody.
+//! A GET never waits for anybody, unless the table goes without previous versions: then it waits
+//! for an undecided PUT, and aborts it when it loses patience, so that a dead writer blocks nobody.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -152,10 +152,10 @@ impl<F: Fabric> Client<F> {
 
     /// What a slot says of the key's value.
     ///
-    /// Linearization point of a hit. If the entry is committed: the READ of the slot, or the commit,
-    /// if that came after. If the previous version is the value: the READ of the entry if it was
-    /// pending then, the READ of the slot if it was aborted; an entry that is replaced has been
-    /// decided before, so that the previous version was the value at that moment.
+    /// Linearization point of a hit. If the entry is committed: the READ of the slot, or the
+    /// commit, if that came after. If the previous version is the value: the READ of the entry if
+    /// it was pending then, the READ of the slot if it was aborted; an entry that is replaced has
+    /// been decided before, so that the previous version was the value at that moment.
     async fn look(
         &self,
         search: &mut Search<'_>,

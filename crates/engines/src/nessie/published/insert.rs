@@ -1,9 +1,9 @@
 //! Inserting a key that has no value: a pending entry in a free slot, a reverse pass over all other
 //! slots, and the commit.
 //!
-//! Two clients that insert the same key may choose different slots. Each makes its reverse pass after
-//! its own word is in place, so of two, the later one to look sees the other. The one in the higher
-//! slot gives way, or is made to: whoever finds it aborts it, before it commits itself.
+//! Two clients that insert the same key may choose different slots. Each makes its reverse pass
+//! after its own word is in place, so of two, the later one to look sees the other. The one in the
+//! higher slot gives way, or is made to: whoever finds it aborts it, before it commits itself.
 
 use loch_fabric::{Buf, Fabric};
 

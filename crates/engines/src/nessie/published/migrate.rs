@@ -4,10 +4,11 @@
 //! destination; as long as it is pending the source shows its previous version, which is what was
 //! copied, and the destination shows nothing. One CAS on the status commits it: now the destination
 //! shows the copy, and the source, which shows the same copy, is to be cleared. So at no moment is
-//! the value in no slot, and whoever stops leaves something that the next writer of the key settles.
+//! the value in no slot, and whoever stops leaves something that the next writer of the key
+//! settles.
 //!
-//! Between the second CAS and the commit the mover aborts all pending inserts of the key: one of them
-//! may have made its reverse pass when the value was in neither of the two slots it looked at.
+//! Between the second CAS and the commit the mover aborts all pending inserts of the key: one of
+//! them may have made its reverse pass when the value was in neither of the two slots it looked at.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -142,8 +143,9 @@ impl<F: Fabric> Client<F> {
         }
         let mut free = survey.words[*to];
         if meaning != Meaning::Present {
-            // What is there may be a copy that was aborted on its way to the same destination, which
-            // has another tag by now: without this every copy would be aborted as the one before.
+            // What is there may be a copy that was aborted on its way to the same destination,
+            // which has another tag by now: without this every copy would be aborted as the one
+            // before.
             free = Ite(self.base.read_word(candidates.slot(*to)).await?);
             if !self.base.map.codec.is_empty(free) {
                 return Ok(Moved::Never);

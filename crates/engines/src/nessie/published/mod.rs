@@ -4,12 +4,12 @@
 //!
 //! # What was repaired
 //! As published, a PUT that stops between its CAS and its valid bit blocks its key for ever, one
-//! that aborts may delete it, and EMPTY slots look alike. Here the valid bit is a **status word** in
-//! the entry, pending, committed or aborted, that only CAS changes: the owner commits, anybody may
-//! abort, and one of them wins (`entry.rs`). An old word is never written back: an aborted update
-//! stays where it is, and stands for the previous version that it names. EMPTY words carry tags, and
-//! generations take the place of clocks, as in Loch's own protocol, whose memory, allocator,
-//! sessions and epochs this one shares.
+//! that aborts may delete it, and EMPTY slots look alike. Here the valid bit is a **status word**
+//! in the entry, pending, committed or aborted, that only CAS changes: the owner commits, anybody
+//! may abort, and one of them wins (`entry.rs`). An old word is never written back: an aborted
+//! update stays where it is, and stands for the previous version that it names. EMPTY words carry
+//! tags, and generations take the place of clocks, as in Loch's own protocol, whose memory,
+//! allocator, sessions and epochs this one shares.
 //!
 //! | status | entry of a PUT | copy, at its source | copy, at its destination |
 //! | --- | --- | --- | --- |
@@ -42,10 +42,10 @@
 //! * **I5** A word value is CASed into a given slot at most once.
 //!
 //! # Who frees what
-//! Whoever replaces or clears a word retires its entry: an aborted one at once, a committed one after
-//! its own commit, for until then it is the previous version. A DELETE retires both. A copy is
-//! retired when it leaves the slot in which it shows a value; before, it is cut out of the other one
-//! (`settle.rs`). The scrubber finds what dead clients did not retire (`scrub.rs`).
+//! Whoever replaces or clears a word retires its entry: an aborted one at once, a committed one
+//! after its own commit, for until then it is the previous version. A DELETE retires both. A copy
+//! is retired when it leaves the slot in which it shows a value; before, it is cut out of the other
+//! one (`settle.rs`). The scrubber finds what dead clients did not retire (`scrub.rs`).
 //!
 //! # Faults
 //! A client may stop at any instruction. What it leaves is pending, and anybody decides it, after

@@ -1,5 +1,5 @@
-//! PUT (nessie §4.2.2, repaired): write the entry, pending; put it into a slot by CAS; make sure that
-//! nothing is in its way; commit it by CAS on its status.
+//! PUT (nessie §4.2.2, repaired): write the entry, pending; put it into a slot by CAS; make sure
+//! that nothing is in its way; commit it by CAS on its status.
 //!
 //! An update replaces the word in the slot that shows the value, so nothing can be in its way but
 //! another writer of the same slot, and who replaces an entry has decided it before. An insert may

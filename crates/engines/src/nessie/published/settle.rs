@@ -1,9 +1,9 @@
 //! What every writer does first: it decides what others left undecided in the key's slots, and
 //! clears what means nothing any more. One step at a time; after each it looks again.
 //!
-//! Nobody is waited for longer than `patience`: anybody may abort what is pending, by one CAS on its
-//! status, and its owner learns it from its own failed CAS. An old word is never written back: an
-//! aborted update stays in its slot, and means its previous version, until the next writer
+//! Nobody is waited for longer than `patience`: anybody may abort what is pending, by one CAS on
+//! its status, and its owner learns it from its own failed CAS. An old word is never written back:
+//! an aborted update stays in its slot, and means its previous version, until the next writer
 //! replaces it.
 
 use loch_fabric::Fabric;
@@ -101,8 +101,8 @@ impl<F: Fabric> Client<F> {
     ) -> Result<bool, EngineError> {
         let Some(Route { from, to }) = dte.route else { return Ok(true) };
         if meaning == Meaning::Present {
-            // Its source may name it still: what is about to be replaced would stay the value there.
-            // Nobody puts it there again, so whoever clears it, it is gone.
+            // Its source may name it still: what is about to be replaced would stay the value
+            // there. Nobody puts it there again, so whoever clears it, it is gone.
             let there = Ite(self.base.read_word(candidates.slot(from)).await?);
             if there == word {
                 self.base.clear(candidates, from, word).await?;

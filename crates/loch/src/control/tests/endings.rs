@@ -1,5 +1,5 @@
-//! Cards that take their time to end a connection, or to let one in. What waits for that is the answer
-//! to a fence, and nothing else.
+//! Cards that take their time to end a connection, or to let one in. What waits for that is the
+//! answer to a fence, and nothing else.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use crate::wire::{Code, Connect};
 
 const SLOW: &str = "out \"slow\"";
 
-/// Found on two virtual machines whose wire was cut: the port ended a dead client's connection under the
-/// lock of its node, and answered that node nothing meanwhile, not even after it had come back.
+/// Found on two virtual machines whose wire was cut: the port ended a dead client's connection
+/// under the lock of its node, and answered that node nothing meanwhile, not even after it had come
+/// back.
 #[test]
 fn a_node_is_answered_while_a_card_takes_its_time_to_end_a_connection() {
     let mut rig = Rig::new(2);
@@ -101,8 +102,8 @@ fn the_link_that_was_dialed_last_counts_whichever_thread_comes_first() {
     assert_eq!(registry.count(HOME), 1);
 }
 
-/// What a node asked before it was killed is in the middle of being done when its next process says who
-/// lives.
+/// What a node asked before it was killed is in the middle of being done when its next process says
+/// who lives.
 #[test]
 fn nobody_is_let_in_over_a_link_that_has_a_successor() {
     let book = Book::default();

@@ -121,7 +121,8 @@ fn connections_that_are_refused_prove_nothing() {
     rig.start(1);
     let opened = rig.open(0, Process::own());
     rig.connect_soon(0, Caller::Session(opened), 1, "far");
-    // Now it rejects what goes to the control port: to node 0 that looks as if the process were gone.
+    // Now it rejects what goes to the control port: to node 0 that looks as if the process were
+    // gone.
     wall.reject();
     eventually("connections are refused", || {
         rig.connect(0, READER, 1, "x").unwrap_err().text.contains("refuses connections")

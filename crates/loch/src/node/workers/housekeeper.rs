@@ -1,9 +1,9 @@
-//! The host's part in a kv-direct table: a thread of the node that splits and merges the free slabs of
-//! the table's workers (kv-direct §3.3.2).
+//! The host's part in a kv-direct table: a thread of the node that splits and merges the free slabs
+//! of the table's workers (kv-direct §3.3.2).
 //!
 //! # Invariants
-//! 1. It sleeps while there is nothing to do, and costs nothing then. A worker wakes it that has been
-//!    at work: only operations change what is free.
+//! 1. It sleeps while there is nothing to do, and costs nothing then. A worker wakes it that has
+//!    been at work: only operations change what is free.
 //! 2. A worker that looks at its own slabs holds off the housekeeper's hand meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};

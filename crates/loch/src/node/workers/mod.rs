@@ -1,21 +1,21 @@
 //! A node's workers: the threads that serve tables of engines whose server takes part.
 //!
 //! There is a thread for each worker of each table ([`start`]). What it does in a turn is its
-//! engine's business (`nessie.rs`, `herd.rs`, `pilaf.rs`, `kv_direct.rs`); when the next one comes, and what else is
-//! asked of it in between, is told by its [`Control`](control::Control).
+//! engine's business (`nessie.rs`, `herd.rs`, `pilaf.rs`, `kv_direct.rs`); when the next one comes,
+//! and what else is asked of it in between, is told by its [`Control`](control::Control).
 //!
 //! # Invariants
-//! 1. Workers begin when the memory of all nodes is known: so no client of theirs lives whose replies
-//!    they cannot send. A node that comes back with other memory is attached anew, without their
-//!    losing anything of their own.
+//! 1. Workers begin when the memory of all nodes is known: so no client of theirs lives whose
+//!    replies they cannot send. A node that comes back with other memory is attached anew, without
+//!    their losing anything of their own.
 //! 2. There is one worker of a number at a time: threads are joined before the region is given up,
 //!    and a region has one node ([`region`](super::region), invariant 2).
 //! 3. A node that starts takes the incarnations of the last one's workers out of memory before it
 //!    lets anybody in: an incarnation that is there is of a worker that works, or was killed.
 //!
 //! # Faults
-//! * **A worker fails or panics.** The node's other workers end, and so does its server: its clients
-//!   find it down. Whoever runs the node is told why ([`Failure`]).
+//! * **A worker fails or panics.** The node's other workers end, and so does its server: its
+//!   clients find it down. Whoever runs the node is told why ([`Failure`]).
 //! * **The process is killed.** What its nessie workers leave is what dead clients leave: their
 //!   sessions end at the next start, and the scrubber does the rest.
 
@@ -129,8 +129,8 @@ pub(super) struct Gathering {
 }
 
 impl Orders {
-    /// Has the workers of a table tell what they have; `answer` is told when all did. Whether it has
-    /// any that have something of their own.
+    /// Has the workers of a table tell what they have; `answer` is told when all did. Whether it
+    /// has any that have something of their own.
     ///
     /// Workers walk all their entries for it, so that they do it once for all that ask meanwhile.
     pub fn inspect(&self, table: usize, answer: Answer) -> bool {
@@ -159,7 +159,7 @@ impl Orders {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "verbs"))]
 impl Orders {
     /// To one worker of a table, which is `tell`.
     pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {

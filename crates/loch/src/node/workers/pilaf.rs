@@ -78,8 +78,8 @@ fn open_log(station: &Station) -> Result<Option<(File, Logging<FileStorage>)>, W
     let Some(LogConfig { folder, sync }) = &station.log else { return Ok(None) };
     let path = folder.join(format!("node-{}", station.home));
     let failed = |cause: String| WorkerError::Log { path: path.clone(), cause };
-    // Nobody else may read the values, nor hold the lock; and before it is checked nothing is opened by
-    // a name that somebody else may have made.
+    // Nobody else may read the values, nor hold the lock; and before it is checked nothing is
+    // opened by a name that somebody else may have made.
     private::make_folders(folder).map_err(|e| failed(e.to_string()))?;
     private::make_folder(&path, "log").map_err(|e| failed(e.to_string()))?;
     let storage = FileStorage::open(&path).map_err(|e| failed(e.to_string()))?;

@@ -19,8 +19,8 @@ pub fn tables(scale: &Scale) -> Vec<Table> {
     vec![atomics(scale), long_tail(scale)]
 }
 
-/// Atomics by the number of keys. The load is not dispatched: the key is in host memory, as it was in
-/// the paper, whose 0.94 Mops are PCIe's latency.
+/// Atomics by the number of keys. The load is not dispatched: the key is in host memory, as it was
+/// in the paper, whose 0.94 Mops are PCIe's latency.
 fn atomics(scale: &Scale) -> Table {
     let mut table = Table::new(
         "13a",

@@ -8,14 +8,15 @@ use crate::kv_direct::shape::Shape;
 use crate::kv_direct::totals::Measured;
 use crate::kv_direct::workload::{Kind, Popularity, Workload};
 
-/// The load dispatch ratio of most figures: the best of [Figure 14](super::dispatch) for PUTs, and no worse than
-/// others for GETs. It is below the 0.5 of the paper's equation, which counts one access to the card's
-/// memory for each cacheable line: a miss fills its slot too, and a write looks at it before.
+/// The load dispatch ratio of most figures: the best of [Figure 14](super::dispatch) for PUTs, and
+/// no worse than others for GETs. It is below the 0.5 of the paper's equation, which counts one
+/// access to the card's memory for each cacheable line: a miss fills its slot too, and a write
+/// looks at it before.
 pub const RATIO: f64 = 0.4;
 /// Operations in a packet where as many as fit are wanted.
 pub const FULL: usize = 1024;
-/// Operations that clients have under way, where they are to saturate the processor: more than it can
-/// hold, and than the network holds in its latency.
+/// Operations that clients have under way, where they are to saturate the processor: more than it
+/// can hold, and than the network holds in its latency.
 const WINDOW: usize = 3072;
 
 /// How large and how long.

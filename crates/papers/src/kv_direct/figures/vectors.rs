@@ -1,4 +1,5 @@
-//! Table 2: vector operations against one key for each element and against fetching (kv-direct §5.1.5).
+//! Table 2: vector operations against one key for each element and against fetching (kv-direct
+//! §5.1.5).
 
 use super::paper;
 use super::scale::{FULL, Scale, measure_one};
@@ -7,11 +8,11 @@ use crate::kv_direct::report::{Cell, Table};
 use crate::kv_direct::run::Load;
 use crate::kv_direct::workload::{Kind, Popularity, Workload};
 
-/// Bytes of an element of those that have keys of their own, sent alone: with these the paper's number
-/// comes out, whose clients send each in a packet.
+/// Bytes of an element of those that have keys of their own, sent alone: with these the paper's
+/// number comes out, whose clients send each in a packet.
 const ELEMENT_BYTES: usize = 64;
-/// Vectors that are updated: with one, as in the paper, whose 11.52 GB/s are 64 bytes a clock. Of many
-/// all have to be read and written over PCIe.
+/// Vectors that are updated: with one, as in the paper, whose 11.52 GB/s are 64 bytes a clock. Of
+/// many all have to be read and written over PCIe.
 const VECTORS: u64 = 1;
 /// The ends of the paper's range.
 const QUICK: [usize; 2] = [64, 1024];

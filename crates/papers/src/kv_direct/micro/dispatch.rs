@@ -5,8 +5,8 @@
 //! meets another operation on its line, the later one is executed on the other's value, as the
 //! out-of-order engine does: it takes a clock and no access.
 //!
-//! Memory is smaller than the paper's by the same factor on both sides. Before it is measured it was
-//! accessed for long enough that the card's memory has what it has in the long run.
+//! Memory is smaller than the paper's by the same factor on both sides. Before it is measured it
+//! was accessed for long enough that the card's memory has what it has in the long run.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -72,8 +72,8 @@ pub struct Outcome {
     pub merged: f64,
     /// The share of accesses to cacheable lines that the card's memory had.
     pub hit_rate: f64,
-    /// How many fewer DMAs there were than accesses, as a share of these: write-backs count, so that
-    /// it may be negative.
+    /// How many fewer DMAs there were than accesses, as a share of these: write-backs count, so
+    /// that it may be negative.
     pub served_by_card: f64,
 }
 
@@ -98,7 +98,8 @@ impl Picker {
             Some(zipf) => zipf.rank(self.random.random()) as u32,
             None => self.random.random(),
         };
-        // Popular lines are anywhere: an odd factor and a shift are one-to-one on the bits of a line.
+        // Popular lines are anywhere: an odd factor and a shift are one-to-one on the bits of a
+        // line.
         let mixed = rank.wrapping_mul(0x9E37_79B1) & self.mask;
         let line = (mixed ^ mixed >> 9).wrapping_mul(0x85EB_CA6B) & self.mask;
         (line, self.random.random_bool(self.gets))
@@ -211,8 +212,8 @@ fn since(now: Dispatched, before: Dispatched) -> Dispatched {
 /// Shares of GETs in Figure 14.
 pub const GETS: [f64; 4] = [0.0, 0.5, 0.95, 1.0];
 
-/// Figure 14: for uniform and long-tailed popularity (zipf 0.99), and each share of GETs, PCIe alone,
-/// each of `ratios`, and a cache of all host memory.
+/// Figure 14: for uniform and long-tailed popularity (zipf 0.99), and each share of GETs, PCIe
+/// alone, each of `ratios`, and a cache of all host memory.
 pub fn figure_14(profile: CardProfile, ratios: &[f64]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for zipf in [None, Some(0.99)] {
@@ -240,7 +241,8 @@ mod tests {
             assert!((pcie.accesses_per_us / 122.0 - 1.0).abs() < 0.1, "two links: {pcie:?}");
             // 180 M/s in Figure 14.
             assert!(both.operations_per_us > 177.0, "{both:?}");
-            // About 30 % of accesses are served by the card, and 60 % of cacheable ones (§5.1.4, §5.2.2).
+            // About 30 % of accesses are served by the card, and 60 % of cacheable ones (§5.1.4,
+            // §5.2.2).
             assert!((0.25..0.5).contains(&both.served_by_card), "{both:?}");
             assert!((0.5..0.8).contains(&both.hit_rate), "{both:?}");
         }

@@ -137,7 +137,8 @@ pub fn gathered(
     let (done, ns) = (tally.done.clone(), tally.ns.clone());
     let each = (payload_bytes / LINE_BYTES) as u32;
     let program = async move {
-        // Places far from each other, each as large as its access, so that writes are to different ones.
+        // Places far from each other, each as large as its access, so that writes are to different
+        // ones.
         let places = (0u32..).map(|n| n.wrapping_mul(0x9E37_79B1) % (lines / each) * each);
         let accesses = places.map(|at| access(&memory, &card, [at, each], is_write, &ns));
         lanes::run(WIDTH_A_CORE * cores, accesses, |()| done.set(done.get() + 1)).await;

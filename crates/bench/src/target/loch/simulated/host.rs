@@ -1,8 +1,8 @@
 //! The endpoint of a process that reaches its own node's memory by its processor.
 //!
-//! The simulated fabric's own endpoint goes through the network card for every verb, also to its own
-//! node, as a client of nessie has to where cards execute atomics. Workers and their clients need
-//! not: what they change is changed by processors alone (nessie §5). So here READs, WRITEs and
+//! The simulated fabric's own endpoint goes through the network card for every verb, also to its
+//! own node, as a client of nessie has to where cards execute atomics. Workers and their clients
+//! need not: what they change is changed by processors alone (nessie §5). So here READs, WRITEs and
 //! atomics of the own node are loads and stores, which take the processor time that [`Costs`] says
 //! and are no verbs; all others are the fabric's.
 //!
@@ -42,7 +42,8 @@ pub struct Host {
     fraction_ns: Cell<f64>,
     /// When this process last said that it has nothing to do.
     breathed_ns: Cell<u64>,
-    /// Whether it did more than to look since it was last asked, and how long it waited for its card.
+    /// Whether it did more than to look since it was last asked, and how long it waited for its
+    /// card.
     worked: Cell<bool>,
     waited_ns: Cell<u64>,
     /// Requests that it answered since then.
@@ -171,7 +172,8 @@ impl Host {
 
 impl Fabric for Host {
     loch_fabric::pass_on!(
-        caps counters is_mapped store_before store_after announce load_bytes reload raw posted is_settled
+        caps counters is_mapped store_before store_after announce load_bytes reload raw posted
+        is_settled
         now_us wall_ms random => endpoint
     );
 

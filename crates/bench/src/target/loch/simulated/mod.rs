@@ -56,11 +56,9 @@ use crate::mix::mix;
 use crate::progress::Progress;
 use crate::spec::{Spec, Stop};
 use crate::system::Engine;
-use crate::tally::Traffic;
-use crate::tally::pack;
+use crate::tally::{Traffic, pack};
 use crate::trace::Trace;
-use crate::workload::Workload;
-use crate::workload::part;
+use crate::workload::{Workload, part};
 
 /// Cores of a simulated host that its processes share with background hogs: as many as the nodes of
 /// the Nessie paper have (nessie §6).
