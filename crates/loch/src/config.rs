@@ -330,8 +330,9 @@ mod tests {
             ("memory = \"1GB\"", "1GB"),
             ("memory = -1", "-1"),
             ("fabric = \"ib\"", "ib"),
+            ("[[table]]\nnme = \"x\"", "line 2"),
             ("[[table]]\nnme = \"x\"", "nme"),
-            ("\n[[table]]\nnme = \"x\"", "line 2"),
+            ("[[table]]\nworkers = \"many\"", "line 2"),
             ("[[table]]\nengine = \"herd\"\nmode = \"ring\"", "ring"),
             ("[workers]\ncore = 1", "core"),
             (

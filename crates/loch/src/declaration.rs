@@ -4,8 +4,10 @@
 //! ([`loch_engines::registry`]); what is said in vain is refused here, with the engines that know
 //! it.
 
+use std::fmt;
+
 use loch_engines::registry::{UnknownEngine, names};
-use serde::de::{self, Deserialize, Deserializer};
+use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 use toml::Table as Fields;
 
@@ -61,7 +63,7 @@ pub struct TableConfig {
 }
 
 /// The fields that every table has.
-#[derive(Serialize, serde::Deserialize)]
+#[derive(Default, Serialize)]
 struct Common {
     name: Option<String>,
     memory: Option<ByteSize>,
@@ -124,8 +126,9 @@ impl TableConfig {
     pub fn set(&mut self, field: &str, value: impl Into<toml::Value>) -> Result<(), Error> {
         let mut fields = self.fields();
         fields.insert(field.into(), value.into());
-        let wrong = |problem| Error::config(format!("table {:?}", self.name), problem);
-        *self = Self::of(fields).map_err(wrong)?;
+        let read = Self::deserialize(fields);
+        let wrong = |error: toml::de::Error| error.message().to_owned();
+        *self = read.map_err(|error| Error::config("table", wrong(error)))?;
         Ok(())
     }
 
@@ -141,12 +144,9 @@ impl TableConfig {
         fields
     }
 
-    fn of(mut fields: Fields) -> Result<Self, String> {
-        let engine = match fields.remove(ENGINE) {
-            None => ENGINE_DEFAULT.to_owned(),
-            Some(toml::Value::String(engine)) => engine,
-            Some(other) => return Err(format!("engine is {other}: write the name of one")),
-        };
+    /// A table whose engine has this name, of which these are the engine's own fields.
+    fn of(common: Common, engine: Option<String>, own: Fields) -> Result<Self, String> {
+        let engine = engine.unwrap_or_else(|| ENGINE_DEFAULT.into());
         if engine == PUBLISHED {
             return Err(
                 "engine nessie-published is for `loch bench`; a table has engine = \"nessie\" \
@@ -154,33 +154,18 @@ impl TableConfig {
                     .into(),
             );
         }
-        let common = known_fields(&Common::NOTHING);
-        let (common, own): (Fields, Fields) =
-            fields.into_iter().partition(|(field, _)| common.contains(field));
         let plain: Engine = engine.parse().map_err(|unknown: UnknownEngine| unknown.to_string())?;
         let known = known_fields(&plain);
         if let Some(unknown) = own.keys().find(|field| !known.contains(field)) {
-            return Err(said_in_vain(unknown, &engine, known));
+            let knowing = engines_with(unknown).join(", ");
+            return Err(format!("{unknown} is for {knowing}; this table's is {engine}"));
         }
-        let text = |error: toml::de::Error| error.message().to_owned();
         let read = Engine::read(&engine, own).expect("it is one of the registry");
-        let Common { name, memory, value_max, workers, window, sessions } =
-            common.try_into().map_err(text)?;
+        let engine = read.map_err(|error| error.message().to_owned())?;
+        let Common { name, memory, value_max, workers, window, sessions } = common;
         let name = name.unwrap_or_else(|| NAME_DEFAULT.into());
-        let engine = read.map_err(text)?;
         Ok(Self { name, engine, memory, value_max, workers, window, sessions })
     }
-}
-
-impl Common {
-    const NOTHING: Self = Self {
-        name: None,
-        memory: None,
-        value_max: None,
-        workers: None,
-        window: None,
-        sessions: None,
-    };
 }
 
 /// An engine of the registry, of whose table nothing is declared.
@@ -201,15 +186,10 @@ fn known_fields(told: &impl Serialize) -> Vec<String> {
     }
 }
 
-/// That an engine does not know a field.
-fn said_in_vain(field: &str, engine: &str, known: Vec<String>) -> String {
+/// The names of the engines that know a field.
+fn engines_with(field: &str) -> Vec<&'static str> {
     let knows = |name: &&str| known_fields(&plain(name)).iter().any(|known| known == field);
-    let knowing: Vec<_> = names().filter(knows).collect();
-    if !knowing.is_empty() {
-        return format!("{field} is for {}; this table's is {engine}", knowing.join(", "));
-    }
-    let all = [vec![ENGINE.to_owned()], known_fields(&Common::NOTHING), known].concat();
-    format!("there is no field {field}; a table of {engine} has {}", all.join(", "))
+    names().filter(knows).collect()
 }
 
 impl Serialize for TableConfig {
@@ -220,10 +200,52 @@ impl Serialize for TableConfig {
 
 impl<'de> Deserialize<'de> for TableConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let fields = Fields::deserialize(deserializer)?;
-        let name = fields.get("name").and_then(|name| name.as_str()).unwrap_or(NAME_DEFAULT);
-        let name = format!("{name:?}");
-        Self::of(fields).map_err(|problem| de::Error::custom(format!("table {name}: {problem}")))
+        deserializer.deserialize_map(Declaration)
+    }
+}
+
+/// Reads the fields of a table one by one, so that what is wrong with one is told of its line.
+struct Declaration;
+
+impl<'de> Visitor<'de> for Declaration {
+    type Value = TableConfig;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the declaration of a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<TableConfig, A::Error> {
+        let (mut common, mut engine, mut own) = (Common::default(), None, Fields::new());
+        while let Some(field) = fields.next_key::<String>()? {
+            match field.as_str() {
+                ENGINE => engine = Some(fields.next_value()?),
+                "name" => common.name = Some(fields.next_value()?),
+                "memory" => common.memory = Some(fields.next_value()?),
+                "value_max" => common.value_max = Some(fields.next_value()?),
+                "workers" => common.workers = Some(fields.next_value()?),
+                "window" => common.window = Some(fields.next_value()?),
+                "sessions" => common.sessions = Some(fields.next_value()?),
+                _ if engines_with(&field).is_empty() => fields.next_value_seed(Unknown(field))?,
+                _ => {
+                    let value = fields.next_value()?;
+                    own.insert(field, value);
+                }
+            }
+        }
+        let name = format!("{:?}", common.name.as_deref().unwrap_or(NAME_DEFAULT));
+        TableConfig::of(common, engine, own)
+            .map_err(|problem| de::Error::custom(format!("table {name}: {problem}")))
+    }
+}
+
+/// The value of a field that no table has.
+struct Unknown(String);
+
+impl<'de> DeserializeSeed<'de> for Unknown {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<(), D::Error> {
+        Err(de::Error::custom(format!("no table has a field {}", self.0)))
     }
 }
 
@@ -243,7 +265,6 @@ mod tests {
             ("herd", "index_ratio = 0.5", "index_ratio is for kv-direct; this table's is herd"),
             ("kv-direct", "index_slots = 64", "index_slots is for nessie, nessie-server"),
             ("kv-direct", "mode = 'cache'", "mode is for herd"),
-            ("nessie", "plus = true", "there is no field plus; a table of nessie has engine"),
             ("pilau", "ways = 3", "there is no engine \"pilau\": choose one of nessie, "),
             ("nessie-published", "", "protocol = \"published\""),
         ] {
@@ -251,6 +272,8 @@ mod tests {
             let error = error.unwrap_err().to_string();
             assert!(error.contains(words) && error.contains("default"), "{words}: {error}");
         }
+        let error = TableConfig::from_toml("ways = 2\nplus = true").unwrap_err().to_string();
+        assert!(error.contains("no table has a field plus") && error.contains("line 2"), "{error}");
     }
 
     #[test]
