@@ -39,6 +39,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod history;
+mod live;
 mod model;
 mod prepare;
 mod search;

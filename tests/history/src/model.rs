@@ -121,6 +121,13 @@ impl Step {
             Ask::Expire(value) => {
                 state.filter(|held| held.root == Value::Number(value)).map(|_| None)
             }
+            // What is made of one that no answer tells of, or with such a one, is one as well.
+            Ask::Append(_)
+                if self.unseen || state.is_some_and(|held| held.value == Value::Unseen) =>
+            {
+                let root = state.map_or(Value::Unseen, |held| held.root);
+                Some(Some(Held { value: Value::Unseen, root, version: None }))
+            }
             Ask::Add(_) | Ask::Append(_) | Ask::Update(_) => {
                 let before = match state.map(|held| held.value) {
                     None => None,

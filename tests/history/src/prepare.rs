@@ -13,14 +13,15 @@
 //!    where an update that does not tell of what (its outcome is unknown, or it says no more than
 //!    that it was done) may have built on the value, which is why there 2 and 3 are left. They are
 //!    not simply dropped: a DELETE may say that there was a value. A value that may expire is never
-//!    like others, nor is one that something may have been appended to: whoever sees what came of
-//!    that has seen both. What is appended to a value is never another's, so 2 holds beside
-//!    APPENDs.
+//!    like others, nor is one that something was appended to which was seen: whoever saw that has
+//!    seen both (`live.rs`). So APPENDs are alike of which no value that was seen has a part. What
+//!    is appended to a value is never another's, so 2 holds beside APPENDs.
 //! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
 //!    depend on the state.
 
 use std::collections::{HashMap, HashSet};
 
+use crate::live::Live;
 use crate::model::Step;
 use crate::{Answer, Ask, Operation, Outcome};
 
@@ -64,6 +65,13 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
         operation.ask.is_update() && !tells && !matches!(operation.ask, Ask::Append(_))
     });
     let appends = operations.iter().any(|operation| matches!(operation.ask, Ask::Append(_)));
+    let live = appends.then(|| Live::of(operations, seen_in(&accounts))).flatten();
+    // Whether no value that was seen is this one, or was made of it; so, of what is appended.
+    let is_dead = |value| live.as_ref().map_or(!appends, |live| !live.values.contains(&value));
+    let is_lost = |ask| match (ask, &live) {
+        (Ask::Append(piece), Some(live)) => !live.pieces.contains(&piece),
+        _ => false,
+    };
     // Those are told from others by what ends them.
     let expires = |operation: &Operation| match operation.ask {
         Ask::Expire(value) => Some(value),
@@ -79,7 +87,9 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
         };
         match operation.outcome {
             Outcome::Known(Answer::NoEffect) => (),
-            Outcome::Known(answer) => must.push(at(Some(answer), operation.returned, false)),
+            Outcome::Known(answer) => {
+                must.push(at(Some(answer), operation.returned, is_lost(ask)));
+            }
             Outcome::Unknown | Outcome::UnknownUntil(_) if ask == Ask::Get => (),
             Outcome::Unknown | Outcome::UnknownUntil(_) => {
                 let until = operation.until();
@@ -94,7 +104,11 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
                     _ => {
                         let alone =
                             operation.value().is_some_and(|value| expiring.contains(&value));
-                        let alike = !open_sums && !appends && seen.is_none() && !alone;
+                        let is_unseen = seen.is_none() && operation.value().is_none_or(is_dead);
+                        let alike = match ask {
+                            Ask::Append(_) => is_lost(ask),
+                            _ => !open_sums && is_unseen && !alone,
+                        };
                         may.push(at(None, until, alike));
                     }
                 }
@@ -146,6 +160,7 @@ fn classify(may: &mut [Prepared]) {
             Ask::PutIfVersion { version, .. } if prepared.step.unseen => {
                 Ask::PutIfVersion { version, value: 0 }
             }
+            Ask::Append(_) if prepared.step.unseen => Ask::Append(0),
             alike => alike,
         };
         let next = classes.len();
@@ -178,7 +193,10 @@ fn number_versions<'a>(all: impl Iterator<Item = &'a mut Prepared>) -> usize {
 
 /// The values that some answer tells of.
 pub(crate) fn seen_values(operations: &[Operation]) -> HashSet<u64> {
-    let accounts = accounts(operations);
-    let seen = accounts.into_iter().filter(|(_, account)| account.seen.is_some());
-    seen.map(|(value, _)| value).collect()
+    seen_in(&accounts(operations))
+}
+
+fn seen_in(accounts: &HashMap<u64, Account>) -> HashSet<u64> {
+    let seen = accounts.iter().filter(|(_, account)| account.seen.is_some());
+    seen.map(|(value, _)| *value).collect()
 }
