@@ -14,6 +14,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LayoutError;
+use crate::kv::Kv;
+use crate::net::{Access, Connect, Net};
 use crate::region::TableParams;
 use crate::requests::RequestMap;
 use crate::room::Room;
@@ -87,6 +89,23 @@ pub trait Engine: 'static {
         Vec::new()
     }
 
+    /// Its client over a network.
+    type Client<N: Net>: Kv;
+
+    /// Opens a client of a table. A session that only observes makes a client that reads, as far as
+    /// reads need no session.
+    ///
+    /// # Errors
+    /// Those of `connect`.
+    fn client<N: Net, C: Connect<N>>(
+        map: &Self::Map,
+        access: Access,
+        connect: C,
+    ) -> Result<Self::Client<N>, C::Error>;
+
+    /// The endpoint of a client.
+    fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct;
+
     /// Option by option what a table is like, for people who compare two.
     fn facts(params: &TableParams) -> Vec<(&'static str, String)>;
 
@@ -108,6 +127,8 @@ pub struct Needs {
     pub session_to_read: bool,
     /// Requests may get lost: unreliable WRITEs.
     pub unreliable_writes: bool,
+    /// Workers compute on values (no need, but what its tables can do).
+    pub computes: bool,
     /// Bytes of the longest key with its value, if that is bounded.
     pub key_and_value_bytes_max: Option<usize>,
 }
@@ -120,6 +141,7 @@ impl Needs {
         private_memory: false,
         session_to_read: false,
         unreliable_writes: false,
+        computes: false,
         key_and_value_bytes_max: None,
     };
 }

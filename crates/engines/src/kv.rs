@@ -3,6 +3,7 @@
 use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::error::EngineError;
+use crate::limits::KEY_BYTES_MAX;
 use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
 
 /// A client of a table: one thread's session, endpoint, and operations under way.
@@ -104,5 +105,122 @@ pub trait Kv {
     /// The fabric's; what is left then is put in order by the node.
     async fn detach(&self) -> Result<(), EngineError> {
         Ok(())
+    }
+}
+
+/// One of two kinds of clients: where a client without a session is of another kind than a client
+/// with one, or where there are two ways of sending requests.
+pub enum OneOf<A, B> {
+    /// A client of the first kind.
+    First(A),
+    /// A client of the second kind.
+    Second(B),
+}
+
+impl<A: Kv, B: Kv<Fabric = A::Fabric>> Kv for OneOf<A, B> {
+    type Fabric = A::Fabric;
+
+    fn fabric(&self) -> &A::Fabric {
+        match self {
+            Self::First(client) => client.fabric(),
+            Self::Second(client) => client.fabric(),
+        }
+    }
+
+    fn counted(&self) -> VerbCount {
+        match self {
+            Self::First(client) => client.counted(),
+            Self::Second(client) => client.counted(),
+        }
+    }
+
+    fn retries(&self) -> u64 {
+        match self {
+            Self::First(client) => client.retries(),
+            Self::Second(client) => client.retries(),
+        }
+    }
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        match self {
+            Self::First(client) => client.get(key, buf).await,
+            Self::Second(client) => client.get(key, buf).await,
+        }
+    }
+
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self {
+            Self::First(client) => client.contains(key).await,
+            Self::Second(client) => client.contains(key).await,
+        }
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        match self {
+            Self::First(client) => client.execute(key, operation).await,
+            Self::Second(client) => client.execute(key, operation).await,
+        }
+    }
+
+    async fn detach(&self) -> Result<(), EngineError> {
+        match self {
+            Self::First(client) => client.detach().await,
+            Self::Second(client) => client.detach().await,
+        }
+    }
+}
+
+/// The reader of a table in which even a GET is a request: it cannot do anything.
+pub struct NeedsSession<F> {
+    fabric: F,
+}
+
+impl<F> NeedsSession<F> {
+    /// A reader over `fabric`, which it does not use.
+    pub fn new(fabric: F) -> Self {
+        Self { fabric }
+    }
+}
+
+impl<F: Fabric> Kv for NeedsSession<F> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    fn retries(&self) -> u64 {
+        0
+    }
+
+    async fn get(&self, key: &[u8], _: Buf) -> Result<Option<Value>, EngineError> {
+        check_key(key)?;
+        Err(EngineError::NeedsSession)
+    }
+
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        check_key(key)?;
+        Err(EngineError::NeedsSession)
+    }
+
+    async fn execute(&self, _: &[u8], _: Operation<'_>) -> Result<Outcome<'static>, EngineError> {
+        Err(EngineError::ReadOnly)
+    }
+}
+
+/// Whether there can be such a key.
+///
+/// # Errors
+/// [`EngineError::KeyEmpty`], [`EngineError::KeyTooLong`].
+#[inline]
+pub fn check_key(key: &[u8]) -> Result<(), EngineError> {
+    match key.len() {
+        0 => Err(EngineError::KeyEmpty),
+        len if len > KEY_BYTES_MAX => Err(EngineError::KeyTooLong { len }),
+        _ => Ok(()),
     }
 }

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod checksum;
+pub mod dispatch;
 pub mod engine;
 pub mod epoch;
 pub mod error;
@@ -19,6 +20,7 @@ pub mod log;
 pub mod nessie;
 pub mod nessie_hybrid;
 pub mod nessie_server;
+pub mod net;
 pub mod operation;
 pub mod pilaf;
 #[doc(hidden)]

@@ -4,20 +4,39 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use loch_fabric::MailboxShape;
+use futures_util::future::Either;
+use loch_fabric::{Buf, MailboxShape, VerbCount};
 use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::dispatch::{Boxed, Dispatched, boxed};
 use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes};
-use crate::error::LayoutError;
+use crate::error::{EngineError, LayoutError};
+use crate::kv::{Kv, OneOf};
+use crate::kv_direct::Compute;
+use crate::nessie::AnyClient;
 use crate::nessie::hash::TableMap;
+use crate::net::{Access, Connect, Net};
+use crate::operation::{Operation, Outcome, PutOptions, Value};
 use crate::region::{TableEntry, TableParams};
 use crate::requests::RequestMap;
 use crate::room::Room;
 
-/// Makes the enums of all engines: one variant each, dispatched by one match a method.
+/// Makes the enums of all engines: one variant each, dispatched by one match a method. The
+/// operations of the first engine's clients are awaited in place, those of the others are boxed.
 macro_rules! engines {
-    ($($(#[$doc:meta])* $variant:ident: $engine:ty,)*) => {
+    (
+        $(#[$first_doc:meta])* $first:ident: $first_engine:ty,
+        $($(#[$doc:meta])* $variant:ident: $engine:ty,)*
+    ) => {
+        engines!(@maps
+            $(#[$first_doc])* $first: $first_engine,
+            $($(#[$doc])* $variant: $engine,)*
+        );
+        engines!(@clients $first: $first_engine, $($variant: $engine,)*);
+    };
+
+    (@maps $($(#[$doc:meta])* $variant:ident: $engine:ty,)*) => {
         /// The engines.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
@@ -195,7 +214,144 @@ macro_rules! engines {
             }
         })*
     };
+
+    (@clients $first:ident: $first_engine:ty, $($variant:ident: $engine:ty,)*) => {
+        /// A client of a table, whatever its engine.
+        #[expect(missing_docs, reason = "each is a client of the engine of its name")]
+        pub enum Client<N: Net> {
+            $first(<$first_engine as Engine>::Client<N>),
+            $($variant(<$engine as Engine>::Client<N>),)*
+        }
+
+        impl<N: Net> Client<N> {
+            /// As [`Engine::client`]. Without a session, a table of nessie's layout is read by a
+            /// client of nessie.
+            ///
+            /// # Errors
+            /// Those of `connect`.
+            pub fn open<C: Connect<N>>(
+                map: &Map,
+                access: Access,
+                connect: C,
+            ) -> Result<Self, C::Error> {
+                let readers = map.nessie().filter(|_| access.session.is_observer());
+                let readers = readers.map(|map| Map::Nessie(map.clone()));
+                Ok(match readers.as_ref().unwrap_or(map) {
+                    Map::$first(map) => {
+                        Self::$first(<$first_engine>::client(map, access, connect)?)
+                    }
+                    $(Map::$variant(map) => {
+                        Self::$variant(<$engine>::client(map, access, connect)?)
+                    })*
+                })
+            }
+
+            /// The endpoint, for its counters and its clocks.
+            pub fn direct(&self) -> &N::Direct {
+                match self {
+                    Self::$first(client) => <$first_engine>::direct::<N>(client),
+                    $(Self::$variant(client) => <$engine>::direct::<N>(client),)*
+                }
+            }
+
+            /// As [`Kv::counted`].
+            pub fn counted(&self) -> VerbCount {
+                match self {
+                    Self::$first(client) => client.counted(),
+                    $(Self::$variant(client) => client.counted(),)*
+                }
+            }
+
+            /// As [`Kv::retries`].
+            pub fn retries(&self) -> u64 {
+                match self {
+                    Self::$first(client) => client.retries(),
+                    $(Self::$variant(client) => client.retries(),)*
+                }
+            }
+
+            /// As [`Kv::get`].
+            #[inline]
+            pub fn get<'a>(
+                &'a self,
+                key: &'a [u8],
+                buf: Buf,
+            ) -> Operating<'a, Option<Value>, impl Operates<Option<Value>> + 'a> {
+                match self {
+                    Self::$first(client) => Either::Left(client.get(key, buf)),
+                    $(Self::$variant(client) => boxed(client.get(key, buf)),)*
+                }
+            }
+
+            /// As [`Kv::contains`].
+            pub fn contains<'a>(
+                &'a self,
+                key: &'a [u8],
+            ) -> Operating<'a, bool, impl Operates<bool> + 'a> {
+                match self {
+                    Self::$first(client) => Either::Left(client.contains(key)),
+                    $(Self::$variant(client) => boxed(client.contains(key)),)*
+                }
+            }
+
+            /// As [`Kv::put`].
+            #[inline]
+            pub fn put<'a>(
+                &'a self,
+                key: &'a [u8],
+                value: &'a [u8],
+                options: PutOptions,
+            ) -> Operating<'a, u64, impl Operates<u64> + 'a> {
+                match self {
+                    Self::$first(client) => Either::Left(client.put(key, value, options)),
+                    $(Self::$variant(client) => boxed(client.put(key, value, options)),)*
+                }
+            }
+
+            /// As [`Kv::delete`].
+            pub fn delete<'a>(
+                &'a self,
+                key: &'a [u8],
+            ) -> Operating<'a, bool, impl Operates<bool> + 'a> {
+                match self {
+                    Self::$first(client) => Either::Left(client.delete(key)),
+                    $(Self::$variant(client) => boxed(client.delete(key)),)*
+                }
+            }
+
+            /// As [`Kv::execute`]. Boxed for all engines: what is not a method by itself is rare.
+            pub fn execute<'a>(
+                &'a self,
+                key: &'a [u8],
+                operation: Operation<'a>,
+            ) -> Boxed<'a, Result<Outcome<'static>, EngineError>> {
+                match self {
+                    Self::$first(client) => Box::pin(client.execute(key, operation)),
+                    $(Self::$variant(client) => Box::pin(client.execute(key, operation)),)*
+                }
+            }
+
+            /// As [`Kv::detach`].
+            ///
+            /// # Errors
+            /// As [`Kv::detach`].
+            pub async fn detach(&self) -> Result<(), EngineError> {
+                match self {
+                    Self::$first(client) => client.detach().await,
+                    $(Self::$variant(client) => client.detach().await,)*
+                }
+            }
+        }
+    };
 }
+
+/// The future of an operation of a [`Client`].
+pub type Operating<'a, T, F> = Dispatched<'a, F, Result<T, EngineError>>;
+
+/// The future of an operation that is awaited in place.
+pub trait Operates<T>: Future<Output = Result<T, EngineError>> {}
+
+impl<T, F: Future<Output = Result<T, EngineError>>> Operates<T> for F {}
 
 engines! {
     /// [`nessie`](crate::nessie): the client alone.
@@ -220,6 +376,24 @@ impl Map {
             Self::Nessie(map) => Some(map),
             Self::NessieServer(served) | Self::NessieHybrid(served) => Some(&served.table),
             Self::Herd(_) | Self::Pilaf(_) | Self::KvDirect(_) => None,
+        }
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// The client of a table of nessie's layout that works alone.
+    pub fn nessie(&self) -> Option<&AnyClient<N::Direct>> {
+        match self {
+            Self::Nessie(client) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The client, if its workers compute on values and it has a session.
+    pub fn computing(&self) -> Option<&impl Compute> {
+        match self {
+            Self::KvDirect(OneOf::First(client)) => Some(client),
+            _ => None,
         }
     }
 }

@@ -127,6 +127,40 @@ pub trait Messages {
     }
 }
 
+/// A thread may have no messages: then nothing arrives, and nobody can be sent anything.
+impl<M: Messages> Messages for Option<M> {
+    type Peer = M::Peer;
+
+    fn message_bytes_max(&self) -> usize {
+        self.as_ref().map_or(0, M::message_bytes_max)
+    }
+
+    fn address(&self) -> MessageAddress {
+        let nowhere = MessageAddress::from_words([0; MessageAddress::WORDS]);
+        self.as_ref().map_or(nowhere, M::address)
+    }
+
+    fn peer(&self, address: &MessageAddress) -> Result<M::Peer, FabricError> {
+        let Some(messages) = self else {
+            return Err(FabricError::BadAddress { why: "this thread has no messages" });
+        };
+        messages.peer(address)
+    }
+
+    #[inline]
+    fn send_all(&self, messages: &[(M::Peer, &[u8])]) -> Result<(), FabricError> {
+        self.as_ref().map_or(Ok(()), |ours| ours.send_all(messages))
+    }
+
+    #[inline]
+    fn try_receive(&self, buf: Buf) -> Result<(M::Peer, Buf), Buf> {
+        match self {
+            Some(messages) => messages.try_receive(buf),
+            None => Err(buf),
+        }
+    }
+}
+
 /// WRITEs over a connection that does not tell whether they arrive.
 pub trait UnreliableWrites: Fabric {
     /// WRITEs `bytes` without waiting. Nobody learns whether they arrive; aligned words of them are

@@ -1,14 +1,11 @@
 //! A table's operations as futures. The blocking ones are these, run to their end.
 
 use std::cell::{Cell, RefCell};
-use std::convert::identity;
 
-use loch_engines::{Kv, operation};
+use loch_engines::kv_direct::Compute;
+use loch_engines::operation::{self, Operation};
 use loch_fabric::{Buf, lanes};
 
-#[cfg(feature = "verbs")]
-use crate::backend::apart;
-use crate::backend::{Backend, compute, operate};
 use crate::reservation::Place;
 use crate::{
     Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Table, Value, Version,
@@ -46,11 +43,8 @@ impl<'a> AsyncTable<'a> {
     #[inline]
     pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
         self.table.check_process()?;
-        let found = operate!(
-            read self.table, client => client.get(key, Buf::new()), |found| found.map(Value::from)
-        );
-        match found {
-            Ok(found) => Ok(found),
+        match self.table.backend().get(key, Buf::new()).await {
+            Ok(found) => Ok(found.map(Value::from)),
             Err(error) => Err(self.table.error(error)),
         }
     }
@@ -64,18 +58,15 @@ impl<'a> AsyncTable<'a> {
         into.clear();
         let table = self.table;
         table.check_process()?;
-        let found = operate!(
-            read table, client => client.get(key, table.take_spare()),
-            |found| found.map(|found| {
+        match table.backend().get(key, table.take_spare()).await {
+            Ok(Some(found)) => {
                 into.extend_from_slice(&found);
                 let version = Version::from_u64(found.version());
                 table.keep_spare(found.into_buf());
-                version
-            })
-        );
-        match found {
-            Ok(version) => Ok(version),
-            Err(error) => Err(self.table.error(error)),
+                Ok(Some(version))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(table.error(error)),
         }
     }
 
@@ -85,7 +76,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::contains`].
     pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
         self.table.check_process()?;
-        let found = operate!(read self.table, client => client.contains(key), identity);
+        let found = self.table.backend().contains(key).await;
         found.map_err(|e| self.table.error(e))
     }
 
@@ -112,7 +103,7 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         self.table.check_lengths(key, value.len())?;
         let options = self.table.engine_options(options);
-        match operate!(self.table, client => client.put(key, value, options), identity) {
+        match self.table.backend().put(key, value, options).await {
             Ok(version) => Ok(Version::from_u64(version)),
             Err(error) => Err(self.table.error(error)),
         }
@@ -136,10 +127,8 @@ impl<'a> AsyncTable<'a> {
             Expect::Version(version) => operation::Expect::Version(version.as_u64()),
         };
         self.table.check_lengths(key, value.len())?;
-        let done = operate!(
-            self.table, client => client.put_if(key, value, expect, options), identity
-        );
-        match done.map_err(|e| self.table.error(e))? {
+        let done = self.execute(key, Operation::PutIf { value, expect, options }).await?;
+        match done.conditional().map_err(|e| self.table.error(e))? {
             operation::Conditional::Done(version) => {
                 Ok(Conditional::Done(Version::from_u64(version)))
             }
@@ -156,8 +145,8 @@ impl<'a> AsyncTable<'a> {
     pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
         self.table.writable()?;
         self.table.check_lengths(key, bytes.len())?;
-        let version = operate!(self.table, client => client.append(key, bytes), Version::from_u64);
-        version.map_err(|e| self.table.error(e))
+        let version = self.execute(key, Operation::Append(bytes)).await?.stored();
+        version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::fetch_add`].
@@ -166,7 +155,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::fetch_add`].
     pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64, Error> {
         self.table.writable()?;
-        let before = operate!(self.table, client => client.fetch_add(key, add), identity);
+        let before = self.execute(key, Operation::FetchAdd(add)).await?.before();
         before.map_err(|e| self.table.error(e))
     }
 
@@ -177,8 +166,8 @@ impl<'a> AsyncTable<'a> {
     pub async fn update<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
         self.table.writable()?;
         let lambda = lambda.of_engine();
-        let before = compute!(self.table, "update", client => client.update(key, lambda));
-        before.map(T::of_word)
+        let before = self.table.computing("update")?.update(key, lambda).await;
+        before.map(T::of_word).map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::update_all`].
@@ -192,7 +181,8 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Option<u64>, Error> {
         self.table.writable()?;
         let lambda = lambda.of_engine();
-        compute!(self.table, "update_all", client => client.update_all(key, lambda))
+        let done = self.table.computing("update_all")?.update_all(key, lambda).await;
+        done.map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::fetch_update_all`].
@@ -206,11 +196,12 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Option<Vec<T>>, Error> {
         self.table.writable()?;
         let lambda = lambda.of_engine();
-        let done = compute!(
-            self.table, "fetch_update_all",
-            client => client.update_all_returning(key, lambda, Buf::new())
-        );
-        Ok(done?.map(|before| T::of_bytes(&before)))
+        let done = self
+            .table
+            .computing("fetch_update_all")?
+            .update_all_returning(key, lambda, Buf::new())
+            .await;
+        Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
     }
 
     /// As [`Table::update_each`].
@@ -225,7 +216,8 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Option<u64>, Error> {
         self.table.writable()?;
         let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
-        compute!(self.table, "update_each", client => client.update_each(key, lambda, &operands))
+        let done = self.table.computing("update_each")?.update_each(key, lambda, &operands).await;
+        done.map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::fetch_update_each`].
@@ -240,11 +232,12 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Option<Vec<T>>, Error> {
         self.table.writable()?;
         let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
-        let done = compute!(
-            self.table, "fetch_update_each",
-            client => client.update_each_returning(key, lambda, &operands, Buf::new())
-        );
-        Ok(done?.map(|before| T::of_bytes(&before)))
+        let done = self
+            .table
+            .computing("fetch_update_each")?
+            .update_each_returning(key, lambda, &operands, Buf::new())
+            .await;
+        Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
     }
 
     /// As [`Table::reduce`].
@@ -258,8 +251,8 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Option<T>, Error> {
         self.table.check_process()?;
         let lambda = lambda.of_engine();
-        let reduced = compute!(read self.table, "reduce", client => client.reduce(key, lambda));
-        Ok(reduced?.map(T::of_word))
+        let reduced = self.table.computing("reduce")?.reduce(key, lambda).await;
+        Ok(reduced.map_err(|e| self.table.error(e))?.map(T::of_word))
     }
 
     /// As [`Table::filter`].
@@ -273,10 +266,8 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Option<Vec<T>>, Error> {
         self.table.check_process()?;
         let lambda = lambda.of_engine();
-        let kept = compute!(
-            read self.table, "filter", client => client.filter(key, lambda, Buf::new())
-        );
-        Ok(kept?.map(|kept| T::of_bytes(&kept)))
+        let kept = self.table.computing("filter")?.filter(key, lambda, Buf::new()).await;
+        Ok(kept.map_err(|e| self.table.error(e))?.map(|kept| T::of_bytes(&kept)))
     }
 
     /// As [`Table::delete`].
@@ -285,7 +276,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::delete`].
     pub async fn delete(self, key: &[u8]) -> Result<bool, Error> {
         self.table.writable()?;
-        let deleted = operate!(self.table, client => client.delete(key), identity);
+        let deleted = self.table.backend().delete(key).await;
         deleted.map_err(|e| self.table.error(e))
     }
 
@@ -333,30 +324,22 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Reservation<'a>, Error> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
-        let reserved = match self.table.backend() {
-            Backend::Shm(client) => client.reserve(key, len, options).await.map(Place::from),
-            Backend::Published(client) => {
-                client.check_lengths(key, len).map(|()| Place::own(key, len, options))
-            }
-            Backend::Served(served) => {
-                served.check_lengths(key, len).map(|()| Place::own(key, len, options))
-            }
-            #[cfg(feature = "verbs")]
-            Backend::ServedAfar(served) => {
-                served.check_lengths(key, len).map(|()| Place::own(key, len, options))
-            }
-            #[cfg(feature = "verbs")]
-            Backend::Verbs(remote) => {
-                apart(remote.operate(async || {
-                    remote.client().reserve(key, len, options).await.map(Place::from)
-                }))
-                .await
-            }
+        let reserved = self.table.operations().reserve(key, len, options).await;
+        let reserved = reserved.map_err(|error| self.table.error(error))?;
+        let place = match reserved {
+            Some(place) => Place::InTable(place),
+            None => Place::own(key, len, options),
         };
-        match reserved {
-            Ok(place) => Ok(Reservation::new(self.table, place)),
-            Err(error) => Err(self.table.error(error)),
-        }
+        Ok(Reservation::new(self.table, place))
+    }
+
+    async fn execute(
+        self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<operation::Outcome<'static>, Error> {
+        let done = self.table.operations().execute(key, operation).await;
+        done.map_err(|error| self.table.error(error))
     }
 
     /// Runs one operation for each item, in the table's lanes; the outputs in the items' order.

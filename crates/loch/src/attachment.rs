@@ -126,7 +126,6 @@ impl Attachment {
     }
 
     /// Whether memory is reached over a network.
-    #[cfg(feature = "verbs")]
     pub fn is_remote(&self) -> bool {
         self.state().is_remote()
     }
@@ -142,7 +141,7 @@ impl Attachment {
         if let Some(device) = &*opened {
             return Ok(device.clone());
         }
-        Ok(opened.insert(crate::remote::open_device(&choice)?).clone())
+        Ok(opened.insert(crate::network::verbs::open_device(&choice)?).clone())
     }
 
     /// The connection to the home node, made again if need be: who wants a node to let it in asks

@@ -4,26 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use loch_engines::nessie::geometry::Protocol;
-use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie::{Client, published};
 use loch_engines::registry::EngineId;
 use loch_fabric::ForkMark;
 
 use crate::attachment::Attachment;
-use crate::backend::Backend;
+use crate::client::backend::Backend;
+use crate::client::net::Opening;
+use crate::client::nodes::Nodes;
 use crate::connection::mark;
 use crate::embedded::Embedded;
-use crate::lease::Lease;
 use crate::limits::{BATCH_DEFAULT, TIMEOUT_MAX};
-use crate::memory::{Member, Memory, TableView};
-#[cfg(feature = "verbs")]
-use crate::remote::Remote;
-use crate::served::client::{Opening, Served};
-use crate::served::net::Shm;
-#[cfg(feature = "verbs")]
-use crate::served::net::Verbs;
-use crate::served::whereabouts::Whereabouts;
+use crate::memory::Member;
 use crate::{CacheLimits, EmbeddedConfig, Error, Table, TableProtocol};
 
 /// A cluster this process is attached to. Cheap to clone; clones share one attachment.
@@ -37,15 +28,6 @@ pub struct Cluster {
     nodes: Nodes,
     /// Of the process that has attached.
     mark: ForkMark,
-}
-
-/// Where the nodes are.
-#[derive(Clone)]
-enum Nodes {
-    /// In processes of their own.
-    Attached(Arc<Attachment>),
-    /// In this process.
-    Embedded(Arc<Embedded>),
 }
 
 /// How to attach to a cluster.
@@ -211,7 +193,7 @@ impl Cluster {
     /// # Errors
     /// [`Error::ClusterMismatch`] if there is no such node, else as [`Cluster::connect`].
     pub fn with_home(&self, node: usize) -> Result<Self, Error> {
-        let memory = self.memory();
+        let memory = self.nodes.memory();
         let Some(mapped) = memory.nodes.get(node).and_then(Option::as_ref) else {
             return Err(Error::ClusterMismatch {
                 problem: format!("there is no node {node}: there are {}", memory.nodes.len()),
@@ -233,94 +215,31 @@ impl Cluster {
             return Err(Error::Forked);
         }
         // A name that is wrong costs no session.
-        self.memory().table(name)?;
-        let (memory, lease) = match &self.nodes {
-            Nodes::Attached(attachment) => attachment.lease()?,
-            Nodes::Embedded(embedded) => {
-                let opened = embedded.open_session(self.home)?;
-                let lease = Lease::of_embedded(self.home, embedded.clone(), opened);
-                (embedded.memory().clone(), lease)
-            }
-        };
-        let view = memory.table(name)?;
-        #[cfg(feature = "verbs")]
-        if let Nodes::Attached(attachment) = &self.nodes
-            && attachment.is_remote()
-        {
-            let (attachment, name) = (attachment.clone(), view.name.clone());
-            let options = &self.options;
-            let backend = if is_nessies(view, &lease) {
-                let (memory, number) = (memory.clone(), view.number);
-                Backend::Verbs(Box::new(Remote::open(attachment, memory, number, &lease, options)?))
-            } else {
-                let served = Served::<Verbs>::open(&attachment, &memory, view, &lease, options)?;
-                Backend::ServedAfar(Box::new(served))
-            };
-            return Ok(Table::new(name, backend, lease));
-        }
-        let backend = match view.nessie() {
-            Some(map) if is_nessies(view, &lease) => self.client_of_nessie(&memory, map, &lease),
-            _ => Backend::Served(Box::new(Served::<Shm>::open(Opening {
-                memory: &memory,
-                table: view,
-                home: self.home,
-                session: lease.session(),
-                options: &self.options,
-                whereabouts: self.whereabouts(),
-            })?)),
-        };
-        Ok(Table::new(view.name.clone(), backend, lease))
-    }
-
-    fn client_of_nessie(&self, memory: &Memory, map: &Arc<TableMap>, lease: &Lease) -> Backend {
-        let endpoint = memory.endpoint(self.home);
-        let (session, cache) = (lease.session(), self.options.cache);
-        let timeout_us = self.options.operation_timeout_us();
-        match map.shape.protocol {
-            Protocol::Loch => {
-                Backend::Shm(Client::new(endpoint, map.clone(), session, cache, timeout_us))
-            }
-            Protocol::Published { .. } => {
-                let client =
-                    published::Client::new(endpoint, map.clone(), session, cache, timeout_us);
-                Backend::Published(Box::new(client))
-            }
-        }
-    }
-
-    fn whereabouts(&self) -> Whereabouts {
-        match &self.nodes {
-            Nodes::Attached(attachment) => Whereabouts::Attached(attachment.clone()),
-            Nodes::Embedded(embedded) => Whereabouts::Embedded(embedded.clone()),
-        }
+        self.nodes.memory().table(name)?;
+        let (memory, lease) = self.nodes.lease(self.home)?;
+        let table = memory.table(name)?;
+        let (nodes, options) = (&self.nodes, &self.options);
+        let backend =
+            Backend::open(Opening { nodes, memory: &memory, table, lease: &lease, options })?;
+        Ok(Table::new(table.name.clone(), backend, lease))
     }
 
     /// The names of the tables, in order.
     pub fn tables(&self) -> Vec<String> {
-        self.memory().tables.iter().map(|t| t.name.clone()).collect()
+        self.nodes.memory().tables.iter().map(|t| t.name.clone()).collect()
     }
 
     /// Nodes and tables.
     pub fn info(&self) -> ClusterInfo {
-        let memory = self.memory();
-        let up = |number: usize| match &self.nodes {
-            Nodes::Attached(attachment) => attachment.is_up(number),
-            Nodes::Embedded(_) => true,
-        };
-        let taken = |number: usize, node: &Member| match &self.nodes {
-            Nodes::Attached(attachment) => {
-                node.client_sessions_taken().or_else(|| attachment.sessions_taken(number))
-            }
-            Nodes::Embedded(_) => node.client_sessions_taken(),
-        };
+        let memory = self.nodes.memory();
         let info = |(number, node): (usize, &Member)| NodeInfo {
             name: node.name.clone(),
             socket: node.socket.clone(),
             region_bytes: node.header.region_bytes,
             identity: node.header.identity,
             sessions: node.client_sessions(),
-            sessions_taken: taken(number, node).unwrap_or(0),
-            up: up(number),
+            sessions_taken: self.nodes.sessions_taken(number, node).unwrap_or(0),
+            up: self.nodes.is_up(number),
         };
         // A node of which nothing is known keeps its number.
         let nodes = memory.nodes.iter().enumerate();
@@ -331,19 +250,6 @@ impl Cluster {
             tables: memory.table_infos(),
         }
     }
-
-    fn memory(&self) -> Arc<Memory> {
-        match &self.nodes {
-            Nodes::Attached(attachment) => attachment.memory(),
-            Nodes::Embedded(embedded) => embedded.memory().clone(),
-        }
-    }
-}
-
-/// Whether the holder of a lease uses a table as a client of nessie: without a request to make, who
-/// only reads a table of nessie is one too.
-fn is_nessies(table: &TableView, lease: &Lease) -> bool {
-    table.engine() == EngineId::Nessie || (lease.is_read_only() && table.nessie().is_some())
 }
 
 #[cfg(test)]

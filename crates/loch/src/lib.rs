@@ -43,7 +43,7 @@
 
 mod asynch;
 mod attachment;
-mod backend;
+mod client;
 mod cluster;
 mod config;
 mod connection;
@@ -62,14 +62,12 @@ mod lambda;
 mod lease;
 pub mod limits;
 mod memory;
+mod network;
 mod node;
 mod plan;
 mod private;
 mod registered;
-#[cfg(feature = "verbs")]
-mod remote;
 mod reservation;
-mod served;
 mod storage;
 mod table;
 mod value;

@@ -1,15 +1,13 @@
 //! A value written in place.
 
-use std::convert::identity;
 use std::io;
 
-use loch_engines::Kv;
-use loch_engines::nessie;
+use loch_engines::dispatch::Boxed;
 use loch_engines::operation::PutOptions;
+use loch_engines::{EngineError, nessie};
+use loch_fabric::Fabric;
 use loch_fabric::lanes::block_on;
-use loch_fabric::shm::ShmEndpoint;
 
-use crate::backend::operate;
 use crate::{Error, Table, Version};
 
 /// Memory for a value that is being written in place. It becomes the key's value with
@@ -39,14 +37,57 @@ pub struct Reservation<'a> {
     written: usize,
 }
 
-/// The place of the value, on the table's backend.
+/// The place of the value.
 pub(crate) enum Place<'a> {
-    Shm(nessie::Reservation<'a, ShmEndpoint>),
+    /// The table's memory.
+    InTable(Box<dyn InPlace + 'a>),
     /// Memory of this process: where workers write the values, and where the protocol has no entry
     /// that is filled in place.
     Own(Own),
-    #[cfg(feature = "verbs")]
-    Verbs(nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>),
+}
+
+/// An entry of a table whose value is written in place.
+pub(crate) trait InPlace {
+    /// Bytes of the value.
+    fn len(&self) -> usize;
+
+    /// As [`Reservation::write_at`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// As [`Reservation::as_mut_ptr`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError>;
+
+    /// Makes it the key's value. Returns the version.
+    fn commit<'a>(self: Box<Self>) -> Boxed<'a, Result<u64, EngineError>>
+    where
+        Self: 'a;
+}
+
+impl<F: Fabric> InPlace for nessie::Reservation<'_, F> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError> {
+        self.write_at(offset, bytes)
+    }
+
+    fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError> {
+        self.as_mut_ptr()
+    }
+
+    fn commit<'a>(self: Box<Self>) -> Boxed<'a, Result<u64, EngineError>>
+    where
+        Self: 'a,
+    {
+        Box::pin((*self).commit())
+    }
 }
 
 /// A value that is put when it is committed.
@@ -63,19 +104,6 @@ impl Place<'_> {
     }
 }
 
-impl<'a> From<nessie::Reservation<'a, ShmEndpoint>> for Place<'a> {
-    fn from(inner: nessie::Reservation<'a, ShmEndpoint>) -> Self {
-        Self::Shm(inner)
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl<'a> From<nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>> for Place<'a> {
-    fn from(inner: nessie::Reservation<'a, loch_fabric::verbs::VerbsEndpoint>) -> Self {
-        Self::Verbs(inner)
-    }
-}
-
 impl<'a> Reservation<'a> {
     pub(crate) fn new(table: &'a Table, place: Place<'a>) -> Self {
         Self { table, place: Some(place), written: 0 }
@@ -89,10 +117,8 @@ impl<'a> Reservation<'a> {
     #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
     pub fn len(&self) -> usize {
         match self.place.as_ref().expect("it is taken when the reservation ends") {
-            Place::Shm(inner) => inner.len(),
+            Place::InTable(inner) => inner.len(),
             Place::Own(own) => own.value.len(),
-            #[cfg(feature = "verbs")]
-            Place::Verbs(inner) => inner.len(),
         }
     }
 
@@ -107,13 +133,11 @@ impl<'a> Reservation<'a> {
             return Err(Error::OutsideReservation { end: end as u64, len: self.len() as u64 });
         }
         let written = match self.place() {
-            Place::Shm(inner) => inner.write_at(offset, bytes),
+            Place::InTable(inner) => inner.write_at(offset, bytes),
             Place::Own(own) => {
                 own.value[offset..end].copy_from_slice(bytes);
                 Ok(())
             }
-            #[cfg(feature = "verbs")]
-            Place::Verbs(inner) => inner.write_at(offset, bytes),
         };
         written.map_err(|e| self.table.error(e))
     }
@@ -127,10 +151,8 @@ impl<'a> Reservation<'a> {
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
         self.table.check_process()?;
         let place = match self.place() {
-            Place::Shm(inner) => inner.as_mut_ptr(),
+            Place::InTable(inner) => inner.as_mut_ptr(),
             Place::Own(own) => Ok(own.value.as_mut_ptr()),
-            #[cfg(feature = "verbs")]
-            Place::Verbs(inner) => inner.as_mut_ptr(),
         };
         place.map_err(|e| self.table.error(e))
     }
@@ -150,13 +172,10 @@ impl<'a> Reservation<'a> {
     pub async fn commit_async(mut self) -> Result<Version, Error> {
         self.table.check_process()?;
         let version = match self.place.take().expect("it is taken when the reservation ends") {
-            Place::Shm(inner) => inner.commit().await,
+            Place::InTable(inner) => inner.commit().await,
             Place::Own(Own { key, value, options }) => {
-                let table = self.table;
-                operate!(table, client => client.put(&key, &value, options), identity)
+                self.table.backend().put(&key, &value, options).await
             }
-            #[cfg(feature = "verbs")]
-            Place::Verbs(inner) => inner.commit().await,
         };
         version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }

@@ -4,18 +4,16 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use loch_engines::EngineError;
-use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie::{Client, published};
+use loch_engines::nessie::{AnyClient, Client, published};
 use loch_engines::operation;
 use loch_engines::registry::EngineId;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{Buf, Fabric, VerbCount};
+use loch_fabric::{Buf, VerbCount};
 
-use crate::backend::{Backend, with_client};
+use crate::client::backend::{Backend, Operations};
 use crate::lease::Lease;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
-use crate::served::client::Failed;
 use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, Value, Version};
 
 /// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
@@ -382,18 +380,7 @@ impl Table {
     /// the report.
     pub fn check(&self) -> Result<CheckReport, Error> {
         self.check_process()?;
-        match &self.backend {
-            Backend::Shm(client) => block_on(client.check()).map_err(|e| self.error(e)),
-            Backend::Published(client) => block_on(client.check()).map_err(|e| self.error(e)),
-            Backend::Served(served) => block_on(served.check()).map_err(|e| self.failed(e)),
-            #[cfg(feature = "verbs")]
-            Backend::ServedAfar(served) => block_on(served.check()).map_err(|e| self.failed(e)),
-            #[cfg(feature = "verbs")]
-            Backend::Verbs(remote) => {
-                let checked = block_on(remote.read(async || remote.client().check().await));
-                checked.map_err(|e| self.error(e))
-            }
-        }
+        block_on(self.operations().check())
     }
 
     /// How the table's memory is used, node by node. Reads every entry's generation.
@@ -402,47 +389,12 @@ impl Table {
     /// As [`Table::check`].
     pub fn usage(&self) -> Result<Vec<Usage>, Error> {
         self.check_process()?;
-        match &self.backend {
-            Backend::Shm(client) => self.usage_of(client.map(), |dti| block_on(client.usage(dti))),
-            Backend::Published(client) => {
-                self.usage_of(client.map(), |dti| block_on(client.usage(dti)))
-            }
-            Backend::Served(served) => block_on(served.usage()).map_err(|e| self.failed(e)),
-            #[cfg(feature = "verbs")]
-            Backend::ServedAfar(served) => block_on(served.usage()).map_err(|e| self.failed(e)),
-            #[cfg(feature = "verbs")]
-            Backend::Verbs(remote) => {
-                let client = remote.client();
-                let usage = |dti| block_on(remote.read(async || client.usage(dti).await));
-                self.usage_of(client.map(), usage)
-            }
-        }
-    }
-
-    fn usage_of(
-        &self,
-        map: &TableMap,
-        usage: impl Fn(u8) -> Result<Usage, EngineError>,
-    ) -> Result<Vec<Usage>, Error> {
-        let tables = 0..map.data_tables();
-        tables.map(|dti| usage(dti as u8).map_err(|e| self.error(e))).collect()
+        block_on(self.operations().usage())
     }
 
     /// What this table's operations cost so far; the difference of two is what happened between.
     pub fn counters(&self) -> Counters {
-        with_client!(
-            self,
-            client => {
-                let counts = client.counts();
-                Counters {
-                    verbs: client.fabric().counters().snapshot(),
-                    retries: counts.retries.get(),
-                    moves: counts.moves.get(),
-                    helped: counts.helped.get(),
-                }
-            },
-            served => served.counters()
-        )
+        self.operations().counters()
     }
 
     /// The engine below, for measurements.
@@ -451,8 +403,8 @@ impl Table {
     /// If the table is not one of nessie on shared memory.
     #[doc(hidden)]
     pub fn engine(&self) -> &Client<ShmEndpoint> {
-        match &self.backend {
-            Backend::Shm(client) => client,
+        match self.nessie() {
+            Some(AnyClient::Loch(client)) => client,
             _ => panic!("the engine nessie is measured, on shared memory"),
         }
     }
@@ -463,9 +415,16 @@ impl Table {
     /// If it is not one.
     #[doc(hidden)]
     pub fn published_engine(&self) -> &published::Client<ShmEndpoint> {
-        match &self.backend {
-            Backend::Published(client) => client,
+        match self.nessie() {
+            Some(AnyClient::Published(client)) => client,
             _ => panic!("the table is not of the published protocol"),
+        }
+    }
+
+    fn nessie(&self) -> Option<&AnyClient<ShmEndpoint>> {
+        match &self.backend {
+            Backend::Shm(client) => client.nessie(),
+            Backend::Network(_) => None,
         }
     }
 
@@ -478,31 +437,32 @@ impl Table {
         &self.backend
     }
 
+    pub(crate) fn operations(&self) -> &dyn Operations {
+        self.backend.operations()
+    }
+
     pub(crate) fn lanes(&self) -> usize {
         self.lanes
     }
 
     #[cold]
     pub(crate) fn error(&self, error: EngineError) -> Error {
-        self.backend.explain(&error).unwrap_or_else(|| Error::of_table(&self.name, error))
+        self.operations().explain(error)
     }
 
-    /// The error of an operation that only clients of kv-direct know, and this table's is none.
-    #[cold]
-    pub(crate) fn other_engine(&self, operation: &'static str) -> Error {
-        let (engine, engines) = (self.backend.engine_name(), EngineId::KvDirect.name());
-        if engine == engines {
-            return self.error(EngineError::NeedsSession);
+    /// What computes on values; `operation` is what it is asked for.
+    ///
+    /// # Errors
+    /// [`Error::OtherEngine`] if the table's engine does not compute.
+    pub(crate) fn computing(&self, operation: &'static str) -> Result<&dyn Operations, Error> {
+        let operations = self.operations();
+        let engine = operations.engine();
+        if engine.needs().computes {
+            return Ok(operations);
         }
-        Error::OtherEngine { table: self.name.clone(), engine, operation, engines }
-    }
-
-    #[cold]
-    fn failed(&self, failed: Failed) -> Error {
-        match failed {
-            Failed::Engine(error) => self.error(error),
-            Failed::Node(error) => error,
-        }
+        let computes = EngineId::ALL.iter().find(|engine| engine.needs().computes);
+        let (engine, engines) = (engine.name(), computes.map_or("no engine", |it| it.name()));
+        Err(Error::OtherEngine { table: self.name.clone(), engine, operation, engines })
     }
 
     /// Refuses a process that was forked from the table's: it would take the same entries as its
@@ -525,26 +485,15 @@ impl Table {
         Ok(())
     }
 
-    /// Refuses lengths that a table which workers serve was not declared for: a request may have
-    /// room for more. Clients of nessie look for themselves.
+    /// Refuses lengths that the table was not declared for.
     #[inline]
     pub(crate) fn check_lengths(&self, key: &[u8], value: usize) -> Result<(), Error> {
-        match &self.backend {
-            Backend::Served(served) => {
-                served.check_lengths(key, value).map_err(|error| self.error(error))
-            }
-            #[cfg(feature = "verbs")]
-            Backend::ServedAfar(served) => {
-                served.check_lengths(key, value).map_err(|error| self.error(error))
-            }
-            _ => Ok(()),
-        }
+        self.backend.check_lengths(key, value).map_err(|error| self.error(error))
     }
 
     /// The options as the engine has them.
     pub(crate) fn engine_options(&self, options: PutOptions) -> operation::PutOptions {
-        let now =
-            || with_client!(self, client => client.fabric().wall_ms(), served => served.wall_ms());
+        let now = || self.operations().wall_ms();
         let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         operation::PutOptions {
             expires_at_ms: options.ttl.map(|ttl| now().saturating_add(millis(ttl))),
@@ -576,10 +525,7 @@ impl Drop for Table {
         if self.lease.is_read_only() || self.lease.is_inherited() {
             return;
         }
-        let detached = with_client!(
-            self, client => block_on(client.detach()), served => block_on(served.detach())
-        );
-        if let Err(error) = detached {
+        if let Err(error) = block_on(self.operations().detach()) {
             // The node finds what is left when the session has ended.
             tracing::warn!(table = self.name, %error, "the table's memory was not left in order");
         }
@@ -589,6 +535,7 @@ impl Drop for Table {
 #[cfg(test)]
 mod tests {
     use loch_engines::nessie::slab::Chunk;
+    use loch_fabric::Fabric;
 
     use super::*;
     use crate::{Cluster, EmbeddedConfig, TableConfig};
@@ -618,12 +565,11 @@ mod tests {
         let (cluster, table) = inherited("nessie");
         let other = cluster.table("default").unwrap();
         let abandoned = || {
-            with_client!(&other, client => {
-                let chunks = 0..client.map().shape.geometry.chunks;
-                let word = |chunk| client.fabric().load(client.map().chunk_addr(0, chunk)).unwrap();
-                let found = chunks.map(|chunk| Chunk::from_word(word(chunk)));
-                found.filter(|chunk| matches!(chunk, Some(Chunk::Abandoned { .. }))).count()
-            }, _served => unreachable!())
+            let client = other.engine();
+            let chunks = 0..client.map().shape.geometry.chunks;
+            let word = |chunk| client.fabric().load(client.map().chunk_addr(0, chunk)).unwrap();
+            let found = chunks.map(|chunk| Chunk::from_word(word(chunk)));
+            found.filter(|chunk| matches!(chunk, Some(Chunk::Abandoned { .. }))).count()
         };
         drop(table);
         assert_eq!(abandoned(), 0);

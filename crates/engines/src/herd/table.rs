@@ -3,18 +3,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use loch_fabric::MailboxShape;
+use loch_fabric::{MailboxShape, Messages};
 use serde::{Deserialize, Serialize};
 
+use super::Client;
 use super::storage::{self, Mode};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
+use crate::kv::{Kv, NeedsSession, OneOf};
 use crate::limits::{HERD_ITEM_BYTES_MAX, REPLIES_MAX};
+use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
 use crate::requests::budget::Budget;
 use crate::requests::mailboxes::Mailboxes;
 use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
-use crate::requests::{RequestMap, Service};
+use crate::requests::{BySend, ByUnreliableWrite, RequestMap, Service};
 use crate::room::Room;
 
 /// The engine whose workers answer from their own memory.
@@ -194,6 +197,42 @@ impl Engine for Herd {
 
     fn readable(map: &Map, node: u16) -> Vec<Range<u64>> {
         vec![map.requests.worker_lines_of(node)]
+    }
+
+    /// By WRITE or by SEND, as the table says; without a session nothing can be asked.
+    type Client<N: Net> = OneOf<
+        OneOf<
+            Client<N::Waiting, ByUnreliableWrite>,
+            Client<N::Waiting, BySend<<N::Waiting as Messages>::Peer>>,
+        >,
+        NeedsSession<N::Waiting>,
+    >;
+
+    fn client<N: Net, C: Connect<N>>(
+        table: &Map,
+        access: Access,
+        connect: C,
+    ) -> Result<Self::Client<N>, C::Error> {
+        let Access { session, timing, .. } = access;
+        if session.is_observer() {
+            return Ok(OneOf::Second(NeedsSession::new(connect.waiting(None)?)));
+        }
+        let (map, seed, home) = (table.requests.clone(), table.seed, session.home());
+        let node = map.node_of(home);
+        let mailbox = table.mailboxes.of_client(&map, node, session.slot());
+        let fabric = connect.waiting(Some(mailbox))?;
+        let workers = BySend::seeking(&map);
+        Ok(OneOf::First(if map.area().service().request_bytes == 0 {
+            let by = workers.clone();
+            OneOf::Second(Client::new(fabric, map, &session, node, by, workers, timing, seed))
+        } else {
+            let by = ByUnreliableWrite { home };
+            OneOf::First(Client::new(fabric, map, &session, node, by, workers, timing, seed))
+        }))
+    }
+
+    fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {
+        N::direct(client.fabric())
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

@@ -19,8 +19,9 @@ use std::sync::Arc;
 use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
 use super::OPERATION_BYTES;
+use super::compute::{Compute, Computed};
 use super::key::KeyHash;
-use super::operation::{Action, Failure, Lambda, Reply};
+use super::operation::{Action, Failure, Reply};
 use super::packing::{Held, Packet, Packets, Share, Stage, strange};
 use crate::epoch::Session;
 use crate::error::EngineError;
@@ -113,98 +114,6 @@ impl<F: Fabric> Client<F> {
     fn worker(&self, partition: u32) -> WorkerId {
         let workers = u32::from(self.requester.map().area().service().workers);
         WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
-    }
-
-    /// `update_scalar2scalar`: replaces the one element under `key` by what the function makes of
-    /// it and the operand, and returns what it was, in the low bits of a word. A key without a
-    /// value counts as 0. The new value does not expire.
-    ///
-    /// # Errors
-    /// As [`Client::put`], [`EngineError::NotAVector`], [`EngineError::NoFunction`],
-    /// [`EngineError::FunctionFailed`], [`EngineError::UnfitFunction`].
-    pub async fn update(&self, key: &[u8], lambda: Lambda) -> Result<u64, EngineError> {
-        match self.ask(key, Action::Update(lambda), Buf::new()).await?.0 {
-            Reply::Scalar(before) => Ok(before),
-            _ => Err(strange()),
-        }
-    }
-
-    /// `update_scalar2vector`: replaces each element by what the function makes of it and the
-    /// operand. How many there are; `None` without a value.
-    ///
-    /// # Errors
-    /// As [`Client::update`].
-    pub async fn update_all(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
-        let action = Action::UpdateAll { lambda, returns: false };
-        updated(self.ask(key, action, Buf::new()).await?.0)
-    }
-
-    /// As [`Client::update_all`], but returns the elements as they were.
-    ///
-    /// # Errors
-    /// As [`Client::update`].
-    pub async fn update_all_returning(
-        &self,
-        key: &[u8],
-        lambda: Lambda,
-        buf: Buf,
-    ) -> Result<Option<Value>, EngineError> {
-        vector(self.ask(key, Action::UpdateAll { lambda, returns: true }, buf).await?)
-    }
-
-    /// `update_vector2vector`: replaces each element by what the function makes of it and the
-    /// operand of the same index. How many there are; `None` without a value.
-    ///
-    /// # Errors
-    /// As [`Client::update`].
-    pub async fn update_each(
-        &self,
-        key: &[u8],
-        lambda: Lambda,
-        operands: &[u8],
-    ) -> Result<Option<u64>, EngineError> {
-        let action = Action::UpdateEach { lambda, operands, returns: false };
-        updated(self.ask(key, action, Buf::new()).await?.0)
-    }
-
-    /// As [`Client::update_each`], but returns the elements as they were.
-    ///
-    /// # Errors
-    /// As [`Client::update`].
-    pub async fn update_each_returning(
-        &self,
-        key: &[u8],
-        lambda: Lambda,
-        operands: &[u8],
-        buf: Buf,
-    ) -> Result<Option<Value>, EngineError> {
-        vector(self.ask(key, Action::UpdateEach { lambda, operands, returns: true }, buf).await?)
-    }
-
-    /// What the function makes of the operand and all elements, one after the other; `None` without
-    /// a value.
-    ///
-    /// # Errors
-    /// As [`Client::update`].
-    pub async fn reduce(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
-        match self.ask(key, Action::Reduce(lambda), Buf::new()).await?.0 {
-            Reply::Scalar(result) => Ok(Some(result)),
-            Reply::Absent => Ok(None),
-            _ => Err(strange()),
-        }
-    }
-
-    /// The elements of which the function says so, in their order; `None` without a value.
-    ///
-    /// # Errors
-    /// As [`Client::update`].
-    pub async fn filter(
-        &self,
-        key: &[u8],
-        lambda: Lambda,
-        buf: Buf,
-    ) -> Result<Option<Value>, EngineError> {
-        vector(self.ask(key, Action::Filter(lambda), buf).await?)
     }
 
     fn check(&self, key: &[u8], action: &Action<'_>) -> Result<(), EngineError> {
@@ -351,6 +260,23 @@ impl<F: Fabric> Client<F> {
     }
 }
 
+impl<F: Fabric> Compute for Client<F> {
+    async fn compute(
+        &self,
+        key: &[u8],
+        action: Action<'_>,
+        buf: Buf,
+    ) -> Result<Computed, EngineError> {
+        match self.ask(key, action, buf).await? {
+            (Reply::Scalar(word), _) => Ok(Computed::Scalar(word)),
+            (Reply::Updated(elements), _) => Ok(Computed::Updated(elements)),
+            (Reply::Vector(_), buf) => Ok(Computed::Vector(Value::new_whole(buf, 0, None))),
+            (Reply::Absent, _) => Ok(Computed::Absent),
+            _ => Err(strange()),
+        }
+    }
+}
+
 impl<F: Fabric> Kv for Client<F> {
     type Fabric = F;
 
@@ -439,22 +365,6 @@ impl Drop for Leading<'_> {
         if matches!(stage, Stage::Open | Stage::Sent) {
             packet.stage.set(Stage::Left { was_sent: stage == Stage::Sent });
         }
-    }
-}
-
-fn updated(reply: Reply<'_>) -> Result<Option<u64>, EngineError> {
-    match reply {
-        Reply::Updated(elements) => Ok(Some(elements)),
-        Reply::Absent => Ok(None),
-        _ => Err(strange()),
-    }
-}
-
-fn vector((reply, buf): Answered) -> Result<Option<Value>, EngineError> {
-    match reply {
-        Reply::Vector(_) => Ok(Some(Value::new_whole(buf, 0, None))),
-        Reply::Absent => Ok(None),
-        _ => Err(strange()),
     }
 }
 

@@ -54,6 +54,7 @@
 mod answers;
 pub mod bucket;
 mod client;
+mod compute;
 pub mod dispatch;
 pub mod gathered;
 pub mod header;
@@ -76,6 +77,7 @@ pub mod vector;
 mod worker;
 
 pub use client::{Access, Client};
+pub use compute::{Compute, Computed};
 pub use processor::{Counts, Settings};
 pub use table::{KvDirect, Map, Options, PACKET_BYTES_DEFAULT, PartitionShape, TunedFor};
 pub use worker::Worker;

@@ -9,12 +9,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::bucket::{INLINE_BYTES_MAX, SLOTS};
+use super::client::{self, Client};
 use super::item::Format;
 use super::memory::LINE_BYTES;
 use super::storage;
 use super::tuning::Corpus;
 use crate::engine::{Engine, FunctionConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
+use crate::kv::{Kv, NeedsSession, OneOf};
+use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
 use crate::requests::{Area, RequestMap, Service};
@@ -229,6 +232,7 @@ impl Engine for KvDirect {
         sessions: true,
         private_memory: true,
         session_to_read: true,
+        computes: true,
         ..Needs::NOTHING
     };
     type Options = Options;
@@ -283,6 +287,29 @@ impl Engine for KvDirect {
 
     fn requests(map: &Map) -> Option<&Arc<RequestMap>> {
         Some(&map.requests)
+    }
+
+    /// Without a session nothing can be asked.
+    type Client<N: Net> = OneOf<Client<N::Waiting>, NeedsSession<N::Waiting>>;
+
+    fn client<N: Net, C: Connect<N>>(
+        table: &Map,
+        access: Access,
+        connect: C,
+    ) -> Result<Self::Client<N>, C::Error> {
+        let Access { session, timing, batch, .. } = access;
+        let fabric = connect.waiting(None)?;
+        if session.is_observer() {
+            return Ok(OneOf::Second(NeedsSession::new(fabric)));
+        }
+        let &Map { ref requests, seed, value_bytes_max, .. } = table;
+        let (map, node) = (requests.clone(), requests.node_of(session.home()));
+        let access = client::Access { map, seed, value_bytes_max, batch };
+        Ok(OneOf::First(Client::new(fabric, access, &session, node, timing)))
+    }
+
+    fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {
+        N::direct(client.fabric())
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

@@ -19,23 +19,9 @@ use super::ite::Ite;
 use super::ite::Place;
 use crate::error::EngineError;
 use crate::limits::GRAIN_BYTES;
+use crate::net::CacheLimits;
 use crate::operation::Value;
 use crate::planted::{self, Bug};
-
-/// How much a cache may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheLimits {
-    /// Lines; rounded up to a power of two.
-    pub lines: usize,
-    /// Entries up to this length are kept whole, of longer ones only where they are.
-    pub entry_bytes_max: usize,
-}
-
-impl Default for CacheLimits {
-    fn default() -> Self {
-        Self { lines: 1 << 14, entry_bytes_max: 1024 }
-    }
-}
 
 /// Lines of a set.
 const WAYS: usize = 4;

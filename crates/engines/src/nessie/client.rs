@@ -7,14 +7,16 @@ use std::sync::Arc;
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RoundTrip, Validation};
 
 use super::alloc::{Allocator, Owner};
-use super::cache::{Cache, CacheLimits};
+use super::cache::Cache;
 use super::geometry::Protocol;
 use super::hash::{Candidates, KeyHash, TableMap};
 use super::ite::Ite;
 use super::reclaim::Wait;
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
-use crate::limits::{KEY_BYTES_MAX, NODES_MAX};
+use crate::kv::check_key;
+use crate::limits::NODES_MAX;
+use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
 
 /// A client of a table: one thread's session, endpoint, free entries and cache.
@@ -205,12 +207,7 @@ impl<F: Fabric> Client<F> {
     /// The hash of a key, if it is a key.
     #[inline(always)]
     pub(super) fn hash(&self, key: &[u8]) -> Result<KeyHash, EngineError> {
-        if key.is_empty() {
-            return Err(EngineError::KeyEmpty);
-        }
-        if key.len() > KEY_BYTES_MAX {
-            return Err(EngineError::KeyTooLong { len: key.len() });
-        }
+        check_key(key)?;
         Ok(KeyHash::of(&self.map, key))
     }
 

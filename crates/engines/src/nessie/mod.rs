@@ -38,6 +38,7 @@
 //! client's T at most [`PATIENCE_US`](crate::limits::PATIENCE_US).
 
 mod alloc;
+mod any;
 mod cache;
 mod check;
 mod client;
@@ -63,7 +64,7 @@ mod scrub;
 pub mod slab;
 pub(crate) mod table;
 
-pub use cache::CacheLimits;
+pub use any::AnyClient;
 pub use check::{CheckReport, Usage};
 pub(crate) use client::Attempts;
 pub use client::{Client, Counts};
@@ -71,4 +72,5 @@ pub use reserve::Reservation;
 pub use scrub::{Scrubbed, release_dead};
 pub use table::Nessie;
 
+pub use crate::net::CacheLimits;
 pub use crate::operation::{Conditional, Expect, PutOptions};

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use super::any::AnyClient;
 use super::geometry::{Geometry, Options as Switches, Protocol};
 use super::hash::TableMap;
 use super::options::{LayoutOptions, Options, TableProtocol};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
+use crate::kv::Kv;
 use crate::limits::{CHUNK_BYTES, DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_DEFAULT};
+use crate::net::{Access, Connect, Net};
 use crate::region::TableParams;
 use crate::requests::Service;
 use crate::room::Room;
@@ -68,6 +71,20 @@ impl Engine for Nessie {
 
     fn bytes(map: &Self::Map) -> u64 {
         map.shape.bytes()
+    }
+
+    type Client<N: Net> = AnyClient<N::Direct>;
+
+    fn client<N: Net, C: Connect<N>>(
+        map: &Self::Map,
+        access: Access,
+        connect: C,
+    ) -> Result<AnyClient<N::Direct>, C::Error> {
+        Ok(AnyClient::new(connect.direct()?, map.clone(), access))
+    }
+
+    fn direct<N: Net>(client: &AnyClient<N::Direct>) -> &N::Direct {
+        client.fabric()
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

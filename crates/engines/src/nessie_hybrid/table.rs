@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Served;
+use super::{Client, Served};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
+use crate::kv::Kv;
 use crate::nessie::options::LayoutOptions;
 use crate::nessie::table::{facts, sizes, switches};
 use crate::nessie_server::{NessieServer, table};
+use crate::net::{Access, Connect, Net};
 use crate::region::{STAMP_OFFSET, TableParams};
 use crate::requests::RequestMap;
 use crate::room::Room;
@@ -84,6 +86,21 @@ impl Engine for NessieHybrid {
         let end = map.requests.base(node).offset();
         let table = end - map.table.shape.bytes()..end;
         vec![STAMP_OFFSET..STAMP_OFFSET + 8, table]
+    }
+
+    type Client<N: Net> = Client<N::Waiting>;
+
+    fn client<N: Net, C: Connect<N>>(
+        map: &Served,
+        access: Access,
+        connect: C,
+    ) -> Result<Client<N::Waiting>, C::Error> {
+        let Access { session, timing, cache, .. } = access;
+        Ok(Client::new(connect.waiting(None)?, map.clone(), session, cache, timing))
+    }
+
+    fn direct<N: Net>(client: &Client<N::Waiting>) -> &N::Direct {
+        N::direct(client.fabric())
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

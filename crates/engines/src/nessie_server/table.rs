@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Served;
+use super::{Client, Served};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
+use crate::kv::Kv;
 use crate::nessie::geometry::{Geometry, Options as Switches};
 use crate::nessie::options::LayoutOptions;
 use crate::nessie::table::{LONGEST_VALUES_MIN, facts, geometry, sizes, switches};
+use crate::net::{Access, Connect, Net};
 use crate::region::TableParams;
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
 use crate::requests::{Area, RequestMap, Service};
@@ -49,6 +51,21 @@ impl Engine for NessieServer {
 
     fn requests(map: &Served) -> Option<&Arc<RequestMap>> {
         Some(&map.requests)
+    }
+
+    type Client<N: Net> = Client<N::Waiting>;
+
+    fn client<N: Net, C: Connect<N>>(
+        map: &Served,
+        access: Access,
+        connect: C,
+    ) -> Result<Client<N::Waiting>, C::Error> {
+        let Access { session, timing, .. } = access;
+        Ok(Client::new(connect.waiting(None)?, map.clone(), &session, timing))
+    }
+
+    fn direct<N: Net>(client: &Client<N::Waiting>) -> &N::Direct {
+        N::direct(client.fabric())
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

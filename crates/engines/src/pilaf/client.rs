@@ -134,3 +134,40 @@ impl<F: Fabric + Messages> Kv for Client<F> {
         self.ask(key, operation, Buf::new()).await?.outcome()?.without_value()
     }
 }
+
+/// A client without a session: it reads, and can do nothing else.
+pub struct Observer<F> {
+    fabric: F,
+    reader: Reader,
+}
+
+impl<F> Observer<F> {
+    /// That of a reader, over `fabric`.
+    pub fn new(fabric: F, reader: Reader) -> Self {
+        Self { fabric, reader }
+    }
+}
+
+impl<F: Fabric> Kv for Observer<F> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    fn retries(&self) -> u64 {
+        0
+    }
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.reader.get(&self.fabric, key, buf).await
+    }
+
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.reader.contains(&self.fabric, key).await
+    }
+
+    async fn execute(&self, _: &[u8], _: Operation<'_>) -> Result<Outcome<'static>, EngineError> {
+        Err(EngineError::ReadOnly)
+    }
+}

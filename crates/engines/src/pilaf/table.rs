@@ -8,16 +8,19 @@ use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
 use loch_fabric::{MailboxShape, RemoteAddr};
 use serde::{Deserialize, Serialize};
 
-use super::Shape;
+use super::client::{self, Client, Observer};
 use super::layout::{ARENA_OFFSET, LINE_BYTES};
+use super::{Reader, Shape};
 use crate::engine::{Engine, LogConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
+use crate::kv::{Kv, OneOf};
 use crate::limits::REPLIES_MAX;
+use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TableParams};
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES};
 use crate::requests::mailboxes::Mailboxes;
 use crate::requests::message::REPLY_TRAILER_BYTES;
-use crate::requests::{RequestMap, Service};
+use crate::requests::{BySend, RequestMap, Service};
 use crate::room::Room;
 use crate::size::InWords;
 
@@ -184,6 +187,37 @@ impl Engine for Pilaf {
     fn readable(map: &Map, node: u16) -> Vec<Range<u64>> {
         let (begin, end) = (map.root(node).offset(), map.requests.base(node).offset());
         vec![map.requests.worker_lines_of(node), begin..end + Self::bytes(map)]
+    }
+
+    /// Without a session, a client reads all the same.
+    type Client<N: Net> = OneOf<Client<N::Waiting>, Observer<N::Waiting>>;
+
+    fn client<N: Net, C: Connect<N>>(
+        table: &Map,
+        access: Access,
+        connect: C,
+    ) -> Result<Self::Client<N>, C::Error> {
+        let Access { session, timing, .. } = access;
+        if session.is_observer() {
+            let reader = Reader::new(table.roots(), table.seed, timing.timeout_us);
+            return Ok(OneOf::Second(Observer::new(connect.waiting(None)?, reader)));
+        }
+        let map = table.requests.clone();
+        let mailbox = table.mailboxes.of_client(&map, map.node_of(session.home()), session.slot());
+        let fabric = connect.waiting(Some(mailbox))?;
+        let access = client::Access {
+            roots: table.roots(),
+            servers: BySend::seeking(&map),
+            map,
+            seed: table.seed,
+            value_bytes_max: table.value_bytes_max,
+            send_bytes_max: SEND_BYTES_MAX,
+        };
+        Ok(OneOf::First(Client::new(fabric, access, &session, timing)))
+    }
+
+    fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {
+        N::direct(client.fabric())
     }
 
     fn facts(params: &TableParams) -> Vec<(&'static str, String)> {

@@ -18,7 +18,7 @@ use super::seal::{Seal, Secret};
 use super::window::{Line, Replies, UnderWay};
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::limits::KEY_BYTES_MAX;
+use crate::kv::check_key;
 use crate::operation::{Operation, Outcome, Value};
 use crate::planted::{self, Bug};
 
@@ -209,12 +209,7 @@ impl<P: Path, R: Path> Requester<P, R> {
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        if key.is_empty() {
-            return Err(EngineError::KeyEmpty);
-        }
-        if key.len() > KEY_BYTES_MAX {
-            return Err(EngineError::KeyTooLong { len: key.len() });
-        }
+        check_key(key)?;
         self.ask(fabric, to, Body::one(key, operation), buf).await
     }
 

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use loch_fabric::{MessageAddress, RemoteAddr};
+use loch_fabric::{MessageAddress, RegionId, RemoteAddr};
 
 use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::error::LayoutError;
@@ -266,6 +266,15 @@ impl RequestMap {
     /// The first byte of the area on a node.
     pub fn base(&self, node: u16) -> RemoteAddr {
         self.bases[usize::from(node)]
+    }
+
+    /// The node whose part lies in a region.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn node_of(&self, region: RegionId) -> u16 {
+        let node = self.bases.iter().position(|base| base.region() == region);
+        node.expect("a session's home is one of the table's nodes") as u16
     }
 
     /// The lines of a node's workers, in its region: what clients have to know of them.

@@ -50,9 +50,9 @@ use crate::connection::{Connection, mark};
 use crate::control::{Control, network::Network};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::memory::{Member, Memory};
-use crate::plan::{NodePlan, check_private, host_bytes};
 #[cfg(feature = "verbs")]
-use crate::remote::open_device;
+use crate::network::verbs::open_device;
+use crate::plan::{NodePlan, check_private, host_bytes};
 use crate::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
 use crate::{Error, NodeConfig};
 

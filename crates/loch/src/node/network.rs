@@ -17,7 +17,7 @@ use crate::control::gate::{Admission, Gate, all_of};
 use crate::control::network::Network;
 use crate::control::{Control, Hub, Parts};
 use crate::memory::{Member, Memory, TableView};
-use crate::remote::{connect, of_verbs};
+use crate::network::verbs::{connect, of_verbs};
 use crate::wire::{Code, Connect, Refused};
 
 /// What a control plane needs of a machine; or of what stands for one in tests.

@@ -20,7 +20,7 @@ use super::sessions::{Opened, incarnation_in};
 use crate::control::gate::{Admission, Gate, grants};
 use crate::control::tests::rig::member_with;
 use crate::memory::Member;
-use crate::remote::open_device;
+use crate::network::verbs::open_device;
 use crate::wire::DeviceChoice;
 use crate::{Cluster, Node, NodeConfig, TableConfig};
 

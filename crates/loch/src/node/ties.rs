@@ -27,14 +27,13 @@ use super::network::Lent;
 use super::sessions::Opened;
 use super::workers::ground::Ground;
 use crate::Error;
+use crate::client::endpoint::Yielding;
 use crate::control::Hub;
 use crate::control::gate::all_of;
 use crate::limits::RECONNECT_PAUSE;
 use crate::memory::{Member, Memory, TableView};
+use crate::network::verbs::{Linked, Links, of_answer, of_verbs};
 use crate::node::courier::Courier;
-use crate::remote::{of_answer, of_verbs};
-use crate::served::endpoint::Patient;
-use crate::served::net::Net;
 use crate::wire::{Connect, Reply};
 
 /// A node's device, as its workers use it.
@@ -66,18 +65,9 @@ pub(super) struct HomeTie {
     due: Cell<Instant>,
 }
 
-/// What a worker that sends its replies works over: its own node's memory, and datagrams.
-pub(super) struct Alone;
-
-impl Net for Alone {
-    type Fabric = VerbsEndpoint;
-    type Mail = Datagrams;
-    type Patience = HomeTie;
-    /// It waits for no reply.
-    const RESEND_US: u64 = u64::MAX;
-
-    fn wait(endpoint: &VerbsEndpoint, home: &HomeTie) {
-        home.mend(endpoint);
+impl Links for HomeTie {
+    fn wait(&self, endpoint: &VerbsEndpoint) {
+        self.mend(endpoint);
     }
 }
 
@@ -214,7 +204,7 @@ fn later() -> Tie {
 impl Ground for Connected {
     type Endpoint = VerbsEndpoint;
     type Ties = Ties;
-    type Mail = Patient<Alone, Datagrams>;
+    type Mail = Yielding<Linked<HomeTie>, Datagrams>;
 
     fn endpoint(
         &self,
@@ -259,7 +249,8 @@ impl Ground for Connected {
     ) -> Result<Self::Mail, Error> {
         let datagrams = Datagrams::new(&self.device);
         let datagrams = datagrams.map_err(|error| of_verbs(error, self.own.header.region_bytes))?;
-        Ok(Patient::new(self.new_endpoint()?, self.home_tie(table.number), datagrams))
+        let endpoint = Linked::new(self.new_endpoint()?, self.home_tie(table.number));
+        Ok(Yielding::new(endpoint, datagrams))
     }
 
     fn sessions(&self, _: &Arc<Surroundings>, table: usize) -> Sessions {
@@ -273,6 +264,7 @@ impl Ground for Connected {
     }
 
     fn tend_mail(&self, mail: &Self::Mail) {
-        mail.patience().mend(mail.bare());
+        let linked = mail.endpoint();
+        linked.links().mend(linked.endpoint());
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use loch_fabric::Fabric;
 
-use super::super::cache::CacheLimits;
 use super::super::check::Usage;
 use super::super::client::{self, Counts};
 use super::super::geometry::Protocol;
@@ -13,6 +12,7 @@ use super::super::ite::{Ite, Place, State};
 use super::entry::{Dte, Previous, Status};
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
+use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
 
 /// A client of a table of the published protocol, repaired. It has the methods of

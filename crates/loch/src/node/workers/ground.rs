@@ -7,11 +7,10 @@ use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Fabric, Messages, RegionId, RemoteAddr};
 
 use crate::Error;
+use crate::client::endpoint::{WorkerMail, Yielding};
 use crate::memory::{Memory, TableView};
 use crate::node::neighbours::Surroundings;
 use crate::node::sessions::Opened;
-use crate::served::endpoint::{Patient, WorkerMail};
-use crate::served::net::Shm;
 
 /// How a node's workers come to memory.
 pub(crate) trait Ground: Clone + Send + 'static {
@@ -74,7 +73,7 @@ pub(crate) struct Mapped {
 impl Ground for Mapped {
     type Endpoint = ShmEndpoint;
     type Ties = ();
-    type Mail = Patient<Shm, WorkerMail>;
+    type Mail = Yielding<ShmEndpoint, WorkerMail>;
 
     fn endpoint(
         &self,
@@ -102,7 +101,7 @@ impl Ground for Mapped {
         let mut endpoint = ShmEndpoint::new(home);
         endpoint.attach(home, own.region().clone());
         let messages = WorkerMail::open(memory.regions(), mailbox);
-        Ok(Patient::new(endpoint, (), messages.map_err(Error::Fabric)?))
+        Ok(Yielding::new(endpoint, messages.map_err(Error::Fabric)?))
     }
 
     /// Mailboxes are memory that every client has mapped: a secret would keep nobody out.

@@ -1,46 +1,50 @@
-//! An endpoint for those who wait for workers, and one with messages.
+//! An endpoint that yields while it waits, and a worker's messages.
 //!
-//! Who waits for a worker on a machine that has not a processor for each of them waits until the
-//! worker gets one. So a client that has polled for a while offers its own in between. A worker
-//! does that as well; see `node/workers/rest.rs`. Over a network a client that waits looks after
-//! its connections: without one neither its request arrives nor the reply.
+//! On a machine with fewer cores than threads, a client that spins keeps the worker off the core. It
+//! therefore yields after a while. A worker does the same; see `node/workers/`. Over a network, a
+//! waiting client also looks after its connections: without one neither its request arrives nor the
+//! reply.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::sync::Arc;
 
-use loch_fabric::shm::{self, Region, ShmMessages};
+use loch_fabric::shm::{self, Region, ShmEndpoint, ShmMessages};
 use loch_fabric::{
     Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, UnreliableWrites,
 };
 
-use super::net::Net;
 use crate::limits::PATIENT_POLLS;
 
-/// An endpoint of `N` whose pauses let others work, with messages `M`.
-pub(crate) struct Patient<N: Net, M = ()> {
-    fabric: N::Fabric,
-    patience: N::Patience,
+/// An endpoint that has something to do while its user waits.
+pub(crate) trait Waits: Fabric + UnreliableWrites {
+    /// Called now and then while the user waits.
+    fn wait(&self);
+}
+
+impl Waits for ShmEndpoint {
+    #[inline]
+    fn wait(&self) {
+        std::thread::yield_now();
+    }
+}
+
+/// An endpoint whose pauses let others work, with messages `M`.
+pub(crate) struct Yielding<E, M> {
+    endpoint: E,
     messages: M,
     /// Pauses since something was last sent.
     pauses: Cell<u32>,
 }
 
-impl<N: Net, M> Patient<N, M> {
-    pub fn new(fabric: N::Fabric, patience: N::Patience, messages: M) -> Self {
-        Self { fabric, patience, messages, pauses: Cell::new(0) }
+impl<E: Waits, M> Yielding<E, M> {
+    pub fn new(endpoint: E, messages: M) -> Self {
+        Self { endpoint, messages, pauses: Cell::new(0) }
     }
 
-    /// The endpoint without messages.
-    #[cfg(feature = "verbs")]
-    pub fn bare(&self) -> &N::Fabric {
-        &self.fabric
-    }
-
-    /// What is done in its pauses.
-    #[cfg(feature = "verbs")]
-    pub fn patience(&self) -> &N::Patience {
-        &self.patience
+    /// The endpoint without messages, which does not yield.
+    pub fn endpoint(&self) -> &E {
+        &self.endpoint
     }
 
     pub fn messages(&self) -> &M {
@@ -58,23 +62,23 @@ impl<N: Net, M> Patient<N, M> {
         let pauses = self.pauses.get().wrapping_add(1);
         self.pauses.set(pauses);
         if pauses.is_multiple_of(PATIENT_POLLS) {
-            N::wait(&self.fabric, &self.patience);
+            self.endpoint.wait();
         }
     }
 }
 
-impl<N: Net, M> Fabric for Patient<N, M> {
+impl<E: Waits, M> Fabric for Yielding<E, M> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
         is_mapped store_before store_after announce load load_bytes reload will_store raw posted
         is_settled
-        now_us wall_ms random => fabric
+        now_us wall_ms random => endpoint
     );
 
     #[inline]
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
         self.sends();
-        self.fabric.write_unsignaled(at, bytes)
+        self.endpoint.write_unsignaled(at, bytes)
     }
 
     #[inline]
@@ -84,37 +88,37 @@ impl<N: Net, M> Fabric for Patient<N, M> {
         buf: Buf,
     ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
         self.sends();
-        self.fabric.write(at, buf)
+        self.endpoint.write(at, buf)
     }
 
     #[inline]
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
         self.sends();
-        self.fabric.store(at, parts)
+        self.endpoint.store(at, parts)
     }
 
     #[inline]
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
         self.offer();
-        self.fabric.pause(us)
+        self.endpoint.pause(us)
     }
 
     #[inline]
     fn breathe(&self) -> impl Future<Output = ()> + '_ {
         self.offer();
-        self.fabric.breathe()
+        self.endpoint.breathe()
     }
 }
 
-impl<N: Net, M> UnreliableWrites for Patient<N, M> {
+impl<E: Waits, M> UnreliableWrites for Yielding<E, M> {
     #[inline]
     fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
         self.sends();
-        self.fabric.write_unreliable(at, bytes)
+        self.endpoint.write_unreliable(at, bytes)
     }
 }
 
-impl<N: Net, M: Messages> Messages for Patient<N, M> {
+impl<E, M: Messages> Messages for Yielding<E, M> {
     type Peer = M::Peer;
 
     fn message_bytes_max(&self) -> usize {
@@ -131,7 +135,7 @@ impl<N: Net, M: Messages> Messages for Patient<N, M> {
 
     #[inline]
     fn send_all(&self, messages: &[(M::Peer, &[u8])]) -> Result<(), FabricError> {
-        self.sends();
+        self.pauses.set(0);
         self.messages.send_all(messages)
     }
 

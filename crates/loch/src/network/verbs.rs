@@ -1,5 +1,4 @@
-//! A table's engine over a network: an endpoint, and connections that are made again when they
-//! break.
+//! Tables over verbs: an endpoint, and connections that are made again when they break.
 //!
 //! # Invariants
 //! 1. A connection takes the place of another only when its home node has had the other one's
@@ -13,40 +12,57 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
-use loch_engines::nessie::Client;
+use loch_engines::net::{Connect, Net};
 use loch_engines::region::TableEntry;
 use loch_engines::registry::EngineId;
 use loch_fabric::verbs::{
-    Answer, Device, DeviceError, Selection, Transport, VerbsEndpoint, VerbsError,
+    Answer, Datagrams, Device, DeviceError, Selection, Transport, VerbsEndpoint, VerbsError,
 };
-use loch_fabric::{Fabric, FabricError, RegionId};
+use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr, UnreliableWrites};
 use serde::Deserialize;
 
 use crate::attachment::Attachment;
+use crate::client::backend::Operations;
+use crate::client::endpoint::{Waits, Yielding};
+use crate::client::net::{Network, Opening};
+use crate::client::nodes::Nodes;
+use crate::client::table_client::TableClient;
 use crate::connection::Connection;
 use crate::lease::Lease;
-use crate::limits::{ADMIT_TIMEOUT, RECONNECT_PAUSE};
+use crate::limits::{ADMIT_TIMEOUT, RECONNECT_PAUSE, RESEND_NETWORK_US};
 use crate::memory::{Member, Memory};
-use crate::wire::{Connect, DeviceChoice, SessionSecret};
+use crate::wire::{self, DeviceChoice, SessionSecret};
 use crate::{ByteSize, ConnectOptions, Error};
 
-/// A client of a table that nobody serves, and how it comes by connections.
-pub(crate) struct Remote {
-    client: Client<VerbsEndpoint>,
-    ways: Ways,
+/// Nodes are on other hosts, but for the client's home.
+pub(crate) struct Verbs;
+
+/// An endpoint, and what makes its connections.
+pub(crate) struct Linked<L> {
+    endpoint: VerbsEndpoint,
+    links: L,
 }
 
+/// What makes an endpoint's connections.
+pub(crate) trait Links {
+    /// Called now and then while the endpoint's user waits.
+    fn wait(&self, endpoint: &VerbsEndpoint);
+}
+
+/// The endpoint of a client.
+type ClientEndpoint = Linked<Connector>;
+
 /// How one client's endpoint comes by connections.
-pub(crate) struct Ways {
+pub(crate) struct Connector {
     attachment: Arc<Attachment>,
     memory: Arc<Memory>,
     /// What is asked of every node, but for node, memory and offer.
-    ask: Connect,
+    ask: wire::Connect,
     /// The connections to each node.
     transports: &'static [Transport],
     timeout: Duration,
     /// By node.
-    ways: RefCell<Vec<Way>>,
+    links: RefCell<Vec<Link>>,
     /// The connection to the home node's process over which that let the client in.
     let_in: RefCell<Option<Arc<Connection>>>,
 }
@@ -56,7 +72,7 @@ const DOUBLINGS_MAX: u32 = 16;
 
 /// How connecting to a node went so far.
 #[derive(Default)]
-struct Way {
+struct Link {
     /// Whether there was ever a connection. It may have broken since.
     made: bool,
     /// The last try, if it failed.
@@ -76,69 +92,132 @@ pub(crate) struct Attempts {
     since: Option<Instant>,
 }
 
-impl Remote {
-    /// A client of table number `table`, connected to all nodes that can be reached now.
-    ///
-    /// # Errors
-    /// As [`Ways::open`].
-    pub fn open(
-        attachment: Arc<Attachment>,
-        memory: Arc<Memory>,
-        table: usize,
-        lease: &Lease,
-        options: &ConnectOptions,
-    ) -> Result<Self, Error> {
-        let map = memory.tables[table].nessie().expect("it is laid out as nessie's").clone();
-        let (endpoint, ways) = Ways::open(attachment, memory, table, lease, options)?;
-        let timeout_us = options.operation_timeout_us();
-        let client = Client::new(endpoint, map, lease.session(), options.cache, timeout_us);
-        Ok(Self { client, ways })
+impl<L> Linked<L> {
+    pub fn new(endpoint: VerbsEndpoint, links: L) -> Self {
+        Self { endpoint, links }
     }
 
-    /// The engine.
-    pub fn client(&self) -> &Client<VerbsEndpoint> {
-        &self.client
+    pub fn endpoint(&self) -> &VerbsEndpoint {
+        &self.endpoint
     }
 
-    /// As [`Ways::begin`].
-    pub fn begin(&self) -> Attempts {
-        self.ways.begin(self.client.fabric())
-    }
-
-    /// As [`Ways::goes_on`].
-    pub async fn goes_on(&self, attempts: &mut Attempts, error: Option<&EngineError>) -> bool {
-        self.ways.goes_on(self.client.fabric(), attempts, error).await
-    }
-
-    /// As [`Ways::operate`].
-    ///
-    /// # Errors
-    /// The operation's.
-    pub async fn operate<T>(
-        &self,
-        operation: impl AsyncFn() -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
-        self.ways.operate(self.client.fabric(), operation).await
-    }
-
-    /// The same, of an operation that changes nothing: of those no outcome is unknown.
-    ///
-    /// # Errors
-    /// The operation's.
-    pub async fn read<T>(
-        &self,
-        operation: impl AsyncFn() -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
-        self.operate(async || operation().await.map_err(of_read)).await
-    }
-
-    /// As [`Ways::explain`].
-    pub fn explain(&self, error: FabricError) -> Option<Error> {
-        self.ways.explain(error)
+    pub fn links(&self) -> &L {
+        &self.links
     }
 }
 
-impl Ways {
+impl<L> Fabric for Linked<L> {
+    loch_fabric::pass_on!(
+        caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
+        write_unsignaled write is_mapped store_before store_after announce load load_bytes
+        reload will_store raw posted is_settled now_us wall_ms random pause breathe store
+        => endpoint
+    );
+}
+
+impl<L> UnreliableWrites for Linked<L> {
+    #[inline]
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.endpoint.write_unreliable(at, bytes)
+    }
+}
+
+impl<L: Links> Waits for Linked<L> {
+    fn wait(&self) {
+        self.links.wait(&self.endpoint);
+    }
+}
+
+impl Net for Verbs {
+    type Direct = ClientEndpoint;
+    type Waiting = Yielding<ClientEndpoint, Option<Datagrams>>;
+
+    fn direct(waiting: &Self::Waiting) -> &ClientEndpoint {
+        waiting.endpoint()
+    }
+}
+
+impl Network for Verbs {
+    const RESEND_US: u64 = RESEND_NETWORK_US;
+    const BREAKS: bool = true;
+    type Attempts = Attempts;
+
+    fn connector(opening: Opening<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
+        let Nodes::Attached(attachment) = opening.nodes else {
+            unreachable!("nodes inside this process are not remote");
+        };
+        let Opening { memory, table, lease, options, .. } = opening;
+        let (endpoint, links) =
+            Connector::open(attachment.clone(), memory.clone(), table.number, lease, options)?;
+        let home = memory.nodes[attachment.home()].as_ref();
+        let region_bytes = home.map_or(0, |it| it.header.region_bytes);
+        Ok(Connected { endpoint: Linked { endpoint, links }, attachment, region_bytes })
+    }
+
+    fn begin(endpoint: &ClientEndpoint) -> Attempts {
+        endpoint.links.begin(&endpoint.endpoint)
+    }
+
+    async fn goes_on(
+        endpoint: &ClientEndpoint,
+        attempts: &mut Attempts,
+        error: Option<&EngineError>,
+    ) -> bool {
+        endpoint.links.goes_on(&endpoint.endpoint, attempts, error).await
+    }
+
+    fn explain(endpoint: &ClientEndpoint, error: FabricError) -> Option<Error> {
+        endpoint.links.explain(error)
+    }
+}
+
+/// The endpoint of a client, connected.
+struct Connected<'a> {
+    endpoint: ClientEndpoint,
+    attachment: &'a Attachment,
+    region_bytes: u64,
+}
+
+impl Connect<Verbs> for Connected<'_> {
+    type Error = Error;
+
+    fn direct(self) -> Result<ClientEndpoint, Error> {
+        Ok(self.endpoint)
+    }
+
+    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Verbs as Net>::Waiting, Error> {
+        // Replies go where the request came from: a mailbox in memory is not needed.
+        let open = |_| {
+            let datagrams = Datagrams::new(&self.attachment.device()?);
+            datagrams.map_err(|error| of_verbs(error, self.region_bytes))
+        };
+        let messages = mailbox.map(open).transpose()?;
+        Ok(Yielding::new(self.endpoint, messages))
+    }
+}
+
+/// Opens a table over verbs.
+///
+/// # Errors
+/// As [`Connector::open`], and [`Error::SessionsExhausted`].
+pub(crate) fn open_table(opening: Opening<'_>) -> Result<Box<dyn Operations>, Error> {
+    Ok(Box::new(TableClient::<Verbs>::open(opening)?))
+}
+
+impl Links for Connector {
+    /// A process of the home node that started meanwhile does not know the session's secret until
+    /// it is told, and no connection shows that: what a client writes at home it stores.
+    fn wait(&self, endpoint: &VerbsEndpoint) {
+        self.mend(endpoint);
+        let is_another = self.let_in.borrow().as_ref().is_some_and(|known| !known.is_open());
+        if is_another {
+            self.try_connect(endpoint, self.attachment.home());
+        }
+        std::thread::yield_now();
+    }
+}
+
+impl Connector {
     /// An endpoint for table number `table`, connected to all nodes that can be reached now.
     ///
     /// # Errors
@@ -156,7 +235,7 @@ impl Ways {
             VerbsEndpoint::new(attachment.device()?, RegionId(home as u8), region.clone())
                 .map_err(|error| of_verbs(error, region.len()))?;
         let (session, endpoint_number) = lease.caller();
-        let ask = Connect {
+        let ask = wire::Connect {
             session,
             secret: lease.session().secret().map(|secret| SessionSecret(secret.words())),
             endpoint: endpoint_number,
@@ -171,13 +250,13 @@ impl Ways {
             false => &[Transport::Reliable],
         };
         let timeout = Duration::from_micros(options.operation_timeout_us());
-        let ways = RefCell::new(memory.nodes.iter().map(|_| Way::default()).collect());
+        let links = RefCell::new(memory.nodes.iter().map(|_| Link::default()).collect());
         let let_in = RefCell::default();
-        let made = Self { attachment, memory, ask, transports, timeout, ways, let_in };
+        let made = Self { attachment, memory, ask, transports, timeout, links, let_in };
         // Without its own node a client can do nothing; others are tried again when they are
         // needed.
         made.connect(&endpoint, home)?;
-        made.ways.borrow_mut()[home].made = true;
+        made.links.borrow_mut()[home].made = true;
         for node in (0..made.memory.nodes.len()).filter(|node| *node != home) {
             made.try_connect(&endpoint, node);
         }
@@ -189,17 +268,6 @@ impl Ways {
     pub fn begin(&self, endpoint: &VerbsEndpoint) -> Attempts {
         self.mend(endpoint);
         Attempts { since: None }
-    }
-
-    /// For a client that waits for a worker. A process of the home node that started meanwhile does
-    /// not know the session's secret until it is told, and no connection shows that: what a client
-    /// writes at home it stores.
-    pub fn wait(&self, endpoint: &VerbsEndpoint) {
-        self.mend(endpoint);
-        let is_another = self.let_in.borrow().as_ref().is_some_and(|known| !known.is_open());
-        if is_another {
-            self.try_connect(endpoint, self.attachment.home());
-        }
     }
 
     /// Makes connections again that broke.
@@ -243,24 +311,6 @@ impl Ways {
         }
     }
 
-    /// Runs an operation, again and again while it lacks connections that can be made.
-    ///
-    /// # Errors
-    /// The operation's.
-    pub async fn operate<T>(
-        &self,
-        endpoint: &VerbsEndpoint,
-        operation: impl AsyncFn() -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
-        let mut attempts = self.begin(endpoint);
-        loop {
-            let done = operation().await;
-            if !self.goes_on(endpoint, &mut attempts, done.as_ref().err()).await {
-                return done;
-            }
-        }
-    }
-
     /// The node whose connection an operation lacked.
     fn lacking(&self, error: FabricError) -> Option<usize> {
         let region = match error {
@@ -273,20 +323,20 @@ impl Ways {
 
     /// Whether there is no connection to a node.
     fn lacks(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
-        !self.ways.borrow()[node].made || endpoint.broken().contains(&RegionId(node as u8))
+        !self.links.borrow()[node].made || endpoint.broken().contains(&RegionId(node as u8))
     }
 
     /// Connects to a node, if the last try was not just now; whether it is connected.
     fn try_connect(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
-        let failed = self.ways.borrow()[node].failure.as_ref().map(|failure| failure.at);
+        let failed = self.links.borrow()[node].failure.as_ref().map(|failure| failure.at);
         if failed.is_some_and(|at| at.elapsed() < RECONNECT_PAUSE) {
             return false;
         }
         let connected = self.connect(endpoint, node);
         let done = connected.is_ok();
-        let way = &mut self.ways.borrow_mut()[node];
-        way.made |= done;
-        way.failure = connected.err().map(|error| {
+        let link = &mut self.links.borrow_mut()[node];
+        link.made |= done;
+        link.failure = connected.err().map(|error| {
             tracing::debug!(node, %error, "a node cannot be connected");
             Failure { at: Instant::now(), error }
         });
@@ -295,11 +345,14 @@ impl Ways {
 
     fn connect(&self, endpoint: &VerbsEndpoint, node: usize) -> Result<(), Error> {
         let member = self.member(node);
-        let ask =
-            Connect { node: node as u16, identity: member.header.identity, ..self.ask.clone() };
+        let ask = wire::Connect {
+            node: node as u16,
+            identity: member.header.identity,
+            ..self.ask.clone()
+        };
         // A node that is slow, as one whose host has too much to do, has done in vain what its
         // client does not wait for any more. So each try waits longer than the one before.
-        let silences = self.ways.borrow()[node].silences;
+        let silences = self.links.borrow()[node].silences;
         let wait = self.timeout.saturating_mul(1 << silences).min(ADMIT_TIMEOUT);
         let begun = Instant::now();
         let broker = self.attachment.broker(wait)?;
@@ -308,7 +361,7 @@ impl Ways {
             connect(endpoint, member, *transport, ask.clone(), asked)
         });
         let is_silence = connected.is_err() && begun.elapsed() >= wait;
-        self.ways.borrow_mut()[node].silences =
+        self.links.borrow_mut()[node].silences =
             if is_silence { (silences + 1).min(DOUBLINGS_MAX) } else { 0 };
         if connected.is_ok() && node == self.attachment.home() {
             self.let_in.replace(Some(broker));
@@ -329,20 +382,12 @@ impl Ways {
     /// What is known of an error that is for want of a connection.
     pub fn explain(&self, error: FabricError) -> Option<Error> {
         let node = self.lacking(error)?;
-        let ways = self.ways.borrow();
-        let known = ways[node].failure.as_ref().map(|failure| failure.error.clone());
+        let links = self.links.borrow();
+        let known = links[node].failure.as_ref().map(|failure| failure.error.clone());
         Some(known.unwrap_or_else(|| Error::NodeUnreachable {
             socket: self.member(node).socket.clone(),
             remedy: "the connection to it broke".into(),
         }))
-    }
-}
-
-/// An error of an operation that changes nothing: whatever became of its verbs, that is so.
-pub(crate) fn of_read(error: EngineError) -> EngineError {
-    match error {
-        EngineError::Ambiguous(cause) => EngineError::Fabric(cause),
-        error => error,
     }
 }
 
@@ -354,15 +399,15 @@ pub(crate) fn connect(
     endpoint: &VerbsEndpoint,
     member: &Member,
     transport: Transport,
-    ask: Connect,
-    asked: impl FnOnce(Connect) -> Result<serde_json::Value, Error>,
+    ask: wire::Connect,
+    asked: impl FnOnce(wire::Connect) -> Result<serde_json::Value, Error>,
 ) -> Result<(), Error> {
     let region = RegionId(member.header.node as u8);
     let bytes = member.header.region_bytes;
     let offer = endpoint.offer_over(region, transport).map_err(|error| of_verbs(error, bytes))?;
     let offer = serde_json::to_value(&offer).expect("an offer is plain data");
     let unreliable = transport == Transport::Unreliable;
-    let answer = asked(Connect { offer, unreliable, ..ask })?;
+    let answer = asked(wire::Connect { offer, unreliable, ..ask })?;
     let answer = of_answer(&answer, &member.socket)?;
     endpoint.connect(region, bytes, &answer).map_err(|error| of_verbs(error, bytes))
 }
@@ -425,13 +470,5 @@ mod tests {
         }
         let other = of_verbs_within(error(), 64 << 20, None);
         assert!(matches!(other, Error::Device { .. }), "{other}");
-    }
-
-    #[test]
-    fn of_a_read_no_outcome_is_unknown() {
-        let at = loch_fabric::RemoteAddr::new(RegionId(1), 8);
-        let cause = FabricError::OutcomeUnknown { at };
-        assert_eq!(of_read(EngineError::Ambiguous(cause)), EngineError::Fabric(cause));
-        assert_eq!(of_read(EngineError::KeyEmpty), EngineError::KeyEmpty);
     }
 }

@@ -1,0 +1,149 @@
+//! Computing on values, beside the operations that all engines have.
+
+use loch_fabric::Buf;
+
+use super::operation::{Action, Lambda};
+use super::packing::strange;
+use crate::error::EngineError;
+use crate::operation::Value;
+
+/// What a computation came to.
+#[derive(Debug)]
+pub enum Computed {
+    /// An update of a scalar: what it was. A reduction: its result. In the low bits of a word.
+    Scalar(u64),
+    /// An update of a vector that does not return it: how many elements.
+    Updated(u64),
+    /// The elements as they were, or those that were kept.
+    Vector(Value),
+    /// There is no value.
+    Absent,
+}
+
+impl Computed {
+    fn scalar(self) -> Result<Option<u64>, EngineError> {
+        match self {
+            Self::Scalar(word) => Ok(Some(word)),
+            Self::Absent => Ok(None),
+            _ => Err(strange()),
+        }
+    }
+
+    fn updated(self) -> Result<Option<u64>, EngineError> {
+        match self {
+            Self::Updated(elements) => Ok(Some(elements)),
+            Self::Absent => Ok(None),
+            _ => Err(strange()),
+        }
+    }
+
+    fn vector(self) -> Result<Option<Value>, EngineError> {
+        match self {
+            Self::Vector(value) => Ok(Some(value)),
+            Self::Absent => Ok(None),
+            _ => Err(strange()),
+        }
+    }
+}
+
+/// A client that has values computed on where they are (kv-direct §3.2, Table 1).
+#[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
+pub trait Compute {
+    /// Executes an action that computes. `buf` is filled with elements that are returned.
+    ///
+    /// # Errors
+    /// As a PUT's, [`EngineError::NotAVector`], [`EngineError::NoFunction`],
+    /// [`EngineError::FunctionFailed`], [`EngineError::UnfitFunction`].
+    async fn compute(
+        &self,
+        key: &[u8],
+        action: Action<'_>,
+        buf: Buf,
+    ) -> Result<Computed, EngineError>;
+
+    /// `update_scalar2scalar`: replaces the one element under `key` by what the function makes of
+    /// it and the operand, and returns what it was, in the low bits of a word. A key without a
+    /// value counts as 0. The new value does not expire.
+    ///
+    /// # Errors
+    /// As [`Compute::compute`].
+    async fn update(&self, key: &[u8], lambda: Lambda) -> Result<u64, EngineError> {
+        let computed = self.compute(key, Action::Update(lambda), Buf::new()).await?;
+        computed.scalar()?.ok_or_else(strange)
+    }
+
+    /// `update_scalar2vector`: replaces each element by what the function makes of it and the
+    /// operand. How many there are; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Compute::compute`].
+    async fn update_all(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
+        let action = Action::UpdateAll { lambda, returns: false };
+        self.compute(key, action, Buf::new()).await?.updated()
+    }
+
+    /// As [`Compute::update_all`], but returns the elements as they were.
+    ///
+    /// # Errors
+    /// As [`Compute::compute`].
+    async fn update_all_returning(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        self.compute(key, Action::UpdateAll { lambda, returns: true }, buf).await?.vector()
+    }
+
+    /// `update_vector2vector`: replaces each element by what the function makes of it and the
+    /// operand of the same index. How many there are; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Compute::compute`].
+    async fn update_each(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        operands: &[u8],
+    ) -> Result<Option<u64>, EngineError> {
+        let action = Action::UpdateEach { lambda, operands, returns: false };
+        self.compute(key, action, Buf::new()).await?.updated()
+    }
+
+    /// As [`Compute::update_each`], but returns the elements as they were.
+    ///
+    /// # Errors
+    /// As [`Compute::compute`].
+    async fn update_each_returning(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        operands: &[u8],
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        let action = Action::UpdateEach { lambda, operands, returns: true };
+        self.compute(key, action, buf).await?.vector()
+    }
+
+    /// What the function makes of the operand and all elements, one after the other; `None` without
+    /// a value.
+    ///
+    /// # Errors
+    /// As [`Compute::compute`].
+    async fn reduce(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
+        self.compute(key, Action::Reduce(lambda), Buf::new()).await?.scalar()
+    }
+
+    /// The elements of which the function says so, in their order; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Compute::compute`].
+    async fn filter(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        self.compute(key, Action::Filter(lambda), buf).await?.vector()
+    }
+}

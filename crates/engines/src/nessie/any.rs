@@ -1,0 +1,166 @@
+//! A client of whichever protocol the table has.
+
+use std::sync::Arc;
+
+use futures_util::future::Either;
+use loch_fabric::{Buf, Fabric};
+
+use super::check::{CheckReport, Usage};
+use super::client::{Client, Counts};
+use super::geometry::Protocol;
+use super::hash::TableMap;
+use super::published;
+use super::reserve::Reservation;
+use crate::error::EngineError;
+use crate::kv::Kv;
+use crate::net::Access;
+use crate::operation::{Operation, Outcome, PutOptions, Value};
+
+/// A client of a table of nessie's layout. The published protocol is the slow one, so that it is
+/// boxed, and so are its operations.
+#[expect(clippy::large_enum_variant, reason = "the usual one is not boxed")]
+pub enum AnyClient<F: Fabric> {
+    /// By Loch's own protocol.
+    Loch(Client<F>),
+    /// By the published one.
+    Published(Box<published::Client<F>>),
+}
+
+impl<F: Fabric> AnyClient<F> {
+    /// The client that has `access` to a table, over `fabric`.
+    pub fn new(fabric: F, map: Arc<TableMap>, access: Access) -> Self {
+        let Access { session, cache, timing, .. } = access;
+        let timeout_us = timing.timeout_us;
+        match map.shape.protocol {
+            Protocol::Loch => Self::Loch(Client::new(fabric, map, session, cache, timeout_us)),
+            Protocol::Published { .. } => Self::Published(Box::new(published::Client::new(
+                fabric, map, session, cache, timeout_us,
+            ))),
+        }
+    }
+
+    /// The table's map.
+    pub fn map(&self) -> &Arc<TableMap> {
+        self.base().map()
+    }
+
+    /// What was counted besides verbs.
+    pub fn counts(&self) -> &Counts {
+        self.base().counts()
+    }
+
+    /// Reserves memory for a value of `len` bytes under `key`; `None` where the protocol has no
+    /// entry that is filled in place.
+    ///
+    /// # Errors
+    /// As a PUT's.
+    pub async fn reserve(
+        &self,
+        key: &[u8],
+        len: usize,
+        options: PutOptions,
+    ) -> Result<Option<Reservation<'_, F>>, EngineError> {
+        match self {
+            Self::Loch(client) => client.reserve(key, len, options).await.map(Some),
+            Self::Published(client) => client.check_lengths(key, len).map(|()| None),
+        }
+    }
+
+    /// As [`Client::check`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn check(&self) -> Result<CheckReport, EngineError> {
+        match self {
+            Self::Loch(client) => client.check().await,
+            Self::Published(client) => client.check().await,
+        }
+    }
+
+    /// How the data table of each node is used. Reads every entry's generation.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn usage(&self) -> Result<Vec<Usage>, EngineError> {
+        let mut all = Vec::new();
+        for dti in 0..self.map().data_tables() {
+            all.push(self.base().usage(dti as u8).await?);
+        }
+        Ok(all)
+    }
+
+    /// Both have memory, sessions and epochs in common.
+    fn base(&self) -> &Client<F> {
+        match self {
+            Self::Loch(client) => client,
+            Self::Published(client) => &client.base,
+        }
+    }
+}
+
+impl<F: Fabric> Kv for AnyClient<F> {
+    type Fabric = F;
+
+    #[inline]
+    fn fabric(&self) -> &F {
+        self.base().fabric()
+    }
+
+    fn retries(&self) -> u64 {
+        self.counts().retries.get()
+    }
+
+    #[inline]
+    fn get(
+        &self,
+        key: &[u8],
+        buf: Buf,
+    ) -> impl Future<Output = Result<Option<Value>, EngineError>> {
+        match self {
+            Self::Loch(client) => Either::Left(client.get(key, buf)),
+            Self::Published(client) => Either::Right(Box::pin(client.get(key, buf))),
+        }
+    }
+
+    fn contains(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
+        match self {
+            Self::Loch(client) => Either::Left(client.contains(key)),
+            Self::Published(client) => Either::Right(Box::pin(client.contains(key))),
+        }
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        match self {
+            Self::Loch(client) => client.execute(key, operation).await,
+            Self::Published(client) => client.execute(key, operation).await,
+        }
+    }
+
+    #[inline]
+    fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> impl Future<Output = Result<u64, EngineError>> {
+        match self {
+            Self::Loch(client) => Either::Left(client.put(key, value, options)),
+            Self::Published(client) => Either::Right(Box::pin(client.put(key, value, options))),
+        }
+    }
+
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
+        match self {
+            Self::Loch(client) => Either::Left(client.delete(key)),
+            Self::Published(client) => Either::Right(Box::pin(client.delete(key))),
+        }
+    }
+
+    async fn detach(&self) -> Result<(), EngineError> {
+        self.base().detach().await
+    }
+}

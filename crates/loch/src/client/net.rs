@@ -1,0 +1,108 @@
+//! What is asked of a network, besides what engines ask of it.
+
+use loch_engines::EngineError;
+use loch_engines::net::{Connect, Net};
+use loch_fabric::shm::{ShmEndpoint, ShmMessages};
+use loch_fabric::{FabricError, RemoteAddr};
+
+use super::endpoint::Yielding;
+use super::nodes::Nodes;
+use crate::lease::Lease;
+use crate::limits::RESEND_US;
+use crate::memory::{Memory, TableView};
+use crate::{ConnectOptions, Error};
+use std::sync::Arc;
+
+/// A table that is opened, and by whom.
+#[derive(Clone, Copy)]
+pub(crate) struct Opening<'a> {
+    pub nodes: &'a Nodes,
+    pub memory: &'a Arc<Memory>,
+    pub table: &'a TableView,
+    pub lease: &'a Lease,
+    pub options: &'a ConnectOptions,
+}
+
+/// A network over which tables are opened.
+pub(crate) trait Network: Net {
+    /// How long a client waits for a reply before it sends its request again, in microseconds.
+    const RESEND_US: u64;
+    /// Whether connections may break: then operations that lacked one are begun again.
+    const BREAKS: bool;
+    /// The attempts at one operation.
+    type Attempts;
+
+    /// What makes the endpoint of a client.
+    ///
+    /// # Errors
+    /// Why the nodes cannot be reached.
+    fn connector(opening: Opening<'_>) -> Result<impl Connect<Self, Error = Error>, Error>;
+
+    /// Before an operation: makes connections again that broke.
+    fn begin(endpoint: &Self::Direct) -> Self::Attempts;
+
+    /// After an operation: whether it is to be begun again, because it lacked a connection that is
+    /// there now.
+    async fn goes_on(
+        endpoint: &Self::Direct,
+        attempts: &mut Self::Attempts,
+        error: Option<&EngineError>,
+    ) -> bool;
+
+    /// What is known of an error that is for want of a connection.
+    fn explain(endpoint: &Self::Direct, error: FabricError) -> Option<Error>;
+}
+
+/// All memory of the cluster is mapped.
+pub(crate) struct Shm;
+
+impl Net for Shm {
+    type Direct = ShmEndpoint;
+    type Waiting = Yielding<ShmEndpoint, Option<ShmMessages>>;
+
+    fn direct(waiting: &Self::Waiting) -> &ShmEndpoint {
+        waiting.endpoint()
+    }
+}
+
+impl Network for Shm {
+    const RESEND_US: u64 = RESEND_US;
+    const BREAKS: bool = false;
+    type Attempts = ();
+
+    fn connector(opening: Opening<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
+        let Opening { memory, lease, .. } = opening;
+        Ok(Mapped { memory, endpoint: memory.endpoint(lease.session().home().0.into()) })
+    }
+
+    #[inline]
+    fn begin(_: &ShmEndpoint) {}
+
+    async fn goes_on(_: &ShmEndpoint, (): &mut (), _: Option<&EngineError>) -> bool {
+        false
+    }
+
+    fn explain(_: &ShmEndpoint, _: FabricError) -> Option<Error> {
+        None
+    }
+}
+
+/// The endpoint of a client of shared memory.
+struct Mapped<'a> {
+    memory: &'a Memory,
+    endpoint: ShmEndpoint,
+}
+
+impl Connect<Shm> for Mapped<'_> {
+    type Error = Error;
+
+    fn direct(self) -> Result<ShmEndpoint, Error> {
+        Ok(self.endpoint)
+    }
+
+    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Shm as Net>::Waiting, Error> {
+        let open = |mailbox| ShmMessages::open(self.memory.regions(), mailbox);
+        let messages = mailbox.map(open).transpose().map_err(Error::Fabric)?;
+        Ok(Yielding::new(self.endpoint, messages))
+    }
+}

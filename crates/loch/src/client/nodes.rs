@@ -1,0 +1,109 @@
+//! Where the nodes of a cluster are, and what is asked of them besides memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::Error;
+use crate::attachment::Attachment;
+use crate::embedded::Embedded;
+use crate::lease::Lease;
+use crate::memory::{Member, Memory};
+use crate::wire::Inspected;
+
+/// The nodes of a cluster.
+#[derive(Clone)]
+pub(crate) enum Nodes {
+    /// In processes of their own.
+    Attached(Arc<Attachment>),
+    /// In this process.
+    Embedded(Arc<Embedded>),
+}
+
+impl Nodes {
+    /// Their memory, as far as it is known.
+    pub fn memory(&self) -> Arc<Memory> {
+        match self {
+            Self::Attached(attachment) => attachment.memory(),
+            Self::Embedded(embedded) => embedded.memory().clone(),
+        }
+    }
+
+    /// Opens a session of a client at node `home`, and says in which memory.
+    ///
+    /// # Errors
+    /// As [`Cluster::table`](crate::Cluster::table).
+    pub fn lease(&self, home: usize) -> Result<(Arc<Memory>, Lease), Error> {
+        match self {
+            Self::Attached(attachment) => attachment.lease(),
+            Self::Embedded(embedded) => {
+                let opened = embedded.open_session(home)?;
+                let lease = Lease::of_embedded(home, embedded.clone(), opened);
+                Ok((embedded.memory().clone(), lease))
+            }
+        }
+    }
+
+    /// What takes the place of a session for a client that only looks at memory, and in which
+    /// memory.
+    pub fn reader(&self) -> (Arc<Memory>, Lease) {
+        match self {
+            Self::Attached(attachment) => attachment.reader(),
+            // Embedded nodes are all equally near.
+            Self::Embedded(embedded) => {
+                let memory = embedded.memory().clone();
+                (memory.clone(), Lease::observer(0, memory, embedded.mark()))
+            }
+        }
+    }
+
+    /// Whether their memory is reached over a network.
+    pub fn are_remote(&self) -> bool {
+        match self {
+            Self::Attached(attachment) => attachment.is_remote(),
+            Self::Embedded(_) => false,
+        }
+    }
+
+    /// What each node's workers of a table have.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::Refused`].
+    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+        match self {
+            Self::Attached(attachment) => attachment.inspect(table),
+            Self::Embedded(embedded) => embedded.inspect(table),
+        }
+    }
+
+    /// Whether a node's process is up.
+    pub fn is_up(&self, node: usize) -> bool {
+        match self {
+            Self::Attached(attachment) => attachment.is_up(node),
+            Self::Embedded(_) => true,
+        }
+    }
+
+    /// Client session slots of a node that are taken, so far as that is known.
+    pub fn sessions_taken(&self, number: usize, node: &Member) -> Option<u32> {
+        let hearsay = || match self {
+            Self::Attached(attachment) => attachment.sessions_taken(number),
+            Self::Embedded(_) => None,
+        };
+        node.client_sessions_taken().or_else(hearsay)
+    }
+
+    /// That a node is down, if one is.
+    pub fn missing_node(&self) -> Option<Error> {
+        let (socket, remedy): (PathBuf, String) = match self {
+            Self::Attached(attachment) => {
+                let down = attachment.down()?;
+                (down, "its workers do not answer: start it with `loch serve`".into())
+            }
+            Self::Embedded(embedded) => {
+                let (node, why) = embedded.failed()?;
+                (format!("embedded-{node}").into(), why)
+            }
+        };
+        Some(Error::NodeUnreachable { socket, remedy })
+    }
+}

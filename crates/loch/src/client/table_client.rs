@@ -1,0 +1,393 @@
+//! The client of a table over one network, whatever its engine.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use futures_util::future::Either;
+use loch_engines::EngineError;
+use loch_engines::dispatch::Boxed;
+use loch_engines::kv::check_key;
+use loch_engines::kv_direct::operation::Action;
+use loch_engines::kv_direct::{Compute, Computed};
+use loch_engines::nessie::{AnyClient, CheckReport};
+use loch_engines::net::Access;
+use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
+use loch_engines::registry::{Client, EngineId, Operates, Operating};
+use loch_engines::requests::{Timing, WorkerId};
+use loch_fabric::{Buf, Fabric};
+
+use super::backend::Operations;
+use super::net::{Network, Opening};
+use super::nodes::Nodes;
+use crate::lease::Lease;
+use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
+use crate::memory::{Memory, TableView};
+use crate::reservation::InPlace;
+use crate::{ConnectOptions, Counters, Error, Usage};
+
+/// The client of a table, and how it asks what the table's nodes know.
+pub(crate) struct TableClient<N: Network> {
+    client: Client<N>,
+    nodes: Nodes,
+    options: ConnectOptions,
+    name: String,
+    /// The table's number.
+    number: usize,
+    engine: EngineId,
+    value_max: u64,
+}
+
+impl<N: Network> TableClient<N> {
+    /// Opens a table.
+    ///
+    /// # Errors
+    /// [`Error::SessionsExhausted`] if the session's slot is not one of the table's, and why its
+    /// nodes cannot be reached.
+    pub fn open(opening: Opening<'_>) -> Result<Self, Error> {
+        let Opening { nodes, memory, table, lease, options } = opening;
+        let (session, engine) = (lease.session(), table.engine());
+        if engine.needs().workers && !session.is_observer() {
+            check_slot(memory, table, lease)?;
+            if !nodes.are_remote() {
+                wait_for_workers(memory, table, options.connect_timeout)?;
+            }
+        }
+        let access = Access {
+            session,
+            timing: Timing { resend_us: N::RESEND_US, timeout_us: options.operation_timeout_us() },
+            cache: options.cache,
+            batch: options.batch.max(1),
+        };
+        Ok(Self {
+            client: Client::open(&table.parts, access, N::connector(opening)?)?,
+            nodes: nodes.clone(),
+            options: options.clone(),
+            name: table.name.clone(),
+            number: table.number,
+            engine,
+            value_max: table.entry.params.value_bytes_max,
+        })
+    }
+
+    /// The engine's client, if it is nessie's.
+    pub fn nessie(&self) -> Option<&AnyClient<N::Direct>> {
+        self.client.nessie()
+    }
+
+    /// As [`Kv::get`].
+    #[inline]
+    pub fn get<'a>(
+        &'a self,
+        key: &'a [u8],
+        buf: Buf,
+    ) -> Operating<'a, Option<Value>, impl Operates<Option<Value>> + 'a> {
+        if N::BREAKS {
+            let buf = Cell::new(buf);
+            return self.again(move || self.client.get(key, buf.take()), of_read);
+        }
+        self.client.get(key, buf)
+    }
+
+    /// As [`Kv::contains`].
+    #[inline]
+    pub fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool, impl Operates<bool> + 'a> {
+        if N::BREAKS {
+            return self.again(move || self.client.contains(key), of_read);
+        }
+        self.client.contains(key)
+    }
+
+    /// As [`Kv::put`].
+    #[inline]
+    pub fn put<'a>(
+        &'a self,
+        key: &'a [u8],
+        value: &'a [u8],
+        options: PutOptions,
+    ) -> Operating<'a, u64, impl Operates<u64> + 'a> {
+        if N::BREAKS {
+            return self.again(move || self.client.put(key, value, options), |error| error);
+        }
+        self.client.put(key, value, options)
+    }
+
+    /// As [`Kv::delete`].
+    #[inline]
+    pub fn delete<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool, impl Operates<bool> + 'a> {
+        if N::BREAKS {
+            return self.again(move || self.client.delete(key), |error| error);
+        }
+        self.client.delete(key)
+    }
+
+    /// Begins an operation again after it lacked a connection that was made meanwhile: such an error
+    /// says that nothing was changed.
+    fn again<'a, T: 'a, F: Future<Output = Result<T, EngineError>> + 'a, G>(
+        &'a self,
+        operation: impl Fn() -> F + 'a,
+        meaning: fn(EngineError) -> EngineError,
+    ) -> Either<G, Boxed<'a, Result<T, EngineError>>> {
+        Either::Right(Box::pin(self.attempt(operation, meaning)))
+    }
+
+    async fn attempt<T, F: Future<Output = Result<T, EngineError>>>(
+        &self,
+        operation: impl Fn() -> F,
+        meaning: fn(EngineError) -> EngineError,
+    ) -> Result<T, EngineError> {
+        let endpoint = self.client.direct();
+        let mut attempts = N::begin(endpoint);
+        loop {
+            let done = operation().await.map_err(meaning);
+            if !N::goes_on(endpoint, &mut attempts, done.as_ref().err()).await {
+                return done;
+            }
+        }
+    }
+
+    /// Refuses lengths that the table was not declared for: a request may have room for more.
+    /// Clients of nessie look for themselves.
+    ///
+    /// # Errors
+    /// [`EngineError`] as the PUT's.
+    #[inline]
+    pub fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
+        match self.client.nessie() {
+            Some(_) => Ok(()),
+            None => self.check_served(key, len),
+        }
+    }
+
+    fn check_served(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
+        check_key(key)?;
+        let both = self.engine.needs().key_and_value_bytes_max.unwrap_or(usize::MAX);
+        let Some(room) = both.checked_sub(key.len()) else {
+            return Err(EngineError::KeyTooLong { len: key.len() });
+        };
+        let max = self.value_max.min(room as u64);
+        if len as u64 > max {
+            return Err(EngineError::ValueTooLong { len: len as u64, max });
+        }
+        Ok(())
+    }
+
+    /// An error of the engine, with what is known of the table and its nodes: that a worker did not
+    /// answer because its node is down, or why there is no connection.
+    #[cold]
+    fn explain(&self, error: EngineError) -> Error {
+        let known = match &error {
+            EngineError::Timeout { .. } if self.client.nessie().is_none() => {
+                self.nodes.missing_node()
+            }
+            EngineError::NeedsSession => {
+                let (table, engine) = (self.name.clone(), self.engine.name());
+                Some(Error::NeedsSession { table, engine })
+            }
+            EngineError::Fabric(error) => N::explain(self.client.direct(), *error),
+            _ => None,
+        };
+        known.unwrap_or_else(|| Error::of_table(&self.name, error))
+    }
+
+    /// A client that reads the memory of this table, which is one of nessie's layout: this client
+    /// may have no right to.
+    fn reader(&self) -> Result<Reader<N>, Error> {
+        let (nodes, options, (memory, lease)) = (&self.nodes, &self.options, self.nodes.reader());
+        let table = &memory.tables[self.number];
+        let client = Self::open(Opening { nodes, memory: &memory, table, lease: &lease, options })?;
+        Ok(Reader { client, _lease: lease })
+    }
+
+    /// Whether the table's entries are in memory for all to see.
+    fn is_laid_out_as_nessies(&self) -> bool {
+        let memory = self.nodes.memory();
+        memory.tables.get(self.number).is_some_and(|table| table.nessie().is_some())
+    }
+
+    async fn check(&self) -> Result<CheckReport, Error> {
+        if let Some(client) = self.client.nessie() {
+            let checked = self.attempt(|| client.check(), of_read).await;
+            return checked.map_err(|error| self.explain(error));
+        }
+        if self.is_laid_out_as_nessies() {
+            return Box::pin(self.reader()?.client.check()).await;
+        }
+        let mut all = CheckReport::default();
+        for (node, told) in self.nodes.inspect(self.number)?.into_iter().enumerate() {
+            all.slots += told.slots;
+            all.values += told.entries;
+            let broken = told.broken.into_iter();
+            all.broken.extend(broken.map(|what| format!("node {node}: {what}")));
+        }
+        Ok(all)
+    }
+
+    async fn usage(&self) -> Result<Vec<Usage>, Error> {
+        if let Some(client) = self.client.nessie() {
+            let usage = self.attempt(|| client.usage(), of_read).await;
+            return usage.map_err(|error| self.explain(error));
+        }
+        if self.is_laid_out_as_nessies() {
+            return Box::pin(self.reader()?.client.usage()).await;
+        }
+        let told = self.nodes.inspect(self.number)?;
+        Ok(told.iter().map(|told| told.usage()).collect())
+    }
+}
+
+/// A client that looks at a table's memory, for as long as that takes.
+struct Reader<N: Network> {
+    client: TableClient<N>,
+    /// Ends its connections, after the client.
+    _lease: Lease,
+}
+
+impl<N: Network> Operations for TableClient<N>
+where
+    Self: Send,
+{
+    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Boxed<'a, Result<Option<Value>, EngineError>> {
+        Box::pin(self.get(key, buf))
+    }
+
+    fn execute<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: Operation<'a>,
+    ) -> Boxed<'a, Result<Outcome<'static>, EngineError>> {
+        if !N::BREAKS {
+            return self.client.execute(key, operation);
+        }
+        let meaning = if operation.is_read() { of_read } else { |error| error };
+        Box::pin(self.attempt(move || self.client.execute(key, operation), meaning))
+    }
+
+    fn compute<'a>(
+        &'a self,
+        key: &'a [u8],
+        action: Action<'a>,
+        buf: Buf,
+    ) -> Boxed<'a, Result<Computed, EngineError>> {
+        let Some(client) = self.client.computing() else {
+            let engine = self.engine.needs();
+            let why =
+                if engine.computes { EngineError::NeedsSession } else { EngineError::Unsupported };
+            return Box::pin(std::future::ready(Err(why)));
+        };
+        let (buf, meaning) =
+            (Cell::new(buf), if action.is_read() { of_read } else { |error| error });
+        Box::pin(self.attempt(move || client.compute(key, action, buf.take()), meaning))
+    }
+
+    fn reserve<'a: 'k, 'k>(
+        &'a self,
+        key: &'k [u8],
+        len: usize,
+        options: PutOptions,
+    ) -> Boxed<'k, Result<Option<Box<dyn InPlace + 'a>>, EngineError>> {
+        let Some(client) = self.client.nessie() else {
+            return Box::pin(std::future::ready(self.check_served(key, len).map(|()| None)));
+        };
+        Box::pin(async move {
+            let reserve = || client.reserve(key, len, options);
+            let place = self.attempt(reserve, |error| error).await?;
+            Ok(place.map(|place| Box::new(place) as Box<dyn InPlace + 'a>))
+        })
+    }
+
+    fn check(&self) -> Boxed<'_, Result<CheckReport, Error>> {
+        Box::pin(self.check())
+    }
+
+    fn usage(&self) -> Boxed<'_, Result<Vec<Usage>, Error>> {
+        Box::pin(self.usage())
+    }
+
+    fn counters(&self) -> Counters {
+        let counts = self.client.nessie().map(AnyClient::counts);
+        Counters {
+            verbs: self.client.counted(),
+            retries: self.client.retries(),
+            moves: counts.map_or(0, |counts| counts.moves.get()),
+            helped: counts.map_or(0, |counts| counts.helped.get()),
+        }
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.client.direct().wall_ms()
+    }
+
+    fn engine(&self) -> EngineId {
+        self.engine
+    }
+
+    fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
+        self.check_lengths(key, len)
+    }
+
+    fn explain(&self, error: EngineError) -> Error {
+        self.explain(error)
+    }
+
+    fn detach(&self) -> Boxed<'_, Result<(), EngineError>> {
+        Box::pin(self.client.detach())
+    }
+}
+
+/// An error of an operation that changes nothing: whatever became of its verbs, that is so.
+fn of_read(error: EngineError) -> EngineError {
+    match error {
+        EngineError::Ambiguous(cause) => EngineError::Fabric(cause),
+        error => error,
+    }
+}
+
+/// Whether a session's slot is one of those whose clients can have the table open.
+fn check_slot(memory: &Memory, table: &TableView, lease: &Lease) -> Result<(), Error> {
+    let (session, slots) = (lease.session(), table.entry.params.service.sessions_per_node);
+    if session.slot() < slots {
+        return Ok(());
+    }
+    let node = memory.nodes[usize::from(session.home().0)].as_ref();
+    let socket = node.map(|node| node.socket.clone()).unwrap_or_default();
+    Err(Error::SessionsExhausted { socket, sessions: slots - 1 })
+}
+
+/// Waits until every worker has made itself known: what is asked of one before that is ambiguous.
+fn wait_for_workers(memory: &Memory, table: &TableView, within: Duration) -> Result<(), Error> {
+    let requests = table.parts.requests().expect("workers serve it");
+    let endpoint = memory.endpoint(0);
+    let (until, mut pause) = (Instant::now() + within, RETRY_PAUSE);
+    for node in 0..requests.area().nodes() {
+        for worker in 0..requests.area().service().workers {
+            let word = requests.incarnation_addr(WorkerId { node, worker });
+            while endpoint.load(word).map_err(Error::Fabric)? == 0 {
+                if Instant::now() >= until {
+                    let at = memory.nodes[usize::from(node)].as_ref();
+                    return Err(Error::NodeUnreachable {
+                        socket: at.map(|node| node.socket.clone()).unwrap_or_default(),
+                        remedy: "its workers have not started: are all nodes of the cluster up?"
+                            .into(),
+                    });
+                }
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(RETRY_PAUSE_MAX);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::{FabricError, RegionId, RemoteAddr};
+
+    use super::*;
+
+    #[test]
+    fn of_a_read_no_outcome_is_unknown() {
+        let cause = FabricError::OutcomeUnknown { at: RemoteAddr::new(RegionId(1), 8) };
+        assert_eq!(of_read(EngineError::Ambiguous(cause)), EngineError::Fabric(cause));
+        assert_eq!(of_read(EngineError::KeyEmpty), EngineError::KeyEmpty);
+    }
+}
