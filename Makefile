@@ -46,7 +46,7 @@ stress: ## threads and processes that come and go where memory is short: six tes
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-engines --test stress -- --nocapture
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-cli --test crash -- --nocapture nothing_is_lost_where_six
 
-mutants: ## change the code in many ways and see whether a test notices: hours; ARGS="--re nessie/slab.rs"
+mutants: ## change the code in many ways and see whether a test notices: hours; ARGS="--re layout/slab.rs"
 	scripts/mutants.sh $(ARGS)
 
 lint: ## the part of `test` that runs no code: format, clippy, house rules, dependencies

@@ -2,7 +2,7 @@
 # Changes the code that reuses memory, serves requests and keeps the log, one operator or function at a
 # time, and shows which changes no test notices (docs/correctness.md, "Mutants").
 #
-#   scripts/mutants.sh [ARG…]     arguments of `cargo mutants`: --list, --re nessie/slab.rs, --shard 0/8, …;
+#   scripts/mutants.sh [ARG…]     arguments of `cargo mutants`: --list, --re layout/slab.rs, --shard 0/8, …;
 #                                 all of them: `cargo mutants --help`
 #
 # All of it takes most of a day, of one file minutes to an hour. Fails if a mutant is missed that

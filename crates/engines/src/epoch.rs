@@ -37,7 +37,7 @@ use crate::error::EngineError;
 use crate::limits::LOOKS_MAX;
 use crate::planted::{self, Bug};
 use crate::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, SessionSlot, session_addr};
-use crate::requests::Secret;
+use crate::secret::Secret;
 
 /// A session's half of the protocol: counts the operations of one thread.
 #[derive(Debug)]

@@ -29,6 +29,7 @@ pub mod region;
 pub mod registry;
 pub mod requests;
 pub mod room;
+mod secret;
 pub mod size;
 mod sync;
 mod versions;

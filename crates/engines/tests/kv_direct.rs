@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loch_engines::epoch::Session;
+use loch_engines::kv_direct::Compute;
 use loch_engines::kv_direct::memory::{Line, Near};
 use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::slab::Daemon;
@@ -15,7 +16,6 @@ use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
 use loch_engines::operation::{Conditional, Expect, PutOptions};
 use loch_engines::requests::{Area, Holder, RequestMap, Timing, Turns, WorkerId};
-use loch_engines::kv_direct::Compute;
 use loch_engines::{EngineError, Kv};
 use loch_fabric::lanes;
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};

@@ -1,5 +1,5 @@
-//! A slot's word, as in `crates/engines/src/nessie/ite.rs`, but with names where production has
-//! numbers: generations and tags only have to be different, so they are small and renamed after
+//! A slot's word, as in `crates/engines/src/nessie/layout/ite.rs`, but with names where production
+//! has numbers: generations and tags only have to be different, so they are small and renamed after
 //! every step (see `canonical.rs`).
 
 use std::fmt;

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::tidy::lines_found;
 
-    const PATH: &str = "crates/engines/src/nessie/get.rs";
+    const PATH: &str = "crates/engines/src/nessie/ops/get.rs";
 
     #[test]
     fn engines_get_time_and_storage_from_traits() {

@@ -19,7 +19,7 @@ struct Layers {
     whole: bool,
 }
 
-const LAYERS: [Layers; 7] = [
+const LAYERS: [Layers; 14] = [
     Layers {
         folder: "crates/fabric/src/",
         order: &[
@@ -84,7 +84,7 @@ const LAYERS: [Layers; 7] = [
     Layers {
         folder: "crates/engines/src/",
         order: &[
-            &["checksum", "error", "limits", "planted", "room", "size", "sync"],
+            &["checksum", "error", "limits", "planted", "room", "secret", "size", "sync"],
             &["operation"],
             &["kv", "region"],
             &["epoch", "log", "versions"],
@@ -96,7 +96,85 @@ const LAYERS: [Layers; 7] = [
             &["registry"],
         ],
         never: &[],
-        known: &[("epoch", "requests")],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/engines/src/nessie/",
+        order: &[
+            &["layout"],
+            &["client", "options"],
+            &["memory"],
+            &["ops"],
+            &["check"],
+            &["published"],
+            &["kv", "table"],
+        ],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/engines/src/nessie/layout/",
+        order: &[&["geometry"], &["ite"], &["dte", "slab"], &["hash"]],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/engines/src/nessie/client/",
+        order: &[&["alloc", "cache"], &["waits"]],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/engines/src/nessie/memory/",
+        order: &[&["lease"], &["reclaim"], &["allocate"]],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/engines/src/nessie/ops/",
+        order: &[
+            &["read"],
+            &["remembered", "tentative"],
+            &["migrate"],
+            &["get"],
+            &["draft"],
+            &["insert"],
+            &["put"],
+            &["conditional", "delete", "reserve"],
+        ],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/engines/src/nessie/check/",
+        order: &[&["report"], &["rules"], &["walk"], &["own_rules", "scrub", "verify"]],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/engines/src/nessie/published/",
+        order: &[
+            &["entry"],
+            &["client"],
+            &["cache"],
+            &["read"],
+            &["settle"],
+            &["delete", "draft"],
+            &["get", "insert", "migrate"],
+            &["put"],
+            &["conditional"],
+            &["check"],
+            &["scrub"],
+        ],
+        never: &[],
+        known: &[],
         whole: true,
     },
     // The folders come one by one; what is in none of them is free.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use loch_fabric::{Buf, Fabric};
 
-use super::check::{CheckReport, Usage};
+use super::check::report::{CheckReport, Usage};
 use super::client::{Client, Counts};
-use super::geometry::Protocol;
-use super::hash::TableMap;
+use super::layout::geometry::Protocol;
+use super::layout::hash::TableMap;
+use super::ops::reserve::Reservation;
 use super::published;
-use super::reserve::Reservation;
 use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::net::Access;

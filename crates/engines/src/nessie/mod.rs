@@ -17,14 +17,25 @@
 //!
 //! | operation | file | linearization point |
 //! | --- | --- | --- |
-//! | GET, found | `get.rs` | the READ of the slot that shows the value |
-//! | GET, absent | `get.rs` | any moment between the two equal looks at all candidates |
-//! | PUT, update | `put.rs` | the CAS `V(x) -> V(d)` |
-//! | PUT, lost to a PUT | `put.rs` | just before the CAS it lost to |
-//! | PUT, insert | `insert.rs` | the CAS `EMPTY -> V(d)` at home, or `T(d) -> V(d)` |
-//! | DELETE | `delete.rs` | the CAS `V(x) -> EMPTY` |
-//! | MOVE | `migrate.rs` | none: it changes nothing that can be seen |
-//! | conditional PUT, fetch_add | `conditional.rs` | as PUT; a failed test: the READ of the slot |
+//! | GET, found | `ops/get.rs` | the READ of the slot that shows the value |
+//! | GET, absent | `ops/get.rs` | any moment between the two equal looks at all candidates |
+//! | PUT, update | `ops/put.rs` | the CAS `V(x) -> V(d)` |
+//! | PUT, lost to a PUT | `ops/put.rs` | just before the CAS it lost to |
+//! | PUT, insert | `ops/insert.rs` | the CAS `EMPTY -> V(d)` at home, or `T(d) -> V(d)` |
+//! | DELETE | `ops/delete.rs` | the CAS `V(x) -> EMPTY` |
+//! | MOVE | `ops/migrate.rs` | none: it changes nothing that can be seen |
+//! | conditional PUT, fetch_add | `ops/conditional.rs` | as PUT; a failed test: the READ of the slot |
+//!
+//! | folder | what is there |
+//! | --- | --- |
+//! | `layout/` | what words and bytes mean, and where they are |
+//! | `client/` | a client, and what it holds between operations |
+//! | `memory/` | where entries come from, and where they go |
+//! | `ops/` | the operations, one file for each action, and what they share |
+//! | `check/` | walks over a whole table: the check and the scrubber |
+//! | [`published`] | the published protocol, repaired, over the same memory |
+//!
+//! A folder uses those above it in this table, and none below.
 //!
 //! # Invariants
 //! * **I1** At most one visible slot per key, or exactly F(x) and C(x) of the same entry.
@@ -34,42 +45,27 @@
 //! # Faults
 //! A client may stop at any instruction. What it leaves: a T, invisible, which anybody may remove;
 //! F and C, readable, which any writer of the key completes; entries that nobody names, which the
-//! scrubber (`scrub.rs`) frees. Readers never wait for anybody; writers wait for another
+//! scrubber (`check/scrub.rs`) frees. Readers never wait for anybody; writers wait for another
 //! client's T at most [`PATIENCE_US`](crate::limits::PATIENCE_US).
 
-mod alloc;
 mod any;
-mod cache;
 mod check;
 mod client;
-mod conditional;
-mod delete;
-pub mod dte;
-pub mod geometry;
-mod get;
-pub mod hash;
-mod insert;
-pub mod ite;
 mod kv;
-mod lease;
-mod migrate;
+mod layout;
+mod memory;
+mod ops;
 pub mod options;
 pub mod published;
-mod put;
-mod read;
-mod reclaim;
-mod reserve;
-mod rules;
-mod scrub;
-pub mod slab;
 pub(crate) mod table;
 
 pub use any::AnyClient;
-pub use check::{CheckReport, Usage};
+pub use check::report::{CheckReport, Scrubbed, Usage};
+pub use check::scrub::release_dead;
 pub(crate) use client::Attempts;
 pub use client::{Client, Counts};
-pub use reserve::Reservation;
-pub use scrub::{Scrubbed, release_dead};
+pub use layout::{dte, geometry, hash, ite, slab};
+pub use ops::reserve::Reservation;
 pub use table::Nessie;
 
 pub use crate::net::CacheLimits;

@@ -2,10 +2,10 @@
 //! rest.
 //!
 //! The table is that of [`nessie_server`](crate::nessie_server), partially coupled, and so are its
-//! workers. A GET is nessie's own, one-sided (`nessie/get.rs`): it READs the key's candidate slots
-//! and then the entry. Everything that changes a value is asked of the owner's workers. So a client
-//! never writes the table's memory, but for one thing: a GET that meets an expired value removes
-//! it, as nessie's does, since the removal and not the clock is what all clients agree on.
+//! workers. A GET is nessie's own, one-sided (`nessie/ops/get.rs`): it READs the key's candidate
+//! slots and then the entry. Everything that changes a value is asked of the owner's workers. So a
+//! client never writes the table's memory, but for one thing: a GET that meets an expired value
+//! removes it, as nessie's does, since the removal and not the clock is what all clients agree on.
 //!
 //! The paper's version has neither filter bits nor caches nor multiple READs (nessie §5). They are
 //! options of the table: all off is the paper's, which READs each entry to compare keys; on is what

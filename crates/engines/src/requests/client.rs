@@ -14,13 +14,14 @@ use super::layout::{RequestMap, WorkerId};
 use super::message::{Body, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket, session_number};
 use super::path::{Path, ReplyPath, RequestPath, Sent};
 use super::reply::Answer;
-use super::seal::{Seal, Secret};
+use super::seal::Seal;
 use super::window::{Line, Replies, UnderWay};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::kv::check_key;
 use crate::operation::{Operation, Outcome, Value};
 use crate::planted::{self, Bug};
+use crate::secret::Secret;
 
 /// A client's patience, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

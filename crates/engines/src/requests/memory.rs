@@ -223,7 +223,7 @@ mod tests {
     use crate::region::Service;
     use crate::requests::message::Body;
     use crate::requests::reply::Answer;
-    use crate::requests::seal::Secret;
+    use crate::secret::Secret;
 
     fn ticket(session: u64, number: u64, operation: Operation<'_>) -> Ticket {
         let mut ticket = Ticket::new(1, session, &Body::one(b"key", operation));

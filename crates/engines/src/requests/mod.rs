@@ -146,7 +146,7 @@ pub use path::{
     make_known,
 };
 pub use reply::{Answer, Failure, Short};
-pub use seal::{Seal, Secret};
+pub use seal::Seal;
 pub use server::{ROUND_MESSAGES_MAX, Round, Server};
 pub use sessions::{Holder, Sessions};
 pub(crate) use turns::Lanes;
@@ -155,6 +155,7 @@ pub use wait::within;
 pub use worker::{Inbox, Incoming};
 
 pub use crate::region::Service;
+pub use crate::secret::Secret;
 
 /// WRITEs a reply, as [`Inbox::complete`] or [`Inbox::repeat`] made it, into the slot that waits
 /// for it, from a worker whose node is `home`. Gives the buffer back.

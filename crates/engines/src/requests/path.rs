@@ -13,7 +13,8 @@ use loch_fabric::{
 use super::layout::{RequestMap, WorkerId};
 use super::mapped;
 use super::message::ReplyHead;
-use super::seal::{Seal, Secret};
+use super::seal::Seal;
+use crate::secret::Secret;
 
 /// A way of messages.
 pub trait Path {

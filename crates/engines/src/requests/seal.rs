@@ -16,34 +16,12 @@
 //! can read them: nothing is encrypted. Nodes of the cluster and whoever reads a client's memory
 //! know its secret.
 
-use std::fmt;
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What a session's datagrams are sealed with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Secret([u64; 2]);
-
-impl Secret {
-    /// A secret of these words, which have to be random.
-    pub const fn new(words: [u64; 2]) -> Self {
-        Self(words)
-    }
-
-    /// The words.
-    pub const fn words(self) -> [u64; 2] {
-        self.0
-    }
-}
-
-/// Its words are shown to nobody.
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(_)")
-    }
-}
+use crate::secret::Secret;
 
 /// How a message is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +59,8 @@ impl Seal {
     fn over(self, bytes: &[u8]) -> u64 {
         match self.0 {
             Kind::Checksum => xxh3_64(bytes),
-            Kind::Keyed { secret: Secret([first, second]), direction } => {
+            Kind::Keyed { secret, direction } => {
+                let [first, second] = secret.words();
                 let mut hasher = SipHasher24::new_with_keys(first, second);
                 hasher.write(bytes);
                 hasher.write_u64(direction);

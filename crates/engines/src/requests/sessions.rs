@@ -5,7 +5,7 @@
 //! slot, and no other.
 
 use super::message::session_number;
-use super::seal::Secret;
+use crate::secret::Secret;
 
 /// The session that holds a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::super::ite::Ite;
 use super::client::Client;
 use super::entry::Dte;
+use crate::nessie::layout::ite::Ite;
 
 /// What lines are found by: every bit of the word counts, and the low ones choose the set.
 fn name_of(word: Ite) -> u64 {

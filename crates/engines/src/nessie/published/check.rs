@@ -3,15 +3,15 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::super::check::CheckReport;
-use super::super::dte::flags;
-use super::super::hash::Candidates;
-use super::super::ite::{Ite, State};
-use super::super::read::Want;
 use super::client::Client;
 use super::entry::{Dte, Meaning};
 use super::read::Seen;
 use crate::error::EngineError;
+use crate::nessie::check::report::CheckReport;
+use crate::nessie::layout::dte::flags;
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::{Ite, State};
+use crate::nessie::ops::read::Want;
 
 /// A slot whose word names a sound entry.
 struct Occupied {

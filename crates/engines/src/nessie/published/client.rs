@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use loch_fabric::Fabric;
 
-use super::super::check::Usage;
-use super::super::client::{self, Counts};
-use super::super::geometry::Protocol;
-use super::super::hash::TableMap;
-use super::super::ite::{Ite, Place, State};
 use super::entry::{Dte, Previous, Status};
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
+use crate::nessie::check::report::Usage;
+use crate::nessie::client::{self, Counts};
+use crate::nessie::layout::geometry::Protocol;
+use crate::nessie::layout::hash::TableMap;
+use crate::nessie::layout::ite::{Ite, Place, State};
 use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
 

@@ -7,9 +7,9 @@ use std::cell::Cell;
 
 use loch_fabric::Fabric;
 
-use super::super::put::{DraftValue, Installed, Rule};
 use super::client::Client;
 use crate::error::EngineError;
+use crate::nessie::ops::draft::{DraftValue, Installed, Rule};
 use crate::operation::{Conditional, Expect, PutOptions};
 
 impl<F: Fabric> Client<F> {

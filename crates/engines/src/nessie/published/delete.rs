@@ -2,15 +2,15 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::super::client::Attempts;
-use super::super::hash::Candidates;
-use super::super::insert::Rival;
-use super::super::read::Want;
 use super::client::Client;
 use super::entry::{Dte, Meaning};
 use super::read::Survey;
 use super::settle::Settled;
 use crate::error::EngineError;
+use crate::nessie::client::Attempts;
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::ops::read::Want;
+use crate::nessie::ops::tentative::Rival;
 
 impl<F: Fabric> Client<F> {
     /// Takes the value of `key` away; whether it had one.

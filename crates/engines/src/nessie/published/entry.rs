@@ -19,8 +19,8 @@
 use loch_fabric::RemoteAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::super::dte::{EXTENSION_BYTES, HEADER_BYTES, Header, flags};
-use super::super::ite::Ite;
+use crate::nessie::layout::dte::{EXTENSION_BYTES, HEADER_BYTES, Header, flags};
+use crate::nessie::layout::ite::Ite;
 
 /// Offset of the status word in an entry.
 const STATUS_OFFSET: u64 = HEADER_BYTES as u64;

@@ -6,16 +6,16 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::super::client::Attempts;
-use super::super::hash::Candidates;
-use super::super::insert::Rival;
-use super::super::ite::Ite;
-use super::super::read::Want;
 use super::client::Client;
 use super::entry::{Dte, Meaning};
 use super::read::Seen;
 use crate::error::EngineError;
 use crate::limits::CANDIDATES_MAX;
+use crate::nessie::client::Attempts;
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::ops::read::Want;
+use crate::nessie::ops::tentative::Rival;
 use crate::operation::Value;
 
 /// What a GET looks for, and whom it waits for.

@@ -7,18 +7,18 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::super::alloc::Own;
-use super::super::hash::Candidates;
-use super::super::insert::Rival;
-use super::super::ite::Ite;
-use super::super::put::{Draft, DraftValue, Installed, Rule};
-use super::super::read::Want;
 use super::client::{Client, is_of_the_fabric};
+use super::draft::Attempt;
 use super::entry::{Meaning, Previous, Status};
-use super::put::Attempt;
 use super::read::{Seen, Survey};
 use crate::error::EngineError;
 use crate::limits::LOOKS_MAX;
+use crate::nessie::client::alloc::Own;
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::ops::draft::{Draft, DraftValue, Installed, Rule};
+use crate::nessie::ops::read::Want;
+use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 
 /// What one slot means to an insert whose word is in place.

@@ -12,20 +12,20 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::super::alloc::Own;
-use super::super::dte::flags;
-use super::super::hash::{Candidates, KeyHash};
-use super::super::insert::Rival;
-use super::super::ite::Ite;
-use super::super::migrate::{Room, Step};
-use super::super::put::{Draft, DraftValue};
-use super::super::read::{Want, Words};
 use super::client::{Client, is_of_the_fabric};
 use super::entry::{Dte, Meaning, Route, Status};
 use super::read::{Seen, Survey};
 use super::settle::Settled;
 use crate::error::EngineError;
 use crate::limits::LOOKS_MAX;
+use crate::nessie::client::alloc::Own;
+use crate::nessie::layout::dte::flags;
+use crate::nessie::layout::hash::{Candidates, KeyHash};
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::ops::draft::{Draft, DraftValue};
+use crate::nessie::ops::migrate::{Room, Step};
+use crate::nessie::ops::read::{Want, Words};
+use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 
 /// What became of the entry that a copy was to be written into.

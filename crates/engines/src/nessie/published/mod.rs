@@ -57,6 +57,7 @@ mod check;
 mod client;
 mod conditional;
 mod delete;
+mod draft;
 mod entry;
 mod get;
 mod insert;

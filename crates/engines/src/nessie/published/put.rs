@@ -10,39 +10,23 @@
 //! may have cleared its slot, and the word must not come back.
 
 use loch_fabric::{Buf, Fabric};
-use zerocopy::IntoBytes;
 
-use super::super::alloc::Own;
-use super::super::client::Attempts;
-use super::super::dte::{Header, flags};
-use super::super::hash::Candidates;
-use super::super::insert::Rival;
-use super::super::ite::Ite;
-use super::super::put::{Draft, DraftValue, Installed, Rule};
-use super::super::read::{Want, Words};
 use super::client::{Client, is_of_the_fabric};
-use super::entry::{Dte, Extension, Meaning, Previous, Route, Status};
+use super::draft::Attempt;
+use super::entry::{Dte, Meaning, Previous, Status};
 use super::read::Survey;
 use super::settle::Settled;
 use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::MOVE_DEPTH_MAX;
+use crate::nessie::client::Attempts;
+use crate::nessie::client::alloc::Own;
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::ops::draft::{Draft, DraftValue, Installed, Rule};
+use crate::nessie::ops::read::{Want, Words};
+use crate::nessie::ops::tentative::Rival;
 use crate::operation::PutOptions;
 use crate::planted::{self, Bug};
-
-/// How one attempt to install an entry ended.
-pub(super) enum Attempt {
-    /// For good. The entry is in the index, or was released.
-    Done(Installed),
-    /// A slot changed; the entry's word was never in the index.
-    Again,
-    /// The entry's word was in the index, and the entry was aborted: another one is needed.
-    Spent,
-    /// All candidates are taken; the entry's word was never in the index.
-    Full(Box<Words>),
-    /// As [`Attempt::Spent`], and the operation cannot go on.
-    Failed(EngineError),
-}
 
 impl<F: Fabric> Client<F> {
     /// Gives `key` the value `value`. Returns the value's version.
@@ -58,15 +42,6 @@ impl<F: Fabric> Client<F> {
         let draft = self.draft(key, DraftValue::Bytes(value), options).await?;
         self.install(&draft, Rule::Always).await?;
         Ok(draft.version)
-    }
-
-    pub(super) async fn draft<'a>(
-        &self,
-        key: &'a [u8],
-        value: DraftValue<'a>,
-        options: PutOptions,
-    ) -> Result<Draft<'a>, EngineError> {
-        self.base.draft(key, value, flags::STATUS, options).await
     }
 
     /// Publishes a draft under a rule.
@@ -122,37 +97,6 @@ impl<F: Fabric> Client<F> {
         }
         let slots = self.base.map.shape.geometry.index_slots();
         Err(EngineError::IndexFull { slots, moves: MOVE_DEPTH_MAX })
-    }
-
-    /// Writes an entry into owned memory, pending; its generation is there already.
-    pub(super) fn write(
-        &self,
-        draft: &Draft<'_>,
-        own: Own,
-        prev: Option<Previous>,
-        route: Option<Route>,
-    ) -> Result<(), EngineError> {
-        let number;
-        let value = match &draft.value {
-            DraftValue::Bytes(bytes) => *bytes,
-            DraftValue::Number(n) => {
-                number = n.get().to_le_bytes();
-                &number
-            }
-            DraftValue::InPlace(_) => unreachable!("nothing is reserved in these tables"),
-        };
-        let mut header = draft.header(own.generation);
-        let extension = Extension::pending(own.generation, prev, route);
-        let expiry = draft.expires_at_ms.to_le_bytes();
-        let expiry = if header.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
-        if self.base.map.shape.options.checksums {
-            let unchanging = &extension.as_bytes()[size_of_val(&extension.status)..];
-            let summed = [unchanging, expiry, draft.key].concat();
-            header.checksum = header.checksum_of(own.place, &summed, value);
-        }
-        let head = &header.as_bytes()[8..];
-        let parts = [head, extension.as_bytes(), expiry, draft.key, value];
-        Ok(self.base.fabric.store(own.at.add(8), &parts)?)
     }
 
     async fn attempt(
@@ -255,26 +199,5 @@ impl<F: Fabric> Client<F> {
         let bytes =
             value.try_into().map_err(|_| EngineError::NotACounter { len: value.len() as u64 })?;
         Ok(Some(u64::from_le_bytes(bytes)))
-    }
-
-    /// Remembers what was just committed.
-    pub(super) fn installed(
-        &self,
-        word: Ite,
-        draft: &Draft<'_>,
-        generation: u64,
-        prev: Option<Previous>,
-    ) {
-        if self.base.cache.is_none() {
-            return;
-        }
-        let header: Header = draft.header(generation);
-        let mut extension = Extension::pending(generation, prev, None);
-        extension.status = Status::Committed.word(generation);
-        let expiry = draft.expires_at_ms.to_le_bytes();
-        let expiry = if header.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
-        let value = if let DraftValue::Bytes(value) = draft.value { value } else { &[] };
-        let entry = [header.as_bytes(), extension.as_bytes(), expiry, draft.key, value].concat();
-        self.keep(word, &entry);
     }
 }

@@ -2,14 +2,14 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::super::dte::{EXTENSION_BYTES, Header};
-use super::super::hash::Candidates;
-use super::super::ite::Ite;
-use super::super::read::{Want, Words, names_nothing};
 use super::client::Client;
 use super::entry::{Dte, Meaning, Previous, Status};
 use crate::error::EngineError;
 use crate::limits::CANDIDATES_MAX;
+use crate::nessie::layout::dte::{EXTENSION_BYTES, Header};
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::ops::read::{Want, Words, names_nothing};
 use crate::planted::{self, Bug};
 
 /// A validated look at an entry.

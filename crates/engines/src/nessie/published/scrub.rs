@@ -7,16 +7,15 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::super::check::CheckReport;
-use super::super::hash::Candidates;
-use super::super::ite::Ite;
-use super::super::read::Want;
-use super::super::rules::{Rules, Standing};
-use super::super::scrub::{Scrubbed, Suspect};
 use super::client::Client;
 use super::entry::{Dte, Meaning, Status};
 use super::read::Seen;
 use crate::error::EngineError;
+use crate::nessie::check::report::{CheckReport, Scrubbed};
+use crate::nessie::check::rules::{Rules, Standing, Suspect};
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::ops::read::Want;
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {

@@ -8,13 +8,13 @@
 
 use loch_fabric::Fabric;
 
-use super::super::hash::Candidates;
-use super::super::insert::Rival;
-use super::super::ite::Ite;
 use super::client::Client;
 use super::entry::{Dte, Meaning, Route};
 use super::read::Survey;
 use crate::error::EngineError;
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 
 /// What a survey says once there is nothing left to settle.

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use loch_engines::kv_direct::Client;
+use loch_engines::kv_direct::Compute;
 use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
 use loch_engines::operation::{Conditional, Expect, PutOptions};
-use loch_engines::kv_direct::Compute;
 use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::SimEndpoint;
 use loch_fabric::{Buf, Fabric, FabricError, lanes};

@@ -12,45 +12,19 @@
 //!    shown, in two equal looks at all its candidates, is leaked. Its note is written, which is
 //!    what its client should have done.
 
-use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
+use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::client::Client;
-use super::dte::{BEFORE_VALUE_BYTES_MAX, Header, note_of};
-use super::hash::TableMap;
-use super::ite::Ite;
-use super::rules::{Rules, Standing};
-use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, Slab};
+use super::report::Scrubbed;
+use super::rules::{Rules, Standing, Suspect};
 use crate::epoch::Grace;
 use crate::error::EngineError;
+use crate::nessie::client::Client;
+use crate::nessie::layout::dte::{BEFORE_VALUE_BYTES_MAX, Header, note_of};
+use crate::nessie::layout::hash::TableMap;
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, Slab};
 use crate::planted::{self, Bug};
 
-/// What a scrub found and did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scrubbed {
-    /// Entries in use.
-    pub entries: u64,
-    /// Entries that no slot showed at first.
-    pub suspects: u64,
-    /// Entries that were freed.
-    pub freed: u64,
-    /// Bytes of those.
-    pub freed_bytes: u64,
-    /// Tentative words of dead clients that were removed.
-    pub tentative: u64,
-    /// Unfinished moves that were completed or undone.
-    pub moves: u64,
-}
-
-/// An entry that seems leaked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Suspect {
-    pub class: Class,
-    pub entry: Entry,
-    pub generation: u64,
-}
-
-/// Entries looked at side by side.
-const LANES: usize = 16;
 /// Pause between two looks at the grace period.
 const GRACE_POLL_US: u64 = 1000;
 
@@ -65,7 +39,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// [`Client::scrub`] by the rules of a protocol.
-    pub(super) async fn scrub_by(
+    pub(in crate::nessie) async fn scrub_by(
         &self,
         rules: &impl Rules,
         dti: u8,
@@ -113,67 +87,12 @@ impl<F: Fabric> Client<F> {
         Ok(report)
     }
 
-    /// The entries of a data table that are in use but that no slot shows.
-    pub(super) async fn suspects(
-        &self,
-        rules: &impl Rules,
-        dti: u8,
-        report: &mut Scrubbed,
-    ) -> Result<Vec<Suspect>, EngineError> {
-        let mut suspects = Vec::new();
-        for (chunk, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {
-            let Some((id, chunks)) = slab_of(Chunk::from_word(word)) else {
-                continue;
-            };
-            let Some(class) = self.map.slab_class(chunk as u32, id, chunks) else {
-                continue;
-            };
-            let slab = Slab { dti, chunk: chunk as u32 };
-            let used = self.used_entries(slab, class).await?;
-            report.entries += used.len() as u64;
-            let looks = used.into_iter().map(|suspect| async move {
-                rules.standing(suspect).await.map(|standing| (suspect, standing))
-            });
-            let mut failed = None;
-            lanes::run(LANES, looks, |look| match look {
-                Ok((_, Some(Standing::Shown))) => (),
-                Ok((suspect, _)) => suspects.push(suspect),
-                Err(error) => failed = Some(error),
-            })
-            .await;
-            if let Some(error) = failed {
-                return Err(error);
-            }
-        }
-        report.suspects = suspects.len() as u64;
-        Ok(suspects)
-    }
-
-    /// The entries of a slab that are in use, by their notes and generations.
-    pub(super) async fn used_entries(
-        &self,
-        slab: Slab,
-        class: Class,
-    ) -> Result<Vec<Suspect>, EngineError> {
-        let base = self.map.slab_addr(slab);
-        let (formatted, notes) = self.read_notes(slab, class).await?;
-        let mut used = Vec::new();
-        for (number, note) in notes.into_iter().enumerate().take(formatted as usize) {
-            let number = number as u32;
-            let generation = self.read_word(base.add(class.entry_at(number))).await?;
-            if note != note_of(generation) {
-                used.push(Suspect { class, entry: Entry { slab, number }, generation });
-            }
-        }
-        Ok(used)
-    }
-
     fn at(&self, suspect: &Suspect) -> RemoteAddr {
         self.map.slab_addr(suspect.entry.slab).add(suspect.class.entry_at(suspect.entry.number))
     }
 
     /// Whether a word names this incarnation of an entry.
-    pub(super) fn names(&self, word: Ite, suspect: &Suspect) -> bool {
+    pub(in crate::nessie) fn names(&self, word: Ite, suspect: &Suspect) -> bool {
         let codec = &self.map.codec;
         !codec.is_empty(word)
             && codec.place(word) == suspect.class.place(suspect.entry)
@@ -182,7 +101,10 @@ impl<F: Fabric> Client<F> {
 
     /// The key of an entry, which may be half-written; `None` if it cannot be a key, or the entry
     /// is another incarnation.
-    pub(super) async fn key_of(&self, suspect: Suspect) -> Result<Option<Vec<u8>>, EngineError> {
+    pub(in crate::nessie) async fn key_of(
+        &self,
+        suspect: Suspect,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
         let at = self.at(&suspect);
         let len = suspect.class.entry_bytes.min(BEFORE_VALUE_BYTES_MAX as u64) as usize;
         let (buf, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
@@ -309,17 +231,6 @@ impl<F: Fabric> Client<F> {
             );
         }
         Ok(live)
-    }
-}
-
-/// Class and run of a descriptor that heads a slab with entries.
-pub(super) fn slab_of(chunk: Option<Chunk>) -> Option<(u8, u32)> {
-    match chunk? {
-        Chunk::Leased { class, chunks, .. }
-        | Chunk::Abandoned { class, chunks, .. }
-        | Chunk::Seized { class, chunks, .. }
-        | Chunk::Closing { class, chunks, .. } => Some((class, chunks)),
-        Chunk::Free | Chunk::Forming { .. } | Chunk::Tail { .. } => None,
     }
 }
 

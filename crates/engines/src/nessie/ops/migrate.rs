@@ -12,13 +12,13 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::client::Client;
-use super::dte::{EXPIRY_BYTES, HEADER_BYTES, Header};
-use super::hash::Candidates;
-use super::ite::{Ite, State};
 use super::read::Words;
 use crate::error::EngineError;
 use crate::limits::{LOOKS_MAX, MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
+use crate::nessie::client::Client;
+use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header};
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::{Ite, State};
 use crate::planted::{self, Bug};
 
 /// Bytes of a key that are read with the header of an entry whose key is not known.
@@ -36,7 +36,7 @@ struct Victim {
 }
 
 /// One move of a chain.
-pub(super) struct Step {
+pub(in crate::nessie) struct Step {
     pub key: Vec<u8>,
     /// Of that key.
     pub candidates: Candidates,
@@ -46,7 +46,7 @@ pub(super) struct Step {
 }
 
 /// What a search for moves that free a slot came to.
-pub(super) enum Room {
+pub(in crate::nessie) enum Room {
     /// A slot changed: perhaps it is free now.
     Changed,
     /// These moves, one after the other.
@@ -99,7 +99,7 @@ impl<F: Fabric> Client<F> {
 
     /// Looks for moves that free one of a key's slots. Breadth first, so that it is the shortest
     /// chain, to be made from its end: no entry is ever in no slot.
-    pub(super) async fn find_room(
+    pub(in crate::nessie) async fn find_room(
         &self,
         candidates: &Candidates,
         words: &Words,
@@ -174,10 +174,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The key of the entry that a word names, and its candidates; `None` if the slot has changed.
-    pub(super) async fn occupant(
-        &self,
-        word: Ite,
-    ) -> Result<Option<(Vec<u8>, Candidates)>, EngineError> {
+    async fn occupant(&self, word: Ite) -> Result<Option<(Vec<u8>, Candidates)>, EngineError> {
         let Some((_, key)) = self.read_key(word).await? else {
             return Ok(None);
         };
@@ -186,7 +183,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Header and key of the entry that a word names; `None` if the slot has changed.
-    pub(super) async fn read_key(
+    pub(in crate::nessie) async fn read_key(
         &self,
         word: Ite,
     ) -> Result<Option<(Header, Vec<u8>)>, EngineError> {
@@ -195,7 +192,10 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The entry that a word names, up to its value; `None` if the slot has changed.
-    pub(super) async fn read_head(&self, word: Ite) -> Result<Option<(Header, Buf)>, EngineError> {
+    pub(in crate::nessie) async fn read_head(
+        &self,
+        word: Ite,
+    ) -> Result<Option<(Header, Buf)>, EngineError> {
         let place = self.map.codec.place(word);
         let Some((at, room)) = self.entry_at(word) else {
             return Ok(None);
@@ -225,7 +225,7 @@ impl<F: Fabric> Client<F> {
 
     /// Moves an entry from candidate `from`, where `word` shows it, to candidate `to` of its key;
     /// whether it did. No linearization point: nothing that can be seen changes.
-    pub(super) async fn migrate(
+    pub(in crate::nessie) async fn migrate(
         &self,
         candidates: &Candidates,
         key: &[u8],
@@ -347,7 +347,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Completes or undoes the move that left the F or C `word` in `slot` (protocol H).
-    pub(super) async fn help(
+    pub(in crate::nessie) async fn help(
         &self,
         candidates: &Candidates,
         key: &[u8],
@@ -402,8 +402,8 @@ impl<F: Fabric> Client<F> {
 mod tests {
     use loch_fabric::lanes::block_on;
 
-    use super::super::client::tests::client;
     use super::*;
+    use crate::nessie::client::tests::client;
     use crate::operation::PutOptions;
 
     /// One of them ends with its data table.

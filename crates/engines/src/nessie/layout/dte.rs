@@ -13,7 +13,7 @@
 //! | 32 or 64 | 8 | expiry in milliseconds since the Unix epoch, if the flag says so |
 //!
 //! Between its installation in the index and its reuse an entry is never changed, but for the first
-//! word of the extension, the status (see [`super::published`]).
+//! word of the extension, the status (see [`crate::nessie::published`]).
 
 use loch_fabric::Buf;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -2,7 +2,7 @@
 //!
 //! A client takes entries from slabs it leased, and finds the ones that others retired by sweeping
 //! the notes of its slabs. The free lists here are only hints in private memory: what makes an
-//! entry free is its note (see [`super::slab`]), so a client that dies loses none of them.
+//! entry free is its note (see [`crate::nessie::slab`]), so a client that dies loses none of them.
 //!
 //! # Invariants
 //! 1. An entry is taken only inside an epoch, after its slab's descriptor was seen to be leased by
@@ -22,16 +22,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
-use super::dte::{next_generation, note_of};
-use super::hash::TableMap;
-use super::ite::Place;
-use super::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
 use crate::limits::{QUARANTINE_BYTES, QUARANTINE_ENTRIES};
+use crate::nessie::layout::dte::{next_generation, note_of};
+use crate::nessie::layout::hash::TableMap;
+use crate::nessie::layout::ite::Place;
+use crate::nessie::layout::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
 use crate::planted::{self, Bug};
 
 /// An entry this client owns: taken, and not in the index (or not yet known to be).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
+pub(in crate::nessie) struct Own {
     pub entry: Entry,
     pub place: Place,
     pub at: RemoteAddr,
@@ -41,7 +41,7 @@ pub(super) struct Own {
 
 /// The free entries a client knows of, by class.
 #[derive(Debug)]
-pub(super) struct Allocator {
+pub(in crate::nessie) struct Allocator {
     /// Freed entries that rest before one of them is used again.
     pub quarantine: usize,
     /// By class number.
@@ -52,7 +52,7 @@ pub(super) struct Allocator {
 
 /// One class's slabs and free entries.
 #[derive(Debug)]
-pub(super) struct List {
+pub(in crate::nessie) struct List {
     pub class: Class,
     /// Slabs this session leased.
     pub slabs: Vec<Slab>,
@@ -73,7 +73,7 @@ pub(super) struct List {
 /// A free entry that rests, its generation, and the floor of its slab: should one of them change,
 /// somebody else has had it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parked {
+pub(in crate::nessie) struct Parked {
     entry: Entry,
     generation: u64,
     floor: u64,
@@ -91,7 +91,7 @@ struct Fresh {
 const TAKEN_SOON: usize = 8;
 
 /// What taking an entry needs to know of its client.
-pub(super) struct Owner<'a, F> {
+pub(in crate::nessie) struct Owner<'a, F> {
     pub fabric: &'a F,
     pub map: &'a TableMap,
     /// Low half of the session's incarnation.
@@ -355,9 +355,9 @@ mod tests {
     use loch_fabric::RegionId;
     use loch_fabric::shm::{Region, ShmEndpoint};
 
-    use super::super::dte::HEADER_BYTES;
-    use super::super::geometry::{Geometry, Options};
     use super::*;
+    use crate::nessie::layout::dte::HEADER_BYTES;
+    use crate::nessie::layout::geometry::{Geometry, Options};
 
     /// Low half of the incarnation of the session under test.
     const MINE: u32 = 5;

@@ -2,20 +2,20 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr, Validation};
 
-use super::client::Client;
-use super::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, LOW_HALF};
-use super::hash::Candidates;
-use super::ite::{Ite, Place};
 use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, GRAIN_BYTES, SINGLE_READ_BYTES_MAX};
+use crate::nessie::client::Client;
+use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, LOW_HALF};
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::{Ite, Place};
 use crate::planted::{self, Bug};
 
 /// The words of a key's candidates, by candidate number.
-pub(super) type Words = [Ite; CANDIDATES_MAX];
+pub(in crate::nessie) type Words = [Ite; CANDIDATES_MAX];
 
 /// How much of an entry is wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Want {
+pub(in crate::nessie) enum Want {
     /// Header, expiry and key.
     Key,
     /// Everything, if the key is the one that is looked for.
@@ -23,7 +23,7 @@ pub(super) enum Want {
 }
 
 /// A validated look at an entry.
-pub(super) enum Seen {
+pub(in crate::nessie) enum Seen {
     /// The entry has the key.
     Match(Header),
     /// The entry has another key; so has the slot for as long as it holds this word.
@@ -33,7 +33,7 @@ pub(super) enum Seen {
 }
 
 /// A slot that shows a value of the key.
-pub(super) struct Match {
+pub(in crate::nessie) struct Match {
     pub slot: usize,
     pub word: Ite,
     pub header: Header,
@@ -42,7 +42,10 @@ pub(super) struct Match {
 impl<F: Fabric> Client<F> {
     /// READs all candidates, one READ a bucket, in one doorbell.
     #[inline]
-    pub(super) async fn collect(&self, candidates: &Candidates) -> Result<Words, EngineError> {
+    pub(in crate::nessie) async fn collect(
+        &self,
+        candidates: &Candidates,
+    ) -> Result<Words, EngineError> {
         let mut words = [0; CANDIDATES_MAX];
         self.fabric.read_words(candidates.buckets(), &mut words[..candidates.count()]).await?;
         Ok(candidates.arrange(&words))
@@ -53,7 +56,7 @@ impl<F: Fabric> Client<F> {
     /// The bytes may be torn, or of another entry altogether; they count only if the generation is
     /// the word's, and it still is when the copy is done (or the checksum is right).
     #[inline]
-    pub(super) async fn read_entry(
+    pub(in crate::nessie) async fn read_entry(
         &self,
         word: Ite,
         key: &[u8],
@@ -115,7 +118,7 @@ impl<F: Fabric> Client<F> {
 
     /// Whether a copy of an entry, made just now, is of one incarnation of it.
     #[inline]
-    pub(super) fn is_valid(
+    pub(in crate::nessie) fn is_valid(
         &self,
         header: &Header,
         place: Place,
@@ -139,14 +142,14 @@ impl<F: Fabric> Client<F> {
 
     /// Remembers how long entries are.
     #[inline(always)]
-    pub(super) fn hint_read(&self, header: &Header) {
+    pub(in crate::nessie) fn hint_read(&self, header: &Header) {
         self.read_hint.set(header.entry_len().next_multiple_of(GRAIN_BYTES as usize));
     }
 
     /// Where the entry that a word names starts, and how many bytes of its data table follow;
     /// `None` if there is no such place: nobody writes such a word.
     #[inline(always)]
-    pub(super) fn entry_at(&self, word: Ite) -> Option<(RemoteAddr, usize)> {
+    pub(in crate::nessie) fn entry_at(&self, word: Ite) -> Option<(RemoteAddr, usize)> {
         let place = self.map.codec.place(word);
         let base = self.map.data_base(place.dti)?;
         let at = place.idx as u64 * GRAIN_BYTES;
@@ -157,7 +160,7 @@ impl<F: Fabric> Client<F> {
     /// Whether an entry with `room` bytes to the end of its data table may be as long as its header
     /// says.
     #[inline]
-    pub(super) fn may_be_long(&self, header: &Header, room: usize) -> bool {
+    pub(in crate::nessie) fn may_be_long(&self, header: &Header, room: usize) -> bool {
         let max = self.map.shape.geometry.value_bytes_max;
         header.value_len() as u64 <= max && header.entry_len() <= room
     }
@@ -165,7 +168,7 @@ impl<F: Fabric> Client<F> {
     /// Bytes to ask for before the entry's length is known: as many as the last entry had, if that
     /// is little; of long ones only what tells whether the rest is wanted (nessie §4.3.2).
     #[inline]
-    pub(super) fn first_read_len(&self, key_len: usize, want: Want) -> usize {
+    pub(in crate::nessie) fn first_read_len(&self, key_len: usize, want: Want) -> usize {
         let key_end = HEADER_BYTES + EXPIRY_BYTES + key_len;
         let hint = self.read_hint.get();
         let split = self.map.shape.options.multi_read && hint > SINGLE_READ_BYTES_MAX;
@@ -204,7 +207,7 @@ impl<F: Fabric> Client<F> {
 }
 
 /// What a look at all candidates showed.
-pub(super) enum Lookup {
+pub(in crate::nessie) enum Lookup {
     /// The key is in this slot. The buffer holds the entry up to its key.
     Found(Match, Buf),
     /// No visible slot has the key.
@@ -214,7 +217,7 @@ pub(super) enum Lookup {
 }
 
 #[cold]
-pub(super) fn names_nothing(word: Ite) -> EngineError {
+pub(in crate::nessie) fn names_nothing(word: Ite) -> EngineError {
     let what = format!("the index entry {:#018x} names a place that there is not", word.0);
     EngineError::Damaged { what }
 }

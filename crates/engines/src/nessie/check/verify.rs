@@ -2,53 +2,15 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::client::Client;
-use super::dte::{Header, note_of};
-use super::hash::Candidates;
-use super::ite::{Ite, State};
+use super::report::{CheckReport, Scrubbed, Usage};
 use super::rules::Rules;
-use super::scrub::{Scrubbed, slab_of};
-use super::slab::Chunk;
+use super::walk::slab_of;
 use crate::error::EngineError;
 use crate::limits::CHUNK_BYTES;
-
-/// What a check found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckReport {
-    /// Index slots looked at.
-    pub slots: u64,
-    /// Slots that show a value.
-    pub values: u64,
-    /// Slots with a tentative insert: of operations under way, or of dead clients.
-    pub tentative: u64,
-    /// Slots in the middle of a move.
-    pub moving: u64,
-    /// Entries in use that no slot shows: of operations under way, or leaked.
-    pub unshown: u64,
-    /// Bytes of those.
-    pub unshown_bytes: u64,
-    /// Broken invariants, in words. Empty is good.
-    pub broken: Vec<String>,
-}
-
-/// How a node's data table is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes of the index.
-    pub index_bytes: u64,
-    /// Bytes of the data table.
-    pub data_bytes: u64,
-    /// Bytes of chunks in slabs.
-    pub slab_bytes: u64,
-    /// Bytes of entries in use, by their classes.
-    pub entry_bytes: u64,
-    /// Entries in use.
-    pub entries: u64,
-    /// Slabs leased by clients.
-    pub leased_slabs: u64,
-    /// Slabs without owner.
-    pub abandoned_slabs: u64,
-}
+use crate::nessie::client::Client;
+use crate::nessie::layout::dte::{Header, note_of};
+use crate::nessie::layout::ite::{Ite, Place};
+use crate::nessie::layout::slab::{Chunk, Slab};
 
 /// A report stops listing here; the count of what is broken goes no further.
 const BROKEN_MAX: usize = 100;
@@ -70,7 +32,10 @@ impl<F: Fabric> Client<F> {
     }
 
     /// [`Client::check`] by the rules of a protocol.
-    pub(super) async fn check_by(&self, rules: &impl Rules) -> Result<CheckReport, EngineError> {
+    pub(in crate::nessie) async fn check_by(
+        &self,
+        rules: &impl Rules,
+    ) -> Result<CheckReport, EngineError> {
         let mut report = CheckReport::default();
         let geometry = self.map.shape.geometry;
         let slots = geometry.buckets_per_shard as usize * geometry.bucket_slots as usize;
@@ -135,43 +100,10 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// What is wrong with a slot that holds a word, if anything is.
-    pub(super) async fn wrong_with_slot(
-        &self,
-        at: RemoteAddr,
-        word: Ite,
-    ) -> Result<Option<String>, EngineError> {
-        let codec = &self.map.codec;
-        if codec.try_state(word).is_none() {
-            return Ok(Some("bits that no client writes".into()));
-        }
-        let place = codec.place(word);
-        if self.entry_at(word).is_none() {
-            return Ok(Some(format!("it names {place:?}, which there is not")));
-        }
-        let Some((header, key)) = self.read_key(word).await? else {
-            return Ok(Some("I2: the entry it names has another generation".into()));
-        };
-        let candidates = Candidates::of(&self.map, &key);
-        let Some(mine) = candidates.index_of(at) else {
-            return Ok(Some("it is no candidate of its entry's key".into()));
-        };
-        if !codec.has_filter(word, candidates.filter) {
-            return Ok(Some("its filter bits are not its key's".into()));
-        }
-        if let Some(wrong) = self.wrong_with_entry(place, &header).await? {
-            return Ok(Some(wrong));
-        }
-        if codec.is_visible(word) {
-            return self.wrong_with_company(&candidates, mine, word, &key).await;
-        }
-        Ok(None)
-    }
-
     /// I2: the entry is one of its class, in a slab, and not free.
-    pub(super) async fn wrong_with_entry(
+    pub(in crate::nessie) async fn wrong_with_entry(
         &self,
-        place: super::ite::Place,
+        place: Place,
         header: &Header,
     ) -> Result<Option<String>, EngineError> {
         let class = self.map.classes.of(header.entry_len());
@@ -188,37 +120,6 @@ impl<F: Fabric> Client<F> {
         }
         let note = self.read_note(class, entry).await?;
         Ok((note == note_of(header.generation)).then(|| "I2: the entry it names is free".into()))
-    }
-
-    /// I1: no other slot shows the key, but for the other half of a move.
-    async fn wrong_with_company(
-        &self,
-        candidates: &Candidates,
-        mine: usize,
-        word: Ite,
-        key: &[u8],
-    ) -> Result<Option<String>, EngineError> {
-        let codec = &self.map.codec;
-        let words = self.collect(candidates).await?;
-        for (slot, other) in words[..candidates.count()].iter().enumerate() {
-            if slot == mine
-                || !codec.is_visible(*other)
-                || !codec.has_filter(*other, candidates.filter)
-            {
-                continue;
-            }
-            let same_key = self.read_key(*other).await?.is_some_and(|(_, k)| k == key);
-            let moving = codec.same_entry(word, *other)
-                && matches!(
-                    (codec.state(word), codec.state(*other)),
-                    (State::Frozen { .. }, State::Copy { .. })
-                        | (State::Copy { .. }, State::Frozen { .. })
-                );
-            if same_key && !moving {
-                return Ok(Some(format!("I1: candidate {slot} of its key shows a value too")));
-            }
-        }
-        Ok(None)
     }
 
     async fn check_chunks(&self, dti: u8, report: &mut CheckReport) -> Result<(), EngineError> {
@@ -290,7 +191,7 @@ impl<F: Fabric> Client<F> {
             let Some(class) = self.map.slab_class(at as u32, id, chunks) else {
                 continue;
             };
-            let slab = super::slab::Slab { dti, chunk: at as u32 };
+            let slab = Slab { dti, chunk: at as u32 };
             let used = self.used_entries(slab, class).await?.len() as u64;
             usage.slab_bytes += chunks as u64 * CHUNK_BYTES;
             usage.entries += used;

@@ -7,9 +7,9 @@ use std::cell::Cell;
 
 use loch_fabric::Fabric;
 
-use super::client::Client;
-use super::put::{DraftValue, Installed, Rule};
+use super::draft::{DraftValue, Installed, Rule};
 use crate::error::EngineError;
+use crate::nessie::client::Client;
 use crate::operation::{Conditional, Expect, PutOptions};
 
 impl<F: Fabric> Client<F> {

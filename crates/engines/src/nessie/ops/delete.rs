@@ -2,10 +2,11 @@
 
 use loch_fabric::Fabric;
 
-use super::client::{Attempts, Client};
-use super::ite::State;
 use super::read::Lookup;
 use crate::error::EngineError;
+use crate::nessie::client::{Attempts, Client};
+use crate::nessie::layout::dte::flags;
+use crate::nessie::layout::ite::State;
 
 impl<F: Fabric> Client<F> {
     /// Takes the value of `key` away; whether it had one.
@@ -21,7 +22,7 @@ impl<F: Fabric> Client<F> {
         if let Some(line) = self.cached(&candidates, key) {
             self.forget(&candidates);
             let header = line.header();
-            let plain = header.flags & super::dte::flags::EXPIRES == 0;
+            let plain = header.flags & flags::EXPIRES == 0;
             let visible = matches!(self.map.codec.state(line.word), State::Visible { .. });
             // Linearization point of a warm DELETE (protocol D3).
             if plain && visible && self.clear(&candidates, line.slot, line.word).await? {

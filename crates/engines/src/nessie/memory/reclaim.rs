@@ -13,40 +13,13 @@
 
 use loch_fabric::Fabric;
 
-use super::alloc::Parked;
-use super::client::Client;
-use super::dte::note_of;
-use super::slab::{Chunk, Class, Slab};
 use crate::epoch::Grace;
 use crate::error::EngineError;
+use crate::nessie::client::Client;
+use crate::nessie::client::waits::{Then, Wait};
+use crate::nessie::layout::dte::note_of;
+use crate::nessie::layout::slab::{Chunk, Class, Slab};
 use crate::planted::{self, Bug};
-
-/// Something that becomes possible after grace periods.
-#[derive(Debug)]
-pub(super) struct Wait {
-    grace: Grace,
-    /// Grace periods to come after this one.
-    more: u32,
-    then: Then,
-}
-
-#[derive(Debug)]
-enum Then {
-    Rested(Class, Vec<Parked>),
-    Seize(Class, Vec<Slab>),
-    TakeApart(Vec<(Slab, Class)>),
-}
-
-impl Then {
-    /// Whether a planted bug does it without waiting.
-    fn is_hasty(&self) -> bool {
-        match self {
-            Self::Rested(..) => false,
-            Self::Seize(..) => planted::is(Bug::SeizedUsedAtOnce),
-            Self::TakeApart(..) => planted::is(Bug::RecutAtOnce),
-        }
-    }
-}
 
 /// A lane's look at one of the waits, which goes back to the others unless it is over: also if the
 /// lane is dropped in the middle.
@@ -217,7 +190,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Whether no entry of a slab is in use.
-    pub(super) async fn is_unused(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+    async fn is_unused(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let base = self.map.slab_addr(slab);
         let (formatted, notes) = self.read_notes(slab, class).await?;
         for (number, note) in notes.into_iter().enumerate().take(formatted as usize) {
@@ -339,8 +312,8 @@ impl<F: Fabric> Client<F> {
 mod tests {
     use loch_fabric::lanes::block_on;
 
-    use super::super::client::tests::client;
     use super::*;
+    use crate::nessie::client::tests::client;
 
     #[test]
     fn a_wait_that_a_lane_looks_at_is_one_and_comes_back_unless_it_is_over() {

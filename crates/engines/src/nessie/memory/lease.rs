@@ -1,9 +1,5 @@
 //! Leasing: where a client's slabs come from and go to, all by CAS on chunk descriptors.
 //!
-//! In order of preference: what others retired in the client's own slabs; a slab that somebody left
-//! behind with room in it; free chunks; any slab left behind; and, when memory is short, what
-//! `reclaim.rs` can make available.
-//!
 //! # Invariants
 //! 1. Only the session named in a descriptor changes it; the exceptions are an abandoned slab,
 //!    which anybody may lease, and a leased one, which anybody may seize.
@@ -12,57 +8,23 @@
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
-use super::alloc::Own;
-use super::client::Client;
-use super::dte::note_of;
-use super::ite::Ite;
-use super::slab::{Chunk, Class, Entry, SLAB_HEADER_BYTES, Slab};
-use crate::epoch::Pin;
 use crate::error::EngineError;
-use crate::limits::SWEEP_SLABS;
-
-/// Resting entries that are worth a grace period while there is still memory.
-const PARKED_ENTRIES: usize = 256;
+use crate::nessie::client::Client;
+use crate::nessie::client::alloc::Own;
+use crate::nessie::layout::dte::note_of;
+use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE, SLAB_HEADER_BYTES, Slab};
 
 impl<F: Fabric> Client<F> {
-    /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: nothing but
-    /// that operation's epoch keeps the scrubber from taking the entry for a leaked one.
-    ///
-    /// Not to be called inside an epoch: it may have to wait for others, and they for it.
-    pub(super) async fn allocate(
-        &self,
-        entry_len: usize,
-    ) -> Result<(Own, Pin<'_, F>), EngineError> {
-        let class = self.map.classes.of(entry_len);
-        let mut until = None;
-        let mut sweep = true;
-        loop {
-            let epoch = self.session.pin(&self.fabric)?;
-            let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
-            if let Some(own) = taken {
-                return Ok((own, epoch));
-            }
-            drop(epoch);
-            // Room that others always take first, or that damaged notes only promise.
-            let now = self.fabric.now_us();
-            if now > *until.get_or_insert(now + self.timeout_us) {
-                return Err(EngineError::Timeout { timeout_us: self.timeout_us });
-            }
-            self.make_room(class, sweep).await?;
-            // What a sweep finds and nobody can take is not looked for again at once.
-            sweep = !sweep;
-        }
-    }
-
     /// Gives back an entry that was never in the index, or whose tentative word was removed.
-    pub(super) fn release(&self, own: Own) -> Result<(), EngineError> {
+    pub(in crate::nessie) fn release(&self, own: Own) -> Result<(), EngineError> {
         self.retire(own.entry, own.class, own.generation)
     }
 
     /// Notes that an entry is out of the index; the caller is who took it out, by CAS. One small
     /// WRITE that nobody waits for. The operation has had its effect by now, so a node that cannot
     /// be reached is no reason to say otherwise: the scrubber finds entries without a note.
-    pub(super) fn retire(
+    pub(in crate::nessie) fn retire(
         &self,
         entry: Entry,
         class: Class,
@@ -82,7 +44,7 @@ impl<F: Fabric> Client<F> {
     /// Says that the entry of `word` will be retired if it is of this class, so that its note is
     /// near by then: a CAS waits for all stores before it, those of other lanes too.
     #[inline]
-    pub(super) fn will_retire(&self, word: Ite, class: Class) {
+    pub(in crate::nessie) fn will_retire(&self, word: Ite, class: Class) {
         if let Some(entry) = class.entry(self.map.codec.place(word)) {
             let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
             self.fabric.will_store(note);
@@ -101,43 +63,12 @@ impl<F: Fabric> Client<F> {
         Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
-    pub(super) fn forming(&self, class: Class) -> Chunk {
+    fn forming(&self, class: Class) -> Chunk {
         Chunk::Forming { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
     pub(super) fn closing(&self, class: Class) -> Chunk {
         Chunk::Closing { class: class.id, chunks: class.chunks, owner: self.owner().id }
-    }
-
-    /// Finds room for entries of a class, or says that there is none. With `sweep` the client's own
-    /// slabs come first.
-    async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
-        let rooms = self.rooms.get();
-        let enough = (class.entries / 16).max(1);
-        if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
-            return Ok(());
-        }
-        if self.poll_waits().await? {
-            return Ok(());
-        }
-        self.rest_parked(class, PARKED_ENTRIES).await?;
-        for dti in &self.tables {
-            if self.lease(*dti, class, Kind::Roomy).await?
-                || self.lease(*dti, class, Kind::Free).await?
-            {
-                return Ok(());
-            }
-        }
-        let all = self.alloc.borrow_mut().list(class).slabs.len();
-        if self.sweep_some(class, all, 1).await? > 0 {
-            return Ok(());
-        }
-        for dti in &self.tables {
-            if self.lease(*dti, class, Kind::Abandoned).await? {
-                return Ok(());
-            }
-        }
-        self.wait_for_room(class, rooms).await
     }
 
     /// Says to the other lanes that there is room now.
@@ -195,7 +126,12 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Leases one slab of a kind in a data table, if there is one with room in it.
-    async fn lease(&self, dti: u8, class: Class, kind: Kind) -> Result<bool, EngineError> {
+    pub(super) async fn lease(
+        &self,
+        dti: u8,
+        class: Class,
+        kind: Kind,
+    ) -> Result<bool, EngineError> {
         let mut words = self.read_chunk_table(dti).await?;
         while let Some(chunk) = kind.find(class, &words) {
             let slab = Slab { dti, chunk };
@@ -212,7 +148,10 @@ impl<F: Fabric> Client<F> {
         Ok(false)
     }
 
-    pub(super) async fn read_chunk_table(&self, dti: u8) -> Result<Vec<u64>, EngineError> {
+    pub(in crate::nessie) async fn read_chunk_table(
+        &self,
+        dti: u8,
+    ) -> Result<Vec<u64>, EngineError> {
         let bytes = self.map.shape.geometry.chunks as usize * 8;
         let (buf, done) =
             self.fabric.read(self.map.chunk_addr(dti, 0), bytes, Buf::with_capacity(bytes)).await;
@@ -296,7 +235,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// How many entries of a slab were ever used, and the notes of all.
-    pub(super) async fn read_notes(
+    pub(in crate::nessie) async fn read_notes(
         &self,
         slab: Slab,
         class: Class,
@@ -313,13 +252,17 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The note of one entry: half of a word.
-    pub(super) async fn read_note(&self, class: Class, entry: Entry) -> Result<u32, EngineError> {
+    pub(in crate::nessie) async fn read_note(
+        &self,
+        class: Class,
+        entry: Entry,
+    ) -> Result<u32, EngineError> {
         let at = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
         let word = self.read_word(RemoteAddr::new(at.region(), at.offset() & !7)).await?;
         Ok((word >> ((at.offset() & 4) * 8)) as u32)
     }
 
-    pub(super) async fn read_word(&self, at: RemoteAddr) -> Result<u64, EngineError> {
+    pub(in crate::nessie) async fn read_word(&self, at: RemoteAddr) -> Result<u64, EngineError> {
         let mut word = [0];
         self.fabric.read_words(&[at], &mut word).await?;
         Ok(word[0])
@@ -328,7 +271,7 @@ impl<F: Fabric> Client<F> {
 
 /// Which slabs a search is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// Abandoned with a sixteenth free or more.
     Roomy,
     /// Free chunks.
@@ -356,7 +299,7 @@ impl Kind {
         }
         let is_free = |at: usize| words[at..at + run].iter().all(|w| *w == Chunk::Free.to_word());
         let last = words.len().checked_sub(run)?;
-        if class.id == super::slab::LARGE {
+        if class.id == LARGE {
             // Long runs from the far end, so that slabs do not break up the room they need.
             let mut at = last;
             loop {
@@ -375,8 +318,8 @@ impl Kind {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::slab::{Classes, LARGE};
     use super::*;
+    use crate::nessie::layout::slab::Classes;
 
     /// A class of one chunk, one of several, and one with a single long entry.
     fn class() -> impl Strategy<Value = Class> {

@@ -10,100 +10,21 @@
 //! was read by this operation: had it been remembered from before, the winner might have come
 //! before this operation began.
 
-use std::cell::Cell;
-
 use loch_fabric::{Buf, Fabric};
-use zerocopy::IntoBytes;
 
-use super::alloc::Own;
-use super::client::{Attempts, Client};
-use super::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, flags};
-use super::hash::{Candidates, KeyHash};
-use super::insert::Rival;
-use super::ite::{Ite, State};
-use super::read::{Lookup, Match, Seen, Want};
+use super::draft::{Attempt, Draft, DraftValue, Installed, Rule};
+use super::read::{Lookup, Match, Seen, Want, Words};
+use super::tentative::Rival;
 use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::WAYS_MAX;
+use crate::nessie::client::alloc::Own;
+use crate::nessie::client::{Attempts, Client};
+use crate::nessie::layout::dte::{Header, flags, next_generation};
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::{Ite, State};
 use crate::operation::PutOptions;
 use crate::planted::{self, Bug};
-
-/// On what condition an entry is installed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// On none.
-    Always,
-    /// If the key has no value.
-    IfAbsent,
-    /// If the key's value has this version.
-    IfVersion(u64),
-    /// Whatever there is, with this added to it.
-    Add(u64),
-}
-
-/// What became of an entry that was to be installed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Installed {
-    /// It is the key's value, or was for a moment. With [`Rule::Add`]: what the number was.
-    Yes(u64),
-    /// The condition did not hold: the version the key's value has, if it has one.
-    No(Option<u64>),
-}
-
-/// An entry to be: everything but its place.
-pub(super) struct Draft<'a> {
-    pub hash: KeyHash,
-    pub key: &'a [u8],
-    pub value: DraftValue<'a>,
-    pub flags: u16,
-    pub expires_at_ms: u64,
-    pub version: u64,
-}
-
-/// Where the value of a draft comes from.
-pub(super) enum DraftValue<'a> {
-    /// These bytes.
-    Bytes(&'a [u8]),
-    /// A number, which depends on what there is.
-    Number(Cell<u64>),
-    /// So many bytes that are in the entry already.
-    InPlace(usize),
-}
-
-/// How one attempt to install ended.
-pub(super) enum Attempt {
-    /// For good.
-    Done(Installed),
-    /// A slot changed; the entry's word was never in the index.
-    Again,
-    /// A slot changed, and the entry's tentative word was in the index: it needs a new generation.
-    Renew,
-}
-
-impl Draft<'_> {
-    pub fn value_len(&self) -> usize {
-        match &self.value {
-            DraftValue::Bytes(bytes) => bytes.len(),
-            DraftValue::Number(_) => 8,
-            DraftValue::InPlace(len) => *len,
-        }
-    }
-
-    #[inline]
-    pub fn header(&self, generation: u64) -> Header {
-        Header::new(generation, self.version, self.key.len(), self.value_len(), self.flags)
-    }
-
-    pub fn entry_len(&self) -> usize {
-        self.header(0).entry_len()
-    }
-
-    fn expiry_and_key(&self) -> Vec<u8> {
-        let expiry = self.expires_at_ms.to_le_bytes();
-        let expiry = if self.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
-        [expiry, self.key].concat()
-    }
-}
 
 impl<F: Fabric> Client<F> {
     /// Gives `key` the value `value`. Returns the value's version.
@@ -167,82 +88,6 @@ impl<F: Fabric> Client<F> {
         }
         self.unlinked(word, &header)?;
         Ok(true)
-    }
-
-    pub(super) async fn draft<'a>(
-        &self,
-        key: &'a [u8],
-        value: DraftValue<'a>,
-        flags: u16,
-        options: PutOptions,
-    ) -> Result<Draft<'a>, EngineError> {
-        let hash = self.hash(key)?;
-        let expires = if options.expires_at_ms.is_some() { flags::EXPIRES } else { 0 };
-        let expires_at_ms = options.expires_at_ms.unwrap_or(0);
-        let mut draft =
-            Draft { hash, key, value, flags: flags | expires, expires_at_ms, version: 0 };
-        self.check_value(draft.value_len())?;
-        draft.version = self.stamp().await?;
-        Ok(draft)
-    }
-
-    /// Refuses a value that is longer than the table's may be.
-    pub(super) fn check_value(&self, len: usize) -> Result<(), EngineError> {
-        let (len, max) = (len as u64, self.map.shape.geometry.value_bytes_max);
-        if len > max {
-            return Err(EngineError::ValueTooLong { len, max });
-        }
-        Ok(())
-    }
-
-    /// Writes a draft into an owned entry; its generation is there already.
-    #[inline]
-    pub(super) async fn write(&self, draft: &Draft<'_>, own: Own) -> Result<(), EngineError> {
-        let number;
-        let value = match &draft.value {
-            DraftValue::Bytes(bytes) => *bytes,
-            DraftValue::Number(n) => {
-                number = n.get().to_le_bytes();
-                &number
-            }
-            DraftValue::InPlace(len) => return self.write_around(draft, own, *len).await,
-        };
-        let mut header = draft.header(own.generation);
-        if self.map.shape.options.checksums {
-            header.checksum = header.checksum_of(own.place, &draft.expiry_and_key(), value);
-        }
-        self.write_parts(draft, own, header, value)
-    }
-
-    #[inline(always)]
-    fn write_parts(
-        &self,
-        draft: &Draft<'_>,
-        own: Own,
-        header: Header,
-        value: &[u8],
-    ) -> Result<(), EngineError> {
-        let expiry = draft.expires_at_ms.to_le_bytes();
-        let expiry = if header.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
-        self.fabric.store(own.at.add(8), &[&header.as_bytes()[8..], expiry, draft.key, value])?;
-        Ok(())
-    }
-
-    /// Writes all but the value, which is in its place already.
-    async fn write_around(
-        &self,
-        draft: &Draft<'_>,
-        own: Own,
-        len: usize,
-    ) -> Result<(), EngineError> {
-        let mut header = draft.header(own.generation);
-        if self.map.shape.options.checksums {
-            let at = own.at.add(header.value_at() as u64);
-            let (value, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
-            done?;
-            header.checksum = header.checksum_of(own.place, &draft.expiry_and_key(), &value);
-        }
-        self.write_parts(draft, own, header, &[])
     }
 
     /// Publishes a draft, written into an owned entry, under a rule. Takes the entry in every case:
@@ -360,7 +205,7 @@ impl<F: Fabric> Client<F> {
     async fn confirm_absent(
         &self,
         candidates: &Candidates,
-        words: &super::read::Words,
+        words: &Words,
         own: Own,
     ) -> Result<Attempt, EngineError> {
         if self.collect(candidates).await? != *words {
@@ -440,49 +285,6 @@ impl<F: Fabric> Client<F> {
         Ok(matches!(seen?, Seen::Match(header) if blind(header)))
     }
 
-    /// The word that shows an owned entry.
-    pub(super) fn visible(&self, candidates: &Candidates, own: Own) -> Ite {
-        let state = State::Visible { hop: 0 };
-        self.map.codec.entry(state, candidates.filter, own.place, own.generation)
-    }
-
-    /// Remembers what was just installed.
-    pub(super) fn installed(
-        &self,
-        candidates: &Candidates,
-        slot: usize,
-        word: Ite,
-        draft: &Draft<'_>,
-        own: Own,
-    ) {
-        if self.cache.is_none() {
-            return;
-        }
-        let header = draft.header(own.generation);
-        let mut entry = Vec::with_capacity(HEADER_BYTES + EXPIRY_BYTES + draft.key.len());
-        entry.extend_from_slice(header.as_bytes());
-        if header.flags & flags::EXPIRES != 0 {
-            entry.extend_from_slice(&draft.expires_at_ms.to_le_bytes());
-        }
-        entry.extend_from_slice(draft.key);
-        if let DraftValue::Bytes(value) = draft.value {
-            entry.extend_from_slice(value);
-        }
-        self.remember(candidates, slot, word, &entry);
-    }
-
-    pub(super) async fn write_number(
-        &self,
-        draft: &Draft<'_>,
-        own: Own,
-        number: u64,
-    ) -> Result<(), EngineError> {
-        if let DraftValue::Number(cell) = &draft.value {
-            cell.set(number);
-        }
-        self.write(draft, own).await
-    }
-
     async fn read_number(&self, key: &[u8], word: Ite) -> Result<Option<u64>, EngineError> {
         let (buf, seen) = self.read_entry(word, key, Want::Value, Buf::new()).await;
         let Seen::Match(header) = seen? else {
@@ -502,7 +304,7 @@ impl<F: Fabric> Client<F> {
         own: Own,
         epoch: Pin<'a, F>,
     ) -> Result<(Own, Pin<'a, F>), EngineError> {
-        let generation = super::dte::next_generation(own.generation);
+        let generation = next_generation(own.generation);
         let mask = self.map.codec.gen_mask();
         if generation & mask >= own.generation & mask {
             let own = Own { generation, ..own };

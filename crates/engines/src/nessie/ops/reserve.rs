@@ -2,12 +2,12 @@
 
 use loch_fabric::{Fabric, RemoteAddr};
 
-use super::alloc::Own;
-use super::client::Client;
-use super::dte::flags;
-use super::put::{Draft, DraftValue, Rule};
+use super::draft::{Draft, DraftValue, Rule};
 use crate::epoch::Pin;
 use crate::error::EngineError;
+use crate::nessie::client::Client;
+use crate::nessie::client::alloc::Own;
+use crate::nessie::layout::dte::flags;
 use crate::operation::PutOptions;
 
 /// An entry whose value is being written into its place. It becomes the key's value with

@@ -107,10 +107,10 @@ impl Options {
 /// [`Options`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Loch's own: [`super::Client`].
+    /// Loch's own: [`crate::nessie::Client`].
     #[default]
     Loch,
-    /// The published one, repaired: [`super::published::Client`].
+    /// The published one, repaired: [`crate::nessie::published::Client`].
     Published {
         /// A GET that meets an undecided PUT takes the previous version; without, it waits until
         /// the PUT is decided (nessie §4.3.2).

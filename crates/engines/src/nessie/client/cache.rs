@@ -9,18 +9,9 @@
 //! Generations in words start over some day; a line that was not confirmed for two epochs is
 //! therefore not used (see [`crate::epoch`], invariant 4).
 
-use loch_fabric::{Buf, Fabric};
-
-use super::client::Client;
-use super::dte::Header;
-use super::hash::Candidates;
-use super::ite::Ite;
-#[cfg(feature = "planted")]
-use super::ite::Place;
-use crate::error::EngineError;
-use crate::limits::GRAIN_BYTES;
+use crate::nessie::layout::dte::Header;
+use crate::nessie::layout::ite::Ite;
 use crate::net::CacheLimits;
-use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 /// Lines of a set.
@@ -28,14 +19,14 @@ const WAYS: usize = 4;
 
 /// A set-associative cache; in a set the line that was used longest ago gives way.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(in crate::nessie) struct Cache {
     sets: Vec<[Option<Line>; WAYS]>,
     entry_bytes_max: usize,
     clock: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(in crate::nessie) struct Line {
     hash: u64,
     pub slot: usize,
     pub word: Ite,
@@ -56,7 +47,7 @@ impl Line {
         self.bytes.len() >= self.header().entry_len()
     }
 
-    fn is_old(&self, epoch: u64) -> bool {
+    pub fn is_old(&self, epoch: u64) -> bool {
         epoch.saturating_sub(self.epoch) > 1 && !planted::is(Bug::CacheOfAnyAge)
     }
 }
@@ -86,6 +77,12 @@ impl Cache {
         }
         line.used = clock;
         Some(line.clone())
+    }
+
+    /// All lines: for tests, which look into caches.
+    #[cfg(feature = "planted")]
+    pub fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.sets.iter().flatten().flatten()
     }
 
     pub fn forget(&mut self, hash: u64) {
@@ -119,99 +116,6 @@ impl Cache {
         let oldest = || (0..WAYS).min_by_key(|w| set[*w].as_ref().map_or(0, |l| l.used));
         let way = same.or_else(oldest).expect("a set has lines");
         set[way] = Some(line);
-    }
-}
-
-impl<F: Fabric> Client<F> {
-    /// A GET by a remembered word: one round trip. Gives the buffer back if that did not do.
-    pub(super) async fn get_cached(
-        &self,
-        candidates: &Candidates,
-        key: &[u8],
-        mut buf: Buf,
-    ) -> Result<Result<Value, Buf>, EngineError> {
-        let Some(line) = self.cached(candidates, key) else {
-            return Ok(Err(buf));
-        };
-        let (slot, header) = (candidates.slot(line.slot), line.header());
-        if line.has_value() {
-            if planted::is(Bug::CacheOutlivesReuse) || self.read_word(slot).await? == line.word.0 {
-                self.confirm(candidates, line.word);
-                buf.clear();
-                buf.extend_from_slice(&line.bytes);
-                return Ok(Ok(header.value_in(buf)));
-            }
-        } else {
-            // The slot and the entry in one doorbell. Which is read first is not known, so the
-            // entry's own generation must agree too: then it was in place when it was read, and it
-            // is what the word names.
-            let place = self.map.codec.place(line.word);
-            let base = self.map.data_base(place.dti).expect("a remembered place is in the map");
-            let at = base.add(place.idx as u64 * GRAIN_BYTES);
-            buf.clear();
-            let (filled, word) =
-                self.fabric.read_word_and_bytes(slot, at, header.entry_len(), buf).await;
-            buf = filled;
-            let same = word? == line.word.0 && Header::read(&buf).is_some_and(|h| h == header);
-            if same && self.is_valid(&header, place, at, &buf, true)? {
-                self.confirm(candidates, line.word);
-                return Ok(Ok(header.value_in(buf)));
-            }
-        }
-        self.forget(candidates);
-        Ok(Err(buf))
-    }
-
-    pub(super) fn cached(&self, candidates: &Candidates, key: &[u8]) -> Option<Line> {
-        let cache = self.cache.as_ref()?;
-        cache.borrow_mut().line(candidates.hash.name(), key, self.session.epoch())
-    }
-
-    fn confirm(&self, candidates: &Candidates, word: Ite) {
-        if let Some(cache) = &self.cache {
-            cache.borrow_mut().confirm(candidates.hash.name(), word, self.seen_epoch());
-        }
-    }
-
-    /// The epoch of a line whose word was just seen in its slot.
-    #[inline]
-    pub(super) fn seen_epoch(&self) -> u64 {
-        if planted::is(Bug::CacheLinesTooYoung) {
-            return self.session.epoch();
-        }
-        self.session.announced()
-    }
-
-    /// Whether this client would still use a remembered word that names an entry by this
-    /// generation, or one that is the same in a word. `home_epoch` is the epoch of its home node.
-    /// For tests: nobody else sees into a cache.
-    #[cfg(feature = "planted")]
-    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
-        let Some(cache) = &self.cache else { return false };
-        let (codec, epoch) = (&self.map.codec, self.session.judges_by(home_epoch));
-        let named = generation & codec.gen_mask();
-        cache.borrow().sets.iter().flatten().flatten().any(|line| {
-            codec.place(line.word) == place
-                && codec.generation(line.word) == named
-                && !line.is_old(epoch)
-        })
-    }
-
-    pub(super) fn forget(&self, candidates: &Candidates) {
-        if let Some(cache) = &self.cache {
-            cache.borrow_mut().forget(candidates.hash.name());
-        }
-    }
-
-    /// Remembers an entry that was just read from, or just put into, a slot. `entry` holds at least
-    /// its header and key.
-    #[inline]
-    pub(super) fn remember(&self, candidates: &Candidates, slot: usize, word: Ite, entry: &[u8]) {
-        if let Some(cache) = &self.cache
-            && !self.session.is_observer()
-        {
-            cache.borrow_mut().keep(candidates.hash.name(), slot, word, entry, self.seen_epoch());
-        }
     }
 }
 

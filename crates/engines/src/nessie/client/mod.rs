@@ -1,21 +1,25 @@
 //! One client of one table: what its operations share.
 
+pub(super) mod alloc;
+pub(super) mod cache;
+pub(super) mod waits;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RoundTrip, Validation};
 
-use super::alloc::{Allocator, Owner};
-use super::cache::Cache;
-use super::geometry::Protocol;
-use super::hash::{Candidates, KeyHash, TableMap};
-use super::ite::Ite;
-use super::reclaim::Wait;
+use self::alloc::{Allocator, Owner};
+use self::cache::Cache;
+use self::waits::Wait;
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
 use crate::kv::check_key;
 use crate::limits::NODES_MAX;
+use crate::nessie::layout::geometry::Protocol;
+use crate::nessie::layout::hash::{Candidates, KeyHash, TableMap};
+use crate::nessie::layout::ite::Ite;
 use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
 
@@ -314,8 +318,8 @@ pub(super) mod tests {
     use loch_fabric::shm::{Region, ShmEndpoint};
     use loch_fabric::{RegionId, RemoteAddr};
 
-    use super::super::geometry::{Geometry, Options};
     use super::*;
+    use crate::nessie::layout::geometry::{Geometry, Options};
     use crate::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 
     /// The only client of a table of one node.

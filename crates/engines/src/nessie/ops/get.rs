@@ -6,13 +6,13 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::client::{Attempts, Client};
-use super::dte::{Header, flags};
-use super::hash::{Candidates, KeyHash};
-use super::ite::{Ite, State};
 use super::read::{Seen, Want};
 use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
+use crate::nessie::client::{Attempts, Client};
+use crate::nessie::layout::dte::{Header, flags};
+use crate::nessie::layout::hash::{Candidates, KeyHash};
+use crate::nessie::layout::ite::{Ite, State};
 use crate::operation::Value;
 use crate::planted::{self, Bug};
 
@@ -249,7 +249,7 @@ impl<F: Fabric> Client<F> {
     }
 
     #[inline]
-    pub(super) fn is_expired(&self, header: &Header, entry: &[u8]) -> bool {
+    pub(in crate::nessie) fn is_expired(&self, header: &Header, entry: &[u8]) -> bool {
         header.expires_at_ms(entry).is_some_and(|at| at <= self.fabric.wall_ms())
     }
 

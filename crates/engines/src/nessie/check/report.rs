@@ -1,0 +1,56 @@
+//! What a walk over a table counts and finds.
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Index slots looked at.
+    pub slots: u64,
+    /// Slots that show a value.
+    pub values: u64,
+    /// Slots with a tentative insert: of operations under way, or of dead clients.
+    pub tentative: u64,
+    /// Slots in the middle of a move.
+    pub moving: u64,
+    /// Entries in use that no slot shows: of operations under way, or leaked.
+    pub unshown: u64,
+    /// Bytes of those.
+    pub unshown_bytes: u64,
+    /// Broken invariants, in words. Empty is good.
+    pub broken: Vec<String>,
+}
+
+/// How a node's data table is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Bytes of the data table.
+    pub data_bytes: u64,
+    /// Bytes of chunks in slabs.
+    pub slab_bytes: u64,
+    /// Bytes of entries in use, by their classes.
+    pub entry_bytes: u64,
+    /// Entries in use.
+    pub entries: u64,
+    /// Slabs leased by clients.
+    pub leased_slabs: u64,
+    /// Slabs without owner.
+    pub abandoned_slabs: u64,
+}
+
+/// What a scrub found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Entries in use.
+    pub entries: u64,
+    /// Entries that no slot showed at first.
+    pub suspects: u64,
+    /// Entries that were freed.
+    pub freed: u64,
+    /// Bytes of those.
+    pub freed_bytes: u64,
+    /// Tentative words of dead clients that were removed.
+    pub tentative: u64,
+    /// Unfinished moves that were completed or undone.
+    pub moves: u64,
+}

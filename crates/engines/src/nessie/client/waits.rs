@@ -1,0 +1,35 @@
+//! What a client waits for: grace periods under way, and what is done when they have passed
+//! (`memory/reclaim.rs`).
+
+use super::alloc::Parked;
+use crate::epoch::Grace;
+use crate::nessie::layout::slab::{Class, Slab};
+use crate::planted::{self, Bug};
+
+/// Something that becomes possible after grace periods.
+#[derive(Debug)]
+pub(in crate::nessie) struct Wait {
+    pub grace: Grace,
+    /// Grace periods to come after this one.
+    pub more: u32,
+    pub then: Then,
+}
+
+/// What becomes possible.
+#[derive(Debug)]
+pub(in crate::nessie) enum Then {
+    Rested(Class, Vec<Parked>),
+    Seize(Class, Vec<Slab>),
+    TakeApart(Vec<(Slab, Class)>),
+}
+
+impl Then {
+    /// Whether a planted bug does it without waiting.
+    pub fn is_hasty(&self) -> bool {
+        match self {
+            Self::Rested(..) => false,
+            Self::Seize(..) => planted::is(Bug::SeizedUsedAtOnce),
+            Self::TakeApart(..) => planted::is(Bug::RecutAtOnce),
+        }
+    }
+}

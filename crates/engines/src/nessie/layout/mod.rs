@@ -1,0 +1,16 @@
+//! The layout: what the words and bytes of a table mean, and where they are. Nothing here reads or
+//! writes memory.
+//!
+//! | file | what it lays out |
+//! | --- | --- |
+//! | `geometry.rs` | a table: how many of everything, and how the bits of a word are divided |
+//! | `ite.rs` | an index table entry: the word of a slot |
+//! | `dte.rs` | a data table entry: its header, and what follows |
+//! | `slab.rs` | the data table: chunks, the slabs they make up, and the entries of a slab |
+//! | `hash.rs` | a table's regions, and the slots of a key in them |
+
+pub mod dte;
+pub mod geometry;
+pub mod hash;
+pub mod ite;
+pub mod slab;

@@ -1,0 +1,80 @@
+//! Allocating: an entry of the client's own, from wherever there is one.
+//!
+//! In order of preference: what others retired in the client's own slabs; a slab that somebody left
+//! behind with room in it; free chunks; any slab left behind; and, when memory is short, what
+//! `reclaim.rs` can make available.
+
+use loch_fabric::Fabric;
+
+use super::lease::Kind;
+use crate::epoch::Pin;
+use crate::error::EngineError;
+use crate::limits::SWEEP_SLABS;
+use crate::nessie::client::Client;
+use crate::nessie::client::alloc::Own;
+use crate::nessie::layout::slab::Class;
+
+/// Resting entries that are worth a grace period while there is still memory.
+const PARKED_ENTRIES: usize = 256;
+
+impl<F: Fabric> Client<F> {
+    /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: nothing but
+    /// that operation's epoch keeps the scrubber from taking the entry for a leaked one.
+    ///
+    /// Not to be called inside an epoch: it may have to wait for others, and they for it.
+    pub(in crate::nessie) async fn allocate(
+        &self,
+        entry_len: usize,
+    ) -> Result<(Own, Pin<'_, F>), EngineError> {
+        let class = self.map.classes.of(entry_len);
+        let mut until = None;
+        let mut sweep = true;
+        loop {
+            let epoch = self.session.pin(&self.fabric)?;
+            let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
+            if let Some(own) = taken {
+                return Ok((own, epoch));
+            }
+            drop(epoch);
+            // Room that others always take first, or that damaged notes only promise.
+            let now = self.fabric.now_us();
+            if now > *until.get_or_insert(now + self.timeout_us) {
+                return Err(EngineError::Timeout { timeout_us: self.timeout_us });
+            }
+            self.make_room(class, sweep).await?;
+            // What a sweep finds and nobody can take is not looked for again at once.
+            sweep = !sweep;
+        }
+    }
+
+    /// Finds room for entries of a class, or says that there is none. With `sweep` the client's own
+    /// slabs come first.
+    async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
+        let rooms = self.rooms.get();
+        let enough = (class.entries / 16).max(1);
+        if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
+            return Ok(());
+        }
+        if self.poll_waits().await? {
+            return Ok(());
+        }
+        self.rest_parked(class, PARKED_ENTRIES).await?;
+        for dti in &self.tables {
+            if self.lease(*dti, class, Kind::Roomy).await?
+                || self.lease(*dti, class, Kind::Free).await?
+            {
+                return Ok(());
+            }
+        }
+        let all = self.alloc.borrow_mut().list(class).slabs.len();
+        if self.sweep_some(class, all, 1).await? > 0 {
+            return Ok(());
+        }
+        for dti in &self.tables {
+            if self.lease(*dti, class, Kind::Abandoned).await? {
+                return Ok(());
+            }
+        }
+        self.wait_for_room(class, rooms).await
+    }
+}

@@ -1,0 +1,11 @@
+//! Memory: where the entries of a client's operations come from, and where they go.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `lease.rs` | leases slabs by CAS, lists what is free in them, and notes what is |
+//! | `reclaim.rs` | what can be had after grace periods, and what a client leaves behind |
+//! | `allocate.rs` | takes an entry, from wherever there is one |
+
+mod allocate;
+mod lease;
+mod reclaim;

@@ -1,0 +1,25 @@
+//! The operations: one file for each action of the protocol, above what they share.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `read.rs` | looks at a key's slots, and at the entries that they name |
+//! | `remembered.rs` | does without, by what the client's cache remembers |
+//! | `tentative.rs` | tells what a slot means to an insert, and when a rival was waited for enough |
+//! | `migrate.rs` | MOVE: makes room in a key's slots; completes the moves of others |
+//! | `get.rs` | GET |
+//! | `draft.rs` | writes an entry that is to be installed |
+//! | `insert.rs` | PUT of a key that has no value |
+//! | `put.rs` | PUT |
+//! | `delete.rs` `conditional.rs` `reserve.rs` | DELETE; PUTs with a condition; values written in place |
+
+mod conditional;
+mod delete;
+pub(super) mod draft;
+mod get;
+mod insert;
+pub(super) mod migrate;
+mod put;
+pub(super) mod read;
+mod remembered;
+pub(super) mod reserve;
+pub(super) mod tentative;

@@ -1,0 +1,109 @@
+//! Operations by what the client's cache remembers: the slot in which a key was found, and the word
+//! that it had. Why that is sound is at the top of `client/cache.rs`.
+
+use loch_fabric::{Buf, Fabric};
+
+use crate::error::EngineError;
+use crate::limits::GRAIN_BYTES;
+use crate::nessie::client::Client;
+use crate::nessie::client::cache::Line;
+use crate::nessie::layout::dte::Header;
+use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ite::Ite;
+#[cfg(feature = "planted")]
+use crate::nessie::layout::ite::Place;
+use crate::operation::Value;
+use crate::planted::{self, Bug};
+
+impl<F: Fabric> Client<F> {
+    /// A GET by a remembered word: one round trip. Gives the buffer back if that did not do.
+    pub(super) async fn get_cached(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        mut buf: Buf,
+    ) -> Result<Result<Value, Buf>, EngineError> {
+        let Some(line) = self.cached(candidates, key) else {
+            return Ok(Err(buf));
+        };
+        let (slot, header) = (candidates.slot(line.slot), line.header());
+        if line.has_value() {
+            if planted::is(Bug::CacheOutlivesReuse) || self.read_word(slot).await? == line.word.0 {
+                self.confirm(candidates, line.word);
+                buf.clear();
+                buf.extend_from_slice(&line.bytes);
+                return Ok(Ok(header.value_in(buf)));
+            }
+        } else {
+            // The slot and the entry in one doorbell. Which is read first is not known, so the
+            // entry's own generation must agree too: then it was in place when it was read, and it
+            // is what the word names.
+            let place = self.map.codec.place(line.word);
+            let base = self.map.data_base(place.dti).expect("a remembered place is in the map");
+            let at = base.add(place.idx as u64 * GRAIN_BYTES);
+            buf.clear();
+            let (filled, word) =
+                self.fabric.read_word_and_bytes(slot, at, header.entry_len(), buf).await;
+            buf = filled;
+            let same = word? == line.word.0 && Header::read(&buf).is_some_and(|h| h == header);
+            if same && self.is_valid(&header, place, at, &buf, true)? {
+                self.confirm(candidates, line.word);
+                return Ok(Ok(header.value_in(buf)));
+            }
+        }
+        self.forget(candidates);
+        Ok(Err(buf))
+    }
+
+    pub(super) fn cached(&self, candidates: &Candidates, key: &[u8]) -> Option<Line> {
+        let cache = self.cache.as_ref()?;
+        cache.borrow_mut().line(candidates.hash.name(), key, self.session.epoch())
+    }
+
+    fn confirm(&self, candidates: &Candidates, word: Ite) {
+        if let Some(cache) = &self.cache {
+            cache.borrow_mut().confirm(candidates.hash.name(), word, self.seen_epoch());
+        }
+    }
+
+    /// The epoch of a line whose word was just seen in its slot.
+    #[inline]
+    pub(in crate::nessie) fn seen_epoch(&self) -> u64 {
+        if planted::is(Bug::CacheLinesTooYoung) {
+            return self.session.epoch();
+        }
+        self.session.announced()
+    }
+
+    /// Whether this client would still use a remembered word that names an entry by this
+    /// generation, or one that is the same in a word. `home_epoch` is the epoch of its home node.
+    /// For tests: nobody else sees into a cache.
+    #[cfg(feature = "planted")]
+    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
+        let Some(cache) = &self.cache else { return false };
+        let (codec, epoch) = (&self.map.codec, self.session.judges_by(home_epoch));
+        let named = generation & codec.gen_mask();
+        cache.borrow().lines().any(|line| {
+            codec.place(line.word) == place
+                && codec.generation(line.word) == named
+                && !line.is_old(epoch)
+        })
+    }
+
+    pub(super) fn forget(&self, candidates: &Candidates) {
+        if let Some(cache) = &self.cache {
+            cache.borrow_mut().forget(candidates.hash.name());
+        }
+    }
+
+    /// Remembers an entry that was just read from, or just put into, a slot. `entry` holds at least
+    /// its header and key.
+    #[inline]
+    pub(super) fn remember(&self, candidates: &Candidates, slot: usize, word: Ite, entry: &[u8]) {
+        if let Some(cache) = &self.cache
+            && !self.session.is_observer()
+        {
+            cache.borrow_mut().keep(candidates.hash.name(), slot, word, entry, self.seen_epoch());
+        }
+    }
+}
