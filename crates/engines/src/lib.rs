@@ -8,7 +8,6 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod checksum;
-pub mod dispatch;
 pub mod engine;
 pub mod epoch;
 pub mod error;

@@ -1,42 +1,29 @@
 //! All engines, a line each: what has to know every engine is made of this list.
 
 use std::ops::Range;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use futures_util::future::Either;
 use loch_fabric::{Buf, MailboxShape, VerbCount};
 use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::dispatch::{Boxed, Dispatched, boxed};
 use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes};
 use crate::error::{EngineError, LayoutError};
 use crate::kv::{Kv, OneOf};
 use crate::kv_direct::Compute;
-use crate::nessie::AnyClient;
 use crate::nessie::hash::TableMap;
+use crate::nessie::{self, AnyClient};
 use crate::net::{Access, Connect, Net};
-use crate::operation::{Operation, Outcome, PutOptions, Value};
+use crate::operation::{Operation, Outcome, Value};
 use crate::region::{TableEntry, TableParams};
 use crate::requests::RequestMap;
 use crate::room::Room;
 
-/// Makes the enums of all engines: one variant each, dispatched by one match a method. The
-/// operations of the first engine's clients are awaited in place, those of the others are boxed.
+/// Makes the enums of all engines: one variant each, dispatched by one match a method.
 macro_rules! engines {
-    (
-        $(#[$first_doc:meta])* $first:ident: $first_engine:ty,
-        $($(#[$doc:meta])* $variant:ident: $engine:ty,)*
-    ) => {
-        engines!(@maps
-            $(#[$first_doc])* $first: $first_engine,
-            $($(#[$doc])* $variant: $engine,)*
-        );
-        engines!(@clients $first: $first_engine, $($variant: $engine,)*);
-    };
-
-    (@maps $($(#[$doc:meta])* $variant:ident: $engine:ty,)*) => {
+    ($($(#[$doc:meta])* $variant:ident: $engine:ty,)*) => {
         /// The engines.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
@@ -213,14 +200,10 @@ macro_rules! engines {
                 Self::$variant(options)
             }
         })*
-    };
 
-    (@clients $first:ident: $first_engine:ty, $($variant:ident: $engine:ty,)*) => {
         /// A client of a table, whatever its engine.
-        #[expect(missing_docs, reason = "each is a client of the engine of its name")]
         pub enum Client<N: Net> {
-            $first(<$first_engine as Engine>::Client<N>),
-            $($variant(<$engine as Engine>::Client<N>),)*
+            $($(#[$doc])* $variant(<$engine as Engine>::Client<N>),)*
         }
 
         impl<N: Net> Client<N> {
@@ -237,9 +220,6 @@ macro_rules! engines {
                 let readers = map.nessie().filter(|_| access.session.is_observer());
                 let readers = readers.map(|map| Map::Nessie(map.clone()));
                 Ok(match readers.as_ref().unwrap_or(map) {
-                    Map::$first(map) => {
-                        Self::$first(<$first_engine>::client(map, access, connect)?)
-                    }
                     $(Map::$variant(map) => {
                         Self::$variant(<$engine>::client(map, access, connect)?)
                     })*
@@ -249,7 +229,6 @@ macro_rules! engines {
             /// The endpoint, for its counters and its clocks.
             pub fn direct(&self) -> &N::Direct {
                 match self {
-                    Self::$first(client) => <$first_engine>::direct::<N>(client),
                     $(Self::$variant(client) => <$engine>::direct::<N>(client),)*
                 }
             }
@@ -257,7 +236,6 @@ macro_rules! engines {
             /// As [`Kv::counted`].
             pub fn counted(&self) -> VerbCount {
                 match self {
-                    Self::$first(client) => client.counted(),
                     $(Self::$variant(client) => client.counted(),)*
                 }
             }
@@ -265,93 +243,48 @@ macro_rules! engines {
             /// As [`Kv::retries`].
             pub fn retries(&self) -> u64 {
                 match self {
-                    Self::$first(client) => client.retries(),
                     $(Self::$variant(client) => client.retries(),)*
                 }
             }
 
             /// As [`Kv::get`].
-            #[inline]
-            pub fn get<'a>(
-                &'a self,
-                key: &'a [u8],
-                buf: Buf,
-            ) -> Operating<'a, Option<Value>, impl Operates<Option<Value>> + 'a> {
+            pub fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>> {
                 match self {
-                    Self::$first(client) => Either::Left(client.get(key, buf)),
-                    $(Self::$variant(client) => boxed(client.get(key, buf)),)*
+                    $(Self::$variant(client) => Box::pin(client.get(key, buf)),)*
                 }
             }
 
             /// As [`Kv::contains`].
-            pub fn contains<'a>(
-                &'a self,
-                key: &'a [u8],
-            ) -> Operating<'a, bool, impl Operates<bool> + 'a> {
+            pub fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool> {
                 match self {
-                    Self::$first(client) => Either::Left(client.contains(key)),
-                    $(Self::$variant(client) => boxed(client.contains(key)),)*
+                    $(Self::$variant(client) => Box::pin(client.contains(key)),)*
                 }
             }
 
-            /// As [`Kv::put`].
-            #[inline]
-            pub fn put<'a>(
-                &'a self,
-                key: &'a [u8],
-                value: &'a [u8],
-                options: PutOptions,
-            ) -> Operating<'a, u64, impl Operates<u64> + 'a> {
-                match self {
-                    Self::$first(client) => Either::Left(client.put(key, value, options)),
-                    $(Self::$variant(client) => boxed(client.put(key, value, options)),)*
-                }
-            }
-
-            /// As [`Kv::delete`].
-            pub fn delete<'a>(
-                &'a self,
-                key: &'a [u8],
-            ) -> Operating<'a, bool, impl Operates<bool> + 'a> {
-                match self {
-                    Self::$first(client) => Either::Left(client.delete(key)),
-                    $(Self::$variant(client) => boxed(client.delete(key)),)*
-                }
-            }
-
-            /// As [`Kv::execute`]. Boxed for all engines: what is not a method by itself is rare.
+            /// As [`Kv::execute`].
             pub fn execute<'a>(
                 &'a self,
                 key: &'a [u8],
                 operation: Operation<'a>,
-            ) -> Boxed<'a, Result<Outcome<'static>, EngineError>> {
+            ) -> Operating<'a, Outcome<'static>> {
                 match self {
-                    Self::$first(client) => Box::pin(client.execute(key, operation)),
                     $(Self::$variant(client) => Box::pin(client.execute(key, operation)),)*
                 }
             }
 
             /// As [`Kv::detach`].
-            ///
-            /// # Errors
-            /// As [`Kv::detach`].
-            pub async fn detach(&self) -> Result<(), EngineError> {
+            pub fn detach(&self) -> Operating<'_, ()> {
                 match self {
-                    Self::$first(client) => client.detach().await,
-                    $(Self::$variant(client) => client.detach().await,)*
+                    $(Self::$variant(client) => Box::pin(client.detach()),)*
                 }
             }
         }
     };
 }
 
-/// The future of an operation of a [`Client`].
-pub type Operating<'a, T, F> = Dispatched<'a, F, Result<T, EngineError>>;
-
-/// The future of an operation that is awaited in place.
-pub trait Operates<T>: Future<Output = Result<T, EngineError>> {}
-
-impl<T, F: Future<Output = Result<T, EngineError>>> Operates<T> for F {}
+/// An operation of a client whose engine is known at run time. Its future is boxed, so that its
+/// state is apart from that of the one that awaits it.
+pub type Operating<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + 'a>>;
 
 engines! {
     /// [`nessie`](crate::nessie): the client alone.
@@ -385,6 +318,16 @@ impl<N: Net> Client<N> {
     pub fn nessie(&self) -> Option<&AnyClient<N::Direct>> {
         match self {
             Self::Nessie(client) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The client of the engine whose operations are worth being awaited in place: the box of
+    /// [`Operating`] would cost them a tenth.
+    #[inline]
+    pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
+        match self {
+            Self::Nessie(AnyClient::Loch(client)) => Some(client),
             _ => None,
         }
     }

@@ -43,7 +43,11 @@ impl<'a> AsyncTable<'a> {
     #[inline]
     pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
         self.table.check_process()?;
-        match self.table.backend().get(key, Buf::new()).await {
+        let found = match self.table.in_place() {
+            Some(client) => client.get(key, Buf::new()).await,
+            None => self.table.operations().get(key, Buf::new()).await,
+        };
+        match found {
             Ok(found) => Ok(found.map(Value::from)),
             Err(error) => Err(self.table.error(error)),
         }
@@ -58,7 +62,11 @@ impl<'a> AsyncTable<'a> {
         into.clear();
         let table = self.table;
         table.check_process()?;
-        match table.backend().get(key, table.take_spare()).await {
+        let found = match table.in_place() {
+            Some(client) => client.get(key, table.take_spare()).await,
+            None => table.operations().get(key, table.take_spare()).await,
+        };
+        match found {
             Ok(Some(found)) => {
                 into.extend_from_slice(&found);
                 let version = Version::from_u64(found.version());
@@ -76,7 +84,10 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::contains`].
     pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
         self.table.check_process()?;
-        let found = self.table.backend().contains(key).await;
+        let found = match self.table.in_place() {
+            Some(client) => client.contains(key).await,
+            None => self.table.operations().contains(key).await,
+        };
         found.map_err(|e| self.table.error(e))
     }
 
@@ -103,7 +114,11 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         self.table.check_lengths(key, value.len())?;
         let options = self.table.engine_options(options);
-        match self.table.backend().put(key, value, options).await {
+        let stored = match self.table.in_place() {
+            Some(client) => client.put(key, value, options).await,
+            None => self.execute(key, Operation::Put { value, options }).await?.stored(),
+        };
+        match stored {
             Ok(version) => Ok(Version::from_u64(version)),
             Err(error) => Err(self.table.error(error)),
         }
@@ -127,8 +142,14 @@ impl<'a> AsyncTable<'a> {
             Expect::Version(version) => operation::Expect::Version(version.as_u64()),
         };
         self.table.check_lengths(key, value.len())?;
-        let done = self.execute(key, Operation::PutIf { value, expect, options }).await?;
-        match done.conditional().map_err(|e| self.table.error(e))? {
+        let done = match self.table.in_place() {
+            Some(client) => client.put_if(key, value, expect, options).await,
+            None => {
+                let put = Operation::PutIf { value, expect, options };
+                self.execute(key, put).await?.conditional()
+            }
+        };
+        match done.map_err(|e| self.table.error(e))? {
             operation::Conditional::Done(version) => {
                 Ok(Conditional::Done(Version::from_u64(version)))
             }
@@ -155,7 +176,10 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::fetch_add`].
     pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64, Error> {
         self.table.writable()?;
-        let before = self.execute(key, Operation::FetchAdd(add)).await?.before();
+        let before = match self.table.in_place() {
+            Some(client) => client.fetch_add(key, add).await,
+            None => self.execute(key, Operation::FetchAdd(add)).await?.before(),
+        };
         before.map_err(|e| self.table.error(e))
     }
 
@@ -276,7 +300,10 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::delete`].
     pub async fn delete(self, key: &[u8]) -> Result<bool, Error> {
         self.table.writable()?;
-        let deleted = self.table.backend().delete(key).await;
+        let deleted = match self.table.in_place() {
+            Some(client) => client.delete(key).await,
+            None => self.execute(key, Operation::Delete).await?.deleted(),
+        };
         deleted.map_err(|e| self.table.error(e))
     }
 

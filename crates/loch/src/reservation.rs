@@ -2,8 +2,8 @@
 
 use std::io;
 
-use loch_engines::dispatch::Boxed;
-use loch_engines::operation::PutOptions;
+use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::registry::Operating;
 use loch_engines::{EngineError, nessie};
 use loch_fabric::Fabric;
 use loch_fabric::lanes::block_on;
@@ -64,7 +64,7 @@ pub(crate) trait InPlace {
     fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError>;
 
     /// Makes it the key's value. Returns the version.
-    fn commit<'a>(self: Box<Self>) -> Boxed<'a, Result<u64, EngineError>>
+    fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
     where
         Self: 'a;
 }
@@ -82,7 +82,7 @@ impl<F: Fabric> InPlace for nessie::Reservation<'_, F> {
         self.as_mut_ptr()
     }
 
-    fn commit<'a>(self: Box<Self>) -> Boxed<'a, Result<u64, EngineError>>
+    fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
     where
         Self: 'a,
     {
@@ -174,7 +174,9 @@ impl<'a> Reservation<'a> {
         let version = match self.place.take().expect("it is taken when the reservation ends") {
             Place::InTable(inner) => inner.commit().await,
             Place::Own(Own { key, value, options }) => {
-                self.table.backend().put(&key, &value, options).await
+                let put = Operation::Put { value: &value, options };
+                let done = self.table.operations().execute(&key, put).await;
+                done.and_then(Outcome::stored)
             }
         };
         version.map(Version::from_u64).map_err(|e| self.table.error(e))

@@ -403,10 +403,7 @@ impl Table {
     /// If the table is not one of nessie on shared memory.
     #[doc(hidden)]
     pub fn engine(&self) -> &Client<ShmEndpoint> {
-        match self.nessie() {
-            Some(AnyClient::Loch(client)) => client,
-            _ => panic!("the engine nessie is measured, on shared memory"),
-        }
+        self.in_place().expect("the engine nessie is measured, on shared memory")
     }
 
     /// The same of a table of the published protocol.
@@ -415,16 +412,12 @@ impl Table {
     /// If it is not one.
     #[doc(hidden)]
     pub fn published_engine(&self) -> &published::Client<ShmEndpoint> {
-        match self.nessie() {
-            Some(AnyClient::Published(client)) => client,
-            _ => panic!("the table is not of the published protocol"),
-        }
-    }
-
-    fn nessie(&self) -> Option<&AnyClient<ShmEndpoint>> {
         match &self.backend {
-            Backend::Shm(client) => client.nessie(),
-            Backend::Network(_) => None,
+            Backend::Shm(client) => match client.nessie() {
+                Some(AnyClient::Published(client)) => client,
+                _ => panic!("the table is not of the published protocol"),
+            },
+            Backend::Network(_) => panic!("its memory is not all mapped"),
         }
     }
 
@@ -432,11 +425,13 @@ impl Table {
         Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), lease }
     }
 
+    /// The client whose operations are awaited in place, if it has such.
     #[inline]
-    pub(crate) fn backend(&self) -> &Backend {
-        &self.backend
+    pub(crate) fn in_place(&self) -> Option<&Client<ShmEndpoint>> {
+        self.backend.in_place()
     }
 
+    /// All operations, boxed.
     pub(crate) fn operations(&self) -> &dyn Operations {
         self.backend.operations()
     }

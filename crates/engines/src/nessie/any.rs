@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::Either;
 use loch_fabric::{Buf, Fabric};
 
 use super::check::report::{CheckReport, Usage};
@@ -16,8 +15,7 @@ use crate::kv::Kv;
 use crate::net::Access;
 use crate::operation::{Operation, Outcome, PutOptions, Value};
 
-/// A client of a table of nessie's layout. The published protocol is the slow one, so that it is
-/// boxed, and so are its operations.
+/// A client of a table of nessie's layout.
 #[expect(clippy::large_enum_variant, reason = "the usual one is not boxed")]
 pub enum AnyClient<F: Fabric> {
     /// By Loch's own protocol.
@@ -110,22 +108,17 @@ impl<F: Fabric> Kv for AnyClient<F> {
         self.counts().retries.get()
     }
 
-    #[inline]
-    fn get(
-        &self,
-        key: &[u8],
-        buf: Buf,
-    ) -> impl Future<Output = Result<Option<Value>, EngineError>> {
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         match self {
-            Self::Loch(client) => Either::Left(client.get(key, buf)),
-            Self::Published(client) => Either::Right(Box::pin(client.get(key, buf))),
+            Self::Loch(client) => client.get(key, buf).await,
+            Self::Published(client) => client.get(key, buf).await,
         }
     }
 
-    fn contains(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
         match self {
-            Self::Loch(client) => Either::Left(client.contains(key)),
-            Self::Published(client) => Either::Right(Box::pin(client.contains(key))),
+            Self::Loch(client) => client.contains(key).await,
+            Self::Published(client) => client.contains(key).await,
         }
     }
 
@@ -137,26 +130,6 @@ impl<F: Fabric> Kv for AnyClient<F> {
         match self {
             Self::Loch(client) => client.execute(key, operation).await,
             Self::Published(client) => client.execute(key, operation).await,
-        }
-    }
-
-    #[inline]
-    fn put(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: PutOptions,
-    ) -> impl Future<Output = Result<u64, EngineError>> {
-        match self {
-            Self::Loch(client) => Either::Left(client.put(key, value, options)),
-            Self::Published(client) => Either::Right(Box::pin(client.put(key, value, options))),
-        }
-    }
-
-    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
-        match self {
-            Self::Loch(client) => Either::Left(client.delete(key)),
-            Self::Published(client) => Either::Right(Box::pin(client.delete(key))),
         }
     }
 

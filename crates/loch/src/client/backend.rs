@@ -1,15 +1,15 @@
-//! A table's client, over whatever network: shared memory, whose operations are awaited in place,
-//! or another one behind a trait.
+//! A table's client, over whatever network: shared memory, or another one behind a trait.
 
-use futures_util::future::Either;
+use std::pin::Pin;
+
 use loch_engines::EngineError;
-use loch_engines::dispatch::Boxed;
 use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{Compute, Computed};
-use loch_engines::nessie::CheckReport;
+use loch_engines::nessie::{self, CheckReport};
 use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
-use loch_engines::registry::{EngineId, Operates, Operating};
+use loch_engines::registry::{EngineId, Operating};
 use loch_fabric::Buf;
+use loch_fabric::shm::ShmEndpoint;
 
 use super::net::{Opening, Shm};
 use super::table_client::TableClient;
@@ -37,7 +37,7 @@ impl Backend {
         TableClient::open(opening).map(Self::Shm)
     }
 
-    /// What is not worth a way of its own on shared memory.
+    /// All operations, boxed.
     pub fn operations(&self) -> &dyn Operations {
         match self {
             Self::Shm(client) => client,
@@ -45,57 +45,12 @@ impl Backend {
         }
     }
 
-    /// As [`Kv::get`](loch_engines::Kv::get).
+    /// The client whose operations are awaited in place, if it has such.
     #[inline]
-    pub fn get<'a>(
-        &'a self,
-        key: &'a [u8],
-        buf: Buf,
-    ) -> Operating<'a, Option<Value>, impl Operates<Option<Value>> + 'a> {
+    pub fn in_place(&self) -> Option<&nessie::Client<ShmEndpoint>> {
         match self {
-            Self::Shm(client) => client.get(key, buf),
-            Self::Network(client) => Either::Right(client.get(key, buf)),
-        }
-    }
-
-    /// As [`Kv::contains`](loch_engines::Kv::contains).
-    #[inline]
-    pub fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool, impl Operates<bool> + 'a> {
-        match self {
-            Self::Shm(client) => client.contains(key),
-            Self::Network(client) => {
-                let work = client.execute(key, Operation::Contains);
-                Either::Right(Box::pin(async { work.await?.contained() }))
-            }
-        }
-    }
-
-    /// As [`Kv::put`](loch_engines::Kv::put).
-    #[inline]
-    pub fn put<'a>(
-        &'a self,
-        key: &'a [u8],
-        value: &'a [u8],
-        options: PutOptions,
-    ) -> Operating<'a, u64, impl Operates<u64> + 'a> {
-        match self {
-            Self::Shm(client) => client.put(key, value, options),
-            Self::Network(client) => {
-                let work = client.execute(key, Operation::Put { value, options });
-                Either::Right(Box::pin(async { work.await?.stored() }))
-            }
-        }
-    }
-
-    /// As [`Kv::delete`](loch_engines::Kv::delete).
-    #[inline]
-    pub fn delete<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool, impl Operates<bool> + 'a> {
-        match self {
-            Self::Shm(client) => client.delete(key),
-            Self::Network(client) => {
-                let work = client.execute(key, Operation::Delete);
-                Either::Right(Box::pin(async { work.await?.deleted() }))
-            }
+            Self::Shm(client) => client.in_place(),
+            Self::Network(_) => None,
         }
     }
 
@@ -112,17 +67,23 @@ impl Backend {
     }
 }
 
+/// A look at a whole table.
+pub(crate) type Looking<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 'a>>;
+
 /// What can be asked of the client of a table.
 pub(crate) trait Operations: Send {
     /// As [`Kv::get`](loch_engines::Kv::get).
-    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Boxed<'a, Result<Option<Value>, EngineError>>;
+    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>>;
+
+    /// As [`Kv::contains`](loch_engines::Kv::contains).
+    fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool>;
 
     /// As [`Kv::execute`](loch_engines::Kv::execute).
     fn execute<'a>(
         &'a self,
         key: &'a [u8],
         operation: Operation<'a>,
-    ) -> Boxed<'a, Result<Outcome<'static>, EngineError>>;
+    ) -> Operating<'a, Outcome<'static>>;
 
     /// As [`Compute::compute`].
     fn compute<'a>(
@@ -130,7 +91,7 @@ pub(crate) trait Operations: Send {
         key: &'a [u8],
         action: Action<'a>,
         buf: Buf,
-    ) -> Boxed<'a, Result<Computed, EngineError>>;
+    ) -> Operating<'a, Computed>;
 
     /// Reserves memory for a value of `len` bytes; `None` if the engine has none that is written in
     /// place.
@@ -139,13 +100,13 @@ pub(crate) trait Operations: Send {
         key: &'k [u8],
         len: usize,
         options: PutOptions,
-    ) -> Boxed<'k, Result<Option<Box<dyn InPlace + 'a>>, EngineError>>;
+    ) -> Operating<'k, Option<Box<dyn InPlace + 'a>>>;
 
     /// As [`Table::check`](crate::Table::check).
-    fn check(&self) -> Boxed<'_, Result<CheckReport, Error>>;
+    fn check(&self) -> Looking<'_, CheckReport>;
 
     /// As [`Table::usage`](crate::Table::usage).
-    fn usage(&self) -> Boxed<'_, Result<Vec<Usage>, Error>>;
+    fn usage(&self) -> Looking<'_, Vec<Usage>>;
 
     /// As [`Table::counters`](crate::Table::counters).
     fn counters(&self) -> Counters;
@@ -166,7 +127,7 @@ pub(crate) trait Operations: Send {
     fn explain(&self, error: EngineError) -> Error;
 
     /// Leaves nothing behind.
-    fn detach(&self) -> Boxed<'_, Result<(), EngineError>>;
+    fn detach(&self) -> Operating<'_, ()>;
 }
 
 impl Compute for dyn Operations + '_ {

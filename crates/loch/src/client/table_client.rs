@@ -3,20 +3,18 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use futures_util::future::Either;
 use loch_engines::EngineError;
-use loch_engines::dispatch::Boxed;
 use loch_engines::kv::check_key;
 use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{Compute, Computed};
-use loch_engines::nessie::{AnyClient, CheckReport};
+use loch_engines::nessie::{self, AnyClient, CheckReport};
 use loch_engines::net::Access;
 use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
-use loch_engines::registry::{Client, EngineId, Operates, Operating};
+use loch_engines::registry::{Client, EngineId, Operating};
 use loch_engines::requests::{Timing, WorkerId};
 use loch_fabric::{Buf, Fabric};
 
-use super::backend::Operations;
+use super::backend::{Looking, Operations};
 use super::net::{Network, Opening};
 use super::nodes::Nodes;
 use crate::lease::Lease;
@@ -74,62 +72,14 @@ impl<N: Network> TableClient<N> {
         self.client.nessie()
     }
 
-    /// As [`Kv::get`].
+    /// As [`Client::in_place`].
     #[inline]
-    pub fn get<'a>(
-        &'a self,
-        key: &'a [u8],
-        buf: Buf,
-    ) -> Operating<'a, Option<Value>, impl Operates<Option<Value>> + 'a> {
-        if N::BREAKS {
-            let buf = Cell::new(buf);
-            return self.again(move || self.client.get(key, buf.take()), of_read);
-        }
-        self.client.get(key, buf)
-    }
-
-    /// As [`Kv::contains`].
-    #[inline]
-    pub fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool, impl Operates<bool> + 'a> {
-        if N::BREAKS {
-            return self.again(move || self.client.contains(key), of_read);
-        }
-        self.client.contains(key)
-    }
-
-    /// As [`Kv::put`].
-    #[inline]
-    pub fn put<'a>(
-        &'a self,
-        key: &'a [u8],
-        value: &'a [u8],
-        options: PutOptions,
-    ) -> Operating<'a, u64, impl Operates<u64> + 'a> {
-        if N::BREAKS {
-            return self.again(move || self.client.put(key, value, options), |error| error);
-        }
-        self.client.put(key, value, options)
-    }
-
-    /// As [`Kv::delete`].
-    #[inline]
-    pub fn delete<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool, impl Operates<bool> + 'a> {
-        if N::BREAKS {
-            return self.again(move || self.client.delete(key), |error| error);
-        }
-        self.client.delete(key)
+    pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
+        self.client.in_place()
     }
 
     /// Begins an operation again after it lacked a connection that was made meanwhile: such an error
     /// says that nothing was changed.
-    fn again<'a, T: 'a, F: Future<Output = Result<T, EngineError>> + 'a, G>(
-        &'a self,
-        operation: impl Fn() -> F + 'a,
-        meaning: fn(EngineError) -> EngineError,
-    ) -> Either<G, Boxed<'a, Result<T, EngineError>>> {
-        Either::Right(Box::pin(self.attempt(operation, meaning)))
-    }
-
     async fn attempt<T, F: Future<Output = Result<T, EngineError>>>(
         &self,
         operation: impl Fn() -> F,
@@ -246,15 +196,26 @@ impl<N: Network> Operations for TableClient<N>
 where
     Self: Send,
 {
-    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Boxed<'a, Result<Option<Value>, EngineError>> {
-        Box::pin(self.get(key, buf))
+    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>> {
+        if !N::BREAKS {
+            return self.client.get(key, buf);
+        }
+        let buf = Cell::new(buf);
+        Box::pin(self.attempt(move || self.client.get(key, buf.take()), of_read))
+    }
+
+    fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool> {
+        if !N::BREAKS {
+            return self.client.contains(key);
+        }
+        Box::pin(self.attempt(move || self.client.contains(key), of_read))
     }
 
     fn execute<'a>(
         &'a self,
         key: &'a [u8],
         operation: Operation<'a>,
-    ) -> Boxed<'a, Result<Outcome<'static>, EngineError>> {
+    ) -> Operating<'a, Outcome<'static>> {
         if !N::BREAKS {
             return self.client.execute(key, operation);
         }
@@ -267,7 +228,7 @@ where
         key: &'a [u8],
         action: Action<'a>,
         buf: Buf,
-    ) -> Boxed<'a, Result<Computed, EngineError>> {
+    ) -> Operating<'a, Computed> {
         let Some(client) = self.client.computing() else {
             let engine = self.engine.needs();
             let why =
@@ -284,7 +245,7 @@ where
         key: &'k [u8],
         len: usize,
         options: PutOptions,
-    ) -> Boxed<'k, Result<Option<Box<dyn InPlace + 'a>>, EngineError>> {
+    ) -> Operating<'k, Option<Box<dyn InPlace + 'a>>> {
         let Some(client) = self.client.nessie() else {
             return Box::pin(std::future::ready(self.check_served(key, len).map(|()| None)));
         };
@@ -295,11 +256,11 @@ where
         })
     }
 
-    fn check(&self) -> Boxed<'_, Result<CheckReport, Error>> {
+    fn check(&self) -> Looking<'_, CheckReport> {
         Box::pin(self.check())
     }
 
-    fn usage(&self) -> Boxed<'_, Result<Vec<Usage>, Error>> {
+    fn usage(&self) -> Looking<'_, Vec<Usage>> {
         Box::pin(self.usage())
     }
 
@@ -329,7 +290,7 @@ where
         self.explain(error)
     }
 
-    fn detach(&self) -> Boxed<'_, Result<(), EngineError>> {
+    fn detach(&self) -> Operating<'_, ()> {
         Box::pin(self.client.detach())
     }
 }
