@@ -13,10 +13,10 @@ demo: ## three nodes and two clients on this host, compared with memcached and R
 	scripts/deps.sh build peers
 	cargo run --release --locked -p loch-cli -- demo
 
-test: ## what a change has to pass here: lint, all tests but those on verbs, loom, the simulation
+test: ## every check for a change on this host: lint, all tests but those on verbs, loom, the simulation
 	scripts/test.sh
 
-verbs-test: ## what needs RDMA verbs, in virtual machines that have them; TEXT=… for some tests
+verbs-test: ## the tests that need RDMA verbs, in virtual machines; TEXT=… for some of them
 	scripts/verbs-test.sh "$(TEXT)"
 
 model: ## every interleaving of small configurations of the protocol, in a minute and a half
@@ -26,16 +26,16 @@ bench: ## one workload on Loch and its peers; BENCH="…" for another
 	scripts/deps.sh build peers
 	cargo run --release --locked -p loch-cli -- bench $(BENCH)
 
-papers: ## what the next two measure, one after the other: half an hour of a quiet machine
+papers: ## figures and headlines, one after the other: half an hour of a quiet machine
 	scripts/deps.sh build peers
 	scripts/figures.sh
 	scripts/headlines.sh
 
-figures: ## measure what docs/performance.md shows: a quarter of an hour of a quiet machine
+figures: ## measure the numbers of docs/performance.md: a quarter of an hour of a quiet machine
 	scripts/deps.sh build peers
 	scripts/figures.sh
 
-headlines: ## measure what the papers claim, engine beside engine: ten minutes of a quiet machine
+headlines: ## measure the claims of the papers, engine beside engine: ten minutes of a quiet machine
 	scripts/deps.sh build peers
 	scripts/headlines.sh
 
@@ -55,13 +55,13 @@ lint: ## the part of `test` that runs no code: format, clippy, house rules, depe
 sanitize: ## the tests of the unsafe crate under AddressSanitizer; needs a nightly compiler
 	scripts/sanitize.sh address
 
-fuzz: ## bytes from others, under AddressSanitizer: SECONDS=60 each target; needs a nightly compiler
+fuzz: ## feed all parsers arbitrary bytes, under AddressSanitizer: SECONDS=60 each; needs a nightly compiler
 	scripts/fuzz.sh --seconds $(SECONDS)
 
-deps: ## install what the targets need
+deps: ## install the packages that the targets need
 	scripts/deps.sh
 
-clean: ## remove what was built
+clean: ## remove the build
 	cargo clean
 
 help: ## this list

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the other scripts need and this machine lacks. Quick when all is there.
+# Installs what the other scripts need and this machine lacks. Quick if everything is there.
 #
 #   scripts/deps.sh [build] [deny] [peers] [fuzz] [mutants] [verbs]     default: the first three
 #
@@ -8,8 +8,8 @@
 #   peers   memcached and Redis, which demo and bench compare with; without them they still run
 #   fuzz    cargo-fuzz, into cargo's bin folder
 #   mutants cargo-mutants, into cargo's bin folder
-#   verbs   QEMU, what its guests are made with, the programs and libraries of RDMA, and what the
-#           feature `verbs` is built with
+#   verbs   QEMU, the tools to make its guests, the programs and libraries of RDMA, and the packages
+#           to build the feature `verbs`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

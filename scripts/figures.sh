@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures what docs/performance.md shows. Takes about a quarter of an hour of a machine that does
-# nothing else.
+# Measures the numbers of docs/performance.md. Takes about a quarter of an hour on a machine that
+# does nothing else.
 #
 #   scripts/figures.sh [--smoke] [FOLDER]     default folder: docs/results
 #

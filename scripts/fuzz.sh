@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fuzzes everything that parses bytes from others, under AddressSanitizer: docs/fuzzing.md.
+# Fuzzes all code that parses bytes from other processes, under AddressSanitizer: docs/fuzzing.md.
 #
 #   scripts/fuzz.sh [TARGET…] [--seconds N]     default: all targets, 60 seconds each
 #
-# What is new stays in fuzz/corpus.new, and is where the next run goes on. What fails is written to
-# fuzz/artifacts, with the command that repeats it; once mended it belongs into fuzz/regressions,
-# under a name that tells its story. Needs a nightly compiler.
+# New inputs stay in fuzz/corpus.new, where the next run continues. Failing inputs are written to
+# fuzz/artifacts, with the command that repeats them. After the fix, move them to fuzz/regressions,
+# under a name that tells the story. Needs a nightly compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

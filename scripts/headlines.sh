@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures the headlines of the papers on this host: what docs/performance.md says of engines whose
-# servers take part, beside the one whose servers do not. Takes about ten minutes of a machine of two
-# cores that does nothing else.
+# Measures the headlines of the papers on this host: the numbers in docs/performance.md of engines
+# whose servers take part, beside the engine whose servers do not. Takes about ten minutes on a
+# machine of two cores that does nothing else.
 #
 #   scripts/headlines.sh [--smoke] [--only LETTERS] [FOLDER]     default folder: docs/results
 #

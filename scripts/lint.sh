@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that can be said about the sources without running them.
+# Runs every check of the sources that does not run them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Changes the code that reuses memory, serves requests and keeps the log, one operator or function at a
-# time, and shows which changes no test notices (docs/correctness.md, "Mutants").
+# Changes the code that reuses memory, serves requests and keeps the log, one operator or function
+# at a time, and shows which changes no test notices (docs/correctness.md, "Mutants").
 #
 #   scripts/mutants.sh [ARG…]     arguments of `cargo mutants`: --list, --re layout/slab.rs, --shard 0/8, …;
 #                                 all of them: `cargo mutants --help`
 #
-# All of it takes most of a day, of one file minutes to an hour. Fails if a mutant is missed that
-# docs/mutants.txt, where each has its reason, does not name; `target/mutants/mutants.out` has the rest.
+# All mutants take most of a day, those of one file minutes to an hour. Fails if a missed mutant is
+# not in docs/mutants.txt, where each has its reason; `target/mutants/mutants.out` has the details.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

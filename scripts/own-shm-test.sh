@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests the check for what is left in shared memory, scripts/own-shm.sh: it misses nothing that the
-# command leaves, and does not trip over files that others make meanwhile.
+# Tests the check for files that are left in shared memory, scripts/own-shm.sh: it finds every file
+# that the command leaves, and ignores files that others make meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
-# Of this process alone, whoever else runs this test.
+# A name of this process alone, even if others run this test.
 tag="own-shm-test-$$"
 trap 'rm -rf "$work" /dev/shm/*"$tag"*' EXIT
 checks=0
@@ -15,7 +15,7 @@ fail() {
   exit 1
 }
 
-# That what the command does is found: the name of what it leaves, and a status that is not 0.
+# The check finds the name of the file that the command leaves, and reports a status that is not 0.
 found() { # NAME SCRIPT
   local said status=0
   said=$(scripts/own-shm.sh bash -euc "$2" 2>&1) || status=$?
@@ -24,7 +24,7 @@ found() { # NAME SCRIPT
   checks=$((checks + 1))
 }
 
-# That a command which leaves nothing is left alone, while somebody else makes a file of this name.
+# A command which leaves nothing passes, while another process makes a file of this name.
 alone() { # NAME
   local said status=0 go="$work/go" done="$work/done"
   rm -f "$go" "$done"
@@ -52,13 +52,13 @@ both() { # A command that fails is what failed, with its status.
   checks=$((checks + 1))
 }
 
-# Help is no command, and what is asked for is no error.
-[[ $(scripts/own-shm.sh --help) == "Runs a command, and fails"*"LOCH_OWN_SHM=no asks for that." ]] ||
+# Help is no command, and a request for help is no error.
+[[ $(scripts/own-shm.sh --help) == "Runs a command, and fails"*"LOCH_OWN_SHM=no chooses this." ]] ||
   fail "--help says: $(scripts/own-shm.sh --help 2>&1)"
 checks=$((checks + 1))
 
 both
-# Where there can be a /dev/shm of its own, names say nothing.
+# With a /dev/shm of its own, names do not matter.
 if [[ $(scripts/own-shm.sh true 2>&1) != *"only files with Loch's names"* ]]; then
   alone "loch-foreign-$tag"
   found "any-name-$tag" "echo x >/dev/shm/any-name-$tag"

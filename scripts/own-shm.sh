@@ -3,20 +3,20 @@
 #
 #   scripts/own-shm.sh COMMAND [ARG…]
 #
-# The command has a /dev/shm of its own, where it can be: as root, or as a user who may make
-# namespaces. So no file of anybody else is there, and none of the command's is anywhere else. Where
-# it cannot be, only files are looked for that are new in everybody's /dev/shm, are this user's and
-# have one of Loch's names; LOCH_OWN_SHM=no asks for that.
+# The command gets a /dev/shm of its own, if that is possible: as root, or as a user who may make
+# namespaces. So no file of others is there, and all files of the command are. If it is not
+# possible, the script looks in the common /dev/shm for new files of this user that have one of
+# Loch's names; LOCH_OWN_SHM=no chooses this.
 set -euo pipefail
 
 say() { echo "own-shm: $*" >&2; }
 
-# Files and folders with names that begin so.
+# Prefixes of the names of files and folders.
 in_shm() { # [PREFIX]
   find /dev/shm -mindepth 1 -path "/dev/shm/${1:-}*" "${@:2}" 2>/dev/null | sort
 }
 
-# Runs the command, and fails as it does, or if something is left that was not there before.
+# Runs the command, and fails as it does, or if it leaves a file that was not there before.
 watch() { # FIND_ARG… -- COMMAND…
   local looked=() before left status=0
   while [ "$1" != -- ]; do

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the scripts that measure: their results, which become FOLDER/NAME.jsonl, one object a
-# line. Before it is sourced, `name` and `folder` are set, and `host` where it is none. LOCH and
+# Sourced by the scripts that measure. Their results become FOLDER/NAME.jsonl, one object a line.
+# Before it is sourced, `name` and `folder` are set, and `host` if results are of no host. LOCH and
 # LOCH_PAPERS name binaries of `loch` and `loch-papers` to use instead of building them.
 # shellcheck disable=SC2154
 
@@ -18,7 +18,7 @@ trap 'rm -f "$results"' EXIT
 # A text as the inside of a JSON string.
 json() { tr -d '"\134' <<<"$*" | tr '\n\t' '  ' | sed 's/ *$//'; }
 
-# What the results depend on besides the code.
+# The facts on which the results depend besides the code.
 this_host() {
   local model memory versions
   model=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
@@ -45,7 +45,7 @@ group() {
     >>"$results"
 }
 
-# Runs `loch bench`, or where baselines are measured `loch-papers bench`.
+# Runs `loch bench`, or `loch-papers bench` for baselines.
 bench() { # LABEL OPTION…
   local program=$LOCH
   [[ " ${*:2} " != *" --baseline "* ]] || program=$LOCH_PAPERS

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the engines on the simulated fabric, under faults, and checks every history.
 #
-#   scripts/simulate.sh test               what every change has to pass: seeds, and planted bugs
-#   scripts/simulate.sh soak [SECONDS]     new seeds, as many as there is time for
+#   scripts/simulate.sh test               checks for every change: seeds, and planted bugs
+#   scripts/simulate.sh soak [SECONDS]     new seeds, as many as fit into the time
 #
 # A seed that fails is printed with the command that runs it again.
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures the engines whose servers take part, beside the ones whose servers do not, on simulated
-# clusters of the papers' scale. Takes about half an hour and 6 GiB of memory. Times are virtual,
-# so the results are the same on any machine.
+# Measures the engines whose servers take part, beside the engines whose servers do not, on
+# simulated clusters of the papers' scale. Takes about half an hour and 6 GiB of memory. Times are
+# virtual, so the results are the same on any machine.
 #
 #   scripts/simulated-servers.sh [--smoke] [FOLDER]     default folder: docs/results
 #

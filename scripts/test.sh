@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every check that a change has to pass, cheapest first: lint, the tests of the workspace, loom's models,
-# and the simulation. What needs RDMA verbs is not among them: scripts/verbs-test.sh. Fails as well when
-# the tests leave a process or a file in shared memory behind.
+# Runs every check that a change has to pass, cheapest first: lint, the tests of the workspace,
+# loom's models, and the simulation. Tests that need RDMA verbs are in scripts/verbs-test.sh. Fails
+# as well if the tests leave a process or a file in shared memory behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ case ${1:-} in
   -h | --help) sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' scripts/test.sh && exit ;;
 esac
 
-# In a /dev/shm of its own, so that whatever is in it is this run's.
+# The run has a /dev/shm of its own, so all files in it belong to this run.
 if [ "${1:-}" != --inside ]; then
   # What is missing is installed with all rights that the caller has.
   scripts/deps.sh build deny

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs what needs real RDMA verbs, in small virtual machines with Soft-RoCE: vm/README.md.
+# Runs the tests that need real RDMA verbs, in small virtual machines with Soft-RoCE: vm/README.md.
 #
 #   scripts/verbs-test.sh [TEXT]     all tests, or those whose name contains TEXT
 #
-# Ends with a table of all tests, and fails if one of them did. Where the emulator or the guests'
-# kernel cannot be had, everything is skipped, with a line that begins with SKIPPED; with CI=true that
-# is a failure.
+# Ends with a table of all tests, and fails if one of them failed. If the emulator or the guests'
+# kernel cannot be installed, all tests are skipped, with a line that begins with SKIPPED; with
+# CI=true that is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,27 +13,28 @@ case ${1:-} in
   -h | --help) sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' scripts/verbs-test.sh && exit ;;
 esac
 filter=${1:-}
-# Twice what the longest takes on a machine with nothing else to do.
+# Twice the time of the longest test on a machine with nothing else to do.
 row_seconds_max=420
 names=() hosts=() commands=()
 
 say() { echo "verbs-test: $*" >&2; }
 
-# A test: what runs in each of so many guests, and must succeed in all of them.
+# A test: a command that runs in each of several guests, and must succeed in all of them.
 row() { # NAME HOSTS COMMAND [ARG…]
   [[ $1 == *"$filter"* ]] || return 0
   names+=("$1") hosts+=("$2") commands+=("$(printf '%q ' "${@:3}")")
 }
 
-# Everything here is built of the whole workspace, as `make test` builds it: cargo chooses the features
-# of what its packages need for all packages of a command, so that of some it would build most again.
+# All commands here build the whole workspace, as `make test` does: cargo chooses the features of
+# dependencies for all packages of a command together, so a command for some packages would build
+# most of them again.
 packages=(--workspace --features "loch-fabric/verbs loch/verbs loch-cli/verbs")
 targets=(--lib --test conformance --test messages --test verbs --test two_hosts --test machines)
 
-# Builds the tests, and the program that some of them run. `built` is of each its folder below
-# `crates`, its name, and where it is.
+# Builds the tests, and the program that some of them run. `built` has a line for each: its folder
+# below `crates`, its name, and its path.
 build() {
-  # Of cargo's lines of JSON those of test binaries.
+  # The lines of cargo's JSON that describe test binaries.
   built=$(cargo test --quiet --locked --no-run --message-format=json-render-diagnostics \
     "${packages[@]}" "${targets[@]}" |
     { grep '"test":true},"features"' || true; } |
@@ -50,13 +51,13 @@ rust() { # HOSTS FILTER FOLDER NAME…
       say "there is no test binary $name in crates/$3"
       exit 1
     }
-    # Without a device the tests would have nothing to say: here that is a failure.
+    # Without a device the tests would check nothing: here that is a failure.
     row "$3: $name" "$1" env -C "$folder" CARGO_MANIFEST_DIR="$folder" LOCH_VERBS_TEST=1 \
       "$binary" --test-threads 1 "$2"
   done
 }
 
-# What a test says of itself: tests passed and failed, or iterations. Both ends say the same.
+# The counts that a test reports: tests passed and failed, or iterations. Both ends report the same.
 counts() { # LOG
   sed -nE 's/^host[0-9]: //
     s/^test result: [^.]*\. ([0-9]+ passed; [0-9]+ failed).*/\1/p
@@ -75,7 +76,7 @@ if ! scripts/deps.sh verbs || ! vm/prepare.sh >/dev/null; then
   exit 0
 fi
 
-# What the feature adds and no device is needed for: the control plane, hostile set-ups.
+# Tests of the feature that need no device: the control plane, hostile set-ups.
 cargo clippy --quiet --locked "${packages[@]}" --all-targets -- -D warnings
 build
 for crate in fabric loch; do

@@ -1,36 +1,37 @@
-//! What is checked, and why: reads `configurations.txt`, which says how it is written.
+//! The configurations to check, and why: reads `configurations.txt`, which explains its own format.
 
 use crate::nessie_plus::Setup;
 use crate::published;
 use crate::script::Op;
 
-/// What a search is about, and what it must come to.
+/// The subject of a search, and its required result.
 pub enum Subject {
-    /// The protocol: nothing may be wrong.
+    /// The protocol: it must hold.
     Protocol(Setup),
-    /// The protocol without a rule: that must be found out, and with the rule nothing may be wrong.
+    /// The protocol without a rule: the search must detect that, and with the rule the protocol
+    /// must hold.
     Mutant(Setup),
     /// The published protocol: the flaw must be found.
     Flaw(published::Setup),
 }
 
-/// One thing that is checked.
+/// One configuration to check.
 pub struct Configuration {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: String,
     /// Why it is there.
     pub why: String,
-    /// Its setup and scripts, as they are written.
+    /// The text of its setup and scripts.
     pub text: String,
     /// Whether it takes minutes.
     pub large: bool,
-    /// What is searched.
+    /// The subject of the search.
     pub subject: Subject,
 }
 
 const TEXT: &str = include_str!("../configurations.txt");
 
-/// Everything that is checked, in the order in which it is reported.
+/// All configurations, in the order of the report.
 ///
 /// # Panics
 /// If `configurations.txt` has a mistake; a test reads it.

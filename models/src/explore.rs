@@ -1,10 +1,10 @@
-//! The search: every state of a model, breadth first, so that what is found is found by a shortest
-//! way.
+//! The search: it visits every state of a model, breadth first, so a counterexample is a shortest
+//! one.
 //!
-//! It keeps the states of the current and the next level, and of all older ones a fingerprint
-//! ([`crate::fingerprint`], with the probability of a collision), the number of the state they were
-//! reached from and which of its steps that was: about 20 bytes. A trace is told by playing those
-//! steps again. The order of everything is fixed, so a search gives the same answer every time.
+//! The search keeps the states of the current and the next level. For each older state it keeps
+//! about 20 bytes: a fingerprint ([`crate::fingerprint`], with the probability of a collision), and
+//! the number of the state from which it was reached, with the step. A trace is told by playing
+//! those steps again. All orders are fixed, so a search gives the same answer every time.
 
 use std::hash::Hash;
 
@@ -12,14 +12,14 @@ use crate::fingerprint::{Seen, fingerprint};
 
 /// A system of states and steps.
 pub trait Model {
-    /// A state, whole: two that are equal have the same future.
+    /// A whole state: two equal states have the same future.
     type State: Clone + Eq + Hash;
 
-    /// Where it begins.
+    /// The state in which it begins.
     fn initial(&self) -> Self::State;
 
-    /// Calls `emit` with every state that one step leads to, always in the same order, and with
-    /// what the step does in words; without `told` the words may be missing.
+    /// Calls `emit` with every state that one step leads to, always in the same order, and with a
+    /// description of the step; without `told` the description may be missing.
     fn successors(
         &self,
         state: &Self::State,
@@ -27,15 +27,16 @@ pub trait Model {
         emit: &mut dyn FnMut(String, Self::State),
     );
 
-    /// What is wrong with a state, if anything is.
+    /// The violation in a state, if there is one.
     fn violation(&self, state: &Self::State) -> Option<String>;
 
-    /// Whether a state without steps is one in which everybody has finished.
+    /// Whether all clients have finished in a state without steps.
     fn may_end(&self, _state: &Self::State) -> bool {
         true
     }
 
-    /// Renames what only has to be different, so that states that differ in names alone are one.
+    /// Renames values that only have to be different, so that states that differ only in names are
+    /// one.
     fn canonical(&self, _state: &mut Self::State) {}
 
     /// A state in a line, for traces.
@@ -45,18 +46,18 @@ pub trait Model {
 /// How a search ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All states were looked at, and nothing is wrong with any.
+    /// All states were visited, and none has a violation.
     Holds,
-    /// Something is wrong with a state, and this is a shortest way to it.
+    /// A state has a violation, and this is a shortest way to it.
     Violated(Counterexample),
-    /// Nothing was wrong with as many states as were allowed; there are more.
+    /// The allowed number of states has no violation, but there are more states.
     Truncated,
 }
 
-/// A shortest way to a state with which something is wrong.
+/// A shortest way to a state with a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counterexample {
-    /// What is wrong.
+    /// The violation.
     pub what: String,
     /// The initial state.
     pub start: String,
@@ -64,14 +65,14 @@ pub struct Counterexample {
     pub steps: Vec<(String, String)>,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Different states.
     pub states: u64,
     /// Steps looked at.
     pub transitions: u64,
-    /// Steps of the longest shortest way.
+    /// Steps of the longest of all shortest ways.
     pub depth: u32,
     /// States without a step.
     pub terminal: u64,
@@ -85,7 +86,7 @@ struct Origin {
     nth: u32,
 }
 
-/// Looks at all states of a model, or at `states_max` of them.
+/// Visits all states of a model, or `states_max` of them.
 pub fn explore<M: Model>(model: &M, states_max: u64) -> Outcome {
     let mut outcome =
         Outcome { states: 1, transitions: 0, depth: 0, terminal: 0, verdict: Verdict::Holds };

@@ -1,10 +1,10 @@
-//! Fingerprints of states, and the set of those that were seen.
+//! Fingerprints of states, and the set of fingerprints that were seen.
 //!
 //! The set keeps 64 bits of a state, not the state. Two states with one fingerprint would be taken
-//! for one, and what lies behind the second would not be looked at. Among `n` states the
-//! probability that any two share a fingerprint is about `n² / 2⁶⁵`: one in 37 000 000 for a
-//! million states, one in 370 000 for ten million, one in 3 700 for a hundred million. A
-//! fingerprint cannot make up a violation: a trace is played again from the start.
+//! for one, and the successors of the second would not be visited. Among `n` states the probability
+//! that any two share a fingerprint is about `n² / 2⁶⁵`: one in 37 000 000 for a million states,
+//! one in 370 000 for ten million, one in 3 700 for a hundred million. A fingerprint cannot make up
+//! a violation: a trace is played again from the start.
 
 use std::hash::{Hash, Hasher};
 
@@ -104,7 +104,7 @@ impl Default for Seen {
 const FREE: u64 = 0;
 
 impl Seen {
-    /// Adds a fingerprint; whether it is new.
+    /// Adds a fingerprint; returns whether it is new.
     pub fn insert(&mut self, fingerprint: u64) -> bool {
         let stored = fingerprint.max(1);
         let at = self.place_of(stored);
@@ -119,7 +119,7 @@ impl Seen {
         true
     }
 
-    /// Where it is, or would be.
+    /// The place where it is, or would be.
     fn place_of(&self, stored: u64) -> usize {
         let mask = self.places.len() - 1;
         let mut at = (stored >> 20) as usize & mask;

@@ -1,4 +1,4 @@
-//! Loch's protocol as a small state machine, and the program that looks at all its states.
+//! Loch's protocol as a small state machine, and the program that visits all its states.
 //!
 //! A **model** ([`explore::Model`]) is a few clients, each with a script of operations, over a
 //! table of two to four slots. A step is one verb: the READ of a word, one CAS.
@@ -9,12 +9,12 @@
 //! * the invariants of the protocol hold (I1 to I3 of `crates/engines/src/nessie/mod.rs`);
 //! * where a configuration asks for it, every client that is alive finishes when it runs alone.
 //!
-//! What is found is a shortest trace, which reads as a story.
+//! A counterexample is a shortest trace, which reads as a story.
 //!
-//! [`nessie_plus`] is what production runs, and its **mutations**: the protocol with one rule left
-//! out, which must be found out. [`published`] is the protocol of the paper, whose flaws must be
-//! found. [`configurations`] lists what is checked and why. `docs/model.md` has the results, and
-//! what they do not show.
+//! [`nessie_plus`] is the protocol that production runs, and its **mutations**: the protocol with
+//! one rule left out, which the checker must detect. [`published`] is the protocol of the paper,
+//! whose flaws must be found. [`configurations`] lists the configurations and their reasons.
+//! `docs/model.md` has the results, and their limits.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]

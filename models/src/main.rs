@@ -22,7 +22,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Search configurations; fails if one does not come to what it must come to
+    /// Search configurations; fails if one does not have its required result
     Check {
         /// Names, or the beginnings of names; all if there are none
         names: Vec<String>,
@@ -33,7 +33,7 @@ enum Command {
         #[arg(long, default_value_t = 2)]
         threads: usize,
     },
-    /// What there is, and why
+    /// List all configurations, and why they exist
     List,
     /// Print a shortest counterexample in full
     Trace {

@@ -1,14 +1,14 @@
 //! Whether a history can be explained: linearizability, step by step.
 //!
-//! A **world** is one explanation of the history so far: the value each key would have, and of
-//! every operation under way whether it has taken effect and with what result. The monitor carries
-//! the set of all worlds. An invocation adds a pending operation to each; then every pending
-//! operation may take effect, in every order, which gives more worlds; a return leaves those in
-//! which the operation has taken effect with that very result. If none is left, no order of the
-//! operations explains what the clients saw. Nothing is guessed and nothing is left out, so the
-//! answer is exact for every history that a search comes across, complete or not.
+//! A **world** is one explanation of the history so far: the value that each key would have, and
+//! for every operation under way whether it has taken effect and with which result. The monitor
+//! carries the set of all worlds. An invocation adds a pending operation to each; then every
+//! pending operation may take effect, in every order, which gives more worlds; a return keeps the
+//! worlds in which the operation has taken effect with that very result. If no world is left, no
+//! order of the operations explains what the clients saw. The monitor guesses nothing and leaves
+//! nothing out, so its answer is exact for every history in a search, complete or not.
 //!
-//! A state of a model holds only the number of its set: sets are few and are met again and again.
+//! A state of a model holds only the number of its set: there are few different sets.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,16 +38,16 @@ impl Call {
     }
 }
 
-/// What can be seen of an operation from outside.
+/// The events of an operation that are visible from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// It began.
     Invoked,
     /// It returned a result.
     Returned(u8),
-    /// It failed, and says that it had no effect.
+    /// It failed, and reported that it had no effect.
     Failed,
-    /// It ended without an answer, or its client died: it may have had its effect, or have it
+    /// It ended without an answer, or its client died: it may have had its effect, or may have it
     /// later, or never.
     Unknown,
 }
@@ -66,7 +66,7 @@ struct World {
     calls: [Progress; CALLS_MAX],
 }
 
-/// The sets of worlds that a search has come across.
+/// The sets of worlds that a search has met.
 pub struct Monitor {
     ops: [Option<Op>; CALLS_MAX],
     sets: RefCell<Sets>,
@@ -113,7 +113,7 @@ impl Monitor {
         })
     }
 
-    /// Adds what becomes possible when pending operations take effect.
+    /// Adds the worlds that become possible when pending operations take effect.
     fn close(&self, worlds: impl Iterator<Item = World>) -> Vec<World> {
         let mut closed: Vec<World> = worlds.collect();
         let mut next = 0;
@@ -151,7 +151,7 @@ impl Sets {
 }
 
 impl World {
-    /// The world after an event; `None` if the event cannot be in this world.
+    /// The world after an event; `None` if the event is impossible in this world.
     fn observe(mut self, call: Call, event: Event) -> Option<Self> {
         let progress = &mut self.calls[call.0 as usize];
         *progress = match (event, *progress) {

@@ -1,4 +1,4 @@
-//! Runs configurations and says what came of them.
+//! Runs configurations and reports the results.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,30 +9,30 @@ use crate::explore::{Counterexample, Model, Outcome, Verdict, explore};
 use crate::nessie_plus::{NessiePlus, Setup};
 use crate::published::Published;
 
-/// States of one search, at most: with what is kept of each, 5 GiB.
+/// The most states of one search: the records of all these states take 5 GiB.
 const STATES_MAX: u64 = 120_000_000;
 
-/// What came of a configuration.
+/// The result of a configuration.
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// What the search came to; of a mutant, the search without the rule.
+    /// The result of the search; for a mutant, of the search without the rule.
     pub outcome: Outcome,
-    /// Of a mutant: what the search with the rule came to.
+    /// For a mutant: the result of the search with the rule.
     pub control: Option<Outcome>,
-    /// Whether that is as it must be.
+    /// Whether the result is the required one.
     pub as_expected: bool,
     /// How long it took.
     pub took: Duration,
 }
 
 impl Row {
-    /// Different states that were looked at.
+    /// Different states that were visited.
     pub fn states(&self) -> u64 {
         self.outcome.states + self.control.as_ref().map_or(0, |control| control.states)
     }
 
-    /// Steps that were looked at.
+    /// Steps that were visited.
     pub fn transitions(&self) -> u64 {
         self.outcome.transitions + self.control.as_ref().map_or(0, |control| control.transitions)
     }
@@ -50,7 +50,7 @@ impl Row {
     }
 }
 
-/// What is wrong, without the details that are in the trace.
+/// The violation, without the details that are in the trace.
 fn brief(what: &str) -> &str {
     what.split([':', ',']).next().unwrap_or(what)
 }
@@ -84,8 +84,8 @@ fn search(model: &impl Model) -> Outcome {
     explore(model, STATES_MAX)
 }
 
-/// Searches configurations, as many at a time as there are threads, and tells of each when it is
-/// done. The rows are in the order of the configurations.
+/// Searches configurations, one in each thread at a time, and reports each when it is done. The
+/// rows are in the order of the configurations.
 pub fn run_all(
     configurations: &[Configuration],
     threads: usize,

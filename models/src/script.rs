@@ -1,9 +1,9 @@
-//! What clients are told to do.
+//! The scripts of clients.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A key. Two are enough: one whose history is looked at, one that gets in its way.
+/// A key. Two are enough: one whose history is checked, and one that gets in its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Key {
     /// The first.
@@ -32,7 +32,7 @@ impl Key {
     }
 }
 
-/// An operation of a script. Values are 1 to 9; 0 means that there is none.
+/// An operation of a script. Values are 1 to 9; 0 means that there is no value.
 ///
 /// A value also stands for its version: scripts that use conditions write no value twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,26 +41,28 @@ pub enum Op {
     Get(Key),
     /// Sets the value.
     Put(Key, u8),
-    /// Takes the value away, and says whether there was one.
+    /// Removes the value, and returns whether there was one.
     Delete(Key),
-    /// `put_if_version`: sets the value to the second if it is the first, and says whether it was.
+    /// `put_if_version`: sets the value to the second if it is the first, and returns whether it
+    /// was.
     PutIf(Key, u8, u8),
-    /// `put_if_absent`: sets the value if there is none, and says whether it did.
+    /// `put_if_absent`: sets the value if there is none, and returns whether it did.
     PutIfAbsent(Key, u8),
-    /// `fetch_add`: adds one to the value, none counting as 0, and returns what it was.
+    /// `fetch_add`: adds one to the value (a missing value counts as 0), and returns the value
+    /// before.
     FetchAdd(Key),
-    /// DELETE as published: takes the value away and does not say whether there was one.
+    /// DELETE as published: removes the value and does not report whether there was one.
     Remove(Key),
-    /// Moves what is in the first slot to the second.
+    /// Moves the entry of the first slot to the second.
     Move(u8, u8),
-    /// Decides what somebody left undecided in a slot, as a PUT does that finds no room.
+    /// Settles a slot that another client left undecided, as a PUT does if it finds no room.
     Settle(u8),
     /// Frees an entry that is in use though no slot names it.
     Scrub,
 }
 
 impl Op {
-    /// The key, if the operation has one. The others change nothing that can be seen.
+    /// The key, if the operation has one. Operations without a key change no visible value.
     pub fn key(self) -> Option<Key> {
         match self {
             Self::Get(key) | Self::Put(key, _) | Self::Delete(key) => Some(key),
@@ -70,7 +72,7 @@ impl Op {
         }
     }
 
-    /// What the operation does to a key that has `value`, and what it returns.
+    /// The value of the key after the operation if it was `value` before, and the result.
     pub fn apply(self, value: u8) -> (u8, u8) {
         match self {
             Self::Get(_) => (value, value),

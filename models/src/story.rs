@@ -1,18 +1,18 @@
-//! The words in which a step is told, for traces.
+//! Descriptions of steps, for traces.
 
-/// Collects what a step does, if anybody wants to know: a search looks at millions of steps and
-/// tells a few dozen.
+/// Collects the description of a step, if it is wanted: a search visits millions of steps and
+/// describes a few dozen.
 pub struct Story {
     text: Option<String>,
 }
 
 impl Story {
-    /// A story that is told, or one that nobody listens to.
+    /// A story that is kept if `told`, and dropped otherwise.
     pub fn new(told: bool) -> Self {
         Self { text: told.then(String::new) }
     }
 
-    /// Adds to the story; `words` is not called when nobody listens.
+    /// Adds to the story; `words` is not called if the story is dropped.
     pub fn say(&mut self, words: impl FnOnce() -> String) {
         if let Some(text) = &mut self.text {
             if !text.is_empty() {
@@ -22,7 +22,7 @@ impl Story {
         }
     }
 
-    /// What was said.
+    /// The story.
     pub fn into_text(self) -> String {
         self.text.unwrap_or_default()
     }

@@ -1,7 +1,7 @@
-//! The modules of each crate, and which of them uses which.
+//! The modules of each crate, and the uses between them.
 //!
-//! A use is looked for in the paths that files import or write out, through the names that modules
-//! export again. Tests do not count: what is built for them only uses what it likes.
+//! The paths that files import or write out show the uses; names that modules re-export are
+//! followed. Tests do not count: code that is built only for tests may use any module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::tree::{File, Tree};
 /// A module's path inside its crate; empty for its root.
 type Module = Vec<String>;
 
-/// The modules of a folder, each with those beside it that it uses, and where.
+/// The modules of a folder, each with the modules beside it that it uses, and where.
 pub type Uses<'a> = BTreeMap<String, BTreeMap<String, Place<'a>>>;
 
 /// A file, and a line in it.
@@ -20,14 +20,14 @@ pub type Place<'a> = (&'a File, usize);
 /// The modules of one crate.
 struct Crate<'a> {
     files: Vec<(Module, &'a File)>,
-    /// Those with a body in another's file too.
+    /// All modules, also those with a body in the file of another.
     modules: BTreeSet<Module>,
     /// By module and name, the path that a `use` brings it from.
     imported: BTreeMap<(Module, &'a str), &'a [String]>,
 }
 
-/// By folder (`crates/fabric/src/shm/`), what the modules in it use. A folder counts as one module
-/// for those beside it; a module and those inside it may use each other.
+/// The uses between the modules of each folder (`crates/fabric/src/shm/`). A folder counts as one
+/// module for the modules beside it; a module and those inside it may use each other.
 pub fn uses_by_folder(tree: &Tree) -> BTreeMap<String, Uses<'_>> {
     let mut crates: BTreeMap<&str, Vec<(Module, &File)>> = BTreeMap::new();
     for (file, _) in tree.rust("") {
@@ -82,7 +82,7 @@ impl<'a> Crate<'a> {
 
     /// The module that a path leads to from `module`; `None` if it leads out of the crate.
     fn resolve(&self, module: &[String], path: &[String], depth: usize) -> Option<Module> {
-        // Names that import each other lead nowhere.
+        // A bound, because names that import each other lead nowhere.
         const DEPTH_MAX: usize = 8;
         let (mut at, mut rest) = match path.first()?.as_str() {
             "crate" => (Module::new(), &path[1..]),

@@ -1,7 +1,7 @@
-//! What the rules ask of a Rust file: the paths it uses, the modules it declares, and which of its
-//! lines are built for tests only.
+//! The facts of a Rust file for the rules: the paths that it uses, the modules that it declares,
+//! and the lines that are built for tests only.
 //!
-//! The compiler's own tokens are read, not a syntax tree: paths are then found in macros too.
+//! It reads the compiler's own tokens, not a syntax tree, so it finds paths in macros too.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,14 +9,14 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, LexError, Span, TokenStream, TokenTree};
 
-/// What a Rust file uses and declares. Lines are counted from 0.
+/// The uses and declarations of a Rust file. Lines are counted from 0.
 #[derive(Default)]
 pub struct RustSource {
     pub paths: Vec<UsedPath>,
     pub modules: Vec<DeclaredModule>,
     /// By line, whether it is built for tests only.
     pub test: Vec<bool>,
-    /// Lines of text between quotes that is longer than a line.
+    /// Lines of quoted text that is longer than a line.
     pub text: BTreeSet<usize>,
 }
 
@@ -35,7 +35,7 @@ pub struct DeclaredModule {
     pub name: String,
     pub line: usize,
     pub has_body: bool,
-    /// What its `#[path]` says.
+    /// The path in its `#[path]`.
     pub path: Option<String>,
     pub within: Vec<String>,
 }
@@ -64,7 +64,7 @@ impl RustSource {
         self.paths.iter().filter(|path| !self.is_test(path.line))
     }
 
-    /// The lines that are also built when no test is.
+    /// The lines that are also built when no test is built.
     pub fn product_lines(&self) -> usize {
         self.test.iter().filter(|test| !**test).count()
     }

@@ -1,7 +1,7 @@
 //! The house rules that a program can check, run by `make test`.
 //!
-//! A rule is a function from the [`Tree`] to what it found. It knows no other rule, and its tests
-//! show a good and a bad sample. What clippy can check is left to it: `[workspace.lints]` and
+//! A rule is a function from the [`Tree`] to its findings. It knows no other rule, and its tests
+//! show a good and a bad sample. Clippy checks all that it can: `[workspace.lints]` and
 //! `clippy.toml`.
 
 mod arrows;
@@ -40,7 +40,7 @@ const RULES: [Rule; 15] = [
     dead_files::documents_and_scripts_are_found,
 ];
 
-/// Runs every rule and prints what was found; fails on any finding that is not a warning.
+/// Runs every rule and prints the findings; fails on any finding that is not a warning.
 pub fn run(tree: &Tree) -> ExitCode {
     let mut found: Vec<Finding> = RULES.iter().flat_map(|rule| rule(tree)).collect();
     found.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
@@ -87,7 +87,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Where `rule` finds something in one file of that text, as lines from 1.
+/// The lines, from 1, at which `rule` finds something in one file with this text.
 #[cfg(test)]
 fn lines_found(rule: Rule, path: &str, text: &str) -> Vec<usize> {
     rule(&Tree::of(&[(path, text)])).iter().map(|finding| finding.line).collect()

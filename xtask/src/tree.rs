@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::rust_source::RustSource;
 
-/// What is tracked, or would be after `git add --all`.
+/// The files that are tracked, or would be after `git add --all`.
 pub struct Tree {
     pub files: Vec<File>,
     /// Words of this checkout that must not be published, one a line in `.git/info/tidy-words`.
@@ -22,7 +22,7 @@ pub struct File {
     /// Relative to the root of the checkout, with `/`.
     pub path: String,
     pub text: String,
-    /// There for `.rs` files.
+    /// Present for `.rs` files.
     pub rust: Option<RustSource>,
 }
 
@@ -90,7 +90,7 @@ impl File {
     /// The folder of the modules that this file declares, without a `/` at its end.
     pub fn module_folder(&self) -> String {
         let (folder, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
-        // The root of a test, bench or program is called as it likes.
+        // The root of a test, bench or program may have any name.
         let is_root = ["tests", "benches", "bin"].iter().any(|kind| folder.ends_with(kind));
         match name {
             "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),

@@ -1,7 +1,7 @@
 //! The command line of the bench and the validated workload it becomes.
 //!
-//! Owns every option's name, default, limits and error text, on which scripts
-//! rely. [`WorkloadArgs`] are the options of whatever is measured, [`BenchArgs`] those of
+//! Owns every option's name, default, limits and error text, on which scripts rely.
+//! [`WorkloadArgs`] are the options of every measurement, [`BenchArgs`] the options of
 //! `loch bench`, which measures Loch's engines and peers.
 
 use clap::Args;
@@ -17,21 +17,21 @@ use crate::spec::{
 };
 use crate::system::{Capabilities, Engine, EngineChoice, Fabric, Hardware, Peer};
 
-/// Length of the measurement unless told otherwise, in seconds: on the simulator of virtual time,
-/// which takes about a second of real time for ten clients.
+/// Default length of the measurement, in seconds: on the simulator of virtual time, which takes
+/// about a second of real time for ten clients.
 const SECONDS_DEFAULT: f64 = 5.0;
 const SECONDS_DEFAULT_SIMULATED: f64 = 0.01;
 
-/// Run a workload and print what it measured.
+/// Run a workload and print the results.
 ///
-/// Every client is a process of its own that keeps --lanes operations
-/// outstanding (a closed loop), or begins them at random moments, --rate a second,
-/// whatever became of those before (an open loop). Sizes are written 64, 16KiB, 1GiB.
+/// Every client is a process of its own. It keeps --lanes operations outstanding (a closed loop),
+/// or begins operations at random moments, --rate a second, even if earlier ones are not done (an
+/// open loop). Sizes are written 64, 16KiB, 1GiB.
 ///
-/// With --fabric sim, nodes, clients and network are simulated: all times are
-/// virtual, and the same options give the same result to the last digit. With
-/// --fabric verbs the nodes lend their memory by this host's RDMA device. With
-/// --attach a cluster that runs already is measured, of one host or several.
+/// With --fabric sim, nodes, clients and network are simulated: all times are virtual, and the same
+/// options give the same result to the last digit. With --fabric verbs the nodes lend their memory
+/// through this host's RDMA device. With --attach the bench measures a running cluster of one host
+/// or several.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
     /// Engines to measure: nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd,
@@ -41,18 +41,18 @@ pub struct BenchArgs {
     /// Stores to measure beside Loch: memcached, redis, lmdb
     #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
     pub peer: Vec<Peer>,
-    /// What is done with them
+    /// The workload
     #[command(flatten)]
     pub workload: WorkloadArgs,
-    /// The cluster that is measured, if it runs already
+    /// The running cluster to measure
     #[command(flatten)]
     pub attach: AttachOptions,
 }
 
-/// The workload, and what carries it.
+/// The workload, and the fabric that carries it.
 #[derive(Debug, Clone, Args)]
 pub struct WorkloadArgs {
-    /// What carries the verbs
+    /// The fabric that carries the verbs
     #[arg(long, value_enum, value_name = "FABRIC", default_value = "shm")]
     pub fabric: Fabric,
     /// Hardware that --fabric sim simulates [default: connectx3-56g]
@@ -88,22 +88,23 @@ pub struct WorkloadArgs {
     /// Operations to measure, of all clients together, instead of --seconds
     #[arg(long, value_name = "M")]
     pub ops: Option<u64>,
-    /// Begin so many operations a second, all clients together, at random moments, and time them
-    /// from the moment at which they should have begun: 200000, or 40%, a share of what a closed
-    /// loop does just before; 0 measures the servers at rest
+    /// Begin this many operations a second, all clients together, at random moments, and time them
+    /// from the moment at which they should have begun: 200000, or 40% of the rate that a closed
+    /// loop reaches just before; 0 measures the servers at rest
     #[arg(long, value_name = "R|P%")]
     pub rate: Option<Rate>,
     /// Seed of the key traces
     #[arg(long, value_name = "X", default_value_t = 1)]
     pub seed: u64,
-    /// Busy-looping processes beside the measurement; with --fabric sim on every node's host,
-    /// whose 12 cores they share with its clients and workers (without hogs each has its own)
+    /// Busy-looping processes beside the measurement. With --fabric sim they are on every node's
+    /// host, and share its 12 cores with its clients and workers (without hogs each has its own
+    /// core)
     #[arg(long, value_name = "H", default_value_t = 0)]
     pub background_hogs: u32,
     /// Print one JSON object a line per engine, and nothing else, on stdout
     #[arg(long)]
     pub json: bool,
-    /// Compare the bytes of every value read with what was written
+    /// Compare the bytes of every value read with the bytes written
     #[arg(long, hide = true)]
     pub verify: bool,
     /// Switches of the table
@@ -148,7 +149,7 @@ impl BenchArgs {
 }
 
 impl WorkloadArgs {
-    /// Checks every option for systems that can do so much; the error names the option and the
+    /// Checks every option for systems with these capabilities; the error names the option and the
     /// way out.
     ///
     /// # Errors
@@ -233,7 +234,7 @@ fn stop(seconds: Option<f64>, ops: Option<u64>, fabric: Fabric) -> Result<Stop, 
     }
 }
 
-/// Where an open loop is possible.
+/// Checks that an open loop is possible.
 fn check_rate(rate: Rate, spec: &Spec) -> Result<(), BenchError> {
     let problem = if spec.fabric == Fabric::Sim {
         "what simulated clients and servers do while nothing is asked is not simulated: drop it, or \
@@ -246,7 +247,7 @@ fn check_rate(rate: Rate, spec: &Spec) -> Result<(), BenchError> {
     Err(BenchError::usage(format!("--rate {rate}: {problem}")))
 }
 
-/// What a cluster that runs already cannot be asked for.
+/// Refuses options that do not fit a running cluster.
 fn check_attached(spec: &Spec) -> Result<(), BenchError> {
     let key_size_min = KEY_PREFIX.len() + KEY_SIZE_MIN;
     if spec.fabric == Fabric::Sim {

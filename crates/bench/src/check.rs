@@ -11,7 +11,7 @@ use crate::system::{Capabilities, Fabric};
 /// Checks the switches of the table.
 ///
 /// # Errors
-/// [`BenchError::Usage`] for one that no system has.
+/// [`BenchError::Usage`] for a switch that no system has.
 pub fn check_table(spec: &Spec, systems: &[Capabilities]) -> Result<(), BenchError> {
     let has_them = systems.iter().any(|system| system.keeps_previous_versions);
     if spec.table.previous_versions == Switch::Off && !has_them {
@@ -26,7 +26,7 @@ pub fn check_table(spec: &Spec, systems: &[Capabilities]) -> Result<(), BenchErr
 /// Checks the options of workers.
 ///
 /// # Errors
-/// [`BenchError::Usage`] for one that no system has, or that one cannot have.
+/// [`BenchError::Usage`] for an option that no system has, or a value that one of them cannot have.
 pub fn check_servers(spec: &Spec, systems: &[Capabilities]) -> Result<(), BenchError> {
     let servers = &spec.servers;
     let serves = systems.iter().any(|system| system.serves);

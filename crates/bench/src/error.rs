@@ -1,5 +1,5 @@
-//! Why a bench run ended early, split by what the caller must do, and why a store cannot be
-//! measured.
+//! Errors that end a bench run early, split by what the caller must do, and errors of stores that
+//! cannot be measured.
 
 use std::io;
 
@@ -7,23 +7,23 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The command line asks for something that cannot be: exit code 2.
+    /// The command line asks for something impossible: exit code 2.
     #[error("{0}")]
     Usage(String),
-    /// The user (or a signal) asked it to stop; everything started was ended.
+    /// The user (or a signal) asked it to stop; all processes that it started were ended.
     #[error("interrupted; everything it started was ended")]
     Interrupted,
     /// A server or an embedded store could not be started or used.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// A client process reported why it cannot go on.
+    /// A client process reported that it cannot continue.
     #[error("{system}: client {client}: {message}")]
     Client {
         /// Name of the measured system.
         system: &'static str,
         /// Number of the client, from 0.
         client: usize,
-        /// What the client said.
+        /// The client's message.
         message: String,
     },
     /// A client process ended without a word.
@@ -38,12 +38,12 @@ pub enum BenchError {
         /// Exit status or signal, in words.
         status: String,
     },
-    /// A phase of the run took longer than it can.
+    /// A phase of the run took longer than its limit.
     #[error("{system}: clients did not end their {phase} within {limit_s} s; the run was stopped")]
     Stuck {
         /// Name of the measured system.
         system: &'static str,
-        /// What they were doing.
+        /// The phase.
         phase: &'static str,
         /// The bound that passed.
         limit_s: u64,
@@ -51,7 +51,7 @@ pub enum BenchError {
     /// The operating system refused something the bench itself needs.
     #[error("cannot {action}: {source}")]
     Os {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// Why it failed.
         source: io::Error,
@@ -73,7 +73,7 @@ impl BenchError {
     }
 
     /// The exit code of a program that ends with it: 2 for a call that has to be corrected, 3 for a
-    /// cluster or host that failed; 130 is the shell's for SIGINT.
+    /// cluster or host that failed; 130 is the shell's code for SIGINT.
     pub fn exit_code(&self) -> u8 {
         match self {
             BenchError::Usage(_)
@@ -116,9 +116,9 @@ pub enum TargetError {
         engine: &'static str,
         /// The fabric.
         fabric: &'static str,
-        /// What there is with that fabric.
+        /// The engines that can be measured over that fabric.
         there: String,
-        /// What can be simulated.
+        /// The engines that can be simulated.
         simulated: String,
     },
     /// The fabric is not in this build.
@@ -138,7 +138,7 @@ pub enum TargetError {
     NotStarted {
         /// The server.
         server: &'static str,
-        /// What it said, or how it ended.
+        /// Its message, or how it ended.
         reason: String,
     },
     /// The store cannot be reached or ended the connection.
@@ -146,12 +146,12 @@ pub enum TargetError {
     Lost {
         /// The store.
         store: &'static str,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// Why it failed.
         reason: String,
     },
-    /// The store answered what its protocol does not allow.
+    /// The store's answer violates its protocol.
     #[error("{store} answered what its protocol does not allow: {answer}")]
     Protocol {
         /// The store.

@@ -1,7 +1,7 @@
 //! The client processes of one run.
 //!
-//! Owns their pipes and their lives: whatever goes wrong, in a client or in
-//! the bench, dropping the fleet ends all of them.
+//! Owns their pipes and their lives: dropping the fleet ends all of them, whatever goes wrong in a
+//! client or in the bench.
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdin, ChildStdout, Stdio};
@@ -14,7 +14,7 @@ use crate::error::BenchError;
 use crate::process::{Owned, helper_command};
 use crate::wire::{FromClient, ToClient, say};
 
-/// How often a wait looks at the clock and whether it was interrupted.
+/// How often a wait checks the clock and the interruption.
 const POLL: Duration = Duration::from_millis(50);
 /// How long clients may take to leave in good order.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ struct Client {
 
 enum Event {
     Said(usize, FromClient),
-    /// It closed its stdout or wrote what is no message.
+    /// It closed its stdout, or wrote something that is no message.
     Ended(usize),
 }
 
@@ -132,8 +132,8 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Lets the clients leave: they disconnect in good order when their stdin
-    /// closes. Whoever is too slow is ended.
+    /// Lets the clients leave: they disconnect in good order when their stdin closes. Clients that
+    /// are too slow are ended.
     pub fn finish(mut self) {
         for client in &mut self.clients {
             client.stdin = None;
@@ -186,7 +186,7 @@ impl Client {
     }
 }
 
-/// Passes on what a client says; ends when the client does.
+/// Passes on a client's messages; ends when the client does.
 fn listen(number: usize, stdout: ChildStdout, events: &Sender<Event>) {
     for line in BufReader::new(stdout).lines() {
         let Some(said) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else {
@@ -196,6 +196,6 @@ fn listen(number: usize, stdout: ChildStdout, events: &Sender<Event>) {
             return;
         }
     }
-    // Nobody listens any more once the fleet is gone.
+    // This fails only if the fleet is gone.
     let _ = events.send(Event::Ended(number));
 }

@@ -1,4 +1,4 @@
-//! Runs one system through its phases and merges what its clients measured.
+//! Runs one system through its phases and merges the measurements of its clients.
 //!
 //! Owns the order of phases: connect, load, prepare (trace and warm-up), tune,
 //! probe, measure, count, bare loop. The background hogs run from "prepare" to
@@ -21,13 +21,13 @@ use crate::tuning::{Cores, Tuning};
 use crate::wire::{FromClient, Open, ToClient};
 use crate::workload::part;
 
-/// How much longer than asked a timed phase may take: operations in flight are
-/// waited for, and clients may share few cores with many others.
+/// How much longer than its length a timed phase may take: it waits for operations in flight, and
+/// clients may share few cores with many others.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long clients may take to connect.
 const OPEN_LIMIT: Duration = Duration::from_secs(60);
-/// How often each way to share cores is tried, in turns; the median counts, so
-/// that a neighbour's burst does not decide.
+/// How often each way to share cores is tried, in turns; the median counts, so that a burst of
+/// other load does not decide.
 const TRIALS: usize = 3;
 
 /// Starts `system`, loads it, measures it, and ends everything it started.
@@ -72,7 +72,7 @@ pub fn measure(
     Ok(measured)
 }
 
-/// Whatever a server that did not come up says after an interruption, that is why.
+/// If a server did not start after an interruption, the interruption is the reason.
 fn interrupted_or(error: TargetError, interrupted: &AtomicBool) -> BenchError {
     if interrupted.load(Ordering::Relaxed) { BenchError::Interrupted } else { error.into() }
 }
@@ -124,7 +124,7 @@ fn prepare(fleet: &mut Fleet<'_>, spec: &Spec, progress: &Progress) -> Result<()
     })
 }
 
-/// Tries the ways to share cores and leaves everybody in the best one.
+/// Tries the ways to share cores, and leaves all processes in the best one.
 fn tune(
     fleet: &mut Fleet<'_>,
     service: &dyn Service,
@@ -166,7 +166,7 @@ fn try_out(
     speed(fleet, &ToClient::Try(tuning), "tuning", spec)
 }
 
-/// Operations a second that are to begin, in an open loop.
+/// Operations a second that should begin, in an open loop.
 fn offered(
     fleet: &mut Fleet<'_>,
     spec: &Spec,
@@ -236,7 +236,7 @@ fn run(
     Ok(reports)
 }
 
-/// What the operations of all clients send, where there is a fabric.
+/// The traffic of all clients' operations, if there is a fabric.
 fn count(
     fleet: &mut Fleet<'_>,
     spec: &Spec,
@@ -256,7 +256,7 @@ fn count(
     Ok(sum)
 }
 
-/// The first client's word stands for all: the loop is single-threaded.
+/// The first client's result stands for all: the loop is single-threaded.
 fn limit(fleet: &mut Fleet<'_>, progress: &Progress) -> Result<Option<f64>, BenchError> {
     progress.phase("measuring the bare loop", None);
     fleet.tell(0, &ToClient::Limit)?;

@@ -33,7 +33,7 @@ impl Hogs {
     }
 }
 
-/// The hidden subcommand: says so and spins until it is killed.
+/// The hidden subcommand: reports that it runs, and spins until it is killed.
 pub fn spin() -> ! {
     let mut output = std::io::stdout();
     let _ = output.write_all(b"spinning\n").and_then(|()| output.flush());

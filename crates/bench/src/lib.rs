@@ -5,7 +5,7 @@
 //! processes, each of which is a [`worker`] that speaks [`wire`] with the
 //! bench; a worker draws a [`trace`] of operations on the keys and values of
 //! a [`workload`], executes it against a [`target`], in an open loop at a given
-//! [`rate`], and [`measure`]s it into a [`tally`]; [`report`] prints what came out.
+//! [`rate`], and [`measure`]s it into a [`tally`]; [`report`] prints the results.
 //!
 //! Two programs use it: `loch bench` measures Loch's engines and their peers ([`run`]), and
 //! `loch-papers bench` the papers' baselines ([`run_systems`]). The bench starts its processes from
@@ -61,7 +61,7 @@ use self::target::System;
 /// Runs `loch bench`.
 ///
 /// # Errors
-/// Why the run ended early; what was measured by then was printed.
+/// Why the run ended early; the results so far were printed.
 pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     let spec = target::loch::resolve(args.spec()?)?;
     if spec.attach.is_none() {
@@ -73,7 +73,7 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
 /// Runs a part of `loch bench` that is a process of its own.
 ///
 /// # Errors
-/// Those of [`Subprocess::run`].
+/// The errors of [`Subprocess::run`].
 pub fn run_subprocess(subprocess: Subprocess) -> Result<(), BenchError> {
     let engines = Engine::value_variants().iter().map(|engine| engine as &dyn System);
     let peers = Peer::value_variants().iter().map(|peer| peer as &dyn System);
@@ -86,16 +86,16 @@ pub fn systems_of(spec: &Spec) -> Vec<&dyn System> {
     engines.chain(spec.peers.iter().map(|peer| peer as &dyn System)).collect()
 }
 
-/// Measures `systems` and prints what came out, as a table or as JSON.
+/// Measures `systems` and prints the results, as a table or as JSON.
 ///
 /// # Errors
-/// Why the run ended early; what was measured by then was printed.
+/// Why the run ended early; the results so far were printed.
 pub fn run_systems(spec: &Spec, systems: &[&dyn System]) -> Result<(), BenchError> {
     let interrupted = watch_signals()?;
     let mut objects = Vec::new();
     let result = measure_all(spec, systems, &interrupted, &mut objects);
     if !spec.json && !objects.is_empty() {
-        // What was measured is shown, whatever happened to the rest.
+        // The results so far are shown, even if an error ended the rest.
         print_table(spec, &objects)?;
     }
     result?;
@@ -105,7 +105,7 @@ pub fn run_systems(spec: &Spec, systems: &[&dyn System]) -> Result<(), BenchErro
     Ok(())
 }
 
-/// Writes a table of what was measured.
+/// Writes a table of the results.
 ///
 /// # Errors
 /// [`BenchError::Os`].
@@ -113,11 +113,11 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> Result<(), BenchError> {
     report::print_table(spec, objects).map_err(BenchError::os("write the table"))
 }
 
-/// Measures every system, one after the other; what is measured when
-/// an error ends it is in `objects`.
+/// Measures every system, one after the other. If an error ends this, `objects` has the results so
+/// far.
 ///
 /// # Errors
-/// What ended it.
+/// The error that ended it.
 pub fn measure_all(
     spec: &Spec,
     systems: &[&dyn System],

@@ -1,15 +1,12 @@
-//! One client's measured phase: hands out operations, counts what became of
-//! them, and times a sample.
+//! One client's measured phase: hands out operations, counts their outcomes, and times a sample.
 //!
-//! A [`Run`] is shared by all lanes of a client's thread, so everything in it
-//! is a cell. Invariants:
+//! All lanes of a client's thread share a [`Run`], so everything in it is a cell. Invariants:
 //! 1. No operation is handed out after the deadline or beyond the budget.
-//! 2. Every operation handed out is finished once; what is counted is what
-//!    was finished.
+//! 2. Every operation handed out is finished once; only finished operations are counted.
 //! 3. In a closed loop an operation is timed from the moment it was handed out,
 //!    key and value making included, to the moment its result was there.
-//! 4. In an open loop every operation is timed, and from the moment it should
-//!    have begun: what waits because others take long is late by that too.
+//! 4. In an open loop every operation is timed, and from the moment at which it should have begun:
+//!    an operation that waits because others take long counts as late by this wait too.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -26,24 +23,24 @@ use crate::tally::{Latencies, Tally, latencies};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
-/// Runs of at most so many operations time every one of them.
+/// Runs of at most this many operations time every one of them.
 const OPS_ALL_TIMED_MAX: u64 = 1 << 17;
 /// Bounds between which the deadline check adapts, in operations.
 const CHECK_EVERY_OPS_MAX: u32 = 256;
-/// Share of the measured phase that is run before it, unmeasured: page tables,
-/// buffers and branch predictors are then as they are later.
+/// Length of the unmeasured run before the measured phase, as a share of it: page tables, buffers
+/// and branch predictors are then in their final state.
 const WARM_UP_SHARE: f64 = 0.1;
 /// Bounds of the warm-up.
 const WARM_UP_NS_MAX: f64 = 0.5e9;
 const WARM_UP_OPS_MAX: u64 = 100_000;
 
-/// A client whose next operation is due later than this, and that has none under way, sleeps until
-/// then. To go to sleep takes about as long.
+/// A client without operations under way sleeps until its next operation is due, if that is later
+/// than this. Going to sleep takes about as long.
 const SLEEP_NS_MIN: u64 = 5_000;
 
-/// Where a run takes its time from.
+/// The clock of a run.
 pub trait Ticks {
-    /// The looks at the deadline aim to lie this far apart; 0: one before every operation.
+    /// The intended interval between two checks of the deadline; 0: a check before every operation.
     const CHECK_EVERY_NS: u64;
     /// Now, in units of this clock; never 0.
     fn raw(&self) -> u64;
@@ -65,7 +62,7 @@ impl Ticks for Clock {
     }
 }
 
-/// What bounds a run; whichever comes first.
+/// The bounds of a run; the first one that is reached ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Operations.
@@ -87,7 +84,7 @@ impl Budget {
         }
     }
 
-    /// What is run before, unmeasured.
+    /// The bounds of the unmeasured run before it.
     pub fn warm_up(self) -> Self {
         match self {
             Budget { ops: u64::MAX, ns } => {
@@ -98,7 +95,7 @@ impl Budget {
     }
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Read the record's value.
@@ -112,16 +109,16 @@ pub enum Kind {
 pub struct Op {
     /// The record it is about.
     pub record: u64,
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
-    /// Of the value a PUT writes.
+    /// The version of the value that a PUT writes.
     pub version: u32,
-    /// When it began, in raw clock units, or of an open loop when it should have begun, in
-    /// nanoseconds of the run; 0 when it is not in the sample.
+    /// When it began, in raw clock units; in an open loop, when it should have begun, in
+    /// nanoseconds of the run; 0 if it is not in the sample.
     started: u64,
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// A GET found this value.
@@ -130,7 +127,7 @@ pub enum Outcome<'a> {
     Missing,
     /// A PUT was acknowledged.
     Stored,
-    /// The store refused it; it goes on working.
+    /// The store refused it, and continues to work.
     Failed,
 }
 
@@ -152,7 +149,7 @@ pub struct Run<'a, C = Clock> {
     /// When operations are due, in an open loop.
     arrivals: Option<Arrivals>,
     version: Cell<u32>,
-    /// One operation in so many is timed.
+    /// One operation in this many is timed.
     time_every: u32,
     until_timed: Cell<u32>,
     tally: Cell<Tally>,
@@ -168,8 +165,8 @@ impl Op {
 }
 
 impl<'a, C: Ticks> Run<'a, C> {
-    /// Begins now. `time_every` is the target's wish: 1 where an operation
-    /// costs microseconds, more where timing would be a visible part of it.
+    /// Begins now. The target chooses `time_every`: 1 if an operation costs microseconds, more if
+    /// timing would be a visible part of it.
     pub fn begin(
         workload: &'a Workload,
         trace: &'a Trace,
@@ -349,7 +346,7 @@ impl Run<'_> {
         NextDue(self)
     }
 
-    /// What is due in an open loop. The thread sleeps here while it has nothing else to do.
+    /// The next due operation of an open loop. The thread sleeps here while it has no other work.
     #[cold]
     fn poll_due(&self, arrivals: &Arrivals) -> Poll<Option<Op>> {
         loop {
@@ -398,7 +395,7 @@ pub(crate) mod tests {
 
     const ENDLESS: Budget = Budget { ops: u64::MAX, ns: u64::MAX };
 
-    /// What a run over the trace of a command line counts, also for the tests of targets.
+    /// The counts of a run over the trace of a command line, also for the tests of targets.
     pub fn with_run(
         line: &str,
         budget: Budget,
@@ -462,7 +459,7 @@ pub(crate) mod tests {
         let budget = Budget { ops: 200, ..ENDLESS };
         let run = Run::begin(&workload, &trace, &clock, 0, budget, 1000);
         let run = run.arriving(Some(Arrivals::new(1, 0, 10_000.0)));
-        // A store that takes long for the first operation: those after it are late.
+        // A store takes long for the first operation, so the later ones are late.
         let mut done = 0;
         let poll = || std::pin::pin!(run.next_due()).poll(&mut Context::from_waker(Waker::noop()));
         while let Poll::Ready(Some(op)) = poll() {

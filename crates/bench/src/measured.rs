@@ -5,36 +5,36 @@ use serde::{Deserialize, Serialize};
 use crate::tally::{Latencies, Tally, Traffic, latencies, unpack_into};
 use crate::tuning::Tuning;
 
-/// What one system did under the workload; all clients together.
+/// The results of one system under the workload, all clients together.
 #[derive(Debug)]
 pub struct Measured {
     /// Length of the measured phase: the longest client's.
     pub seconds: f64,
     /// Counts.
     pub tally: Tally,
-    /// Latencies of GETs, a sample of them where they are very many.
+    /// Latencies of GETs; a sample of them if there are very many.
     pub gets: Latencies,
     /// Latencies of PUTs, likewise.
     pub puts: Latencies,
-    /// What went over the fabric; only Loch has one.
+    /// Traffic over the fabric; only Loch has a fabric.
     pub traffic: Option<Traffic>,
     /// Why operations were refused, if some were.
     pub refusal: Option<String>,
-    /// CPU seconds of all servers; `None` where there is none.
+    /// CPU seconds of all servers; `None` if there are none.
     pub server_cpu_s: Option<f64>,
     /// CPU seconds of all clients.
     pub client_cpu_s: f64,
     /// Operations a second of a bare loop over the same memory.
     pub limit_ops_per_s: Option<f64>,
-    /// The way of sharing cores that was the best of those tried.
+    /// The best of the tried ways to share cores.
     pub tuning: Option<Tuning>,
-    /// Operations a second that were to begin, in an open loop.
+    /// Operations a second that should have begun, in an open loop.
     pub offered_ops_per_s: Option<f64>,
     /// Requests that each worker answered; known of simulated ones.
     pub ops_of_workers: Option<Vec<u64>>,
 }
 
-/// What one client measured.
+/// The measurements of one client.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ClientReport {
     /// Length of its measured phase.

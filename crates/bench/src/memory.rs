@@ -7,9 +7,9 @@ use tempfile::TempDir;
 use crate::error::{BenchError, TargetError};
 use crate::spec::Spec;
 
-/// Where regions live in memory.
+/// The folder of regions, in memory.
 const MEMORY_DIR: &str = "/dev/shm";
-/// Better refused now than ended by the kernel in the middle.
+/// Refuses data that do not fit, which is better than to be killed by the kernel in the middle.
 pub fn check_data(spec: &Spec) -> Result<(), BenchError> {
     let Some(available) = available_memory_bytes() else {
         return Ok(());
@@ -29,7 +29,7 @@ pub fn check_data(spec: &Spec) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Memory that processes could get; `None` where the host does not say.
+/// Memory that processes could get; `None` if the host does not say.
 fn available_memory_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -37,7 +37,7 @@ fn available_memory_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Regions are allocated at once, so what does not fit is better refused now.
+/// Refuses regions that do not fit, because they are allocated at once.
 pub fn check_nodes(nodes: u32, needed: u64) -> Result<(), TargetError> {
     match available_memory_bytes() {
         Some(available) if needed > available => Err(TargetError::Impossible(format!(

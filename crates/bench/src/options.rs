@@ -1,10 +1,8 @@
-//! Options of a part of the runs: the switches of the table that Loch's engines are measured on,
-//! the workers that serve it, and which running cluster to measure instead of one of the bench's
-//! own.
+//! Options that only some runs have: the switches of the table that Loch's engines are measured on,
+//! the workers that serve it, and the running cluster to measure instead of one of the bench's own.
 //!
-//! Each switch is one of the optimisations of nessie §4.3.2, so that what it brings
-//! can be measured (Figure 13 there), or part of the index's shape. The
-//! defaults are those of a table that nobody has tuned.
+//! Each switch is one of the optimisations of nessie §4.3.2, so that its gain can be measured
+//! (Figure 13 there), or part of the index's shape. The defaults are those of an untuned table.
 
 use std::path::PathBuf;
 
@@ -22,8 +20,8 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub filter_bits: Switch,
-    /// Clients remember index words and remote entries; auto: where a round trip is dear, which
-    /// over shm it is not
+    /// Clients remember index words and remote entries; auto: on if a round trip is expensive,
+    /// which it is not over shm
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
     #[arg(hide_short_help = true)]
     pub cache: AutoSwitch,
@@ -31,11 +29,11 @@ pub struct TableOptions {
     #[arg(long, value_name = "N", default_value_t = CacheLimits::default().lines as u64)]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub cache_lines: u64,
-    /// Entries up to this length are cached whole, of longer ones only where they are
+    /// Entries up to this length are cached whole; of longer entries only their place is cached
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize::new(CacheLimits::default().entry_bytes_max as u64))]
     #[arg(hide_short_help = true)]
     pub cache_entry_max: ByteSize,
-    /// Of entries above 4 KiB, header and key are read first
+    /// For entries above 4 KiB, read header and key first
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub multi_read: Switch,
@@ -44,13 +42,13 @@ pub struct TableOptions {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub previous_versions: Switch,
-    /// A GET reads all of a key's slots in its first doorbell; auto: where a round trip is dear.
+    /// A GET reads all of a key's slots in its first doorbell; auto: if a round trip is expensive.
     /// With --fabric sim or verbs it always does
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "auto")]
     #[arg(hide_short_help = true)]
     pub batched_reads: AutoSwitch,
-    /// Entries carry checksums, as they have to where a second look at an entry is dear: with
-    /// --fabric sim they always do
+    /// Entries carry checksums. They are needed if a second look at an entry is expensive:
+    /// with --fabric sim entries always carry them
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "off")]
     #[arg(hide_short_help = true)]
     pub checksums: Switch,
@@ -71,15 +69,15 @@ pub struct TableOptions {
 /// The table that is measured, in clusters of the bench's own.
 pub const TABLE: &str = "bench";
 
-/// What keys of the bench begin with in a table that others use too.
+/// The prefix of the bench's keys in a table that others use too.
 pub const KEY_PREFIX: &[u8; 8] = b"~bench~:";
 
-/// A cluster that runs already. Its nodes, and its table's switches, are what they are.
+/// A running cluster. The bench does not choose its nodes and the switches of its table.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "A cluster that runs already")]
 pub struct AttachOptions {
     /// Measure the cluster of the node at this socket, with clients on this host: no node is
-    /// started or stopped. Say the cluster's --fabric, too
+    /// started or stopped. Also give the cluster's --fabric
     #[arg(long, value_name = "SOCKET")]
     #[arg(conflicts_with_all = [
         "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "previous_versions",
@@ -89,8 +87,8 @@ pub struct AttachOptions {
     /// Table of that cluster [default: default]
     #[arg(long = "table", value_name = "NAME", requires = "attach")]
     pub attached_table: Option<String>,
-    /// Whether the records are stored first, under keys that begin with "~bench~:". They stay, so
-    /// that another run of the same records need not [default: yes]
+    /// Whether the records are stored first, under keys that begin with "~bench~:". They stay
+    /// there, so another run of the same records need not store them [default: yes]
     #[arg(long, value_enum, value_name = "YES|NO", requires = "attach")]
     pub load: Option<Load>,
 }
@@ -98,9 +96,9 @@ pub struct AttachOptions {
 /// Whether records are stored first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Load {
-    /// They are.
+    /// The records are stored first.
     Yes,
-    /// They are there from an earlier run.
+    /// The records are there from an earlier run.
     No,
 }
 
@@ -116,7 +114,7 @@ pub struct Attach {
 }
 
 impl TableOptions {
-    /// How much a client may cache, where it caches at all.
+    /// How much a client may cache, if it caches at all.
     pub fn cache_limits(&self) -> CacheLimits {
         CacheLimits {
             lines: self.cache_lines as usize,
@@ -126,7 +124,7 @@ impl TableOptions {
 }
 
 impl AttachOptions {
-    /// What was asked for, if it was.
+    /// The chosen cluster, if one was chosen.
     pub fn chosen(self) -> Option<Attach> {
         let table = self.attached_table.unwrap_or_else(|| "default".into());
         let loads = self.load != Some(Load::No);
@@ -142,8 +140,8 @@ pub struct ServerOptions {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)))]
     pub workers: u16,
-    /// Requests that a client has under way at one worker [default: 8; with
-    /// --fabric sim as many as --lanes, at most 16]
+    /// Requests that a client has under way at one worker [default: 8; with --fabric sim as many
+    /// as --lanes, at most 16]
     #[arg(long, value_name = "W")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WINDOW_MAX)))]
     pub window: Option<u16>,
@@ -151,17 +149,17 @@ pub struct ServerOptions {
     #[arg(long)]
     #[arg(hide_short_help = true)]
     pub dedicated: bool,
-    /// Operations that a client of kv-direct packs into one packet, at most; 1: none
+    /// The most operations that a client of kv-direct packs into one packet; 1: no packing
     #[arg(long, value_name = "N", default_value_t = BATCH_DEFAULT)]
     #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub batch: usize,
-    /// Workers of kv-direct execute operations that wait for none before them on the same key out
-    /// of their order; off: all wait for such a one
+    /// Workers of kv-direct execute operations on different keys out of order; off: an operation
+    /// that waits for an earlier one on its key makes all later ones wait
     #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on")]
     #[arg(hide_short_help = true)]
     pub out_of_order: Switch,
-    /// Hosts without a node that run all clients, with --fabric sim and where clients need no
-    /// memory at a node, as those of herd do; 0: clients run on the nodes' hosts
+    /// Hosts without a node that run all clients; only with --fabric sim and engines whose clients
+    /// need no memory at a node, such as herd; 0: clients run on the nodes' hosts
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(hide_short_help = true)]
     pub client_hosts: u32,
@@ -177,7 +175,7 @@ pub enum Switch {
     Off,
 }
 
-/// On, off, or what the engine takes for best on this fabric.
+/// On, off, or the engine's choice for this fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AutoSwitch {

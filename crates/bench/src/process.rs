@@ -1,11 +1,10 @@
 //! Processes that the bench starts: none outlives it.
 //!
-//! Two ropes: dropping [`Owned`] kills and reaps, which covers every orderly
-//! end; and every child asks the kernel to be killed (or asked to end, where it
-//! has files to remove) when its parent dies, which covers `kill -9`. The
-//! second has to be asked by the child itself, so foreign programs are started
-//! through this binary (`bench-exec`), which asks and then becomes the program,
-//! under the same pid.
+//! There are two mechanisms. Dropping [`Owned`] kills and reaps a child, which covers every orderly
+//! end. And every child asks the kernel to kill it (or to ask it to end, if it has files to remove)
+//! when its parent dies, which covers `kill -9`. The child itself has to ask for this, so foreign
+//! programs are started through this binary (`bench-exec`), which asks and then becomes the
+//! program, under the same pid.
 
 use std::fs;
 use std::io;
@@ -31,8 +30,8 @@ pub fn tied_command(program: &Path) -> io::Result<Command> {
     Ok(command)
 }
 
-/// A command that runs a subcommand of this binary that is for users too, so
-/// that it is asked to end when this process does.
+/// A command that runs a public subcommand of this binary, which is asked to end when this process
+/// ends.
 pub fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = helper_command("bench-exec")?;
     command.args(["--gently", "--"]).arg(std::env::current_exe()?).arg(subcommand);
@@ -54,7 +53,7 @@ impl Owned {
         self.0.id()
     }
 
-    /// How it ended, in words, if it did.
+    /// How it ended, in words, if it has ended.
     pub fn ended(&mut self) -> Option<String> {
         match self.0.try_wait() {
             Ok(None) => None,
@@ -65,7 +64,7 @@ impl Owned {
 
     /// Asks it to end in good order.
     pub fn ask_to_end(&mut self) {
-        // Not if it was reaped: its number may be another's by now.
+        // A reaped process gets no signal: its number may belong to another process by now.
         if self.ended().is_none()
             && let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw)
         {
@@ -107,7 +106,7 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-/// Has the kernel send this process a signal when its parent, which has to be that process, ends.
+/// Has the kernel send this process a signal when its parent ends, which must be process `parent`.
 ///
 /// # Errors
 /// [`BenchError::Os`], also if it has ended.

@@ -1,5 +1,5 @@
-//! What a person watching sees while a run goes on: stderr, and only when it
-//! is a terminal. Notes about skipped stores are always written.
+//! Progress of a run for people: on stderr, and only if it is a terminal. Notes about skipped
+//! stores are always written.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Progress {
         Progress { bar }
     }
 
-    /// A new phase; `total` is what [`Self::at`] counts up to, where that is known.
+    /// A new phase; [`Self::at`] counts up to `total`, if that is known.
     pub fn phase(&self, name: &'static str, total: Option<u64>) {
         let Some(bar) = &self.bar else { return };
         let template = match total {
@@ -58,6 +58,6 @@ impl Drop for Progress {
 
 /// Writes a line for people on stderr.
 pub fn note(text: &str) {
-    // It may be closed; there is nobody to tell then.
+    // If stderr is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "bench: {text}");
 }

@@ -1,7 +1,7 @@
 //! `--rate`: how often operations begin in an open loop, and when.
 //!
-//! Arrivals are a Poisson process: what lies between two of them is distributed exponentially. The
-//! clients' processes are independent, so all together are one as well.
+//! Arrivals are a Poisson process: the gaps between them are distributed exponentially. The
+//! clients' processes are independent, so all together are a Poisson process as well.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,7 +15,8 @@ use crate::mix::mix;
 
 /// Gaps between arrivals that are drawn before anything is timed; a run cycles through them.
 const GAPS: usize = 1 << 16;
-/// More than any host does in a second; and a share of a closed loop, which is full load.
+/// The largest rate a second, which is more than any host can do; and the largest share of a closed
+/// loop, which is full load.
 const PER_SECOND_MAX: f64 = 1e9;
 const PERCENT_MAX: f64 = 100.0;
 
@@ -25,12 +26,12 @@ const PERCENT_MAX: f64 = 100.0;
 pub enum Rate {
     /// In a second.
     PerSecond(f64),
-    /// Percent of what a closed loop does.
+    /// Percent of the rate of a closed loop.
     Percent(f64),
 }
 
 impl Rate {
-    /// Whether nothing begins at all.
+    /// Whether no operation begins at all.
     pub fn is_rest(self) -> bool {
         matches!(self, Rate::PerSecond(0.0) | Rate::Percent(0.0))
     }
@@ -86,13 +87,13 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Those of a client at `per_s` a second, from 0 nanoseconds on.
+    /// The arrivals of a client at `per_s` a second, from 0 nanoseconds on.
     pub fn new(seed: u64, client: u32, per_s: f64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(mix(seed) ^ mix(u64::from(client) << 32 | 2));
         // Of one minus a number below 1, so that the logarithm is finite.
         let gaps: Vec<f64> = (0..GAPS).map(|_| -(1.0 - rng.random::<f64>()).ln()).collect();
-        // A run is shorter than the law of large numbers: what is drawn has the mean that is
-        // wanted.
+        // A run is too short for the law of large numbers, so the drawn gaps are scaled to the
+        // wanted mean.
         let mean = gaps.iter().sum::<f64>() / GAPS as f64;
         let gaps: Vec<f32> = gaps.into_iter().map(|gap| (gap / mean) as f32).collect();
         let mean_ns = 1e9 / per_s;
@@ -101,13 +102,13 @@ impl Arrivals {
         Arrivals { gaps, position, mean_ns, next_ns, passed: Cell::new(0) }
     }
 
-    /// When the next one should begin; never 0, and at rest never.
+    /// When the next operation should begin; not 0, and at rest never.
     #[inline]
     pub fn next_ns(&self) -> u64 {
         (self.next_ns.get() as u64).max(1)
     }
 
-    /// Goes on to the one after it.
+    /// Goes on to the operation after it.
     #[inline]
     pub fn pass(&self) {
         let position = (self.position.get() + 1) % self.gaps.len();
@@ -143,7 +144,7 @@ mod tests {
         let ns = arrivals_ns(1, 0, COUNT);
         let length_us = *ns.last().unwrap() as f64 / 1e3;
         assert!((length_us / COUNT as f64 - 1.0).abs() < 1e-3, "{length_us}");
-        // In a microsecond as many as in the mean: the variance of a Poisson distribution is that.
+        // The variance of a Poisson distribution is its mean.
         let mut counts = vec![0f64; COUNT];
         for ns in ns {
             if let Some(count) = counts.get_mut(ns as usize / 1000) {

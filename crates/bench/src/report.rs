@@ -1,4 +1,4 @@
-//! What a run prints: JSON lines for programs, a table for people.
+//! The output of a run: JSON lines for programs, a table for people.
 //!
 //! Programs rely on the names and the order of the JSON fields.
 //! A field that does not apply to a system is null.
@@ -21,9 +21,9 @@ use crate::tuning::Tuning;
 #[derive(Debug, Serialize)]
 pub struct Object {
     engine: &'static str,
-    /// Null for peers, and so is `nodes`: they are Loch's words.
+    /// Null for peers, and so is `nodes`: only Loch has these.
     fabric: Option<&'static str>,
-    /// That times say nothing of a network card; left out where there is one.
+    /// Says that times say nothing about a network card; left out if there is a real card.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<&'static str>,
     nodes: Option<u32>,
@@ -38,7 +38,7 @@ pub struct Object {
     /// GETs and PUTs that were answered.
     ops: u64,
     ops_per_s: f64,
-    /// Operations a second that were to begin in an open loop; left out in a closed one.
+    /// Operations a second that should have begun in an open loop; left out in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     offered_ops_per_s: Option<f64>,
     gets: u64,
@@ -61,7 +61,7 @@ pub struct Object {
     server_cpu_s: Option<f64>,
     client_cpu_s: f64,
     limit_ops_per_s: Option<f64>,
-    /// Requests that each worker answered, where that is known; else left out.
+    /// Requests that each worker answered, if that is known; else left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     ops_of_workers: Option<Vec<u64>>,
     /// For the notes under the table.
@@ -161,7 +161,7 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
     put_out(text.as_bytes())
 }
 
-/// A reader that has seen enough is no error.
+/// If the reader has closed its end, that is no error.
 pub fn put_out(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -208,7 +208,8 @@ fn tuning_note(object: &Object) -> Option<String> {
     Some(format!("{}: {way}, the fastest of {ways} ways tried\n", object.engine))
 }
 
-/// One column a system, so that it fits a terminal; rows that nobody has are left out.
+/// One column for each system, so that the table fits a terminal; rows without a value are left
+/// out.
 fn table(objects: &[Object]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
@@ -238,7 +239,7 @@ fn cells(name: String, values: impl Iterator<Item = String>) -> Vec<Cell> {
     std::iter::once(Cell::new(name)).chain(values).collect()
 }
 
-/// Shows a value of a system, which may be compared with the first one's.
+/// Shows a value of a system, which may be compared with the value of the first system.
 type Show = fn(&Object, &Object) -> Option<String>;
 
 /// `_` stands for the name of the first system, with which others are compared.

@@ -1,7 +1,7 @@
 //! The workload of a run, checked.
 //!
-//! A [`Spec`] comes from [`WorkloadArgs`](crate::args::WorkloadArgs) or is told to a client by the
-//! bench that has it from there, so code that holds one need not check it again.
+//! A [`Spec`] comes from [`WorkloadArgs`](crate::args::WorkloadArgs), or a client gets it from the
+//! bench, so code that holds a spec need not check it again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::system::{Engine, Fabric, Hardware, Peer};
 
 /// Keys carry a unique 8-byte identity, so they cannot be shorter.
 pub const KEY_SIZE_MIN: usize = 8;
-/// Keys longer than this are no workload anybody has; the peers stop far below.
+/// No real workload has longer keys; the limits of the peers are far below.
 pub const KEY_SIZE_MAX: usize = 64 << 10;
 /// Largest value: four times the default limit of a Loch table.
 pub const VALUE_SIZE_MAX: usize = 256 << 20;
@@ -22,7 +22,7 @@ pub const VALUE_SIZE_MAX: usize = 256 << 20;
 pub const RECORDS_MAX: u64 = 1 << 40;
 /// Outstanding operations of one client.
 pub const LANES_MAX: usize = 4096;
-/// Processes started by one run, of a kind.
+/// Processes of one kind that one run starts.
 pub const PROCESSES_MAX: u32 = 1024;
 
 /// How keys are picked.
@@ -52,11 +52,11 @@ pub struct Spec {
     pub engines: Vec<Engine>,
     /// Peers, in the order given.
     pub peers: Vec<Peer>,
-    /// What carries the verbs.
+    /// The fabric that carries the verbs.
     pub fabric: Fabric,
-    /// What is simulated; used with [`Fabric::Sim`] alone.
+    /// The simulated hardware; used with [`Fabric::Sim`] alone.
     pub hardware: Hardware,
-    /// Node processes; of a cluster that is attached, what it has.
+    /// Node processes; for an attached cluster, the number of its nodes.
     pub nodes: u32,
     /// Client processes.
     pub clients: u32,
@@ -74,7 +74,7 @@ pub struct Spec {
     pub dist: Dist,
     /// End of the measured phase.
     pub stop: Stop,
-    /// The rate of an open loop; a closed loop without.
+    /// The rate of an open loop; `None` for a closed loop.
     pub rate: Option<Rate>,
     /// Seed of all traces.
     pub seed: u64,
@@ -84,7 +84,7 @@ pub struct Spec {
     pub json: bool,
     /// Check the contents of every value read.
     pub verify: bool,
-    /// The RDMA devices of this host are software: times say nothing of a card's.
+    /// The RDMA devices of this host are software: times say nothing about a card.
     pub soft_roce: bool,
     /// The cluster that is measured as it is, instead of one of the bench's own.
     pub attach: Option<Attach>,

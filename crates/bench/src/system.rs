@@ -1,4 +1,4 @@
-//! What can be measured: Loch's engines over a fabric, and the peers.
+//! The systems that can be measured: Loch's engines over a fabric, and the peers.
 //!
 //! Owns their names, which are the same on the command line, in JSON and in
 //! the table.
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub enum Engine {
     /// Index and data decoupled, client-driven both ways.
     Nessie,
-    /// The same by the published protocol, repaired.
+    /// The same with the published protocol, repaired.
     NessiePublished,
     /// Nessie's reads with server-driven writes.
     NessieHybrid,
@@ -31,7 +31,7 @@ pub enum Engine {
     KvDirect,
 }
 
-/// What carries verbs between Loch's processes.
+/// The fabric that carries verbs between Loch's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fabric {
@@ -76,7 +76,7 @@ pub enum EngineChoice {
     Engine(Engine),
 }
 
-/// Which options of the bench mean something to a system that runs on Loch's fabric.
+/// The options of the bench that apply to a system on Loch's fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// The system's name.
@@ -85,7 +85,7 @@ pub struct Capabilities {
     pub serves: bool,
     /// It has one worker on each node, and no more.
     pub has_one_server: bool,
-    /// Its clients need no memory at a node, and so can be on hosts that have none.
+    /// Its clients need no memory at a node, and so can be on hosts without a node.
     pub lets_clients_be_apart: bool,
     /// Its clients pack operations, which its workers may execute out of order.
     pub packs_operations: bool,
@@ -94,7 +94,7 @@ pub struct Capabilities {
 }
 
 impl Engine {
-    /// What it can do.
+    /// Its capabilities.
     pub fn capabilities(self) -> Capabilities {
         Capabilities {
             name: self.name(),
@@ -119,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// The name that its tables have for it.
+    /// Its name in the declaration of tables.
     pub fn of_tables(self) -> &'static str {
         match self {
             Engine::NessiePublished => Engine::Nessie.name(),
@@ -127,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// By which rules clients of its tables go.
+    /// The protocol that clients of its tables follow.
     pub fn table_protocol(self) -> TableProtocol {
         match self {
             Engine::NessiePublished => TableProtocol::Published,
@@ -140,7 +140,7 @@ impl Engine {
         !matches!(self, Engine::Nessie | Engine::NessiePublished)
     }
 
-    /// Whether its tables are not laid out as nessie's.
+    /// Whether the layout of its tables is not nessie's.
     pub fn has_own_layout(self) -> bool {
         matches!(self, Engine::Pilaf | Engine::Herd | Engine::KvDirect)
     }
@@ -168,7 +168,7 @@ impl Hardware {
     }
 }
 
-/// By hand, so that names and sources are the fabric's.
+/// Implemented by hand, so that names and sources come from the fabric.
 impl ValueEnum for Hardware {
     fn value_variants<'a>() -> &'a [Self] {
         &[Hardware::ConnectX3At10, Hardware::ConnectX3At56, Hardware::ConnectX6At200]

@@ -1,13 +1,13 @@
-//! What a run adds up: counts, and latencies in histograms that travel from
-//! the clients to the bench.
+//! The sums of a run: counts, and latencies in histograms that travel from the clients to the
+//! bench.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency told apart; longer ones count as this.
+/// The longest latency that is recorded; longer ones count as this.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// GETs answered, found or not.
@@ -20,7 +20,7 @@ pub struct Tally {
     pub retries: u64,
     /// Operations refused.
     pub errors: u64,
-    /// Values that are not what was written for their key.
+    /// Values that differ from the value written for their key.
     pub wrong_values: u64,
 }
 
@@ -56,7 +56,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// What operations sent over the fabric, GETs and PUTs apart.
+/// The traffic of operations over the fabric, of GETs and PUTs separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Of GETs.
@@ -68,7 +68,7 @@ pub struct Traffic {
 /// Totals over a number of operations of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpTraffic {
-    /// Operations that the totals are about.
+    /// Operations in the totals.
     pub ops: u64,
     /// Verbs posted.
     pub verbs: u64,

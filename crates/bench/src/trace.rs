@@ -18,7 +18,7 @@ pub const TRACE_OPS_MAX: u64 = 4 << 20;
 /// Records that a 4-byte entry can name beside its operation.
 const NARROW_RECORDS_MAX: u64 = 1 << 31;
 
-/// What a client does, in order, again and again.
+/// The operations of a client, in order, repeated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trace {
     /// The record's number; the top bit says PUT.
@@ -42,7 +42,7 @@ impl Trace {
         Self::of_length(spec, client, TRACE_OPS_MAX)
     }
 
-    /// The same, of at most so many operations.
+    /// The same, with at most `most` operations.
     pub fn of_length(spec: &Spec, client: u32, most: u64) -> Self {
         let len = match spec.stop {
             Stop::Ops(ops) => ops.min(most),

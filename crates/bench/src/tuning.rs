@@ -1,11 +1,10 @@
 //! Ways for a client and a server to share cores.
 //!
-//! Over a socket, who sleeps where decides more than the store does: on the
-//! virtual machine this was written on, memcached unpipelined does 18 000
-//! operations a second with client and server on two cores, because waking an
-//! idle core takes 25 µs, and 85 000 with both on one. Elsewhere it is the
-//! other way round. So the bench tries the ways and measures the best one; a
-//! comparison should not rest on a bad one.
+//! Over a socket, the cores on which client and server sleep matter more than the store. On the
+//! virtual machine where this was written, unpipelined memcached does 18 000 operations a second
+//! with client and server on two cores, because waking an idle core takes 25 µs, and 85 000 with
+//! both on one core. On other machines it is the other way round. So the bench tries the ways and
+//! measures the best one; a comparison should not rest on a bad one.
 
 use std::io;
 
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tuning {
-    /// Everybody runs where the kernel puts them and sleeps while waiting.
+    /// All processes run where the kernel puts them and sleep while waiting.
     Free,
     /// The same, but clients spin a while before they sleep.
     Spinning,
@@ -26,7 +25,7 @@ pub enum Tuning {
 }
 
 impl Tuning {
-    /// What a client and a server on a socket can do.
+    /// The ways for a client and a server on a socket.
     pub const OF_SOCKETS: &'static [Tuning] = &[Tuning::Free, Tuning::Spinning, Tuning::OneCore];
 
     /// The way in words, for the notes under the table.
@@ -39,7 +38,7 @@ impl Tuning {
     }
 }
 
-/// The cores this process could run on when it started to place anything.
+/// The cores on which this process could run before it placed any thread.
 #[derive(Debug, Clone)]
 pub struct Cores {
     all: CpuSet,
@@ -47,7 +46,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Those of the calling thread.
+    /// The cores of the calling thread.
     pub fn of_this_thread() -> io::Result<Self> {
         let all = sched_getaffinity(None)?;
         let mut one = CpuSet::new();

@@ -1,5 +1,5 @@
-//! What the bench and its clients say to each other: one JSON object a line,
-//! the bench's on a client's stdin, the client's on its stdout.
+//! The messages between the bench and its clients: one JSON object a line, from the bench on a
+//! client's stdin, from the client on its stdout.
 //!
 //! ```text
 //! bench   Open        Load        Prepare      Try…   Probe      Go        Count        Limit
@@ -28,26 +28,26 @@ pub enum ToClient {
     Load(Range<u64>),
     /// Generate the trace and warm up.
     Prepare,
-    /// Run for a moment in this way.
+    /// Run for a moment with this way to share cores.
     Try(Tuning),
-    /// Run a closed loop for as long as tells what this client can do.
+    /// Run a closed loop long enough to measure this client's rate.
     Probe,
-    /// Run the measured phase: in an open loop, if it is told how many operations a second.
+    /// Run the measured phase: in an open loop, if there is a number of operations a second.
     Go(Option<f64>),
-    /// Count what operations send.
+    /// Count the traffic of operations.
     Count,
     /// Measure the bare loop over the store's memory.
     Limit,
 }
 
-/// All a client needs to know.
+/// All data that a client needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Open {
-    /// Name of what is measured.
+    /// Name of the measured system.
     pub system: String,
-    /// How.
+    /// The workload.
     pub spec: Spec,
-    /// Where.
+    /// The place of the servers.
     pub endpoint: Endpoint,
     /// The client's number, from 0.
     pub client: u32,
@@ -59,7 +59,7 @@ pub struct Open {
 pub enum FromClient {
     /// Connected.
     Opened,
-    /// So many of its records are stored.
+    /// This many of its records are stored.
     Loading(u64),
     /// All of its records are stored.
     Loaded,
@@ -69,11 +69,11 @@ pub enum FromClient {
     Tried(f64),
     /// The measured phase is over.
     Done(Box<ClientReport>),
-    /// What operations send over the fabric, where there is one.
+    /// The traffic of operations over the fabric, if there is one.
     Counted(Option<Traffic>),
-    /// Operations a second of the bare loop, where there is one.
+    /// Operations a second of the bare loop, if there is one.
     Limit(Option<f64>),
-    /// It cannot go on.
+    /// It cannot continue.
     Failed(String),
 }
 

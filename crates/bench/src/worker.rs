@@ -1,6 +1,6 @@
 //! A client's process: the hidden subcommand `bench-worker`.
 //!
-//! Single-threaded; does what the bench says until it closes the pipe.
+//! It is single-threaded, and does what the bench says until the pipe closes.
 
 use std::io::{self, BufRead, Write};
 use std::num::NonZeroU64;
@@ -22,13 +22,13 @@ use crate::workload::Workload;
 
 /// How long a way to share cores is tried.
 const TRIAL_NS: u64 = 100_000_000;
-/// How long a closed loop is run, at most, to see what a share of it is.
+/// The longest run of a closed loop to compute a share of its rate.
 const PROBE_NS_MAX: u64 = 500_000_000;
-/// How late the kernel may wake a client that sleeps until an operation is due, besides what waking
-/// takes: as little as can be asked for.
+/// How late the kernel may wake a client that sleeps until an operation is due, besides the time of
+/// waking: the least possible value.
 const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
-/// How many operations are counted: enough that PUTs of a twentieth show to
-/// two digits; and how long that may take.
+/// How many operations are counted, which is enough for two digits if a twentieth of them are PUTs;
+/// and how long that may take.
 const COUNT_OPS_MAX: u64 = 200_000;
 const COUNT_NS_MAX: u64 = 500_000_000;
 
@@ -76,7 +76,7 @@ fn answer(
         ToClient::Open(_) => Ok(FromClient::Opened),
         ToClient::Load(records) => {
             let mut progress = |done| {
-                // A bench that has gone shows at the next line.
+                // If the bench is gone, reading the next line shows it.
                 let _ = say(output, &FromClient::Loading(done));
             };
             client
@@ -128,14 +128,14 @@ impl Client {
         Budget::of(&self.spec, self.number)
     }
 
-    /// Runs for a moment in one way and stays in it.
+    /// Runs for a moment with one way to share cores, and stays in it.
     fn try_out(&mut self, tuning: Tuning) -> Result<f64, String> {
         self.cores.place_this_thread(tuning).map_err(|error| error.to_string())?;
         self.target.set_spinning(tuning == Tuning::Spinning);
         self.ops_per_s(TRIAL_NS)
     }
 
-    /// What a closed loop does in a second, as the measured phase of the same length would.
+    /// The rate of a closed loop, as in a measured phase of the same length.
     fn probe(&mut self) -> Result<f64, String> {
         self.ops_per_s(self.budget().ns.min(PROBE_NS_MAX))
     }
@@ -158,7 +158,7 @@ impl Client {
         self.target.traffic(&run).map_err(|error| error.to_string())
     }
 
-    /// Runs in a closed loop, or in an open one of so many operations a second.
+    /// Runs in a closed loop, or in an open loop of `per_s` operations a second.
     fn run(&mut self, budget: Budget, per_s: Option<f64>) -> Result<ClientReport, String> {
         let arrivals = per_s.map(|per_s| Arrivals::new(self.spec.seed, self.number, per_s));
         if arrivals.is_some() {

@@ -1,15 +1,15 @@
 //! Keys and values: pure functions of a record's number (and a version).
 //!
 //! Invariants:
-//! 1. Different records have different keys; the first 8 bytes tell them apart, or in a table that
-//!    others use too the 8 bytes behind the prefix that all of them have there.
+//! 1. Different records have different keys, which differ in their first 8 bytes; in a table that
+//!    others use too, they differ in the 8 bytes behind the common prefix.
 //! 2. Keys are printable ASCII without blanks, so that every peer's protocol
 //!    carries them as they are.
 //! 3. A value of 8 bytes or more tells which record and version it belongs to,
 //!    so a wrong, stale-by-mixing or torn value is recognised ([`Workload::check_value`]).
 //!
-//! All of it costs a few nanoseconds: an engine that is measured here answers
-//! in less than a hundred.
+//! All of this costs a few nanoseconds, because some measured engines answer in less than a
+//! hundred.
 
 use crate::mix::mix;
 use crate::options::KEY_PREFIX;
@@ -30,7 +30,7 @@ pub struct Workload {
     key_size: usize,
     value_size: usize,
     verify: bool,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     prefix: &'static [u8],
     /// Random bytes that bodies are cut from.
     template: Vec<u8>,
@@ -144,7 +144,7 @@ fn printable(bits: u64) -> [u8; 8] {
     (x + 0x3030_3030_3030_3030).to_le_bytes()
 }
 
-/// Where part number `number` begins when `records` are split into so many `parts`.
+/// The beginning of part number `number` if `records` are split into `parts` parts.
 pub fn part(records: u64, number: u32, parts: u32) -> u64 {
     (u128::from(records) * u128::from(number) / u128::from(parts)) as u64
 }

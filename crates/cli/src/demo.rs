@@ -1,9 +1,8 @@
-//! `loch demo`: a small cluster on this host beside the stores people know.
+//! `loch demo`: a small cluster on this host, compared with well-known stores.
 //!
-//! It is `loch bench` with the options chosen: three nodes and two clients,
-//! YCSB's workload B (95 % reads, keys by Zipf's law) on every engine of this
-//! build, then on the peers that are installed. Whatever is slow here, it ends
-//! in time and shows what it has by then.
+//! The demo is `loch bench` with fixed options: three nodes and two clients, YCSB's workload B (95
+//! % reads, keys by Zipf's law) on every engine of this build, then on the peers that are
+//! installed. Even on a slow host it ends in time, and shows the results so far.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +16,10 @@ use loch_bench::target::loch::engine_names;
 
 use crate::output;
 
-/// Show what it does: three nodes and two clients on this host, compared with memcached and Redis
+/// Show Loch at work: three nodes and two clients on this host, compared with memcached and Redis
 ///
-/// Loads 300,000 records, runs YCSB's workload B on every engine of this build, then on
-/// memcached, Redis and LMDB where they are installed. Takes about half a minute and leaves nothing
-/// behind.
+/// Loads 300,000 records, runs YCSB's workload B on every engine of this build, then on memcached,
+/// Redis and LMDB if they are installed. Takes about half a minute and leaves nothing behind.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Records loaded before each measurement
@@ -30,7 +28,7 @@ pub struct DemoArgs {
     /// Length of each measurement
     #[arg(long, hide = true, default_value_t = 2.0)]
     seconds: f64,
-    /// After so many seconds what is not measured yet is left out
+    /// After this many seconds the remaining measurements are left out
     #[arg(long, hide = true, default_value_t = 50.0)]
     within: f64,
 }
@@ -80,7 +78,7 @@ fn ring_after(seconds: f64, interrupted: &Arc<AtomicBool>) -> Arc<AtomicBool> {
     let late = Arc::new(AtomicBool::new(false));
     let (noted, interrupted) = (Arc::clone(&late), Arc::clone(interrupted));
     let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    // Not waited for: it ends with the process at the latest.
+    // Nothing waits for this thread: it ends with the process at the latest.
     thread::spawn(move || {
         thread::sleep(length);
         noted.store(true, Ordering::Relaxed);
@@ -89,7 +87,7 @@ fn ring_after(seconds: f64, interrupted: &Arc<AtomicBool>) -> Arc<AtomicBool> {
     late
 }
 
-/// A run that its alarm ended has shown something, if it has measured something.
+/// A run that its alarm ended is a success if it has measured something.
 fn excuse(
     measured: Result<(), BenchError>,
     is_late: bool,

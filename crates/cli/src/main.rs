@@ -1,5 +1,4 @@
-//! The `loch` binary: parses the command line and hands over to one module per
-//! command.
+//! The `loch` binary: parses the command line and calls the module of the command.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
@@ -31,9 +30,9 @@ Examples:
   loch serve &                       a node: lends memory to clients
   loch put colour green
   loch get colour                    green
-  loch stats                         who is there, and what memory holds
-  loch doctor                        what this machine can do, and what it lacks for RDMA
-  loch demo                          three nodes, two clients, and how fast they are
+  loch stats                         nodes, tables, and the use of memory
+  loch doctor                        what this machine can do, and what is missing for RDMA
+  loch demo                          three nodes and two clients, with measurements
 
 Exit codes: 0 done, 1 the answer is no, 2 usage, 3 the cluster failed, 130 `bench` or `demo` was
 interrupted. `loch COMMAND --help` shows examples of every command.";
@@ -62,10 +61,10 @@ enum Command {
     Stats(stats::StatsArgs),
     Check(check::CheckArgs),
     Doctor(doctor::DoctorArgs),
-    /// Show what it does: three nodes and two clients on this host, compared with memcached and
+    /// Show Loch at work: three nodes and two clients on this host, compared with memcached and
     /// Redis
     Demo(demo::DemoArgs),
-    /// Measure engines, and the stores they are compared with, under one workload
+    /// Measure engines, and other stores beside them, under one workload
     Bench(BenchArgs),
     Completions(completions::CompletionsArgs),
     #[command(flatten)]
@@ -129,8 +128,7 @@ fn done<E: Into<anyhow::Error>>(result: Result<(), E>) -> Result<Answer> {
     result.map(|()| Answer::Done).map_err(Into::into)
 }
 
-/// A node says what happens; the other commands speak up when something is wrong. `RUST_LOG` has
-/// the last word.
+/// A node logs what happens; the other commands log only what is wrong. `RUST_LOG` overrides both.
 fn log_to_stderr(command: &Command) {
     let level = match command {
         Command::Serve(_) => LevelFilter::INFO,
@@ -141,7 +139,7 @@ fn log_to_stderr(command: &Command) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        // Where standard error is closed, complaining there would be a panic.
+        // If standard error is closed, an error message there would be a panic.
         .log_internal_errors(false)
         .init();
 }

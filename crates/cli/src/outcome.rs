@@ -1,10 +1,10 @@
-//! How a command ends: its exit code, and the one line that says why.
+//! The end of a command: its exit code, and the line that says why.
 //!
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done |
 //! | 1 | the answer is no: the key has no value, a condition did not hold, a check found something |
-//! | 2 | usage: the call has to be corrected, the cluster has nothing to do with it |
+//! | 2 | usage: the call has to be corrected, whatever the state of the cluster |
 //! | 3 | the cluster failed, or this host did; a second signal to `loch serve` |
 //! | 130 | `loch bench` or `loch demo` was interrupted |
 
@@ -19,12 +19,12 @@ pub const USAGE: u8 = 2;
 /// Exit code of a cluster or host that failed.
 pub const FAILED: u8 = 3;
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It was done.
     Done,
-    /// It was not, and that is no error.
+    /// The answer is no, and that is no error.
     No,
 }
 
@@ -86,8 +86,7 @@ fn is_for_the_caller(error: &loch::Error) -> bool {
 
 /// The chain of causes on one line.
 ///
-/// A parser's message comes with the lines it is about, drawn under each other behind bars; of
-/// those only the words are kept.
+/// A parser's message quotes the lines with the error, drawn behind bars; only its words are kept.
 pub fn one_line(error: &Error) -> String {
     let text = format!("{error:#}");
     let is_drawing = |line: &&str| {
@@ -99,7 +98,7 @@ pub fn one_line(error: &Error) -> String {
     lines.collect::<Vec<_>>().join(": ")
 }
 
-/// Writes a line about `command` to standard error. If that is closed there is nobody to tell.
+/// Writes a line about `command` to standard error. If that is closed, the line is lost.
 pub fn tell(command: &str, line: &str) {
     let _ = writeln!(std::io::stderr(), "loch {command}: {line}");
 }

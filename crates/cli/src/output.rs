@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use loch_bench::report::put_out;
 
-/// Writes all bytes to standard output. A reader that closed its end has what it wanted: the rest
-/// is dropped, which is no error.
+/// Writes all bytes to standard output. If the reader closed its end, the rest is dropped, which is
+/// no error.
 pub fn write(bytes: &[u8]) -> Result<()> {
     put_out(bytes).context("cannot write to standard output")
 }

@@ -37,7 +37,7 @@ impl RemoteAddr {
         self.0
     }
 
-    /// The address that [`RemoteAddr::to_word`] made a word of; every word is one.
+    /// The inverse of [`RemoteAddr::to_word`]; every word is an address.
     #[inline(always)]
     pub const fn from_word(word: u64) -> Self {
         Self(word)
@@ -57,8 +57,8 @@ impl RemoteAddr {
 
     /// The address `bytes` further on in the same region.
     ///
-    /// Only a build with debug assertions looks whether it still is in that region: this is in
-    /// every path, and each verb checks the address it is given before it touches a byte.
+    /// Only a build with debug assertions checks that the result is still in that region: every
+    /// path computes addresses, and each verb checks its address before it touches a byte.
     #[inline(always)]
     #[allow(clippy::should_implement_trait, reason = "addresses are not a ring; `+` would mislead")]
     pub const fn add(self, bytes: u64) -> Self {

@@ -2,8 +2,8 @@
 
 /// Whether the `len` bytes at `offset` are inside a region of `region_bytes`.
 ///
-/// No sum wraps here, whatever the numbers: in a release build `offset + len <= region_bytes` holds
-/// for an offset just below 2^64.
+/// No sum wraps here, whatever the numbers. The plain check `offset + len <= region_bytes` would
+/// hold in a release build for an offset just below 2^64.
 #[inline(always)]
 pub(crate) const fn is_inside(offset: u64, len: u64, region_bytes: u64) -> bool {
     match offset.checked_add(len) {

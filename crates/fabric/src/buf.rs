@@ -4,9 +4,9 @@ use std::ops::Deref;
 
 /// A buffer of this process that a READ can fill, owned by the operation until its completion.
 ///
-/// A verb takes it by value and gives it back, because on real hardware the NIC goes on writing it
-/// after a future was dropped: a cancelled READ keeps the buffer until its completion arrives.
-/// READs append, so a header and then a value end up side by side without another copy.
+/// A verb takes the buffer by value and gives it back, because on real hardware the NIC continues
+/// to write it after a future was dropped: a cancelled READ keeps the buffer until its completion
+/// arrives. READs append, so a header and then a value end up side by side without another copy.
 ///
 /// ```
 /// let mut buf = loch_fabric::Buf::with_capacity(64);
@@ -60,7 +60,7 @@ impl Buf {
         self.bytes
     }
 
-    /// Appends `len` bytes written by `fill`, which is given the place of the first of them.
+    /// Appends `len` bytes written by `fill`, which gets a pointer to the first of them.
     ///
     /// # Safety
     /// `fill` must initialise `len` bytes at the pointer it is given.

@@ -1,4 +1,4 @@
-//! What an endpoint did: verbs, doorbells and bytes, by kind and by local or remote.
+//! Counters of an endpoint: verbs, doorbells and bytes, by kind and by local or remote.
 
 use std::cell::Cell;
 
@@ -28,7 +28,8 @@ pub struct Counters {
     doorbells: Cell<u64>,
 }
 
-/// A copy of [`Counters`] at one moment; differences of two are what an operation cost.
+/// A copy of [`Counters`] at one moment; the difference of two copies is the cost of the operations
+/// in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbCount {
     /// Verbs posted.
@@ -66,7 +67,7 @@ impl Counters {
         self.doorbells.set(self.doorbells.get() + 1);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn snapshot(&self) -> VerbCount {
         let verbs = |remote: usize, kind: Verb| self.verbs[remote][kind as usize].get();
         let both = |kind| verbs(0, kind) + verbs(1, kind);

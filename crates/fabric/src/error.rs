@@ -1,4 +1,4 @@
-//! Why a verb did not do its work, split by what the caller must do.
+//! Errors of verbs, split by what the caller must do.
 
 use crate::{RegionId, RemoteAddr};
 
@@ -32,8 +32,8 @@ pub enum FabricError {
         /// First byte named.
         at: RemoteAddr,
     },
-    /// The peer grants no such right to these bytes. If its card had to refuse, the connection
-    /// broke and has to be made again.
+    /// The peer grants no such right to these bytes. If the peer's card refused the verb, the
+    /// connection broke and has to be made again.
     #[error("the peer grants no access to {at}")]
     AccessDenied {
         /// First byte named.
@@ -50,13 +50,13 @@ pub enum FabricError {
     /// Messages cannot be sent to such an address. Ask for it again.
     #[error("no messages can be sent to that address: {why}")]
     BadAddress {
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// The peer, or this end, knows as many peers as it has places for. Nothing was done.
+    /// The peer, or this end, has no place left for another peer. Nothing was done.
     #[error("there is no room for another peer beside {max} others")]
     PeersExhausted {
-        /// How many it has places for.
+        /// The number of its places.
         max: u64,
     },
     /// The peer could not be reached. The verb never left this node.
@@ -68,7 +68,7 @@ pub enum FabricError {
     /// The connection broke while the verb was under way; the peer may or may not have executed it.
     #[error("outcome of a verb at {at} is unknown: the connection broke")]
     OutcomeUnknown {
-        /// Where the verb was aimed.
+        /// The address of the verb.
         at: RemoteAddr,
     },
 }

@@ -7,17 +7,17 @@ use std::task::Poll;
 use crate::limits::BUCKET_WORDS_MAX;
 use crate::{Buf, Counters, FabricError, RegionId, RemoteAddr};
 
-/// What remote atomics are atomic with.
+/// The accesses with which remote atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomics {
     /// Only with other atomics of the same NIC: every access to a word that is ever a target of a
-    /// CAS goes through the fabric, the node's own too.
+    /// CAS goes through the fabric, even on the node of the word.
     Nic,
     /// With CPU atomics as well.
     Coherent,
 }
 
-/// How a reader learns that what it read is one entry and not a mix of two.
+/// How a reader learns that its copy is one entry and not a mix of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validation {
     /// Read the generation again after the copy: cheap where memory is near.
@@ -26,7 +26,7 @@ pub enum Validation {
     Checksum,
 }
 
-/// Whether a round trip costs more than the bytes that would save it.
+/// Whether a round trip costs more than reading additional bytes that save the round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTrip {
     /// A round trip is a cache miss: read only what is needed, one thing after another.
@@ -35,18 +35,18 @@ pub enum RoundTrip {
     Dear,
 }
 
-/// What a backend can do and what it finds cheap.
+/// What a backend can do, and what is cheap on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// What remote atomics are atomic with.
+    /// The accesses with which remote atomics are atomic.
     pub atomics: Atomics,
     /// The cheaper way to validate an entry.
     pub validation: Validation,
-    /// What a round trip costs.
+    /// The cost of a round trip.
     pub round_trip: RoundTrip,
 }
 
-/// How long a thread that has nothing else to do lets pass before it looks again, at most.
+/// The longest time that an idle thread waits before it looks again.
 const BREATH_US: u64 = 1;
 
 /// One thread's way to the regions of a cluster.
@@ -56,7 +56,7 @@ const BREATH_US: u64 = 1;
 ///   verbs.
 /// * A verb posted after another *completed* takes effect after it.
 /// * A posted verb runs even if its future is dropped. A dropped future never leaves a verb writing
-///   memory that somebody else may use: buffers are given to the verb by value.
+///   memory that another owner may use: buffers are given to the verb by value.
 ///
 /// # Not promised
 /// * The order of bytes inside a transfer; that a READ of more than a word sees one moment; any
@@ -71,7 +71,7 @@ pub trait Fabric {
     /// What this backend can do.
     fn caps(&self) -> Caps;
 
-    /// What this endpoint did so far.
+    /// The counters of this endpoint.
     fn counters(&self) -> &Counters;
 
     /// READs `out.len() / at.len()` words from each of `at`, all in one doorbell.
@@ -152,22 +152,22 @@ pub trait Fabric {
     /// Copies `parts`, one after the other, into a mapped region by CPU stores, in any order.
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError>;
 
-    /// Stores a word of a mapped region such that no store made after it is seen before it.
+    /// Stores a word of a mapped region such that no later store is seen before it.
     fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
 
-    /// Stores a word of a mapped region such that whoever sees it sees every store made before it,
-    /// and that every load made before it has been executed.
+    /// Stores a word of a mapped region such that a reader that sees it also sees every earlier
+    /// store, and that every earlier load has been executed.
     fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
 
     /// Stores a word of a mapped region such that the store is seen before any READ made after it
     /// is executed: one half of the handshake between a client's epoch and a grace period.
     fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
 
-    /// Loads a word of a mapped region; nothing after it is executed before it.
+    /// Loads a word of a mapped region; no later access is executed before it.
     fn load(&self, at: RemoteAddr) -> Result<u64, FabricError>;
 
-    /// Appends `len` bytes of a mapped region to `buf` by CPU loads, in any order: they need not be
-    /// of one moment. `at` is 8-aligned.
+    /// Appends `len` bytes of a mapped region to `buf` by CPU loads, in any order: the bytes may be
+    /// of different moments. `at` is 8-aligned.
     fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
         let end = buf.len() + len;
         for offset in (0..len as u64).step_by(8) {
@@ -177,26 +177,27 @@ pub trait Fabric {
         Ok(())
     }
 
-    /// READs a word after everything that was read before: the second look at a generation, where
-    /// [`Validation::Reread`] says that it is cheap. Part of the READ it validates, so not counted.
+    /// READs a word after all earlier READs: the second look at a generation, where
+    /// [`Validation::Reread`] says that it is cheap. It is part of the READ that it validates, and
+    /// therefore not counted.
     ///
     /// Only for backends whose [`Caps::validation`] is [`Validation::Reread`].
     fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError>;
 
-    /// Says that the word at `at` of a mapped region will be stored to shortly. A hint: it does
-    /// nothing where it helps nothing, and any address is allowed.
+    /// Announces that a store to the word at `at` of a mapped region follows shortly. This is a
+    /// hint: it may do nothing, and any address is allowed.
     fn will_store(&self, _at: RemoteAddr) {}
 
     /// A bare pointer to `len` bytes of a mapped region, for callers that fill them in place. The
     /// bytes are shared: only raw writes and system calls may go through it, never a reference.
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError>;
 
-    /// How many verbs were posted so far: a mark for [`Fabric::is_settled`].
+    /// The number of verbs posted so far: a mark for [`Fabric::is_settled`].
     fn posted(&self) -> u64;
 
     /// Whether every verb posted before `mark` that changes memory was executed, or never will be.
-    /// Not so while an unsignaled WRITE is under way, a verb whose future was dropped, or one whose
-    /// outcome is unknown on a connection that has not been made again.
+    /// This does not hold while one of these is under way: an unsignaled WRITE, a verb whose future
+    /// was dropped, or a verb of unknown outcome on a connection that has not been made again.
     fn is_settled(&self, mark: u64) -> bool;
 
     /// Monotonic time in microseconds.
@@ -211,15 +212,16 @@ pub trait Fabric {
     /// Waits for `us` microseconds of [`Fabric::now_us`], letting other lanes work.
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_;
 
-    /// Lets the other lanes have a turn: for who looks at memory until it changes. Pending once; a
-    /// thread without other lanes may be asked again after a microsecond at most.
+    /// Lets the other lanes have a turn: for callers that poll memory until it changes. The future
+    /// is pending once; a thread without other lanes may wait a microsecond at most.
     fn breathe(&self) -> impl Future<Output = ()> + '_ {
         async {
             let mut pause = pin!(self.pause(BREATH_US));
             let mut taken = false;
             let turn = poll_fn(|cx| {
-                // The pause is asked but once, so that whoever sleeps for it is woken; it is not
-                // waited for: whatever wakes the thread before is worth a look.
+                // The pause is polled only once, so that a sleeping executor is woken by it.
+                // Nothing waits for its end: any earlier event that wakes the thread is worth a
+                // look.
                 if std::mem::replace(&mut taken, true) {
                     return Poll::Ready(());
                 }

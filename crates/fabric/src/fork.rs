@@ -1,13 +1,13 @@
 //! Telling a process from the children that are forked from it.
 //!
-//! A child inherits its parent's memory, and with it what belongs to the parent alone: sessions,
-//! slabs, connections. A [`ForkMark`] that was made together with them tells the child that they
-//! are not its own.
+//! A child inherits its parent's memory, and with it objects that belong to the parent alone:
+//! sessions, slabs, connections. A [`ForkMark`] that was made together with them tells the child
+//! that they are not its own.
 //!
 //! # Invariants
 //! 1. Each process has one word for all its marks. It is 0 until the first mark is made, and keeps
-//!    its value from then on. The kernel clears it in every child (`MADV_WIPEONFORK`), also in one
-//!    that was made without libc.
+//!    its value from then on. The kernel clears it in every child (`MADV_WIPEONFORK`), also in a
+//!    child that was made without libc.
 //! 2. No process draws a value that one of its ancestors had: the counter is inherited.
 //!
 //! # Faults
@@ -30,7 +30,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 #[derive(Clone, Copy, Debug)]
 pub struct ForkMark {
     word: &'static AtomicU64,
-    /// What the word has in the process that made the mark: never 0.
+    /// The word's value in the process that made the mark: never 0.
     value: u64,
 }
 
@@ -39,7 +39,7 @@ static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 /// The last value that was drawn (invariant 2).
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
-/// What is mapped for the word. The kernel rounds it up to whole pages.
+/// Bytes that are mapped for the word. The kernel rounds them up to whole pages.
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 
 impl ForkMark {
@@ -54,7 +54,7 @@ impl ForkMark {
             return Ok(Self { word, value: now });
         }
         let drawn = DRAWN.fetch_add(1, Ordering::AcqRel) + 1;
-        // Of threads that come here at the same time one sets the word for all.
+        // If several threads come here at the same time, one of them sets the word for all.
         let set = word.compare_exchange(0, drawn, Ordering::AcqRel, Ordering::Acquire);
         Ok(Self { word, value: set.map_or_else(|first| first, |_| drawn) })
     }
@@ -62,11 +62,12 @@ impl ForkMark {
     /// Whether the mark was made by a process from which this one was forked.
     #[inline]
     pub fn is_inherited(&self) -> bool {
-        // A mark reaches another thread only by what orders this load after that of `new`.
+        // A mark reaches another thread only by a synchronisation that orders this load after the
+        // one in `new`.
         self.word.load(Ordering::Relaxed) != self.value
     }
 
-    /// A mark as a child has it that inherited it, for tests of what asks marks.
+    /// A mark as if it were inherited from a parent, for tests of code that checks marks.
     ///
     /// # Errors
     /// As [`ForkMark::new`].
@@ -76,7 +77,7 @@ impl ForkMark {
     }
 }
 
-/// The word of this process; 0 if it is new, or the process is.
+/// The word of this process; 0 if the word or the process is new.
 fn word() -> io::Result<&'static AtomicU64> {
     let mut word = WORD.load(Ordering::Acquire);
     if word.is_null() {
@@ -119,8 +120,8 @@ mod tests {
 
     /// Runs `work` in a forked child; what it returns is the child's exit code.
     fn in_child(work: impl FnOnce() -> u8) -> i32 {
-        // SAFETY: the child runs `work` alone, which takes no lock and allocates nothing, and then
-        // ends without running anything that the test's other threads have registered.
+        // SAFETY: the child runs only `work`, which takes no lock and allocates nothing, and then
+        // ends without running exit handlers of the test's other threads.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "{}", io::Error::last_os_error());
         if pid == 0 {

@@ -2,8 +2,8 @@
 //!
 //! A fabric future is pending once after posting and ready when it is polled again after its verb
 //! completed, so polling the lanes in turn *is* polling the completion queue. There are no wakers
-//! and no queues, and nothing is allocated per operation: a lane's future is written into the place
-//! of the one that ended.
+//! and no queues, and no allocation per operation: a lane's next future is written into the place
+//! of the future that ended.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -1,4 +1,5 @@
-//! What carries Loch's operations to memory: one-sided verbs, and the lanes that overlap them.
+//! The fabric carries Loch's operations to memory: one-sided verbs, and the lanes that overlap
+//! them.
 //!
 //! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and
 //! no more (see the trait); [`shm`] is the backend for processes of one host, [`sim`] a whole

@@ -1,6 +1,6 @@
 //! Every bound of the fabric, in one place.
 
-/// READs that one doorbell may carry: the most candidate buckets a key has.
+/// READs that one doorbell may carry: the largest number of candidate buckets of a key.
 pub const DOORBELL_READS_MAX: usize = 4;
 
 /// Words of one READ of a bucket.
@@ -26,29 +26,29 @@ pub const CACHE_LINE_BYTES: usize = 64;
 pub const GRANTS_MAX: usize = 4096;
 
 /// Time to wait for an acknowledgement, as an exponent: `4.096 us << 15` is 134 ms. Cards wait up
-/// to four times that, so with [`RETRY_COUNT`] a peer that vanished is noticed after a second, and
-/// after four at the latest; one that only stood still for half a second is not given up.
+/// to four times that. So with [`RETRY_COUNT`] a vanished peer is noticed after a second, and after
+/// four at the latest; a peer that only stood still for half a second is not given up.
 #[cfg(feature = "verbs")]
 pub(crate) const TIMEOUT_EXPONENT: u8 = 15;
 
-/// How often a packet is sent again before the connection is given up. Seven is the most there is,
-/// but Soft-RoCE takes it for "for ever", as it is where a receiver is not ready.
+/// How often a packet is sent again before the connection is given up. Seven is the maximum, but
+/// Soft-RoCE takes it for "for ever", which seven means for a receiver that is not ready.
 #[cfg(feature = "verbs")]
 pub(crate) const RETRY_COUNT: u8 = 6;
 
-/// A connection that awaits a completion, and has brought none for so long, is given up: twice the
-/// time after which a card has to have said that the peer is gone. Soft-RoCE may never say it:
-/// where a port goes down its completions can be lost, while the connection seems ready to send.
+/// A connection that awaits a completion is given up when none has come for this time, which is
+/// twice the time after which a card must report that the peer is gone. Soft-RoCE may never report
+/// it: when a port goes down its completions can be lost, while the connection seems ready to send.
 #[cfg(feature = "verbs")]
 pub(crate) const STALL_US_MAX: u64 =
     2 * 4 * (RETRY_COUNT as u64 + 1) * ((4096 << TIMEOUT_EXPONENT) / 1000);
 
-/// How often a request is sent again that the peer was not ready for. One-sided verbs are never
-/// refused so but by a card that must page memory in; seven would mean for ever.
+/// How often a request is sent again if the peer was not ready for it. Only a card that must page
+/// memory in refuses one-sided verbs in this way; seven would mean for ever.
 #[cfg(feature = "verbs")]
 pub(crate) const RNR_RETRY_COUNT: u8 = 6;
 
-/// How long the peer is left alone before that, as a code: 12 is 640 us.
+/// The pause before such a request is sent again, as a code: 12 is 640 us.
 #[cfg(feature = "verbs")]
 pub(crate) const MIN_RNR_TIMER: u8 = 12;
 
@@ -60,16 +60,16 @@ pub(crate) const HOP_LIMIT: u8 = 64;
 #[cfg(feature = "verbs")]
 pub(crate) const GID_ENTRIES_MAX: i32 = 255;
 
-/// READs and atomics that one connection has under way at a time, where the cards can.
+/// READs and atomics that one connection has under way at a time, if the cards allow it.
 #[cfg(feature = "verbs")]
 pub(crate) const RD_ATOMIC_MAX: u8 = 16;
 
-/// Work requests of a connection's send queue. More than this under way on one connection hide no
-/// more latency: a card serves a connection's requests one after the other.
+/// Work requests of a connection's send queue. A longer queue would hide no more latency: a card
+/// serves a connection's requests one after the other.
 #[cfg(feature = "verbs")]
 pub(crate) const SEND_QUEUE_WRS: u32 = 128;
 
-/// Completions of an endpoint's queue, which bounds what all its connections have under way.
+/// Completions of an endpoint's queue, which bounds the work requests of all its connections.
 #[cfg(feature = "verbs")]
 pub(crate) const COMPLETIONS_MAX: u32 = 4096;
 
@@ -78,11 +78,12 @@ pub(crate) const COMPLETIONS_MAX: u32 = 4096;
 #[cfg(feature = "verbs")]
 pub(crate) const INLINE_BYTES_WANTED: u32 = 128;
 
-/// Completions of a queue that never has any.
+/// Entries of a completion queue that never gets any completion.
 #[cfg(feature = "verbs")]
 pub(crate) const PASSIVE_COMPLETIONS: u32 = 16;
 
-/// Memory of which a piece is worth a registration of its own, so that several threads register.
+/// The smallest piece of memory that is worth a registration of its own, so that several threads
+/// can register.
 #[cfg(feature = "verbs")]
 pub(crate) const REGISTER_BYTES_MIN: u64 = 1 << 30;
 
@@ -100,7 +101,7 @@ pub(crate) const SLOT_BYTES: [usize; 3] = [64, 4096, 65536];
 #[cfg(feature = "verbs")]
 pub(crate) const SLOT_COUNTS: [usize; 3] = [2048, 224, 16];
 
-/// Of so many work requests in a row one is signaled: a quarter of the send queue.
+/// One of this many work requests in a row is signaled: a quarter of the send queue.
 #[cfg(feature = "verbs")]
 pub(crate) const SIGNAL_EVERY: u32 = SEND_QUEUE_WRS / 4;
 
@@ -113,13 +114,13 @@ pub(crate) const COMPLETION_BATCH: usize = 32;
 #[cfg(feature = "verbs")]
 pub(crate) const EMPTY_POLLS_MAX: u32 = 200;
 
-/// How long an unreliable WRITE that has left may still be on its way. Nothing tells when it
-/// arrives: this is an assumption about networks, whose switches drop what they cannot pass on in
-/// milliseconds.
+/// How long an unreliable WRITE that has left may still be on its way. No completion tells when it
+/// arrives. This is an assumption about networks: their switches drop packets that they cannot pass
+/// on in milliseconds.
 #[cfg(feature = "verbs")]
 pub(crate) const UNRELIABLE_LINGER_US: u64 = 100_000;
 
-/// Datagrams that can have come in and not been taken; more are lost.
+/// Datagrams that have arrived and wait to be taken; further ones are lost.
 #[cfg(feature = "verbs")]
 pub(crate) const RECEIVES: usize = 256;
 
@@ -131,11 +132,12 @@ pub(crate) const SENDS: usize = 128;
 #[cfg(feature = "verbs")]
 pub(crate) const SEND_POLLS_MAX: u32 = 1_000_000;
 
-/// Hosts that one thread's datagrams keep a way to. Beyond that all ways are found anew.
+/// Hosts to which one thread's datagrams remember the way. Beyond that all ways are looked up
+/// again.
 #[cfg(feature = "verbs")]
 pub(crate) const WAYS_MAX: usize = 4096;
 
-/// How long a host to which no way was found is not looked for again.
+/// How long a thread waits before it looks again for the way to a host that was not found.
 #[cfg(feature = "verbs")]
 pub(crate) const WAY_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -145,8 +147,8 @@ pub const MAIL_MESSAGE_BYTES_MAX: usize = 4096;
 /// Senders that one mailbox can have rings for.
 pub const MAIL_SENDERS_MAX: u32 = 1 << 16;
 
-/// Bytes of a mailbox's ring: room for one of the longest messages at least, and at most for more
-/// than anybody has under way to one receiver.
+/// Bytes of a mailbox's ring: the least is room for one of the longest messages, the most is more
+/// than any sender has under way to one receiver.
 pub const MAIL_RING_BYTES: std::ops::RangeInclusive<u32> = 8192..=1 << 24;
 
 /// Peers that the messages of one thread know.

@@ -1,4 +1,4 @@
-//! Unreliable messages: what engines use whose server takes part in an operation.
+//! Unreliable messages, for engines whose server takes part in an operation.
 
 use std::fmt::Debug;
 use std::future::{Future, poll_fn};
@@ -6,12 +6,12 @@ use std::task::Poll;
 
 use crate::{Buf, Fabric, FabricError, RemoteAddr};
 
-/// Where a thread's messages are sent to: plain data, to be published in memory or sent. It is
+/// The address of a thread's messages: plain data, which can be published in memory or sent. It is
 /// checked when it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageAddress([u64; MessageAddress::WORDS]);
 
-/// Which backend an address is of: the last word of it.
+/// The backend of an address, in its last word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressKind {
     /// A mailbox in shared memory.
@@ -27,8 +27,8 @@ impl MessageAddress {
     /// Words of an address.
     pub const WORDS: usize = 4;
 
-    /// The address that these words were made of; whether there is one is found out when it is
-    /// used.
+    /// The address of which [`Self::words`] made these words. Whether it is valid is checked when
+    /// it is used.
     pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
         Self(words)
     }
@@ -42,7 +42,7 @@ impl MessageAddress {
         Self([a, b, c, kind as u64])
     }
 
-    /// What was given to [`Self::new`].
+    /// The words that [`Self::new`] got.
     pub(crate) fn of_kind(&self, kind: AddressKind) -> Result<[u64; 3], FabricError> {
         match self.of_keyed(kind)? {
             (words, 0) => Ok(words),
@@ -57,7 +57,7 @@ impl MessageAddress {
         Self([a, b, c, kind | u64::from(key) << 32])
     }
 
-    /// What was given to [`Self::new`], and the key.
+    /// The words that [`Self::new`] got, and the key.
     pub(crate) fn of_keyed(&self, kind: AddressKind) -> Result<([u64; 3], u32), FabricError> {
         let [a, b, c, of] = self.0;
         if of as u32 == kind as u32 {
@@ -71,23 +71,24 @@ impl MessageAddress {
 /// One thread's datagrams.
 ///
 /// # Not promised
-/// That a message arrives, arrives once, or after one that was sent before. What arrives is whole.
+/// That a message arrives, that it arrives once, or that it arrives after an earlier message. A
+/// message that arrives is whole.
 pub trait Messages {
-    /// Another thread's, as this one knows it.
+    /// Another thread, as this thread knows it.
     type Peer: Copy + Eq + Debug;
 
     /// Bytes of the longest message.
     fn message_bytes_max(&self) -> usize;
 
-    /// Where others send to.
+    /// The address to which others send.
     fn address(&self) -> MessageAddress;
 
     /// The peer at an address, to send to. The same address gives the same peer, and so does a
     /// message from there.
     ///
     /// # Errors
-    /// [`FabricError::BadAddress`] for one that cannot be, [`FabricError::PeersExhausted`] if
-    /// either end knows too many others, and what else a backend may find on the way there.
+    /// [`FabricError::BadAddress`] for an invalid address, [`FabricError::PeersExhausted`] if
+    /// either end knows too many others, and other errors of the backend on the way there.
     fn peer(&self, address: &MessageAddress) -> Result<Self::Peer, FabricError>;
 
     /// Sends `bytes` to a peer.
@@ -105,11 +106,12 @@ pub trait Messages {
     /// [`FabricError::TooLong`] if one of them is; then none is sent.
     fn send_all(&self, messages: &[(Self::Peer, &[u8])]) -> Result<(), FabricError>;
 
-    /// The next message if one is there, appended to `buf`, and who sent it; else `buf` as it was.
-    /// For workers that poll: nothing is waited for, and nothing is allocated if `buf` has room.
+    /// The next message if one is there, appended to `buf`, and its sender; else `buf` unchanged.
+    /// For workers that poll: it never waits, and allocates nothing if `buf` has room.
     fn try_receive(&self, buf: Buf) -> Result<(Self::Peer, Buf), Buf>;
 
-    /// The next message, appended to `buf`, and who sent it. Dropped while it waits it takes none.
+    /// The next message, appended to `buf`, and its sender. A future that is dropped while it waits
+    /// takes no message.
     fn receive(&self, buf: Buf) -> impl Future<Output = (Self::Peer, Buf)> + '_ {
         let mut buf = Some(buf);
         poll_fn(move |cx| {
@@ -161,10 +163,10 @@ impl<M: Messages> Messages for Option<M> {
     }
 }
 
-/// WRITEs over a connection that does not tell whether they arrive.
+/// WRITEs over a connection that does not report whether they arrive.
 pub trait UnreliableWrites: Fabric {
-    /// WRITEs `bytes` without waiting. Nobody learns whether they arrive; aligned words of them are
-    /// written atomically. [`Fabric::is_settled`] holds when it will not arrive any more.
+    /// WRITEs `bytes` without waiting. No party learns whether they arrive; aligned words of them
+    /// are written atomically. [`Fabric::is_settled`] holds when the WRITE cannot arrive any more.
     ///
     /// # Errors
     /// As [`Fabric::write_unsignaled`].

@@ -1,8 +1,8 @@
-//! Endpoints that stand on another one.
+//! Endpoints that wrap another endpoint.
 
-/// Methods of [`Fabric`](crate::Fabric) that an endpoint leaves to the field that has them:
-/// `pass_on!(load store => field);` inside the `impl`. What is not named is the endpoint's own, or
-/// the trait's default.
+/// Passes methods of [`Fabric`](crate::Fabric) on to a field of the endpoint:
+/// `pass_on!(load store => field);` inside the `impl`. The endpoint implements the other methods
+/// itself, or has the trait's defaults.
 ///
 /// ```
 /// use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr, pass_on, shm::ShmEndpoint};

@@ -1,7 +1,7 @@
 //! Prefetching of a thread's own memory: for engines, which have no unsafe code of their own.
 
-/// Asks the processor for the first cache line of `at`, to read it shortly. A hint: nothing is
-/// loaded into a register, nothing is waited for, and where the processor has none it is nothing.
+/// Prefetches the first cache line of `at`, which will be read shortly. This is a hint: it loads no
+/// register, it does not wait, and on a processor without prefetching it does nothing.
 ///
 /// ```
 /// let buckets = vec![[0u64; 8]; 1024];
@@ -12,7 +12,7 @@ pub fn prefetch_read<T: ?Sized>(at: &T) {
     crate::shm::prefetch(std::ptr::from_ref(at).cast());
 }
 
-/// As [`prefetch_read`] for the element of that index; nothing if there is none.
+/// Like [`prefetch_read`], for the element of that index; does nothing if there is no such element.
 ///
 /// ```
 /// let log = vec![0u8; 1 << 20];

@@ -1,4 +1,4 @@
-//! Memory of this process alone, for what is large and reached at random.
+//! Private memory of this process, for large data with random accesses.
 
 use std::io;
 use std::marker::PhantomData;
@@ -8,9 +8,8 @@ use std::ptr::{NonNull, null_mut};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use zerocopy::FromZeros;
 
-/// Memory that is all zero to begin with. The system gives its pages when they are first used, huge
-/// ones where it has some: on small ones nearly every access at random looks up where its page is,
-/// too.
+/// Memory that begins as zeros. The system provides its pages when they are first used, huge pages
+/// if it has some: with small pages nearly every random access also misses the TLB.
 ///
 /// ```
 /// let mut words = loch_fabric::Zeroed::<u64>::new(1000)?;
@@ -66,8 +65,8 @@ impl<T> Deref for Zeroed<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` mapped room for `len` elements there, aligned to a page, and nobody else
-        // has it. Zeros are a value of `T`, and whatever was stored since is one.
+        // SAFETY: `new` mapped room for `len` elements there, aligned to a page, and no other
+        // object has it. Zeros are a value of `T`, and so is everything that was stored since.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -83,8 +82,8 @@ impl<T> DerefMut for Zeroed<T> {
 impl<T> Drop for Zeroed<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
-        // SAFETY: mapped in `new`; whoever reaches its bytes borrows this, so nobody does now. The
-        // elements have nothing to be dropped: `new` makes such as can be copied.
+        // SAFETY: mapped in `new`; code that reaches its bytes borrows this, so none does now. The
+        // elements need no drop: `new` accepts only `Copy` types.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), bytes) };
     }
 }

@@ -1,8 +1,7 @@
-//! `loch-papers points`: what the micro-benchmarks measured, as lines of a file of
-//! results.
+//! `loch-papers points`: the measurements of the micro-benchmarks, as lines of a results file.
 //!
-//! Criterion leaves two files of each benchmark in its folder, `benchmark.json` and
-//! `estimates.json`; of these this knows the few fields that it needs. A benchmark that has no
+//! Criterion leaves two files for each benchmark in its folder, `benchmark.json` and
+//! `estimates.json`; this module reads the few fields that it needs. A benchmark without a
 //! throughput is left out.
 
 use std::fs;
@@ -13,16 +12,16 @@ use loch_bench::report::put_out;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// One number of a series, as a line of a file of results.
+/// One number of a series, as a line of a results file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// The series that belong together.
+    /// The group of series to which it belongs.
     pub group: String,
-    /// What is measured, or how.
+    /// The name of the series.
     pub series: String,
-    /// For which value of what is varied.
+    /// The value of the varied parameter.
     pub parameter: String,
-    /// Of the number; of shares it is `%`, of counts empty.
+    /// The unit of the number; `%` for shares, empty for counts.
     pub unit: String,
     /// The number.
     pub value: f64,

@@ -1,11 +1,11 @@
-//! The `loch-papers` binary: what the papers behind Loch's engines claim, measured here.
+//! The `loch-papers` binary: measures the claims of the papers behind Loch's engines.
 //!
 //! | command | what it does | where |
 //! | --- | --- | --- |
-//! | `bench` | measures what the papers compare their systems with | [`baselines`] |
-//! | `card` | the figures of the KV-Direct paper, on its card | [`kv_direct`] |
-//! | `points` | what micro-benchmarks measured, as results | [`criterion`] |
-//! | `table` | a file of results as tables | [`tables`] |
+//! | `bench` | measures the baselines of the papers | [`baselines`] |
+//! | `card` | prints the figures of the KV-Direct paper, on its card | [`kv_direct`] |
+//! | `points` | prints the measurements of micro-benchmarks, as results | [`criterion`] |
+//! | `table` | prints a results file as tables | [`tables`] |
 #![forbid(unsafe_code)]
 
 mod baselines;
@@ -32,7 +32,7 @@ Examples:
   loch-papers card --quick --figure 13       the out-of-order engine of the KV-Direct paper
   loch-papers table docs/results/performance.jsonl
 
-What compares them with Loch's engines is `make papers`. Exit codes: 0 done, 2 usage, 3 something
+`make papers` compares the baselines with Loch's engines. Exit codes: 0 done, 2 usage, 3 something
 failed, 130 `bench` was interrupted.";
 
 #[derive(Debug, Parser)]
@@ -51,17 +51,17 @@ struct Cli {
 enum Command {
     Bench(BaselineArgs),
     Card(CardArgs),
-    /// Print what micro-benchmarks measured, as lines of a file of results
+    /// Print the measurements of micro-benchmarks, as lines of a results file
     Points {
         /// Criterion's folder
         folder: PathBuf,
     },
-    /// Show a file of results as Markdown tables
+    /// Show a results file as Markdown tables
     Table {
         /// One JSON object a line
         file: PathBuf,
     },
-    /// The server of a baseline; told on stdin what it is
+    /// The server of a baseline; gets its order on stdin
     #[command(name = "bench-baseline", hide = true)]
     Server {
         /// Its bench's process
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     match Cli::parse().command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // It may be closed; there is nobody to tell then.
+            // If stderr is closed, the line is lost.
             let _ = writeln!(std::io::stderr(), "loch-papers: {error}");
             ExitCode::from(error.exit_code())
         }

@@ -1,10 +1,10 @@
-//! One name for what is the same.
+//! Renaming, so that equal states have equal names.
 //!
 //! Generations of an entry and tags of a slot's EMPTYs only have to be different. After every step
 //! they are renamed in the order in which the state mentions them: an entry's current generation is
-//! 0, the older ones that somebody still remembers are 1, 2 and so on. So the model has finitely
-//! many states though clients write fresh words for ever, and no word is ever repeated by accident,
-//! as long as the protocol makes fresh ones where it must.
+//! 0, and the older generations that a client still remembers are 1, 2 and so on. So the model has
+//! finitely many states though clients write fresh words for ever, and no word is ever repeated by
+//! accident, as long as the protocol makes fresh ones where it must.
 
 use super::setup::Setup;
 use super::state::{ENTRIES_MAX, SLOTS_MAX, State};
@@ -22,7 +22,8 @@ struct Names {
     tag_count: [u8; SLOTS_MAX],
 }
 
-/// EMPTY words of one slot that are known at once: one in it, and one for each client.
+/// EMPTY words of one slot that can be known at the same time: one in the slot, and one for each
+/// client.
 const TAGS_MAX: usize = 8;
 
 impl Names {

@@ -8,7 +8,7 @@ use super::word::{Kind, NEW_GENERATION, Word};
 use crate::script::Op;
 
 impl Turn<'_> {
-    /// Takes a free entry, or the own one again, and gives it a new generation.
+    /// Takes a free entry, or the client's own again, and gives it a new generation.
     pub fn write(&mut self) -> bool {
         let mut entries = self.setup.entries_of(self.client);
         let own = match self.me().own {
@@ -57,14 +57,14 @@ impl Turn<'_> {
         self.story.say(|| format!("its value {value}"));
     }
 
-    /// Writes the value of the own entry; nobody can read it yet.
+    /// Writes the value of the own entry; no other client can read it yet.
     pub fn write_own_value(&mut self, value: u8) {
         let own = self.me().own.expect("an entry was taken");
         self.state.entries[own as usize].value = value;
     }
 
-    /// CASes the word that was found to the own one, or to EMPTY. Linearization point of an update
-    /// and of a DELETE that finds a value.
+    /// CASes the word that was found to the client's own word, or to EMPTY. Linearization point of
+    /// an update and of a DELETE that finds a value.
     pub fn update(&mut self) {
         let (candidate, found) = (self.me().target, self.me().target_word());
         let slot = self.setup.slot_of(self.me().key, candidate);
@@ -103,8 +103,8 @@ impl Turn<'_> {
         }
     }
 
-    /// READs the entry that the CAS was lost to. If an unconditional PUT wrote it, this one took
-    /// effect just before that one: linearization point.
+    /// READs the entry to which the CAS was lost. If an unconditional PUT wrote it, this PUT took
+    /// effect just before that PUT: linearization point.
     pub fn absorb(&mut self) {
         let winner = self.me().word;
         let entry = self.state.entries[winner.entry() as usize];
@@ -141,7 +141,7 @@ impl Turn<'_> {
         });
     }
 
-    /// No candidate shows a value: where can it be inserted?
+    /// No candidate shows a value: chooses the slot of the insert.
     pub fn choose_slot(&mut self) {
         if matches!(self.op, Op::FetchAdd(_)) {
             self.write_own_value(1);
@@ -177,8 +177,8 @@ impl Turn<'_> {
         self.restart();
     }
 
-    /// READs another candidate, after the free home was seen: a rival that was committed since has
-    /// changed the home.
+    /// READs another candidate, after the free home was seen: a rival that was committed since then
+    /// has changed the home.
     pub fn home_look(&mut self, choice: u8) -> bool {
         let Some(word) = self.read_once(choice) else { return false };
         let key = self.me().key;
@@ -191,7 +191,7 @@ impl Turn<'_> {
         true
     }
 
-    /// Deals with what the other candidates held, in their order.
+    /// Deals with the words of the other candidates, in their order.
     fn settle_home(&mut self) {
         let words = self.me().words;
         let known = |c: &u8| words[*c as usize] != Word::UNKNOWN;
@@ -285,7 +285,7 @@ impl Turn<'_> {
         self.me().words[candidate as usize] = if stands { word } else { Word::UNKNOWN };
     }
 
-    /// Deals with what the other candidates held, in their order.
+    /// Deals with the words of the other candidates, in their order.
     fn settle_rivals(&mut self) {
         let (words, target) = (self.me().words, self.me().target);
         let known = |c: &u8| *c != target && words[*c as usize] != Word::UNKNOWN;
@@ -303,7 +303,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Two tentative inserts: the one in the higher slot gives way, until it has lost patience.
+    /// Two tentative inserts meet: the one in the higher slot gives way, until it has lost
+    /// patience.
     pub fn meet_rival(&mut self, choice: u8) -> bool {
         let (rival, target) = (self.me().slot, self.me().target);
         let patient = self.setup.lacks(Mutation::EndlessPatience);
@@ -326,7 +327,8 @@ impl Turn<'_> {
         true
     }
 
-    /// READs the slot of a rival again that was gone when it was to be removed.
+    /// READs the slot of a rival again, because the rival was gone when it should have been
+    /// removed.
     pub fn verify_again(&mut self) {
         let rival = self.me().slot;
         let word = self.read(rival);
@@ -341,12 +343,12 @@ impl Turn<'_> {
         if self.cas(target, tentative, shown, "commit") {
             self.inserted(target, shown);
         } else {
-            // Removed by somebody: it certainly had no effect.
+            // Another client removed it: it certainly had no effect.
             self.restart();
         }
     }
 
-    /// CASes the tentative word to EMPTY. Whoever does it, the word was in the index.
+    /// CASes the tentative word to EMPTY. The word was in the index, whichever client removes it.
     pub fn withdraw(&mut self) {
         let (target, tentative) = (self.me().target, self.me().target_word());
         self.clear(target, tentative, "withdraw");

@@ -1,4 +1,4 @@
-//! What must hold in every state.
+//! The invariants of every state.
 
 use super::setup::Setup;
 use super::state::{Fault, State};
@@ -6,7 +6,7 @@ use super::word::{Kind, Word};
 use crate::monitor::History;
 use crate::script::Key;
 
-/// What is wrong with a state, if anything is.
+/// The violation in a state, if there is one.
 pub fn violation(setup: &Setup, state: &State) -> Option<String> {
     match state.fault {
         Some(Fault::WordRepeated) => {

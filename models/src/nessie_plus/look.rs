@@ -1,4 +1,4 @@
-//! Looking: at the candidates, at the entries they name, and what follows from what is there.
+//! Looking at the candidates and at the entries that they name, and the decisions that follow.
 //! Production: `read.rs`, `get.rs`, and the beginning of every other operation.
 
 use super::mutation::Mutation;
@@ -30,8 +30,8 @@ impl Turn<'_> {
         true
     }
 
-    /// Whether a word has to be remembered: what cannot influence the operation is forgotten at
-    /// once, which saves states.
+    /// Whether a word has to be remembered: a word that cannot influence the operation is forgotten
+    /// at once, which saves states.
     fn matters(&mut self, word: Word) -> bool {
         let compares = matches!(self.op, Op::Get(_) | Op::Delete(_) | Op::PutIf(..));
         let key = self.me().key;
@@ -73,7 +73,7 @@ impl Turn<'_> {
         current || self.setup.lacks(Mutation::NoGenerationCheck)
     }
 
-    /// All candidates were read: what is to be done?
+    /// All candidates were read: decides the next step.
     fn decide(&mut self) {
         let (key, words) = (self.me().key, self.me().words);
         let count = self.setup.candidates;
@@ -141,7 +141,7 @@ impl Turn<'_> {
         }
     }
 
-    /// READs the value or the key of an entry that was found; which is first is not known.
+    /// READs the value or the key of an entry that was found; their order is not fixed.
     pub fn read_body(&mut self, choice: u8) -> bool {
         let bit = 1 << choice;
         if self.me().seen & bit != 0 {
@@ -260,7 +260,7 @@ impl Turn<'_> {
         self.me().cached = Default::default();
     }
 
-    /// The key that the operation is about.
+    /// The key of the operation.
     pub fn op_key(&self) -> Key {
         self.op.key().expect("only operations with a key come here")
     }

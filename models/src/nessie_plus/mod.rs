@@ -1,12 +1,12 @@
-//! Nessie+, the protocol of `crates/engines/src/nessie`, as clients that make one verb a step.
+//! Nessie+, the protocol of `crates/engines/src/nessie`, as clients that do one verb in each step.
 //!
 //! # What is as in production
 //! Words with state, generation, hop and a unique tag in EMPTY (`word.rs`); GET with its second
 //! look; updates in one CAS, absorbing, and notes after them; inserts at home, or tentative with
 //! *verify*, patience and new generations; DELETE; `put_if_version`, `put_if_absent` and
 //! `fetch_add`; moves with *freeze*, *copy*, *scan*, *drop* and *finish*, and helping; the cache,
-//! whose lines are words; the scrubber with its grace period. The order of the verbs is that of the
-//! code, but see below.
+//! whose lines are words; the scrubber with its grace period. The order of the verbs is the order
+//! of the code, but see below.
 //!
 //! # What is abstracted
 //! * READs of several slots are posted together and arrive in any order. That includes the order of
@@ -17,13 +17,13 @@
 //! * Patience is a choice that a client may make at any moment; there is no clock.
 //! * A word carries its key. With `key_reads`, filters agree for all keys, and the key is READ from
 //!   the entry and validated before the first decision; elsewhere the filter is taken to be exact.
-//! * An entry is written in one step, and read in one, but with `torn` in parts: generation, key
-//!   and value written in this order, key and value read in any, and the generation again after
-//!   that.
+//! * An entry is written in one step, and read in one. With `torn` this happens in parts:
+//!   generation, key and value are written in this order; key and value are read in any order, and
+//!   the generation again after that.
 //! * A version is the value: scripts with conditions write no value twice.
-//! * A PUT that finds no slot free says FULL. In production it moves another key's entry, or
-//!   settles what another client left undecided, and starts over: both are operations of the
-//!   scripts here.
+//! * A PUT that finds no free slot returns FULL. In production it moves another key's entry, or
+//!   settles a slot that another client left undecided, and starts over: here both are operations
+//!   of the scripts.
 //! * The note of a replaced entry is WRITTEN after the operation has returned, and before the next
 //!   one of the client begins; its late arrival at other clients is a step of its own. A note of an
 //!   old generation changes nothing.
@@ -59,7 +59,7 @@ use crate::monitor::Monitor;
 use crate::script::{Key, Op};
 use crate::story::Story;
 
-/// Steps that a client may take alone until it must have finished.
+/// The most steps that a client may take alone before it must have finished.
 const SOLO_STEPS_MAX: usize = 200;
 
 /// The model of a configuration.
@@ -76,7 +76,7 @@ impl NessiePlus {
         Self { setup, monitor }
     }
 
-    /// The operation that a client is at.
+    /// The operation under way of a client.
     fn op(&self, client: usize, state: &State) -> Option<Op> {
         self.setup.scripts[client].get(state.clients[client].op as usize).copied()
     }
@@ -113,7 +113,8 @@ impl NessiePlus {
                 Some(Op::Move(..)) => At::MoveSource,
                 Some(Op::Settle(_)) => At::Settle,
                 Some(Op::Scrub) => At::ScrubPick,
-                // It may be a look; whoever writes an entry refuses all choices but the first.
+                // The step may be a look; a step that writes an entry refuses all choices but the
+                // first.
                 Some(_) => At::Look,
             },
             at => at,
@@ -141,7 +142,7 @@ impl NessiePlus {
         })
     }
 
-    /// A client that is alive and cannot finish when all others stand still.
+    /// Finds a client that is alive and cannot finish when all others stand still.
     fn stuck(&self, state: &State) -> Option<String> {
         (0..self.setup.scripts.len())
             .find(|client| !state.clients[*client].dead && !self.finishes_alone(state, *client))
@@ -155,7 +156,7 @@ impl NessiePlus {
             if choices == 0 {
                 return true;
             }
-            // The last choice first: that one loses patience.
+            // The last choice first, because with it a client loses patience.
             let step = (0..choices).rev().find_map(|c| self.step(&state, client, c, false));
             let Some((_, after)) = step else { return false };
             state = after;
@@ -213,7 +214,7 @@ impl Model for NessiePlus {
             .or_else(|| self.setup.solo.then(|| self.stuck(state)).flatten())
     }
 
-    /// A client may be left without an entry to write by those who died and noted nothing.
+    /// A client may be left without an entry to write if others died before they wrote a note.
     fn may_end(&self, state: &State) -> bool {
         let starved = |client: &Client| state.crashes > 0 && client.at == At::Idle;
         state.clients[..self.setup.scripts.len()].iter().enumerate().all(|(number, client)| {

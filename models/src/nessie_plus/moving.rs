@@ -1,4 +1,4 @@
-//! Moving an entry from one candidate to another, and completing or undoing what others began.
+//! Moving an entry from one candidate to another, and completing or undoing moves of others.
 //! Production: `migrate.rs`.
 //!
 //! `word` is the moved entry's word as it will be shown at the destination; F and C follow from it.
@@ -40,7 +40,7 @@ impl Turn<'_> {
         me.at = if late { At::Freeze } else { At::MoveDestination };
     }
 
-    /// READs the destination, before the source is frozen: had it been free only after, a PUT of
+    /// READs the destination before the source is frozen: if it were read only afterwards, a PUT of
     /// the key that came and went in between would go unnoticed.
     pub fn move_destination(&mut self) {
         let to = self.me().to;
@@ -133,7 +133,7 @@ impl Turn<'_> {
         }
     }
 
-    /// CASes what must go to EMPTY.
+    /// CASes the obstacle to EMPTY.
     pub fn scan_clear(&mut self) {
         let candidate = self.me().slot;
         let word = self.me().words[candidate as usize];
@@ -176,7 +176,7 @@ impl Turn<'_> {
         }
     }
 
-    /// A move is over, the own one or another client's.
+    /// Ends a move, the client's own or another client's.
     fn end_move(&mut self) {
         if self.op.key().is_some() { self.restart() } else { self.done() }
     }
@@ -236,7 +236,7 @@ impl Turn<'_> {
         self.end_move();
     }
 
-    /// READs a slot: a move is completed or undone, a tentative insert removed, whosever it is.
+    /// READs a slot: completes or undoes a move, or removes a tentative insert, of any client.
     pub fn settle(&mut self) {
         let Op::Settle(slot) = self.op else { unreachable!("only this operation settles") };
         let word = self.state.slots[slot as usize];

@@ -1,10 +1,11 @@
-//! The protocol with one rule left out. The checker must find out each of them, or it finds
-//! nothing.
+//! The protocol with one rule left out. The checker must detect each mutation; otherwise its other
+//! results mean nothing.
 
 /// A rule that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// An operation that finds no value says so after one look at the slots, not two equal ones.
+    /// An operation that finds no value reports that after one look at the slots instead of two
+    /// equal ones.
     OneLookIsEnough,
     /// An insert shows its value at once, without the tentative stage.
     NoTentativeInsert,
@@ -19,7 +20,7 @@ pub enum Mutation {
     UntaggedEmpty,
     /// A tentative insert does not mind that the home slot is free.
     FreeHomeIgnored,
-    /// A PUT that loses a CAS on a remembered word takes itself for overwritten.
+    /// A PUT that loses a CAS on a remembered word counts as overwritten.
     AbsorbedByMemory,
     /// A withdrawn tentative insert comes back with the same generation.
     TentativeWordReused,
@@ -31,15 +32,16 @@ pub enum Mutation {
     DestinationReadLate,
     /// A move shows its copy for good before it drops the source.
     FinishedBeforeDropped,
-    /// A PUT takes itself for overwritten by a conditional one.
+    /// A PUT counts as overwritten by a conditional PUT.
     AbsorbedByConditional,
-    /// A DELETE that loses its CAS to a PUT says that it found a value just before.
+    /// A DELETE that loses its CAS to a PUT reports that it found a value just before.
     DeleteAbsorbed,
     /// The scrubber does not wait for the operations that are under way.
     NoGracePeriod,
-    /// A reader takes the generation it reads first, and does not look again when the body is read.
+    /// A reader relies on the generation that it reads first, and does not look again after it has
+    /// read the body.
     NoSecondGenerationRead,
-    /// A tentative insert waits for one in a lower slot for ever.
+    /// A tentative insert waits for a rival in a lower slot for ever.
     EndlessPatience,
 }
 

@@ -1,4 +1,4 @@
-//! Freeing an entry that is in use though nothing names it. Production: `scrub.rs`.
+//! Freeing an entry that is in use although no slot names it. Production: `scrub.rs`.
 //!
 //! `word` is the suspect: entry and generation, as a slot would name them.
 
@@ -118,7 +118,7 @@ impl Turn<'_> {
         self.me().at = At::ScrubEntry;
     }
 
-    /// CASes the tentative word of an operation that is no more to EMPTY.
+    /// CASes the tentative word of an operation that has ended to EMPTY.
     pub fn scrub_kill(&mut self) {
         let candidate = self.me().slot;
         let word = self.me().words[candidate as usize];
@@ -126,7 +126,7 @@ impl Turn<'_> {
         self.look_over();
     }
 
-    /// WRITEs the note that the entry's last client did not.
+    /// WRITEs the note that the entry's last client did not write.
     pub fn scrub_note(&mut self) {
         let suspect = self.me().word;
         self.write_note(suspect);

@@ -1,4 +1,4 @@
-//! What a configuration of the model fixes.
+//! The settings of a configuration of the model.
 
 use super::mutation::Mutation;
 use super::state::{ENTRIES_MAX, SLOTS_MAX};
@@ -42,7 +42,8 @@ pub struct Setup {
     pub torn: bool,
     /// Whether all words have the same filter bits, so that keys are READ.
     pub key_reads: bool,
-    /// Whether I3 is checked. Without, what a repeated word leads to is seen.
+    /// Whether I3 is checked. Without the check, the consequences of a repeated word become
+    /// visible.
     pub check_unique_words: bool,
     /// A rule that is left out.
     pub mutation: Option<Mutation>,
@@ -77,7 +78,7 @@ impl Setup {
     /// Reads options as `configurations.txt` explains them.
     ///
     /// # Errors
-    /// What is no option.
+    /// The text that is no option.
     pub fn read<'a>(
         options: impl Iterator<Item = &'a str>,
         scripts: Vec<Vec<Op>>,
@@ -136,7 +137,7 @@ impl Setup {
         self.mutation == Some(mutation)
     }
 
-    /// Refuses what the model has no room for.
+    /// Refuses a configuration that the model has no room for.
     pub fn assert_fits(&self) {
         let clients = self.scripts.len();
         assert!(clients <= CLIENTS_MAX, "{clients} clients, over {CLIENTS_MAX}");

@@ -1,4 +1,4 @@
-//! What a state of the model consists of.
+//! A state of the model.
 
 use super::word::Word;
 use crate::monitor::History;
@@ -6,10 +6,10 @@ use crate::script::{CLIENTS_MAX, Key};
 
 /// Slots at most.
 pub const SLOTS_MAX: usize = 4;
-/// Entries at most: one that each key has at first, and those of the clients.
+/// The most entries: an initial entry for each key, and the entries of the clients.
 pub const ENTRIES_MAX: usize = 12;
 
-/// The table, the clients, and what the history allows.
+/// The table, the clients, and the possible explanations of the history.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The index.
@@ -18,7 +18,7 @@ pub struct State {
     pub entries: [Entry; ENTRIES_MAX],
     /// The clients.
     pub clients: [Client; CLIENTS_MAX],
-    /// What the clients have seen so far.
+    /// The events that clients have seen so far.
     pub history: History,
     /// Clients that have crashed.
     pub crashes: u8,
@@ -26,19 +26,19 @@ pub struct State {
     pub fault: Option<Fault>,
 }
 
-/// What can go wrong in a step, rather than in a state.
+/// A violation of a step, not of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// I3: a word came back into a slot while somebody remembered it from before.
+    /// I3: a word came back into a slot while a client remembered it from before.
     WordRepeated,
-    /// An entry passed its checks and was not the one that was looked for.
+    /// An entry passed its checks although it was the wrong one.
     WrongEntryAccepted,
 }
 
 /// An entry of a data table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Entry {
-    /// Between steps 0: words of older incarnations have other numbers.
+    /// 0 between steps: words of older incarnations have other numbers.
     pub generation: u8,
     /// Its key.
     pub key: Key,
@@ -69,13 +69,13 @@ pub struct Client {
     pub key: Key,
     /// Candidates that were read in this look.
     pub seen: u8,
-    /// What they held, as far as it matters.
+    /// The words in them, as far as they matter.
     pub words: [Word; SLOTS_MAX],
     /// The candidate of its own word, or of the word that it found.
     pub target: u8,
     /// The candidate it is busy with.
     pub slot: u8,
-    /// The entry it moves, scrubs or notes, or lost to.
+    /// The entry that it moves, scrubs or notes, or to which it lost.
     pub word: Word,
     /// Source and destination of the move it makes or completes.
     pub from: u8,
@@ -164,11 +164,11 @@ pub enum At {
     Freeze,
     /// CAS the free destination to C.
     PlaceCopy,
-    /// That failed: CAS F to V.
+    /// The copy failed: CAS F to V.
     TakeBack,
     /// READ the other candidates.
     Scan,
-    /// CAS what must go to EMPTY.
+    /// CAS the obstacle to EMPTY.
     ScanClear,
     /// READ its slot again.
     ScanAgain,

@@ -1,4 +1,4 @@
-//! One step of one client: the verbs, and what begins and ends an operation.
+//! One step of one client: the verbs, and the beginning and end of an operation.
 
 use super::mutation::Mutation;
 use super::setup::Setup;
@@ -100,7 +100,7 @@ impl Turn<'_> {
         (me.key, me.at) = (key, at);
     }
 
-    /// Where to look first: at the remembered word, if there is one that will do.
+    /// The first place to look: the remembered word, if there is a suitable one.
     pub fn first_look(&mut self) -> At {
         let cached = self.me().cached;
         let usable = cached.word != Word::UNKNOWN && Some(cached.key) == self.op.key();
@@ -125,7 +125,7 @@ impl Turn<'_> {
         self.state.history = self.monitor.after(self.state.history, call, event);
     }
 
-    /// Returns a result. The note of what was replaced, if any, is still to come.
+    /// Returns a result. The note of the replaced entry, if there is one, follows.
     pub fn returns(&mut self, result: u8) {
         let op = self.op;
         self.story.say(|| match op {
@@ -148,7 +148,7 @@ impl Turn<'_> {
         self.done();
     }
 
-    /// Nobody's grace period waits for this operation any longer.
+    /// No grace period waits for this operation any longer.
     fn is_over(&mut self) {
         let bit = 1 << self.client;
         self.state.clients.iter_mut().for_each(|other| other.waits_for &= !bit);
@@ -237,7 +237,7 @@ impl Turn<'_> {
         Word::empty(if self.setup.lacks(Mutation::UntaggedEmpty) { 0 } else { NEW_TAG })
     }
 
-    /// Whether somebody would take a word for the one that was in the slot when it looked.
+    /// Whether a client would take a word for the one that was in the slot when it looked.
     fn is_remembered(&self, slot: usize, word: Word) -> bool {
         self.state.clients.iter().enumerate().any(|(number, client)| {
             let looked = (0..self.setup.candidates).any(|candidate| {

@@ -1,16 +1,16 @@
-//! A slot's word, as in `crates/engines/src/nessie/layout/ite.rs`, but with names where production
-//! has numbers: generations and tags only have to be different, so they are small and renamed after
+//! A slot's word, as in `crates/engines/src/nessie/layout/ite.rs`, but with names instead of production's
+//! numbers: generations and tags only have to be different, so they are small and renamed after
 //! every step (see `canonical.rs`).
 
 use std::fmt;
 
 use crate::script::Key;
 
-/// What a slot holds, or what a client remembers of one.
+/// The word in a slot, or in a client's memory of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Word(u16);
 
-/// What kind of word it is.
+/// The kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Not read yet, or no longer of interest.
@@ -60,7 +60,7 @@ impl Word {
         Self(self.0 & !(7 << 7) | u16::from(generation) << 7)
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(self) -> Kind {
         match self.0 & 7 {
             0 => Kind::Unknown,

@@ -1,5 +1,4 @@
-//! MIGRATE (nessie §4.2.3), with its aborts (§4.3.1). An abort changes nothing that clients are
-//! told.
+//! MIGRATE (nessie §4.2.3), with its aborts (§4.3.1). An abort changes no result that clients see.
 
 use super::state::{At, Life, Word};
 use super::turn::Turn;

@@ -1,19 +1,20 @@
-//! Nessie as published (nessie §4.1 to §4.3), to show what is wrong with it.
+//! Nessie as published (nessie §4.1 to §4.3), to show its flaws.
 //!
 //! A slot is EMPTY or names an entry. An entry has a valid bit, which its writer sets when it has
-//! made sure that nobody interfered, and the previous version for readers that come before. PUT and
+//! made sure that no other client interfered, and the previous version for earlier readers. PUT and
 //! DELETE make a forward pass, install an invalid entry, remove duplicates, and make a reverse
 //! pass; if a slot has changed they abort. A DELETE is the PUT of a value that is then removed. A
 //! MIGRATE copies the entry. An entry is reused after an expiration period.
 //!
 //! # What the paper leaves open
-//! What an abort does with the entry that is installed already: [`Abort`] has both possibilities.
+//! The paper does not say what an abort does with an entry that is already installed: [`Abort`] has
+//! both possibilities.
 //!
 //! # What is abstracted
 //! A READ of an entry is atomic. Time is not modelled: with exact clocks an entry is reused when
-//! every operation that was under way when it was retired has ended, which is what the expiration
-//! period is for; with `skewed_clocks` it may be reused at once. Candidate `i` of every key is slot
-//! `i`.
+//! every operation that was under way at its retirement has ended, which is the purpose of the
+//! expiration period; with `skewed_clocks` it may be reused at once. Candidate `i` of every key is
+//! slot `i`.
 
 mod migrate;
 mod passes;
@@ -33,15 +34,15 @@ use crate::story::Story;
 
 /// The value that keys have at first.
 const INITIAL_VALUE: u8 = 9;
-/// Steps that a client may take alone until it must have finished.
+/// The most steps that a client may take alone before it must have finished.
 const SOLO_STEPS_MAX: usize = 300;
 
-/// What an aborted operation does with its entry, if that is in the index already.
+/// What an aborted operation does with its entry, if that is already in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
     /// Nothing.
     Leave,
-    /// CASes the slot back to what it held before.
+    /// CASes the slot back to the word that it held before.
     RollBack,
 }
 
@@ -56,13 +57,13 @@ pub struct Setup {
     pub a_at: Option<u8>,
     /// The slot where B is at first, if it has a value.
     pub b_at: Option<u8>,
-    /// What an abort does.
+    /// The effect of an abort.
     pub abort: Abort,
     /// Whether aborted operations are repeated, for ever; otherwise they return an error.
     pub retries: bool,
     /// Whether EMPTY words carry a unique tag, which the paper does not have.
     pub tagged_empty: bool,
-    /// Whether a PUT prefers a slot with its key to an empty one before it, unlike the paper.
+    /// Whether a PUT prefers a slot with its key to an earlier empty slot, unlike the paper.
     pub prefers_match: bool,
     /// Entries that each client can write.
     pub entries: u8,
@@ -106,7 +107,7 @@ impl Setup {
     /// Reads options: the names of the fields, with `-`.
     ///
     /// # Errors
-    /// What is no option.
+    /// The text that is no option.
     pub fn read<'a>(
         options: impl Iterator<Item = &'a str>,
         scripts: Vec<Vec<Op>>,
@@ -157,7 +158,7 @@ pub struct Published {
     monitor: Monitor,
 }
 
-/// What a client does next.
+/// The next event of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
     /// The next step of its operation.

@@ -155,7 +155,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The forward pass goes on, to find duplicates: READs a slot.
+    /// Continues the forward pass, to find duplicates: READs a slot.
     pub fn read_rest(&mut self) {
         let slot = self.me().slot;
         let word = self.read(slot);
@@ -224,7 +224,7 @@ impl Turn<'_> {
         self.me().at = At::Retire;
     }
 
-    /// Marks for recycling what was staged.
+    /// Marks the staged entries for recycling.
     pub fn retire_staged(&mut self) {
         self.retire_all();
         self.done();
@@ -235,7 +235,7 @@ impl Turn<'_> {
         (0..16u8).filter(|entry| staged >> entry & 1 != 0).for_each(|entry| self.retire(entry));
     }
 
-    /// CASes the chosen slot to what it held before.
+    /// CASes the chosen slot to the word that it held before.
     pub fn roll_back(&mut self) {
         let chosen = self.me().chosen.expect("a slot was chosen");
         let own = Word::naming(self.me().own.expect("an entry was written"));

@@ -1,4 +1,4 @@
-//! What a state of the published protocol consists of.
+//! A state of the published protocol.
 
 use std::fmt;
 
@@ -11,7 +11,8 @@ pub const ENTRIES_MAX: usize = 12;
 /// The tag of an EMPTY that was made just now.
 pub const NEW_TAG: u8 = u8::MAX;
 
-/// An index table entry: EMPTY, with a tag if the configuration has those, or an entry's number.
+/// An index table entry: EMPTY, with a tag if the configuration has tags, or the number of an
+/// entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Word(u16);
 
@@ -52,7 +53,7 @@ impl fmt::Display for Word {
     }
 }
 
-/// The table, the clients, their caches, and what the history allows.
+/// The table, the clients, their caches, and the possible explanations of the history.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The index.
@@ -63,7 +64,7 @@ pub struct State {
     pub clients: [Client; CLIENTS_MAX],
     /// By client and entry: 0, or key and value.
     pub caches: [[u8; ENTRIES_MAX]; CLIENTS_MAX],
-    /// What the clients have seen so far.
+    /// The events that clients have seen so far.
     pub history: History,
     /// Clients that have crashed.
     pub crashes: u8,
@@ -102,9 +103,9 @@ pub struct Client {
     /// The slot it will install its entry in.
     pub chosen: Option<u8>,
     pub own: Option<u8>,
-    /// What it has read of each slot, or left there.
+    /// The word that it has read from each slot, or left there.
     pub words: [Word; SLOTS_MAX],
-    /// What the chosen slot held before.
+    /// The word that the chosen slot held before.
     pub old: Word,
     /// Entries to retire when the operation is done, a bit each.
     pub staged: u16,
@@ -141,9 +142,9 @@ pub enum At {
     Verify,
     /// Set the valid bit; a DELETE CASes its slot to EMPTY.
     Commit,
-    /// Mark for recycling what was staged.
+    /// Mark the staged entries for recycling.
     Retire,
-    /// Aborted: CAS the chosen slot to what it held.
+    /// Aborted: CAS the chosen slot to its earlier word.
     RollBack,
     /// MIGRATE: READ the source slot.
     MigrateSource,
@@ -157,7 +158,7 @@ pub enum At {
     MigratePlace,
     /// CAS the source to EMPTY.
     MigrateClear,
-    /// That failed: CAS the destination to EMPTY.
+    /// The clearing failed: CAS the destination to EMPTY.
     MigrateUndo,
     /// Set the copy's valid bit.
     MigrateCommit,

@@ -115,7 +115,7 @@ impl Turn<'_> {
         self.observe(Event::Returned(result));
     }
 
-    /// Returns an error: the operation may have had an effect, or have it later.
+    /// Returns an error: the operation may have had an effect, or may have it later.
     fn fails(&mut self) {
         self.story.say(|| "returns ERROR".to_owned());
         self.observe(Event::Unknown);
@@ -139,7 +139,7 @@ impl Turn<'_> {
         }
     }
 
-    /// As `aborts`, when the own entry is in the index already.
+    /// Like `aborts`, when the client's own entry is already in the index.
     pub fn aborts_installed(&mut self, why: &str) {
         match self.setup.abort {
             Abort::Leave => self.aborts(why),
@@ -156,7 +156,7 @@ impl Turn<'_> {
         *me = Client { op: me.op + 1, in_flight: me.in_flight, ..Client::default() };
     }
 
-    /// With exact clocks, what waited for this operation need not any longer.
+    /// With exact clocks, entries that waited for this operation do not wait any longer.
     fn is_over(&mut self) {
         let bit = 1 << self.client;
         self.state.entries.iter_mut().for_each(|entry| entry.waits_for &= !bit);
@@ -200,7 +200,7 @@ impl Turn<'_> {
         let free = own().find(|e| *e >= 2 && life(e).life == Life::Free);
         let number = free.or_else(|| own().find(expired))?;
         if exact {
-            // What a cache knows of it has expired as well.
+            // The lines of this entry in caches have expired as well.
             self.state.caches.iter_mut().for_each(|cache| cache[number as usize] = 0);
         }
         self.state.entries[number as usize] =

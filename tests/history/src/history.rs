@@ -1,7 +1,7 @@
-//! What was recorded: operations on keys, and what they came to.
+//! Recorded operations on keys, and their outcomes.
 
-/// What was asked of one key. Values are tags, versions what the store said. 0 is never a value
-/// that was written.
+/// The request on one key. Values are tags; versions come from the store. No operation writes the
+/// value 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ask {
     /// The value and its version.
@@ -10,7 +10,7 @@ pub enum Ask {
     Put(u64),
     /// To have this value if it has none.
     PutIfAbsent(u64),
-    /// To have another value if the one it has is of this version.
+    /// To have another value if its value has this version.
     PutIfVersion {
         /// The version it must have.
         version: u64,
@@ -19,64 +19,64 @@ pub enum Ask {
     },
     /// To have no value.
     Delete,
-    /// To have so much more, wrapping; without a value it counts as 0.
+    /// To have this much more, wrapping; a missing value counts as 0.
     Add(u64),
-    /// To have the value it has with this one behind it, which is [`appended`]; without a value
+    /// To have its value with this one behind it, which is [`appended`]; a key without a value gets
     /// this one.
     Append(u64),
-    /// To have what a function makes of the number it has.
+    /// To have the result of a function of its number.
     Update(Update),
-    /// To have no value if it has this one, or what was appended to it, whose time has come: nobody
-    /// asks it, so the outcome is unknown. It is called at the earliest moment at which somebody's
-    /// clock may say so, and from then on it happens once or, for the outcome is never told, not at
-    /// all.
+    /// To have no value if it has this one, or one that was appended to it, and its time has come.
+    /// No client requests an expiry, so the outcome is unknown. It is called at the earliest moment
+    /// at which some clock may say that the value has expired. From then on it happens once, or not
+    /// at all, because no outcome is ever reported.
     Expire(u64),
 }
 
-/// The value that is made of `value` with `piece` behind it. No two are made the same, and none is
-/// a small number, which is not to be expected before 2^32 of them.
+/// The value that is made of `value` with `piece` behind it. No two such values are equal, and none
+/// is a small number; exceptions are not to be expected before 2^32 of them.
 #[must_use]
 pub fn appended(value: u64, piece: u64) -> u64 {
     let mixed = (value ^ piece.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29 ^ piece).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ value.rotate_left(17)
 }
 
-/// Other functions of a number than adding. But where it is said, a key without a value counts as
-/// 0.
+/// Functions of a number other than adding. A missing value counts as 0, unless a variant says
+/// otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
-    /// So much more, or the greatest number that there is.
+    /// This much more, or the greatest possible number.
     AddSaturating(u64),
     /// This one.
     Exchange(u64),
-    /// Another one if it is the expected one, else what it is.
+    /// Another number if the number is the expected one; otherwise no change.
     CompareSwap {
-        /// What it must be.
+        /// The expected number.
         expected: u64,
         /// The new number.
         value: u64,
     },
-    /// So much more, wrapping; a key without a value keeps none.
+    /// This much more, wrapping; a key without a value still has none.
     AddIfPresent(u64),
 }
 
-/// What was answered.
+/// An answer of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// GET: the value and its version, or nothing.
     Found(Option<(u64, u64)>),
-    /// GET of a store that tells no versions: the value.
+    /// GET of a store that reports no versions: the value.
     Value(u64),
-    /// GET that tells no more than that there is a value.
+    /// GET that reports only that there is a value.
     Present,
     /// A PUT of any kind took effect: the version the store gave the value.
     Stored(u64),
-    /// It took effect, and nothing else was told. After such a DELETE there is no value, whatever
-    /// there was before.
+    /// It took effect, and the answer says nothing else. After such a DELETE there is no value,
+    /// whether or not there was one before.
     Done,
     /// A condition did not hold: the version the key has, if it has a value.
     Refused(Option<u64>),
-    /// As it was not absent, of a store that tells no versions.
+    /// The key was not absent; from a store that reports no versions.
     Held,
     /// DELETE: whether there was a value.
     Deleted(bool),
@@ -86,34 +86,34 @@ pub enum Answer {
     NoEffect,
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It returned with this answer.
     Known(Answer),
-    /// Its client crashed, or got an error that says nothing, or still waits: it may take effect at
-    /// any moment after its call, or never.
+    /// Its client crashed, got an error that does not tell, or still waits: the operation may take
+    /// effect at any moment after its call, or never.
     Unknown,
-    /// As unknown, but it had its effect by this moment if it ever has one: what a process did, it
-    /// did before it was dead.
+    /// Like `Unknown`, but if it ever has an effect, it had it by this moment: a process acts only
+    /// before its death.
     UnknownUntil(u64),
 }
 
 /// One operation. Operations of one client may overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operation {
-    /// Who asked; for the reader of a history alone.
+    /// The client that called it; only for people who read a history.
     pub client: u32,
-    /// Of which key.
+    /// The key.
     pub key: u64,
-    /// What.
+    /// The request.
     pub ask: Ask,
-    /// When, by a clock that all clients share. Operations that touch in one instant are
-    /// concurrent.
+    /// When it was called, by a clock that all clients share. Operations that touch in one instant
+    /// are concurrent.
     pub called: u64,
     /// When it was answered; `u64::MAX` if it never was. Without meaning if the outcome is unknown.
     pub returned: u64,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
@@ -124,8 +124,8 @@ pub struct History {
 }
 
 impl Ask {
-    /// What an update makes of a number, or of no value; `None` for what is no update, and where
-    /// nothing becomes of nothing.
+    /// The result of an update of a number, or of no value. `None` if this is no update, or if a
+    /// missing value stays missing.
     pub(crate) fn makes(self, before: Option<u64>) -> Option<u64> {
         let number = before.unwrap_or(0);
         match self {
@@ -141,14 +141,14 @@ impl Ask {
         }
     }
 
-    /// Whether the value that it writes depends on what there is.
+    /// Whether the value that it writes depends on the value before.
     pub(crate) fn is_update(self) -> bool {
         matches!(self, Ask::Add(_) | Ask::Update(_))
     }
 }
 
 impl Operation {
-    /// From when on it can have no effect any more: the end of its interval.
+    /// The end of its interval: afterwards it can have no effect any more.
     pub(crate) fn until(&self) -> u64 {
         match self.outcome {
             Outcome::Known(_) => self.returned,
@@ -161,7 +161,7 @@ impl Operation {
         matches!(self.outcome, Outcome::Known(_))
     }
 
-    /// The value it writes if it takes effect, unless that depends on what there is.
+    /// The value that it writes if it takes effect, unless that depends on the value before.
     pub(crate) fn value(&self) -> Option<u64> {
         match self.ask {
             Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. } => {
@@ -202,7 +202,7 @@ impl History {
         self.operations.push(operation);
     }
 
-    /// How many there are.
+    /// The number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operations.len()

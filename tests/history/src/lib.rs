@@ -1,21 +1,22 @@
-//! Whether the answers that the clients of a key-value store got are linearizable: whether each
+//! Checks whether the answers that clients of a key-value store got are linearizable: whether each
 //! operation can be thought to have happened at one moment between its call and its return.
 //!
 //! The search is Wing and Gong's ("Testing and verifying concurrent objects", 1993) with Lowe's
 //! memory of configurations ("Testing for linearizability", 2017), key by key, since
-//! linearizability is local. `search.rs` holds it, `model.rs` what one key is, `prepare.rs` what is
-//! known before the search begins.
+//! linearizability is local. `search.rs` has the search, `model.rs` the model of one key, and
+//! `prepare.rs` the facts that are known before the search begins.
 //!
 //! # What a key is
-//! Nothing, or a value and its **version**. Values are tags that the test chose; the version is the
-//! store's. Every value that was ever written has a version of its own, so that to see a version
-//! twice is to see the same value. Not every version is known: neither an update nor an operation
-//! of unknown outcome tells the one it made, and some stores tell none. Such a value has any
-//! version that nobody was told of before, and keeps the first that anybody is told.
+//! A key has nothing, or a value and its **version**. Values are tags that the test chose; the
+//! version is the store's. Every value that was ever written has a version of its own, so an
+//! operation that sees a version again sees the same value. Not every version is known: neither an
+//! update nor an operation of unknown outcome reports the version that it made, and some stores
+//! report no versions. Such a value may have any version that was not reported before, and keeps
+//! the first version that is reported for it.
 //!
 //! # Operations of unknown outcome
-//! They may happen at any moment after their call, or never ([`Outcome::Unknown`]), or until a
-//! given moment, or never ([`Outcome::UnknownUntil`]).
+//! They may happen at any moment after their call, or never ([`Outcome::Unknown`]); or at a moment
+//! up to a given one, or never ([`Outcome::UnknownUntil`]).
 //!
 //! ```
 //! use loch_history::{Answer, Ask, History, Operation, Outcome, check};

@@ -1,36 +1,36 @@
-//! Which values matter although nobody saw them: those that something was appended to which was
-//! seen.
+//! Values that matter although no answer shows them: values to which a piece was appended, if the
+//! result was seen.
 //!
-//! What is appended to a value makes another that tells of both, and no two are made the same
-//! ([`appended`]). So how a value that was seen came about can be found by trying, and whatever
-//! occurs in none of these ways can be exchanged for another such value.
+//! A value and an appended piece make another value, and different pairs make different values
+//! ([`appended`]). So this module can find by trials how a seen value was made. A value that is
+//! part of no seen value can be exchanged for another such value.
 
 use std::collections::HashSet;
 
 use crate::{Ask, Operation, appended};
 
-/// Values are tried at most, for one key.
+/// The most values that are tried for one key.
 const TRIES_MAX: u64 = 1 << 20;
 
-/// What occurs in values that were seen.
+/// The parts of seen values.
 pub(crate) struct Live {
-    /// Values that were seen, and those that others which were seen were made of.
+    /// Values that were seen, and values from which seen values were made.
     pub values: HashSet<u64>,
-    /// What was appended to make those.
+    /// The pieces that were appended to make these.
     pub pieces: HashSet<u64>,
 }
 
 struct Search {
     live: Live,
     pieces: Vec<u64>,
-    /// Values that were seen, and of which it is not known yet how they were made.
+    /// Seen values that were not explained yet.
     open: HashSet<u64>,
     tries: u64,
 }
 
 impl Live {
-    /// What occurs in the values `seen` of a key with these operations; `None` if that cannot be
-    /// told of one of them.
+    /// The parts of the values `seen` of a key with these operations; `None` if one of them cannot
+    /// be explained.
     pub fn of(operations: &[Operation], seen: HashSet<u64>) -> Option<Self> {
         let asked = || operations.iter().map(|operation| operation.ask);
         if asked().any(Ask::is_update) {
@@ -39,7 +39,7 @@ impl Live {
         let piece = |ask: Ask| if let Ask::Append(piece) = ask { Some(piece) } else { None };
         let pieces: Vec<u64> = asked().filter_map(piece).collect();
         let mut bases: HashSet<u64> = operations.iter().filter_map(Operation::value).collect();
-        // Without a value there is what is appended alone.
+        // On a key without a value, the appended piece alone is the value.
         bases.extend(&pieces);
         let open = seen.difference(&bases).copied().collect();
         let first = pieces.iter().copied().filter(|piece| seen.contains(piece)).collect();
@@ -58,7 +58,7 @@ impl Live {
 }
 
 impl Search {
-    /// Appends `depth` more pieces to `value`, which was made of `values` by appending `used`.
+    /// Appends `depth` more pieces to `value`, which was made from `values` by appending `used`.
     fn extend(
         &mut self,
         value: u64,

@@ -1,4 +1,4 @@
-//! One key without concurrency: what an operation makes of it, and whether its answer fits.
+//! One key without concurrency: the effect of an operation, and whether its answer fits.
 
 use crate::{Answer, Ask, Update};
 
@@ -6,35 +6,36 @@ use crate::{Answer, Ask, Update};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Number(u64),
-    /// One of those that no answer tells of. They are interchangeable.
+    /// A value that no answer shows. All such values are interchangeable.
     Unseen,
 }
 
-/// What a key has.
+/// The content of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub value: Value,
-    /// The value that this one was appended to, if it was: it expires when that does.
+    /// The value to which this one was appended, if it was: both expire together.
     pub root: Value,
-    /// `None`: nobody was told so far; it is one that nobody was told of any other value.
+    /// `None`: the version was not reported so far; it differs from the reported versions of all
+    /// other values.
     pub version: Option<u64>,
 }
 
 pub(crate) type State = Option<Held>;
 
-/// An effect on the key, and what was told of it.
+/// An effect on the key, and its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub ask: Ask,
-    /// `None`: nobody was told; it took effect.
+    /// `None`: there was no answer; it took effect.
     pub answer: Option<Answer>,
     /// Whether the value it writes is [`Value::Unseen`].
     pub unseen: bool,
 }
 
 impl Step {
-    /// The state after it; `None` if the answer does not fit. `is_new` tells the versions that
-    /// nobody was told so far.
+    /// The state after it; `None` if the answer does not fit. `is_new` holds for versions that were
+    /// not reported so far.
     pub fn apply(&self, state: State, is_new: impl Fn(u64) -> bool) -> Option<State> {
         match self.answer {
             Some(answer) => self.answered(answer, state, is_new),
@@ -121,7 +122,7 @@ impl Step {
             Ask::Expire(value) => {
                 state.filter(|held| held.root == Value::Number(value)).map(|_| None)
             }
-            // What is made of one that no answer tells of, or with such a one, is one as well.
+            // A value made from an unseen value, or with an unseen piece, is unseen as well.
             Ask::Append(_)
                 if self.unseen || state.is_some_and(|held| held.value == Value::Unseen) =>
             {
@@ -142,7 +143,7 @@ impl Step {
         }
     }
 
-    /// The versions of which somebody was told by this step, the one of the state before it first.
+    /// The versions that this step reports, the version of the state before it first.
     pub fn versions(&self) -> [Option<u64>; 2] {
         let gives = match self.answer {
             Some(Answer::Stored(version)) => Some(version),
@@ -173,7 +174,7 @@ impl Step {
         }
     }
 
-    /// What a PUT writes.
+    /// The content that a PUT writes.
     fn written(&self, version: Option<u64>) -> Held {
         let value = self.value();
         Held { value, root: value, version }
@@ -192,7 +193,7 @@ impl Step {
 }
 
 impl Held {
-    /// The same, when somebody is told that its version is this one.
+    /// The same, once an answer reports this version for it.
     fn named(self, version: u64, is_new: impl Fn(u64) -> bool) -> Option<Self> {
         let fits = match self.version {
             Some(known) => known == version,

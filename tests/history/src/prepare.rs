@@ -1,23 +1,27 @@
-//! What can be said about the operations on a key before the search begins.
+//! Facts about the operations on a key that are known before the search begins.
 //!
-//! An operation of unknown outcome may be left out of an order, at any place, so each one
-//! multiplies what there is to search. Four things keep them few; none of them changes the verdict.
+//! An operation of unknown outcome may be anywhere in an order, or left out, so each one multiplies
+//! the number of orders. Four rules keep these operations few; none of the rules changes the
+//! verdict.
 //!
-//! 1. **What has no effect is dropped**: GETs of unknown outcome, and whatever says so.
-//! 2. **What was seen has happened.** If a value has one writer, and no update can have made it,
-//!    then the writer took effect before the first that saw it returned. So it must be in the
-//!    order, with that return as its own; and if a GET saw it, its version is known too.
-//! 3. **Unseen values are alike.** Nothing but the presence of such a value can matter, so two
-//!    blind PUTs of unseen values are interchangeable, and the one that expires first may be taken
-//!    first. The same is true of DELETEs, and of each kind of conditional PUT. That does not hold
-//!    where an update that does not tell of what (its outcome is unknown, or it says no more than
-//!    that it was done) may have built on the value, which is why there 2 and 3 are left. They are
-//!    not simply dropped: a DELETE may say that there was a value. A value that may expire is never
-//!    like others, nor is one that something was appended to which was seen: whoever saw that has
-//!    seen both (`live.rs`). So APPENDs are alike of which no value that was seen has a part. What
-//!    is appended to a value is never another's, so 2 holds beside APPENDs.
-//! 4. (In `search.rs`.) One that nobody needs is not taken: whatever comes right after it must
-//!    depend on the state.
+//! 1. **Operations without an effect are dropped**: GETs of unknown outcome, and operations whose
+//!    answer says so.
+//! 2. **A write that was seen has happened.** If a value has one writer, and no update can have
+//!    made it, then the writer took effect before the first operation that saw the value returned.
+//!    So the writer must be in the order, with that return as its own; and if a GET saw the value,
+//!    its version is known too.
+//! 3. **Unseen values are alike.** Only the presence of such a value can matter. So two blind PUTs
+//!    of unseen values are interchangeable, and the one that expires first may be taken first. The
+//!    same is true of DELETEs, and of each kind of conditional PUT. Rules 2 and 3 are not used
+//!    where an update may have built on the value without an answer that shows it (its outcome is
+//!    unknown, or its answer says only that it was done). Unseen operations are not simply dropped:
+//!    a DELETE may report that there was a value. A value that may expire is never like others.
+//!    Neither is a value to which a piece was appended, if the result was seen: an operation that
+//!    saw the result has seen both parts (`live.rs`). So APPENDs are alike if no seen value has a
+//!    part of them. An appended piece never belongs to another value, so rule 2 holds beside
+//!    APPENDs.
+//! 4. (In `search.rs`.) An operation that is not needed is not taken: the operation right after it
+//!    must depend on the state.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,7 +34,7 @@ pub(crate) struct Prepared {
     pub step: Step,
     pub called: u64,
     pub returned: u64,
-    /// Optional ones of the same number are interchangeable.
+    /// Optional operations with the same number are interchangeable.
     pub class: usize,
     /// Its place among the operations that were given.
     pub origin: usize,
@@ -38,19 +42,19 @@ pub(crate) struct Prepared {
 
 /// The operations on a key.
 pub(crate) struct OfKey {
-    /// They took effect. By their call.
+    /// Operations that took effect, in the order of their calls.
     pub must: Vec<Prepared>,
-    /// They may have taken effect. By class, then by when they expire.
+    /// Operations that may have taken effect, by class, then by when they expire.
     pub may: Vec<Prepared>,
     /// Versions are numbers below this one.
     pub versions: usize,
 }
 
-/// What is known of one value.
+/// The facts about one value.
 #[derive(Clone, Copy, Default)]
 struct Account {
     writers: u32,
-    /// When the first that saw it returned.
+    /// When the first operation that saw it returned.
     seen: Option<u64>,
     version: Option<u64>,
 }
@@ -66,13 +70,13 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
     });
     let appends = operations.iter().any(|operation| matches!(operation.ask, Ask::Append(_)));
     let live = appends.then(|| Live::of(operations, seen_in(&accounts))).flatten();
-    // Whether no value that was seen is this one, or was made of it; so, of what is appended.
+    // Whether no seen value is this one, or was made from it; the same for an appended piece.
     let is_dead = |value| live.as_ref().map_or(!appends, |live| !live.values.contains(&value));
     let is_lost = |ask| match (ask, &live) {
         (Ask::Append(piece), Some(live)) => !live.pieces.contains(&piece),
         _ => false,
     };
-    // Those are told from others by what ends them.
+    // Values that may expire differ from others by their end.
     let expires = |operation: &Operation| match operation.ask {
         Ask::Expire(value) => Some(value),
         _ => None,
@@ -122,7 +126,7 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
     OfKey { must, may, versions }
 }
 
-/// Who wrote a value, and who saw it.
+/// The writers of each value, and the operations that saw it.
 fn accounts(operations: &[Operation]) -> HashMap<u64, Account> {
     let mut accounts: HashMap<u64, Account> = HashMap::new();
     for operation in operations {
@@ -150,7 +154,7 @@ fn accounts(operations: &[Operation]) -> HashMap<u64, Account> {
     accounts
 }
 
-/// Tells those that are interchangeable from the rest.
+/// Finds the operations that are interchangeable.
 fn classify(may: &mut [Prepared]) {
     let mut classes = HashMap::new();
     for prepared in may {
@@ -168,7 +172,7 @@ fn classify(may: &mut [Prepared]) {
     }
 }
 
-/// Replaces versions by numbers from 0; how many there are.
+/// Replaces versions by numbers from 0; returns how many there are.
 fn number_versions<'a>(all: impl Iterator<Item = &'a mut Prepared>) -> usize {
     let mut numbers = HashMap::new();
     for Prepared { step, .. } in all {
@@ -191,7 +195,7 @@ fn number_versions<'a>(all: impl Iterator<Item = &'a mut Prepared>) -> usize {
     numbers.len()
 }
 
-/// The values that some answer tells of.
+/// The values that some answer shows.
 pub(crate) fn seen_values(operations: &[Operation]) -> HashSet<u64> {
     seen_in(&accounts(operations))
 }

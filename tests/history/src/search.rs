@@ -1,27 +1,27 @@
 //! The search for an order.
 //!
 //! A **configuration** is the set of operations that are in the order so far, and the state that
-//! they lead to. From each the search goes on with every operation that may come next: all that
-//! were called before the first of those left out returned. A configuration that failed once is not
-//! entered again.
+//! they lead to. From each configuration the search continues with every operation that may come
+//! next: those that were called before the first remaining operation returned. A configuration that
+//! failed once is not entered again.
 //!
 //! # What makes it fast
-//! * **A read that fits comes at once**, without an alternative: it changes nothing, so whatever
-//!   comes next could come after it as well. That is not so if an optional operation expired before
-//!   the read was called, and if the read gives a value its version.
-//! * **Who returns first comes first.** An operation that was under way for long is not tried at
-//!   every place it might have had, until something else calls for it.
+//! * **A read that fits comes at once**, without an alternative: it changes nothing, so any next
+//!   operation could come after it as well. This does not hold if an optional operation expired
+//!   before the read was called, or if the read gives a value its version.
+//! * **The operation that returns first comes first.** An operation that was under way for long is
+//!   not tried at every possible place, until another operation requires it.
 //! * **A configuration is remembered as 128 bits**: each operation and each state has random bits,
-//!   and those of a configuration are their exclusive or, so that a step costs the same after a
-//!   million operations as after ten. Two configurations that collide, which is not to be expected
-//!   before 2^60 of them, could only hide an order, never invent one.
+//!   and the bits of a configuration are their exclusive or, so a step costs the same after a
+//!   million operations as after ten. A collision of two configurations, which is not to be
+//!   expected before 2^60 of them, could only hide an order, never invent one.
 //!
 //! # Invariants
-//! 1. Which versions somebody was told of is a function of the operations in the order. So is the
-//!    latest call among them, which says which optional operations have expired. Neither needs to
-//!    be remembered with a configuration.
-//! 2. An optional operation is followed by one that depends on the state, and changes the state.
-//!    Without it the order would do as well.
+//! 1. The reported versions are a function of the operations in the order. So is the latest call
+//!    among them, which determines the optional operations that have expired. Neither needs to be
+//!    remembered with a configuration.
+//! 2. An optional operation changes the state, and is followed by an operation that depends on the
+//!    state. Otherwise the order would be valid without it.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ use crate::history::Operation;
 use crate::model::{State, Value};
 use crate::prepare::{OfKey, Prepared, prepare};
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Order,
@@ -41,7 +41,7 @@ pub(crate) enum Found {
     Exhausted,
 }
 
-/// Whether the operations, all on one key that has nothing at first, have an order. Looks at no
+/// Whether the operations, all on one key that has no value at first, have an order. Looks at no
 /// more than `budget` configurations.
 pub(crate) fn search(operations: &[Operation], budget: u64) -> Found {
     let of_key = prepare(operations);
@@ -66,16 +66,16 @@ struct Links {
 struct Frame {
     /// Its alternatives begin here.
     first: usize,
-    /// The next to be tried.
+    /// The next alternative.
     next: usize,
-    /// What was chosen.
+    /// The chosen operation.
     chosen: Option<u32>,
     /// Whether the optional ones are among the alternatives already, or do not matter.
     complete: bool,
     before: Place,
 }
 
-/// Where the search is, but for the lists.
+/// The position of the search, without the lists.
 #[derive(Clone, Copy)]
 struct Place {
     state: State,
@@ -87,14 +87,15 @@ struct Place {
 struct Search<'a> {
     must: &'a [Prepared],
     may: &'a [Prepared],
-    /// What is left of `must`, by call and by return. The last place is before the first.
+    /// The remaining operations of `must`, by call and by return. The last place is before the
+    /// first.
     by_call: Links,
     by_return: Links,
     /// All of `may`, by when they expire.
     by_expiry: Vec<u32>,
     /// Which of `may` are in the order.
     taken: Vec<bool>,
-    /// How many operations in the order tell of a version.
+    /// How many operations in the order report each version.
     told: Vec<u32>,
     place: Place,
     frames: Vec<Frame>,
@@ -134,7 +135,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether there is an order; `None` if the budget did not suffice.
+    /// Whether there is an order; `None` if the budget was too small.
     fn run(&mut self) -> Option<bool> {
         loop {
             let Some(first_return) = self.first_return() else {
@@ -159,7 +160,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// When the first of those left out returned.
+    /// When the first remaining operation returned.
     fn first_return(&mut self) -> Option<u64> {
         let first = self.by_return.first()?;
         if self.placed >= self.placed_max {
@@ -177,8 +178,8 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Whether, after an operation that was called at this moment, some optional one comes too late
-    /// that did not before.
+    /// Whether an operation that was called at this moment makes an optional operation come too
+    /// late.
     fn expires_any(&self, called: u64) -> bool {
         let until = |n: &u32| self.may[*n as usize].returned;
         let first = self.by_expiry.partition_point(|n| until(n) < self.place.latest_call);
@@ -210,7 +211,7 @@ impl<'a> Search<'a> {
         self.choices = choices;
     }
 
-    /// Of interchangeable ones only the one that expires first.
+    /// Of interchangeable operations, chooses only the one that expires first.
     fn choose_from_may(&mut self, first_return: u64) {
         let mut class = usize::MAX;
         for (n, may) in self.may.iter().enumerate() {
@@ -222,7 +223,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes back until there is an alternative, and takes that; whether there was one.
+    /// Takes steps back until there is an alternative, and takes it; returns whether there was one.
     fn advance(&mut self) -> bool {
         while let Some(frame) = self.frames.last_mut() {
             if let Some(chosen) = frame.chosen.take() {
@@ -339,7 +340,7 @@ impl Links {
         self.previous[next as usize] = previous;
     }
 
-    /// Undoes the last `remove` that was not undone, which took `n`.
+    /// Undoes the last `remove` that was not undone; it removed `n`.
     fn put_back(&mut self, n: u32) {
         let (next, previous) = (self.next[n as usize], self.previous[n as usize]);
         self.next[previous as usize] = n;

@@ -1,19 +1,20 @@
-//! A failing history, reduced to what shows the failure.
+//! Reduces a failing history to the operations that show the failure.
 //!
-//! To leave an operation out may make a history fail that was right: without the PUT, the GET that
-//! saw it is wrong. So nothing is left out by trial alone. Each step replaces a history by one that
-//! *would have an order if the first had one*, and is kept if it still fails:
+//! A correct history may fail when an operation is left out: without the PUT, the GET that saw it
+//! is wrong. So no operation is left out by trial alone. Each step replaces a history by another
+//! that *would have an order if the first had one*, and keeps it if it still fails:
 //!
-//! 1. **The end is cut off** at a moment: what was called later is dropped, and of what was under
-//!    way the outcome is forgotten. If all of it has an order, so has the beginning.
-//! 2. **The beginning is cut off** at an operation that had the key for itself and tells its state:
-//!    it becomes the PUT of that state, or a DELETE, and what returned before it is dropped.
+//! 1. **The end is cut off** at a moment: later calls are dropped, and the outcomes of operations
+//!    under way are forgotten. If the whole history has an order, its beginning has one too.
+//! 2. **The beginning is cut off** at an operation that had the key for itself and shows its state:
+//!    it becomes the PUT of that state, or a DELETE, and operations that returned before it are
+//!    dropped.
 //! 3. **Reads are dropped.** They leave no trace in an order.
-//! 4. **What a write came to is forgotten**: it becomes a plain PUT of the value it left, or a
-//!    DELETE, that had its effect by its return, if ever.
-//! 5. At last, when it is certain that the history fails whether or not the operations of unknown
-//!    outcome took effect, those of them that wrote nothing that anybody saw are dropped, but for
-//!    the ends of values that are left: what is left fails too, and for the same reason.
+//! 4. **The outcome of a write is forgotten**: it becomes a plain PUT of the value that it left, or
+//!    a DELETE, that had its effect by its return, if ever.
+//! 5. At the end it is certain that the history fails whether or not the operations of unknown
+//!    outcome took effect. Then those of them whose writes were not seen are dropped, except the
+//!    ends of remaining values: the remaining history fails too, for the same reason.
 
 use std::collections::HashSet;
 
@@ -25,18 +26,19 @@ use crate::search::{Found, search};
 const BUDGET: u64 = 1_000_000;
 
 /// Configurations of one trial to leave something out, and of each operation in it. A trial that
-/// takes more is taken for a pass, which keeps what it was about.
+/// takes more counts as a pass, which keeps the operation in question.
 const TRIAL_BUDGET: u64 = 20_000;
 const TRIAL_BUDGET_EACH: u64 = 4;
 
 /// Trials of one step, at most.
 const TRIALS_MAX: usize = 2000;
 
-/// How often reads and writes are gone through: without a write, other reads can be spared.
+/// How often the steps for reads and writes are repeated: without a write, other reads can be
+/// dropped.
 const ROUNDS: usize = 2;
 
-/// Reduces a history that is not linearizable: what is left is not either, and for the same reason.
-/// It holds the operations on one key. A history that is linearizable comes back as it is.
+/// Reduces a history that is not linearizable to another that is not linearizable for the same
+/// reason, with operations on one key. A linearizable history is returned unchanged.
 #[must_use]
 pub fn shrink(history: &History) -> History {
     let fails = |operations: &[Operation]| search_fails(operations, BUDGET);
@@ -47,7 +49,7 @@ pub fn shrink(history: &History) -> History {
     }
 }
 
-/// Of one key's operations, which fail within `budget`.
+/// The same for the operations of one key, which fail within `budget`.
 pub(crate) fn shrink_key(operations: &[Operation], budget: u64) -> Vec<Operation> {
     let mut left = operations.to_vec();
     left.sort_by_key(|operation| operation.called);
@@ -65,7 +67,7 @@ pub(crate) fn shrink_key(operations: &[Operation], budget: u64) -> Vec<Operation
     };
     let told: HashSet<u64> =
         left.iter().filter(|o| is_told(o)).filter_map(Operation::value).collect();
-    // When a value may expire is told with it.
+    // The expiry of a value stays with the value.
     left.retain(|operation| match operation.ask {
         Ask::Expire(value) => told.contains(&value),
         _ => is_told(operation),
@@ -84,7 +86,8 @@ fn cut_end(operations: &[Operation], budget: u64) -> Vec<Operation> {
     returns.sort_unstable();
     returns.dedup();
     let fails = |moment: &u64| search_fails(&until(operations, *moment), budget);
-    // All of them fail from the first that fails on. That one is often near where the search ended.
+    // From the first moment that fails on, all fail. This moment is often near the end of the
+    // search.
     let mut failing = returns.len();
     if let Found::NoOrder { blocked } = search(operations, budget) {
         let near = returns.partition_point(|moment| *moment < operations[blocked].returned);
@@ -99,7 +102,7 @@ fn cut_end(operations: &[Operation], budget: u64) -> Vec<Operation> {
     }
 }
 
-/// What was called up to a moment, and is known then.
+/// The operations that were called up to a moment, with the outcomes that are known then.
 fn until(operations: &[Operation], moment: u64) -> Vec<Operation> {
     let called = operations.iter().filter(|operation| operation.called <= moment);
     let cut = called.map(|operation| match operation.outcome {
@@ -125,7 +128,7 @@ fn cut_beginning(operations: Vec<Operation>, budget: u64) -> Vec<Operation> {
         latest_return = latest_return.max(Some(operation.returned));
     }
     let fails = |cut: &Operation| search_fails(&from(&operations, cut), budget);
-    // All of them fail up to the last that fails.
+    // Up to the last cut that fails, all fail.
     let fine = cuts.partition_point(fails);
     match fine.checked_sub(1) {
         Some(last) => from(&operations, &cuts[last]),
@@ -133,7 +136,8 @@ fn cut_beginning(operations: Vec<Operation>, budget: u64) -> Vec<Operation> {
     }
 }
 
-/// The value and the version a key has after an operation that nothing else overlapped, if it says.
+/// The value and the version of a key after an operation that no other overlapped, if its answer
+/// says.
 fn state_after(operation: &Operation) -> Option<Option<(u64, u64)>> {
     match (operation.outcome, operation.value()) {
         (Outcome::Known(Answer::Found(found)), _) => Some(found),
@@ -143,8 +147,9 @@ fn state_after(operation: &Operation) -> Option<Option<(u64, u64)>> {
     }
 }
 
-/// The operations after `cut`, beginning in the state it left. Before them come those that wrote
-/// what is seen and was overwritten by then, so that it is told where it came from.
+/// The operations after `cut`, beginning in the state that it left. Before them come writes that
+/// are seen later although they were overwritten by then, so that the history shows where these
+/// values come from.
 fn from(operations: &[Operation], cut: &Operation) -> Vec<Operation> {
     let later = |operation: &&Operation| {
         operation.called > cut.returned || (!operation.is_known() && operation.until() > cut.called)
@@ -173,7 +178,7 @@ fn from(operations: &[Operation], cut: &Operation) -> Vec<Operation> {
     left
 }
 
-/// Replaces pieces by less, larger pieces first, as long as the rest fails.
+/// Drops pieces, larger pieces first, as long as the rest fails.
 fn drop_pieces(
     mut left: Vec<Operation>,
     less: impl Fn(&[Operation]) -> Vec<Operation>,

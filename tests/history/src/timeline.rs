@@ -8,13 +8,14 @@ use crate::search::{Found, search};
 /// Columns of the bars.
 const WIDTH: usize = 48;
 
-/// Looked at in search of the operation that has no place; a longer search is not for a picture.
+/// Configurations that are visited to find the operation without a place; a picture is not worth a
+/// longer search.
 const BUDGET: u64 = 100_000;
 
-/// A line for each operation, in the order of their calls: when it was called, by whom, what it was
-/// and what it came to, and a bar from its call to its return. The bars show what came before what;
-/// they are not to scale. One with an open end may have happened at any time after its call, or
-/// never. The operation that cannot be placed is marked.
+/// A line for each operation, in the order of their calls: the time of the call, the client, the
+/// operation, its outcome, and a bar from its call to its return. The bars show the order of
+/// operations; they are not to scale. An operation with an open end may have happened at any time
+/// after its call, or never. The operation that cannot be placed is marked.
 #[must_use]
 pub fn timeline(history: &History) -> String {
     let blocked = history.by_key().into_iter().find_map(|(_, operations)| {
@@ -54,7 +55,7 @@ pub(crate) fn timeline_of(history: &History, blocked: Option<&Operation>) -> Str
     text
 }
 
-/// When something was called or returned.
+/// The moments of calls and returns.
 fn moments(operations: &[&Operation]) -> Vec<u64> {
     let both = operations.iter().flat_map(|operation| [operation.called, operation.until()]);
     let mut moments: Vec<u64> = both.filter(|moment| *moment != u64::MAX).collect();
@@ -81,7 +82,7 @@ fn bar(operation: &Operation, column: impl Fn(u64) -> usize) -> String {
     (0..WIDTH).map(glyph).collect()
 }
 
-/// What was asked, and what was answered.
+/// The request and the answer in words.
 pub(crate) fn worded(operation: &Operation) -> (String, String) {
     let asked = match operation.ask {
         Ask::Get => "get".to_owned(),

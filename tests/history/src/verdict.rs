@@ -1,4 +1,4 @@
-//! What is said of a history.
+//! The verdict on a history.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use crate::search::{Found, search};
 use crate::shrink::shrink_key;
 use crate::timeline::{duration, timeline_of, worded};
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
     /// Every key's operations have an order.
     Linearizable,
-    /// There is none for this key's.
+    /// The operations of this key have no order.
     Violation(Box<Violation>),
-    /// It is not known: the budget did not suffice for this key. That is a failure, not a pass.
+    /// The result is unknown: the budget was too small for this key. That is a failure, not a pass.
     Exhausted {
         /// The key.
         key: u64,
@@ -29,10 +29,9 @@ pub struct Violation {
     pub key: u64,
     /// How many operations on it there are.
     pub operations: usize,
-    /// What is left of them when all is taken away that is not needed; see
-    /// [`shrink`](crate::shrink).
+    /// The operations that are needed to show the failure; see [`shrink`](crate::shrink).
     pub history: History,
-    /// The operation that has no place among those.
+    /// The operation that has no place among them.
     pub blocked: Operation,
 }
 

@@ -53,7 +53,7 @@ fn append(piece: u64, called: u64, returned: u64) -> Operation {
     known(Ask::Append(piece), called, returned, Answer::Stored(200 + piece))
 }
 
-/// A GET that finds what pieces make, the last of which was appended.
+/// A GET that finds the value made of pieces, the last of which was appended.
 fn whole(pieces: &[u64], called: u64, returned: u64) -> Operation {
     let value = pieces.iter().copied().reduce(appended).unwrap();
     let version = 200 + pieces.last().unwrap();
@@ -143,7 +143,7 @@ fn an_add_gives_a_version_that_is_not_told() {
     bad(&[add(5, 0, 1, 0), sum(77), again(78)]);
     good(&[add(5, 0, 1, 0), sum(77), swap(77, 9, 4, 5, Answer::Stored(78))]);
     bad(&[add(5, 0, 1, 0), sum(77), swap(70, 9, 4, 5, Answer::Stored(78))]);
-    // Its version was another value's.
+    // Its version belongs to another value.
     bad(&[put(1, 0, 0), delete(true, 0, 0), add(5, 1, 1, 0), sum(101)]);
 }
 
@@ -160,7 +160,7 @@ fn a_version_is_used_twice() {
 fn a_value_returns_with_another_version() {
     let back = |version| known(Ask::Put(1), 4, 5, Answer::Stored(version));
     let aba = [put(1, 0, 1), put(2, 2, 3), back(105)];
-    // A conditional PUT tells the second from the first.
+    // A conditional PUT distinguishes the second from the first.
     good(&[&aba[..], &[swap(101, 3, 6, 7, Answer::Refused(Some(105)))]].concat());
     bad(&[&aba[..], &[swap(101, 3, 6, 7, Answer::Stored(103))]].concat());
     bad(&[&aba[..], &[get(1, 6, 7)]].concat());
@@ -215,7 +215,7 @@ fn unknown_until_it_was_dead() {
     bad(&[late, nothing(6, 7), get(2, 8, 9)]);
     good(&[put(1, 0, 1), dead_at(Ask::Delete, 2, 5), get(1, 3, 4), nothing(8, 9)]);
     bad(&[put(1, 0, 1), dead_at(Ask::Delete, 2, 5), get(1, 6, 7), nothing(8, 9)]);
-    // Two of them are interchangeable but for when they end.
+    // Two of them differ only in their ends.
     let one = |at, moment| dead_at(Ask::Delete, at, moment);
     good(&[put(1, 0, 1), one(1, 9), one(1, 4), nothing(3, 4), put(2, 6, 7), nothing(8, 9)]);
     bad(&[put(1, 0, 1), one(1, 5), one(1, 4), nothing(3, 4), put(2, 6, 7), nothing(8, 9)]);
@@ -227,14 +227,14 @@ fn a_value_may_expire_once_and_no_other_with_it() {
     good(&[put(1, 0, 1), expires(1, 5), nothing(6, 7)]);
     good(&[put(1, 0, 1), expires(1, 5), get(1, 6, 7), nothing(8, 9)]);
     good(&[put(1, 0, 1), expires(1, 5), get(1, 6, 7), delete(false, 8, 9)]);
-    // Not too soon, and not to come back.
+    // It must not expire too soon, and must not come back.
     bad(&[put(1, 0, 1), expires(1, 5), nothing(2, 3)]);
     bad(&[put(1, 0, 1), expires(1, 5), nothing(6, 7), get(1, 8, 9)]);
-    // Not another value's end, nor twice its own.
+    // It must not end with another value, nor expire twice.
     bad(&[put(1, 0, 1), expires(1, 5), put(2, 6, 7), nothing(8, 9)]);
     let again = |called| known(Ask::Put(1), called, called + 1, Answer::Stored(200 + called));
     bad(&[again(0), expires(1, 5), nothing(6, 7), again(8), nothing(10, 11)]);
-    // It may have been there unseen, and is told from others like it.
+    // It may have been there unseen, and is distinguished from similar values.
     let unseen = unknown(Ask::Put(2), 0);
     good(&[put(1, 0, 1), unseen, expires(2, 5), nothing(6, 7)]);
     bad(&[put(1, 0, 1), unseen, expires(2, 5), nothing(3, 4)]);
@@ -256,12 +256,12 @@ fn what_is_appended_comes_behind_what_there_is() {
     good(&[put(1, 0, 1), append(2, 2, 3), whole(&[1, 2], 4, 5)]);
     good(&[put(1, 0, 1), append(2, 2, 6), append(3, 2, 6), whole(&[1, 3, 2], 7, 8)]);
     bad(&[put(1, 0, 1), append(2, 2, 3), append(3, 4, 5), whole(&[1, 3, 2], 7, 8)]);
-    // Nothing is lost, comes twice, or is in a value of its own.
+    // No piece is lost, comes twice, or forms a value of its own.
     bad(&[put(1, 0, 1), append(2, 2, 6), append(3, 2, 6), whole(&[1, 3], 7, 8)]);
     bad(&[put(1, 0, 1), append(2, 2, 3), whole(&[1, 2, 2], 4, 5)]);
     bad(&[put(1, 0, 1), append(2, 2, 3), whole(&[2], 4, 5)]);
     bad(&[put(1, 0, 1), append(2, 2, 3), get(1, 4, 5)]);
-    // Its version is that of the new value, and no other's.
+    // Its version belongs to the new value, and to no other.
     let swap = |version| swap(version, 4, 4, 5, Answer::Stored(104));
     good(&[put(1, 0, 1), append(2, 2, 3), swap(202), get(4, 6, 7)]);
     bad(&[put(1, 0, 1), append(2, 2, 3), swap(101), get(4, 6, 7)]);

@@ -1,5 +1,5 @@
-//! Random histories: what a real store does always has an order, and where an answer is changed the
-//! checker and the definition agree.
+//! Random histories: a history of a real store always has an order, and if an answer is changed,
+//! the checker and the definition agree.
 
 mod definition;
 
@@ -16,18 +16,19 @@ struct Plan {
     operations: usize,
     clients: u32,
     keys: u64,
-    /// Of a thousand operations, how many have an outcome that nobody learns, half of which happen.
+    /// How many of a thousand operations have an unknown outcome; half of these happen.
     lost: u32,
     adds: bool,
     appends: bool,
-    /// Updates other than ADD, and of a hundred answers how many tell less than they could.
+    /// Whether there are updates other than ADD; and how many of a hundred answers say less than
+    /// they could.
     updates: bool,
     curt: u32,
-    /// Values are of a few numbers only, so that one has many writers.
+    /// Whether there are only a few values, so that each has many writers.
     few_values: bool,
 }
 
-/// One operation, of a kind that all stores have.
+/// A plan with operations that all stores have.
 const PLAIN: Plan = Plan {
     operations: 1,
     clients: 1,
@@ -50,7 +51,7 @@ struct Store {
 impl Store {
     fn store(&mut self, key: u64, value: u64) -> u64 {
         self.versions += 1;
-        // Versions are no numbers in a row.
+        // Versions are not consecutive numbers.
         let version = self.versions.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.keys.insert(key, (value, version));
         version
@@ -95,7 +96,7 @@ impl Store {
     }
 }
 
-/// An answer that tells less, where there is one.
+/// A less precise answer, if there is one.
 fn curtly(ask: Ask, answer: Answer, random: &mut ChaCha8Rng) -> Answer {
     match (ask, answer) {
         (Ask::Get, Answer::Found(Some((value, _)))) => match random.random() {
@@ -110,8 +111,8 @@ fn curtly(ask: Ask, answer: Answer, random: &mut ChaCha8Rng) -> Answer {
     }
 }
 
-/// A history of a store that does one operation at a time, with intervals around the moments at
-/// which it did them.
+/// A history of a store that does one operation at a time, with intervals around the moments of the
+/// operations.
 fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut store = Store::default();
@@ -254,7 +255,7 @@ proptest! {
         }
     }
 
-    /// What is left of a failing history fails, and the whole explains it: nothing in it is new.
+    /// A shrunk history fails, and contains no operation that the whole one does not explain.
     #[test]
     fn what_is_left_of_a_failure_fails(plan in plan(40), seed: u64) {
         let mut history = history_of(Plan { keys: 1, lost: plan.lost.min(50), ..plan }, seed);
@@ -300,7 +301,7 @@ fn long_histories_are_quickly_checked() {
     }
 }
 
-/// The same with a value that returns much later, which has to be found and shown.
+/// The same with a value that comes back much later, which the checker has to find and show.
 #[test]
 fn a_failure_in_a_long_history_is_quickly_shown() {
     let plan = Plan { operations: 20_000, clients: 8, keys: 4, adds: true, ..PLAIN };

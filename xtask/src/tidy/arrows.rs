@@ -1,11 +1,11 @@
-//! Which crate may use which.
+//! The crates that a crate may use.
 
 use toml::{Table, Value};
 
 use super::Finding;
 use crate::tree::{File, Tree};
 
-/// The crates, lowest first. Each may depend on those before it.
+/// The crates, lowest first. Each may depend on the crates before it.
 const LAYERS: [&str; 7] =
     ["loch-fabric", "loch-engines", "loch", "loch-bench", "loch-cli", "loch-papers", "loch-fuzz"];
 

@@ -6,7 +6,7 @@ use super::Finding;
 use crate::modules::{Uses, uses_by_folder};
 use crate::tree::Tree;
 
-/// A folder, and those of its modules that may still be in a circle.
+/// A folder, and its modules that may still be in a circle.
 type Known = (&'static str, &'static [&'static str]);
 
 /// Circles that are still to be opened. The list only shrinks: a module that is in no circle any
@@ -38,8 +38,8 @@ const KNOWN: [Known; 4] = [
     ("crates/loch/src/served/", &["client", "whereabouts"]),
 ];
 
-/// Uses between the modules of a folder make no circle. A folder counts as one module for those
-/// beside it; a module and those inside it may use each other.
+/// Uses between the modules of a folder make no circle. A folder counts as one module for the
+/// modules beside it; a module and those inside it may use each other.
 pub fn modules_make_no_circle(tree: &Tree) -> Vec<Finding> {
     circles_but(tree, &KNOWN)
 }

@@ -7,7 +7,7 @@ use super::links::{resolve, targets};
 use crate::rust_source::DeclaredModule;
 use crate::tree::{File, Tree};
 
-/// Every Rust file is a crate's root, or a module that one declares.
+/// Every Rust file is the root of a crate, or a module that another file declares.
 pub fn rust_files_are_built(tree: &Tree) -> Vec<Finding> {
     let mut next: Vec<&File> = tree.files.iter().filter(|file| is_root(tree, file)).collect();
     let mut built: BTreeSet<&str> = next.iter().map(|file| &file.path[..]).collect();
@@ -33,7 +33,7 @@ pub fn documents_and_scripts_are_found(tree: &Tree) -> Vec<Finding> {
         linked.extend(paths.filter(|path| *path != file.path));
     }
     let mut found = Vec::new();
-    // What stands at the top, GitHub and everybody looks for by name.
+    // GitHub and readers look for documents at the top by name.
     for file in documents().filter(|file| file.path.contains('/') && !linked.contains(&file.path)) {
         let fix = "link it where its readers come by, or delete it";
         found.push(Finding::new(file, 0, "dead-file", "no document links to this one", fix));
@@ -77,7 +77,7 @@ fn is_root(tree: &Tree, file: &File) -> bool {
     })
 }
 
-/// Where the file of a module may lie.
+/// The paths at which the file of a module may lie.
 fn paths(file: &File, module: &DeclaredModule) -> Vec<String> {
     if let Some(path) = &module.path {
         return resolve(&file.path, path).into_iter().collect();

@@ -1,5 +1,5 @@
-//! What the engines may name: they are protocols over a trait, the same code in production and in
-//! the simulator.
+//! The paths that engines may name: engines are protocols over a trait, the same code in production
+//! and in the simulator.
 
 use super::Finding;
 use crate::tree::Tree;
@@ -16,7 +16,7 @@ pub fn engines_call_no_system(tree: &Tree) -> Vec<Finding> {
     engine_paths(tree, "engine-imports", names_system_module, "engine code uses", fix)
 }
 
-/// An engine is generic over the fabric trait. One that names a backend would be held to that
+/// An engine is generic over the fabric trait. An engine that names a backend could rely on that
 /// backend's promises, which are more than RDMA's.
 pub fn engines_name_no_backend(tree: &Tree) -> Vec<Finding> {
     let fix = "be generic over the fabric trait, or ask its capabilities";

@@ -1,4 +1,4 @@
-//! Which module of a crate may use which, where the crate has an order.
+//! The modules that a module may use, in crates that have an order.
 
 use super::Finding;
 use crate::modules::{Uses, uses_by_folder};
@@ -8,14 +8,15 @@ use crate::tree::Tree;
 struct Layers {
     /// With `/` at its end.
     folder: &'static str,
-    /// Lowest first. A module uses those of the layers below; those of one layer do not know each
-    /// other.
+    /// Lowest first. A module uses modules of the layers below; modules of one layer do not use
+    /// each other.
     order: &'static [&'static [&'static str]],
-    /// Uses that the order allows and this forbids: who uses whom.
+    /// Uses that the order allows and this rule forbids: user and used.
     never: &'static [(&'static str, &'static str)],
     /// Uses against the order that are still to be turned round. The list only shrinks.
     known: &'static [(&'static str, &'static str)],
-    /// Whether each module has a place in the order. Otherwise those without one are free.
+    /// Whether each module must have a place in the order. Otherwise modules without a place are
+    /// free.
     whole: bool,
 }
 
@@ -28,7 +29,7 @@ const LAYERS: [Layers; 14] = [
             &["fabric"],
             &["messages", "pass_on"],
             &["shm", "sim"],
-            // Whoever has a card also maps what is on his own host.
+            // A process with a card also maps the memory of its own host.
             &["prefetch", "verbs"],
         ],
         never: &[],
@@ -177,7 +178,7 @@ const LAYERS: [Layers; 14] = [
         known: &[],
         whole: true,
     },
-    // The folders come one by one; what is in none of them is free.
+    // The folders come one by one; a module in none of them is free.
     Layers {
         folder: "crates/loch/src/",
         order: &[&["layout"], &["session"], &["client", "node"], &["embedded"], &["api"]],
@@ -200,7 +201,7 @@ const LAYERS: [Layers; 14] = [
     },
 ];
 
-/// A module uses those of the layers below its own.
+/// A module uses modules of the layers below its own.
 pub fn modules_use_those_below(tree: &Tree) -> Vec<Finding> {
     let uses = uses_by_folder(tree);
     let there = LAYERS.iter().filter_map(|layers| Some((layers, uses.get(layers.folder)?)));
@@ -277,7 +278,7 @@ mod tests {
         ("crates/a/src/api.rs", "use crate::client;\n"),
     ];
 
-    /// What is found if the file at `path` has this text.
+    /// The findings if the file at `path` has this text.
     fn planted(path: &str, text: &'static str) -> Vec<String> {
         let mut files = GOOD;
         let file = files.iter_mut().find(|file| file.0 == path).expect("a file of the sample");

@@ -18,13 +18,13 @@ pub fn links_resolve(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// A document that a comment or another document names is there: beside the file that names it, at
+/// A document that a comment or another document names exists: beside the file that names it, at
 /// the root, or anywhere under its bare name.
 pub fn named_documents_exist(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in &tree.files {
         for (n, line) in file.text.lines().enumerate() {
-            // In Rust, text between quotes is a program's.
+            // In Rust, text between quotes belongs to a program.
             if file.rust.is_some() && !line.trim_start().starts_with("//") {
                 continue;
             }
@@ -38,8 +38,8 @@ pub fn named_documents_exist(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// The names in a line that end in `.md`; not those of addresses and patterns, and `FOLDER/a.md`
-/// stands for any folder.
+/// The names in a line that end in `.md`, except addresses and patterns; `FOLDER/a.md` stands for
+/// any folder.
 fn documents(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split(|c: char| !(c.is_alphanumeric() || "_-./:*$".contains(c)));
     let words = words.map(|word| word.trim_end_matches(['.', ':', '/']));
@@ -58,7 +58,7 @@ fn is_there(tree: &Tree, file: &File, name: &str) -> bool {
         || tree.files.iter().any(|file| file.path == name || file.path.ends_with(&below))
 }
 
-/// What the text links to inside the repository, by line. Code is skipped.
+/// The targets inside the repository to which the text links, by line. Code is skipped.
 pub fn targets(text: &str) -> Vec<(usize, String)> {
     let mut targets = Vec::new();
     let mut fence: Option<&str> = None;
@@ -97,7 +97,7 @@ fn path_of(rest: &str) -> &str {
     if is_address { "" } else { target }
 }
 
-/// The path in the repository of what the file `from` calls `target`; `None` if it leads out.
+/// The path in the repository of the `target` in the file `from`; `None` if it leads out.
 pub fn resolve(from: &str, target: &str) -> Option<String> {
     let mut folders: Vec<&str> = if target.starts_with('/') {
         Vec::new()

@@ -1,4 +1,4 @@
-//! What a module may be called.
+//! The names of modules.
 
 use super::Finding;
 use crate::tree::Tree;

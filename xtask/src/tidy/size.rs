@@ -1,4 +1,4 @@
-//! How long files and lines may be. (How long functions may be, clippy knows.)
+//! How long files and lines may be. (Clippy checks how long functions are.)
 
 use super::Finding;
 use crate::tree::Tree;

@@ -1,4 +1,4 @@
-//! Where `unsafe` may stand. (That it is argued there, clippy checks.)
+//! Where `unsafe` may stand. (Clippy checks that it is argued there.)
 
 use super::Finding;
 use crate::tree::Tree;

@@ -1,9 +1,9 @@
-//! Words that are not to be found in what is published.
+//! Words that must not be published.
 
 use super::Finding;
 use crate::tree::Tree;
 
-/// Split, so that this file does not hold what it looks for.
+/// Split, so that this file does not contain the words that it looks for.
 const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 const HOMES: [&str; 2] = [concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
@@ -22,7 +22,7 @@ pub fn no_loose_ends(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Nothing names the machine that it was written on: neither someone's home, nor the words that
+/// No file names the machine on which it was written: neither a user's home, nor the words that
 /// this checkout lists for itself in `.git/info/tidy-words`.
 pub fn no_private_words(tree: &Tree) -> Vec<Finding> {
     let fix = "use a path relative to the repository, or a variable";

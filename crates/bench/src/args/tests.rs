@@ -1,4 +1,4 @@
-//! Command lines and what becomes of them.
+//! Command lines, and the workloads that they become.
 
 use clap::Parser;
 

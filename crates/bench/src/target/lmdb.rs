@@ -1,10 +1,9 @@
 //! LMDB: embedded, so every client's process opens the same environment.
 //!
-//! Tuned as for a cache: no syncing, a writable map on `/dev/shm`. GETs of one
-//! batch of `lanes` share a snapshot and copy the value out, as every other
-//! store's do. PUTs wait until `lanes` of them are outstanding and commit in
-//! one transaction, which is the most that a window of that size allows; the
-//! wait is part of their latency.
+//! Tuned as for a cache: no syncing, a writable map on `/dev/shm`. GETs of one batch of `lanes`
+//! share a snapshot and copy the value out, as GETs of every other store do. PUTs wait until
+//! `lanes` of them are outstanding and commit in one transaction, which is the most that a window
+//! of that size allows; the wait is part of their latency.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,17 +22,17 @@ use crate::workload::Workload;
 const NAME: &str = "lmdb";
 /// A limit of its build.
 const KEY_SIZE_MAX: usize = 511;
-/// Where its map lives in memory.
+/// The directory of its map, in memory.
 const MEMORY_DIR: &str = "/dev/shm";
 /// Records a transaction while loading.
 const LOAD_BATCH: u64 = 4096;
-/// Pages, and room for what copy-on-write keeps twice; the map is sparse, so
-/// room costs nothing until it is used.
+/// Bytes of a page. The map also has room for pages that copy-on-write keeps twice; it is sparse,
+/// so room costs nothing until it is used.
 const PAGE_BYTES: u64 = 4096;
 const NODE_OVERHEAD_BYTES: u64 = 32;
 const ROOM: u64 = 4;
 const MAP_BYTES_MIN: u64 = 1 << 30;
-/// One operation in so many is timed: a GET costs little more than the clock.
+/// One operation in this many is timed: a GET costs little more than the clock.
 const TIME_EVERY: u32 = 7;
 
 /// The environment's directory.
@@ -42,7 +41,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// Makes a private directory, in memory where the host has such.
+    /// Makes a private directory, in memory if the host has such a directory.
     pub fn create(spec: &Spec) -> Result<Self, TargetError> {
         if spec.key_size > KEY_SIZE_MAX {
             return Err(TargetError::Unsuitable {
@@ -76,7 +75,7 @@ impl Service for Home {
     }
 }
 
-/// An open environment and what one client does with it.
+/// An open environment, and the state of one client.
 pub struct Lmdb {
     environment: Environment,
     session: Session,
@@ -86,7 +85,7 @@ struct Session {
     database: Database,
     lanes: usize,
     key: Vec<u8>,
-    /// Where GETs copy values to.
+    /// The buffer into which GETs copy values.
     value: Vec<u8>,
     /// PUTs that wait for their transaction.
     waiting: Vec<Op>,

@@ -1,4 +1,4 @@
-//! memcached, by its meta protocol over a unix socket.
+//! memcached, with its meta protocol over a unix socket.
 //!
 //! `mg` and `ms` are its leanest commands: a reply does not repeat the key.
 
@@ -16,8 +16,8 @@ const NAME: &str = "memcached";
 const KEY_SIZE_MAX: usize = 250;
 /// Header, CAS, key end and value end of an item, rounded up.
 const ITEM_OVERHEAD_BYTES: u64 = 64;
-/// Slab classes waste up to a quarter; what is asked for is a limit, not an
-/// allocation, so it is generous: nothing may be evicted.
+/// Slab classes waste up to a quarter. The memory of memcached is a limit, not an allocation, so it
+/// is generous: nothing may be evicted.
 const ROOM: f64 = 1.6;
 const MIB: u64 = 1 << 20;
 
@@ -59,7 +59,7 @@ fn arguments(spec: &Spec, socket: &str) -> Vec<String> {
         // Its default of 20 would cut deep pipelines to pieces.
         ("-R", spec.lanes.max(20).to_string()),
         ("-o", format!("hashpower={hashpower}")),
-        // Only looked at when it is started by root, which it refuses otherwise.
+        // Needed only if root starts memcached, which otherwise refuses to run.
         ("-u", "root".into()),
     ];
     options.into_iter().flat_map(|(option, value)| [option.to_string(), value]).collect()
@@ -67,7 +67,7 @@ fn arguments(spec: &Spec, socket: &str) -> Vec<String> {
 
 /// The meta protocol.
 pub struct Memcached {
-    /// ` <length>\r\n`: what stands between key and value of an `ms`.
+    /// ` <length>\r\n`: the bytes between key and value of an `ms`.
     length: Vec<u8>,
 }
 

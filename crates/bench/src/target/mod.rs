@@ -1,9 +1,9 @@
-//! What is measured: the seam between the bench and a store.
+//! The interface between the bench and a store.
 //!
-//! A store has three sides. Its [`System`] is its name, and knows how to make the other two. Its
-//! [`Service`] lives in the bench's own process: it starts servers, knows how to reach them and
-//! ends them when dropped. Its [`Target`] lives in each client's process: it executes operations.
-//! One file per store; the socket peers share [`pipeline`] and [`server`].
+//! A store has three sides. Its [`System`] has its name, and makes the other two. Its [`Service`]
+//! lives in the bench's own process: it starts servers, knows how to reach them, and ends them when
+//! dropped. Its [`Target`] lives in each client's process: it executes operations. One file per
+//! store; the socket peers share [`pipeline`] and [`server`].
 
 mod lmdb;
 pub mod loch;
@@ -37,7 +37,7 @@ pub trait System: Sync {
     /// The name in results.
     fn name(&self) -> &'static str;
 
-    /// Whether it runs on Loch's fabric: its verbs are counted then.
+    /// Whether it runs on Loch's fabric, so that its verbs are counted.
     fn is_loch(&self) -> bool;
 
     /// Starts the servers. `interrupted` ends the wait early.
@@ -74,11 +74,10 @@ pub trait System: Sync {
 ///
 /// Dropping it ends every process and removes every file it made.
 pub trait Service {
-    /// What a client's process needs to connect.
+    /// The data that a client's process needs to connect.
     fn endpoint(&self) -> Endpoint;
 
-    /// CPU seconds all server processes have used so far; `None` for a store
-    /// without a server.
+    /// CPU seconds that all server processes have used so far; `None` for a store without a server.
     fn cpu_seconds(&self) -> Option<f64>;
 
     /// Ways to share cores that are worth trying; the best one is measured.
@@ -104,8 +103,8 @@ pub struct Endpoint {
 /// Calls are made once per phase, so they are dynamic; inside, `load` and
 /// `run` loop without any.
 pub trait Target {
-    /// Stores every record of `records` at version 0, as fast as the store
-    /// allows; tells `progress` now and then how many are done.
+    /// Stores every record of `records` at version 0, as fast as the store allows; reports to
+    /// `progress` now and then how many are done.
     fn load(
         &mut self,
         workload: &Workload,
@@ -113,16 +112,15 @@ pub trait Target {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), TargetError>;
 
-    /// Runs a closed loop with the spec's number of lanes: keeps so many
-    /// operations of [`Run::next`] outstanding until it gives no more, and
-    /// finishes every one.
+    /// Runs a closed loop with the spec's number of lanes: keeps that many operations of
+    /// [`Run::next`] outstanding until there are no more, and finishes every one.
     fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError>;
 
-    /// Whether to spin a while before sleeping for an answer.
+    /// Sets whether to spin a while before sleeping for an answer.
     fn set_spinning(&mut self, _spinning: bool) {}
 
-    /// Times one operation in so many. Sockets cost microseconds an
-    /// operation, so there all are timed.
+    /// One operation in this many is timed. Sockets cost microseconds an operation, so there all
+    /// are timed.
     fn time_every(&self) -> u32 {
         1
     }
@@ -132,10 +130,9 @@ pub trait Target {
         None
     }
 
-    /// Executes the operations of `run` as [`Self::run`] does, and counts what
-    /// GETs and PUTs send over the fabric, each by themselves. Takes longer,
-    /// so nothing of it is timed; `None`, and nothing is executed, without a
-    /// fabric.
+    /// Executes the operations of `run` as [`Self::run`] does, and counts the traffic of GETs and
+    /// of PUTs over the fabric, each by themselves. This takes longer, so nothing is timed. Without
+    /// a fabric it executes nothing and returns `None`.
     fn traffic(&mut self, _run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
         Ok(None)
     }

@@ -1,4 +1,4 @@
-//! The stores that Loch is measured beside, as systems.
+//! The peers, with which Loch is compared, as systems.
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,15 +1,13 @@
 //! The client of both socket peers: a connection that keeps a window of
 //! requests outstanding.
 //!
-//! Written to flatter the peer, since published comparisons rest on it:
-//! requests of a refill leave in one `send`, replies are read in large pieces
-//! and parsed where they lie, nothing is allocated per operation, and a value
-//! is handed over without another copy. At depth 1 an operation is one `send`
-//! and one `recv`.
+//! It is written in favour of the peer, because published comparisons rest on it: requests of a
+//! refill leave in one `send`, replies are read in large pieces and parsed in place, nothing is
+//! allocated per operation, and a value is handed over without another copy. At depth 1 an
+//! operation is one `send` and one `recv`.
 //!
-//! A server may stop reading while its replies are not taken. So whatever does
-//! not fit the socket is sent while replies are read: the two never wait for
-//! each other.
+//! A server may stop reading while its replies are not taken. So bytes that do not fit into the
+//! socket are sent while replies are read: client and server never wait for each other.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,14 +30,14 @@ const OUT_BYTES_MAX: usize = 256 << 10;
 const IN_BYTES_MIN: usize = 256 << 10;
 /// The window while loading.
 const LOAD_DEPTH: usize = 128;
-/// Progress is told after so many records.
+/// Progress is reported after this many records.
 const PROGRESS_EVERY: u64 = 8192;
 /// An answer is quoted in an error up to this length.
 const QUOTE_BYTES_MAX: usize = 80;
 /// Tries of a spinning client, of about 0.2 µs each: longer than a server needs.
 const SPINS: u32 = 500;
 
-/// Where operations come from and go to.
+/// The source of operations and the receiver of their results.
 trait Feed {
     fn next(&mut self, now: u64) -> Option<Op>;
     fn done(&mut self, op: &Op, reply: &Reply<'_>, now: u64);
@@ -117,8 +115,8 @@ impl<P: Protocol> Pipeline<P> {
         }
     }
 
-    /// Makes requests until the window or the buffer is full; false when the
-    /// feed has no more.
+    /// Makes requests until the window or the buffer is full; returns false when the feed has no
+    /// more.
     fn refill(
         &mut self,
         depth: usize,
@@ -146,8 +144,8 @@ impl<P: Protocol> Pipeline<P> {
         true
     }
 
-    /// Sends what is there to send, without waiting, then waits for replies
-    /// or, if requests are left, for room to send them.
+    /// Sends waiting requests without blocking, then waits for replies or, if requests are left,
+    /// for room to send them.
     fn exchange(&mut self) -> Result<(), TargetError> {
         self.send()?;
         if self.out.is_empty() {
@@ -183,7 +181,7 @@ impl<P: Protocol> Pipeline<P> {
         Ok(())
     }
 
-    /// Takes what has arrived; false if nothing has.
+    /// Takes bytes that have arrived; returns false if there are none.
     fn receive(&mut self, flags: RecvFlags) -> Result<bool, TargetError> {
         self.make_room();
         match recv(&self.socket, &mut self.inbox[self.in_end..], flags) {
@@ -319,7 +317,7 @@ struct LoadFeed<'a> {
 
 impl Feed for LoadFeed<'_> {
     fn next(&mut self, _now: u64) -> Option<Op> {
-        // Refusals do not end by themselves: a full server refuses all the rest.
+        // Loading ends at the first refusal: a full server refuses all the rest.
         if self.next == self.end || self.refused > 0 {
             return None;
         }

@@ -1,6 +1,6 @@
-//! What a socket peer's wire format is to the pipeline.
+//! The interface of a socket peer's wire format to the pipeline.
 
-/// Status lines are short; without an end after so many bytes it is none.
+/// Status lines are short: a line without an end after this many bytes is garbage.
 const LINE_BYTES_MAX: usize = 4096;
 
 /// A peer's wire format.
@@ -11,10 +11,10 @@ pub trait Protocol {
     /// Appends a request for the value of `key`.
     fn get(&self, key: &[u8], out: &mut Vec<u8>);
 
-    /// Appends what goes before the value of a request that stores it.
+    /// Appends the part of a request before the value that it stores.
     fn put_head(&self, key: &[u8], out: &mut Vec<u8>);
 
-    /// What goes behind the value.
+    /// The part of a request behind the value.
     fn put_tail(&self) -> &'static [u8] {
         b"\r\n"
     }
@@ -23,7 +23,7 @@ pub trait Protocol {
     fn parse<'a>(&self, bytes: &'a [u8]) -> Parsed<'a>;
 }
 
-/// What stands at the front of the bytes received.
+/// The front of the bytes received.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// Not a whole reply; at least this many bytes are needed in all.
@@ -47,7 +47,7 @@ pub enum Reply<'a> {
     Refused(&'a [u8]),
 }
 
-/// A decimal number; `None` if it is anything else or does not fit.
+/// A decimal number; `None` for anything else, or if it does not fit.
 pub fn decimal(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 18 {
         return None;
@@ -57,7 +57,7 @@ pub fn decimal(digits: &[u8]) -> Option<usize> {
     })
 }
 
-/// The line at the front of `bytes`, without its CRLF; else what to answer.
+/// The line at the front of `bytes`, without its CRLF; else the result of the parse.
 #[inline]
 pub fn line(bytes: &[u8]) -> Result<&[u8], Parsed<'static>> {
     match bytes.iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n') {
@@ -86,8 +86,8 @@ pub fn value(bytes: &[u8], head: usize, len: usize) -> Parsed<'_> {
 pub mod tests {
     use super::*;
 
-    /// A reply cut anywhere is `Partial`, asking for no more than there is; a
-    /// whole one is the same whatever follows it.
+    /// A reply that is cut anywhere is `Partial`, and needs no more bytes than the whole one; a
+    /// whole reply is the same whatever follows it.
     pub fn holds_when_split(protocol: &impl Protocol, whole: &[u8], expected: Reply<'_>) {
         for cut in 0..whole.len() {
             match protocol.parse(&whole[..cut]) {

@@ -1,4 +1,4 @@
-//! Redis, by RESP over a unix socket, without persistence.
+//! Redis, with RESP over a unix socket, without persistence.
 
 use std::sync::atomic::AtomicBool;
 
@@ -43,7 +43,7 @@ pub struct Redis {
     get: Vec<u8>,
     /// A SET up to its key.
     set: Vec<u8>,
-    /// What stands between key and value of a SET.
+    /// The bytes between key and value of a SET.
     length: Vec<u8>,
 }
 

@@ -30,7 +30,7 @@ pub struct ServerSetup {
     pub name: &'static str,
     /// Its executable.
     pub program: &'static str,
-    /// The Debian package that brings it.
+    /// The Debian package that contains it.
     pub package: &'static str,
 }
 
@@ -121,7 +121,7 @@ fn private_dir() -> std::io::Result<TempDir> {
     builder().tempdir_in("/tmp")
 }
 
-/// Also looks where servers live that are not on everybody's `PATH`.
+/// Also looks in folders for servers, which are not on every `PATH`.
 fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

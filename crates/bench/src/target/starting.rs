@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use crate::error::TargetError;
 use crate::process::Owned;
 
-/// How long a server with memory of its own may take until it is ready, and for each GiB that it
-/// has to allocate besides. One that ends is noticed at once; where a processor is emulated, making
-/// a key of the secret alone takes a node four seconds.
+/// How long a server with memory of its own may take until it is ready, and how much longer for
+/// each GiB that it has to allocate. A server that ends is noticed at once. On an emulated
+/// processor, a node takes four seconds only to make a key of the secret.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT_A_GIB: Duration = Duration::from_secs(4);
 /// Between two tries to connect.
@@ -25,7 +25,7 @@ pub struct Starting<'a> {
     pub server: &'static str,
     /// Whether it answers by now.
     pub answers: &'a dyn Fn() -> bool,
-    /// What it says meanwhile.
+    /// Its log meanwhile.
     pub log: &'a Path,
     /// How long it may take.
     pub limit: Duration,
@@ -58,7 +58,7 @@ fn not_started(server: &'static str, reason: impl Into<String>) -> TargetError {
     TargetError::NotStarted { server, reason: reason.into() }
 }
 
-/// How long a process may take until it is ready that has to allocate so much.
+/// How long a process that has to allocate `bytes` bytes may take until it is ready.
 pub fn start_limit(bytes: u64) -> Duration {
     START_LIMIT + START_LIMIT_A_GIB.mul_f64(bytes as f64 / f64::from(1 << 30))
 }

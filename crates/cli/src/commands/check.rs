@@ -27,7 +27,7 @@ pub struct CheckArgs {
     /// Only this table
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
-    /// Entries that no slot shows are a reason for exit code 1 too
+    /// Exit with code 1 also if there are entries that no slot shows
     #[arg(long)]
     leaks: bool,
     /// Print one JSON object
@@ -35,7 +35,7 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// What was found, as JSON has it.
+/// The findings, as printed in JSON.
 #[derive(Debug, Serialize)]
 struct Checked {
     /// Whether the exit code is 0.
@@ -57,8 +57,8 @@ struct TableChecked {
 
 /// Runs `loch check`.
 pub fn run(args: &CheckArgs) -> Result<Answer> {
-    // For writing, though nothing is written: only a session keeps memory from being reused under
-    // the eyes of the check.
+    // For writing, though nothing is written: only a session keeps memory from being reused while
+    // the check looks at it.
     let cluster = args.cluster.connect(Access::Write)?;
     let names = match &args.table {
         Some(name) => vec![name.clone()],

@@ -30,7 +30,7 @@ pub fn run(args: &CompletionsArgs, command: &Command) -> Result<Answer> {
     Ok(Answer::Done)
 }
 
-/// The command line without what only Loch itself calls.
+/// The command line without the subcommands that only Loch itself calls.
 fn for_people(command: &Command) -> Command {
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     Command::new("loch")

@@ -14,7 +14,7 @@ Examples:
   loch delete colour                 exit code 1: the key had no value
   loch delete session:17 --table sessions";
 
-/// Take the value of a key away
+/// Remove the value of a key
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DeleteArgs {

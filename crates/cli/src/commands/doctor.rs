@@ -9,22 +9,22 @@ use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
-  loch doctor                        is this machine good for a cluster of its processes?
-  loch doctor --fabric verbs         and for one of several machines, over RDMA?
+  loch doctor                        can this machine run a cluster of its own processes?
+  loch doctor --fabric verbs         and be part of a cluster of machines, over RDMA?
   loch doctor --fabric verbs --device mlx5_1 --port 2 --gid-index 3
-                                     over this one, and not the one that is chosen by itself
+                                     with this device instead of the default one
   loch doctor --json | jq '.self_test[] | {fabric, verb, bytes, p50_us, p99_us}'
 
 Each line has a mark: \"ok\", \"note\" (good to know) or \"PROBLEM\" (the fabric will not work), and
-under it what to do. The self-test takes half a second a verb at most, over memory of its own: no node
-is needed, and none is disturbed. Latencies from one host to itself say whether a card works, and
+under it what to do. The self-test takes half a second a verb at most, over memory of its own: it
+needs no node, and disturbs none. Latencies from one host to itself say whether a card works, and
 little about a network. Exit code 1: there is a problem.";
 
 /// Find out what this machine can do: shared memory, RDMA, and what is missing for them
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
-    /// What has to work: shared memory, or RDMA too
+    /// The fabric that has to work: shared memory, or RDMA too
     #[arg(long, default_value = "shm")]
     fabric: Wanted,
     /// The RDMA device [default: the first that can be used]
@@ -36,7 +36,7 @@ pub struct DoctorArgs {
     /// The index of the port's address [default: the best one it has]
     #[arg(long, value_name = "INDEX")]
     gid_index: Option<u8>,
-    /// Look only, try nothing out
+    /// Only look, without trying any verb
     #[arg(long)]
     no_self_test: bool,
     /// Print one JSON object

@@ -18,19 +18,19 @@ Examples:
   loch filter weights greater 0 --element f32 --raw | loch put positive -
   loch filter scores user:8 3                  a function that the table was declared with
 
-The value is many numbers. Those of which the function says so are printed, one a line, in their
-order; the value stays what it is. Functions are equal, not-equal, less and greater. Exit code 1: the
+The value is many numbers. The numbers that the function selects are printed, one a line, in their
+order; the value does not change. Functions are equal, not-equal, less and greater. Exit code 1: the
 key has no value. The table's engine has to be kv-direct.";
 
-/// Print those numbers of a value of which a function says so
+/// Print the numbers of a value that a function selects
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct FilterArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
-    /// What is asked of each number
+    /// The condition for each number
     function: Named,
-    /// What each number is compared with
+    /// The number with which each number is compared
     #[arg(allow_negative_numbers = true)]
     operand: String,
     /// Write the numbers as bytes, as they are in the value

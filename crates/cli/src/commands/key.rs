@@ -9,7 +9,8 @@ use loch::limits::KEY_BYTES_MAX;
 /// Characters of a key that a message shows.
 const SHOWN_CHARS: usize = 60;
 
-/// The key's bytes. What no table takes is refused here, before anybody is asked or waited for.
+/// The key's bytes. A key that no table accepts is refused here, before the command contacts a
+/// node.
 pub fn bytes(key: &OsStr) -> Result<&[u8], Error> {
     match key.as_bytes() {
         [] => Err(Error::KeyEmpty),

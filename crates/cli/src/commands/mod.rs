@@ -1,4 +1,4 @@
-//! The commands, one file each: its arguments, its examples, and what it does.
+//! The commands, one file each, with their arguments, their examples and their code.
 
 pub mod check;
 pub mod completions;

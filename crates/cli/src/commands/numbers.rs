@@ -1,5 +1,5 @@
-//! Numbers on the command line: what values of `loch update`, `loch reduce` and `loch filter` are
-//! made of, the functions that they are computed with, and how both are read and written.
+//! Numbers on the command line: the elements of values of `loch update`, `loch reduce` and
+//! `loch filter`, their functions, and how both are read and written.
 
 use std::io::{Read, Write};
 use std::str::FromStr;
@@ -11,10 +11,10 @@ use loch::{Builtin, Function, Number};
 use crate::outcome::Usage;
 use crate::output;
 
-/// What numbers a value is made of.
+/// The type of the numbers in a value.
 #[derive(Debug, Args)]
 pub struct NumberArgs {
-    /// What the value is made of, little-endian, one number after the other
+    /// The type of the numbers in the value: little-endian, one after the other
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = Element::U64)]
     pub element: Element,
 }
@@ -63,15 +63,15 @@ pub(crate) use with_element;
 pub trait Written: Number {
     /// Its type's name.
     const NAME: &'static str;
-    /// The least one there is; of floats minus infinity.
+    /// The least number of the type; for floats minus infinity.
     const LEAST: Self;
-    /// The greatest one there is; of floats infinity.
+    /// The greatest number of the type; for floats infinity.
     const GREATEST: Self;
     /// 0.
     const ZERO: Self;
     /// All bits set.
     fn all_bits() -> Self;
-    /// Reads one: decimal, or with 0x hexadecimal.
+    /// Reads a number: decimal, or hexadecimal with 0x.
     fn of_text(text: &str) -> Option<Self>;
 }
 
@@ -120,7 +120,7 @@ written! {
 /// Reads a number.
 ///
 /// # Errors
-/// [`Usage`] says what it may be.
+/// [`Usage`] says which numbers are allowed.
 pub fn number<T: Written>(text: &str) -> Result<T, Usage> {
     T::of_text(text.trim()).ok_or_else(|| {
         Usage(format!(
@@ -228,8 +228,7 @@ impl FromStr for Named {
 }
 
 impl Named {
-    /// What changes nothing when it is the operand, where there is such a number: with what a
-    /// reduction begins.
+    /// The operand that changes nothing, if there is such a number: a reduction begins with it.
     pub fn neutral<T: Written>(self) -> Option<T> {
         let Function::Builtin(function) = self.0 else { return None };
         Some(match function {

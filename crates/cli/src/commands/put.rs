@@ -20,10 +20,10 @@ Examples:
   loch put colour green
   loch put photo - < photo.jpg              the value from standard input, bytes of any kind
   loch put session:17 alice --ttl 30m       expires after half an hour
-  loch put lock \"$HOSTNAME\" --if-absent     exit code 1: another has it
+  loch put lock \"$HOSTNAME\" --if-absent     exit code 1: the key has a value
   loch put colour blue --if-version 4711    exit code 1: it was changed meanwhile
-  loch put visitors alice, --append         behind what others put there at the same time
-  loch put -- --odd-key --odd-value         what begins with a dash stands behind --";
+  loch put visitors alice, --append         after appends of others at the same time
+  loch put -- --odd-key --odd-value         arguments that begin with a dash come after --";
 
 /// Give a key a value
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub struct PutArgs {
     /// Only if the key's value has this version
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
-    /// Append the value to the one that the key has, which expires when it did
+    /// Append the value to the one that the key has, and keep its time of expiry
     #[arg(long, conflicts_with_all = ["ttl", "if_absent", "if_version"])]
     append: bool,
     /// Print the version of the new value
@@ -57,8 +57,9 @@ pub struct PutArgs {
 pub fn run(args: PutArgs) -> Result<Answer> {
     let key = key::bytes(&args.key)?;
     let cluster = args.table.connect(Access::Write)?;
-    // Opened before standard input is read, which may take its time, so that a wrong name is told
-    // at once; used after it, so that nobody waits for what is not read yet.
+    // The table is opened before standard input is read, which may take long, so that a wrong name
+    // is an error at once. It is used afterwards, so that no other client waits for input that is
+    // not read yet.
     let table = args.table.open(&cluster)?;
     let limit = args.table.value_bytes_max(&cluster);
     let value = match args.value.clone().into_vec() {
@@ -105,7 +106,8 @@ fn put(
     }
 }
 
-/// Reads standard input to its end, but no more than a value can have: an endless one ends here.
+/// Reads standard input to its end, but no more bytes than a value can have, so that endless input
+/// ends here.
 fn read_value(bytes_max: u64) -> Result<Vec<u8>> {
     let mut value = Vec::new();
     std::io::stdin()

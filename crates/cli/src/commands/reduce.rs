@@ -14,22 +14,22 @@ use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
-  loch reduce weights add --element f32        their sum
-  loch reduce samples max --element i16        the greatest of them
+  loch reduce weights add --element f32        the sum
+  loch reduce samples max --element i16        the greatest number
   loch reduce scores user:7 --initial 1        a function that the table was declared with
 
 The value is many numbers, which stay where they are: only the result is sent. Exit code 1: the key
 has no value. The table's engine has to be kv-direct.";
 
-/// Print what a function makes of all numbers of a value
+/// Combine all numbers of a value with a function, and print the result
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReduceArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
-    /// What is done with the result so far and each number: add, max, min, and, or, xor…
+    /// The function of the result so far and each number: add, max, min, and, or, xor…
     function: Named,
-    /// With what it begins [default: with what makes no difference to the function]
+    /// The first result [default: the number that makes no difference to the function]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     initial: Option<String>,
     #[command(flatten)]

@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   loch serve                                  one node, 256MiB, at the default socket
   loch serve --name a --memory 4GiB --table sessions --table objects
-  loch serve --config /etc/loch/a.toml        what a file says; flags override it
+  loch serve --config /etc/loch/a.toml        the options of a file; flags override it
   loch serve --engine herd --workers 2        two threads serve a cache from their own memory
   loch serve --engine kv-direct               a thread executes all operations, computations too
   loch serve --name a --socket /run/loch/a --cluster /run/loch/a,/run/loch/b
@@ -63,28 +63,28 @@ pub struct ServeArgs {
     /// Memory to lend: 64MiB, 4GiB [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
-    /// What carries the verbs: shared memory, or RDMA [default: shm]
+    /// The fabric that carries the verbs: shared memory, or RDMA [default: shm]
     #[arg(long)]
     fabric: Option<Fabric>,
     /// Engine of the tables: nessie, nessie-server, nessie-hybrid, nessie-hybrid+, herd, pilaf,
     /// kv-direct [default: nessie]
     #[arg(long)]
     engine: Option<String>,
-    /// Workers of each node for each table, in engines that have some [default: 1]
+    /// Workers of each node for each table, in engines that have workers [default: 1]
     #[arg(long, value_name = "COUNT")]
     workers: Option<u16>,
-    /// Workers look for work without ever sleeping: each takes a processor
+    /// Workers poll and never sleep: each takes a processor
     #[arg(long)]
     dedicated: bool,
-    /// Sockets of all nodes, this one's among them, in the same order on every node; with verbs the
+    /// Sockets of all nodes, including this one, in the same order on every node; with verbs the
     /// addresses at which they listen [default: this node alone]
     #[arg(long, value_name = "PATH,PATH…", value_delimiter = ',')]
     cluster: Option<Vec<PathBuf>>,
     /// With verbs: address and port at which the other nodes reach this one: 10.0.0.1:7400
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// With verbs: file with a secret that all nodes share, for its owner's eyes only; several
-    /// nodes need one, or certificates
+    /// With verbs: file with a secret that all nodes share, which only its owner can read; several
+    /// nodes need a secret, or certificates
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// With verbs: the RDMA device [default: the first that can be used]
@@ -119,8 +119,8 @@ enum Fabric {
 /// Runs `loch serve`.
 pub fn run(args: ServeArgs) -> Result<Answer> {
     let config = args.config()?;
-    // Before the node starts: a signal that comes meanwhile stops it as soon as it is up, and a
-    // second one does not wait for that.
+    // This comes before the node starts: a signal during the start stops the node as soon as it is
+    // up, and a second signal does not wait for that.
     let signals = [SIGTERM, SIGINT, SIGHUP];
     let mut stop = stop_signals(&signals).context("cannot watch for signals")?;
     let node = Node::start(config.clone()).context("cannot start the node")?;
@@ -149,11 +149,11 @@ fn stop_when_it_fails(watch: NodeWatch) -> Result<()> {
 }
 
 impl ServeArgs {
-    /// What the file says, with the flags in place of it.
+    /// The configuration of the file, overridden by the flags.
     fn config(self) -> Result<NodeConfig> {
         let mut config = match &self.config {
             None => NodeConfig::default(),
-            // Whatever is wrong with the file, it is the call that named it.
+            // Any error in the file is an error of the call, which named the file.
             Some(path) => NodeConfig::load(path)
                 .map_err(|error| Usage(format!("--config {}: {error}", path.display())))?,
         };
@@ -190,8 +190,8 @@ fn set<T>(field: &mut T, flag: Option<T>) {
     }
 }
 
-/// The tables of that names, as the file declares them if it does; without names all that the file
-/// declares, or the default one.
+/// The tables with these names, as the file declares them if it does; without names all tables of
+/// the file, or the default table.
 fn chosen_tables(declared: Vec<TableConfig>, names: Vec<String>) -> Vec<TableConfig> {
     let table = |name: String| {
         let of_file = declared.iter().find(|table| table.name == name);
@@ -217,7 +217,7 @@ fn stop_signals(signals: &[c_int]) -> std::io::Result<Signals> {
     Signals::new(signals)
 }
 
-/// What a ready node says, in one line.
+/// The line that a ready node prints.
 fn ready_line(config: &NodeConfig, node: &Node) -> String {
     let tables: Vec<&str> = config.tables.iter().map(|table| table.name.as_str()).collect();
     format!(

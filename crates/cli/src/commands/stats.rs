@@ -32,7 +32,7 @@ pub struct StatsArgs {
     json: bool,
 }
 
-/// What there is, as JSON has it.
+/// The state of the cluster, as printed in JSON.
 #[derive(Debug, Serialize)]
 struct Stats {
     /// Name of the node that was asked.
@@ -45,7 +45,7 @@ struct Stats {
 struct NodeStats {
     name: String,
     socket: PathBuf,
-    /// Whether its process runs; its memory can be used all the same.
+    /// Whether its process runs; its memory can be used even if it does not.
     up: bool,
     region_bytes: u64,
     /// Identifies the memory. In hexadecimal: JSON's numbers are too short for it.
@@ -58,7 +58,7 @@ struct NodeStats {
 struct TableStats {
     name: String,
     engine: String,
-    /// By which rules its clients go.
+    /// The protocol that its clients follow.
     protocol: TableProtocol,
     /// Workers of each node that serve it.
     workers: u16,
@@ -73,7 +73,7 @@ struct TableStats {
     usage: Vec<NodeUsage>,
 }
 
-/// How one node's part of a table is used.
+/// The use of one node's part of a table.
 #[derive(Debug, Serialize)]
 struct NodeUsage {
     node: String,
@@ -214,7 +214,7 @@ impl TableStats {
     }
 }
 
-/// A table for people whose columns from `numbers_from` on are numbers.
+/// A table for people; the columns from `numbers_from` on are numbers.
 fn sheet(columns: &[&str], numbers_from: usize) -> Sheet {
     let mut sheet = Sheet::new();
     sheet.load_style(NOTHING).set_header(columns);

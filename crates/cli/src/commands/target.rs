@@ -1,4 +1,4 @@
-//! Which cluster a command is about, and which of its tables.
+//! The cluster that a command uses, and its table.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use loch::{Cluster, ConnectOptions, Table, TableInfo};
 
 use crate::duration::parse_duration;
 
-/// Which cluster.
+/// The cluster of a command.
 #[derive(Debug, Args)]
 pub struct ClusterArgs {
     /// Socket of a node of the cluster [default: $LOCH_SOCKET, else one of this user's]
@@ -20,7 +20,7 @@ pub struct ClusterArgs {
     wait: Duration,
 }
 
-/// Which table.
+/// The table of a command.
 #[derive(Debug, Args)]
 pub struct TableArgs {
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct TableArgs {
     table: String,
 }
 
-/// What a command needs the cluster for.
+/// The access that a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading; takes no session slot, so it works when all of them are taken.

@@ -13,7 +13,7 @@ use crate::outcome::{Answer, Usage, tell};
 
 const EXAMPLES: &str = "\
 Examples:
-  loch update visits add 1                      prints what it was; a key without a value counts as 0
+  loch update visits add 1                      prints the old number; no value counts as 0
   loch update peak max 21.5 --element f64
   loch update door compare-swap 0 1             1 if it was 0
   loch update scores user:7 3                   a function that the table was declared with
@@ -21,22 +21,22 @@ Examples:
 A value can be many numbers:
   loch update weights add 0.5 --all --element f32          to each of them
   loch update weights add 1 0 -1 --each --element f32      1 to the first one, 0 to the second…
-  loch update weights add - --each --element f32 < steps   the same from standard input
+  loch update weights add - --each --element f32 < steps   operands from standard input
 
 Functions are add, subtract, max, min, and, or, xor, exchange, compare-swap, saturating-add and
 saturating-subtract. Exit code 1: with --all or --each, the key has no value. The table's engine has
 to be kv-direct.";
 
-/// Have a function of a number or of many computed where the value is
+/// Apply a function to a number, or to many, where the value is stored
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpdateArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
-    /// What is done with each number and its operand
+    /// The function of each number and its operand
     function: Named,
-    /// The operand, before it what compare-swap expects; with --each one for each number, or - for
-    /// those on standard input
+    /// The operand; for compare-swap the expected number comes before it; with --each an operand
+    /// for each number, or - to read them from standard input
     #[arg(required = true, allow_negative_numbers = true)]
     operand: Vec<String>,
     /// The value is many numbers: apply the function to each, with the same operand
@@ -45,7 +45,7 @@ pub struct UpdateArgs {
     /// The value is many numbers: apply the function to each, with an operand of its own
     #[arg(long)]
     each: bool,
-    /// Print the numbers as they were, one a line [default without --all and --each]
+    /// Print the numbers from before the update, one a line [default without --all and --each]
     #[arg(long)]
     before: bool,
     /// Numbers on standard input and output are bytes, as they are in the value
@@ -72,7 +72,7 @@ fn update<T: Written>(args: &UpdateArgs) -> Result<Answer> {
         (_, operands) => operands.iter().map(|text| number(text)).collect::<Result<_, Usage>>()?,
     };
     let cluster = args.table.connect(Access::Write)?;
-    // Opened before standard input is read, so that a wrong name is told at once.
+    // The table is opened before standard input is read, so that a wrong name is an error at once.
     let table = args.table.open(&cluster)?;
     if are_on_stdin {
         let limit = args.table.value_bytes_max(&cluster).unwrap_or(u64::MAX);
@@ -112,7 +112,7 @@ impl UpdateArgs {
         }
     }
 
-    /// Has it computed, and prints what is to be printed; whether the key had a value.
+    /// Applies the function, and prints the result if wanted; returns whether the key had a value.
     fn apply<T: Written>(
         &self,
         table: &Table,

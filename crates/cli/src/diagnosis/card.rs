@@ -1,4 +1,4 @@
-//! The device that automatic selection takes, or the one that was asked for, and why others are
+//! The device that automatic selection takes, or the requested one, and the reasons why others are
 //! passed over.
 
 use std::net::Ipv6Addr;
@@ -10,7 +10,7 @@ use super::Wanted;
 use super::finding::{Finding, Mark, Section};
 use super::self_test::watched;
 
-/// What verbs programs of this host find.
+/// The devices that verbs programs of this host find.
 pub struct Card {
     surveyed: Vec<Surveyed>,
     opened: Result<Arc<Device>, String>,
@@ -21,7 +21,7 @@ impl Card {
     pub fn look(selection: Selection) -> Self {
         let looked = watched("opening RDMA devices", move || {
             let surveyed = survey()?;
-            // It is no device's fault if there is none: the reasons are in the survey.
+            // If no device was opened, the survey has the reasons.
             Ok((surveyed, Device::open(&selection).map_err(|error| error.to_string())))
         });
         let failed = |why| Self { surveyed: Vec::new(), opened: Err(why) };
@@ -37,7 +37,7 @@ impl Card {
         self.opened.as_ref().ok()
     }
 
-    /// What was chosen, and what was not.
+    /// The chosen device, and the others.
     pub fn findings(&self, wanted: Wanted) -> Vec<Finding> {
         let chosen = match &self.opened {
             Ok(device) => return self.chosen(&device.describe()),
@@ -76,7 +76,7 @@ fn passed_over(other: &Surveyed) -> Finding {
     Finding::new(Mark::Note, Section::Rdma, "passed over", format!("{name}: {why}"))
 }
 
-/// Why something that could be used was not.
+/// Why a usable device was not chosen.
 fn would_do(info: &DeviceInfo) -> &'static str {
     match info.kind {
         GidKind::RoceV1 => "RoCE version 1 is not routed; another was chosen",

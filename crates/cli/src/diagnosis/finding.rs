@@ -1,8 +1,8 @@
-//! Findings: what a look at the machine came to, for people and as JSON.
+//! Findings: the results of a look at the machine, for people and as JSON.
 
 use serde::Serialize;
 
-/// What a finding means for the fabric that was asked for.
+/// What a finding means for the requested fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mark {
@@ -14,11 +14,11 @@ pub enum Mark {
     Problem,
 }
 
-/// Where a finding belongs. The order is that of the report.
+/// The section of a finding, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Section {
-    /// What every node and client needs.
+    /// Facts that every node and client needs.
     Host,
     /// RDMA.
     Rdma,
@@ -31,15 +31,15 @@ pub enum Section {
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Where it belongs.
+    /// Its section.
     pub section: Section,
-    /// What was looked at; does not change from version to version.
+    /// The name of the check; does not change from version to version.
     pub name: String,
-    /// What it means.
+    /// Its mark.
     pub mark: Mark,
-    /// What there is.
+    /// The finding in words.
     pub text: String,
-    /// What to do about it, in one line.
+    /// The remedy, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -60,13 +60,13 @@ impl Section {
 }
 
 impl Finding {
-    /// Something that is as it should be.
+    /// A finding that is as it should be.
     pub fn ok(section: Section, name: &str, text: impl Into<String>) -> Self {
         let (name, text) = (name.to_owned(), text.into());
         Self { section, name, mark: Mark::Ok, text, remedy: None }
     }
 
-    /// Something that is not, or is worth knowing.
+    /// A finding that is not, or is worth knowing.
     pub fn new(mark: Mark, section: Section, name: &str, text: impl Into<String>) -> Self {
         Self { mark, ..Self::ok(section, name, text) }
     }

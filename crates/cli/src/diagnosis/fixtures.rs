@@ -75,7 +75,7 @@ impl Tree {
         self.write(&format!("{port}/gid_attrs/types/{index}"), &format!("{kind}\n"));
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn root(&self) -> &Path {
         self.dir.path()
     }

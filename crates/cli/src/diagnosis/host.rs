@@ -1,5 +1,6 @@
-//! What every node and client needs of this host: shared memory, locked memory, a kernel that is
-//! new enough. Read from files below a root, so that tests can have hosts of their own.
+//! The needs of every node and client on this host: shared memory, locked memory, a kernel that is
+//! new enough. The facts are read from files below a root, so that tests can have hosts of their
+//! own.
 
 use std::fs;
 use std::path::Path;
@@ -15,21 +16,21 @@ use crate::size::rounded;
 
 /// The oldest kernel with everything that nodes use: pidfds that can be polled.
 const KERNEL_MIN: (u32, u32) = (5, 3);
-/// Bytes of a region that asks for huge pages, to see whether there are any.
+/// Bytes of a region that requests huge pages, to see whether there are any.
 const TRIED_BYTES: u64 = 4 << 20;
 /// The capability to lock memory without a limit: bit 14.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 /// Descriptors of a node besides those of its clients: its files, sockets and devices.
 const NODE_FILES: u64 = 64;
 
-/// What the host has.
+/// The facts about the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// The kernel's release.
     pub kernel: Option<String>,
     /// Bytes of `/dev/shm`, and how many are free; none without it.
     pub shm: Option<Room>,
-    /// What is done about huge pages in shared memory: `always`, `advise`, `never`, …
+    /// The policy for huge pages in shared memory: `always`, `advise`, `never`, …
     pub shmem_huge_pages: Option<String>,
     /// Whether a region that asked for huge pages got them; none if that was not tried.
     pub regions_get_huge_pages: Option<bool>,
@@ -46,7 +47,7 @@ pub struct Host {
 pub struct Room {
     /// All of it.
     pub bytes: u64,
-    /// What is free.
+    /// Free bytes.
     pub free_bytes: u64,
     /// Whether this user may make files in it.
     pub is_writable: bool,
@@ -55,9 +56,9 @@ pub struct Room {
 /// A limit of this process; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Limit {
-    /// What holds.
+    /// The limit in effect.
     pub soft: Option<u64>,
-    /// What it may be raised to.
+    /// The value to which it may be raised.
     pub hard: Option<u64>,
 }
 
@@ -79,15 +80,15 @@ impl Host {
         }
     }
 
-    /// Asks for huge pages as a node does. Since Linux 6.1 they are there on request, whatever the
-    /// files say.
+    /// Requests huge pages as a node does. Since Linux 6.1 they are available on request, whatever
+    /// the files say.
     pub fn with_region(self) -> Self {
         let region = Region::anonymous(TRIED_BYTES).ok();
         let regions_get_huge_pages = region.map(|region| region.populate() == Pages::Huge);
         Self { regions_get_huge_pages, ..self }
     }
 
-    /// What of that matters.
+    /// The findings that matter.
     pub fn findings(&self, wanted: Wanted) -> Vec<Finding> {
         vec![
             self.kernel(),
@@ -178,7 +179,7 @@ impl Host {
     }
 }
 
-/// What is in brackets in a file of choices: `always [madvise] never`.
+/// The word in brackets in a file of choices: `always [madvise] never`.
 fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(chosen, _)| chosen)

@@ -1,8 +1,8 @@
-//! What this machine can do: what `loch doctor` finds out.
+//! `loch doctor`: finds out what this machine can do.
 //!
 //! Facts come from files below a root (`host.rs`, `rdma.rs`, `modules.rs`), from the RDMA library
-//! (`card.rs`), and from trying (`self_test/`). Each becomes findings (`finding.rs`), of which a
-//! problem is what keeps the fabric that was asked for from working.
+//! (`card.rs`), and from trials (`self_test/`). They become findings (`finding.rs`). A problem is a
+//! finding that keeps the requested fabric from working.
 
 #[cfg(feature = "verbs")]
 mod card;
@@ -41,7 +41,7 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// What it means that something is missing without which there is no RDMA.
+    /// The mark of a finding that something is missing without which there is no RDMA.
     fn mark_of_missing_rdma(self) -> Mark {
         match self {
             Wanted::Shm => Mark::Note,
@@ -50,21 +50,21 @@ impl Wanted {
     }
 }
 
-/// Which RDMA device to look at; `None` is chosen.
+/// Which RDMA device to look at; a field that is `None` is chosen automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Its name.
     pub device: Option<String>,
     /// Its port.
     pub port: Option<u8>,
-    /// The GID of that.
+    /// The GID of the port.
     pub gid_index: Option<u8>,
 }
 
-/// What was found. The names of the fields do not change from version to version.
+/// The report. The names of the fields do not change from version to version.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Whether all that the fabric needs is there.
+    /// Whether everything that the fabric needs is there.
     pub ok: bool,
     fabric: Wanted,
     version: &'static str,

@@ -1,4 +1,4 @@
-//! The kernel's modules for RDMA: loaded, there to be loaded, or not there.
+//! The kernel's modules for RDMA: loaded, available, or missing.
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ impl Modules {
         Self { ib_uverbs: state("ib_uverbs"), rdma_rxe: state("rdma_rxe"), siw: state("siw") }
     }
 
-    /// What there is, in words.
+    /// The modules in words.
     pub fn in_words(&self) -> String {
         let all = [("ib_uverbs", self.ib_uverbs), ("rdma_rxe", self.rdma_rxe), ("siw", self.siw)];
         let word = |state| match state {

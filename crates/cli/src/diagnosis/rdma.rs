@@ -1,5 +1,6 @@
-//! What the kernel and the system say of RDMA, without opening a device: `/sys/class/infiniband`,
-//! the device files, the library and the modules. Read from files below a root.
+//! Facts of the kernel and the system about RDMA, without opening a device:
+//! `/sys/class/infiniband`, the device files, the library and the modules. They are read from files
+//! below a root.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -11,10 +12,10 @@ use super::Wanted;
 use super::finding::{Finding, Mark, Section};
 use super::modules::{Module, Modules};
 
-/// What there is.
+/// The facts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rdma {
-    /// Where libibverbs is.
+    /// The path of libibverbs.
     pub library: Option<PathBuf>,
     /// How many kinds of cards it has drivers for.
     pub providers: usize,
@@ -33,7 +34,7 @@ pub struct Device {
     pub name: String,
     /// The file by which programs use it.
     pub file: Option<PathBuf>,
-    /// Whether this user may.
+    /// Whether this user may open it.
     pub is_accessible: bool,
     /// Its ports.
     pub ports: Vec<Port>,
@@ -48,7 +49,7 @@ pub struct Port {
     pub state: String,
     /// `Ethernet` (RoCE) or `InfiniBand`.
     pub link_layer: String,
-    /// As the kernel says it.
+    /// The rate, in the kernel's words.
     pub rate: String,
     /// Its addresses.
     pub gids: Vec<Gid>,
@@ -83,7 +84,7 @@ impl Rdma {
         }
     }
 
-    /// What of that matters.
+    /// The findings that matter.
     pub fn findings(&self, wanted: Wanted) -> Vec<Finding> {
         let missing = wanted.mark_of_missing_rdma();
         let mut findings = vec![self.library(missing), self.modules(), self.devices(missing)];
@@ -186,7 +187,7 @@ impl Port {
     }
 }
 
-/// Where distributions have the library.
+/// The paths at which distributions put the library.
 fn libraries(root: &Path) -> Vec<PathBuf> {
     let lib = root.join("usr/lib");
     // Debian's folder of an architecture is named after it.

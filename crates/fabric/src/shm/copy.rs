@@ -1,16 +1,16 @@
 //! The copy engine: moves bytes between shared memory and this process's own.
 //!
-//! Rust has no defined data race, so racing copies are made where the language does not look: in
-//! inline assembly, like a DMA engine would. Where there is none for the target (and under Miri)
-//! the copy is made of atomics. The result of a racing copy may be torn between any two words;
-//! whoever asked for it validates it.
+//! Rust has no defined data race, so racing copies are made in inline assembly, which the language
+//! does not inspect, as a DMA engine would make them. On targets without it (and under Miri) the
+//! copy is made of atomics. The result of a racing copy may be torn between any two words; the
+//! caller validates it.
 //!
 //! # Invariants
 //! 1. A word that is aligned in shared memory, and copied in full, is read or written in one
-//!    access: as cards do it. An access of several words, aligned or not, is one for each aligned
-//!    word in it, because lines, at which processors divide accesses, end with words.
-//! 2. So of a READ no part of such a word is taken again, unless all of it is; and of a WRITE none
-//!    is written before.
+//!    access, as cards do it. An access of several words, aligned or not, counts as one access for
+//!    each aligned word in it, because processors divide accesses at lines, which end with words.
+//! 2. Therefore a READ takes no part of such a word a second time, unless it takes the whole word
+//!    again; and a WRITE writes no part of it before the whole word.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use moves::{copy_in, copy_out};
@@ -38,8 +38,8 @@ mod moves {
                 return long(src, dst, len, (8 - past) % 8);
             }
             if len >= 16 {
-                // What the first and the last move have of words in part, others have in full,
-                // later.
+                // If the first and the last move take a word in part, another move takes it in
+                // full, later.
                 move_16(src, dst, len - 16);
                 move_16(src, dst, 0);
                 let mut at = 16 - past;
@@ -116,7 +116,7 @@ mod moves {
         }
     }
 
-    /// Fewer than eight bytes, of no word all.
+    /// Copies fewer than eight bytes, which contain no whole word.
     ///
     /// # Safety
     /// As for [`copy_out`].
@@ -176,9 +176,8 @@ mod words {
     pub unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
         let mut i = 0;
         while i < len {
-            // SAFETY: the caller vouches for `len` bytes on both sides; a word is taken where all
-            // of it is among them, and it is aligned. Atomics may race with anything; `dst` is
-            // private.
+            // SAFETY: the caller vouches for `len` bytes on both sides; a word is taken if all of
+            // it is among them and it is aligned. Atomics may race with anything; `dst` is private.
             unsafe {
                 let (from, to) = (src.add(i).cast_mut(), dst.add(i));
                 if from.addr().is_multiple_of(8) && i + 8 <= len {
@@ -216,7 +215,7 @@ mod words {
     }
 }
 
-/// Asks the CPU for the line of `at`. A hint: any address is allowed.
+/// Prefetches the line of `at`. A hint: any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -228,7 +227,7 @@ pub(crate) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks the CPU for the line of `at`, to change it. A hint: any address is allowed.
+/// Prefetches the line of `at` for a change. A hint: any address is allowed.
 #[inline(always)]
 pub(super) fn prefetch_to_write(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

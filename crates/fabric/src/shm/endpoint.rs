@@ -153,7 +153,7 @@ impl ShmEndpoint {
         self.counters.count(verb, at.region() != self.home, bytes as u64);
     }
 
-    /// Posts a READ: counts it, asks for its lines, and says where it will find them. The place
+    /// Posts a READ: counts it, prefetches its lines, and returns the place of its bytes. The place
     /// stays mapped for as long as the endpoint is borrowed.
     #[inline(always)]
     fn post_read(&self, at: RemoteAddr, len: usize) -> Result<*const u8, FabricError> {
@@ -229,10 +229,10 @@ pub(super) unsafe fn load_word(place: *const u8, i: usize) -> u64 {
     words::load(unsafe { &*place.cast::<AtomicU64>().add(i) })
 }
 
-/// Pauses from this length on are slept through: whoever makes them has nothing better to do.
+/// A pause of at least this length puts the thread to sleep: its caller has no other work.
 const SLEEP_US_MIN: u64 = 500;
 
-/// Pending once, so that the other lanes have their turn while the lines arrive.
+/// A future that is pending once, so that the other lanes have their turn while the lines arrive.
 #[derive(Default)]
 struct Turn {
     taken: bool,
@@ -446,7 +446,7 @@ impl Fabric for ShmEndpoint {
     #[inline]
     fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
         let place = self.locate(at, len, false)?;
-        // SAFETY: `locate` gave `len` mapped bytes, and nothing came between.
+        // SAFETY: `locate` gave `len` mapped bytes, and the endpoint was borrowed since.
         unsafe { self.complete_read(place, len, buf) };
         Ok(())
     }
@@ -503,7 +503,8 @@ impl Fabric for ShmEndpoint {
             std::thread::sleep(std::time::Duration::from_micros(us));
             return;
         }
-        // A time slice given away here may be gone for milliseconds, for all lanes of the thread.
+        // A time slice that is given away here may be lost for milliseconds, for all lanes of the
+        // thread.
         let until = self.now_us() + us;
         while self.now_us() < until {
             std::hint::spin_loop();

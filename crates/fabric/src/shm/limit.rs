@@ -4,16 +4,17 @@ use crate::{FabricError, RemoteAddr};
 
 use super::ShmEndpoint;
 
-/// What one step of the chase reads: an index word, and then the bytes it names.
+/// One step of the chase: it reads an index word, and then the bytes that the word names.
 pub trait Chase {
     /// The entry that an index word names: its address and length in bytes.
     fn entry(&self, word: u64) -> (RemoteAddr, usize);
 }
 
 impl ShmEndpoint {
-    /// For each of `index_words`: loads the word, and then a word of every cache line of the entry
-    /// it names. No hashing, matching, validation or copying; the CPU overlaps the steps as well as
-    /// it can. Returns a sum of all that was read, so that no read can be left out.
+    /// For each of `index_words`, loads the word, and then a word of every cache line of the entry
+    /// that it names, without hashing, matching, validation or copying. The CPU overlaps the steps
+    /// as well as it can. Returns a sum of everything that was read, so that the compiler cannot
+    /// drop a load.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`] if a word or an entry lies outside its region.

@@ -2,10 +2,10 @@
 //!
 //! | offset | bytes | field | stored by |
 //! | --- | --- | --- | --- |
-//! | 0 | 8 | `LOCHMAIL` | who formats it |
-//! | 8 | 4 | *n*: senders it has rings for | who formats it |
-//! | 12 | 4 | *b*: bytes of a ring, a power of two | who formats it |
-//! | 64 | 8*n* | whose the rings are: the address of the sender's own mailbox + 1; 0: nobody's | a sender, by CAS, once |
+//! | 0 | 8 | `LOCHMAIL` | the process that formats it |
+//! | 8 | 4 | *n*: senders that it has rings for | the process that formats it |
+//! | 12 | 4 | *b*: bytes of a ring, a power of two | the process that formats it |
+//! | 64 | 8*n* | the owners of the rings: the address of the sender's own mailbox + 1; 0: no owner | a sender, by CAS, once |
 //! | 64 + L(8*n*) | 8*n* | tails | each ring's sender |
 //! | 64 + 2 L(8*n*) | 8*n* | heads | the receiver |
 //! | 64 + 3 L(8*n*) | *b* *n* | rings | each ring's sender |
@@ -15,29 +15,30 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | *m*: bytes of the message |
-//! | 8 | *m* | the message; what does not fit before the ring's end is at its start |
+//! | 8 | *m* | the message; bytes that do not fit before the ring's end are at its start |
 //! | | | unused, up to a whole line |
 //!
 //! # Why a ring for each sender
 //! Senders of a shared queue meet at its tail: every message costs them an atomic on a contended
-//! line, and a sender that dies between claiming a cell and filling it leaves a hole that somebody
-//! has to be sure about before the cell is used again. With a ring of its own a sender needs no
-//! atomic and waits for nobody; whatever it does, it harms its own messages only. The price is
-//! memory, *b* bytes for each pair that talks, and it can be paid because senders are known:
-//! clients and workers have places, and a place's mailbox is its name.
+//! line, and if a sender dies between claiming a cell and filling it, its successors must know that
+//! it is dead before the cell is used again. A sender with a ring of its own needs no atomic and
+//! waits for nobody; whatever it does, it harms only its own messages. The price is memory, *b*
+//! bytes for each pair that talks. It is bounded because senders are known: clients and workers
+//! have places, and a place's mailbox is its name.
 //!
-//! The tails lie side by side, so that a receiver of many senders that are silent looks at few
-//! lines and pages. Claims are the lowest free rings, so it looks at claimed ones only.
+//! The tails lie side by side, so that a receiver with many silent senders looks at few lines and
+//! pages. A sender claims the lowest free ring, so the receiver looks at claimed rings only.
 //!
 //! # Invariants
 //! 1. Rings are claimed in order and for good, by a sender's name: a successor with the same name
 //!    finds the ring of its predecessor.
-//! 2. A mailbox has one owner at a time, who receives from it and sends under its name. Whoever
-//!    hands it on (a session slot, a worker's place) makes sure that the previous owner is dead.
-//! 3. What the header says is copied once, when a mailbox is opened, and checked.
+//! 2. A mailbox has one owner at a time, who receives from it and sends under its name. The holder
+//!    of the place (a session slot, a worker's place) hands it on only after the previous owner has
+//!    died.
+//! 3. The header is copied once, when a mailbox is opened, and the copy is checked.
 //!
-//! Whoever may write a mailbox's memory may forge and destroy its messages. It can neither make the
-//! receiver touch memory outside of the mailbox nor keep it busy for good.
+//! A process that may write a mailbox's memory may forge and destroy its messages. It can neither
+//! make the receiver touch memory outside of the mailbox nor keep it busy for good.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ pub(super) const fn record_bytes(len: usize) -> u64 {
     (RECORD_HEADER_BYTES + len as u64).next_multiple_of(LINE)
 }
 
-/// How much memory a mailbox has, and for whom.
+/// How much memory a mailbox has, and for how many senders.
 ///
 /// ```
 /// use loch_fabric::shm::MailboxShape;
@@ -78,8 +79,8 @@ pub struct MailboxShape {
 }
 
 impl MailboxShape {
-    /// Rings for so many senders. A ring has room for `ring_bytes / 64` of the shortest messages
-    /// and for `ring_bytes / 4160` of the longest; what finds no room is lost.
+    /// Rings for `senders` senders. A ring has room for `ring_bytes / 64` of the shortest messages
+    /// and for `ring_bytes / 4160` of the longest; a message that finds no room is lost.
     ///
     /// # Panics
     /// If there are no senders or over [`MAIL_SENDERS_MAX`], or `ring_bytes` is no power of two in
@@ -103,8 +104,8 @@ impl MailboxShape {
         self.ring_at(self.senders)
     }
 
-    /// Makes an empty mailbox. Nobody may use the memory: not an old mailbox's owner, and none of
-    /// its senders.
+    /// Makes an empty mailbox. No thread may use the memory at this time: neither the owner of an
+    /// old mailbox nor its senders.
     ///
     /// # Panics
     /// If `offset` is no multiple of 64, or the mailbox is not wholly inside the region, or the
@@ -190,7 +191,7 @@ impl Mailbox {
     /// The ring of the sender with that name, claimed now if it has none.
     ///
     /// # Errors
-    /// [`FabricError::PeersExhausted`] if all rings are others'.
+    /// [`FabricError::PeersExhausted`] if all rings belong to others.
     pub fn claim(&self, name: u64) -> Result<u32, FabricError> {
         assert!(name != 0, "nobody's name");
         for ring in 0..self.senders() {
@@ -206,7 +207,7 @@ impl Mailbox {
         Err(FabricError::PeersExhausted { max: u64::from(self.senders()) })
     }
 
-    /// Whose a ring is; 0 is nobody.
+    /// The owner of a ring; 0 if it has none.
     pub fn owner(&self, ring: u32) -> u64 {
         words::load(self.owner_word(ring))
     }
@@ -235,7 +236,7 @@ impl Mailbox {
         unsafe { &*self.base.as_ptr().add(offset as usize).cast::<AtomicU64>() }
     }
 
-    /// The first byte of a record, and how many there are from it to the ring's end.
+    /// The first byte of a record, and the number of bytes from it to the ring's end.
     #[inline(always)]
     fn place(&self, ring: u32, position: u64) -> (*mut u8, usize) {
         assert!(ring < self.shape.senders, "ring {ring} of {}", self.shape.senders);
@@ -264,7 +265,7 @@ impl Mailbox {
         }
     }
 
-    /// What the record at a position says of its length, if that can be.
+    /// The length that the record at a position claims, if it is possible.
     #[inline(always)]
     pub fn message_len(&self, ring: u32, position: u64) -> Option<usize> {
         let (place, _) = self.place(ring, position);
@@ -291,7 +292,7 @@ impl Mailbox {
         }
     }
 
-    /// Asks the CPU for the first lines of the record at a position.
+    /// Prefetches the first lines of the record at a position.
     #[inline(always)]
     pub fn prefetch(&self, ring: u32, position: u64) {
         copy::prefetch(self.place(ring, position).0);

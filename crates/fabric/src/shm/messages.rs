@@ -5,22 +5,22 @@
 //! pair; `ring.rs` holds the protocol of one ring and its loom models.
 //!
 //! # Semantics
-//! Between two ends messages arrive whole, once, and in order. They get lost
-//! * when the ring has no room: nobody takes them, or not fast enough;
-//! * when the receiver's process ends, with those that it had not taken, as its successor in the
-//!   same mailbox starts with what is sent from then on;
-//! * when the sender's process is killed inside of [`Messages::send_all`]. It can be killed or
-//!   stopped at any instruction: all others go on, and see whole messages only.
+//! Between two ends messages arrive whole, once, and in order. They are lost
+//! * when the ring has no room: the receiver does not take them, or not fast enough;
+//! * when the receiver's process ends before it has taken them: its successor in the same mailbox
+//!   starts with messages that are sent from then on;
+//! * when the sender's process is killed inside of [`Messages::send_all`]. A sender can be killed
+//!   or stopped at any instruction: all others continue, and see only whole messages.
 //!
-//! An address stays good when an end is replaced by a successor in the same mailbox, as a worker
-//! that starts again is.
+//! An address stays valid when a successor replaces an end in the same mailbox, for example a
+//! worker that starts again.
 //!
 //! # Speed
 //! Sending touches the lines of the record and the line of the tail, and the receiver's head once
 //! for each turn of the ring. There are no locked instructions and no fences. A receiver looks at
-//! all tails at once and asks for the records of all rings that have some, before it takes the
-//! first: their misses overlap. What it has seen so it takes before it looks again, so a sender
-//! that never rests does not keep it from the others.
+//! all tails at once and prefetches the first records of all rings that have some, before it takes
+//! the first: their misses overlap. It takes all records that it has seen before it looks again, so
+//! a sender that never rests does not keep it from the others.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ use super::Region;
 use super::mailbox::{Mailbox, record_bytes};
 use super::ring::{Reader, Writer};
 
-/// A thread that messages are sent to or came from, as one [`ShmMessages`] knows it.
+/// A thread that receives or sends messages, as one [`ShmMessages`] knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(u32);
 
@@ -71,12 +71,12 @@ pub struct ShmMessages {
 struct Inner {
     /// By their numbers.
     regions: Vec<Option<Arc<Region>>>,
-    /// What this end is called in others' mailboxes.
+    /// The name of this end in others' mailboxes.
     name: u64,
     mailbox: Mailbox,
     /// The receiver's end of each ring.
     rings: Box<[Incoming]>,
-    /// Rings that were claimed, as far as it is known: the first ones.
+    /// Rings that were claimed when last looked at: the first ones.
     claimed: u32,
     /// Rings that had messages when they were last looked at.
     ready: Vec<u32>,
@@ -88,7 +88,7 @@ struct Inner {
 /// A ring of this end's mailbox.
 struct Incoming {
     reader: Reader,
-    /// Its sender, once something has come in.
+    /// Its sender, once a message has arrived.
     from: Option<Peer>,
 }
 
@@ -99,13 +99,13 @@ struct Outgoing {
     writer: Writer,
 }
 
-/// What an end is called whose mailbox is there; never 0.
+/// The name of the end with this mailbox; never 0.
 fn name_of(mailbox: RemoteAddr) -> u64 {
     mailbox.to_word().wrapping_add(1)
 }
 
 impl ShmMessages {
-    /// Takes over the mailbox at `mailbox`; what was sent to its previous owner is lost. Peers'
+    /// Takes over the mailbox at `mailbox`; messages to its previous owner are lost. Peers'
     /// mailboxes have to be in one of `regions`, and their memory writable.
     ///
     /// The previous owner must have ended.
@@ -211,7 +211,7 @@ impl Inner {
         None
     }
 
-    /// Finds the rings that have messages, and asks for the lines of their first ones.
+    /// Finds the rings that have messages, and prefetches the lines of their first ones.
     #[inline(always)]
     fn look(&mut self) {
         while self.claimed < self.mailbox.senders() && self.mailbox.owner(self.claimed) != 0 {
@@ -227,8 +227,8 @@ impl Inner {
         }
     }
 
-    /// The next message of a ring that has some. None if it is nobody's or cannot be; then all that
-    /// the ring had is gone.
+    /// The next message of a ring that has some. `None` if the ring has no valid sender or the
+    /// message is impossible; then all messages in the ring are dropped.
     #[inline(always)]
     fn take_from(&mut self, ring: u32, buf: &mut Buf) -> Option<Peer> {
         let from = match self.rings[ring as usize].from {
@@ -251,7 +251,7 @@ impl Inner {
         }
     }
 
-    /// Finds out who sends in a ring. A sender that cannot be answered is not listened to.
+    /// Finds the sender of a ring. Messages of a sender that cannot be answered are ignored.
     #[cold]
     fn meet(&mut self, ring: u32) -> Option<Peer> {
         let peer = self.peer(self.mailbox.owner(ring));

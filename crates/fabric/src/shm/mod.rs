@@ -1,13 +1,13 @@
 //! The fabric of one host: regions are files in shared memory, a READ is a copy, an atomic is a CPU
-//! atomic. No process serves anything. Messages go through mailboxes in regions (`messages.rs`).
+//! atomic. No process serves verbs. Messages go through mailboxes in regions (`messages.rs`).
 //!
-//! **Posting prefetches, completing copies.** A posted READ asks the CPU for the cache lines and is
+//! **Posting prefetches, completing copies.** A posted READ prefetches its cache lines and is
 //! pending once; the copy happens when the lane is polled next, after the other lanes had their
-//! turn. So the misses of many lanes overlap, as round trips do on a network.
+//! turn. So the misses of many lanes overlap, as round trips overlap on a network.
 //!
 //! # Invariants
 //! 1. Shared bytes are reached only through `words.rs` (atomics) and `copy.rs` (the copy engine);
-//!    nobody forms a reference to them.
+//!    no code forms a reference to them.
 //! 2. A mapping is as long as its file was when it was mapped, and the file's blocks were reserved
 //!    when it was created, so no access inside the mapping faults. (A peer that truncates the file
 //!    breaks this. Regions are open to their owner's user only; a region that is handed to other

@@ -1,5 +1,4 @@
-//! READs that are executed when they are posted: for a doorbell of which only a part is on this
-//! host.
+//! READs that are executed when they are posted, for a doorbell that is only partly on this host.
 
 use crate::{Buf, FabricError, RemoteAddr};
 
@@ -12,7 +11,7 @@ impl ShmEndpoint {
         self.locate(at, len, false).map(drop)
     }
 
-    /// READs words as they are now; nothing is counted.
+    /// READs words as they are now, without counting the READ.
     pub(crate) fn read_now(&self, at: RemoteAddr, out: &mut [u64]) -> Result<(), FabricError> {
         let place = self.locate(at, out.len() * 8, false)?;
         if !at.offset().is_multiple_of(8) {
@@ -25,7 +24,7 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Appends `len` bytes as they are now; nothing is counted.
+    /// Appends `len` bytes as they are now, without counting a READ.
     ///
     /// # Panics
     /// If [`Self::check_read`] refuses them.

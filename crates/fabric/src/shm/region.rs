@@ -44,7 +44,7 @@ pub enum RegionError {
     /// The operating system refused.
     #[error("cannot {action} the region file {path}: {source}", path = .path.display())]
     Os {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum RegionError {
     },
 }
 
-/// What pages back a mapping; a fact for logs and reports.
+/// The kind of pages behind a mapping; a fact for logs and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Huge pages were obtained, so far as the kernel says.
@@ -343,16 +343,16 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// What `work` says when it panics.
+    /// The message with which `work` panics.
     fn refusal(work: impl FnOnce()) -> String {
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         let said = unwound.expect_err("it was taken");
         said.downcast_ref::<String>().cloned().unwrap_or_default()
     }
 
-    /// An offset just below 2^64 once passed in release builds, as the sum of it and eight wraps. A
-    /// build with overflow checks panicked as well, but with its own words: the test wants those of
-    /// the bounds check, which every build has.
+    /// An offset just below 2^64 once passed in release builds, because the sum of the offset and
+    /// eight wraps. A build with overflow checks also panicked, but with another message: the test
+    /// wants the message of the bounds check, which every build has.
     #[test]
     fn what_is_outside_is_refused_by_the_bounds_check_and_not_by_an_overflow() {
         let region = Region::anonymous(1 << 20).unwrap();

@@ -1,22 +1,24 @@
-//! The positions of a ring with one sender and one receiver, and who may touch which bytes when.
+//! The positions of a ring with one sender and one receiver, and the rules by which the two may
+//! touch its bytes.
 //!
-//! A position counts the bytes sent since the ring was made; it lies at its remainder by the ring's
-//! length. Two words are shared: the **tail**, up to where records are whole, which only the sender
-//! stores, and the **head**, up to where they were taken, which only the receiver stores.
+//! A position counts the bytes sent since the ring was made; its place is the remainder of the
+//! position by the ring's length. Two words are shared. The **tail** says up to where records are
+//! whole; only the sender stores it. The **head** says up to where records were taken; only the
+//! receiver stores it.
 //!
 //! # Invariants
-//! 1. From head to tail the bytes are the receiver's, the others the sender's. Each side gives
-//!    bytes away by storing its word after it has touched them for the last time
+//! 1. The bytes from head to tail belong to the receiver, the others to the sender. Each side hands
+//!    bytes over by storing its word after it has touched them for the last time
 //!    ([`words::store_after`]).
-//! 2. Both words are whole lines, so a line is never both sides' at a time.
-//! 3. Neither side believes the other: a word that cannot be is a full ring to the sender, and to
-//!    the receiver a reason to go on from the tail.
+//! 2. Both words are multiples of a line, so a line never belongs to both sides at a time.
+//! 3. Neither side trusts the other: the sender treats an impossible word as a full ring, and the
+//!    receiver then continues from the tail.
 //!
 //! # Faults survived
-//! A sender that is killed at any instruction has stored its tail or has not: its successor goes on
-//! from the tail, and what was half written behind it is nobody's message. A receiver that starts
-//! again goes on from the tail. Whoever stands still holds nothing that the other side waits for: a
-//! full ring is not waited for but reported.
+//! A sender that is killed at any instruction has stored its tail or has not: its successor
+//! continues from the tail, and a half-written record behind the tail is not a message. A receiver
+//! that starts again continues from the tail. A side that stands still holds nothing that the other
+//! side waits for: a full ring is reported, and the sender does not wait for it.
 
 use crate::limits::CACHE_LINE_BYTES;
 use crate::sync::AtomicU64;
@@ -25,7 +27,7 @@ use super::words;
 
 const LINE: u64 = CACHE_LINE_BYTES as u64;
 
-/// A position rounded down to a whole line, as all sound ones are.
+/// A position rounded down to a whole line; every sound position is a whole line.
 fn whole(position: u64) -> u64 {
     position & !(LINE - 1)
 }
@@ -35,23 +37,23 @@ fn whole(position: u64) -> u64 {
 pub(super) struct Writer {
     /// Up to where records were written.
     tail: u64,
-    /// The head as it was last seen.
+    /// The head as last seen.
     head: u64,
     ring_bytes: u64,
 }
 
 impl Writer {
-    /// Goes on where the last sender of this ring ended.
+    /// Continues where the last sender of this ring ended.
     pub fn resume(tail: &AtomicU64, head: &AtomicU64, ring_bytes: u64) -> Self {
         Self { tail: whole(words::load(tail)), head: words::load(head), ring_bytes }
     }
 
-    /// The position of the next record, of so many whole lines, if there is room for it. The
-    /// receiver does not see it before [`Self::publish`].
+    /// The position of the next record, whose length is a number of whole lines, if there is room
+    /// for it. The receiver does not see it before [`Self::publish`].
     #[inline(always)]
     pub fn room(&mut self, head: &AtomicU64, record_bytes: u64) -> Option<u64> {
         if !self.fits(record_bytes) {
-            // Only now, as the receiver's line is dear to look at.
+            // Only now, because a look at the receiver's line is expensive.
             self.head = words::load(head);
             if !self.fits(record_bytes) {
                 return None;
@@ -64,7 +66,7 @@ impl Writer {
 
     #[inline(always)]
     fn fits(&self, record_bytes: u64) -> bool {
-        // A head that cannot be makes more bytes used than there are.
+        // With an impossible head, more bytes seem to be used than the ring has.
         let used = self.tail.wrapping_sub(self.head);
         self.ring_bytes.checked_sub(used).is_some_and(|free| record_bytes <= free)
     }
@@ -81,19 +83,20 @@ impl Writer {
 pub(super) struct Reader {
     /// Up to where records were taken.
     head: u64,
-    /// The tail as it was last seen, never more than a ring ahead of the head.
+    /// The tail as last seen, never more than a ring ahead of the head.
     tail: u64,
 }
 
 impl Reader {
-    /// Starts at the tail: what was sent to an earlier receiver is lost.
+    /// Starts at the tail: messages to an earlier receiver are lost.
     pub fn restart(tail: &AtomicU64, head: &AtomicU64) -> Self {
         let at = whole(words::load(tail));
         words::store_after(head, at);
         Self { head: at, tail: at }
     }
 
-    /// Whether there are records, looking at the sender's word if all that were seen are taken.
+    /// Whether there are records. Looks at the sender's word if all records that were seen are
+    /// taken.
     #[inline(always)]
     pub fn look(&mut self, tail: &AtomicU64, head: &AtomicU64, ring_bytes: u64) -> bool {
         if self.head != self.tail {
@@ -105,13 +108,13 @@ impl Reader {
         }
         self.tail = whole(seen);
         if self.tail.wrapping_sub(self.head) > ring_bytes {
-            // No sound sender is that far ahead (invariant 3).
+            // A sound sender is never that far ahead (invariant 3).
             self.skip(head);
         }
         self.head != self.tail
     }
 
-    /// Whether records are left of those that were seen.
+    /// Whether some of the records that were seen are left.
     #[inline(always)]
     pub fn has_more(&self) -> bool {
         self.head != self.tail
@@ -123,7 +126,7 @@ impl Reader {
         self.head
     }
 
-    /// Whether a record of so many bytes fits into what the sender has sent.
+    /// Whether a record of this many bytes fits into the bytes that the sender has sent.
     #[inline(always)]
     pub fn holds(&self, record_bytes: u64) -> bool {
         record_bytes <= self.tail.wrapping_sub(self.head)
@@ -136,7 +139,7 @@ impl Reader {
         words::store_after(head, self.head);
     }
 
-    /// Gives back all that was seen.
+    /// Gives back all bytes that were seen.
     #[cold]
     pub fn skip(&mut self, head: &AtomicU64) {
         self.head = self.tail;
@@ -197,7 +200,7 @@ mod tests {
             writer.publish(&tail);
             assert!(reader.look(&tail, &head, RING) && reader.at() == at);
             reader.take(&head, LINE);
-            // And a head that cannot be is a full ring.
+            // An impossible head counts as a full ring.
             words::store_after(&head, mad);
             let far = Writer::resume(&tail, &head, RING).room(&head, RING);
             assert_eq!(far, None);
@@ -316,7 +319,8 @@ mod loom_tests {
             });
             let mut reader = Reader::restart(&ring.tail, &ring.head);
             let before = ring.take(&mut reader);
-            // It has died somewhere behind its last look, and its successor knows nothing of it.
+            // The sender has died somewhere after its last look, and its successor knows nothing of
+            // it.
             reader.look(&ring.tail, &ring.head, RING);
             let mut reader = Reader::restart(&ring.tail, &ring.head);
             let after = ring.take(&mut reader);

@@ -1,4 +1,5 @@
-//! One thread's way to the memory and the messages of its host, in one object, as engines want it.
+//! One thread's endpoint to the memory and the messages of its host, in one object, as engines need
+//! it.
 
 use super::{Peer, ShmEndpoint, ShmMessages};
 use crate::{Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites};

@@ -1,52 +1,53 @@
-//! The orderings of shared words, each in one place and under a name that says what it is for.
+//! The orderings of shared words, each in one place and under a name that says its purpose.
 //!
 //! The protocols rest on three handshakes, all model-checked with loom, the last one in `ring.rs`:
 //! * **reuse against re-read**: an owner changes an entry's generation before it writes the entry
 //!   anew ([`store_before`]); a reader re-reads the generation after its copy ([`load_after`]). If
 //!   the reader copied one new byte, it sees the new generation.
 //! * **announce against grace**: a client announces its epoch and then loads the region's
-//!   ([`announce`], [`load`]); whoever wants a grace period adds to the region's epoch and then
-//!   loads the announcements ([`fetch_add`], [`load`]). At least one of the two sees the other.
+//!   ([`announce`], [`load`]); a client that wants a grace period adds to the region's epoch and
+//!   then loads the announcements ([`fetch_add`], [`load`]). At least one of the two sees the
+//!   other.
 //! * **publish against take**: a sender writes a record and then its word ([`store_after`]); a
 //!   receiver loads the word and then the record ([`load`]). If it sees the word, it sees the whole
-//!   record. The other way round, who gives bytes back has done with them.
+//!   record. In the other direction, a receiver has finished with the bytes that it gives back.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Loads a word; what comes after it is not executed before it.
+/// Loads a word; no later access is executed before it.
 #[inline(always)]
 pub(super) fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// Loads a word after every load made before, of whatever bytes.
+/// Loads a word after every earlier load, of whatever bytes.
 #[inline(always)]
 pub(super) fn load_after(word: &AtomicU64) -> u64 {
     fence(Ordering::Acquire);
     word.load(Ordering::Relaxed)
 }
 
-/// Stores a word before every store made after, of whatever bytes.
+/// Stores a word before every later store, of whatever bytes.
 #[inline(always)]
 pub(super) fn store_before(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
     fence(Ordering::Release);
 }
 
-/// Stores a word after every load and store made before, of whatever bytes.
+/// Stores a word after every earlier load and store, of whatever bytes.
 #[inline(always)]
 pub(super) fn store_after(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
 }
 
-/// Stores a word before every load made after.
+/// Stores a word before every later load.
 #[inline(always)]
 pub(super) fn announce(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
     fence(Ordering::SeqCst);
 }
 
-/// Replaces `expect` by `new`; returns what the word was.
+/// Replaces `expect` by `new`; returns the word that was there.
 #[inline(always)]
 pub(super) fn compare_swap(word: &AtomicU64, expect: u64, new: u64) -> u64 {
     match word.compare_exchange(expect, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -54,7 +55,7 @@ pub(super) fn compare_swap(word: &AtomicU64, expect: u64, new: u64) -> u64 {
     }
 }
 
-/// Adds, wrapping, ordered with everything around; returns what the word was.
+/// Adds, wrapping, ordered with all accesses around it; returns the word that was there.
 #[inline(always)]
 pub(super) fn fetch_add(word: &AtomicU64, add: u64) -> u64 {
     let old = word.fetch_add(add, Ordering::AcqRel);
@@ -91,7 +92,7 @@ mod loom_tests {
         });
     }
 
-    /// What is written before the installing CAS is seen by whoever reads the index word.
+    /// A reader of the index word sees all stores that were made before the installing CAS.
     #[test]
     fn loom_an_installed_entry_is_seen_whole() {
         loom::model(|| {
@@ -109,7 +110,7 @@ mod loom_tests {
         });
     }
 
-    /// Once a client is seen idle, all that it stored is seen too.
+    /// A reader that sees a client idle also sees all stores of that client.
     #[test]
     fn loom_who_is_seen_idle_has_stored_all() {
         loom::model(|| {

@@ -1,10 +1,10 @@
-//! What a process does on a [card](super::card), in virtual time.
+//! The operations of a process on a [card](super::card), in virtual time.
 //!
-//! It takes no processor's time ([`World::make_logic`]): its time is in clocks, in the links to its
-//! host and in the card's memory. Only the moment at which a future becomes ready is a whole
-//! nanosecond.
+//! Such a process takes no processor time ([`World::make_logic`]): its time passes in clocks, in
+//! the links to its host and in the card's memory. Only the moment at which a future becomes ready
+//! is a whole nanosecond.
 //!
-//! Bytes are not moved here: a future says when they would be there.
+//! No bytes are moved here: a future says when they would arrive.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,8 +41,8 @@ impl World {
     }
 }
 
-/// A process's way to a card. Operations begin when they are called, in that order, and go on when
-/// their futures are dropped.
+/// A process's way to a card. Operations begin when they are called, in that order, and continue
+/// when their futures are dropped.
 #[derive(Clone)]
 pub struct SimCard {
     world: Rc<Inner>,
@@ -61,18 +61,18 @@ impl SimCard {
         self.world.now_ns.get()
     }
 
-    /// READs so many consecutive bytes of host memory that no cache has.
+    /// READs this many consecutive bytes of host memory that no cache has.
     pub fn dma_read(&self, bytes: usize) -> CardOp {
         self.begin(Work::DmaRead { bytes: bytes as u64, cached: false })
     }
 
-    /// READs so many consecutive bytes that the host's processor has in its cache: what it just
-    /// wrote.
+    /// READs this many consecutive bytes that the host's processor has in its cache, because it has
+    /// just written them.
     pub fn dma_read_cached(&self, bytes: usize) -> CardOp {
         self.begin(Work::DmaRead { bytes: bytes as u64, cached: true })
     }
 
-    /// WRITEs so many consecutive bytes of host memory; ready when the link has taken them.
+    /// WRITEs this many consecutive bytes of host memory; ready when the link has taken them.
     pub fn dma_write(&self, bytes: usize) -> CardOp {
         self.begin(Work::DmaWrite { bytes: bytes as u64 })
     }
@@ -97,7 +97,7 @@ impl SimCard {
         self.begin(Work::Wait { ns })
     }
 
-    /// Waits until a doorbell is heard that is rung now, by a process of the host.
+    /// Waits until the card hears a doorbell that a process of the host rings now.
     pub fn doorbell(&self) -> CardOp {
         self.wait(self.profile().doorbell_ns)
     }

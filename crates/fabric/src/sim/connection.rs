@@ -7,12 +7,12 @@ use super::process::Connection;
 use crate::{Fabric, FabricError, RegionId};
 
 impl SimEndpoint {
-    /// Makes the connection to a node again after it broke: from then on nothing is executed any
-    /// more that was posted on the old one.
+    /// Makes the connection to a node again after it broke: from then on no verb that was posted on
+    /// the old connection is executed any more.
     ///
     /// # Errors
-    /// [`FabricError::Unreachable`] if the node does not answer, if it is not what it was because
-    /// it lost its memory, or if this process was fenced.
+    /// [`FabricError::Unreachable`] if the node does not answer, if it is another one because it
+    /// lost its memory, or if this process was fenced.
     pub async fn reconnect(&self, node: RegionId) -> Result<(), FabricError> {
         self.pause(self.world.profile.one_way_ns.div_ceil(500)).await;
         let answers = self.world.is_open(self.home, node);
@@ -31,7 +31,7 @@ impl SimEndpoint {
         broken.map(|(node, _)| *node).collect()
     }
 
-    /// The connection to a node, which is made now if it was not before.
+    /// The connection to a node; made now if there is none.
     pub(super) fn connection(&self, node: RegionId) -> RefMut<'_, Connection> {
         if !self.world.process(self.process).connections.contains_key(&node) {
             let mut nodes = self.world.nodes.borrow_mut();

@@ -32,7 +32,7 @@ impl Inner {
         let Datagram { from, to, bytes } = datagram;
         let host = self.process(from).node;
         let node = self.process(to).node;
-        // Nobody sends a datagram again: what cannot pass now is lost.
+        // No datagram is sent again: one that cannot pass now is lost.
         if self.process(to).alive && self.is_open(host, node) {
             let mut mail = self.datagrams.borrow_mut();
             mail.arrived.entry(to).or_default().push_back((from, bytes));

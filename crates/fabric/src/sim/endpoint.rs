@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
 
-/// How often a process is stopped before what is no store: a share of
+/// How often a process is stopped before an access that is not a store: a share of
 /// [`Faults::stops`](super::Faults).
 const BEFORE_OTHERS: f64 = 0.25;
 
@@ -28,7 +28,8 @@ pub struct SimEndpoint {
     counters: Counters,
 }
 
-/// Verbs of one doorbell, waited for together. Dropped before they are over they go on.
+/// Verbs of one doorbell, waited for together. If this is dropped before they are over, they
+/// continue.
 struct Posted<'a> {
     world: &'a Inner,
     verbs: [Option<VerbId>; DOORBELL_READS_MAX],
@@ -49,7 +50,7 @@ impl Drop for Posted<'_> {
 }
 
 impl Posted<'_> {
-    /// Waits until all are over; the first error, if there is one.
+    /// Waits until all verbs are over; returns the first error, if there is one.
     async fn wait(&mut self) -> Result<(), FabricError> {
         poll_fn(|_| {
             let mut verbs = self.world.verbs.borrow_mut();
@@ -101,7 +102,7 @@ impl SimEndpoint {
         Ok(())
     }
 
-    /// The next datagram, and who sent it.
+    /// The next datagram, and its sender.
     pub async fn receive(&self) -> (ProcessId, Vec<u8>) {
         poll_fn(|_| match self.world.take_datagram(self.process) {
             Some(datagram) => Poll::Ready(datagram),
@@ -151,7 +152,8 @@ impl SimEndpoint {
         Err(FabricError::OutOfBounds { at, len: words as u64 * 8, region_bytes })
     }
 
-    /// Spends processor time; when what is posted then leaves, if the process is alive.
+    /// Spends processor time; returns when a verb that is posted then leaves, if the process is
+    /// alive.
     fn leave(&self, ns: u64) -> Option<u64> {
         let now = self.world.now_ns.get();
         let mut process = self.world.process(self.process);
@@ -295,7 +297,7 @@ impl SimEndpoint {
         Err(FabricError::Unattached { region: at.region() })
     }
 
-    /// Stores bytes now or, where faults say so, later.
+    /// Stores bytes now or, if a fault strikes, later.
     fn store_part(&self, at: RemoteAddr, bytes: &[u8], slow: bool) {
         if !slow {
             return self.world.change(self.process, at, bytes, How::Store);
@@ -524,7 +526,7 @@ impl Fabric for SimEndpoint {
 
     fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
         let end = buf.len() + len;
-        // One that is stopped in a copy may be anywhere in it.
+        // A process that is stopped in a copy may be anywhere in the copy.
         let stops = self.world.faults.borrow().stops > 0.0;
         let stop_at = if stops { self.world.up_to(len as u64 / 8) * 8 } else { u64::MAX };
         for offset in (0..len as u64).step_by(8) {
@@ -547,10 +549,10 @@ impl Fabric for SimEndpoint {
         self.check(at, len)?;
         self.check_mapped(at)?;
         if !self.is_alive() {
-            // The dead change nothing, and what is written there is out of sight.
+            // A dead process changes nothing, but the simulation cannot see raw writes.
             return Err(FabricError::Unreachable { region: at.region() });
         }
-        // For the same reason no store may reach these bytes after what is written there.
+        // For the same reason no late store may reach these bytes after the raw writes.
         self.drain_stores();
         Ok(self.world.memory(at.region()).place(at.offset()))
     }

@@ -1,7 +1,7 @@
-//! What goes wrong, and how often. Everything is off by default; what a fault does to an operation
-//! is described where it is switched on.
+//! The faults, and how often they strike. All are off by default; the effect of a fault on an
+//! operation is described at its option.
 
-/// Rates are shares of the events they are about, 0 to 1.
+/// A rate is a share of the events that the fault can strike, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// READs and WRITEs of more than a word whose words are moved one by one, in any order, spread
@@ -22,20 +22,20 @@ pub struct Faults {
     /// Remote atomics that read and write their word at two moments this far apart: other atomics
     /// of the NIC wait, the CPU does not ([`Atomics::Nic`](crate::Atomics)).
     pub atomic_window_ns: u64,
-    /// Whether atomics on a process's own node are wrongly executed by its processor and not by the
-    /// node's card: what [`Atomics::Nic`](crate::Atomics) forbids.
+    /// Whether a process's own processor wrongly executes atomics on its node, instead of the
+    /// node's card. [`Atomics::Nic`](crate::Atomics) forbids this.
     pub cpu_atomics: bool,
-    /// Verbs at which a mortal process dies, just before or just after it posted.
+    /// Verbs at which a mortal process dies, just before or just after it posts them.
     pub deaths: f64,
     /// Verbs at which a process stands still.
     pub pauses: f64,
     /// For how long: from half of this to twice as long.
     pub pause_ns: u64,
     /// Stores of the CPU just before which a mortal process is stopped, as SIGSTOP or the scheduler
-    /// would: nothing after it in the order of the program happens before the process goes on,
-    /// whatever the others do meanwhile. So a process also stands still between a check and the
-    /// store that relies on it. Before loads, in the middle of copies, and before verbs it is
-    /// stopped a quarter as often.
+    /// would stop it: no later step of its program happens before the process continues, whatever
+    /// the others do meanwhile. So a process also stands still between a check and the store that
+    /// relies on it. Before loads, in the middle of copies, and before verbs it is stopped a
+    /// quarter as often.
     pub stops: f64,
     /// For how long: from half of this to twice as long.
     pub stop_ns: u64,
@@ -43,6 +43,6 @@ pub struct Faults {
     pub lost_messages: f64,
     /// Datagrams that arrive twice.
     pub doubled_messages: f64,
-    /// How far the wall clocks of two processes are apart at most.
+    /// The most by which the wall clocks of two processes differ.
     pub wall_skew_ms: u64,
 }

@@ -18,7 +18,7 @@ const RESEND_NS: u64 = 200_000;
 const LATE_NS: u64 = 50_000_000;
 
 impl Inner {
-    /// Sends a verb on its way, whose process has come to post it.
+    /// Sends a verb on its way when its process has come to post it.
     pub fn leave(&self, id: VerbId) {
         let mut verbs = self.verbs.borrow_mut();
         // Its process may have died before, or its connection may have been made anew.
@@ -69,7 +69,7 @@ impl Inner {
         if self.happens(0.1) { self.up_to(ns * 100) } else { self.up_to(ns) }
     }
 
-    /// Whether messages pass between a verb's process and its node.
+    /// Whether messages can pass between a verb's process and its node.
     fn passes(&self, verb: &Verb) -> bool {
         self.is_open(self.process(verb.process).node, verb.at.region())
     }
@@ -79,14 +79,14 @@ impl Inner {
         self.nodes.borrow()[node.0 as usize].up && !self.cuts.borrow().contains(&pair(host, node))
     }
 
-    /// How long a datagram of so many bytes is under way.
+    /// How long a datagram of this many bytes is under way.
     pub fn message_ns(&self, bytes: u64) -> u64 {
         let profile = &self.profile;
         profile.one_way_ns + profile.on_link_ns(bytes) as u64 + self.delay()
     }
 
-    /// A request that does not get through is sent again, until its process gives it up, and is on
-    /// its way for a while longer.
+    /// Sends a request again that did not get through, until its process gives it up; it then stays
+    /// on its way for a while longer.
     fn stuck(&self, id: VerbId, verb: &Verb, again: Event) {
         let now = self.now_ns.get();
         let give_up = verb.posted_ns + self.profile.retry_ns;
@@ -140,7 +140,7 @@ impl Inner {
         self.at((begins + profile.dma_ns as f64 / 2.0) as u64, Event::Execute(id));
     }
 
-    /// Executes a verb, or so many words of a torn one as are moved at this moment.
+    /// Executes a verb, or those words of a torn verb that are moved at this moment.
     pub fn execute(&self, id: VerbId) {
         let mut verbs = self.verbs.borrow_mut();
         let Some(verb) = verbs.get(id) else { return };
@@ -148,7 +148,7 @@ impl Inner {
             return;
         }
         if !self.nodes.borrow()[verb.at.region().0 as usize].up {
-            // The node failed since it arrived. What of it was executed stays so.
+            // The node failed since the verb arrived. Its executed part stays executed.
             return self.stuck(id, verb, Event::Arrive(id));
         }
         let memory = self.memory(verb.at.region());
@@ -237,13 +237,14 @@ impl Inner {
         if verb.stage != Stage::Response && !verb.unknown {
             return;
         }
-        // Nobody waits for an answer to an unreliable WRITE.
+        // An unreliable WRITE has no answer.
         if !self.passes(verb) && !verb.unknown && !verb.unreliable {
             return self.stuck(id, verb, Event::Complete(id));
         }
         let (process, number) = (verb.process, verb.number);
         if verb.unknown {
-            // Executed, and its process was told that nobody knows. Only a fence settles that.
+            // Executed, but its process was told that the outcome is unknown. Only a fence settles
+            // that.
             return;
         }
         let now = self.now_ns.get();
@@ -265,14 +266,14 @@ impl Inner {
         self.wake(process, self.now_ns.get());
     }
 
-    /// A process gives a verb up: its connection is broken, and all that is under way on it is of
-    /// unknown outcome. It may still be executed until the connection is made again.
+    /// A process gives a verb up: its connection is broken, and all verbs under way on it have an
+    /// unknown outcome. They may still be executed until the connection is made again.
     pub fn give_up(&self, id: VerbId) {
         let broken = self.verbs.borrow_mut().get(id).map(|verb| {
             let is_over = matches!(verb.stage, Stage::Done(_));
             (verb.process, verb.at.region(), is_over)
         });
-        // One that is over says nothing about the connection, which may be a new one.
+        // A verb that is over says nothing about the connection, which may be a new one.
         let Some((process, node, false)) = broken else { return };
         let flying = |verb: &Verb| {
             verb.process == process
@@ -289,7 +290,7 @@ impl Inner {
         self.wake(process, self.now_ns.get());
     }
 
-    /// An unreliable WRITE that got lost is over.
+    /// Ends an unreliable WRITE that was lost.
     fn settle_lost(&self, id: VerbId) {
         let verb = self.verbs.borrow_mut().remove(id);
         if let Some(verb) = verb {

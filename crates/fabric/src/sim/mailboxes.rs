@@ -1,10 +1,10 @@
-//! Where datagrams are: on their way, or at their process.
+//! The datagrams that are on their way or at their process.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::verb::ProcessId;
 
-/// What is on its way, and what has arrived and was not taken.
+/// Datagrams on their way, and datagrams that have arrived and were not taken.
 #[derive(Debug, Default)]
 pub(super) struct Mailboxes {
     pub flying: BTreeMap<u64, Datagram>,

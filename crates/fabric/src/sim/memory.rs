@@ -1,4 +1,4 @@
-//! A node's memory: words that only the simulation touches, one access at a time.
+//! The memory of a node: words that only the simulation touches, one access at a time.
 
 use std::cell::Cell;
 
@@ -67,8 +67,8 @@ impl Memory {
     }
 }
 
-/// The parts of `len` bytes at `at` that lie in one word each: where each starts, and which of the
-/// bytes it is. What the memory does at once is one of these.
+/// The pieces of `len` bytes at `at` that lie in one word each: where each starts, and which of the
+/// bytes it has. Memory accesses one piece at once.
 pub(super) fn pieces(
     at: u64,
     len: usize,

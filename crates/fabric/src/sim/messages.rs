@@ -31,7 +31,7 @@ impl Messages for SimEndpoint {
         messages.iter().try_for_each(|(to, bytes)| SimEndpoint::send(self, *to, bytes))
     }
 
-    /// Virtual time stands still: who polls in a loop has to pause in it.
+    /// Virtual time stands still here: a loop that polls has to pause.
     fn try_receive(&self, mut buf: Buf) -> Result<(ProcessId, Buf), Buf> {
         match self.world.take_datagram(self.process) {
             Some((from, bytes)) => {

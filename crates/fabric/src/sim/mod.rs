@@ -1,7 +1,7 @@
 //! The fabric of a simulated cluster: one thread, virtual time, and one seed that decides
 //! everything.
 //!
-//! Engines and lanes run unchanged; what they meet is what RDMA allows and what hardware does:
+//! Engines and lanes run unchanged. They meet everything that RDMA allows and that hardware does:
 //!
 //! * **time** ([`Profile`]): each card takes up and serves one message after the other, each link
 //!   carries one byte after the other, each card executes one atomic after the other; posting and
@@ -13,8 +13,8 @@
 //!   timeout, links that are slow or cut, nodes that fail and come back with or without their
 //!   memory, datagrams that get lost or arrive twice.
 //!
-//! What is not simulated: congestion inside the network, packets (a message is one thing), and
-//! caches of processors.
+//! Congestion inside the network, packets (a message is one unit) and caches of processors are not
+//! simulated.
 
 mod card;
 mod card_ops;

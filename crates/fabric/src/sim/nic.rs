@@ -16,24 +16,25 @@ pub(super) struct Nic {
 }
 
 impl Nic {
-    /// When a message is there that would be at `ns` if it had the way in to itself. Of messages
-    /// that come from several nodes at once, the parts arrive in turn: so the link may have been
-    /// busy with others before, but for as long as the longest message takes its bytes count as on
-    /// time.
+    /// When a message arrives that would arrive at `ns` if it had the way in to itself. Messages
+    /// from several nodes at once arrive part by part, in turn. So the link may have been busy with
+    /// others before, but the bytes of the message count as on time for as long as the longest
+    /// message takes.
     pub fn receive(&mut self, ns: f64, on_link_ns: f64) -> f64 {
         self.longest_in_ns = self.longest_in_ns.max(on_link_ns);
         occupy(&mut self.link_in_ns, ns - self.longest_in_ns, on_link_ns);
         ns.max(self.link_in_ns)
     }
 
-    /// When a message to the card's own host is there: it crosses the host's bus, not the link.
+    /// When a message to the card's own host arrives: it crosses the host's bus, not the link.
     pub fn loop_back(&mut self, ns: f64, profile: &Profile, bytes: u64) -> f64 {
         let on_bus_ns = (bytes * 8) as f64 / profile.bus_gbit_s;
         occupy(&mut self.bus_ns, ns, on_bus_ns) + on_bus_ns + profile.one_way_ns as f64 / 4.0
     }
 }
 
-/// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; when that begins.
+/// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; returns when that
+/// begins.
 pub(super) fn occupy(free_ns: &mut f64, from_ns: f64, for_ns: f64) -> f64 {
     let begins = free_ns.max(from_ns);
     *free_ns = begins + for_ns;

@@ -1,4 +1,4 @@
-//! Processes: a future, the processor time it takes, and the stores it has under way.
+//! Processes: each is a future, with its processor time and its stores under way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -18,15 +18,15 @@ pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub(super) struct Process {
     pub node: RegionId,
     pub alive: bool,
-    /// Dies where faults say so.
+    /// Whether faults may kill it.
     pub mortal: bool,
-    /// Stands still where faults say so.
+    /// Whether faults may make it stand still.
     pub restless: bool,
     /// `None` before it starts, after it ended, and while it runs.
     pub task: Option<Task>,
-    /// Whether it has its turn: perhaps it was stopped in the middle of it.
+    /// Whether it has its turn; it may have been stopped in the middle of it.
     pub running: bool,
-    /// Whether it was stopped in its turn, and turns that it was to have meanwhile are lost.
+    /// Whether it was stopped in its turn; turns that it should have meanwhile are lost.
     pub stopped: bool,
     /// When it is to run next.
     pub wake_ns: Option<u64>,
@@ -42,10 +42,10 @@ pub(super) struct Process {
     pub posted: u64,
     pub unsettled: BTreeSet<u64>,
     pub connections: BTreeMap<RegionId, Connection>,
-    /// Cut off from all nodes for good: its place may be another's.
+    /// Cut off from all nodes for good, because another process may have its place.
     pub fenced: bool,
     pub wall_skew_ms: i64,
-    /// What it has if it is logic on a card and no program of a processor.
+    /// Set if it is logic on a card and no program of a processor.
     pub logic: Option<Logic>,
 }
 
@@ -93,19 +93,20 @@ impl Process {
 pub(super) struct Connection {
     /// Whether it was not broken, or was made again.
     pub works: bool,
-    /// What the node was when it was first made. One that lost its memory since is another.
+    /// The node's incarnation when the connection was first made. A node that lost its memory since
+    /// is another one.
     pub incarnation: u32,
 }
 
 /// A process that is logic on a card.
 pub(super) struct Logic {
     pub clock_ns: u64,
-    /// Gives it a turn at the next clock. Other processes have none: what polls for ever on a
-    /// thread would have no end here.
+    /// Gives it a turn at the next clock. Other processes have no bell: code that polls for ever on
+    /// a thread would never end here.
     pub bell: Waker,
 }
 
-/// Processes whose bells were rung since somebody looked.
+/// Processes whose bells were rung since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Rung {
     any: AtomicBool,
@@ -122,7 +123,7 @@ impl Rung {
         Waker::from(Arc::new(Bell { process, rung: rung.clone() }))
     }
 
-    /// Those processes, in the order of their bells.
+    /// Takes these processes, in the order of their bells.
     pub fn take(&self) -> Vec<ProcessId> {
         if !self.any.swap(false, Ordering::Relaxed) {
             return Vec::new();
@@ -141,14 +142,13 @@ impl Wake for Bell {
     }
 }
 
-/// The share of a processor that a process has which never sleeps, beside others that do not
-/// either.
+/// The share of a processor that a process has if neither it nor the others on the processor sleep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slices {
     /// It has `on_ns` of every `period_ns`.
     pub period_ns: u64,
     pub on_ns: u64,
-    /// Where in a period the simulation began.
+    /// The moment of a period at which the simulation began.
     pub phase_ns: u64,
 }
 
@@ -162,20 +162,20 @@ impl Slices {
 /// Stores that a process made and that are not in memory yet.
 ///
 /// # Invariants
-/// 1. The words of one segment reach memory in any order, those of a segment before those of the
-///    next.
+/// 1. The words of one segment reach memory in any order, but all of them before the words of the
+///    next segment.
 /// 2. Stores to one word reach it in the order in which they were made.
 /// 3. A verb leaves only after all stores made before it are in memory.
 #[derive(Debug, Default)]
 pub(super) struct Stores {
-    /// In the order in which they were made, from the name `first` on. `None` is in memory already;
-    /// the first is not.
+    /// Stores in the order in which they were made, from the name `first` on. `None` stands for a
+    /// store that is in memory already; the first one is not.
     waiting: VecDeque<Option<Store>>,
     first: u64,
-    /// Words that have stores waiting: how many, and the last moment of them. There may be
-    /// thousands of stores, and each asks for its word. Never iterated.
+    /// Words with waiting stores: how many wait, and the last moment of them. There may be
+    /// thousands of stores, and each looks up its word. Never iterated.
     words: BTreeMap<(RegionId, u64), (u32, u64)>,
-    /// The last moment of the segments before the one that is open.
+    /// The last moment of the closed segments.
     closed_ns: u64,
     /// The last moment of all.
     pub drained_ns: u64,
@@ -201,8 +201,8 @@ impl Stores {
         self.waiting.is_empty()
     }
 
-    /// Adds a store; `when(from)` says when each piece reaches memory, not before `from`. Returns
-    /// the names of the pieces and their moments.
+    /// Adds a store; `when(from)` chooses when each piece reaches memory, not before `from`.
+    /// Returns the names of the pieces and their moments.
     pub fn add(
         &mut self,
         at: RemoteAddr,
@@ -225,12 +225,12 @@ impl Stores {
         pieces(at.offset(), bytes.len()).map(piece).collect()
     }
 
-    /// Whatever is stored from now on reaches memory after what was stored before.
+    /// All later stores reach memory after all earlier ones.
     pub fn close_segment(&mut self) {
         self.closed_ns = self.drained_ns;
     }
 
-    /// Takes a piece out that reaches memory now; `None` if it has already.
+    /// Takes out a piece that reaches memory now; `None` if it is there already.
     pub fn take(&mut self, id: u64) -> Option<Store> {
         let at = usize::try_from(id.checked_sub(self.first)?).ok()?;
         let store = self.waiting.get_mut(at)?.take()?;
@@ -247,7 +247,7 @@ impl Stores {
         Some(store)
     }
 
-    /// Takes all out, in order: they reach memory at once.
+    /// Takes out all pieces, in order: they reach memory at once.
     pub fn take_all(&mut self) -> impl Iterator<Item = Store> + use<> {
         (self.closed_ns, self.drained_ns) = (0, 0);
         self.first += self.waiting.len() as u64;
@@ -255,7 +255,7 @@ impl Stores {
         std::mem::take(&mut self.waiting).into_iter().flatten()
     }
 
-    /// Forgets what would reach memory after `ns`.
+    /// Forgets stores that would reach memory after `ns`.
     pub fn lose_after(&mut self, ns: u64) {
         let lost = |(at, store): (usize, &Option<Store>)| {
             store.as_ref().is_some_and(|store| store.ns > ns).then_some(self.first + at as u64)
@@ -266,7 +266,7 @@ impl Stores {
         }
     }
 
-    /// What the process itself sees of the aligned word at `at`, of which memory holds `word`.
+    /// The aligned word at `at` as the process itself sees it, if memory holds `word`.
     pub fn over(&self, at: RemoteAddr, word: u64) -> u64 {
         if !self.words.contains_key(&word_of(at)) {
             return word;

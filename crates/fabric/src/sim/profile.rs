@@ -1,4 +1,4 @@
-//! What hardware costs: the numbers of a network card, a link and a processor.
+//! The costs of hardware: the numbers of a network card, a link and a processor.
 
 use crate::{Atomics, Caps, RoundTrip, Validation};
 
@@ -7,13 +7,13 @@ use crate::{Atomics, Caps, RoundTrip, Validation};
 pub struct Profile {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Where the numbers are from.
+    /// The source of the numbers.
     pub source: &'static str,
-    /// What an endpoint can do and finds cheap.
+    /// What an endpoint can do, and what is cheap on it.
     pub caps: Caps,
     /// Whether every process maps the memory of all nodes, as on one host.
     pub one_host: bool,
-    /// From one NIC to another, both NICs' work included, without queueing.
+    /// Time from one NIC to another, with the work of both NICs, without queueing.
     pub one_way_ns: u64,
     /// Gigabits a link carries in a second, each way.
     pub link_gbit_s: f64,
@@ -21,23 +21,23 @@ pub struct Profile {
     pub bus_gbit_s: f64,
     /// Bytes of headers around a payload.
     pub header_bytes: u64,
-    /// A NIC takes up a READ or an atomic to send every so often.
+    /// The interval at which a NIC takes up READs and atomics to send.
     pub issue_read_ns: f64,
-    /// A NIC takes up a WRITE to send every so often.
+    /// The interval at which a NIC takes up WRITEs to send.
     pub issue_write_ns: f64,
-    /// A NIC serves a READ every so often.
+    /// The interval at which a NIC serves READs.
     pub serve_read_ns: f64,
-    /// A NIC serves a WRITE every so often.
+    /// The interval at which a NIC serves WRITEs.
     pub serve_write_ns: f64,
-    /// A NIC executes an atomic every so often, one after the other.
+    /// The interval at which a NIC executes atomics, one after the other.
     pub serve_atomic_ns: f64,
-    /// From a NIC to its host's memory and back.
+    /// Time from a NIC to its host's memory and back.
     pub dma_ns: u64,
     /// Payload that a WRITE carries inline: longer ones are fetched first.
     pub inline_bytes: u64,
     /// Connections whose state a NIC holds, of those that its own host's processes post on.
     pub connections: u32,
-    /// What a verb costs the NIC that sends it if its connection's state is fetched first.
+    /// The cost of a verb for the sending NIC if it has to fetch the connection's state first.
     pub connection_miss_ns: f64,
     /// Processor time to ring a doorbell.
     pub doorbell_ns: u64,
@@ -47,7 +47,7 @@ pub struct Profile {
     pub resume_ns: u64,
     /// Gigabytes in a second that a processor copies into its own node's memory.
     pub copy_gbyte_s: f64,
-    /// How long a request is sent again and again until its connection is given up.
+    /// How long a request is repeated until its connection is given up.
     pub retry_ns: u64,
     /// How long a scheduler lets a process run while others wait.
     pub slice_ns: u64,
@@ -131,8 +131,8 @@ impl Profile {
         ..CONNECTX_3
     };
 
-    /// Processes of one host, which reach all memory by themselves: for testing what is done where
-    /// round trips are cheap. Its times say nothing.
+    /// Processes of one host, which map all memory: for tests of the code for cheap round trips.
+    /// Its times have no meaning.
     pub const ONE_HOST: Profile = Profile {
         name: "one-host",
         source: "none: for tests",

@@ -53,7 +53,7 @@ pub(super) struct Node {
     pub memory: Rc<Memory>,
     pub nic: Nic,
     pub up: bool,
-    /// Goes up when its memory is lost: whoever knew it must not take it for the same.
+    /// Goes up when its memory is lost: processes that knew the node must not take it for the same.
     pub incarnation: u32,
     /// Connections that its processes post on.
     pub connections: u32,
@@ -61,7 +61,7 @@ pub(super) struct Node {
 
 type Entry = (u64, u64, Event);
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// A process has its turn.
@@ -160,7 +160,7 @@ impl Inner {
         true
     }
 
-    /// Whether something that happens with this rate happens now.
+    /// Whether an event of this rate happens now.
     pub fn happens(&self, rate: f64) -> bool {
         rate > 0.0 && self.random.borrow_mut().random_bool(rate)
     }
@@ -170,7 +170,7 @@ impl Inner {
         if most == 0 { 0 } else { self.random.borrow_mut().random_range(0..=most) }
     }
 
-    /// Gives a process a turn at `ns`, or when it has a processor.
+    /// Gives a process a turn at `ns`, or at the first later moment when it has a processor.
     pub fn wake(&self, id: ProcessId, ns: u64) {
         let mut process = self.process(id);
         let ns = process.runs_from(ns.max(self.now_ns.get()));
@@ -245,12 +245,12 @@ impl Inner {
         self.process(id).task.take()
     }
 
-    /// Stores that are not in memory are lost, and so are verbs that wait for them: their process
-    /// had not come to post them.
+    /// Stores that are not in memory are lost, and so are verbs that wait for them: the process
+    /// died before it posted these.
     fn die(&self, id: ProcessId) {
         let mut process = self.process(id);
         process.alive = false;
-        // It came as far as the turn that it has at this moment.
+        // Its own time has advanced by the turn that it has at this moment.
         let now = self.now_ns.get() + process.spent_ns;
         process.stores.lose_after(now);
         drop(process);
@@ -261,7 +261,7 @@ impl Inner {
         }
     }
 
-    /// Whether a fault kills the process here, or lets it stand still.
+    /// Lets a fault kill the process here, or make it stand still.
     pub fn tempt(&self, id: ProcessId) {
         let Faults { deaths, pauses, pause_ns, .. } = *self.faults.borrow();
         let Process { mortal, restless, alive, .. } = *self.process(id);
@@ -286,8 +286,8 @@ impl Inner {
         }
     }
 
-    /// Verbs of a process, to one node or to all, are executed no more. Those that nobody was told
-    /// about fail.
+    /// Verbs of a process, to one node or to all, are executed no more. Those whose outcome the
+    /// process does not know yet fail.
     pub fn fence(&self, id: ProcessId, node: Option<RegionId>) {
         let own =
             |verb: &Verb| verb.process == id && node.is_none_or(|node| verb.at.region() == node);
@@ -328,7 +328,7 @@ impl Inner {
         self.wake(process, self.now_ns.get());
     }
 
-    /// Tells of a change of memory.
+    /// Reports a change of memory.
     pub fn changed(&self, change: Change) {
         let watch = self.watch.borrow().clone();
         if let Some(watch) = watch {
@@ -336,7 +336,7 @@ impl Inner {
         }
     }
 
-    /// Writes bytes to memory, and tells of it word by word.
+    /// Writes bytes to memory, and reports each changed word.
     pub fn change(&self, by: ProcessId, at: RemoteAddr, bytes: &[u8], how: How) {
         let memory = self.memory(at.region());
         let Some(watch) = self.watch.borrow().clone() else {

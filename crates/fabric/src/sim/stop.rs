@@ -1,5 +1,5 @@
-//! Processes that are stopped between two accesses of memory, as SIGSTOP or the scheduler would:
-//! the agenda goes on inside the call by which they accessed it ([`World`]'s invariant 4).
+//! Processes that are stopped between two accesses of memory, as SIGSTOP or the scheduler would do
+//! it: the agenda goes on inside the call by which they accessed it ([`World`]'s invariant 4).
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -9,21 +9,22 @@ use super::state::Inner;
 use super::verb::ProcessId;
 use super::{Faults, World};
 
-/// More processes than this are not stopped in their turns at a time: each takes of the stack.
+/// The most processes that are stopped in their turns at a time: each uses some of the stack.
 const STOPPED_MAX: u32 = 6;
 
 impl World {
-    /// What is called after each event while a process is stopped in its turn ([`Faults::stops`]),
-    /// because whoever calls [`World::step`] waits for that turn. It polls nothing and does not
-    /// call `step`. When it returns `false` the stopped go on at once.
+    /// Sets the function that is called after each event while a process is stopped in its turn
+    /// ([`Faults::stops`]), because the caller of [`World::step`] waits for that turn. The function
+    /// polls nothing and does not call `step`. When it returns `false`, stopped processes continue
+    /// at once.
     pub fn while_stopped(&self, between: impl Fn() -> bool + 'static) {
         *self.0.between.borrow_mut() = Some(Rc::new(between));
     }
 }
 
 impl Inner {
-    /// Whether a fault stops the process here, between two accesses of memory, with so much of the
-    /// usual rate. If so, returns when it goes on, or is dead.
+    /// Lets a fault stop the process here, between two accesses of memory, at `share` of the usual
+    /// rate. If it does, returns when the process continues, or is dead.
     pub fn stop(&self, id: ProcessId, share: f64) {
         let Faults { stops, stop_ns, .. } = *self.faults.borrow();
         if stops == 0.0 || self.stopped.get() == STOPPED_MAX {

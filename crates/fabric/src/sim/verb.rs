@@ -1,4 +1,4 @@
-//! A verb on its way, and the place where all of them are kept.
+//! A verb on its way, and the table of all of them.
 
 use crate::counters::Verb as Kind;
 use crate::{FabricError, RemoteAddr};
@@ -14,7 +14,7 @@ pub(super) struct VerbId {
     generation: u32,
 }
 
-/// What a verb does.
+/// The work of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Read,
@@ -24,7 +24,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// What the counters call it.
+    /// Its kind, as the counters name it.
     pub fn kind(self) -> Kind {
         match self {
             Work::Read => Kind::Read,
@@ -38,7 +38,7 @@ impl Work {
 /// How far a verb is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Not executed yet, or not wholly.
+    /// Not executed yet, or only in part.
     Request,
     /// Executed; the answer is on its way.
     Response,
@@ -58,14 +58,15 @@ pub(super) struct Verb {
     pub data: Vec<u8>,
     /// The word that an atomic found.
     pub old: u64,
-    /// Words of a torn transfer in the order in which they are moved; those that are left.
+    /// The words of a torn transfer that are still to be moved, in their order.
     pub order: Vec<u32>,
     pub stage: Stage,
-    /// Whether its answer has had its turn on the link to its process's node.
+    /// Whether its answer has had its turn on the link to the node of its process.
     pub landed: bool,
     /// Whether nobody waits for it.
     pub detached: bool,
-    /// Whether its process was told that the outcome is unknown, while it may still be executed.
+    /// Whether its process was told that the outcome is unknown, while the verb may still be
+    /// executed.
     pub unknown: bool,
     /// Whether it is sent once and never again.
     pub unreliable: bool,
@@ -77,7 +78,7 @@ pub(super) struct Verb {
 }
 
 impl Verb {
-    /// What its process is told, once it is told anything.
+    /// The outcome that its process gets, once there is one.
     pub fn outcome(&self) -> Option<Result<(), FabricError>> {
         match self.stage {
             Stage::Done(outcome) => Some(outcome),

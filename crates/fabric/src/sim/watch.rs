@@ -1,17 +1,17 @@
-//! What is told of every change of memory.
+//! Reports of every change of memory.
 
 use std::rc::Rc;
 
 use super::verb::ProcessId;
 use crate::RemoteAddr;
 
-/// What is told of every change of memory: see [`World::watch`](super::World::watch).
+/// The function that is told of every change of memory: see [`World::watch`](super::World::watch).
 pub(super) type Watch = Rc<dyn Fn(Change)>;
 
 /// A change of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
-    /// By whom.
+    /// The process that changed it.
     pub by: ProcessId,
     /// The first byte.
     pub at: RemoteAddr,
@@ -19,11 +19,11 @@ pub struct Change {
     pub len: usize,
     /// That word before it was changed.
     pub before: u64,
-    /// By what.
+    /// The kind of access.
     pub how: How,
 }
 
-/// By what memory is changed.
+/// The kinds of access that change memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// A store of a processor.

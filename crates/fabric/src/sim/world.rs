@@ -3,13 +3,13 @@
 //! # Invariants
 //! 1. Everything that is random comes from one generator, in the order of the agenda; nothing is
 //!    kept in an order that depends on addresses or the operating system. So a seed decides all.
-//! 2. Time never goes back, and of two events of one moment the one that was entered first is
-//!    first.
-//! 3. A dead process changes nothing any more, but what it posted may still be executed until it is
-//!    fenced ([`World::fence`]), as a network card goes on after a process was killed.
+//! 2. Time never goes back, and of two events at the same moment the one that was entered first
+//!    comes first.
+//! 3. A dead process changes nothing any more, but verbs that it posted may still be executed until
+//!    it is fenced ([`World::fence`]), as a network card continues after a process was killed.
 //! 4. A process that is stopped ([`Faults::stops`]) keeps its turn: the agenda goes on inside the
-//!    call by which it accessed memory. So stops are nested, and one that was stopped earlier than
-//!    another goes on later. Nothing of the simulation is borrowed meanwhile.
+//!    call by which it accessed memory. So stops are nested, and a process that was stopped earlier
+//!    continues later. No state of the simulation is borrowed meanwhile.
 
 use std::cmp::Reverse;
 use std::future::Future;
@@ -53,7 +53,7 @@ impl World {
         Self(Rc::new(Inner::new(seed, profile, faults)))
     }
 
-    /// Adds a node with so many bytes of memory, all zero. Nodes are numbered in order.
+    /// Adds a node with this many bytes of memory, all zero. Nodes are numbered in order.
     ///
     /// # Panics
     /// If there are 256 already.
@@ -86,8 +86,8 @@ impl World {
         self.0.process(process).restless = true;
     }
 
-    /// Lets the processes of a node share its `cores` with each other and with `hogs` more that
-    /// never sleep, in slices of the profile's length.
+    /// Lets the processes of a node share its `cores` with each other and with `hogs` further
+    /// processes that never sleep, in slices of the profile's length.
     pub fn share_cores(&self, node: RegionId, cores: u32, hogs: u32) {
         let slice_ns = self.0.profile.slice_ns;
         let mut processes = self.0.processes.borrow_mut();
@@ -144,7 +144,7 @@ impl World {
         self.0.process(process).alive
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         *self.0.faults.borrow_mut() = faults;
     }
@@ -159,17 +159,17 @@ impl World {
         self.0.memory(at.region()).store(at.offset(), word);
     }
 
-    /// Kills a process: nothing of it runs any more, and stores that are not in memory yet are
-    /// lost.
+    /// Kills a process: its program does not run any more, and its stores that are not in memory
+    /// yet are lost.
     pub fn kill(&self, process: ProcessId) {
         let task = self.0.kill(process);
         // Its destructors run, and change nothing: the process is dead.
         drop(task);
     }
 
-    /// What a node does before it gives a dead process's place to another: cuts its connections off
-    /// at all nodes for good, so that nothing is executed any more that it posted, or will post if
-    /// it only stood still.
+    /// Does what a node does before it gives a dead process's place to another: cuts the process's
+    /// connections at all nodes for good. No verb is executed any more that it has posted, or that
+    /// it still posts if it only stood still.
     pub fn fence(&self, process: ProcessId) {
         self.0.process(process).fenced = true;
         self.0.fence(process, None);
@@ -187,7 +187,7 @@ impl World {
         process.busy_until_ns = process.busy_until_ns.max(until);
     }
 
-    /// Lets nothing pass between two nodes, until [`World::heal`].
+    /// Lets no message pass between two nodes, until [`World::heal`].
     pub fn cut(&self, a: RegionId, b: RegionId) {
         self.0.cuts.borrow_mut().insert(pair(a, b));
     }
@@ -197,7 +197,7 @@ impl World {
         self.0.cuts.borrow_mut().remove(&pair(a, b));
     }
 
-    /// Makes the link between two nodes so many times slower; 1 undoes it.
+    /// Makes the link between two nodes `times` times slower; 1 undoes it.
     pub fn slow_link(&self, a: RegionId, b: RegionId, times: u64) {
         let mut slow = self.0.slow.borrow_mut();
         slow.retain(|(nodes, _)| *nodes != pair(a, b));
@@ -206,8 +206,8 @@ impl World {
         }
     }
 
-    /// A node's host fails, and with it the processes on it, which are returned. Its memory is
-    /// zeroed if it is lost.
+    /// Lets a node's host fail with the processes on it, which are returned. Its memory is zeroed
+    /// if it is lost.
     pub fn crash_node(&self, node: RegionId, memory_is_lost: bool) -> Vec<ProcessId> {
         let of_node = |(index, process): (usize, &Process)| {
             (process.node == node && process.alive).then_some(ProcessId(index as u32))
@@ -225,10 +225,10 @@ impl World {
         own
     }
 
-    /// A node that failed is back. Connections to it stay broken until they are made again.
+    /// Brings a failed node back. Connections to it stay broken until they are made again.
     pub fn revive_node(&self, node: RegionId) {
         self.0.nodes.borrow_mut()[node.0 as usize].up = true;
-        // Requests from before its failure find no connection.
+        // Requests from before the failure find no connection.
         let flying = |verb: &Verb| verb.at.region() == node && verb.stage == Stage::Request;
         let ids = self.0.verbs.borrow().ids(flying);
         ids.into_iter().for_each(|id| self.0.fail(id));
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Goes on until virtual time `ns`; whatever is due later stays due.
+    /// Runs until virtual time `ns`; later events stay due.
     pub fn run_until(&self, ns: u64) {
         while self.0.agenda.borrow().peek().is_some_and(|Reverse(next)| next.0 <= ns) {
             self.step();
@@ -245,13 +245,14 @@ impl World {
         self.0.now_ns.set(self.now_ns().max(ns));
     }
 
-    /// Lets the next thing happen; whether there was one.
+    /// Lets the next event happen; returns whether there was one.
     pub fn step(&self) -> bool {
         self.0.step()
     }
 
-    /// What is told of every change of memory by a process just after it, one word of it at a time:
-    /// for invariants about who may change what. It changes nothing.
+    /// Sets the function that is told of every change of memory by a process, just after the change
+    /// and one word at a time: for invariants about who may change what. The function changes
+    /// nothing.
     pub fn watch(&self, watch: impl Fn(Change) + 'static) {
         *self.0.watch.borrow_mut() = Some(Rc::new(watch));
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::messages::AddressKind;
 use crate::{FabricError, MessageAddress};
 
-/// Where a thread's datagrams are sent to. Plain data, checked when it is used.
+/// The address of a thread's datagrams. Plain data, checked when it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Address {
     /// The port's GID; zero on an InfiniBand network that the LID is enough for.
@@ -14,8 +14,9 @@ pub struct Address {
     pub lid: u16,
     /// The queue pair's number, of 24 bits.
     pub qp_number: u32,
-    /// What every message to it has to carry: its card drops others. It is drawn for each queue
-    /// pair, so strangers have to guess 31 bits; it does not withstand whoever sees a message.
+    /// The key that every message to it has to carry: its card drops others. It is drawn for each
+    /// queue pair, so strangers have to guess 31 bits; it does not protect against an attacker who
+    /// sees a message.
     pub qkey: u32,
 }
 

@@ -1,8 +1,8 @@
-//! Completions: what they bring, what they break, and what is settled by them.
+//! Completions: they bring results, break connections, and settle verbs.
 //!
 //! A reliable queue pair ends its requests in order. So a completion that says *done* says it of
-//! all requests before it; one that says *failed* says it of its own request only, and those before
-//! it that had no completion of their own are taken for unknown, which is never wrong.
+//! all requests before it. A completion that says *failed* says it of its own request only; earlier
+//! requests without a completion of their own count as unknown, which is never wrong.
 
 use crate::limits::UNRELIABLE_LINGER_US;
 use crate::{FabricError, RegionId};
@@ -13,8 +13,8 @@ use super::setup::Transport;
 use super::sys::{Completion, Status};
 
 impl Engine {
-    /// Takes the completions that have come in, and posts what waited for them. `now_us` is any
-    /// clock that does not go back.
+    /// Takes the completions that have arrived, and posts the verbs that waited for them. `now_us`
+    /// is any clock that does not go back.
     pub fn progress(&mut self, now_us: impl Fn() -> u64) {
         if self.in_flight == 0 || self.is_dead {
             return;
@@ -44,7 +44,7 @@ impl Engine {
             assert!(link.generation == generation, "a completion of a link that is gone");
             let (flight, is_it) = link.flights.pop_to(sequence);
             self.in_flight -= 1;
-            // Those before a failure: see the module's head.
+            // Requests before a failure: see the module's header.
             let own = if is_it || status == Status::Done { status } else { Status::Flushed };
             self.land(index, &flight, own, now_us);
             if is_it {
@@ -88,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Hands what a request has read to its operation.
+    /// Hands the bytes that a request has read to its operation.
     fn bring(&mut self, flight: &Flight) {
         let (Some(op), Some(slot)) = (flight.op, flight.slot) else { return };
         let (op, len) = (self.ops.get(op), flight.len as usize);
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// Remembers what is not certain about a verb that changes memory.
+    /// Remembers an uncertain outcome of a verb that changes memory.
     fn note_outcome(
         &mut self,
         transport: Transport,
@@ -134,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Whether every verb before `mark` that changes memory is over for certain. Where only a
-    /// completion is missing to know that, one is asked for.
+    /// Whether every verb before `mark` that changes memory is over for certain. If only a
+    /// completion is missing to know that, requests one.
     pub fn is_settled(&mut self, mark: u64, now_us: impl Fn() -> u64) -> bool {
         if self.oldest_unsettled(&now_us).is_none_or(|oldest| oldest >= mark) {
             return true;
@@ -156,8 +156,8 @@ impl Engine {
         under_way.chain(unknown).chain(lingering).min()
     }
 
-    /// The completion queue cannot be polled: the device is gone. All ends as unknown, and no slot
-    /// is used again, as nobody knows what the card still does.
+    /// The completion queue cannot be polled: the device is gone. All verbs end as unknown, and no
+    /// slot is used again, because the card may still write it.
     #[cold]
     fn die(&mut self, error: &std::io::Error) {
         tracing::error!(%error, "cannot poll a completion queue: the device is lost");

@@ -1,22 +1,24 @@
 //! Datagrams: a UD queue pair, and the buffers that messages leave from and arrive in.
 //!
 //! # Invariants
-//! 1. A receive buffer is either the card's (posted), or in `arrived`, or just being taken; so what
-//!    comes in while all are full is lost, and nothing is overwritten.
-//! 2. Message `n` leaves from send buffer `n % SENDS`, and there are never more than `SENDS` under
-//!    way; of any `SIGNAL_EVERY` in a row one is signaled, so a full queue moves on.
+//! 1. A receive buffer is either posted to the card, or in `arrived`, or just being taken. So a
+//!    message that arrives while all are full is lost, and no message is overwritten.
+//! 2. Message `n` leaves from send buffer `n % SENDS`, and there are never more than `SENDS`
+//!    messages under way. One of any `SIGNAL_EVERY` messages in a row is signaled, so a full queue
+//!    moves on.
 //! 3. The queue pair is destroyed before its buffers are deregistered: fields are dropped in order.
 //! 4. A queue pair that failed is started anew when the card has no receive buffer any more and all
 //!    completions were polled: so no buffer is posted twice.
 //! 5. Every message carries the key of the queue pair that it comes from as its immediate data, so
-//!    that whoever receives it can answer. A message without one is nobody's.
-//! 6. Nothing is kept of who sent a message: anybody can send as many as he likes, each from
-//!    another address. Only what is sent to an address has this end find a way there.
+//!    that the receiver can answer. A message without a key has no sender, and is dropped.
+//! 6. Nothing is kept about the sender of a message: anybody can send any number of messages, each
+//!    from another address. This end looks up the way to an address only when it sends a message
+//!    there.
 //!
 //! # Faults
-//! A port that goes down takes a queue pair that sends into its error state, for good. It is
-//! started anew under its number, so its address stays; what was under way is lost, as messages may
-//! be.
+//! A port that goes down puts a queue pair that sends into its error state, for good. The queue
+//! pair is started anew under its number, so its address stays; messages under way are lost, as
+//! messages may be.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -41,7 +43,7 @@ use super::sys::{
 };
 use super::{Device, VerbsError};
 
-/// A thread that datagrams are sent to or came from.
+/// A thread that receives or sends datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(Address);
 
@@ -52,15 +54,15 @@ pub struct Datagrams {
 
 struct Inner {
     qp: Qp,
-    /// What messages to the queue pair have to carry.
+    /// The key that messages to the queue pair have to carry.
     qkey: u32,
     mr: Mr<Mapping>,
     cq: Arc<Cq>,
     device: Arc<Device>,
     mtu_bytes: usize,
     inline_bytes: usize,
-    /// The threads of one host share one; of those that could not be found, when that was. At most
-    /// `WAYS_MAX`.
+    /// The threads of one host share one way; for a way that was not found, the time of the
+    /// attempt. At most `WAYS_MAX`.
     ways: HashMap<Way, Result<Ah, Instant>>,
     chain: Box<Chain>,
     /// Messages sent, and those of them whose buffers are free again.
@@ -70,7 +72,7 @@ struct Inner {
     posted: usize,
     /// The queue pair is in its error state.
     failed: bool,
-    /// What came in and was not taken: the sender, the buffer, and bytes.
+    /// Messages that have arrived and were not taken: the sender, the buffer, and the bytes.
     arrived: VecDeque<(Peer, u16, usize)>,
     completions: Box<[Completion; BATCH]>,
     /// Polls in a row that brought nothing.
@@ -112,7 +114,7 @@ impl Datagrams {
         let wanted = Caps { send: SENDS as u32, receive: RECEIVES as u32, inline_bytes };
         let made = Qp::new(&device.pd, Kind::Ud, &cq, &cq, wanted);
         let (qp, caps) = made.map_err(os("make a QP for datagrams"))?;
-        // With its highest bit a card takes a key for the sender's own.
+        // If its highest bit is set, a card replaces the key by the sender's own.
         let (psn, qkey) = (rand::rng().next_u32() >> 8, rand::rng().next_u32() >> 1);
         qp.open(info.port, qkey, psn).map_err(os("open a QP for datagrams"))?;
         let mut inner = Inner {
@@ -139,7 +141,7 @@ impl Datagrams {
         Ok(Self { inner: RefCell::new(inner) })
     }
 
-    /// Where others send to.
+    /// The address to which others send.
     pub fn address(&self) -> Address {
         let inner = self.inner.borrow();
         let end = inner.device.address(&inner.qp, 0);
@@ -150,8 +152,7 @@ impl Datagrams {
     /// The peer at an address, to send to.
     ///
     /// # Errors
-    /// [`VerbsError::Hostile`] for an address that cannot be, [`VerbsError::Os`] if there is no way
-    /// to it.
+    /// [`VerbsError::Hostile`] for an invalid address, [`VerbsError::Os`] if there is no way to it.
     pub fn peer(&self, address: &Address) -> Result<Peer, VerbsError> {
         if address.qp_number >> 24 != 0 || (address.gid == [0; 16] && address.lid == 0) {
             return Err(VerbsError::Hostile { what: "an address that cannot be" });
@@ -170,8 +171,8 @@ impl Inner {
         let route = self.device.route(to.gid, to.lid);
         let found = Ah::new(&self.device.pd, &route);
         if self.ways.len() >= WAYS_MAX {
-            // What is chained has its way by reference. What was posted and is not done may fail,
-            // and the queue pair with it: messages are lost then, as they may be.
+            // Chained messages refer to their ways. Posted messages that are not done may fail, and
+            // the queue pair with them: messages are then lost, as they may be.
             self.post();
             self.ways.clear();
         }
@@ -200,8 +201,9 @@ impl Inner {
     /// Gives a receive buffer to the card.
     fn post_receive(&mut self, index: u16) -> std::io::Result<()> {
         let start = self.receive_place(index);
-        // SAFETY: the buffer is not the card's (invariant 1) and has room for a header. The header
-        // of another message must not be taken for one that the card does not write whole.
+        // SAFETY: the buffer does not belong to the card (invariant 1) and has room for a header.
+        // It is zeroed because the card may write a header only in part, and the rest of an older
+        // header must not be taken for it.
         unsafe { start.write_bytes(0, HEADER_BYTES) };
         let local = Local { start, len: RECEIVE_BYTES as u32, lkey: self.mr.lkey() };
         // SAFETY: registered for as long as the queue pair lives (invariant 3), and left alone
@@ -225,7 +227,7 @@ impl Inner {
                 self.fail(completion.status());
             }
             if id & RECEIVED == 0 {
-                // Of a queue pair that was started anew meanwhile it may be an old one.
+                // If the queue pair was started anew meanwhile, this may be an old completion.
                 let next = (id as u32).wrapping_add(1);
                 if next.wrapping_sub(self.done) <= self.sent.wrapping_sub(self.done) {
                     self.done = next;
@@ -239,7 +241,7 @@ impl Inner {
         }
     }
 
-    /// Has the card give back all buffers. Only this end's own failure comes to this.
+    /// Makes the card give back all buffers. Only a failure of this end leads here.
     #[cold]
     fn fail(&mut self, status: Status) {
         if std::mem::replace(&mut self.failed, true) {
@@ -265,11 +267,11 @@ impl Inner {
         free.into_iter().for_each(|index| self.give_back(index));
     }
 
-    /// Finds out who sent what is in a receive buffer.
+    /// Finds the sender of the message in a receive buffer.
     fn take_in(&mut self, completion: &Completion, index: u16) {
         let mut header = [0; HEADER_BYTES];
         let place = self.receive_place(index);
-        // SAFETY: the buffer's completion was polled, so it is not the card's any more.
+        // SAFETY: the buffer's completion was polled, so it does not belong to the card any more.
         unsafe { place.copy_to_nonoverlapping(header.as_mut_ptr(), HEADER_BYTES) };
         let (qp_number, lid) = completion.source();
         let gid = if completion.has_routing_header() { source_gid(&header) } else { [0; 16] };
@@ -302,8 +304,8 @@ impl Inner {
         }
         let (peer, index, len) = self.arrived.pop_front()?;
         let place = self.receive_place(index);
-        // SAFETY: the buffer is not the card's (invariant 1), and has a header and `len` bytes, as
-        // `take_in` has checked; all of them are copied to the room given.
+        // SAFETY: the buffer does not belong to the card (invariant 1), and has a header and `len`
+        // bytes, as `take_in` has checked; all of them are copied to the room given.
         unsafe {
             buf.append_with(len, |into| {
                 place.add(HEADER_BYTES).copy_to_nonoverlapping(into, len);
@@ -313,7 +315,7 @@ impl Inner {
         Some(peer)
     }
 
-    /// After many polls that brought nothing the processor is offered to others.
+    /// Yields the processor after many polls that brought nothing.
     fn idle(&mut self) {
         self.empty_polls += 1;
         if self.empty_polls > EMPTY_POLLS_MAX {
@@ -322,8 +324,8 @@ impl Inner {
         }
     }
 
-    /// Waits for a free send buffer, which takes as long as the card needs for a message; whether
-    /// there is one.
+    /// Waits for a free send buffer, as long as the card needs for a message; returns whether there
+    /// is one.
     fn wait_for_room(&mut self) -> bool {
         for _ in 0..SEND_POLLS_MAX {
             if (self.sent.wrapping_sub(self.done) as usize) < SENDS {
@@ -339,7 +341,7 @@ impl Inner {
     fn chain(&mut self, Peer(to): Peer, bytes: &[u8]) {
         let ah = match self.ways.get(&way_to(&to)) {
             Some(Ok(ah)) => ah,
-            // Not to find one can take a second, in which nobody is served.
+            // A failed lookup can take a second, during which no client is served.
             Some(Err(when)) if when.elapsed() < WAY_RETRY => return,
             _ => match self.find_way(&to) {
                 Ok(()) => self.ways[&way_to(&to)].as_ref().expect("it was found"),
@@ -375,9 +377,9 @@ impl Inner {
         if self.chain.len() == 0 {
             return;
         }
-        // SAFETY: what is not inline lies in send buffers, which are registered for as long as the
-        // queue pair lives (invariant 3) and are not used again before their completion
-        // (invariant 2). What is inline is borrowed by `send_all`, which calls this.
+        // SAFETY: messages that are not inline lie in send buffers, which are registered for as
+        // long as the queue pair lives (invariant 3) and are not used again before their completion
+        // (invariant 2). Inline messages are borrowed by `send_all`, which calls this.
         let posted = unsafe { self.qp.post(&mut self.chain) };
         if let Err(count) = posted {
             let lost = self.chain.len() - count;
@@ -403,7 +405,7 @@ impl Messages for Datagrams {
         Datagrams::address(self).to_plain()
     }
 
-    /// An address without a way to it is one that cannot be.
+    /// An address without a way to it counts as invalid.
     fn peer(&self, address: &MessageAddress) -> Result<Peer, FabricError> {
         let address = Address::from_plain(address)?;
         Datagrams::peer(self, &address).map_err(|error| {
@@ -423,7 +425,7 @@ impl Messages for Datagrams {
             inner.progress();
         }
         if inner.failed {
-            // All are lost, as messages may be.
+            // All messages are lost, as messages may be.
             return Ok(());
         }
         for (to, bytes) in messages {
@@ -431,7 +433,7 @@ impl Messages for Datagrams {
                 inner.post();
             }
             if !inner.wait_for_room() {
-                // The card does not move: the rest is lost, as messages may be.
+                // The card makes no progress: the rest is lost, as messages may be.
                 break;
             }
             inner.chain(*to, bytes);
@@ -447,7 +449,7 @@ impl Messages for Datagrams {
         }
     }
 
-    /// Waits, and offers the processor to others when nothing comes.
+    /// Waits, and yields the processor when nothing arrives.
     fn receive(&self, buf: Buf) -> impl Future<Output = (Peer, Buf)> + '_ {
         let mut buf = Some(buf);
         poll_fn(move |cx| {
@@ -473,7 +475,7 @@ mod tests {
     use crate::verbs::Selection;
     use std::time::Duration;
 
-    /// Runs where a device has to be, as in `tests/verbs.rs`.
+    /// Runs only where a device must be present, as in `tests/verbs.rs`.
     #[test]
     fn nothing_is_kept_of_who_sends() {
         if std::env::var_os("LOCH_VERBS_TEST").is_none() {
@@ -495,7 +497,7 @@ mod tests {
         };
         let peer = hears(&known);
         for key in 0..100 {
-            // As if it were another end each time.
+            // As if each message came from another end.
             stranger.inner.borrow_mut().qkey = key;
             assert_eq!(hears(&stranger).0.qkey, key);
             assert_eq!(worker.inner.borrow().ways.len(), 0);
@@ -505,7 +507,7 @@ mod tests {
         assert_eq!(there, peer);
         let Peer(mut address) = there;
         for host in 0..2 * WAYS_MAX as u16 - 1 {
-            // Loopback's addresses, which need nobody to answer for them.
+            // Loopback addresses, which are resolved without an answer from a host.
             address.gid[12..].copy_from_slice(&[127, 1, (host >> 8) as u8, host as u8]);
             worker.send(Peer(address), b"to nobody").expect("it is short");
             assert!(worker.inner.borrow().ways.len() <= WAYS_MAX);

@@ -1,4 +1,4 @@
-//! Choosing and opening a device, a port of it, and a GID of that.
+//! Choosing and opening a device, one of its ports, and a GID of the port.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -15,8 +15,9 @@ use super::DeviceError;
 use super::setup::{Offer, QueueAddress, Transport};
 use super::sys::{Caps, Context, Cq, DeviceList, Kind, Path, Pd, Qp, Route};
 
-/// Which device, port and GID to use. What is `None` is chosen: the first device and port that
-/// carry Loch, and of GIDs RoCE version 2 over IPv4 before IPv6, before link-local addresses.
+/// Which device, port and GID to use. A field that is `None` is chosen automatically: the first
+/// device and port that carry Loch; among GIDs, RoCE version 2 over IPv4 before IPv6, before
+/// link-local addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
     /// The device's name, as `rdma link` shows it: `mlx5_0`, `rxe0`.
@@ -27,7 +28,7 @@ pub struct Selection {
     pub gid_index: Option<u8>,
 }
 
-/// What a GID means.
+/// The kind of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GidKind {
     /// A port of an InfiniBand network.
@@ -49,7 +50,7 @@ pub struct DeviceInfo {
     pub gid_index: u8,
     /// The GID, written as an IPv6 address.
     pub gid: Ipv6Addr,
-    /// What the GID means.
+    /// The kind of the GID.
     pub kind: GidKind,
     /// The port's LID; 0 on RoCE.
     pub lid: u16,
@@ -61,7 +62,7 @@ pub struct DeviceInfo {
     pub rd_atomic_sent: u8,
     /// READs and atomics that one connection may serve at a time.
     pub rd_atomic_served: u8,
-    /// Bytes that a work request may carry in itself. 0 where it was not tried out.
+    /// Bytes that a work request may carry inline. 0 if this was not tried out.
     pub inline_bytes: u32,
     /// Work requests of a queue.
     pub queue_wrs: u32,
@@ -74,18 +75,18 @@ pub struct DeviceInfo {
 pub struct Surveyed {
     /// The device's name.
     pub device: String,
-    /// The port's number; `None` if it was not come to that.
+    /// The port's number; `None` if the survey did not get that far.
     pub port: Option<u8>,
-    /// What there is; `None` if it was not come to that.
+    /// Its properties; `None` if the survey did not get that far.
     pub info: Option<DeviceInfo>,
     /// Why it cannot be used; `None` if it can.
     pub unusable: Option<String>,
 }
 
-/// An opened device, with a port and a GID of it: what a process needs once. Any thread may use it.
+/// An opened device, with one of its ports and a GID: a process needs one. Any thread may use it.
 pub struct Device {
     pub(super) context: Arc<Context>,
-    /// The domain of this process's active ends.
+    /// The protection domain of this process's active ends.
     pub(super) pd: Arc<Pd>,
     info: DeviceInfo,
 }
@@ -94,8 +95,8 @@ impl Device {
     /// Opens the device, port and GID that `selection` names.
     ///
     /// # Errors
-    /// [`DeviceError::NoneUsable`] says of every device, port and GID why it was passed over;
-    /// [`DeviceError::Library`] or [`DeviceError::Kernel`] if there cannot be any.
+    /// [`DeviceError::NoneUsable`] says for every device, port and GID why it was passed over;
+    /// [`DeviceError::Library`] or [`DeviceError::Kernel`] if this host cannot have a device.
     pub fn open(selection: &Selection) -> Result<Arc<Device>, DeviceError> {
         let list = DeviceList::new()?;
         let mut passed_over = Vec::new();
@@ -128,7 +129,7 @@ impl Device {
         Ok(Self { context, pd, info })
     }
 
-    /// What was opened.
+    /// The properties of the opened device.
     pub fn describe(&self) -> DeviceInfo {
         self.info.clone()
     }
@@ -137,7 +138,7 @@ impl Device {
         &self.info
     }
 
-    /// Where a queue pair of this device is.
+    /// The address of a queue pair of this device.
     pub(super) fn address(&self, qp: &Qp, psn: u32) -> QueueAddress {
         let gid = self.info.gid.octets();
         QueueAddress { gid, lid: self.info.lid, qp_number: qp.number(), psn }
@@ -146,7 +147,7 @@ impl Device {
     /// The way to a port.
     pub(super) fn route(&self, gid: [u8; 16], lid: u16) -> Route {
         let is_roce = self.info.kind != GidKind::InfiniBand;
-        // The first half of a GID is its subnet's.
+        // The first half of a GID names its subnet.
         let is_elsewhere = gid[..8] != self.info.gid.octets()[..8];
         Route {
             port: self.info.port,
@@ -169,7 +170,7 @@ impl Device {
         }
     }
 
-    /// What this end asks for.
+    /// The offer of this end.
     pub(super) fn offer(&self, qp: &Qp, psn: u32, transport: Transport) -> Offer {
         Offer {
             transport,
@@ -179,7 +180,7 @@ impl Device {
         }
     }
 
-    /// The least of both ends: bytes of a packet; READs and atomics at a time.
+    /// The lesser values of both ends: bytes of a packet; READs and atomics at a time.
     pub(super) fn agree(&self, offer: &Offer) -> (u32, u8) {
         let rd_atomic = offer.rd_atomic.min(self.info.rd_atomic_served).min(RD_ATOMIC_MAX);
         (self.info.mtu_bytes.min(offer.mtu_bytes), rd_atomic.max(1))
@@ -189,7 +190,7 @@ impl Device {
 /// Looks at every device, port and GID of this host.
 ///
 /// # Errors
-/// [`DeviceError::Library`] or [`DeviceError::Kernel`] if there cannot be any.
+/// [`DeviceError::Library`] or [`DeviceError::Kernel`] if this host cannot have a device.
 pub fn survey() -> Result<Vec<Surveyed>, DeviceError> {
     let list = DeviceList::new()?;
     let mut all = Vec::new();
@@ -279,7 +280,7 @@ fn unusable(info: &DeviceInfo, state: ffi::ibv_port_state::Type) -> Option<Strin
     None
 }
 
-/// The best of what was found that fits, and of all else why it does not.
+/// The best candidate that fits, and for all others the reason why they do not.
 fn choose(
     found: Vec<Surveyed>,
     selection: &Selection,
@@ -310,8 +311,8 @@ fn choose(
     best
 }
 
-/// How good a GID is: what is routed before what is not, and IPv4, which is usually configured by
-/// somebody, before IPv6, which often is there by itself.
+/// How good a GID is: routed GIDs before others, and IPv4, which an administrator usually
+/// configures, before IPv6, which is often there without configuration.
 fn rank(info: &DeviceInfo) -> u8 {
     let is_link_local = info.gid.is_unicast_link_local();
     match info.kind {
@@ -323,7 +324,7 @@ fn rank(info: &DeviceInfo) -> u8 {
     }
 }
 
-/// What a work request may carry: nothing says it, so queue pairs are tried.
+/// Bytes that a work request may carry inline: no attribute says it, so queue pairs are tried.
 fn inline_bytes(context: &Arc<Context>, pd: &Arc<Pd>) -> io::Result<u32> {
     let cq = Cq::new(context, 1)?;
     let mut inline_bytes = INLINE_BYTES_WANTED;
@@ -416,7 +417,7 @@ mod tests {
         }
     }
 
-    /// Holds on every machine: an error that says why, or a device.
+    /// This holds on every machine: there is a device, or an error that says why not.
     #[test]
     fn opening_a_device_never_crashes() {
         match Device::open(&Selection::default()) {

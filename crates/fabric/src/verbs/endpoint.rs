@@ -21,12 +21,11 @@ use super::{Device, VerbsError};
 
 /// One thread's endpoint to the regions of a cluster, over InfiniBand or RoCE.
 ///
-/// The home region is mapped into this process: it is read and written by the CPU. Atomics on it go
-/// through a connection to the node's own card all the same, because a word that cards change is
-/// atomic only if nobody but that card changes it; so the home node has to be connected like any
-/// other.
+/// The home region is mapped into this process: it is read and written by the CPU. Atomics on it
+/// still go through a connection to the node's own card, because a word that a card changes is
+/// atomic only if no processor changes it; so the home node has to be connected like any other.
 ///
-/// Dropping the endpoint cuts off what it has under way.
+/// Dropping the endpoint cuts off its verbs under way.
 pub struct VerbsEndpoint {
     pub(super) home: RegionId,
     /// The mapped region, the clock, and the counters.
@@ -64,9 +63,9 @@ impl VerbsEndpoint {
         Ok(Self { home, local, engine, device, offers, empty_polls })
     }
 
-    /// Begins a reliable connection to a node, or one that takes the place of another: the offer is
-    /// for [`Host::accept`](super::Host::accept) there, whose answer [`VerbsEndpoint::connect`]
-    /// takes. Until then the connection that there is stays in use.
+    /// Begins a reliable connection to a node, which may replace an earlier one. The offer is for
+    /// [`Host::accept`](super::Host::accept) there, and [`VerbsEndpoint::connect`] takes its
+    /// answer. Until then an existing connection stays in use.
     ///
     /// # Errors
     /// [`VerbsError::Os`].
@@ -100,11 +99,11 @@ impl VerbsEndpoint {
     ///
     /// The caller vouches that the passive end of an earlier connection, if there was one, is gone:
     /// that its [`Accepted`](super::Accepted) was dropped, or its process has ended. Verbs of
-    /// unknown outcome count as settled from then on, as nothing executes them any more.
+    /// unknown outcome count as settled from then on, because no card executes them any more.
     ///
     /// # Errors
-    /// [`VerbsError::Hostile`] for an answer that cannot be, [`VerbsError::NoOffer`],
-    /// [`VerbsError::OtherRegion`], or [`VerbsError::Os`]. The connection that was there stays.
+    /// [`VerbsError::Hostile`] for an invalid answer, [`VerbsError::NoOffer`],
+    /// [`VerbsError::OtherRegion`], or [`VerbsError::Os`]. An existing connection stays.
     pub fn connect(
         &self,
         node: RegionId,
@@ -134,11 +133,11 @@ impl VerbsEndpoint {
         Ok(())
     }
 
-    /// The nodes to which a connection broke, so that it has to be made again.
+    /// The nodes to which a connection broke and has to be made again.
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.engine.borrow_mut();
         engine.progress(|| self.local.now_us());
-        // Who waits for no verb, as a worker, finds it out here.
+        // A thread that waits for no verb, such as a worker, notices a broken connection here.
         engine.break_stalled(self.local.now_us());
         let broken = engine.ways().filter(|(_, way)| way.link.is_none());
         let mut broken: Vec<_> = broken.map(|(region, _)| region).collect();
@@ -169,8 +168,8 @@ impl VerbsEndpoint {
         Poll::Pending
     }
 
-    /// After many polls that brought nothing the processor is offered to others: what is waited for
-    /// is not near, or is waiting for this processor.
+    /// Yields the processor after many polls that brought nothing: the awaited event is far off, or
+    /// needs this processor.
     pub(super) fn idle(&self) {
         self.empty_polls.set(self.empty_polls.get() + 1);
         if self.empty_polls.get() > EMPTY_POLLS_MAX {
@@ -181,7 +180,8 @@ impl VerbsEndpoint {
     }
 }
 
-/// An operation that somebody waits for. Dropped before it is over, it goes on.
+/// An operation that a future waits for. If this is dropped before the operation is over, the
+/// operation continues.
 pub(super) struct Posted<'a> {
     pub endpoint: &'a VerbsEndpoint,
     pub op: OpId,
@@ -192,7 +192,7 @@ impl Posted<'_> {
         poll_fn(|cx| self.endpoint.poll_op(self.op, cx)).await
     }
 
-    /// What an operation that is over has brought.
+    /// Takes the results of an operation that is over.
     pub fn with<T>(&self, take: impl FnOnce(&mut Ops, OpId) -> T) -> T {
         take(&mut self.endpoint.engine.borrow_mut().ops, self.op)
     }

@@ -1,13 +1,13 @@
 //! Posting: from verbs to work requests, and their order.
 //!
-//! Every verb goes through its link's queue, which is empty nearly always; what does not find a
-//! slot or room waits there, in order, and is posted as completions come in.
+//! Every verb goes through its link's queue, which is empty nearly always. A verb that finds no
+//! slot or no room waits there, in order, and is posted as completions arrive.
 //!
 //! # Invariants
 //! 1. Fewer work requests are under way than the completion queue has places.
 //! 2. Links with a queue that is not empty are in `waiting`, so that completions move them on.
-//! 3. A link leaves `links`, and its queue pair is destroyed, when nothing of it is under way: no
-//!    slot is free while a card may still write it.
+//! 3. A link leaves `links`, and its queue pair is destroyed, when none of its requests is under
+//!    way: no slot is free while a card may still write it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ use super::pool::Pool;
 use super::setup::{Access, Transport};
 use super::sys::{CHAIN_MAX, Caps, Chain, Completion, Cq, Qp, Request, Verb};
 
-/// What one thread has under way.
+/// The verbs of one thread that are under way.
 pub(super) struct Engine {
     /// Dropped first: queue pairs stop before the pool is deregistered.
     pub links: Vec<Option<Link>>,
@@ -38,13 +38,13 @@ pub(super) struct Engine {
     waiting: VecDeque<u16>,
     pub completions: Box<[Completion; COMPLETION_BATCH]>,
     chain: Box<Chain>,
-    /// Operations of which the last verb is in the chain.
+    /// Operations whose last verb is in the chain.
     whole: Vec<OpId>,
     pub in_flight: usize,
     /// Verbs posted so far.
     pub posted: u64,
     generation: u16,
-    /// The completion queue is lost: nothing that was under way is ever known to be over.
+    /// The completion queue is lost: verbs that were under way are never known to be over.
     pub is_dead: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Way {
     /// The number of the first verb of unknown outcome, until the connection is made again.
     pub unknown: Option<u64>,
     /// The first of the unreliable WRITEs that have left and may not have arrived, and the time in
-    /// microseconds at which all have, or never will.
+    /// microseconds after which none of them arrives any more.
     pub lingering: Option<(u64, u64)>,
 }
 
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::check`], for `words` words, of which an atomic needs the one to have one key.
+    /// Like [`Engine::check`], for `words` words; the word of an atomic must have one key.
     #[inline]
     pub fn check_words(
         &self,
@@ -144,8 +144,8 @@ impl Engine {
         if is_split { Err(FabricError::AccessDenied { at }) } else { Ok(()) }
     }
 
-    /// Queues a verb of `op`; the link whose queue it is in. A verb that touches no byte is over at
-    /// once, as is one that cannot be sent.
+    /// Queues a verb of `op`; returns the link of the queue. A verb that touches no byte is over at
+    /// once, and so is a verb that cannot be sent.
     #[inline]
     pub fn queue(
         &mut self,
@@ -172,14 +172,14 @@ impl Engine {
         Some(index)
     }
 
-    /// Posts what can be posted of a link's queue: one doorbell for all of it, or a few.
+    /// Posts as much of a link's queue as possible, with one doorbell, or a few.
     pub fn pump(&mut self, index: u16) {
         while self.fill_chain(index) {
             let link = self.links[usize::from(index)].as_mut().expect("it was just filled from");
-            // SAFETY: what is not inline names slots of the pool, which are registered for as long
-            // as the pool lives and belong to these requests until they are over (`Pool`, invariant
-            // 1, `Engine`, invariant 3). What is inline names memory of operations, which are not
-            // freed before `end_whole`.
+            // SAFETY: requests that are not inline name slots of the pool, which are registered for
+            // as long as the pool lives and belong to these requests until they are over (`Pool`,
+            // invariant 1, `Engine`, invariant 3). Inline requests name memory of operations, which
+            // are not freed before `end_whole`.
             let posted = unsafe { link.qp.post(&mut self.chain) };
             self.end_whole();
             if let Err(count) = posted {
@@ -220,7 +220,8 @@ impl Engine {
                 let work = link.queue.pop_front().expect("it was just looked at");
                 self.whole.extend(work.op);
             }
-            // Nobody waits for what goes inline and unsignaled, and it needs its bytes no more.
+            // Nothing waits for an inline, unsignaled request, and it does not need its bytes any
+            // more.
             if !flight.signaled
                 && let Some(op) = flight.op
             {
@@ -254,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Posts what waited for slots or room.
+    /// Posts verbs that waited for slots or room.
     pub fn pump_waiting(&mut self) {
         for _ in 0..self.waiting.len() {
             let index = self.waiting.pop_front().expect("it was counted");
@@ -265,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// Asks for a completion after what is under way, if none will come.
+    /// Requests a completion after the requests under way, if none will come.
     pub fn flush(&mut self, index: u16) {
         let Some(link) = &mut self.links[usize::from(index)] else { return };
         if !link.works || link.flushing || !link.queue.is_empty() || !link.flights.ends_unsignaled()
@@ -279,8 +280,8 @@ impl Engine {
         self.pump(index);
     }
 
-    /// Takes a connected queue pair into use. What was connected before is given up: its peer's end
-    /// is gone, so that what became of the verbs on it does not matter any more.
+    /// Takes a connected queue pair into use. An earlier connection is given up: its peer's end is
+    /// gone, so the outcome of its verbs does not matter any more.
     pub fn install(
         &mut self,
         (transport, region): (Transport, RegionId),
@@ -313,8 +314,8 @@ impl Engine {
             Some(Way { region_bytes, keys, link, unknown: None, lingering: None });
     }
 
-    /// Gives a connection up: nothing more is posted, what waits is not sent, and what is under way
-    /// is waited for until it is flushed.
+    /// Gives a connection up: nothing more is posted, waiting verbs are not sent, and verbs under
+    /// way stay until they are flushed.
     pub fn break_link(&mut self, index: u16) {
         let Some(link) = self.links[usize::from(index)].as_mut().filter(|link| link.works) else {
             return;
@@ -339,7 +340,7 @@ impl Engine {
         if let Err(error) = link.qp.stop() {
             tracing::warn!(%error, region = region.0, "cannot stop a QP");
         }
-        // Flushed after everything that is under way, with a completion of its own.
+        // This request is flushed after all others, with a completion of its own.
         let (number, at) = (self.posted, RemoteAddr::new(region, 0));
         let (mutates, signaled, op, slot, len) = (false, true, None, None, 0);
         let then = Then::Drained;
@@ -357,7 +358,7 @@ impl Engine {
         self.bury(index);
     }
 
-    /// Gives up connections of which the card has forgotten to say that they broke.
+    /// Gives up connections that broke without a report from the card.
     #[cold]
     pub fn break_stalled(&mut self, now_us: u64) {
         for index in 0..self.links.len() {
@@ -378,10 +379,10 @@ impl Engine {
     }
 }
 
-/// One for each region and transport, and as many that are drained.
+/// One link for each region and transport, and as many that are being drained.
 const LINKS_MAX: usize = 4 * REGIONS_MAX;
 
-/// What comes back with a completion: the link, which one that was, and the request.
+/// The number that comes back with a completion: the link, its generation, and the request.
 fn id_of(index: u16, generation: u16, sequence: u32) -> u64 {
     u64::from(index) << 48 | u64::from(generation) << 32 | u64::from(sequence)
 }

@@ -1,4 +1,4 @@
-//! What fails outside the data path: opening devices, and setting up connections.
+//! Errors outside the data path: opening devices, and setting up connections.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub enum DeviceError {
          or what your system calls rdma-core, version 32 or later"
     )]
     Library {
-        /// What the loader said, or which function is missing.
+        /// The loader's message, or the function that is missing.
         why: String,
     },
     /// The kernel has no RDMA, or its modules are not loaded.
@@ -23,7 +23,7 @@ pub enum DeviceError {
         /// The answer.
         source: io::Error,
     },
-    /// No device of this host can be used, or none that was asked for.
+    /// No device of this host can be used, or the chosen one cannot.
     #[error("no usable RDMA device: {}", if .passed_over.is_empty() {
         "there is none".to_owned()
     } else {
@@ -36,7 +36,7 @@ pub enum DeviceError {
     /// The device refused.
     #[error("cannot {action} {device}: {source}")]
     Os {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The device.
         device: String,
@@ -49,13 +49,13 @@ pub enum DeviceError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// The other end said what cannot be. Nothing was done; do not repeat it.
+    /// The other end sent an impossible message. Nothing was done; do not repeat it.
     #[error("the peer offers {what}")]
     Hostile {
-        /// What it said.
+        /// The impossible part of the message.
         what: &'static str,
     },
-    /// Rights were asked for that the region cannot give: it is mapped read-only.
+    /// The grants ask for rights that the region cannot give: it is mapped read-only.
     #[error("the region is mapped read-only: it can be lent for reading only")]
     ReadOnlyRegion,
     /// An answer came to an offer that was not made, or was replaced by another.
@@ -64,7 +64,7 @@ pub enum VerbsError {
         /// The node's region.
         region: RegionId,
     },
-    /// A connection to this process's own region must name it as it is.
+    /// A connection to this process's own region must name its real size.
     #[error("region {} has {have} bytes here, the answer is for {want}", .region.0)]
     OtherRegion {
         /// The region.
@@ -87,7 +87,7 @@ pub enum VerbsError {
     /// The device refused.
     #[error("cannot {action}: {source}")]
     Os {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The answer.
         source: io::Error,

@@ -1,7 +1,7 @@
 //! The work requests of one queue pair that are under way, in the order in which they were posted.
 //!
-//! A queue pair completes its requests in order, so the completion of one says that all before it
-//! are over too: that is what lets most WRITEs go without a completion of their own.
+//! A queue pair completes its requests in order, so the completion of one request says that all
+//! before it are over too. Therefore most WRITEs need no completion of their own.
 //!
 //! # Invariants
 //! 1. There are never more requests under way than the send queue has places; two places are left
@@ -16,7 +16,7 @@ use crate::limits::SIGNAL_EVERY;
 use super::ops::OpId;
 use super::pool::Slot;
 
-/// What is done with a slot when its work request is over.
+/// What happens with a slot when its work request is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     /// Nothing: bytes went out.
@@ -54,7 +54,7 @@ pub(super) struct Flights {
     first: u32,
     places: usize,
     since_signaled: u32,
-    /// Those that change memory.
+    /// How many of them change memory.
     mutating: usize,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Flights {
 const RESERVED: usize = 2;
 
 impl Flights {
-    /// Of a send queue with that many places.
+    /// For a send queue with this many places.
     pub fn new(places: u32) -> Self {
         assert!(places > SIGNAL_EVERY + RESERVED as u32, "a send queue of {places}");
         let (all, places) = (VecDeque::with_capacity(places as usize), places as usize);
@@ -96,7 +96,7 @@ impl Flights {
         sequence
     }
 
-    /// The last request is not its operation's any more: nobody waits for it.
+    /// Detaches the last request from its operation: nothing waits for it any more.
     #[inline]
     pub fn forget_last(&mut self) {
         if let Some(last) = self.all.back_mut() {
@@ -111,7 +111,8 @@ impl Flights {
         Some(flight)
     }
 
-    /// Takes the first request if it is number `sequence` or before it; whether it is that one.
+    /// Takes the first request if its number is `sequence` or earlier; also returns whether it is
+    /// `sequence`.
     ///
     /// # Panics
     /// If no request of that number is under way.

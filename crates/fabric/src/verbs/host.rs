@@ -2,12 +2,12 @@
 //!
 //! There is one protection domain for each distinct set of grants, and the region's memory is
 //! registered in each domain with that set's rights. A queue pair belongs to the domain of its
-//! grants, so a key of another set opens nothing for it, and a peer has exactly the rights it was
-//! given, whatever it posts.
+//! grants. So a key of another set opens no memory for it, and a peer has exactly the rights that
+//! it was given, whatever it posts.
 //!
-//! Memory is registered when a set is first asked for, and stays so until [`Host::revoke`]. A large
-//! range is registered in pieces by several threads at once, as most of the time goes into pinning
-//! pages; the answer lists the pieces, and the endpoint splits what crosses them.
+//! Memory is registered when a set is first requested, and stays registered until [`Host::revoke`].
+//! Several threads register the pieces of a large range at once, because pinning pages takes most
+//! of the time. The answer lists the pieces, and the endpoint splits verbs that cross them.
 //!
 //! # Invariants
 //! 1. Every passive end is in the list of its domain until it is cut, so a domain that is revoked
@@ -48,13 +48,13 @@ enum State {
     /// Not registered yet.
     Bare,
     Lent(Memory),
-    /// Whoever finds this looks for the set's new domain.
+    /// A thread that finds this looks for the set's new domain.
     Revoked,
 }
 
 struct Memory {
     pieces: Vec<Piece>,
-    /// Those that may still be connected (invariant 1).
+    /// The ends that may still be connected (invariant 1).
     ends: Vec<Weak<End>>,
 }
 
@@ -63,18 +63,18 @@ struct Piece {
     mr: Mr<Arc<Region>>,
 }
 
-/// A passive end; empty when it was cut.
+/// A passive end; empty once it was cut.
 struct End {
     qp: Mutex<Option<Qp>>,
 }
 
-/// The passive end of one connection. Dropping it cuts the peer off, and is the *fence*: when it is
-/// dropped, nothing that the peer posted is executed any more.
+/// The passive end of one connection. Dropping it cuts the peer off, and is the *fence*: afterwards
+/// no verb that the peer posted is executed any more.
 ///
-/// Destroying a queue pair returns after the card has stopped it, and the card's word that it has
-/// is written to memory after everything it wrote for that queue pair, because registrations here
-/// do not allow relaxed ordering. So what a peer had under way is either in memory then or never
-/// will be.
+/// Destroying a queue pair returns after the card has reported that it stopped the queue pair. The
+/// card writes this report to memory after everything that it wrote for the queue pair, because
+/// registrations here do not allow relaxed ordering. So a verb that the peer had under way is then
+/// either in memory or never will be.
 #[must_use = "the peer is cut off when this is dropped"]
 pub struct Accepted {
     end: Arc<End>,
@@ -91,12 +91,13 @@ impl Host {
         Ok(Self { device, region, cq, domains: Mutex::default() })
     }
 
-    /// Makes the passive end of a connection whose other end may do what `grants` say, and no more.
+    /// Makes the passive end of a connection whose other end has the rights in `grants`, and no
+    /// others.
     ///
     /// The first call with a set of grants registers memory, which takes some 100 ms a gigabyte.
     ///
     /// # Errors
-    /// [`VerbsError::Hostile`] for an offer or grants that cannot be,
+    /// [`VerbsError::Hostile`] for an invalid offer or invalid grants,
     /// [`VerbsError::ReadOnlyRegion`], [`VerbsError::Register`] or [`VerbsError::Os`].
     pub fn accept(
         &self,
@@ -149,12 +150,12 @@ impl Host {
     }
 
     /// Takes a set of grants back: cuts all connections that were accepted with it, and deregisters
-    /// its memory, so that its keys open nothing from now on. How many connections there were.
+    /// its memory, so that its keys open no memory from now on. Returns the number of connections.
     ///
     /// The same set may be granted again, with other keys.
     ///
     /// # Errors
-    /// [`VerbsError::Hostile`] for grants that cannot be.
+    /// [`VerbsError::Hostile`] for invalid grants.
     pub fn revoke(&self, grants: &[Grant]) -> Result<usize, VerbsError> {
         let grants = self.sorted(grants)?;
         let Some(domain) = lock(&self.domains).remove(&grants) else { return Ok(0) };
@@ -241,7 +242,7 @@ impl Host {
 }
 
 impl End {
-    /// Cuts the peer off; whether it was connected.
+    /// Cuts the peer off; returns whether it was connected.
     fn cut(&self) -> bool {
         lock(&self.qp).take().is_some()
     }
@@ -256,7 +257,7 @@ impl Accepted {
 
 impl Drop for Accepted {
     fn drop(&mut self) {
-        // Not left to the `Arc`: who revokes at this moment may hold another.
+        // This is not left to the `Arc`: a thread that revokes at this moment may hold another one.
         self.end.cut();
     }
 }
@@ -274,7 +275,7 @@ fn pieces(grant: &Grant, count: u64, min: u64) -> Vec<Grant> {
     starts.map(piece).collect()
 }
 
-/// What the queue pair allows at all; the keys say where.
+/// The rights of the queue pair as a whole; the keys say to which bytes.
 fn allowed(transport: Transport, grants: &[Grant]) -> Allowed {
     let any = |access| grants.iter().any(|grant| grant.access.includes(access));
     let is_reliable = transport == Transport::Reliable;
@@ -283,7 +284,7 @@ fn allowed(transport: Transport, grants: &[Grant]) -> Allowed {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No state behind these locks is left half-changed by a panic.
+    // A panic leaves no state behind these locks half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! What a peer's answer lets this end do, and with which keys.
+//! The rights that a peer's answer gives to this end, and their keys.
 
 use super::setup::{Access, Granted};
 use super::sys::Remote;
@@ -9,17 +9,17 @@ pub(super) struct Keys {
     granted: Vec<Granted>,
 }
 
-/// Why a range may not be used so.
+/// Why a range may not be used with some access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It may be read.
+    /// It may only be read.
     ReadOnly,
     /// Some of it may not even be read.
     Nothing,
 }
 
 impl Keys {
-    /// Of an answer that was validated.
+    /// From an answer that was validated.
     pub fn new(mut granted: Vec<Granted>) -> Self {
         granted.sort_unstable_by_key(|granted| granted.offset);
         Self { granted }
@@ -58,7 +58,7 @@ impl Keys {
         Some((remote, granted.len - within))
     }
 
-    /// A place that may be named by a verb that touches no byte.
+    /// A place for a verb that touches no byte.
     pub fn anywhere(&self) -> Remote {
         let first = self.granted.first();
         first

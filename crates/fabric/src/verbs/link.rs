@@ -1,4 +1,4 @@
-//! One connected queue pair: what waits to be posted to it, and what is under way.
+//! One connected queue pair: the verbs that wait to be posted to it, and those under way.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::pool::{Pool, Slot};
 use super::setup::Transport;
 use super::sys::{Caps, Local, Qp, Request, Verb};
 
-/// What a verb does.
+/// The work of a verb.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     /// READs into the operation's words, from that byte on.
@@ -21,9 +21,9 @@ pub(super) enum Task {
     Append,
     /// WRITEs the operation's buffer.
     Write,
-    /// WRITEs the operation's buffer, and nobody waits.
+    /// WRITEs the operation's buffer, and nothing waits for it.
     Unsignaled,
-    /// WRITEs the operation's first words, and nobody waits.
+    /// WRITEs the operation's first words, and nothing waits for it.
     UnsignaledWords,
     CompareSwap {
         expect: u64,
@@ -42,7 +42,7 @@ impl Task {
     }
 }
 
-/// A verb that is not posted yet, or not whole: long ones are cut into several work requests.
+/// A verb that is not posted yet, or only in part: long verbs are cut into several work requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub op: Option<OpId>,
@@ -68,18 +68,18 @@ pub(super) struct Link {
     pub inline_bytes: usize,
     pub flights: Flights,
     pub queue: VecDeque<Work>,
-    /// It takes verbs. Otherwise it only waits until those under way are flushed.
+    /// It takes verbs. Otherwise it only waits until the verbs under way are flushed.
     pub works: bool,
     /// The peer's end is gone for good, and executes nothing any more.
     pub fenced: bool,
-    /// It is in the list of those that wait for slots or room.
+    /// It is in the list of links that wait for slots or room.
     pub waiting: bool,
     /// A flush is queued or under way.
     pub flushing: bool,
     /// Comes back with every completion.
     pub generation: u16,
-    /// The first request when it was last looked whether completions come, and since when that is
-    /// the first, in microseconds.
+    /// The first request at the last check for stalled completions, and since when it has been the
+    /// first, in microseconds.
     watched: Option<(u32, u64)>,
 }
 
@@ -91,7 +91,8 @@ impl Link {
         caps: Caps,
         generation: u16,
     ) -> Self {
-        // What a queue got may be more than was wanted, the flights' bound stays what is in limits.
+        // A queue may have got more places than were wanted; the bound of the flights stays the one
+        // in `limits.rs`.
         let places = caps.send.min(crate::limits::SEND_QUEUE_WRS);
         Self {
             region,
@@ -109,7 +110,7 @@ impl Link {
         }
     }
 
-    /// Whether completions ought to have come long ago, by the looks at this time and before.
+    /// Whether completions are long overdue, by this check and the earlier ones.
     pub fn has_stalled(&mut self, now_us: u64) -> bool {
         let first = self.flights.awaited();
         match self.watched {
@@ -129,8 +130,8 @@ impl Link {
         self.flights.oldest_mutating().or_else(queued)
     }
 
-    /// Cuts the next work request from the first verb of the queue, and what is to be remembered of
-    /// it. `None` if it has to wait for a slot.
+    /// Cuts the next work request from the first verb of the queue; returns it and the record to
+    /// remember it by. `None` if it has to wait for a slot.
     pub fn cut(
         &mut self,
         keys: &Keys,
@@ -195,7 +196,7 @@ impl Out {
         writes.then_some(Self { len: left })
     }
 
-    /// The bytes where they lie if they go inline, else in a slot.
+    /// The bytes themselves if they go inline, else a slot with a copy of them.
     fn take(
         self,
         work: &Work,
@@ -210,7 +211,7 @@ impl Out {
                 Task::UnsignaledWords => op.words.as_ptr().cast(),
                 _ => op.buf.as_ptr(),
             };
-            // SAFETY: `from + len` is not over the verb's length, which is that of the bytes.
+            // SAFETY: `from + len` is not over the verb's length, which is the length of the bytes.
             let start = unsafe { all.add(from) }.cast_mut();
             return Some((Local { start, len: self.len as u32, lkey: 0 }, None));
         }
@@ -229,7 +230,8 @@ impl Out {
     }
 }
 
-/// The operation's first words as bytes, to be WRITTEN; what does not fit goes into its buffer.
+/// Puts bytes that will be WRITTEN into the operation's first words, or into its buffer if they do
+/// not fit.
 pub(super) fn task_of_bytes(ops: &mut Ops, op: OpId, bytes: &[u8]) -> Task {
     let words = &mut ops.get(op).words;
     if bytes.len() > size_of_val(words) {

@@ -1,4 +1,4 @@
-//! The verbs of the trait: what is at home by the processor, all else by the card.
+//! The verbs of the trait: the processor executes them on the home region, the card on all others.
 
 use std::future::Future;
 
@@ -207,7 +207,8 @@ impl Fabric for VerbsEndpoint {
 
     async fn pause(&self, us: u64) {
         let until = self.now_us() + us;
-        // What is queued moves on only if completions are taken: no sleep before all is over.
+        // Queued verbs move on only if completions are taken, so the thread does not sleep before
+        // all are over.
         loop {
             let idle = {
                 let mut engine = self.engine.borrow_mut();

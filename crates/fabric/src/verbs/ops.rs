@@ -1,7 +1,7 @@
-//! What is waited for: one entry for each doorbell that is under way, and what it brought.
+//! Operations: one entry for each doorbell that is under way, with its results.
 //!
-//! An entry is the endpoint's, not the future's: it holds the buffers until the last of its work
-//! requests is over, whether or not the future still lives.
+//! An entry belongs to the endpoint, not to the future: it holds the buffers until the last of its
+//! work requests is over, whether or not the future still lives.
 
 use crate::limits::{DOORBELL_READS_MAX, READ_WORDS_MAX};
 use crate::{Buf, FabricError};
@@ -18,14 +18,14 @@ pub(super) type Words = [u64; OP_WORDS];
 
 #[derive(Debug)]
 pub(super) struct Op {
-    /// Verbs that are not posted whole, and work requests that are not over.
+    /// The number of verbs that are not wholly posted, and of work requests that are not over.
     pending: u32,
-    /// Nobody waits.
+    /// No future waits for it.
     detached: bool,
     error: Option<FabricError>,
     pub words: Words,
     pub buf: Buf,
-    /// What `buf` held before.
+    /// The length of `buf` before the operation.
     start: usize,
 }
 
@@ -60,20 +60,21 @@ impl Ops {
         &mut self.all[id.0 as usize]
     }
 
-    /// Gives a buffer to an operation, which is filled from its end on, or written.
+    /// Gives a buffer to an operation, which appends to it or writes it out.
     pub fn lend(&mut self, id: OpId, buf: Buf) {
         let op = self.get(id);
         op.start = buf.len();
         op.buf = buf;
     }
 
-    /// One more work request of an operation is under way.
+    /// Notes that one more work request of an operation is under way.
     #[inline]
     pub fn begin(&mut self, id: OpId) {
         self.get(id).pending += 1;
     }
 
-    /// A work request of an operation is over, or its verb was posted whole. The first error stays.
+    /// Notes that a work request of an operation is over, or that its verb was wholly posted. The
+    /// first error stays.
     #[inline]
     pub fn end(&mut self, id: OpId, result: Result<(), FabricError>) {
         let op = self.get(id);
@@ -87,7 +88,7 @@ impl Ops {
         }
     }
 
-    /// Whether what a work request brings is of use: somebody waits, and nothing has failed.
+    /// Whether the result of a work request is of use: the future lives, and no request has failed.
     pub fn is_wanted(&mut self, id: OpId) -> bool {
         let op = self.get(id);
         !op.detached && op.error.is_none()
@@ -100,7 +101,7 @@ impl Ops {
         (op.pending == 0).then_some(op.error.map_or(Ok(()), Err))
     }
 
-    /// Takes the buffer of an operation that is over: what failed has appended nothing.
+    /// Takes the buffer of an operation that is over: a failed operation has appended nothing.
     pub fn take_buf(&mut self, id: OpId) -> Buf {
         let op = self.get(id);
         assert!(op.pending == 0, "the card may still use the buffer's slots");
@@ -110,19 +111,20 @@ impl Ops {
         std::mem::take(&mut op.buf)
     }
 
-    /// What the operation's buffer held before, where some of it was appended already.
+    /// Sets the length of the operation's buffer before the operation, if part of the result was
+    /// appended already.
     pub fn starts_at(&mut self, id: OpId, start: usize) {
         self.get(id).start = start;
     }
 
-    /// Takes the buffer that was written, whatever became of it.
+    /// Takes the buffer that was written, whatever the outcome.
     pub fn take_written(&mut self, id: OpId) -> Buf {
         let op = self.get(id);
         assert!(op.pending == 0, "some of it may still be to be posted");
         std::mem::take(&mut op.buf)
     }
 
-    /// Nobody waits any more: the entry is free when the operation is over.
+    /// Notes that nothing waits any more: the entry is free when the operation is over.
     pub fn release(&mut self, id: OpId) {
         let op = self.get(id);
         if op.pending == 0 {
@@ -133,7 +135,7 @@ impl Ops {
     }
 
     fn free(&mut self, id: OpId) {
-        // A buffer that nobody took may be large.
+        // A buffer that was not taken may be large.
         self.get(id).buf = Buf::new();
         self.free.push(id.0);
     }

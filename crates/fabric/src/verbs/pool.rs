@@ -1,8 +1,8 @@
 //! The registered memory that an endpoint's verbs read into and write from: slots of three sizes.
 //!
 //! # Invariants
-//! 1. A slot is either free, or owned by one work request, until that request's completion (or that
-//!    of a later one of the same queue pair) was polled. Nothing else reaches its bytes.
+//! 1. A slot is either free, or owned by one work request, until the completion of that request (or
+//!    of a later one on the same queue pair) was polled. Nothing else reaches its bytes.
 //! 2. The memory is unmapped after it was deregistered, when no card reaches it any more.
 
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use crate::limits::{SLOT_BYTES, SLOT_COUNTS};
 
 use super::sys::{Local, Mr, Pd, Registration};
 
-/// A piece of the pool: its class and its number in that.
+/// A piece of the pool: its class and its number in the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     class: u8,
@@ -51,8 +51,7 @@ impl Slots {
         Self { free: SLOT_COUNTS.map(|count| (0..count).rev().map(|i| i as u16).collect()) }
     }
 
-    /// A slot for `len` bytes, or for as many of them as the largest slot has; the slot is no
-    /// larger than need be.
+    /// The smallest slot for `len` bytes, or for as many of them as fit into the largest slot.
     pub fn take(&mut self, len: usize) -> Option<Slot> {
         let class = SLOT_BYTES.iter().position(|bytes| *bytes >= len).unwrap_or(CLASSES - 1);
         let index = self.free[class].pop()?;
@@ -91,7 +90,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; who holds it decides who reaches it.
+// SAFETY: a mapping belongs to the process, not to a thread; its holder decides which thread
+// reaches it.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send: nothing here reaches the mapped bytes.
 unsafe impl Sync for Mapping {}
@@ -106,7 +106,8 @@ impl Mapping {
             // memory of this process; it is unmapped once, in Drop.
             unsafe { rustix::mm::mmap_anonymous(null_mut(), len, prot, flags) }
         };
-        // Of that size whatever the host's usual one is: a larger page would map more than `len`.
+        // The size is fixed, whatever the host's default is: a larger page would map more than
+        // `len`.
         let huge = (libc::MAP_HUGETLB | libc::MAP_HUGE_2MB) as u32;
         let huge = MapFlags::PRIVATE | MapFlags::from_bits_retain(huge);
         let is_huge = len.is_multiple_of(2 << 20);
@@ -131,7 +132,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; whoever reaches its bytes holds the mapping, so nobody does now.
+        // SAFETY: mapped in `new`; code that reaches its bytes holds the mapping, so none does now.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
     }
 }
@@ -176,8 +177,8 @@ impl Pool {
     /// Copies bytes into a slot that no work request has yet.
     pub fn fill(&mut self, slot: Slot, bytes: &[u8]) {
         let place = self.place(slot, bytes.len());
-        // SAFETY: `place` has room for them, is not in a card's hands yet (invariant 1), and is no
-        // part of what `bytes` borrows: nobody can borrow from the pool.
+        // SAFETY: `place` has room for them, is not in a card's hands yet (invariant 1), and does
+        // not overlap `bytes`: no code can borrow from the pool.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     }
 

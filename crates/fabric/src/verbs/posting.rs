@@ -1,4 +1,4 @@
-//! From the trait's verbs to operations: what is checked, counted and queued before a doorbell.
+//! From the trait's verbs to operations: the checks, counts and queues before a doorbell.
 
 use crate::counters::Verb;
 use crate::limits::{DOORBELL_READS_MAX, READ_WORDS_MAX};
@@ -37,7 +37,7 @@ impl VerbsEndpoint {
         self.tally().count(verb, at.region() != self.home, bytes as u64);
     }
 
-    /// Posts READs of `each` words, those of the region at home by copying now.
+    /// Posts READs of `each` words; READs of the home region are copied now.
     fn post_words(
         &self,
         at: &[RemoteAddr],
@@ -184,7 +184,7 @@ impl VerbsEndpoint {
         Ok(posted.with(|ops, op| ops.get(op).words[0]))
     }
 
-    /// Posts a WRITE that nobody waits for.
+    /// Posts a WRITE that nothing waits for.
     pub(super) fn post_unsignaled(
         &self,
         transport: Transport,
@@ -207,5 +207,5 @@ impl VerbsEndpoint {
     }
 }
 
-/// A buffer that is given back, as nothing was posted.
+/// A buffer that is given back because nothing was posted.
 pub(super) type Refusal = (Buf, FabricError);

@@ -3,8 +3,8 @@
 /// Bytes in front of every message.
 pub(super) const HEADER_BYTES: usize = 40;
 
-/// Whose a routing header says that it is: an IPv6 header's source, or that of the IPv4 header in
-/// the last 20 bytes, in front of which RoCE cards leave 20 as they were.
+/// The sender that a routing header names: the source of an IPv6 header, or of the IPv4 header in
+/// the last 20 bytes; RoCE cards leave the 20 bytes before an IPv4 header as they were.
 pub(super) fn source_gid(header: &[u8; HEADER_BYTES]) -> [u8; 16] {
     let (_, v4) = header.split_at(20);
     let is_v6 = header[0] >> 4 == 6 && !(v4[0] == 0x45 && has_checksum(v4));
@@ -42,7 +42,7 @@ mod tests {
         header[0] = 0x60;
         header[8..24].copy_from_slice(&[7; 16]);
         assert_eq!(source_gid(&header), [7; 16]);
-        // What an IPv4 header was written behind may look like IPv6; then the checksum tells.
+        // The bytes before an IPv4 header may look like IPv6; the checksum tells the two apart.
         let v4 = [
             0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 192, 168, 0, 1, 192, 168, 0,
             199,

@@ -1,7 +1,7 @@
-//! What the two ends of a connection tell each other before there is one.
+//! The messages that the two ends exchange before there is a connection.
 //!
-//! Both messages travel by whatever channel the caller has, and come from another machine: they are
-//! plain data, checked when they are used, and nothing in them is trusted before.
+//! Both messages travel over a channel of the caller, and come from another machine: they are plain
+//! data, checked when they are used, and not trusted before.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::limits::GRANTS_MAX;
 
 use super::VerbsError;
 
-/// What a connection promises.
+/// The promise of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Transport {
     /// RC: READs, WRITEs and atomics, each executed once or the connection breaks.
@@ -19,7 +19,7 @@ pub enum Transport {
     Unreliable,
 }
 
-/// Where a queue pair is, and how packets to it begin.
+/// The address of a queue pair, and the number of the first packet to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QueueAddress {
     /// The port's GID; on RoCE it is made of the network address.
@@ -32,32 +32,32 @@ pub struct QueueAddress {
     pub psn: u32,
 }
 
-/// What the active end of a connection asks for. Made by
+/// The request of the active end of a connection. Made by
 /// [`VerbsEndpoint::offer`](super::VerbsEndpoint::offer).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// What the connection is to promise.
+    /// The promise that the connection should make.
     pub transport: Transport,
     /// The active end.
     pub from: QueueAddress,
     /// Bytes of the largest packet that its port can carry.
     pub mtu_bytes: u32,
-    /// READs and atomics that it would have under way at a time.
+    /// READs and atomics that it wants to have under way at a time.
     pub rd_atomic: u8,
 }
 
-/// What the passive end answers. Made by [`Host::accept`](super::Host::accept).
+/// The answer of the passive end. Made by [`Host::accept`](super::Host::accept).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What the connection promises: what was asked for.
+    /// The promise of the connection: the requested one.
     pub transport: Transport,
     /// The passive end.
     pub from: QueueAddress,
-    /// Bytes of a packet: the least of both ports.
+    /// Bytes of a packet: the lesser value of both ports.
     pub mtu_bytes: u32,
-    /// READs and atomics under way at a time: the least of both ends.
+    /// READs and atomics under way at a time: the lesser value of both ends.
     pub rd_atomic: u8,
-    /// What the keys open.
+    /// The ranges that the keys open.
     pub grants: Vec<Granted>,
 }
 
@@ -86,7 +86,7 @@ pub struct Grant {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// What may be done with them.
+    /// The rights to them.
     pub access: Access,
 }
 
@@ -97,7 +97,7 @@ pub struct Granted {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// What may be done with them.
+    /// The rights to them.
     pub access: Access,
     /// The first byte's address on the passive end.
     pub address: u64,

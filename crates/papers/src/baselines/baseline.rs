@@ -1,4 +1,4 @@
-//! What a baseline is, and what all of them are built of.
+//! The trait of a baseline, and the parts that all of them share.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
 use loch_fabric::sim::DATAGRAM_BYTES_MAX;
 use loch_fabric::{Fabric, Messages, RemoteAddr, UnreliableWrites};
 
-/// What a thread of a baseline reaches others by.
+/// The endpoint and messages of a baseline's thread.
 pub trait Thread: Fabric + Messages + UnreliableWrites + 'static {}
 
 impl<F: Fabric + Messages + UnreliableWrites + 'static> Thread for F {}
@@ -26,8 +26,8 @@ pub trait Baseline: Sized + Sync + 'static {
     type Client<F: Thread>: Kv + 'static;
     /// Its worker.
     type Server<F: Thread>: Serve<F> + 'static;
-    /// Whether replies are SENT: then the first gets lost if the request was there before the
-    /// client had introduced itself.
+    /// Whether replies are SENT: then the first is lost if the request arrives before the client
+    /// has introduced itself.
     const REPLIES_BY_SEND: bool;
 
     /// Lays it out.
@@ -36,10 +36,10 @@ pub trait Baseline: Sized + Sync + 'static {
     /// [`TargetError::Impossible`] for a workload that it cannot hold.
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError>;
 
-    /// Bytes that it takes of each host.
+    /// Bytes that it needs on each host.
     fn bytes(&self) -> u64;
 
-    /// Where its requests and replies begin, from its first byte: what is behind is no table.
+    /// The offset of its requests and replies from its first byte; no table lies behind it.
     fn messages_at(&self) -> u64;
 
     /// The client that holds `session`, on the host of that number. `workers` receive at these
@@ -67,27 +67,27 @@ pub trait Baseline: Sized + Sync + 'static {
 
 /// A worker of a baseline.
 pub trait Serve<F> {
-    /// One round; whether there was anything to do.
+    /// Does one round; returns whether there was anything to do.
     ///
     /// # Errors
-    /// The fabric's, after which the worker is of no use any more.
+    /// The fabric's, after which the worker cannot be used any more.
     fn turn(&mut self) -> Result<bool, EngineError>;
 
-    /// What it reaches others by.
+    /// Its endpoint.
     fn fabric(&self) -> &F;
 }
 
-/// Where a baseline is.
+/// The place of a baseline.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Its first byte on each host: on those of the nodes, and behind them on those that are the
-    /// clients' alone.
+    /// Its first byte on each host: on the hosts of the nodes, followed by the hosts for clients
+    /// alone.
     pub bases: Vec<RemoteAddr>,
     /// Clients and workers of a host, at most.
     pub sessions: u32,
 }
 
-/// Which worker serves a key: each has a part of the table.
+/// Finds the worker that serves a key: each has a part of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Owners {
     seed: u64,
@@ -98,20 +98,20 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Of a run.
+    /// The owners of a run.
     pub fn of(spec: &Spec) -> Self {
         Self { seed: spec.seed, nodes: spec.nodes, workers: spec.servers.workers.into() }
     }
 
     #[inline]
-    /// The one of this key.
+    /// The worker of this key.
     pub fn owner(&self, key: &[u8]) -> WorkerId {
         let part = KeyHash::of(self.seed, key).partition(self.nodes * self.workers);
         WorkerId { node: (part / self.workers) as u16, worker: (part % self.workers) as u16 }
     }
 }
 
-/// Requests and replies at `offset` from the first byte, each by WRITE where it has slots.
+/// Requests and replies at `offset` from the first byte; each goes by WRITE if it has slots.
 pub fn requests(
     spec: &Spec,
     place: &Place,

@@ -1,8 +1,8 @@
 //! ECHO: a request and a reply, and no store behind them (herd §3.3, Figure 5).
 //!
-//! A PUT's request brings a value and its reply tells that it was stored, a GET's reply brings as
-//! many bytes; so messages are as long as a store's, and what they cost is the most that any store
-//! of one round trip can do. Nothing is kept: of the GETs none hits.
+//! A PUT's request has a value and its reply says that it was stored; a GET's reply has as many
+//! bytes as a value. So messages are as long as a store's, and their rate bounds any store with one
+//! round trip. Nothing is stored, so GETs never hit.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use loch_fabric::{Buf, RegionId};
 use super::baseline::{Baseline, Owners, Place, Thread, check_datagrams, requests};
 use super::server::{Execute, Server};
 
-/// How requests and replies go.
+/// The verbs that carry requests and replies.
 pub trait Ways: 'static {
     /// The variant's name.
     const NAME: &'static str;
@@ -114,9 +114,9 @@ pub struct Client<F: Thread, W: Ways> {
     requester: Requester<W::Requests<F>, W::Replies<F>>,
 }
 
-/// What a worker answers.
+/// The worker's reply to each request.
 pub struct Reflector {
-    /// As many bytes as a value has.
+    /// A buffer with the length of a value.
     value: Vec<u8>,
 }
 
@@ -179,7 +179,7 @@ impl<F: Thread> Execute<F> for Reflector {
     }
 }
 
-/// GET and PUT, and nothing else.
+/// Only GET and PUT.
 impl<F: Thread, W: Ways> Kv for Client<F, W> {
     type Fabric = F;
 

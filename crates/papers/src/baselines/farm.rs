@@ -1,7 +1,7 @@
 //! FaRM-em and FaRM-em-VAR: FaRM as HERD's authors emulate it (herd §5.1.2).
 //!
-//! A GET is one READ of the key's neighbourhood in the table ([`table`](super::table)), and one
-//! more of the value where that is not in the table. A PUT is a request WRITTEN to the server and a
+//! A GET is one READ of the key's neighbourhood in the table ([`table`](super::table)), and a
+//! second READ if the value is not in the table. A PUT is a request WRITTEN to the server and a
 //! reply WRITTEN to the client, both over unreliable connections.
 
 use std::cell::Cell;
@@ -32,7 +32,7 @@ pub struct Farm<const INLINED: bool> {
     tables: Tables,
 }
 
-/// Where all tables are.
+/// The places of all tables.
 #[derive(Clone)]
 struct Tables {
     owners: Owners,
@@ -70,7 +70,8 @@ impl<const INLINED: bool> Baseline for Farm<INLINED> {
 
     fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError> {
         let owners = Owners::of(spec);
-        // Twice a fair share is enough for any: hashes are not that uneven, but of a few records.
+        // Twice a fair share is enough for any worker: hashes are not that uneven, except with few
+        // records.
         let parts = u64::from(owners.nodes * owners.workers);
         let records = (spec.records.div_ceil(parts) * 2).min(spec.records);
         let shape = Shape::new(records, spec.value_size, INLINED, spec.seed);
@@ -126,7 +127,7 @@ impl<F: Thread> Execute<F> for Keeper {
     }
 }
 
-/// What a look came to.
+/// The result of a look.
 enum Look {
     Found(Value),
     Missing,
@@ -168,7 +169,7 @@ impl<F: Thread> Client<F> {
     }
 }
 
-/// GET and PUT, and nothing else.
+/// Only GET and PUT.
 impl<F: Thread> Kv for Client<F> {
     type Fabric = F;
 

@@ -1,16 +1,15 @@
-//! What the papers compare their systems with: nothing here is an engine of Loch.
+//! The baselines: systems with which the papers compare theirs. None of them is an engine of Loch.
 //!
 //! | name | what it is | file |
 //! | --- | --- | --- |
-//! | `pilaf-vo` | Pilaf whose clients ask the server for everything (pilaf §5.1) | [`verbs_only`] |
+//! | `pilaf-vo` | Pilaf whose clients send requests for all operations (pilaf §5.1) | [`verbs_only`] |
 //! | `farm-em`, `farm-em-var` | FaRM as HERD's authors emulate it, values in the table or out of it (herd §5.1.2) | [`farm`] |
 //! | `echo-send-send`, `echo-write-write`, `echo-write-send` | request and reply, and no store behind them (herd §3.3, Figure 5) | [`echo`] |
 //!
-//! They are built of what Loch's engines are built of: the requests of
-//! [`loch_engines::requests`] and, of pilaf, the engine. So what differs in a comparison is the
-//! design. Each is one [`Baseline`](baseline::Baseline), which knows nothing of the fabric that
-//! carries it; on shared memory a [`process`] of its own serves it, and it is [`simulated`] as the
-//! engines are.
+//! They are built from the parts of Loch's engines: the requests of [`loch_engines::requests`], and
+//! for `pilaf-vo` the engine `pilaf`. So only the design differs in a comparison. Each is one
+//! [`Baseline`](baseline::Baseline), which does not depend on the fabric. On shared memory a
+//! [`process`] of its own serves it, and it is [`simulated`] like the engines.
 
 mod baseline;
 mod echo;
@@ -33,15 +32,15 @@ use self::name::BaselineName;
 
 pub use self::process::serve;
 
-/// Run a workload on what the papers compare their systems with, and print what it measured.
+/// Run a workload on the baselines of the papers, and print the results.
 ///
-/// The options and what is printed are those of `loch bench`, which measures Loch's engines.
+/// The options and the output are those of `loch bench`, which measures Loch's engines.
 #[derive(Debug, Args)]
 pub struct BaselineArgs {
     /// Baselines to measure
     #[arg(long, value_enum, value_name = "B", value_delimiter = ',', required = true)]
     baseline: Vec<BaselineName>,
-    /// What is done with them
+    /// The workload
     #[command(flatten)]
     workload: WorkloadArgs,
 }

@@ -1,4 +1,4 @@
-//! The names of the baselines, and what each stands for.
+//! The names of the baselines, and their types.
 
 use clap::ValueEnum;
 use loch_bench::system::Capabilities;
@@ -40,7 +40,7 @@ impl BaselineName {
         }
     }
 
-    /// What it can do.
+    /// Its capabilities.
     pub fn capabilities(self) -> Capabilities {
         Capabilities {
             name: self.as_str(),
@@ -53,16 +53,16 @@ impl BaselineName {
     }
 }
 
-/// What is done with a baseline, whichever it is.
+/// Code that works on any baseline.
 pub trait Visit {
-    /// What that comes to.
+    /// Its result.
     type Output;
 
-    /// Does it.
+    /// Runs on the baseline `B`.
     fn visit<B: Baseline>(self) -> Self::Output;
 }
 
-/// Does it with the baseline of a name.
+/// Runs on the baseline of a name.
 pub fn visit<V: Visit>(baseline: BaselineName, visit: V) -> V::Output {
     match baseline {
         BaselineName::PilafVo => visit.visit::<VerbsOnly>(),

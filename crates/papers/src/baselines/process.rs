@@ -3,10 +3,9 @@
 //! ```text
 //! mailboxes of the workers | mailboxes of the clients | the baseline
 //! ```
-//! All of it is one region, a file in a private directory in shared memory, which is removed when
-//! the server has ended. The server's workers look for requests without end, as those of the papers
-//! do; where there are fewer processors than threads they offer theirs to others in between, and so
-//! do clients.
+//! All of this is one region, a file in a private directory in shared memory, which is removed when
+//! the server has ended. The server's workers poll for requests without end, as the workers of the
+//! papers do. With fewer processors than threads they yield in between, and so do clients.
 
 use std::cell::RefCell;
 use std::fs;
@@ -49,17 +48,17 @@ use super::baseline::{Baseline, Place, Serve};
 use super::name::{BaselineName, Visit, visit};
 
 const REGION: RegionId = RegionId(0);
-/// Room for as many of the longest messages as a window has.
+/// Room for a window of the longest messages.
 const RING_BYTES: u32 = 1 << 17;
-/// A client that waits for a reply for longer asks again.
+/// A client that waits longer for a reply sends its request again.
 const RESEND: Duration = Duration::from_millis(2);
-/// Rounds without work after which a worker offers its processor to others, and polls after which a
-/// client does.
+/// Rounds without work after which a worker yields its processor, and polls after which a client
+/// does.
 const ROUNDS_ALONE: u32 = 1000;
-/// What the server says when it is there.
+/// The line that the server prints when it is ready.
 const READY: &str = "ready";
 
-/// Where everything is in the region.
+/// The layout of the region.
 struct Layout<B> {
     baseline: B,
     workers: u32,
@@ -122,7 +121,7 @@ fn peer_at(thread: &ShmThread, mailbox: u64) -> Result<Peer, FabricError> {
     thread.peer(&MessageAddress::from_words(words))
 }
 
-/// What a server is told.
+/// The order that a server gets.
 #[derive(Serialize, Deserialize)]
 struct Order {
     baseline: BaselineName,
@@ -160,7 +159,7 @@ impl Visit for Serving<'_> {
                 let (layout, region, tell) = (&layout, &region, tell.clone());
                 scope.spawn(move || {
                     let ended = work(layout, region, worker, &tell);
-                    // Nobody listens only after another has told of its end.
+                    // This fails only if another worker has reported its end before.
                     let _ = tell.send(ended);
                 });
             }
@@ -169,13 +168,13 @@ impl Visit for Serving<'_> {
             }
             let mut output = io::stdout();
             writeln!(output, "{READY}").and_then(|()| output.flush()).map_err(not_started)?;
-            // They never end well.
+            // A worker ends only with an error.
             told.recv().expect("there are workers").map_err(not_started)
         })
     }
 }
 
-/// Tells that it is there, and works for as long as nothing is wrong.
+/// Reports that it is ready, and works until an error.
 fn work<B: Baseline>(
     layout: &Layout<B>,
     region: &Arc<Region>,
@@ -236,7 +235,7 @@ fn start(order: &Order, log: &Path) -> io::Result<Owned> {
         .spawn()?;
     let stdin = child.stdin.take();
     let process = Owned::new(child);
-    // The end of the order is the end of the pipe.
+    // The order ends when the pipe closes.
     stdin.map_or(Ok(()), |mut stdin| stdin.write_all(&serde_json::to_vec(order)?))?;
     Ok(process)
 }
@@ -268,7 +267,7 @@ pub struct Client<S> {
     store: S,
     lanes: usize,
     time_every: u32,
-    /// Why the last operation that was refused in a run was.
+    /// Why the last refused operation of a run was refused.
     refusal: Option<EngineError>,
 }
 
@@ -331,7 +330,7 @@ fn lost(baseline: BaselineName, action: &'static str, reason: impl ToString) -> 
     TargetError::Lost { store: baseline.as_str(), action, reason: reason.to_string() }
 }
 
-/// Runs a client's lanes to their end; now and then others get its processor.
+/// Runs a client's lanes to their end; it yields now and then.
 fn run<T>(lanes: impl Future<Output = T>) -> T {
     let mut lanes = pin!(lanes);
     let mut polls = 0u32;

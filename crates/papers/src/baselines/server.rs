@@ -1,5 +1,5 @@
 //! The worker of the baselines: takes requests, has them executed, and replies by SEND or by WRITE
-//! over an unreliable connection, as HERD's authors do in all that they emulate (herd §5.1).
+//! over an unreliable connection, as HERD's authors do in all their emulations (herd §5.1).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const TURN_REQUESTS_MAX: usize = 64;
 /// Replies sent in one doorbell.
 const DOORBELL_REPLIES: usize = 16;
 
-/// What a worker does with a request.
+/// How a worker executes a request.
 pub trait Execute<F> {
     /// Executes it.
     fn execute(&mut self, fabric: &F, request: Request<'_>) -> Answer<'_>;
@@ -28,14 +28,14 @@ pub struct Server<F: Thread, E> {
     map: Arc<RequestMap>,
     inbox: Inbox,
     work: E,
-    /// Where each client's replies go, if they are SENT.
+    /// The address of each client's replies, if they are SENT.
     peers: Vec<Option<F::Peer>>,
     outbox: Vec<(F::Peer, Buf)>,
     spare: Vec<Buf>,
 }
 
 impl<F: Thread, E: Execute<F>> Server<F, E> {
-    /// Worker `id`, which starts now, for the clients of which `sessions` tells.
+    /// Worker `id`, which starts now, for the clients in `sessions`.
     pub fn open(
         fabric: F,
         map: Arc<RequestMap>,
@@ -109,7 +109,7 @@ impl<F: Thread, E: Execute<F>> Server<F, E> {
         self.post(&ticket, reply)
     }
 
-    /// WRITEs a reply, or leaves it to be SENT with others.
+    /// WRITEs a reply, or keeps it to be SENT with others.
     fn post(&mut self, ticket: &Ticket, reply: Buf) -> Result<(), FabricError> {
         let service = self.map.area().service();
         if service.reply_bytes == 0 {

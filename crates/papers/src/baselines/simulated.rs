@@ -1,4 +1,4 @@
-//! The baselines, simulated: every process has the costs of those of Loch's engines.
+//! The baselines, simulated: their processes have the same costs as those of Loch's engines.
 
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ use loch_fabric::{RegionId, RemoteAddr};
 use super::baseline::{self, Baseline, Serve};
 use super::name::{BaselineName, Visit, visit};
 
-/// A worker counts its looks in vain as HERD's does.
+/// The cost of a poll in vain: a worker counts these, as HERD's does.
 const POLL_NS: u64 = 10;
 
 /// Simulates a run of a baseline.

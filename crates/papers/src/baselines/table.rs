@@ -8,15 +8,16 @@
 //! ```
 //! A key's item is in one of the six slots that begin at its bucket, so one READ finds it. Name and
 //! checksum are the paper's 16 bytes of a key: the name is 8 bytes of its hash and is never 0, the
-//! checksum is over name and value. It stands for the versions by which FaRM tells a torn READ.
+//! checksum is over name and value. The checksum replaces the versions by which FaRM detects a torn
+//! READ.
 //!
 //! # Invariants
-//! 1. An item is in its neighbourhood. When one is moved to make room, it is in its new slot before
-//!    its old one is free.
-//! 2. What a reader has is a value of the key if the checksum is right.
+//! 1. An item is in its neighbourhood. When an item is moved to make room, it is in its new slot
+//!    before its old slot is free.
+//! 2. The bytes of a reader are a value of the key if the checksum is right.
 //!
-//! A GET of a key that is moved meanwhile may miss it: what is measured here moves nothing but
-//! while it is loaded.
+//! A GET of a key that is moved meanwhile may miss it. In a measurement, items move only while the
+//! table is loaded.
 
 use loch_engines::EngineError;
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
@@ -24,16 +25,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Slots that an item can be in (herd §5.1.2: "its authors set it to 6").
 pub const NEIGHBOURHOOD: u64 = 6;
-/// Buckets for each record: with fewer, some keys find no place in so small a neighbourhood. FaRM
-/// chains what finds none.
+/// Buckets for each record: with fewer, some keys find no place in such a small neighbourhood. FaRM
+/// puts these keys into chains.
 const BUCKETS_A_RECORD: u64 = 4;
 const BUCKETS_MIN: u64 = 64;
 /// Name and checksum.
 pub const HEAD_BYTES: usize = 16;
-/// Where the value of an item is, if it is not in the table.
+/// Bytes of the place of an item's value, if that is not in the table.
 const POINTER_BYTES: usize = 8;
 
-/// What a table is like.
+/// The shape of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     buckets: u64,
@@ -43,7 +44,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For so many records with values of this length.
+    /// For `records` records with values of this length.
     pub fn new(records: u64, value_bytes: usize, inlined: bool, seed: u64) -> Self {
         let buckets = (records * BUCKETS_A_RECORD).max(BUCKETS_MIN);
         Self { buckets, value_bytes, inlined, seed }
@@ -94,7 +95,7 @@ impl Shape {
         ((u128::from(name) * u128::from(self.buckets)) >> 64) as u64
     }
 
-    /// Where a name's neighbourhood begins, in a table whose first byte is `base`.
+    /// The beginning of a name's neighbourhood, in a table whose first byte is `base`.
     #[inline]
     pub fn neighbourhood(&self, base: RemoteAddr, name: u64) -> RemoteAddr {
         self.slot(base, self.bucket(name))
@@ -105,27 +106,28 @@ impl Shape {
         base.add(slot * self.slot_bytes() as u64)
     }
 
-    /// Where a value is that is not in the table.
+    /// The place of a value that is not in the table.
     #[inline]
     pub fn value(&self, base: RemoteAddr, number: u64) -> RemoteAddr {
         base.add(self.values_at() + number % self.slots() * self.value_stride())
     }
 }
 
-/// What says that a value is whole, and its key's.
+/// The checksum, which shows that a value is whole and belongs to the key.
 #[inline]
 pub fn checksum(name: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, name)
 }
 
-/// The server's side of a table: it alone writes it.
+/// The server's side of a table: only the server writes the table.
 #[derive(Debug)]
 pub struct Table {
     shape: Shape,
     base: RemoteAddr,
-    /// What is in each slot, 0 for nothing, and of a value that is not in the table its number.
+    /// The name in each slot, 0 for a free slot; and the number of its value, if that is not in the
+    /// table.
     items: Vec<(u64, u64)>,
-    /// Numbers of values that none has.
+    /// Free numbers of values.
     free: Vec<u64>,
     scratch: Buf,
 }
@@ -141,7 +143,7 @@ impl Table {
     /// Gives a key a value.
     ///
     /// # Errors
-    /// [`EngineError::ValueTooLong`] for one of another length than all others,
+    /// [`EngineError::ValueTooLong`] for a value whose length differs from the others,
     /// [`EngineError::IndexFull`] if no slot of the neighbourhood can be freed.
     pub fn put<F: Fabric>(
         &mut self,
@@ -236,7 +238,8 @@ mod tests {
     #[test]
     fn an_item_is_in_its_neighbourhood_however_full_the_table_is() {
         for inlined in [true, false] {
-            // No records: the fewest buckets there are, which these fill beyond a half.
+            // A shape for no records has the fewest buckets, of which these keys fill more than a
+            // half.
             let shape = Shape::new(0, 32, inlined, 7);
             let (fabric, base) = (memory(1 << 16), RemoteAddr::new(RegionId(0), 64));
             let mut table = Table::new(shape, base);

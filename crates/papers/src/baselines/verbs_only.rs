@@ -1,4 +1,5 @@
-//! Pilaf-VO: Pilaf whose clients ask the server for everything, GETs too, by messages (pilaf §5.1).
+//! Pilaf-VO: Pilaf whose clients send requests for all operations, GETs too, by messages (pilaf
+//! §5.1).
 //!
 //! Server and table are those of the engine `pilaf`, without a log.
 
@@ -106,7 +107,7 @@ impl<F: Thread> Serve<F> for Worker<F> {
     }
 }
 
-/// GET and PUT, and nothing else.
+/// Only GET and PUT.
 impl<F: Thread> Kv for Client<F> {
     type Fabric = F;
 

@@ -1,8 +1,8 @@
-//! The production processor on the simulated card: what accesses and cycles take, in virtual time.
+//! The production processor on the simulated card: accesses and cycles take virtual time.
 //!
 //! The card's logic acts at the edges of its clock. One operation enters the pipeline at an edge;
 //! the execution engine, which is beside it, forwards one operation on a line of value in a cycle
-//! (kv-direct §3.3.3). Whatever an access to memory brings is seen at the edge after its arrival.
+//! (kv-direct §3.3.3). The bytes of an access to memory are seen at the edge after their arrival.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ use loch_fabric::sim::SimCard;
 use super::packet::Operation;
 use super::timing::CardTiming;
 
-/// The memory of a processor on the card: a share of the host's, cached by the card's.
+/// The memory of a processor on the card: a share of host memory, cached in the card's memory.
 pub type Memory = Dispatcher<Timed<Vec<Line>, Chip>, TimedDram<Vec<Line>, Chip>>;
 
 /// The processor on the card.
@@ -48,12 +48,12 @@ impl Chip {
         Self(Rc::new(State { timing, clock_ns, edge, engine_free }))
     }
 
-    /// From now on what it does takes time.
+    /// From now on its accesses and cycles take time.
     pub fn start(&self) {
         self.0.timing.set_runs(true);
     }
 
-    /// When the last edge was.
+    /// The time of the last edge.
     pub fn now_ns(&self) -> f64 {
         self.0.edge.get() as f64 * self.0.clock_ns
     }
@@ -63,7 +63,7 @@ impl Chip {
         self.reach(self.0.edge.get() + 1).await;
     }
 
-    /// Waits for the first edge after the next one at which it is `ns` or later.
+    /// Waits for the first edge after the next one that is at `ns` or later.
     pub async fn edge_from(&self, ns: f64) {
         let edge = (ns / self.0.clock_ns).ceil() as u64;
         self.reach(edge.max(self.0.edge.get() + 1)).await;

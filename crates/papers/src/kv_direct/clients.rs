@@ -2,8 +2,8 @@
 //! (kv-direct §5.2.1).
 //!
 //! The link is a resource for each direction, which carries one packet after the other. Clients
-//! send either when there is room in a window of operations that were not answered yet, which
-//! saturates the processor, or at even intervals whatever is answered.
+//! send either when there is room in a window of unanswered operations, which saturates the
+//! processor, or at even intervals, whatever is answered.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -18,12 +18,12 @@ use super::workload::Source;
 pub struct Network {
     /// Gigabytes in a second, each way: 40 Gb/s.
     pub gbyte_s: f64,
-    /// Bytes of a packet beside what it carries (kv-direct §4, "header and padding overhead").
+    /// Bytes of a packet beside its payload (kv-direct §4, "header and padding overhead").
     pub header_bytes: usize,
-    /// From one end to the other, one way: half of 2 µs (kv-direct §4).
+    /// Time from one end to the other, one way: half of 2 µs (kv-direct §4).
     pub one_way_ns: f64,
-    /// Most that a packet carries: what is left of Ethernet's 1500 bytes. Longer replies are
-    /// several.
+    /// The largest payload of a packet: Ethernet's 1500 bytes less the headers. Longer replies take
+    /// several packets.
     pub payload_bytes_max: usize,
 }
 
@@ -34,19 +34,19 @@ impl Network {
 }
 
 impl Network {
-    /// How long a direction is busy with so many bytes.
+    /// How long a direction is busy with `payload` bytes.
     pub fn on_wire_ns(&self, payload: usize) -> f64 {
         let packets = payload.div_ceil(self.payload_bytes_max).max(1);
         (payload + packets * self.header_bytes) as f64 / self.gbyte_s
     }
 }
 
-/// When clients send.
+/// When clients send operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// While fewer operations than that were not answered.
+    /// While fewer operations than this are unanswered.
     Window(usize),
-    /// So many operations in a microsecond.
+    /// This many operations in a microsecond.
     Open(f64),
 }
 
@@ -58,7 +58,8 @@ struct Way {
 }
 
 impl Way {
-    /// Carries so many bytes from `from_ns` on, or when it is free: when the last one is there.
+    /// Carries `payload` bytes from `from_ns` on, or from when it is free; returns when the last
+    /// one arrives.
     fn carry(&mut self, from_ns: f64, payload: usize, network: &Network) -> f64 {
         let for_ns = network.on_wire_ns(payload);
         self.free_ns = self.free_ns.max(from_ns) + for_ns;
@@ -67,14 +68,14 @@ impl Way {
     }
 }
 
-/// What was answered.
+/// A packet that was answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answered {
     /// Operations of the packet.
     pub count: usize,
-    /// From its sending to the arrival of its replies.
+    /// Time from its sending to the arrival of its replies.
     pub latency_ns: f64,
-    /// What of this was the network's.
+    /// The network's part of this time.
     pub network_ns: f64,
 }
 
@@ -125,7 +126,7 @@ impl Clients {
         }
     }
 
-    /// Takes replies and sends what is to be sent, up to now.
+    /// Takes replies and sends due packets, up to now.
     pub fn send(&mut self, now_ns: f64) {
         while self.returning.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
             let (at_ns, count) = self.returning.pop_front().expect("it is there");
@@ -183,7 +184,7 @@ impl Clients {
         Some(Answered { count, latency_ns: at_ns - packet.sent_ns, network_ns })
     }
 
-    /// When clients or the link have something to do next; `None` if all is answered.
+    /// When clients or the link have something to do next; `None` if all operations are answered.
     pub fn next_ns(&self) -> Option<f64> {
         let arrival = self.arriving.front().map(|(at_ns, _)| *at_ns);
         let reply = self.returning.front().map(|(at_ns, _)| *at_ns);

@@ -2,10 +2,10 @@
 //! the paper, in virtual time, figure by figure (kv-direct §5, §6.2).
 //!
 //! [`clients`] generate operations of a [`workload`] as the paper's packet generator does, pack
-//! them ([`packet`]) and send them over a link of 40 Gb/s. The processor, which is the one that
-//! nodes run, is admitted one operation a cycle ([`run`]); what its accesses take the [`card`]
-//! says. [`totals`] says what limits it, [`figures`] what is measured, [`report`] how it is shown.
-//! [`micro`] measures parts of it alone.
+//! them ([`packet`]) and send them over a link of 40 Gb/s. The processor is the one that nodes run,
+//! and admits one operation a cycle ([`run`]). The [`card`] has the times of its accesses.
+//! [`totals`] finds the limits, [`figures`] has the figures, [`report`] prints them. [`micro`]
+//! measures single parts.
 
 mod card;
 mod clients;
@@ -35,7 +35,7 @@ pub struct CardArgs {
     /// An object for each row, instead of Markdown
     #[arg(long)]
     json: bool,
-    /// Decides everything that is random
+    /// The seed, which decides everything that is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -71,7 +71,7 @@ enum Figure {
     Table2,
     /// The load dispatch ratio
     Table5,
-    /// What that gains
+    /// The gain of load dispatch
     Table6,
 }
 

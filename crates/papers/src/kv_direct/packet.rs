@@ -16,8 +16,8 @@ pub struct Packet {
     pub sent_ns: f64,
     count: usize,
     left: Cell<usize>,
-    /// The replies, in the order in which they came: their bytes are as many in any other, but for
-    /// what neighbours have in common.
+    /// The replies, in the order of their arrival. In another order they would have as many bytes,
+    /// except for fields that neighbours share.
     replies: RefCell<ReplyWriter>,
     failed: Cell<u64>,
     done: Done,
@@ -27,7 +27,8 @@ pub struct Packet {
 pub type Done = Rc<RefCell<Vec<Rc<Packet>>>>;
 
 impl Packet {
-    /// What was packed; when all is answered it is in `done`.
+    /// A packet with the contents of `writer`; once all its operations are answered, it is in
+    /// `done`.
     pub fn new(writer: &Writer, sent_ns: f64, done: &Done) -> Rc<Self> {
         Rc::new(Self {
             bytes: writer.bytes().to_vec(),
@@ -55,7 +56,7 @@ impl Packet {
         self.replies.borrow().bytes().len()
     }
 
-    /// Operations that did not do what they were to do.
+    /// Operations that failed.
     pub fn failed(&self) -> u64 {
         self.failed.get()
     }

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// What stands in a row.
+/// A cell of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// What is said.
+    /// Text.
     Text(String),
-    /// What was measured, with so many digits behind the point.
+    /// A measured number, with this many digits behind the point.
     Number(f64, usize),
-    /// There is nothing.
+    /// Nothing.
     Empty,
 }
 
@@ -64,9 +64,9 @@ impl Cell {
 /// A figure or table of the paper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// Its number, and what of it.
+    /// The number of the figure, and its part.
     pub figure: &'static str,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The heads of its columns, which are the names of fields.
     pub columns: Vec<String>,

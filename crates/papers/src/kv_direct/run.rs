@@ -1,4 +1,4 @@
-//! One table on one card, and what is measured of it.
+//! One table on one card, and its measurements.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,10 +24,11 @@ use super::workload::{Kind, Source, Workload};
 
 /// Host memory's lines for each line of the card's: 64 GiB and 4 GiB (kv-direct §3.3.4).
 const LINES_PER_DRAM_LINE: u32 = 16;
-/// Operations before those that are measured and after them, as a share of them; and at least as
-/// many as the clients have under way.
+/// Unmeasured operations before and after the measured ones, as a share of these; there are at
+/// least as many as the clients have under way.
 const RAMP: f64 = 0.2;
-/// The share of the highest throughput at which latency is measured: beyond, it is that of a queue.
+/// The share of the highest throughput at which latency is measured: beyond it, queueing would
+/// dominate the latency.
 pub const PEAK_SHARE: f64 = 0.95;
 /// The bench ends here if the simulation does not.
 const VIRTUAL_NS_MAX: u64 = 60_000_000_000;
@@ -43,19 +44,19 @@ pub struct Setup {
     pub ratio: f64,
     /// Whether operations are executed out of order.
     pub out_of_order: bool,
-    /// Its keys, all of which have a value; the popularity that the card's memory gets to know.
+    /// Its keys, which all have a value, and their popularity while the card's memory is warmed.
     pub workload: Workload,
-    /// Decides everything that is random.
+    /// The seed, which decides everything that is random.
     pub seed: u64,
 }
 
 /// Operations that are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// What is asked for; the keys are the table's.
+    /// The requests; the keys are those of the table.
     pub workload: Workload,
-    /// When; if nothing is said, at even intervals and [close](PEAK_SHARE) to what the load before
-    /// came to.
+    /// When they are sent; if this is `None`, at even intervals, [close](PEAK_SHARE) to the
+    /// throughput of the load before.
     pub pace: Option<Pace>,
     /// Operations in a packet, at most.
     pub batch: usize,
@@ -119,7 +120,7 @@ async fn fill(setup: &Setup, chip: &Chip) -> CardProcessor {
     Processor::new(storage, (), chip.clone(), settings)
 }
 
-/// Lets the card's memory fill with what is popular.
+/// Lets the card's memory fill with popular lines.
 async fn warm(processor: &CardProcessor, setup: &Setup) {
     let storage = processor.storage();
     let mut source = Source::new(setup.workload, setup.seed, 0);
@@ -143,7 +144,7 @@ async fn warm(processor: &CardProcessor, setup: &Setup) {
 #[derive(Default)]
 struct Inlet {
     packet: Option<(Rc<Packet>, Cursor)>,
-    /// What the pipeline stalls for.
+    /// The operation for which the pipeline stalls.
     stalled: Option<Operation>,
 }
 
@@ -164,14 +165,14 @@ impl Inlet {
         }
     }
 
-    /// Whether something that has arrived waits.
+    /// Whether an operation that has arrived waits.
     fn has_more(&self) -> bool {
         let more = self.packet.as_ref().is_some_and(|(_, cursor)| cursor.left() > 0);
         more || self.stalled.is_some()
     }
 }
 
-/// Lets clients send until all is answered; what the pipeline does at each edge.
+/// Lets clients send until all operations are answered: the work of the pipeline at each edge.
 async fn drive(
     processor: &CardProcessor,
     chip: &Chip,

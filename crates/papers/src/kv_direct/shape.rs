@@ -1,7 +1,7 @@
 //! How a table's memory is divided for key-values of one size: hash index ratio and inline
 //! threshold, which the paper tunes before each measurement (kv-direct §5.2.1).
 //!
-//! As much memory is index as can be: what is left are the slabs that the key-values and the
+//! The index takes as much memory as possible: the rest are the slabs that the key-values and the
 //! chained buckets need (kv-direct §5.1.1).
 
 use loch_engines::kv_direct::bucket::{INLINE_BYTES_MAX, SLOT_BYTES, SLOTS};
@@ -13,13 +13,13 @@ use super::workload::Workload;
 
 /// The share of memory that is key-values (kv-direct §5.2.1: "until 50 % memory utilization").
 pub const UTILISATION: f64 = 0.5;
-/// Key-values up to so many bytes are inline: of the paper's sizes those of up to 25 bytes.
+/// Key-values up to this many bytes are inline.
 const INLINE_THRESHOLD: usize = 25;
-/// Bytes of a slab that are not the key-value's (kv-direct §5.2.1).
+/// Bytes of a slab besides the key-value (kv-direct §5.2.1).
 const SLAB_HEADER_BYTES: usize = 2;
 /// Lines of slabs that are on their way between processor and daemon, at most.
 const SPARE_LINES: f64 = 512.0;
-/// The share of the other slabs that may be used, so that there is one when one is needed.
+/// The share of the other slabs that may be used, so that a free one is there when it is needed.
 const SLABS_FILLED: f64 = 0.97;
 /// Steps in which the hash index ratio is searched for.
 const RATIO_STEPS: u32 = 1000;
@@ -36,7 +36,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of a workload's key-values in so many lines, those of its part.
+    /// The key-values of a workload's part, in `lines` lines.
     pub fn of(workload: &Workload, lines: u32) -> Self {
         let keys = workload.keys as f64 / f64::from(workload.part.0);
         let bytes = workload.key_bytes + workload.value_bytes;
@@ -44,7 +44,7 @@ impl Shape {
         Self { bytes, key_bytes: workload.key_bytes, lines, per_line: keys / lines }
     }
 
-    /// How many key-values of `bytes` bytes fill so many lines to half.
+    /// How many key-values of `bytes` bytes fill `lines` lines to half.
     pub fn keys(bytes: usize, lines: u32) -> u64 {
         (f64::from(lines) * UTILISATION * LINE_BYTES as f64 / bytes as f64) as u64
     }
@@ -90,8 +90,8 @@ impl Shape {
     }
 }
 
-/// Chained buckets of a bucket with `mean` key-values on average, of which each bucket has room for
-/// so many: Poisson's law.
+/// Chained buckets of a bucket with `mean` key-values on average, if a bucket has room for `room`
+/// of them: Poisson's law.
 fn chained(mean: f64, room: usize) -> f64 {
     let mut sum = 0.0;
     let mut share = (-mean).exp();

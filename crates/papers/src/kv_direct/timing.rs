@@ -1,4 +1,4 @@
-//! What a processor's ways to its memory take on a simulated card.
+//! The times of a processor's accesses to its memory on a simulated card.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use loch_engines::kv_direct::timed::Timing;
 use loch_fabric::sim::SimCard;
 
-/// What accesses take on a simulated card; nothing, until its clock is started.
+/// The times of accesses on a simulated card; they take no time until its clock is started.
 #[derive(Clone)]
 pub struct CardTiming {
     card: SimCard,
@@ -19,12 +19,12 @@ impl CardTiming {
         Self { card, runs: Rc::new(Cell::new(true)) }
     }
 
-    /// Lets nothing take time, to fill memories, or lets it again.
+    /// Switches time off, to fill memories, or on again.
     pub fn set_runs(&self, runs: bool) {
         self.runs.set(runs);
     }
 
-    /// Whether anything takes time.
+    /// Whether accesses take time.
     pub fn runs(&self) -> bool {
         self.runs.get()
     }

@@ -1,4 +1,4 @@
-//! What was counted while operations were measured, and what limited them.
+//! The counts of a measurement, and what limited it.
 
 use hdrhistogram::Histogram;
 use loch_engines::kv_direct::memory::{HostMemory, LINE_BYTES};
@@ -7,37 +7,38 @@ use loch_fabric::sim::CardProfile;
 use super::card::CardProcessor;
 use super::clients::Clients;
 
-/// What was measured.
+/// A measurement.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Nanoseconds of each operation, from its packet's sending to the arrival of its replies.
+    /// Nanoseconds of each operation, from the sending of its packet to the arrival of its replies.
     pub latency: Histogram<u64>,
-    /// What of this was the network's.
+    /// The network's part of the latency.
     pub network: Histogram<u64>,
-    /// What was counted meanwhile.
+    /// The counts meanwhile.
     pub totals: Totals,
     /// The card.
     pub card: CardProfile,
 }
 
-/// Everything that is counted, at one moment or between two.
+/// All counts, at one moment or between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Virtual time.
     pub ns: f64,
-    /// Operations that were admitted: as many as are answered, and not by the packet.
+    /// Operations that were admitted: as many as are answered, but they are not counted packet by
+    /// packet.
     pub ops: f64,
-    /// Operations that were executed, and those of them on a value at hand.
+    /// Operations that were executed, and how many of them on a value at hand.
     pub executed: f64,
     pub forwarded: f64,
-    /// READs and WRITEs of host memory, and the lines of them.
+    /// READs and WRITEs of host memory, and their lines.
     pub reads: f64,
     pub writes: f64,
     pub lines_read: f64,
     pub lines_written: f64,
     /// Accesses to the card's memory.
     pub dram: f64,
-    /// Accesses to lines that it may have, and those that it had.
+    /// Accesses to cacheable lines, and how many of them hit.
     pub cacheable: f64,
     pub hits: f64,
     /// How long the link was busy, to the card and from it.
@@ -89,7 +90,7 @@ impl Totals {
     }
 }
 
-/// What can limit operations.
+/// The resources that can limit operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// One operation a cycle.
@@ -100,12 +101,12 @@ pub enum Limit {
     Pcie,
     /// The card's memory.
     Dram,
-    /// None of them: operations wait for each other, or as many are under way as can be.
+    /// No resource: operations wait for each other, or the most possible operations are under way.
     InFlight,
 }
 
 impl Limit {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Clock => "clock",
@@ -117,7 +118,7 @@ impl Limit {
     }
 }
 
-/// What is as busy is the limit.
+/// A resource that is at least this busy is the limit.
 const LIMITS_FROM: f64 = 0.9;
 
 impl Measured {
@@ -131,7 +132,7 @@ impl Measured {
         self.totals.forwarded / self.totals.executed.max(1.0)
     }
 
-    /// The share of accesses to lines that the card's memory may have, that it had.
+    /// The share of accesses to cacheable lines that hit the card's memory.
     pub fn hit_rate(&self) -> f64 {
         self.totals.hits / self.totals.cacheable.max(1.0)
     }
@@ -141,7 +142,7 @@ impl Measured {
         (self.totals.reads + self.totals.writes) / self.totals.ops
     }
 
-    /// How busy what is, as a share of what it can do.
+    /// How busy each resource is, as a share of its capacity.
     pub fn busy(&self) -> [(Limit, f64); 4] {
         let (totals, card) = (&self.totals, &self.card);
         let in_time = |ns: f64| ns / totals.ns;
@@ -153,7 +154,7 @@ impl Measured {
         ]
     }
 
-    /// What limits them.
+    /// The resource that limits them.
     pub fn limit(&self) -> Limit {
         let busiest = self.busy().into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         match busiest {
@@ -163,7 +164,7 @@ impl Measured {
     }
 }
 
-/// How long the links need for what went over them: tags, way down, way up.
+/// How long the links need for their traffic: tags, way down, way up.
 fn pcie_ns(totals: &Totals, card: &CardProfile) -> f64 {
     let read_ns = card.read_ns + card.random_ns / 2.0;
     let tags_ns = totals.reads * read_ns / f64::from(card.tags);

@@ -1,4 +1,4 @@
-//! What clients ask for: which keys, how often, and what is done with them.
+//! The requests of clients: which keys, how often, and which operations.
 
 use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
@@ -15,7 +15,7 @@ pub const SKEW: f64 = 0.99;
 /// How popular keys are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Popularity {
-    /// All alike.
+    /// All keys are equally popular.
     Uniform,
     /// By Zipf's law with exponent 0.99: the paper's long-tail workload.
     LongTail,
@@ -25,7 +25,7 @@ impl Popularity {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Uniform, Self::LongTail];
 
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -41,16 +41,16 @@ pub enum Kind {
     Get,
     /// PUT of another value of the same size.
     Put,
-    /// Adds 1 to a value of 8 bytes, and returns what it was.
+    /// Adds 1 to a value of 8 bytes, and returns the value before.
     FetchAdd,
     /// Adds 1 to each of the 64-bit numbers of a value.
     AddAll {
-        /// Whether they are returned.
+        /// Whether the old numbers are returned.
         returns: bool,
     },
 }
 
-/// The keys of one processor and how often what is asked of them.
+/// The keys of one processor, and how often each operation is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     /// Keys of all processors.
@@ -63,14 +63,14 @@ pub struct Workload {
     pub popularity: Popularity,
     /// The share of GETs.
     pub gets: f64,
-    /// What the others are.
+    /// The other operations.
     pub other: Kind,
     /// Processors, and which of them this one is.
     pub part: (u32, u32),
 }
 
 impl Workload {
-    /// Key number `rank` of the order of popularity, if it is this processor's.
+    /// Key number `rank` in the order of popularity, if this processor owns it.
     pub fn key(&self, rank: u64, seed: u64) -> Option<[u8; 8]> {
         let key = rank.to_le_bytes();
         let (parts, part) = self.part;
@@ -87,13 +87,13 @@ pub struct Source {
     zipf: Option<Zipf>,
     random: ChaCha8Rng,
     value: Vec<u8>,
-    /// What did not fit into the packet before.
+    /// The operation that did not fit into the packet before.
     left_over: Option<([u8; 8], Kind)>,
 }
 
 impl Source {
-    /// Operations of a workload, decided by the seed, in a table with that seed; other ones for
-    /// each `stream`, so that what was asked for before is asked for again by chance alone.
+    /// Operations of a workload, decided by the seed, in a table with that seed. Each `stream` has
+    /// other operations, so that earlier requests are repeated only by chance.
     pub fn new(workload: Workload, seed: u64, stream: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(stream);
@@ -121,19 +121,19 @@ impl Source {
         }
     }
 
-    /// The processor of the next key, of so many.
+    /// The processor of the next key, of `processors` processors.
     pub fn processor(&mut self, processors: u32) -> u32 {
         let key = self.key();
         KeyHash::of(self.seed, &key[..self.workload.key_bytes]).processor(processors)
     }
 
-    /// What is done with the next key.
+    /// The operation on the next key.
     pub fn kind(&mut self) -> Kind {
         let is_get = self.random.random::<f64>() < self.workload.gets;
         if is_get { Kind::Get } else { self.workload.other }
     }
 
-    /// Packs up to `most` operations, at least one, into up to so many bytes.
+    /// Packs up to `most` operations, at least one, into a limited number of bytes.
     pub fn fill(&mut self, writer: &mut Writer, most: usize, bytes_max: usize) {
         for _ in 0..most {
             let (key, kind) = match self.left_over.take() {

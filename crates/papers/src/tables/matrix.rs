@@ -1,8 +1,8 @@
 //! Numbers that have a row and a column.
 //!
-//! Results of a header that says what to `show` have a row for each variant and a column for each
-//! system, under the name that the result gives it; each thing shown is a table. Points have a row
-//! for each parameter and a column for each series.
+//! If a header has `show`, its results have a row for each variant and a column for each system,
+//! under the name in the result. There is a table for each item of `show`. Points have a row for
+//! each parameter and a column for each series.
 
 use std::fmt::Write as _;
 
@@ -11,17 +11,17 @@ use serde::Deserialize;
 use super::row::{Row, missing, rounded};
 use crate::criterion::Point;
 
-/// What a table shows of its results.
+/// The numbers of its results that a table shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Show {
-    /// Operations a second; of an open loop beside those wanted.
+    /// Operations a second; for an open loop, beside the wanted ones.
     Speed,
-    /// The same, and which share it is of the same system's in the first row.
+    /// The same, and as a share of the same system's in the first row.
     SpeedOfFirstRow,
-    /// The same, and how many times as much the first system does.
+    /// The same, and how many times as many the first system does.
     SpeedOfFirstColumn,
-    /// Operations a second of each processor that the servers took, and how many times as much the
+    /// Operations a second for each processor that the servers took, and how many times as many the
     /// first system does.
     SpeedPerServerCore,
     /// Processors that the servers took.
@@ -32,7 +32,7 @@ pub enum Show {
     Latency,
     /// Attempts of operations that were repeated.
     Retries,
-    /// What each worker did, and how uneven that is.
+    /// The operations of each worker, and how uneven they are.
     Workers,
 }
 
@@ -54,7 +54,7 @@ impl<'a, T> Matrix<'a, T> {
         matrix
     }
 
-    /// The last one counts: of a run that was repeated.
+    /// The last cell counts, because a run may have been repeated.
     fn at(&self, row: usize, column: usize) -> Option<&'a T> {
         let is_it = |cell: &&(usize, usize, &T)| (cell.0, cell.1) == (row, column);
         self.cells.iter().rev().find(is_it).map(|cell| cell.2)
@@ -120,7 +120,7 @@ pub fn results(out: &mut String, rows: &[Row], show: &[Show]) {
     }
 }
 
-/// What is shown of a result, beside that of the first row and that of the first column.
+/// The text of a cell: the result, compared with the first row or the first column.
 fn shown(show: Show, row: &Row, above: Option<&Row>, first: Option<&Row>) -> Option<String> {
     let cores = |cpu_s: Option<f64>| Some(format!("{:.2}", cpu_s? / row.seconds?));
     let speed = row.speed();
@@ -163,7 +163,7 @@ fn workers(row: &Row) -> Option<String> {
     Some(format!("{each}; most / least {}", rounded(most as f64 / least as f64)))
 }
 
-/// A table for each group; where it has two series, with what the first is of the second.
+/// A table for each group; for two series, with the ratio of the first to the second.
 pub fn points(out: &mut String, points: &[Point]) {
     let mut groups: Vec<&str> = Vec::new();
     points.iter().for_each(|point| _ = place_of(&mut groups, &point.group));
@@ -178,7 +178,7 @@ pub fn points(out: &mut String, points: &[Point]) {
         matrix.print(out, "", times.as_deref(), |row, column| match column {
             Some(column) => {
                 let Point { value, unit, .. } = matrix.at(row, column)?;
-                // A share may be small and is no zero then.
+                // A small share must not be shown as zero.
                 let value = match *value {
                     small if small > 0.0 && small < 0.01 => format!("{small:.1e}"),
                     value => rounded(value),

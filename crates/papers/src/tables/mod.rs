@@ -1,13 +1,11 @@
-//! `loch-papers table`: a file of results as Markdown tables.
+//! `loch-papers table`: a results file as Markdown tables.
 //!
-//! A results file has one JSON object a line: results as `loch bench --json`
-//! prints them, and before them headers, which say where and how they were
-//! measured (`scripts/figures.sh` writes both). Results that differ in keys
-//! and reads only share a table, in which each system has a column. Where a
-//! result has a `variant`, what is compared is something else: then each result
-//! has a row, or, if the header says what to `show`, each variant ([`matrix`]).
-//! Numbers that no workload gave are points of series, which have tables of
-//! their own.
+//! A results file has one JSON object a line: results as `loch bench --json` prints them, and
+//! before them headers, which say where and how they were measured (`scripts/figures.sh` writes
+//! both). Results that differ only in keys and reads share a table, in which each system has a
+//! column. If a result has a `variant`, the table compares something else: then each result has a
+//! row, or, if the header has `show`, each variant ([`matrix`]). Numbers that do not come from a
+//! workload are points of series, which have tables of their own.
 
 mod matrix;
 mod row;
@@ -36,13 +34,13 @@ enum Line {
 /// Where and how the results that follow were measured.
 #[derive(Debug, Deserialize)]
 struct Header {
-    /// What the results below it show.
+    /// The title of the results below it.
     title: String,
     commit: String,
     date: String,
     host: String,
     command: String,
-    /// What tables of them show; if nothing, what there is.
+    /// What their tables show; if empty, all there is.
     #[serde(default)]
     show: Vec<Show>,
 }
@@ -80,7 +78,7 @@ fn markdown(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// What stands below a header.
+/// The records below a header.
 #[derive(Default)]
 struct Section {
     show: Vec<Show>,
@@ -143,7 +141,7 @@ impl<'a> Results<'a> {
         Results { rows, engines, workloads }
     }
 
-    /// The last result counts: of a run that was repeated.
+    /// The last result counts, because a run may have been repeated.
     fn at(&self, engine: &str, workload: (&str, f64)) -> Option<&Row> {
         let is_it = |row: &&&Row| row.engine == engine && row.workload() == workload;
         self.rows.iter().rev().find(is_it).copied()
@@ -163,8 +161,8 @@ impl<'a> Results<'a> {
         out.push('\n');
     }
 
-    /// Of Loch with its share of the bare loop, of a peer with how many times
-    /// as much the first system does.
+    /// For Loch with its share of the bare loop, for a peer with how many times as much the first
+    /// system does.
     fn speed(&self, row: &Row) -> String {
         let speed = row.speed();
         if let Some(share) = row.share() {
@@ -179,7 +177,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// One workload in several variants: a row for each, with what operations cost.
+/// One workload in several variants: a row for each, with the costs of operations.
 fn variants(out: &mut String, rows: &[&Row]) {
     out.push_str(
         "| | | operations/s | of the bare loop | GET µs, median / 99 % | verbs/GET | \

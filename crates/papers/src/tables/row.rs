@@ -5,10 +5,10 @@ use serde::Deserialize;
 /// The fields of a result that the tables show.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Row {
-    /// What is special about this result, where several have the same workload.
+    /// The variant of this result, if several have the same workload.
     pub variant: Option<String>,
     pub engine: String,
-    /// What the engine is called, where it is measured in several ways.
+    /// The name of the engine, if it is measured in several ways.
     #[serde(rename = "as")]
     pub name: Option<String>,
     pub clients: u32,
@@ -43,18 +43,18 @@ pub struct Quantiles {
     pub p99: Option<f64>,
 }
 
-/// From this size on, what counts is how many bytes go through.
+/// From this size on, tables show the throughput in bytes.
 const GOODPUT_VALUE_BYTES: u64 = 16 << 10;
 
 impl Row {
-    /// What results of one table have in common.
+    /// The fields that the results of one table share.
     pub fn setting(&self) -> (bool, u64, u64, u64, u32, usize) {
         let is_variant = self.variant.is_some();
         let records = if is_variant { 0 } else { self.records };
         (is_variant, records, self.key_size, self.value_size, self.clients, self.lanes)
     }
 
-    /// What it is the result of.
+    /// The name of the measured system.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.engine)
     }
@@ -71,7 +71,7 @@ impl Row {
         format!("{speed}, {} GB/s", rounded(self.goodput_bytes_per_s / 1e9))
     }
 
-    /// Operations on values of its size.
+    /// Shows operations a second, on values of its size.
     pub fn per_s(&self, ops: f64) -> String {
         match self.value_size < GOODPUT_VALUE_BYTES {
             true => format!("{} M", rounded(ops / 1e6)),
@@ -79,7 +79,7 @@ impl Row {
         }
     }
 
-    /// Of the bare loop.
+    /// Its share of the bare loop.
     pub fn share(&self) -> Option<String> {
         let share = |limit| format!("{:.0} %", 100.0 * self.ops_per_s / limit);
         self.limit_ops_per_s.map(share)
@@ -91,12 +91,12 @@ impl Row {
     }
 }
 
-/// In the place of a number that there is not.
+/// The text in the place of a missing number.
 pub fn missing() -> String {
     "–".into()
 }
 
-/// Three digits.
+/// A number with three digits.
 pub fn rounded(value: f64) -> String {
     let digits = match value {
         ..9.995 => 2,

@@ -1,4 +1,4 @@
-//! What the tables of a file of results look like.
+//! The look of the tables of a results file.
 
 use super::*;
 

@@ -1,12 +1,13 @@
-//! Linearizability as it is defined: there is a choice of the operations of unknown outcome, and an
-//! order of them and the others, that keeps what came before what, and in which each answer fits.
-//! Every order is tried.
+//! Linearizability by its definition: there is a choice of the operations of unknown outcome, and
+//! an order of them and the others, which keeps the real-time order of operations, and in which
+//! each answer fits. Every order is tried.
 
 use std::collections::HashSet;
 
 use loch_history::{Answer, Ask, Operation, Outcome, Update, appended};
 
-/// A value, its version if somebody was told, and the value that it was appended to, or itself.
+/// A value, its version if it was reported, and the value to which it was appended, or the value
+/// itself.
 type State = Option<(u64, Option<u64>, u64)>;
 
 /// Whether operations on one key have an order.
@@ -46,14 +47,14 @@ fn end(operation: &Operation) -> u64 {
     }
 }
 
-/// Whether an order keeps what came before what, and each answer fits.
+/// Whether an order keeps the real-time order of operations, and each answer fits.
 fn fits(history: &[Operation], order: &[usize]) -> bool {
     for (at, later) in order.iter().enumerate() {
         if order[..at].iter().any(|sooner| end(&history[*later]) < history[*sooner].called) {
             return false;
         }
     }
-    // What certainly happened and is not in the order yet comes after all of it.
+    // Operations that certainly happened and are not in the order yet come after all of it.
     let rest = (0..history.len()).filter(|n| !order.contains(n));
     let certain =
         |n: &usize| matches!(history[*n].outcome, Outcome::Known(a) if a != Answer::NoEffect);
@@ -66,7 +67,7 @@ fn fits(history: &[Operation], order: &[usize]) -> bool {
     order.iter().all(|n| apply(&history[*n], &mut state, &mut told))
 }
 
-/// Does one operation; whether its answer fits.
+/// Does one operation; returns whether its answer fits.
 #[expect(clippy::too_many_lines, reason = "a table of what fits what")]
 fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> bool {
     let mut is = |state: &mut State, version: u64| match state {
@@ -157,12 +158,12 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
     }
 }
 
-/// A value that nothing was appended to.
+/// A value to which nothing was appended.
 fn plain(value: u64, version: Option<u64>) -> State {
     Some((value, version, value))
 }
 
-/// What there is with a piece behind it.
+/// The state with a piece behind its value.
 fn behind(state: State, piece: u64, version: Option<u64>) -> State {
     match state {
         Some((value, _, root)) => Some((appended(value, piece), version, root)),
@@ -170,7 +171,7 @@ fn behind(state: State, piece: u64, version: Option<u64>) -> State {
     }
 }
 
-/// Does an update; whether there was something to be updated.
+/// Does an update; returns whether there was a value to update.
 fn updated(update: Update, state: &mut State) -> bool {
     let before = state.map(|(value, ..)| value);
     let now = match (update, before) {

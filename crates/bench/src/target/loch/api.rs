@@ -1,6 +1,6 @@
-//! A client of the public API, as programs are: what connections break is made again, and values
-//! are copied out. For clusters over verbs, where that costs next to nothing beside a round trip,
-//! and for clusters that are not the bench's own.
+//! A client of the public API, as programs use it: broken connections are made again, and values
+//! are copied out. It is for clusters over verbs, where that costs next to nothing beside a round
+//! trip, and for clusters that are not the bench's own.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -33,7 +33,7 @@ pub struct Client {
     options: ConnectOptions,
     lanes: usize,
     time_every: u32,
-    /// Why the last operation that was refused in a run was.
+    /// Why the last refused operation of a run was refused.
     refusal: Option<Error>,
 }
 
@@ -56,7 +56,7 @@ impl Client {
         Ok(Client { engine, table, sockets, homes, options, lanes, time_every, refusal })
     }
 
-    /// Does the operations of `run` in all lanes, and adds up what they send if there is a sum.
+    /// Does the operations of `run` in all lanes, and adds up their traffic if there is a sum.
     fn operate(&self, run: &Run<'_>, sum: Option<&Cell<Traffic>>) -> Result<Option<Error>, Error> {
         let refusal = RefCell::new(None);
         let mut fatal = None;
@@ -127,7 +127,7 @@ fn lost(engine: Engine, action: &'static str) -> impl Fn(Error) -> TargetError {
     move |error| TargetError::Lost { store: engine.name(), action, reason: error.to_string() }
 }
 
-/// Stores records in so many lanes.
+/// Stores records in several lanes.
 async fn load_batch(
     table: &Table,
     workload: &Workload,
@@ -198,7 +198,7 @@ async fn lane(
     Ok(())
 }
 
-/// What an operation came to, and what it sent if that is counted.
+/// The result of an operation, and its traffic if that is counted.
 async fn costing<F: Future>(table: &Table, counts: bool, future: F) -> (F::Output, VerbCount) {
     match counts {
         true => traffic::counted(|| table.counters().verbs, future).await,
@@ -206,7 +206,7 @@ async fn costing<F: Future>(table: &Table, counts: bool, future: F) -> (F::Outpu
     }
 }
 
-/// Counts a refusal; an error after which nothing works is passed on.
+/// Counts a refusal; passes on an error after which nothing works.
 #[cold]
 fn refuse(
     run: &Run<'_>,

@@ -1,5 +1,5 @@
-//! A cluster that is not the bench's own: it is measured as it is, and nothing of it is started or
-//! stopped.
+//! A cluster that is not the bench's own: the bench measures it as it is, and starts and stops none
+//! of its processes.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ pub struct Attached {
     processes: Vec<u32>,
 }
 
-/// Fills in what only this host and the cluster know, if one is attached, and checks that the
-/// workload fits it.
+/// Fills in the facts of this host and of the attached cluster, if there is one, and checks that
+/// the workload fits it.
 ///
 /// # Errors
-/// [`BenchError::Usage`] for what does not fit, or that it cannot be attached.
+/// [`BenchError::Usage`] if something does not fit, or the cluster cannot be attached.
 pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
     let soft_roce = spec.fabric == Fabric::Verbs && network::is_soft_roce(network::DEVICES);
     let spec = Spec { soft_roce, ..spec };
@@ -75,8 +75,8 @@ fn check_table(spec: &Spec, table: &TableInfo) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The bench reports the fabric that it was told; of a cluster of several nodes it sees if that is
-/// wrong.
+/// The bench reports the fabric of its options; for a cluster of several nodes it can see if that
+/// is wrong.
 fn check_fabric(spec: &Spec, info: &ClusterInfo) -> Result<(), BenchError> {
     let mut others = info.nodes.iter().enumerate().filter(|(number, _)| *number != info.home);
     let Some((_, other)) = others.next() else { return Ok(()) };
@@ -109,7 +109,7 @@ impl Attached {
     /// Finds the cluster's processes.
     pub fn find(attach: &Attach) -> Result<Self, TargetError> {
         let info = ask(attach)?;
-        // Of a node that is elsewhere there is an address, and no socket.
+        // A node on another host has an address, and no socket.
         let sockets = info.nodes.iter().map(|node| &node.socket).filter(|it| it.is_absolute());
         let sockets = sockets.chain([&attach.socket]);
         let mut processes: Vec<u32> = sockets.filter_map(|socket| process_at(socket)).collect();

@@ -1,4 +1,4 @@
-//! Which engines this build can measure, and over which fabric.
+//! The engines that this build can measure, and their fabrics.
 
 use crate::error::TargetError;
 use crate::system::{Engine, Fabric};
@@ -14,7 +14,7 @@ const ENGINES: &[Engine] = &[
     Engine::KvDirect,
 ];
 
-/// Whether this build has both.
+/// Checks that this build can measure the engine over the fabric.
 pub fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
     if !engines(fabric).contains(&engine) {
         let names = |fabric| names(&engines(fabric));

@@ -1,7 +1,7 @@
 //! One client: a session at its home node, and `lanes` operations under way.
 //!
-//! Operations go to the engine that `loch::Table` stands on, in the way that a
-//! program does which re-uses its buffers: a GET allocates nothing.
+//! Operations go to the engine below `loch::Table`, as in a program that re-uses its buffers: a GET
+//! allocates nothing.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -29,7 +29,7 @@ use crate::target::{Endpoint, Target};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
-/// How long nodes may take to let a client in: they start together.
+/// How long nodes may take to admit a client: they start together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// How the bench's clients attach.
 pub fn connect_options(spec: &Spec) -> ConnectOptions {
@@ -48,7 +48,7 @@ pub trait Below: Kv + 'static {
     /// The engine of a table.
     fn of(table: &Table) -> &Self;
 
-    /// Where its memory is, and its way there.
+    /// The map of its memory, and the endpoint to reach it.
     fn reach(&self) -> (&TableMap, &ShmEndpoint);
 }
 
@@ -80,7 +80,7 @@ pub struct Client<S> {
     homes: Homes,
     lanes: usize,
     time_every: u32,
-    /// Why the last operation that was refused in a run was.
+    /// Why the last refused operation of a run was refused.
     refusal: Option<EngineError>,
     store: PhantomData<S>,
 }

@@ -1,4 +1,4 @@
-//! Where a client stores the records that it loads.
+//! The nodes where a client stores the records that it loads.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use crate::spec::Spec;
 use crate::target::Endpoint;
 use crate::workload::part;
 
-/// Where a client's records go when they are loaded.
+/// The nodes to which a client's records go when they are loaded.
 pub struct Homes {
     /// The client's home node.
     pub home: usize,
-    /// Nodes that can be one.
+    /// Nodes that can be a home.
     nodes: usize,
-    /// Whether they go to all nodes, in equal parts.
+    /// Whether the records go to all nodes, in equal parts.
     spreads: bool,
 }
 
@@ -24,8 +24,8 @@ impl Homes {
         Self { home: client as usize % nodes, nodes, spreads }
     }
 
-    /// The parts of `records` that go to each node. Where clients are spread
-    /// evenly over the nodes, so is what each of them puts at home.
+    /// The parts of `records` that go to each node. If clients are spread evenly over the nodes,
+    /// records that each client stores at home are spread evenly too.
     pub fn parts(&self, records: Range<u64>) -> Vec<(usize, Range<u64>)> {
         if !self.spreads {
             return vec![(self.home, records)];

@@ -14,26 +14,26 @@ use crate::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::spec::Spec;
 use crate::workload::Workload;
 
-/// How long an operation may take. Nobody waits for one of the bench's, and on a machine whose
-/// cores many others want, a worker and its client each wait for theirs: what that takes is
-/// measured, and ends a run only when something stands still.
+/// How long an operation may take. It is long, because no user waits for the bench's operations,
+/// and on a busy machine a worker and its client each wait for a core: that wait is measured, and
+/// the limit ends a run only if something stands still.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(60);
 /// Records loaded between two reports of progress.
 pub const LOAD_BATCH: u64 = 1 << 16;
-/// Loading overlaps at least so many operations.
+/// Loading overlaps at least this many operations.
 pub const LOAD_LANES_MIN: usize = 16;
-/// One operation in so many is timed: a GET costs little more than the clock.
-/// A prime, so that it keeps no step with the lanes.
+/// One operation in this many is timed: a GET costs little more than the clock. It is a prime, so
+/// that it keeps no step with the lanes.
 const TIME_EVERY: u32 = 29;
 /// Operations on values from this size on cost microseconds: all are timed.
 const TIME_ALL_VALUE_BYTES: usize = 16 << 10;
 
-/// Times one operation in so many, where memory is shared.
+/// Times one operation in this many, on shared memory.
 pub fn time_every(spec: &Spec) -> u32 {
     if spec.value_size < TIME_ALL_VALUE_BYTES { TIME_EVERY } else { 1 }
 }
 
-/// Does the operations of `run` in so many lanes. Why the last one that was refused was.
+/// Does the operations of `run` in several lanes. Returns why the last refused one was refused.
 pub async fn operate<S: Kv>(
     store: &S,
     run: &Run<'_>,
@@ -85,7 +85,7 @@ async fn lane<S: Kv>(
     Ok(())
 }
 
-/// Counts a refusal; an error after which nothing works is passed on.
+/// Counts a refusal; passes on an error after which nothing works.
 #[cold]
 pub fn refuse<C: Ticks>(
     run: &Run<'_, C>,
@@ -105,12 +105,12 @@ pub fn refuse<C: Ticks>(
     }
 }
 
-/// What a lane uses again and again.
+/// The buffers that a lane reuses.
 pub struct Lane {
     /// The key of its operation.
     pub key: Vec<u8>,
     value: Vec<u8>,
-    /// Where a GET puts the entry.
+    /// The buffer into which a GET puts the entry.
     pub buf: Buf,
 }
 

@@ -1,11 +1,10 @@
-//! The bare loop: what the memory allows a GET, over the memory just measured.
+//! The bare loop: the highest rate of GETs that the memory allows, over the memory just measured.
 //!
-//! For every operation of the trace the index slot that shows its key is looked
-//! up beforehand (for PUTs too: their keys are drawn as those of GETs are, and
-//! a run without GETs has a bound as well). Then one thread loads slot after
-//! slot, and all words of the entry that each names, as fast as it can: no
-//! hashing, no comparing, no copying. That is what no GET can do without, in
-//! the order of the trace.
+//! The index slot that shows the key of each operation of the trace is looked up beforehand (for
+//! PUTs too: their keys are drawn like those of GETs, and a run without GETs needs a bound as
+//! well). Then one thread loads slot after slot, and all words of the entry that each names, as
+//! fast as it can, without hashing, comparing or copying. No GET can do without these accesses.
+//! They are made in the order of the trace.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -22,9 +21,9 @@ use loch_fabric::{Buf, Fabric, RemoteAddr};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
-/// The best of so many passes counts: the loop is a bound.
+/// The best of this many passes counts, because the loop is a bound.
 const PASSES: u32 = 3;
-/// Bytes of entries that a pass reads at most; of small ones, the whole trace.
+/// The most bytes of entries that a pass reads; with small entries it is the whole trace.
 const PASS_BYTES_MAX: u64 = 2 << 30;
 
 /// A table's map, and the way to its memory.
@@ -107,7 +106,7 @@ fn key_at(
     Ok(found == Some(key))
 }
 
-/// Where the entry that a word names lies.
+/// The place of the entry that a word names.
 #[inline(always)]
 fn place(map: &TableMap, word: u64) -> RemoteAddr {
     let place = map.codec.place(Ite(word));

@@ -1,13 +1,13 @@
 //! Loch's own engines.
 //!
-//! The bench's process owns the nodes ([`nodes`]), whose memory is made to
-//! measure ([`plan`]); each client's process attaches and runs its lanes
-//! ([`client`]), counts what operations send ([`traffic`]) and, one of them,
-//! times the memory accesses that no GET can avoid ([`limit`]).
+//! The bench's process owns the nodes ([`nodes`]), whose memory is planned for the workload
+//! ([`plan`]). Each client's process attaches and runs its lanes ([`client`]), and counts the
+//! traffic of operations ([`traffic`]). One of them times the memory accesses that no GET can avoid
+//! ([`limit`]).
 //!
 //! A cluster that is not the bench's own ([`attached`]), one over verbs
-//! ([`network`]) and engines whose nodes have workers are measured through the
-//! public API ([`api`]), as programs use them. What there is says [`available`].
+//! ([`network`]) and engines whose nodes have workers are measured through the public API
+//! ([`api`]), as programs use them. [`available`] lists the engines that can be measured.
 //!
 //! On the simulated fabric all of them run in this process, in virtual time
 //! ([`simulated`]).

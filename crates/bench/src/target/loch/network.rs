@@ -1,4 +1,4 @@
-//! Nodes of one host that are a cluster over verbs: each has a control port on the loopback, and
+//! Nodes of one host that form a cluster over verbs: each has a control port on the loopback, and
 //! all know the same secret, which is made for the run.
 
 use std::fs::{self, OpenOptions};
@@ -13,7 +13,7 @@ use rand::Rng;
 /// Bytes of the secret.
 const SECRET_BYTES: usize = 32;
 
-/// Where the kernel lists RDMA devices.
+/// The folder in which the kernel lists RDMA devices.
 pub const DEVICES: &str = "/sys/class/infiniband";
 
 /// Whether all RDMA devices are software, which the kernel calls virtual.
@@ -46,8 +46,9 @@ fn write_secret(file: &Path) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Addresses that nobody listens at now. All are held until the last is found, so that they differ;
-/// a stranger who takes one before its node does makes that node fail, with an error that says so.
+/// Addresses at which no process listens now. All are held until the last is found, so that they
+/// differ. If another process takes one before its node does, the node fails with an error that
+/// says so.
 fn free_addresses(count: usize) -> io::Result<Vec<String>> {
     let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let listeners: Vec<TcpListener> = (0..count).map(listen).collect::<io::Result<_>>()?;

@@ -2,8 +2,8 @@
 //!
 //! Everything they have lies in one private directory in shared memory:
 //! configurations, sockets, logs and the regions themselves. It is removed
-//! when they have ended. A bench that is killed takes its nodes along, which
-//! then remove their regions themselves.
+//! when they have ended. If the bench is killed, its nodes end too, and remove their regions
+//! themselves.
 
 use std::fs;
 use std::io;

@@ -1,10 +1,10 @@
-//! How much memory the nodes get: what the records take, and head-room for
-//! what clients hold besides.
+//! How much memory the nodes get: the memory of the records, and head-room for memory that clients
+//! hold besides.
 //!
 //! Every client loads its part of the records, dealt out to all nodes in equal
 //! shares (see `client.rs`). An update puts the new entry into the client's
-//! home node, wherever the old one was, so nodes with busier clients fill up;
-//! beyond the head-room clients go on in the other nodes' memory.
+//! home node, wherever the old one was, so nodes with busier clients fill up; beyond the head-room
+//! clients continue in the memory of other nodes.
 
 use std::path::Path;
 
@@ -26,22 +26,22 @@ use crate::options::TABLE;
 use crate::spec::Spec;
 use crate::system::Engine;
 
-/// Percent of the data, on top of it: for one client, which finds all that it
-/// retires, and for several, which retire entries in each other's slabs.
+/// Head-room, in percent of the data: for one client, which finds all entries that it retires, and
+/// for several, which retire entries in each other's slabs.
 const HEADROOM_PERCENT: u64 = 10;
 const HEADROOM_OF_MANY_PERCENT: u64 = 25;
-/// And so much again, for small tables: real nodes, and simulated ones, of which there are many in
-/// one process's memory.
+/// Further head-room, for small tables: for real nodes, and for simulated nodes, of which many
+/// share one process's memory.
 const HEADROOM_BYTES: u64 = 64 << 20;
 const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
-/// Values of herd and pilaf lie in blocks of other lengths, and not all nodes have equally many: so
-/// they get so many times what nessie needs.
+/// Values of herd and pilaf lie in blocks of other lengths, and nodes do not have equally many: so
+/// they get this many times the memory that nessie needs.
 const OWN_LAYOUT_TIMES: u64 = 4;
 /// Keys and values take this share of the memory of kv-direct: slabs are powers of two, and
-/// partitions not even.
+/// partitions are not even.
 const DIRECT_UTILISATION: f64 = 0.35;
-/// What a table's requests have room for at the least, and how many are under way, unless declared
-/// otherwise; and the replies that a client waits for at a time.
+/// The least room for the key of a request, the default number of requests under way, and the
+/// number of replies that a client waits for at a time.
 const REQUEST_KEY_BYTES: u64 = 256;
 const WINDOW_DEFAULT: u16 = 8;
 const REPLIES_MAX: u16 = 256;
@@ -100,7 +100,7 @@ fn table(engine: Engine, spec: &Spec, index_slots: u64) -> Result<TableConfig, l
         ..TableConfig::new(TABLE, engine.of_tables().parse::<loch::Engine>()?)
     };
     let direct = engine == Engine::KvDirect;
-    // HERD's own rule knows best what a cache needs.
+    // HERD's own default is the best size for a cache's index.
     if engine != Engine::Herd && !direct {
         table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
     }
@@ -121,7 +121,7 @@ fn table(engine: Engine, spec: &Spec, index_slots: u64) -> Result<TableConfig, l
     let (own, switch) = (&spec.table, |on| toml::Value::from(bool::from(on)));
     let (automatic, batched): (Option<bool>, Option<bool>) =
         (own.cache.into(), own.batched_reads.into());
-    // What nobody chose goes without saying, as not every engine has it.
+    // Options that were not chosen are left out, because not every engine has them.
     for (field, value, is_chosen) in [
         ("ways", own.ways.into(), own.ways != ways),
         ("bucket_slots", own.bucket_slots.into(), own.bucket_slots != bucket_slots),
@@ -141,12 +141,12 @@ fn table(engine: Engine, spec: &Spec, index_slots: u64) -> Result<TableConfig, l
 /// Bytes of an index slot of pilaf.
 const PILAF_SLOT_BYTES: u64 = 64;
 const PILAF_INDEX_SLOTS_MIN: u64 = 8;
-/// Extents are powers of two, of which the old and the new are there during a PUT; and keys' hashes
-/// are not even.
+/// Extents are powers of two, and a PUT needs the old and the new one at the same time; and keys'
+/// hashes are not even.
 const PILAF_EXTENTS_A_RECORD: u64 = 4;
 const PILAF_EXTENT_OVERHEAD_BYTES: u64 = 64;
 
-/// A node's part of a table of pilaf whose clients have so many sessions there.
+/// A node's part of a table of pilaf whose clients have `sessions` sessions there.
 pub fn pilaf_shape(spec: &Spec, sessions: u32, root: RemoteAddr, node: usize) -> pilaf::Shape {
     let (key, value) = (spec.key_size as u64, spec.value_size as u64);
     let records = spec.records.div_ceil(spec.nodes.into());
@@ -165,8 +165,8 @@ pub fn pilaf_shape(spec: &Spec, sessions: u32, root: RemoteAddr, node: usize) ->
     }
 }
 
-/// How requests are served, but for the slots. Of a client as many are under way at one worker as
-/// it has lanes, unless told otherwise.
+/// How requests are served, except for the slots. By default a client has as many requests under
+/// way at one worker as it has lanes.
 pub fn service(spec: &Spec, sessions: u32) -> Service {
     const WINDOW_DEFAULT_MAX: usize = 16;
     Service {
@@ -178,7 +178,8 @@ pub fn service(spec: &Spec, sessions: u32) -> Service {
     }
 }
 
-/// By which rules clients of nessie's tables go; of other engines' tables, it is Loch's own.
+/// The protocol that clients of nessie's tables follow; for tables of other engines it is Loch's
+/// own.
 pub fn protocol(engine: Engine, spec: &Spec) -> Protocol {
     match engine.table_protocol() {
         TableProtocol::Loch => Protocol::Loch,
@@ -188,7 +189,7 @@ pub fn protocol(engine: Engine, spec: &Spec) -> Protocol {
     }
 }
 
-/// Who writes a simulated table: its clients, or workers.
+/// The writers of a simulated table: its clients, or workers.
 #[derive(Debug, Clone, Copy)]
 pub struct Writers {
     /// On each node.
@@ -197,8 +198,8 @@ pub struct Writers {
     pub lanes: usize,
 }
 
-/// The same table for simulated nodes. Its entries carry checksums: over a network a reader cannot
-/// do without.
+/// The same table for simulated nodes. Its entries carry checksums, which readers need over a
+/// network.
 pub fn simulated_table(
     spec: &Spec,
     protocol: Protocol,
@@ -206,7 +207,7 @@ pub fn simulated_table(
 ) -> Result<Shape, TargetError> {
     check_nodes(spec)?;
     let room = Room {
-        // Others retire entries in a client's slabs, even if it is alone at its node.
+        // Other clients retire entries in a client's slabs, even if it is alone at its node.
         clients: u64::from(writers.a_node).max(2),
         // Lanes that run out of entries at the same moment lease a slab each: over a network that
         // takes long enough for many to meet.
@@ -302,16 +303,16 @@ fn index_slots_a_node(spec: &Spec) -> u64 {
     u64::try_from(slots).unwrap_or(u64::MAX).div_ceil(spec.nodes.into())
 }
 
-/// What a node's data table holds besides the records.
+/// The content of a node's data table besides the records.
 struct Room {
-    /// Clients with slabs in it, and how many each has begun and not filled.
+    /// Clients with slabs in it, and how many slabs each has begun and not filled.
     clients: u64,
     open_slabs: u64,
     bytes: u64,
 }
 
-/// Bytes of a node's data table. Its size decides how it is cut into slabs, and
-/// that its size: two rounds settle it.
+/// Bytes of a node's data table. Its size decides how it is cut into slabs, and the slabs decide
+/// its size: two rounds settle it.
 fn data_bytes_a_node(spec: &Spec, protocol: Protocol, room: Room) -> u64 {
     let entry_bytes = head_bytes(protocol) + spec.key_size + spec.value_size;
     let records = spec.records.div_ceil(spec.nodes.into());
@@ -373,7 +374,8 @@ mod tests {
         let nessie = plan(Engine::Nessie, line).unwrap().remove(0);
         let line = format!("{line} --engine nessie-server --workers 3 --window 2");
         let server = plan(Engine::NessieServer, &line).unwrap().remove(0);
-        // Three workers, two requests each, of eight clients of two nodes and two who watch.
+        // Three workers, two requests each, of eight clients on each of two nodes and two that
+        // watch.
         let requests = 3 * 2 * (2 * 8 + 2) * (16 << 10);
         assert!(server.memory.bytes() > nessie.memory.bytes() + 2 * requests);
         let table = &server.tables[0];

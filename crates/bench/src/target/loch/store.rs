@@ -11,7 +11,7 @@ use super::lane::Lane;
 use crate::measure::Op;
 use crate::workload::Workload;
 
-/// Stores records in so many lanes.
+/// Stores records in several lanes.
 pub async fn load_batch(
     store: &impl Kv,
     workload: &Workload,

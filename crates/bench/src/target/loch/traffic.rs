@@ -1,11 +1,10 @@
-//! What a GET and a PUT send over the fabric, told apart exactly.
+//! The traffic of GETs and of PUTs over the fabric, separated exactly.
 //!
-//! An endpoint counts all that its thread sends, and the lanes of a thread mix
-//! GETs and PUTs. But at any moment only one operation runs: so what is
-//! counted between the beginning and the end of a poll belongs to the
-//! operation that was polled. Adding this up costs about as much as a GET,
-//! so it is done by operations of their own, after those that are timed: the
-//! same trace, lanes and clients, all clients at once.
+//! An endpoint counts all verbs of its thread, and the lanes of a thread mix GETs and PUTs. But
+//! only one operation runs at any moment: so verbs that are counted between the beginning and the
+//! end of a poll belong to the operation that was polled. Adding this up costs about as much as a
+//! GET. The bench therefore counts with separate operations, after the timed ones: with the same
+//! trace, lanes and clients, all clients at once.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -20,8 +19,8 @@ use super::lane::{Lane, refuse};
 use crate::measure::{Kind, Outcome, Run, Ticks};
 use crate::tally::{OpTraffic, Traffic};
 
-/// Executes the operations of `run` and counts. Operations that are refused do not count; why the
-/// last of them was is in `refusal`.
+/// Executes the operations of `run` and counts. Refused operations do not count; `refusal` says why
+/// the last of them was refused.
 pub async fn count<S: Kv, C: Ticks>(
     store: &S,
     run: &Run<'_, C>,
@@ -82,7 +81,7 @@ async fn lane<S: Kv, C: Ticks>(
     Ok(())
 }
 
-/// What `future` came to, and what was counted while it was polled.
+/// The output of `future`, and the counts while it was polled.
 pub async fn counted<F: Future>(
     snapshot: impl Fn() -> VerbCount,
     future: F,
@@ -99,7 +98,7 @@ pub async fn counted<F: Future>(
     (output, count)
 }
 
-/// Adds what an operation cost.
+/// Adds the traffic of an operation.
 pub fn add(sums: &Cell<Traffic>, kind: Kind, count: VerbCount) {
     let mut traffic = sums.get();
     let sum = match kind {

@@ -1,8 +1,8 @@
-//! Every verb tried out, and how long it takes.
+//! Trials of every verb, with latencies.
 //!
 //! Each verb is tried in a thread of its own, on a connection of its own, for a bounded number of
-//! times and a bounded time. So a verb that breaks its connection spoils no other, and one that
-//! never ends is noticed by whoever waits for its thread.
+//! times and a bounded time. So a verb that breaks its connection spoils no other, and a verb that
+//! never ends is noticed by the thread that waits for it.
 
 mod shm;
 mod verb;
@@ -31,7 +31,7 @@ const ERRORS_MAX: u64 = 3;
 /// How long a verb's thread may take with everything: connections, emulated cards.
 const WATCHDOG: Duration = Duration::from_secs(15);
 
-/// How a verb did.
+/// The result of a verb's trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trial {
     /// `shm` or `verbs`.
@@ -40,19 +40,19 @@ pub struct Trial {
     pub verb: &'static str,
     /// Bytes that it carried each time.
     pub bytes: usize,
-    /// How often it did what it should.
+    /// How often it succeeded.
     pub count: u64,
-    /// How often it did not.
+    /// How often it failed.
     pub errors: u64,
-    /// Half of the times it took no longer than this.
+    /// Half of the trials took no longer than this.
     pub p50_us: Option<f64>,
-    /// 99 of a hundred times it took no longer than this.
+    /// 99 of a hundred trials took no longer than this.
     pub p99_us: Option<f64>,
-    /// What went wrong first.
+    /// The first error.
     pub error: Option<String>,
 }
 
-/// A verb under trial: what was counted so far.
+/// A verb under trial: the counts so far.
 struct Trying {
     until: Instant,
     latencies: Latencies,
@@ -104,8 +104,8 @@ impl Trial {
         Trying { errors: 1, error: Some(error), ..Trying::new() }.ended(fabric, (verb, bytes))
     }
 
-    /// The trial as a line of the report. A verb that fails is a problem for who asked for the
-    /// fabric, which `failing` says.
+    /// The trial as a line of the report. `failing` is the mark of a verb that fails: a problem if
+    /// its fabric was requested.
     pub fn finding(&self, section: Section, failing: Mark) -> Finding {
         let name = format!("{} {} B", self.verb, self.bytes);
         let us = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.2}"));
@@ -123,7 +123,7 @@ impl Trial {
 /// that hangs is left behind: it ends with the process.
 ///
 /// # Errors
-/// What to say of work that hung, or panicked.
+/// The message about work that hung, or panicked.
 pub fn watched<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -139,7 +139,7 @@ fn watched_for<T: Send + 'static>(
     let (done, wait) = mpsc::channel();
     let thread = thread::Builder::new().name("self-test".to_owned());
     let started = thread.spawn(move || {
-        // Nobody waits any more: then the result is of no use.
+        // If nothing waits any more, the result is of no use.
         let _ = done.send(work());
     });
     started.map_err(|error| format!("cannot start a thread: {error}"))?;

@@ -1,4 +1,4 @@
-//! The verbs, each tried on whatever fabric: posted, waited for, and its effect looked at.
+//! The verbs, tried on any fabric: each is posted and waited for, and its effect is checked.
 
 use std::time::{Duration, Instant};
 
@@ -15,27 +15,27 @@ pub const HOME: RegionId = RegionId(0);
 /// The region that verbs go to.
 pub const THERE: RegionId = RegionId(1);
 
-/// Where the pattern is that READs find.
+/// The place of the pattern that READs find.
 const PATTERN: u64 = 0;
 /// Bytes of it.
 const PATTERN_BYTES: u64 = 1 << 14;
-/// Where WRITEs go.
+/// The place of WRITEs.
 pub const WRITTEN: u64 = 1 << 15;
-/// Where atomics go.
+/// The word of atomics.
 const WORD: u64 = WRITTEN + 8192;
-/// How long a WRITE that nobody acknowledges may take to be seen.
+/// How long an unacknowledged WRITE may take to be seen.
 const SEEN_WITHIN: Duration = Duration::from_millis(200);
 
 /// A verb of the trait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// One READ of so many bytes.
+    /// One READ of this many bytes.
     Read(usize),
     /// Four READs of eight bytes in one doorbell.
     ReadFour,
-    /// One WRITE of so many bytes.
+    /// One WRITE of this many bytes.
     Write(usize),
-    /// A WRITE of 64 bytes that is not waited for: until its bytes are seen.
+    /// An unsignaled WRITE of 64 bytes, timed until its bytes are seen.
     WriteUnsignaled,
     /// A CAS that succeeds.
     CompareSwap,
@@ -69,8 +69,7 @@ impl Verb {
         }
     }
 
-    /// Tries it until it was tried enough. `region` is the memory that it goes to, as the CPU sees
-    /// it.
+    /// Tries it as often as needed. `region` is the memory of the verb, as the CPU sees it.
     pub fn try_out(self, f: &impl Fabric, region: &Region) -> Trying {
         fill(region);
         let mut trying = Trying::new();
@@ -119,8 +118,8 @@ pub fn seen(f: &impl Fabric, region: &Region, number: u64) -> Result<(), String>
         if begun.elapsed() > SEEN_WITHIN {
             return Err(format!("not seen within {} ms", SEEN_WITHIN.as_millis()));
         }
-        // What does not fit the card's queue goes out when completions are taken; and where there
-        // is a single processor, it may have to be the card as well.
+        // WRITEs that do not fit into the card's queue go out when completions are taken; and a
+        // single processor may have to emulate the card as well.
         block_on(f.pause(0));
         std::thread::yield_now();
     }

@@ -1,5 +1,5 @@
-//! The verbs over an RDMA device: a host and an endpoint in this process, whose packets leave by
-//! the card and come back by it.
+//! The verbs over an RDMA device: a host and an endpoint in this process, whose packets leave the
+//! card and come back to it.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use super::verb::{HOME, REGION_BYTES, THERE, VERBS, WRITTEN, seen, stamped};
 use super::{Trial, Trying, watched};
 
 const FABRIC: &str = "verbs";
-/// A WRITE of which nobody learns whether it arrived.
+/// A WRITE whose arrival is not reported.
 const UNRELIABLE: (&str, usize) = ("UC WRITE", 64);
 /// A message and its answer.
 const DATAGRAM: (&str, usize) = ("UD SEND+RECV ping-pong", 64);
@@ -112,7 +112,7 @@ fn send_and_receive(device: &Arc<Device>) -> Result<Trying, VerbsError> {
     Ok(trying)
 }
 
-/// Sends a message until it has arrived; what arrives late of an earlier one is passed over.
+/// Sends a message until it has arrived; late copies of an earlier one are ignored.
 fn pass<M: Messages>(from: &M, to: M::Peer, end: &M, message: &[u8]) -> Result<(), String> {
     for _ in 0..MESSAGE_TRIES {
         from.send(to, message).map_err(|error| error.to_string())?;
@@ -126,7 +126,7 @@ fn pass<M: Messages>(from: &M, to: M::Peer, end: &M, message: &[u8]) -> Result<(
     Err(format!("{MESSAGE_TRIES} messages in a row were lost"))
 }
 
-/// What a future comes to by that time.
+/// The output of a future, if it is ready by that time.
 fn before<F: Future>(until: Instant, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());

@@ -2,15 +2,16 @@
 //!
 //! A READ takes a tag and a credit, goes up as a TLP without payload, is answered by the root
 //! complex after a while, and comes down as one or more TLPs: then its tag is free. A WRITE takes a
-//! credit and goes up; it is over for the card when its last byte is on the link. Ways up and down
-//! carry one byte after the other each. WRITEs that wait do not hold READs up, nor the other way
-//! round, except on the way up itself.
+//! credit and goes up; it is over for the card when its last byte is on the link. The way up and
+//! the way down each carry one byte after the other. Waiting WRITEs do not hold up READs, nor
+//! waiting READs WRITEs, except on the way up itself.
 
 use std::collections::VecDeque;
 
 use super::profile::CardProfile;
 
-/// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; when that begins.
+/// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; returns when that
+/// begins.
 pub(super) fn occupy(free_ns: &mut f64, from_ns: f64, for_ns: f64) -> f64 {
     let begins = free_ns.max(from_ns);
     *free_ns = begins + for_ns;
@@ -23,18 +24,18 @@ pub(super) struct Request {
     /// Its operation.
     pub op: u32,
     pub bytes: u64,
-    /// What the host takes to have the bytes, from the engine's taking it up on.
+    /// The time until the host has the bytes, from when the engine takes up the request.
     pub host_ns: f64,
 }
 
-/// A request that was sent, and when what comes next happens.
+/// A request that was sent, and the time of its next step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub request: Request,
     pub ns: f64,
 }
 
-/// When the parts of a link are free again, and what waits for them.
+/// When the parts of a link are free again, and the requests that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     engine_ns: f64,

@@ -1,12 +1,12 @@
 //! The state of a programmable card on a node's host: DMA over PCIe, memory of its own, and a clock
 //! (kv-direct §2.3, §2.4, §4).
 //!
-//! These are resources, each of which does one thing after the other; their times are fractions of
+//! Each of these is a resource that does one thing after the other. Their times are fractions of
 //! nanoseconds, so that rates come out exact.
 //!
 //! # Invariants
-//! 1. At most so many READs and WRITEs are under way on a link as it has tags and credits.
-//! 2. What was begun goes on when its future is dropped.
+//! 1. A link has at most as many READs and WRITEs under way as it has tags and credits.
+//! 2. An operation that was begun continues when its future is dropped.
 
 mod link;
 mod profile;
@@ -19,10 +19,10 @@ use super::verb::ProcessId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CardId(pub(super) u32);
 
-/// What happens to a card.
+/// An event of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
-    /// A process has come to begin an operation.
+    /// A process begins an operation.
     Begin(u32),
     /// A root complex answers a READ.
     Answer(u32),
@@ -34,7 +34,7 @@ pub(super) enum Step {
     Part(u32),
 }
 
-/// What an operation does.
+/// The work of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     DmaRead { bytes: u64, cached: bool },
@@ -88,7 +88,7 @@ impl Card {
         self.ops[op as usize].left == 0
     }
 
-    /// Nobody waits for an operation any more.
+    /// Notes that no future waits for an operation any more.
     pub fn let_go(&mut self, op: u32) {
         self.ops[op as usize].held = false;
         if self.is_over(op) {
@@ -116,7 +116,8 @@ impl Card {
         index
     }
 
-    /// A part of an operation is over; its process if all are, and somebody waits.
+    /// Ends a part of an operation; returns its process if all parts are over and the process
+    /// waits.
     fn end_part(&mut self, op: u32) -> Option<ProcessId> {
         let it = &mut self.ops[op as usize];
         it.left -= 1;
@@ -236,7 +237,7 @@ impl Card {
     }
 }
 
-/// Lengths of the requests that so many bytes are moved with.
+/// Lengths of the requests that move `bytes` bytes.
 fn parts(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     (0..bytes.div_ceil(most).max(1)).map(move |part| (bytes - part * most).min(most))
 }

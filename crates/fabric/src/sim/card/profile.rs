@@ -1,11 +1,11 @@
-//! What a programmable card costs: the numbers of its DMA engines, its memory and its clock.
+//! The costs of a programmable card: the numbers of its DMA engines, its memory and its clock.
 
 /// One kind of card. Times are nanoseconds; a gigabyte is 10^9 bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CardProfile {
     /// Its name.
     pub name: &'static str,
-    /// Where the numbers are from.
+    /// The source of the numbers.
     pub source: &'static str,
     /// Clocks in a microsecond: each takes one operation into the pipeline, and each DMA engine
     /// begins one request.
@@ -20,24 +20,24 @@ pub struct CardProfile {
     pub payload_bytes_max: u64,
     /// Most bytes of a READ request: a longer READ is several, with a tag each.
     pub read_bytes_max: u64,
-    /// READs that a link's engine tells apart: as many are under way.
+    /// READs that a link's engine can tell apart, and therefore the most that are under way.
     pub tags: u32,
     /// READs that the root complex takes from a link before it has answered.
     pub read_credits: u32,
     /// WRITEs that the root complex takes from a link before it has carried them out.
     pub write_credits: u32,
-    /// From the engine that takes up a READ of 64 bytes to their arrival, nothing else under way,
-    /// if the host has them in its processor's cache.
+    /// Time from when the engine takes up a READ of 64 bytes until they arrive, with nothing else
+    /// under way, if the host has them in its processor's cache.
     pub read_ns: f64,
-    /// What a READ of any other bytes takes longer, at most; drawn evenly from 0.
+    /// The most that a READ of uncached bytes takes longer; drawn evenly from 0.
     pub random_ns: f64,
-    /// From a WRITE's last byte on the link to its credit's return.
+    /// Time from a WRITE's last byte on the link to its credit's return.
     pub write_credit_ns: f64,
-    /// From a doorbell that the host rings to the card's hearing it.
+    /// Time from when the host rings a doorbell until the card hears it.
     pub doorbell_ns: f64,
     /// Gigabytes in a second to and from the card's own memory.
     pub dram_gbyte_s: f64,
-    /// From a request to the card's own memory to its bytes, nothing else under way.
+    /// Time from a request to the card's own memory to its bytes, with nothing else under way.
     pub dram_ns: f64,
 }
 
@@ -69,7 +69,7 @@ impl CardProfile {
         dram_ns: 150.0,
     };
 
-    /// The same card with so many links.
+    /// The same card with this number of links.
     pub const fn with_links(self, links: u32) -> Self {
         Self { links, ..self }
     }
@@ -79,13 +79,14 @@ impl CardProfile {
         1e3 / self.clock_mhz
     }
 
-    /// Nanoseconds that a link is busy with so many bytes of payload, in as many TLPs as they need.
+    /// Nanoseconds that a link is busy with this many bytes of payload, in as many TLPs as they
+    /// need.
     pub fn on_link_ns(&self, payload: u64) -> f64 {
         let packets = payload.div_ceil(self.payload_bytes_max).max(1);
         (payload + packets * self.tlp_bytes) as f64 / self.link_gbyte_s
     }
 
-    /// How many accesses of so many bytes to a random place the links carry in a microsecond if
+    /// How many accesses of this many bytes to random places the links carry in a microsecond if
     /// nothing else limits them.
     pub fn on_links_per_us(&self, payload: u64) -> f64 {
         f64::from(self.links) * 1e3 / self.on_link_ns(payload)

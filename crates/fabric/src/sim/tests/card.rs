@@ -1,4 +1,4 @@
-//! Programmable cards: what the numbers of their profile lead to.
+//! Programmable cards: the rates and times that follow from the numbers of their profile.
 
 use super::*;
 use crate::lanes;
@@ -32,7 +32,7 @@ where
     ended.get() as f64
 }
 
-/// Operations in a microsecond of so many at a time.
+/// Operations in a microsecond, `width` at a time.
 fn rate(profile: CardProfile, width: usize, operation: fn(&SimCard, u64) -> CardOp) -> f64 {
     const FOR_NS: u64 = 100_000;
     let (lab, process, card) = with_card(profile, 1);
@@ -174,7 +174,7 @@ fn a_waker_gives_logic_a_turn_at_the_next_clock() {
             set.set(true);
             here.take().expect("it waits").wake();
         };
-        // The one that waits is polled first, and hears of it only by its waker.
+        // The waiting lane is polled first, and learns of the event only by its waker.
         let mut lanes: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> =
             vec![Box::pin(wait), Box::pin(wake)];
         std::future::poll_fn(|cx| {

@@ -35,8 +35,8 @@ fn what_the_dead_posted_is_executed_until_they_are_fenced() {
 
 #[test]
 fn death_at_a_verb_strikes_before_or_after_it() {
-    // A verb was never executed if its process died at it: what was posted in the turn of the
-    // death was taken for not posted yet.
+    // A verb was never executed if its process died at it: verbs that were posted in the turn of
+    // the death were taken for not posted yet.
     let mut executed = [0; 3];
     for seed in 0..40 {
         let faults = Faults { deaths: 1.0, ..Faults::default() };
@@ -101,7 +101,7 @@ fn a_paused_process_does_not_run_and_its_verbs_do() {
 
 #[test]
 fn a_process_that_was_fenced_while_it_stood_still_is_cut_off() {
-    // It could go on to nodes to which it had nothing under way.
+    // A fenced process could continue on nodes to which it had nothing under way.
     let lab = Lab::with(Faults::default());
     let process = lab.go(HERE, |f| async move {
         put(&f, at(THERE, 0), 1).await.expect("nothing is wrong yet");
@@ -151,8 +151,8 @@ fn an_answer_that_does_not_get_through_leaves_the_outcome_unknown() {
     assert_eq!(lab.load(at(THERE, 0)), 1, "it was executed, and once");
 }
 
-/// A process whose verbs do not get through, and that makes its connection again at 700 ms; the
-/// cut is over at `healed_ns`. Whether that worked, and what the word is then.
+/// A process whose verbs do not get through makes its connection again at 700 ms; the cut is over
+/// at `healed_ns`. Returns whether that worked, and the word afterwards.
 fn cut_until(healed_ns: u64) -> (bool, u64) {
     let lab = Lab::with(Faults::default());
     let made = Told::new();
@@ -224,8 +224,8 @@ fn a_stuck_verb_is_not_executed_on_a_new_connection() {
 
 #[test]
 fn a_verb_that_is_over_does_not_break_the_next_connection() {
-    // Verbs are given up one by one. One whose future was not polled since, and that was over when
-    // its connection was made again, broke the new one when its own time had come.
+    // Verbs are given up one by one. A verb whose future was not polled since, and that was over
+    // when its connection was made again, broke the new connection when its own time had come.
     let lab = Lab::with(Faults::default());
     let process = lab.go(HERE, |f| async move {
         let first = f.fetch_add(at(THERE, 0), 1);
@@ -287,7 +287,7 @@ fn a_node_that_fails_takes_its_processes_along() {
     }
 }
 
-/// Whether a process works on with a node that failed and came back.
+/// Whether a process can continue with a node that failed and came back.
 fn works_on(memory_is_lost: bool, knew_it: bool) -> bool {
     let lab = Lab::with(Faults::default());
     let works = Told::new();
@@ -327,7 +327,7 @@ fn a_node_without_its_memory_is_another_node() {
 
 #[test]
 fn a_node_that_fails_executes_nothing() {
-    // What had arrived was executed on a node that was down, even after its memory was lost.
+    // A verb that had arrived was executed on a node that was down, even after its memory was lost.
     let lab = Lab::with(Faults { torn: 1.0, tear_ns: 50_000, ..Faults::default() });
     lab.go(HERE, |f| async move {
         f.write(at(THERE, 0), Buf::from(vec![1; 2048])).await.1.expect_err("it failed");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::lanes;
 
-/// All faults at once, to three processes that use everything; what came of it.
+/// All faults at once strike three processes that use every verb; returns what happened.
 fn storm(seed: u64) -> (u64, u64, Vec<u64>, u64) {
     let faults = Faults {
         torn: 0.5,
@@ -54,8 +54,8 @@ fn a_seed_decides_everything() {
     }
 }
 
-/// READs of seven words by one while another stores them, each version with one `store`: how many
-/// mixed versions. `into` bytes before the first whole word are read too.
+/// One process READs seven words while another stores them, each version with one `store`; returns
+/// how many READs mixed versions. `into` bytes before the first whole word are read too.
 fn mixed_reads(torn: f64, into: u64) -> usize {
     let lab = Lab::with(Faults { torn, tear_ns: 5_000, ..Faults::default() });
     lab.go(THERE, |f| async move {
@@ -94,7 +94,7 @@ fn torn_reads_mix_versions_and_tear_no_word() {
     assert!(mixed > 30, "{mixed} of 100");
 }
 
-/// At how many moments a WRITE of seven words and some bytes before them was done in part.
+/// At how many moments a WRITE of seven words and some bytes before them was partly done.
 fn moments_of_mixture(torn: f64, into: u64) -> usize {
     let lab = Lab::with(Faults { torn, tear_ns: 5_000, ..Faults::default() });
     let process = lab.go(HERE, |f| async move {
@@ -205,7 +205,8 @@ fn a_store_in_the_middle_of_an_atomic_is_overwritten() {
     }
 }
 
-/// Two processes swap the same word at the same time; how many were told that they did.
+/// Two processes swap the same word at the same time; returns how many were told that they
+/// succeeded.
 fn winners(cpu_atomics: bool) -> usize {
     let lab = Lab::with(Faults { atomic_window_ns: 20_000, cpu_atomics, ..Faults::default() });
     let won = Told::new();

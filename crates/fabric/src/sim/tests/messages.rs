@@ -3,7 +3,7 @@
 use super::*;
 use crate::sim::DATAGRAM_BYTES_MAX;
 
-/// What arrives of 20 datagrams.
+/// The datagrams that arrive, of 20.
 fn arrivals(faults: Faults, is_cut: bool) -> Vec<Vec<u8>> {
     let lab = Lab::with(faults);
     let got = Told::new();

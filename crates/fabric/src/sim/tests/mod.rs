@@ -1,4 +1,5 @@
-//! Tests of the simulated fabric: what the numbers of a profile lead to, and what each fault does.
+//! Tests of the simulated fabric: the times that follow from the numbers of a profile, and the
+//! effect of each fault.
 
 mod card;
 mod failures;
@@ -60,12 +61,12 @@ impl Lab {
         process
     }
 
-    /// Goes on for so long.
+    /// Runs the simulation for this long.
     fn run_for(&self, ns: u64) {
         self.run_until(self.now_ns() + ns);
     }
 
-    /// Goes on until nothing happens any more.
+    /// Runs the simulation until no event is left.
     fn finish(&self) {
         while self.step() {
             assert!(self.events() < 1_000_000, "it never ends");
@@ -77,7 +78,7 @@ impl Lab {
     }
 }
 
-/// What programs tell a test.
+/// Messages of programs to a test.
 struct Told<T>(Rc<RefCell<Vec<T>>>);
 
 impl<T> Clone for Told<T> {

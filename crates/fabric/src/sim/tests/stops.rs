@@ -33,12 +33,12 @@ fn others_go_on_between_a_check_and_the_store_that_relies_on_it() {
     let stopped = lab.go(HERE, |fabric| async move {
         if fabric.load(WORD).unwrap() == 0 {
             fabric.store(RESULT, &[&1u64.to_le_bytes()]).unwrap();
-            // Its own order stays: what it loads now, it loads after the store.
+            // Its own order stays: this load comes after the store.
             assert_eq!(fabric.load(RESULT), Ok(1));
         }
     });
     lab.make_mortal(stopped);
-    // This one is not mortal, and has all the time that the first stands still.
+    // This process is not mortal, and runs while the first one stands still.
     lab.go(HERE, |fabric| async move {
         fabric.pause(10).await;
         assert_eq!(fabric.load(RESULT), Ok(0));
@@ -76,7 +76,7 @@ fn turns_that_come_up_during_a_stop_are_not_lost() {
     let done = Rc::new(Cell::new(false));
     let told = done.clone();
     let stopped = lab.go(HERE, |fabric| async move {
-        // The answer is there long before the process goes on, and rings while it cannot hear.
+        // The answer arrives long before the process continues, and wakes it while it is stopped.
         let answer = fabric.fetch_add(WORD, 1);
         fabric.store(RESULT, &[&1u64.to_le_bytes()]).unwrap();
         assert_eq!(answer.await, Ok(0));

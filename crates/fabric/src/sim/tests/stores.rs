@@ -21,7 +21,7 @@ const SLOW: Faults = Faults {
     wall_skew_ms: 0,
 };
 
-/// Every state of eight words that memory goes through while a program runs.
+/// Every state of eight words in memory while a program runs.
 fn states<P>(seed: u64, program: impl FnOnce(SimEndpoint) -> P) -> Vec<Vec<u64>>
 where
     P: Future<Output = ()> + 'static,
@@ -176,8 +176,8 @@ fn death_loses_stores_and_the_verbs_that_wait_for_them() {
 
 #[test]
 fn what_the_dead_posted_follows_their_stores() {
-    // In a turn that took longer than its stores, the verbs behind them were kept when its process
-    // died, and the stores were not: an entry was shown that had never been written.
+    // In a turn that took longer than its stores, the later verbs were kept when the process died,
+    // but the stores were lost: an entry became visible that had never been written.
     let mut arrived = [0; 2];
     for seed in 0..40 {
         let lab = Lab::of(Profile::CONNECTX_3_56, 2, seed, SLOW);

@@ -1,11 +1,11 @@
-//! Time: what an idle fabric takes, and what a busy one carries.
+//! Time: the latency of an idle fabric, and the throughput of a busy one.
 
 use super::*;
 use crate::lanes;
 
 const PROFILE: Profile = Profile::CONNECTX_3_56;
 
-/// Nanoseconds that one verb, or what `program` does, takes on an idle fabric.
+/// Nanoseconds that `program`, usually one verb, takes on an idle fabric.
 fn takes<P>(lab: &Lab, from: RegionId, program: impl FnOnce(SimEndpoint) -> P) -> f64
 where
     P: Future<Output = ()> + 'static,
@@ -144,8 +144,8 @@ fn a_sender_with_many_connections_is_slow() {
 
 #[test]
 fn a_card_is_free_until_a_verb_is_posted() {
-    // What a process posts at the end of a long turn must not hold up what others post meanwhile:
-    // the card took verbs up in the order in which the simulation heard of them.
+    // A verb that a process posts at the end of a long turn must not hold up verbs that others post
+    // meanwhile: the card took verbs up in the order in which the simulation heard of them.
     let lab = Lab::with(Faults::default());
     lab.go(HERE, |f| async move {
         f.work(100_000);

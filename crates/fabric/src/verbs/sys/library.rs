@@ -1,8 +1,8 @@
 //! Whether rdma-core is there.
 //!
 //! `rdma-mummy-sys` opens the library before `main` and leaves its functions out if that fails:
-//! each then answers with an error. Here the same library is opened again to learn why, and to see
-//! that no function is missing that is used without an answer of its own.
+//! each then answers with an error. This module opens the same library again to learn why, and to
+//! check that it has all functions that cannot answer with an error of their own.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -10,8 +10,8 @@ use crate::verbs::DeviceError;
 
 const LIBRARY: &CStr = c"libibverbs.so.1";
 
-/// Every function of the library that is called, `ibv_poll_cq` and its like excepted: those belong
-/// to the device's provider.
+/// Every function of the library that is called, except `ibv_poll_cq` and its like: those belong to
+/// the device's provider.
 const FUNCTIONS: [&CStr; 19] = [
     c"ibv_get_device_list",
     c"ibv_free_device_list",
@@ -55,7 +55,7 @@ fn has_all(library: &CStr, functions: &[&CStr]) -> Result<(), String> {
 
 fn has(library: *mut c_void, function: &CStr) -> bool {
     // SAFETY: the handle was opened by the caller and is never closed, the name is a C string, and
-    // what is found is not called here.
+    // the function that is found is not called here.
     let found = unsafe { libc::dlsym(library, function.as_ptr()) };
     !found.is_null()
 }

@@ -11,7 +11,7 @@ use super::{Context, found};
 use crate::ForkMark;
 use crate::verbs::DeviceError;
 
-/// The devices that there were at one moment.
+/// The devices of the host at one moment.
 pub(in crate::verbs) struct DeviceList {
     raw: NonNull<*mut ffi::ibv_device>,
     len: usize,

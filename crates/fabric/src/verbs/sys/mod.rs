@@ -1,14 +1,14 @@
-//! rdma-core's objects, owned: each is freed once, and after everything that was made of it.
+//! rdma-core's objects, owned: each is freed once, and after all objects that were made from it.
 //!
-//! rdma-core is opened at run time ([`library`]); what is called here was looked for there. All its
-//! functions may be called by any thread at any time (its own locks see to that, `libibverbs`'
-//! manual says so), which is what the `Send` and `Sync` below rest on.
+//! rdma-core is opened at run time ([`library`]), and that module has checked that the functions
+//! called here exist. Any thread may call them at any time (rdma-core has locks of its own, as the
+//! manual of `libibverbs` says); the `Send` and `Sync` below rest on this.
 //!
 //! # Invariants
 //! 1. A pointer in an object here is what rdma-core returned for it, not null, and is freed by its
 //!    `Drop` only.
-//! 2. An object holds those it was made of, so they are freed after it: QP before CQ and PD, MR
-//!    before PD and before the memory it covers, all before the context.
+//! 2. An object holds the objects it was made from, so they are freed after it: QP before CQ and
+//!    PD, MR before PD and before the memory that it covers, all before the context.
 //! 3. A process that was forked frees nothing: it has the parent's file descriptor, by which it
 //!    would take the parent's objects from the card.
 
@@ -45,7 +45,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Whether this process was forked from the one that opened the device.
+    /// Whether this process was forked from the process that opened the device.
     fn is_inherited(&self) -> bool {
         self.mark.is_inherited()
     }
@@ -122,10 +122,10 @@ impl Drop for Pd {
     }
 }
 
-/// What a registration lets its key's holders do.
+/// The rights that a registration gives to the holders of its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Registration {
-    /// This process's queue pairs read and write it; nobody else can.
+    /// This process's queue pairs read and write it; no peer can.
     Local,
     /// Peers READ it.
     Read,
@@ -199,7 +199,7 @@ impl<M> Mr<M> {
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// What holds the memory.
+    /// The owner of the memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }
@@ -212,7 +212,7 @@ impl<M> Drop for Mr<M> {
         }
         // SAFETY: registered in `new` and deregistered here only.
         let code = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
-        // A card that goes on writing memory that is about to be unmapped cannot be left alone.
+        // The process must not continue while a card may write memory that is about to be unmapped.
         assert!(code == 0, "cannot deregister memory: {}", io::Error::from_raw_os_error(code));
     }
 }
@@ -240,7 +240,7 @@ impl Cq {
         Ok(Arc::new(Self { raw, context: context.clone() }))
     }
 
-    /// Takes completions; how many, up to the room in `into`.
+    /// Takes completions; returns how many, up to the room in `into`.
     pub fn poll(&self, into: &mut [Completion]) -> io::Result<usize> {
         // SAFETY: the queue exists (invariant 1). `Completion` is a transparent `ibv_wc`, and at
         // most as many as there is room for are written. Every provider has this function.
@@ -271,7 +271,7 @@ pub(super) struct Ah {
 
 // SAFETY: a handle belongs to the process, and is only read after it was made.
 unsafe impl Send for Ah {}
-// SAFETY: as for Send: posting copies what the handle says.
+// SAFETY: as for Send: posting copies the contents of the handle.
 unsafe impl Sync for Ah {}
 
 impl Ah {
@@ -288,8 +288,8 @@ impl Drop for Ah {
         if self.pd.context.is_inherited() {
             return;
         }
-        // SAFETY: made in `new` and destroyed here only. Of a SEND that was posted and is not done
-        // the device knows the address by number or as a copy: it fails, or is sent.
+        // SAFETY: made in `new` and destroyed here only. For a SEND that was posted and is not
+        // done, the device has the address by number or as a copy: the SEND fails, or is sent.
         let code = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         tell(code, "destroy an address handle");
     }
@@ -305,7 +305,8 @@ fn found<T>(raw: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(raw).ok_or_else(io::Error::last_os_error)
 }
 
-/// What cannot be freed stays with the kernel until the process ends; that is all that is lost.
+/// Logs that an object could not be freed. It stays with the kernel until the process ends, and
+/// nothing else is lost.
 fn tell(code: i32, action: &'static str) {
     if let Err(error) = check(code) {
         tracing::warn!(%error, "cannot {action}");

@@ -10,7 +10,7 @@ use rdma_mummy_sys::{ibv_access_flags as access, ibv_qp_attr_mask as mask};
 use super::{Chain, Cq, Pd, Receive, check, found};
 use crate::limits::{HOP_LIMIT, MIN_RNR_TIMER, RETRY_COUNT, RNR_RETRY_COUNT, TIMEOUT_EXPONENT};
 
-/// What a queue pair speaks.
+/// The transport of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::verbs) enum Kind {
     Rc,
@@ -18,7 +18,7 @@ pub(in crate::verbs) enum Kind {
     Ud,
 }
 
-/// What a queue pair has room for.
+/// The room of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) struct Caps {
     pub send: u32,
@@ -59,7 +59,7 @@ impl Route {
     }
 }
 
-/// What two connected ends have agreed on, seen from one of them.
+/// The agreement of two connected ends, seen from one of them.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) struct Path {
     pub route: Route,
@@ -73,7 +73,7 @@ pub(in crate::verbs) struct Path {
     pub rd_atomic: u8,
 }
 
-/// What a peer may do through a queue pair; its keys say where.
+/// The rights of a peer through a queue pair; its keys say to which bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::verbs) struct Allowed {
     pub read: bool,
@@ -81,8 +81,8 @@ pub(in crate::verbs) struct Allowed {
     pub atomic: bool,
 }
 
-/// A queue pair. Dropping it stops it: the card executes nothing that its peer sends any more, and
-/// sends nothing. What it had begun to read from memory it may still be reading then.
+/// A queue pair. Dropping it stops it: the card executes no further verb of the peer, and sends
+/// nothing. It may still finish a read of memory that it had begun.
 pub(in crate::verbs) struct Qp {
     raw: NonNull<ffi::ibv_qp>,
     kind: Kind,
@@ -97,7 +97,7 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// A queue pair in its first state, and the room it got, which is never less than was wanted.
+    /// A queue pair in its first state, and the room that it got, which is never less than wanted.
     pub fn new(
         pd: &Arc<Pd>,
         kind: Kind,
@@ -195,8 +195,8 @@ impl Qp {
         self.modify(&mut attr, what)
     }
 
-    /// Makes a queue pair as new, but for its number. What was posted to it is forgotten, and has
-    /// no completions.
+    /// Resets a queue pair to its first state, with the same number. Its posted requests are
+    /// forgotten, and have no completions.
     pub fn reset(&self) -> io::Result<()> {
         self.modify(&mut no_attr(ffi::ibv_qp_state::IBV_QPS_RESET), mask::IBV_QP_STATE)
     }
@@ -212,17 +212,18 @@ impl Qp {
         self.modify(&mut attr, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN)
     }
 
-    /// Stops the queue pair: what is posted, and what will be, is flushed.
+    /// Stops the queue pair: requests that are posted, now or later, are flushed.
     pub fn stop(&self) -> io::Result<()> {
         self.modify(&mut no_attr(ffi::ibv_qp_state::IBV_QPS_ERR), mask::IBV_QP_STATE)
     }
 
-    /// Posts a chain with one doorbell. If not all could be posted, how many were.
+    /// Posts a chain with one doorbell. If not all requests could be posted, the error says how
+    /// many were.
     ///
     /// # Safety
     /// The local memory of every request that is not inline must be registered, stay so,
-    /// and be left alone until the request's completion, or that of one posted to this queue pair
-    /// after it, was polled. The local memory of inline ones must be readable now.
+    /// and be left alone until the completion of the request, or of a later request of this queue
+    /// pair, was polled. The local memory of inline requests must be readable now.
     pub unsafe fn post(&self, chain: &mut Chain) -> Result<(), usize> {
         let first = chain.link();
         let mut bad = null_mut();
@@ -258,7 +259,7 @@ impl Drop for Qp {
         }
         // SAFETY: made in `new` and destroyed here only.
         let code = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
-        // A peer that was to be cut off, and is not, goes on writing memory that others use.
+        // A peer that is not cut off as intended would continue to write memory that others use.
         assert!(code == 0, "cannot destroy a QP: {}", io::Error::from_raw_os_error(code));
     }
 }

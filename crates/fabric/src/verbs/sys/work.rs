@@ -8,7 +8,7 @@ use rdma_mummy_sys::{ibv_send_flags as flags, ibv_wc_status as status, ibv_wr_op
 
 use super::Ah;
 
-/// Work requests that are posted with one doorbell at most.
+/// The most work requests that are posted with one doorbell.
 pub(in crate::verbs) const CHAIN_MAX: usize = 16;
 
 /// Local memory of a work request.
@@ -26,7 +26,7 @@ pub(in crate::verbs) struct Remote {
     pub rkey: u32,
 }
 
-/// What a work request does.
+/// The work of a work request.
 pub(in crate::verbs) enum Verb<'a> {
     Read(Remote),
     Write(Remote),
@@ -55,7 +55,7 @@ pub(in crate::verbs) struct Request<'a> {
     pub verb: Verb<'a>,
     /// `None` for a verb that moves no bytes.
     pub local: Option<Local>,
-    /// The bytes are taken now, and the memory is free again when the request was posted.
+    /// The bytes are copied when the request is posted, and the memory is free again afterwards.
     pub inline: bool,
     /// A completion is wanted even if all goes well.
     pub signaled: bool,
@@ -172,7 +172,7 @@ pub(in crate::verbs) struct Receive {
     pub local: Local,
 }
 
-/// What became of a work request.
+/// The outcome of a work request.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(in crate::verbs) struct Completion(ffi::ibv_wc);
@@ -185,7 +185,7 @@ pub(in crate::verbs) enum Status {
     Flushed,
     /// The peer's card refused: the key does not open these bytes for this verb.
     Denied,
-    /// Whatever else breaks a connection, by rdma-core's number.
+    /// Another error that breaks a connection, by rdma-core's number.
     Broken(u32),
 }
 
@@ -218,7 +218,7 @@ impl Completion {
         (self.0.src_qp, self.0.slid)
     }
 
-    /// What came beside the bytes received.
+    /// The immediate data of the bytes received.
     pub fn immediate(&self) -> Option<u32> {
         let has_one = self.0.wc_flags & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
         // SAFETY: both parts of the union are integers of the same size.

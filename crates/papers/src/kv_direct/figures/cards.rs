@@ -11,7 +11,7 @@ use crate::kv_direct::workload::{Popularity, Source, Workload};
 /// Draws by which the most loaded card is found.
 const DRAWS: u64 = 100_000;
 
-/// A card has so much less memory than in the other figures: there are ten of them.
+/// A card has less memory by this factor than in the other figures, because there are ten cards.
 const LESS: u32 = 4;
 
 /// Figure 20. Cards have nothing in common but the workload: each is simulated alone.
@@ -30,7 +30,7 @@ pub fn tables(scale: &Scale) -> Vec<Table> {
     for &cards in counts {
         let (gets, puts) = of_cards(scale, cards);
         let loads = shares(scale, cards);
-        // One stream of operations goes as fast as the card that is busy first.
+        // The card that is saturated first limits one stream of operations.
         let stream = gets.iter().zip(&loads).map(|(mops, share)| mops / share);
         let [get, put] = [&gets, &puts].map(|all| all.iter().sum::<f64>());
         let most = loads.iter().fold(0.0, |most: f64, share| most.max(*share));
@@ -53,7 +53,7 @@ fn part(scale: &Scale, cards: u32, card: u32) -> Workload {
     Workload { keys: workload.keys * u64::from(cards), part: (cards, card), ..workload }
 }
 
-/// What each card does of GETs and of PUTs, if each is saturated.
+/// The throughput of GETs and of PUTs of each card, if each is saturated.
 fn of_cards(scale: &Scale, cards: u32) -> (Vec<f64>, Vec<f64>) {
     let of_card = |card| {
         let workload = part(scale, cards, card);

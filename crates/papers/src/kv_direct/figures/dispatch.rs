@@ -8,14 +8,14 @@ use crate::kv_direct::report::{Cell, Table};
 use crate::kv_direct::run::measure;
 use crate::kv_direct::workload::Popularity;
 
-/// From PCIe alone to all of host memory behind the card's.
+/// The ratios: from PCIe alone to all of host memory behind the card's memory.
 const RATIOS: [f64; 6] = [0.0, 0.2, RATIO, 0.6, 0.8, 1.0];
-/// Where hashing and slabs are left out.
+/// The ratios for accesses without hashing and slabs.
 const ALONE: [f64; 3] = [0.3, 0.5, 0.6];
 /// Bytes of the key-values.
 const BYTES: usize = 10;
 
-/// Figure 14: throughput by load dispatch ratio, and that of accesses alone.
+/// Figure 14: throughput by load dispatch ratio, and the throughput of accesses alone.
 pub fn tables(scale: &Scale) -> Vec<Table> {
     let title = format!(
         "{BYTES} B key-values by load dispatch ratio, Mops; 0: PCIe only, 1: a plain cache"

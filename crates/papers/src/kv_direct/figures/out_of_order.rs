@@ -7,10 +7,10 @@ use crate::kv_direct::report::{Cell, Table};
 use crate::kv_direct::run::measure;
 use crate::kv_direct::workload::{Kind, Popularity, Workload};
 
-/// A stalled pipeline is so much slower that fewer operations say as much.
+/// A stalled pipeline is much slower, so fewer operations are enough.
 const STALLED_SHARE: u64 = 10;
-/// Operations that clients have under way while the pipeline stalls, and in a packet: more of them
-/// only wait.
+/// Operations that clients have under way while the pipeline stalls, and operations in a packet:
+/// more of them would only wait.
 const STALLED_WINDOW: usize = 512;
 const STALLED_BATCH: usize = 16;
 
@@ -19,8 +19,8 @@ pub fn tables(scale: &Scale) -> Vec<Table> {
     vec![atomics(scale), long_tail(scale)]
 }
 
-/// Atomics by the number of keys. The load is not dispatched: the key is in host memory, as it was
-/// in the paper, whose 0.94 Mops are PCIe's latency.
+/// Atomics by the number of keys. The load is not dispatched: the key is in host memory, as in the
+/// paper, whose 0.94 Mops follow from PCIe's latency.
 fn atomics(scale: &Scale) -> Table {
     let mut table = Table::new(
         "13a",

@@ -1,4 +1,4 @@
-//! How large and how long the runs of the figures are.
+//! The size and length of the figures' runs.
 
 use loch_fabric::sim::CardProfile;
 
@@ -10,16 +10,16 @@ use crate::kv_direct::workload::{Kind, Popularity, Workload};
 
 /// The load dispatch ratio of most figures: the best of [Figure 14](super::dispatch) for PUTs, and
 /// no worse than others for GETs. It is below the 0.5 of the paper's equation, which counts one
-/// access to the card's memory for each cacheable line: a miss fills its slot too, and a write
-/// looks at it before.
+/// access to the card's memory for each cacheable line; in fact a miss also fills its slot, and a
+/// write reads the slot first.
 pub const RATIO: f64 = 0.4;
-/// Operations in a packet where as many as fit are wanted.
+/// Operations in a packet that should be full.
 pub const FULL: usize = 1024;
-/// Operations that clients have under way, where they are to saturate the processor: more than it
-/// can hold, and than the network holds in its latency.
+/// Operations that clients have under way to saturate the processor: more than the processor and
+/// the latency of the network can hold.
 const WINDOW: usize = 3072;
 
-/// How large and how long.
+/// The size and length of runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Lines of host memory of a card.
@@ -28,12 +28,12 @@ pub struct Scale {
     pub count: u64,
     /// Whether only the ends of a range are measured.
     pub is_quick: bool,
-    /// Decides everything that is random.
+    /// The seed, which decides everything that is random.
     pub seed: u64,
 }
 
 impl Scale {
-    /// Minutes, or seconds.
+    /// The scale of runs of minutes, or of seconds.
     pub fn new(is_quick: bool, seed: u64) -> Self {
         let (lines, count) = if is_quick { (1 << 15, 8000) } else { (1 << 20, 50_000) };
         Self { lines, count, is_quick, seed }
@@ -49,13 +49,13 @@ impl Scale {
         self.gets().iter().map(|gets| format!("{:.0} % GET", gets * 100.0)).collect()
     }
 
-    /// A saturating load for each of these.
+    /// A saturating load for each of these shares.
     pub fn ycsb(&self, base: Workload) -> Vec<Load> {
         let load = |gets: &f64| self.saturating(Workload { gets: *gets, ..base });
         self.gets().iter().map(load).collect()
     }
 
-    /// A table of key-values of so many bytes, half full.
+    /// A table of key-values of `bytes` bytes, half full.
     pub fn workload(&self, bytes: usize, popularity: Popularity) -> Workload {
         let key_bytes = if bytes < 10 { 4 } else { 8 };
         Workload {
@@ -81,7 +81,7 @@ impl Scale {
         }
     }
 
-    /// As much as goes through.
+    /// A load that saturates the processor.
     pub fn saturating(&self, workload: Workload) -> Load {
         Load { workload, pace: Some(Pace::Window(WINDOW)), batch: FULL, count: self.count }
     }

@@ -12,7 +12,7 @@ const SIZES: [usize; 7] = [5, 10, 15, 25, 62, 126, 254];
 /// The size of Table 3.
 const TINY: usize = 10;
 
-/// Figure 16, and what the paper says of the long-tail workload.
+/// Figure 16, and the paper's numbers for the long-tail workload.
 pub fn tables(scale: &Scale) -> Vec<Table> {
     let sizes: &[usize] = if scale.is_quick { &[TINY, 62] } else { &SIZES };
     let heads = ["bytes".into(), "keys".into()].into_iter().chain(scale.gets_heads());
@@ -38,7 +38,7 @@ pub fn tables(scale: &Scale) -> Vec<Table> {
     vec![table, long_tail(scale, &tiny)]
 }
 
-/// What §5.2.2 and Table 3 say of 10-byte key-values.
+/// The numbers of §5.2.2 and Table 3 for 10-byte key-values.
 fn long_tail(scale: &Scale, tiny: &[Vec<Measured>]) -> Table {
     let mut table = Table::new(
         "Table 3",

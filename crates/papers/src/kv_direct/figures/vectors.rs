@@ -8,11 +8,11 @@ use crate::kv_direct::report::{Cell, Table};
 use crate::kv_direct::run::Load;
 use crate::kv_direct::workload::{Kind, Popularity, Workload};
 
-/// Bytes of an element of those that have keys of their own, sent alone: with these the paper's
-/// number comes out, whose clients send each in a packet.
+/// Bytes of an element that has a key of its own and is sent alone. With this size the paper's
+/// number comes out; its clients send each element in a packet.
 const ELEMENT_BYTES: usize = 64;
-/// Vectors that are updated: with one, as in the paper, whose 11.52 GB/s are 64 bytes a clock. Of
-/// many all have to be read and written over PCIe.
+/// The number of vectors that are updated: one, as in the paper, whose 11.52 GB/s are 64 bytes a
+/// clock. Many vectors would all have to be read and written over PCIe.
 const VECTORS: u64 = 1;
 /// The ends of the paper's range.
 const QUICK: [usize; 2] = [64, 1024];
@@ -69,10 +69,10 @@ fn saturated(scale: &Scale, workload: Workload) -> f64 {
     measure_one(&scale.setup(workload), scale.saturating(workload)).mops()
 }
 
-/// Numbers with keys of their own, as many in a packet as fit.
+/// Numbers with keys of their own, in full packets.
 fn small_elements(scale: &Scale) -> Workload {
     let base = scale.workload(16, Popularity::Uniform);
-    // Four slots each: half of memory cannot be theirs.
+    // Each takes four slots, so they cannot fill half of memory.
     Workload { keys: base.keys / 2, gets: 0.0, other: Kind::FetchAdd, ..base }
 }
 

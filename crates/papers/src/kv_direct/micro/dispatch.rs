@@ -1,12 +1,12 @@
 //! The DRAM load dispatcher, on and off (kv-direct §5.1.4, Figure 14).
 //!
-//! As many operations as the reservation station holds are under way; a GET is a read of a random
-//! line, a PUT a read and a write of it, and the clock lets one operation in at a time. Where a PUT
-//! meets another operation on its line, the later one is executed on the other's value, as the
-//! out-of-order engine does: it takes a clock and no access.
+//! There are as many operations under way as the reservation station holds. A GET is a read of a
+//! random line, a PUT is a read and a write of it, and the clock admits one operation at a time. If
+//! a PUT meets another operation on its line, the later one is executed on the other's value, as in
+//! the out-of-order engine: it takes a clock and no access.
 //!
-//! Memory is smaller than the paper's by the same factor on both sides. Before it is measured it
-//! was accessed for long enough that the card's memory has what it has in the long run.
+//! Memory is smaller than the paper's by the same factor on both sides. Before the measurement it
+//! is accessed until the card's memory has its steady contents.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -23,14 +23,14 @@ use super::Bench;
 use crate::kv_direct::timing::CardTiming;
 use loch_bench::zipf::Zipf;
 
-/// Operations under way: what the reservation station holds (kv-direct §3.3.3).
+/// Operations under way: as many as the reservation station holds (kv-direct §3.3.3).
 const WIDTH: usize = 256;
 /// Virtual time before and while operations are counted.
 const PHASES_NS: [u64; 2] = [20_000, 100_000];
 /// Accesses for each line of the card's memory before that.
 const WARM_ACCESSES: u32 = 24;
 
-/// What is measured.
+/// The measured setup.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
     /// The card.
@@ -41,7 +41,7 @@ pub struct Setup {
     pub card_lines: u32,
     /// The share of operations that are GETs.
     pub gets: f64,
-    /// The exponent of Zipf's law; all lines are as popular if there is none.
+    /// The exponent of Zipf's law; without one all lines are equally popular.
     pub zipf: Option<f64>,
     /// The load dispatch ratio; 0 is PCIe alone, 1 a cache of all host memory.
     pub ratio: f64,
@@ -59,10 +59,10 @@ impl Setup {
     };
 }
 
-/// What came out.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// Of what.
+    /// The setup that was measured.
     pub setup: Setup,
     /// Millions of operations a second.
     pub operations_per_us: f64,
@@ -70,14 +70,14 @@ pub struct Outcome {
     pub accesses_per_us: f64,
     /// The share of operations that were executed on another's value.
     pub merged: f64,
-    /// The share of accesses to cacheable lines that the card's memory had.
+    /// The share of accesses to cacheable lines that hit the card's memory.
     pub hit_rate: f64,
-    /// How many fewer DMAs there were than accesses, as a share of these: write-backs count, so
-    /// that it may be negative.
+    /// How many fewer DMAs than accesses there were, as a share of the accesses: write-backs count,
+    /// so it may be negative.
     pub served_by_card: f64,
 }
 
-/// The lines that operations are on.
+/// Picks the lines of operations.
 struct Picker {
     random: ChaCha8Rng,
     zipf: Option<Zipf>,
@@ -258,7 +258,8 @@ mod tests {
 
     #[test]
     fn puts_want_a_lower_ratio() {
-        // A cacheable write takes two accesses to the card's memory: one to see whose the slot is.
+        // A cacheable write takes two accesses to the card's memory: one of them finds the owner of
+        // the slot.
         let [pcie, low, high] = [0.0, 0.3, 0.6].map(|ratio| measured(Some(0.99), 0.0, ratio));
         assert!(low.accesses_per_us > 1.1 * pcie.accesses_per_us, "{pcie:?} {low:?}");
         assert!(high.accesses_per_us < pcie.accesses_per_us, "{pcie:?} {high:?}");

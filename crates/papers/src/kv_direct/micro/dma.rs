@@ -22,7 +22,7 @@ pub struct Throughput {
     pub reads_per_us: f64,
     /// WRITEs.
     pub writes_per_us: f64,
-    /// What the bytes on the links would allow.
+    /// The rate that the bytes on the links would allow.
     pub limit_per_us: f64,
 }
 
@@ -63,8 +63,8 @@ pub struct Latency {
     pub percentiles_ns: [u64; 4],
 }
 
-/// The latency of `samples` READs of what the host's processor has cached, or of random places
-/// (Figure 3b).
+/// The latency of `samples` READs of bytes that the host's processor has cached, or of random
+/// places (Figure 3b).
 pub fn latency(
     profile: CardProfile,
     payload_bytes: usize,

@@ -14,27 +14,27 @@ use super::{Bench, CardCourier};
 
 /// Accesses under way for each core: one batch is filled, one is at the host, and one travels.
 const WIDTH_A_CORE: usize = 3 * BATCH_ACCESSES;
-/// As many without cores: more than there are tags and credits.
+/// Accesses under way without cores: more than there are tags and credits.
 const WIDTH: usize = 1024;
 /// Virtual time before and while accesses are counted.
 const PHASES_NS: [u64; 2] = [200_000, 1_000_000];
-/// Of the card's own DMAs.
+/// The same phases for the card's own DMAs.
 const BYPASS_PHASES_NS: [u64; 2] = [20_000, 100_000];
 /// Lines of host memory for each core.
 const LINES_A_CORE: u32 = 1 << 13;
 /// How long a batch waits to be filled.
 const LINGER_NS: f64 = 10_000.0;
 
-/// What a core of the host takes.
+/// The costs of a core of the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoreCosts {
-    /// Where the numbers are from.
+    /// The source of the numbers.
     pub source: &'static str,
     /// An access to a random line.
     pub access_ns: f64,
     /// Each line after its first.
     pub line_ns: f64,
-    /// To find a batch, to ring the doorbell for it, and whatever a batch takes besides.
+    /// To find a batch, to ring the doorbell for it, and all other costs of a batch.
     pub batch_ns: f64,
 }
 
@@ -56,22 +56,22 @@ impl CoreCosts {
     }
 }
 
-/// What came out for one payload.
+/// The result for one payload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Bytes of each access.
     pub payload_bytes: usize,
     /// Cores that gather; 0 is the card's own DMA.
     pub cores: usize,
-    /// Whether it is of writes.
+    /// Whether the accesses are writes.
     pub is_write: bool,
     /// Millions of accesses a second.
     pub accesses_per_us: f64,
-    /// From an access's being asked for to its end, on average.
+    /// Time from the request of an access to its end, on average.
     pub latency_us: f64,
 }
 
-/// Counts accesses and what they take.
+/// Counts accesses and their time.
 #[derive(Default)]
 struct Tally {
     done: Rc<Cell<u64>>,
@@ -111,7 +111,7 @@ async fn core(endpoint: SimEndpoint, gatherers: Arc<Gatherers>, number: usize, c
     }
 }
 
-/// Measures accesses that so many cores gather.
+/// Measures accesses that `cores` cores gather.
 ///
 /// # Panics
 /// If `cores` is 0, or the payload is not whole lines.
@@ -137,8 +137,8 @@ pub fn gathered(
     let (done, ns) = (tally.done.clone(), tally.ns.clone());
     let each = (payload_bytes / LINE_BYTES) as u32;
     let program = async move {
-        // Places far from each other, each as large as its access, so that writes are to different
-        // ones.
+        // Places far from each other, each as large as its access, so that writes go to different
+        // places.
         let places = (0u32..).map(|n| n.wrapping_mul(0x9E37_79B1) % (lines / each) * each);
         let accesses = places.map(|at| access(&memory, &card, [at, each], is_write, &ns));
         lanes::run(WIDTH_A_CORE * cores, accesses, |()| done.set(done.get() + 1)).await;
@@ -203,7 +203,7 @@ mod tests {
         // Cores are the bottleneck until the link is.
         assert!((rate(2, 64) / rate(1, 64) - 2.0).abs() < 0.1);
         assert!(rate(1, 64) < rate(0, 64) && rate(3, 64) > rate(0, 64));
-        // What the link carries in TLPs of 256 bytes is the limit of all.
+        // The rate of the link in TLPs of 256 bytes limits all.
         for payload in PAYLOADS {
             let limit = 7.87e3 / 282.0 * 256.0 / payload as f64;
             assert!(rate(4, payload) < 1.02 * limit, "{payload}");
@@ -225,7 +225,7 @@ mod tests {
         let alone = bypassing(profile, 64, true);
         let gathered = gathered(profile, CoreCosts::PAPER, 64, 4, true);
         let gain = gathered.accesses_per_us / alone.accesses_per_us;
-        // Addresses travel beside what is written.
+        // Addresses travel beside the written bytes.
         let limit = 7.87e3 / 282.0 * 256.0 / 72.0;
         assert!((1.0..limit * 1.02 / alone.accesses_per_us).contains(&gain), "{gathered:?}");
     }

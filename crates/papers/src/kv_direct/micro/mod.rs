@@ -1,6 +1,6 @@
-//! The paper's card under parts of kv-direct, without the others: its microbenchmarks.
+//! Microbenchmarks: the paper's card under single parts of kv-direct.
 //!
-//! | file | what it measures |
+//! | file | measures |
 //! | --- | --- |
 //! | [`dma`] | PCIe DMA by payload: throughput and latency (kv-direct Figure 3) |
 //! | [`dispatch`] | the DRAM load dispatcher, on and off (Figure 14) |
@@ -61,8 +61,8 @@ impl Bench {
         Self { world, logic, card }
     }
 
-    /// Runs a program on the card, for `warm_ns` and then for `for_ns`; how much each of `counters`
-    /// grew in a microsecond of the latter.
+    /// Runs a program on the card, for `warm_ns` and then for `for_ns`; returns how much each of
+    /// `counters` grew in a microsecond of the latter.
     fn rates<const N: usize>(
         &self,
         program: impl Future<Output = ()> + 'static,

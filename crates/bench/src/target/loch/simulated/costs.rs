@@ -1,18 +1,18 @@
-//! What a worker's work takes, in virtual time: few numbers, all of them here.
+//! The costs of a worker's work, in virtual time: few numbers, all of them here.
 //!
 //! A request costs its worker
 //!
-//! 1. a share that is the same for all: taking it out of its slot, decoding and hashing it,
-//!    executing it on memory that is in the processor's cache, making the reply
+//! 1. a share that is the same for all requests: to take it out of its slot, decode and hash it,
+//!    execute it on memory that is in the processor's cache, and make the reply
 //!    ([`Costs::request_ns`]);
 //! 2. the doorbell and the verb of the reply (the profile's numbers);
 //! 3. each access to memory that is not in the cache ([`Costs::memory_ns`]): the key's slots
 //!    together, since they do not depend on each other, and each look at an entry. HERD's pipeline
-//!    asks for memory before it needs it, so that there accesses cost nothing by themselves;
+//!    prefetches memory before it needs it, so its accesses cost nothing by themselves;
 //! 4. each byte that the processor copies (the profile's rate): out of the request slot, into and
 //!    out of the entry, out of the reply slot.
 //!
-//! And looking for requests costs a [`Costs::poll_ns`] for each time that nothing was there.
+//! And each poll that finds no request costs [`Costs::poll_ns`].
 
 use loch_fabric::sim::Profile;
 
@@ -21,46 +21,46 @@ use crate::system::Hardware;
 
 /// Requests that one core of HERD's server answers in a second, in millions (herd §5.7, Figure 13).
 const HERD_CORE_MOPS: f64 = 4.2;
-/// What a request takes on a host of today without its reply's doorbell: a `nessie-server` worker
-/// over shm takes 63 to 66 ns for an operation on 16 + 64 bytes, all told.
+/// The cost of a request on a host of today without the doorbell of its reply: a `nessie-server`
+/// worker over shm takes 63 to 66 ns in all for an operation on 16 + 64 bytes.
 const REQUEST_TODAY_NS: f64 = 65.0;
 /// "Each random memory access takes 60-120 ns" (herd §4.1.1).
 const MEMORY_NS: u64 = 90;
-/// A worker finds a request, and a client its reply, half of this after it is there on average. A
-/// round of polls takes less than that; simulated more often it would tell nothing more.
+/// On average, a worker finds a request, and a client its reply, half of this after it has arrived.
+/// A round of polls takes less than that; to simulate it more often would show nothing more.
 const POLL_NS: u64 = 200;
-/// Values that are on the link for longer are looked for less often: a part of that time.
+/// Values that take longer on the link are polled for less often: once in this part of that time.
 const POLLS_A_VALUE: f64 = 32.0;
 const POLL_NS_MAX: f64 = 2_000.0;
 
 /// The costs on one kind of hardware.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// Of a request, nanoseconds of the worker's processor.
+    /// Cost of a request: nanoseconds of the worker's processor.
     pub request_ns: u64,
-    /// Of an access to memory.
+    /// Cost of an access to memory.
     pub memory_ns: u64,
-    /// Of a byte that is copied.
+    /// Cost of a copied byte.
     pub byte_ns: f64,
-    /// Of a look that found nothing.
+    /// Cost of a poll in vain.
     pub poll_ns: u64,
-    /// Of a doorbell.
+    /// Cost of a doorbell.
     pub doorbell_ns: u64,
-    /// What a card needs for a message that it sends, if that is short.
+    /// The time that a card needs to send a short message.
     pub send_ns: f64,
-    /// What the link needs for a byte.
+    /// The time that the link needs for a byte.
     pub link_byte_ns: f64,
-    /// Bytes that each message has besides its own.
+    /// Bytes of each message besides its content.
     pub header_bytes: u64,
 }
 
 impl Costs {
-    /// On the hardware that is simulated.
+    /// The costs on the simulated hardware.
     pub fn of(spec: &Spec) -> Self {
         let profile = spec.hardware.profile();
         let Profile { doorbell_ns, post_ns, .. } = profile;
         let request_ns = match spec.hardware {
-            // Hosts of the papers' time. What HERD measured holds the reply's posting.
+            // Hosts of the papers' time. HERD's measurement includes the posting of the reply.
             Hardware::ConnectX3At10 | Hardware::ConnectX3At56 => {
                 1e3 / HERD_CORE_MOPS - (doorbell_ns + post_ns) as f64
             }
@@ -79,7 +79,7 @@ impl Costs {
         }
     }
 
-    /// What card and link need for a message of so many bytes.
+    /// The time that card and link need for a message of `bytes` bytes.
     pub fn of_send(&self, bytes: usize) -> f64 {
         let on_link = (bytes as u64 + self.header_bytes) as f64 * self.link_byte_ns;
         self.send_ns.max(on_link)

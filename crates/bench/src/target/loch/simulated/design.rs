@@ -1,4 +1,5 @@
-//! What the simulator asks of an engine: how its table is laid out, its clients and its workers.
+//! The interface of an engine in the simulator: the layout of its table, its clients and its
+//! workers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -43,7 +44,7 @@ pub trait Design: Sized {
     fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static;
 }
 
-/// Where a table is on every node.
+/// The place of a table on every node.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     /// Its first byte.
@@ -52,7 +53,7 @@ pub struct Place {
     pub sessions: u32,
 }
 
-/// What a worker has done so far.
+/// The work of a worker so far.
 pub type Meter = Rc<Load>;
 
 /// A worker's work.
@@ -74,7 +75,7 @@ pub struct Seat {
     pub home: RegionId,
     /// Its session there.
     pub session: Session,
-    /// The node among whose clients it counts: that of its host, if that is one.
+    /// The node among whose clients it counts: the node of its host, if there is one.
     pub node: u16,
     /// The card of its host.
     pub card: Card,
@@ -86,7 +87,7 @@ pub struct Seat {
 pub type Slots = Rc<RefCell<HashMap<(u16, u32), u64>>>;
 
 impl Seat {
-    /// What a worker's node knows of sessions.
+    /// The sessions that a worker's node knows.
     pub fn sessions(&self) -> Sessions {
         let slots = self.slots.clone();
         Box::new(move |node, slot| Some(Holder::new(*slots.borrow().get(&(node, slot))?, None)))
@@ -105,20 +106,20 @@ pub fn timeout_us() -> u64 {
     ConnectOptions::default().operation_timeout.as_micros() as u64
 }
 
-/// The patience of clients whose requests and replies are WRITTEN. Nothing is lost in these
-/// simulations, and what waits behind long values must not be sent again.
+/// The timeouts of clients whose requests and replies are WRITTEN. Nothing is lost in these
+/// simulations, and a request that waits behind long values must not be sent again.
 pub fn timing() -> Timing {
     Timing { resend_us: timeout_us() / 2, timeout_us: timeout_us() }
 }
 
-/// That of clients who are answered by SEND. The first reply gets lost if the request was there
-/// before the client had introduced itself.
+/// The timeouts of clients that are answered by SEND. The first reply is lost if the request
+/// arrives before the client has introduced itself.
 pub fn timing_by_send() -> Timing {
     Timing { timeout_us: timeout_us(), ..Timing::default() }
 }
 
-/// After a worker's turn: notes what it took, and waits for the moment of the next. `before_ns` is
-/// what the worker's processor had taken when that was noted last.
+/// Called after a worker's turn: notes the time that it took, and waits for the moment of the next
+/// turn. `before_ns` is the processor time of the worker at the last note.
 pub async fn after_turn(
     host: &Host,
     world: &World,

@@ -15,17 +15,18 @@ use super::nessie::places;
 use crate::error::TargetError;
 use crate::spec::Spec;
 
-/// Index slots for each record, and bytes of log beside each record's own: so many that next to
-/// nothing is evicted, since what is measured here is not a cache's hits.
+/// Index slots for each record. They and the log are so large that next to nothing is evicted,
+/// because the bench does not measure the hits of a cache here.
 const SLOTS_A_RECORD: u64 = 4;
 const ENTRY_OVERHEAD_BYTES: u64 = 64;
-/// A worker counts its looks in vain before it flushes its pipeline: so each takes what it takes.
+/// The cost of a poll in vain. A worker counts these before it flushes its pipeline, so each has
+/// its real cost.
 const POLL_NS: u64 = 10;
-/// The log has room for the records so many times, and for this much more.
+/// The log has room for this many times the records, and for some more bytes.
 const LAPS: u64 = 4;
 const LOG_BYTES_MIN: u64 = 4 << 20;
 
-/// Its requests, and what each worker's partition is like.
+/// Its requests, and the shape of each worker's partition.
 pub struct Herd {
     map: Arc<RequestMap>,
     plan: Plan,

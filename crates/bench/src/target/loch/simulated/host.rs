@@ -1,12 +1,12 @@
-//! The endpoint of a process that reaches its own node's memory by its processor.
+//! The endpoint of a process that reaches its own node's memory with its processor.
 //!
 //! The simulated fabric's own endpoint goes through the network card for every verb, also to its
-//! own node, as a client of nessie has to where cards execute atomics. Workers and their clients
-//! need not: what they change is changed by processors alone (nessie §5). So here READs, WRITEs and
-//! atomics of the own node are loads and stores, which take the processor time that [`Costs`] says
-//! and are no verbs; all others are the fabric's.
+//! own node, as a client of nessie must if cards execute atomics. Workers and their clients need
+//! not: only processors change the memory that they change (nessie §5). So here READs, WRITEs and
+//! atomics of the own node are loads and stores, which take the processor time in [`Costs`] and are
+//! no verbs; all others go through the fabric.
 //!
-//! Besides, the fabric's datagrams have the sending card to themselves. Here those of one node take
+//! In the fabric, each datagram has the sending card to itself. Here the datagrams of one node take
 //! turns: a worker whose card is behind waits for it.
 
 use std::cell::Cell;
@@ -21,12 +21,12 @@ use loch_fabric::{
 
 use super::costs::Costs;
 
-/// How far a card may be behind before who sends waits for it: what a send queue holds.
+/// How far a card may be behind before a sender waits for it: the length of a send queue.
 const QUEUE_SENDS: f64 = 64.0;
-/// Pauses up to this are those of who polls.
+/// Pauses up to this length are those of a process that polls.
 const BREATH_US: u64 = 1;
 
-/// When the card of a node has sent all that it was given, in nanoseconds.
+/// When the card of a node has sent all its messages, in nanoseconds.
 pub type Card = Rc<Cell<f64>>;
 
 /// The endpoint of a worker, or of a client that polls.
@@ -36,23 +36,24 @@ pub struct Host {
     home: RegionId,
     costs: Costs,
     card: Card,
-    /// Messages are in own memory from here on: of a worker, who replies with each it writes.
+    /// For a worker: messages lie in its own memory from here on, and each that it writes there is
+    /// a reply.
     replies_at: Option<u64>,
     /// Processor time that is not yet a whole nanosecond.
     fraction_ns: Cell<f64>,
-    /// When this process last said that it has nothing to do.
+    /// When this process last had nothing to do.
     breathed_ns: Cell<u64>,
-    /// Whether it did more than to look since it was last asked, and how long it waited for its
-    /// card.
+    /// Whether it did more than poll since the last call of [`Self::take_work`], and how long it
+    /// waited for its card.
     worked: Cell<bool>,
     waited_ns: Cell<u64>,
     /// Requests that it answered since then.
     answered: Cell<u64>,
 }
 
-/// What the processor of a worker did in a turn.
+/// The work of a worker's processor in a turn.
 pub struct Work {
-    /// Whether it did more than to look.
+    /// Whether it did more than poll.
     pub worked: bool,
     /// How long it waited for its card.
     pub waited_ns: u64,
@@ -84,7 +85,7 @@ impl Host {
         Self { replies_at: Some(replies_at), card, ..self }
     }
 
-    /// What was done since this was last asked.
+    /// The work since the last call.
     pub fn take_work(&self) -> Work {
         let (worked, waited_ns) = (self.worked.take(), self.waited_ns.take());
         Work { worked, waited_ns, answered: self.answered.take() }
@@ -111,8 +112,8 @@ impl Host {
         self.charge(self.costs.memory_ns as f64 + bytes as f64 * self.costs.byte_ns);
     }
 
-    /// A client lets the time that its own accesses took pass before it goes on, so that it is seen
-    /// in their latencies. What a worker does then is seen in its reply, which leaves later.
+    /// A client lets the time of its own accesses pass before it continues, so that it is part of
+    /// their latencies. The time of a worker's accesses shows in its reply, which leaves later.
     async fn let_pass(&self) {
         if self.replies_at.is_none() {
             self.go_on().await;
@@ -128,7 +129,7 @@ impl Host {
         }
     }
 
-    /// Charges so many requests.
+    /// Charges several requests.
     fn answers(&self, requests: u64) {
         self.answered.set(self.answered.get() + requests);
         self.endpoint.work(self.costs.request_ns * requests);
@@ -353,8 +354,8 @@ impl Fabric for Host {
         self.endpoint.load(at)
     }
 
-    /// Who only lets others have a turn looks again after [`Costs::poll_ns`], however many of its
-    /// lanes do so.
+    /// A process that only lets others have a turn polls again after [`Costs::poll_ns`], however
+    /// many of its lanes do so.
     async fn pause(&self, us: u64) {
         if us > BREATH_US {
             return self.endpoint.pause(us).await;

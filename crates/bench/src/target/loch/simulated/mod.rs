@@ -1,27 +1,26 @@
 //! A whole cluster with its clients in virtual time, in this process and thread.
 //!
-//! The engine, the lanes, the traces and what is counted are those of a real
-//! run; the fabric, and with it time, is simulated. What differs:
+//! The engine, the lanes, the traces and the counts are those of a real run; the fabric, and with
+//! it time, is simulated. These are the differences:
 //!
 //! * Every operation is timed, and traffic is counted in the measured phase
 //!   itself: neither takes virtual time.
-//! * A client writes to the memory of its own node alone, as over a network.
-//!   Where there are fewer clients than nodes, the records of the other nodes
-//!   are stored there by a client that leaves before the measurement.
-//! * Clients never sleep, but their processor time is only what they do: a
-//!   client that waits for verbs takes none. Who polls memory does.
-//! * Workers are processes on their node's host, each with a core of its own
-//!   unless there are hogs; what their work takes is a model ([`costs`]). The
-//!   servers' processor time is what workers spent on requests: all of it, and
-//!   not the polls in vain in between.
+//! * A client writes only to the memory of its own node, as over a network. If there are fewer
+//!   clients than nodes, a client that leaves before the measurement stores the records of the
+//!   other nodes there.
+//! * Clients never sleep, but only their work takes processor time: a client that waits for verbs
+//!   takes none, and a client that polls memory does.
+//! * Workers are processes on their node's host, each with a core of its own unless there are hogs;
+//!   the time of their work is a model ([`costs`]). The servers' processor time is all time that
+//!   workers spent on requests, without the polls in vain in between.
 //!
 //! Everything follows from the options: same options, same result.
 //!
-//! | file | what it knows |
+//! | file | content |
 //! | --- | --- |
-//! | [`design`] | what the simulator asks of an engine |
+//! | [`design`] | the interface of an engine in the simulator |
 //! | [`nessie`], [`served`], [`herd`], [`pilaf`] | the engines |
-//! | [`host`], [`costs`] | what the processors of workers do, and what that takes |
+//! | [`host`], [`costs`] | the work of the workers' processors, and its costs |
 
 pub mod costs;
 pub mod design;
@@ -63,11 +62,11 @@ use crate::workload::{Workload, part};
 /// Cores of a simulated host that its processes share with background hogs: as many as the nodes of
 /// the Nessie paper have (nessie §6).
 const CORES_A_NODE: u32 = 12;
-/// Operations of a trace: a simulated client does not come far.
+/// Operations of a trace: a simulated run is short.
 const TRACE_OPS_MAX: u64 = 1 << 16;
-/// No operation takes less, so that a trace need not be longer than this allows.
+/// No operation takes less time than this, which bounds the length of a trace.
 const OPERATION_NS_MIN: f64 = 500.0;
-/// Events between two looks at whether to stop.
+/// Events between two checks for an interruption.
 const EVENTS_A_LOOK: u32 = 100_000;
 
 /// Simulates a run of an engine.
@@ -89,7 +88,7 @@ pub fn measure(
     }
 }
 
-/// What is measured, and who watches.
+/// The measured system, and its observers.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
     /// Its name in errors.
@@ -153,12 +152,13 @@ impl<S> Clone for Client<S> {
 struct Runner<S> {
     client: Client<S>,
     number: u32,
-    /// Of the warm-up: not the beginning of the other, which would be in the cache then.
+    /// The trace of the warm-up: another one, because the beginning of the measured trace would
+    /// then be in the cache.
     warm_up: Rc<Trace>,
     trace: Rc<Trace>,
 }
 
-/// What a client's program came to.
+/// The result of a client's program.
 type Ended = Result<(u32, ClientReport, Traffic), EngineError>;
 
 /// The simulated cluster. Dropping it ends every program.
@@ -170,7 +170,7 @@ struct Cluster<'a, D: Design> {
     workload: Rc<Workload>,
     clients: Vec<Client<D::Client>>,
     workers: Vec<ProcessId>,
-    /// What each worker has done.
+    /// The work of each worker.
     meters: Vec<Meter>,
     /// Each host's.
     cards: Vec<Card>,
@@ -190,7 +190,7 @@ impl<D: Design> Drop for Cluster<'_, D> {
 impl<'a, D: Design> Cluster<'a, D> {
     fn new(setting: Setting<'a>) -> Result<Self, TargetError> {
         let spec = setting.spec;
-        // A node without a client has one while it is loaded.
+        // A node without a client has a client while it is loaded.
         let workers = if D::SERVES { spec.servers.workers } else { 0 };
         let sessions = spec.clients.div_ceil(spec.nodes) + u32::from(workers);
         let offset = (SESSIONS_OFFSET + u64::from(sessions) * SESSION_BYTES)
@@ -234,8 +234,8 @@ impl<'a, D: Design> Cluster<'a, D> {
         self.meters.push(meter);
     }
 
-    /// A new client, with a session: on the host of the node whose turn it is, or on one of those
-    /// that are for clients alone.
+    /// A new client, with a session: on the host of the node whose turn it is, or on one of the
+    /// hosts for clients alone.
     fn attach(&mut self, client: u32) -> Client<D::Client> {
         let (nodes, own) = (self.spec.nodes, self.spec.servers.client_hosts);
         let host = if own > 0 { nodes + client % own } else { client % nodes };
@@ -267,7 +267,7 @@ impl<'a, D: Design> Cluster<'a, D> {
         }
     }
 
-    /// What all workers spent on requests so far.
+    /// The time that all workers spent on requests so far.
     fn busy_ns(&self) -> u64 {
         self.meters.iter().map(|meter| meter.busy_ns.get()).sum()
     }
@@ -311,7 +311,7 @@ impl<'a, D: Design> Cluster<'a, D> {
     ) -> Program<Result<(), EngineError>> {
         let (store, workload) = (client.store, self.workload.clone());
         self.start(client.process, async move {
-            // Nobody waits for virtual time: one lane is the least work.
+            // Virtual time does not matter here: one lane is the least work.
             load_batch(&*store, &workload, records, 1).await?;
             if leaves {
                 store.detach().await?;
@@ -330,7 +330,7 @@ impl<'a, D: Design> Cluster<'a, D> {
         }
     }
 
-    /// Draws what each client will do.
+    /// Draws the operations of each client.
     fn prepare(&self) -> Vec<Runner<D::Client>> {
         self.setting.progress.phase("preparing", None);
         let most = match self.spec.stop {
@@ -412,15 +412,15 @@ impl<'a, D: Design> Cluster<'a, D> {
         Program { process, output }
     }
 
-    /// Goes on until all programs have ended; their outputs, in the same order. `total_ns` is the
-    /// length of the phase, for whoever is watching.
+    /// Runs until all programs have ended; returns their outputs, in the same order. `total_ns` is
+    /// the length of the phase, for the progress line.
     fn finish<T>(
         &self,
         programs: Vec<Program<T>>,
         total_ns: Option<u64>,
     ) -> Result<Vec<T>, TargetError> {
         let began_ns = self.world.now_ns();
-        // Those before it have ended.
+        // The programs before it have ended.
         let first_left = Cell::new(0);
         let all_ended = || {
             let left = &programs[first_left.get()..];

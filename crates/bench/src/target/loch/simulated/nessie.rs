@@ -1,4 +1,5 @@
-//! The engines whose nodes lend memory and do nothing: Nessie by Loch's protocol, and as published.
+//! The engines whose nodes lend memory and do nothing: Nessie with Loch's protocol, and as
+//! published.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::spec::Spec;
 use crate::system::Engine;
 use crate::target::loch::plan::{self, Writers};
 
-/// A table by Loch's protocol.
+/// A table with Loch's protocol.
 pub struct Nessie(Arc<TableMap>, CacheLimits);
 
-/// A table by the published protocol.
+/// A table with the published protocol.
 pub struct Published(Arc<TableMap>, CacheLimits);
 
 fn table(spec: &Spec, place: Place, engine: Engine) -> Result<Arc<TableMap>, TargetError> {
@@ -44,7 +45,7 @@ impl Design for Nessie {
         nessie::Client::new(endpoint, self.0.clone(), seat.session, self.1, timeout_us())
     }
 
-    /// Nobody asks anybody.
+    /// There are no workers.
     fn serve(&self, _: Seat, _: WorkerId, _: Meter) -> impl Future<Output = ()> + 'static {
         std::future::pending()
     }
@@ -67,7 +68,7 @@ impl Design for Published {
         published::Client::new(endpoint, self.0.clone(), seat.session, self.1, timeout_us())
     }
 
-    /// Nobody asks anybody.
+    /// There are no workers.
     fn serve(&self, _: Seat, _: WorkerId, _: Meter) -> impl Future<Output = ()> + 'static {
         std::future::pending()
     }

@@ -1,6 +1,7 @@
-//! Pilaf: clients READ by themselves, and SEND the rest to the one server of the key's node.
+//! Pilaf: clients READ values themselves, and SEND other requests to the one server of the key's
+//! node.
 //!
-//! Without a log: what a disk takes is not simulated.
+//! There is no log: the time of a disk is not simulated.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -70,10 +70,10 @@ impl Table {
     }
 }
 
-/// Its clients ask for everything.
+/// Its clients send requests for all operations.
 pub struct ServerDriven(Table);
 
-/// Its clients GET by themselves and ask for the rest.
+/// Its clients GET by themselves and send requests for the rest.
 pub struct Hybrid(Table);
 
 impl Design for ServerDriven {
