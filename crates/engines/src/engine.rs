@@ -19,6 +19,7 @@ use crate::net::{Access, Connect, Net};
 use crate::region::TableParams;
 use crate::requests::RequestMap;
 use crate::room::Room;
+use crate::serve::{Housekeeper, WorkerError, WorkerHost};
 
 /// An engine: who does the work of an operation when memory is remote.
 pub trait Engine: 'static {
@@ -111,6 +112,30 @@ pub trait Engine: 'static {
 
     /// How large the table is over all nodes.
     fn sizes(map: &Self::Map) -> Sizes;
+}
+
+/// The workers of an engine's tables. An engine without workers has nothing of it.
+pub trait Workers: Engine {
+    /// What the workers of a table on one node share. It outlives each of them.
+    type Shared: Send + Sync + 'static;
+
+    /// What those workers share when they begin.
+    fn shared(map: &Self::Map) -> Self::Shared;
+
+    /// What else is to be done for the table on that node, if there is anything.
+    fn housekeeper(_: &Self::Shared) -> Option<&dyn Housekeeper> {
+        None
+    }
+
+    /// A worker, from its begin to its end. Waits by its host's methods and its fabric's alone, so
+    /// that it runs on a node's thread and in a simulator alike.
+    ///
+    /// # Errors
+    /// Why it cannot go on.
+    #[allow(async_fn_in_trait, reason = "a worker is one thread's: its futures need not be sent")]
+    async fn serve<H: WorkerHost>(_: &Self::Shared, host: &H) -> Result<(), WorkerError> {
+        unreachable!("no workers serve {}, and {:?} is one", Self::NAMES[0], host.site())
+    }
 }
 
 /// What the tables of an engine need of a node.

@@ -74,6 +74,16 @@ pub const HERD_ITEM_BYTES_MAX: usize = 968;
 /// Workers of a node that serve one table.
 pub const WORKERS_MAX: u16 = 256;
 
+/// Operations that a worker of nessie-server or nessie-hybrid has under way at a time.
+pub const WORKER_LANES: usize = 16;
+
+/// How long an operation of such a worker goes on after it first had to start over, in
+/// microseconds.
+pub const WORKER_OPERATION_US: u64 = 1_000_000;
+
+/// How long a worker that is to end goes on with what it has begun, in microseconds.
+pub const WORKER_DRAIN_US: u64 = 100_000;
+
 /// Requests that a client can have under way at one worker.
 pub const WINDOW_MAX: u16 = 256;
 

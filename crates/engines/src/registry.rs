@@ -9,7 +9,7 @@ use loch_fabric::{Buf, MailboxShape, VerbCount};
 use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes};
+use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes, Workers};
 use crate::error::{EngineError, LayoutError};
 use crate::kv::{Kv, OneOf};
 use crate::kv_direct::Compute;
@@ -20,6 +20,7 @@ use crate::operation::{Operation, Outcome, Value};
 use crate::region::{TableEntry, TableParams};
 use crate::requests::RequestMap;
 use crate::room::Room;
+use crate::serve::{Housekeeper, WorkerError, WorkerHost};
 
 /// Makes the enums of all engines: one variant each, dispatched by one match a method.
 macro_rules! engines {
@@ -191,6 +192,38 @@ macro_rules! engines {
             pub fn sizes(&self) -> Sizes {
                 match self {
                     $(Self::$variant(map) => <$engine>::sizes(map),)*
+                }
+            }
+        }
+
+        /// What the workers of a table on one node share.
+        #[derive(Clone)]
+        pub enum Shared {
+            $($(#[$doc])* $variant(Arc<<$engine as Workers>::Shared>),)*
+        }
+
+        impl Shared {
+            /// As [`Workers::shared`].
+            pub fn of(map: &Map) -> Self {
+                match map {
+                    $(Map::$variant(map) => Self::$variant(Arc::new(<$engine>::shared(map))),)*
+                }
+            }
+
+            /// As [`Workers::housekeeper`].
+            pub fn housekeeper(&self) -> Option<&dyn Housekeeper> {
+                match self {
+                    $(Self::$variant(shared) => <$engine>::housekeeper(shared),)*
+                }
+            }
+
+            /// As [`Workers::serve`].
+            ///
+            /// # Errors
+            /// As [`Workers::serve`].
+            pub async fn serve<H: WorkerHost>(&self, host: &H) -> Result<(), WorkerError> {
+                match self {
+                    $(Self::$variant(shared) => <$engine>::serve(shared, host).await,)*
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::node::region::{format, of_region};
 use crate::node::scrubber::{Scrubber, Shared};
 use crate::node::sessions::{End, Opened, Process, Sessions};
 use crate::node::workers::Workers;
-use crate::node::workers::ground::Mapped;
+use crate::node::workers::transport::Mapped;
 use crate::wire::Inspected;
 use crate::{EmbeddedConfig, Error, plan};
 
@@ -64,8 +64,8 @@ impl Embedded {
             let scrubber = Scrubber::start(number, sessions.clone(), shared);
             let scrubber =
                 scrubber.map_err(Error::os("start a thread for", node.name.as_str().as_ref()))?;
-            let workers =
-                Workers::start(node, &workers, &sessions, &surroundings, &Mapped { home: number })?;
+            let transport = Mapped { home: number, surroundings: surroundings.clone() };
+            let workers = Workers::start(node, &workers, &sessions, &surroundings, &transport)?;
             Ok(Inside { sessions, scrubber, workers })
         });
         Ok(Self { nodes: nodes.collect::<Result<_, Error>>()?, memory, mark: mark()? })

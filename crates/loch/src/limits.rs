@@ -51,9 +51,6 @@ pub const SERVED_SESSIONS_DEFAULT: u32 = 64;
 /// Operations of a client in one kv-direct packet, unless it is told otherwise.
 pub const BATCH_DEFAULT: usize = 256;
 
-/// Operations that a kv-direct worker has under way at a time (kv-direct §3.3.3).
-pub const PROCESSOR_IN_FLIGHT: usize = 256;
-
 /// A pilaf log is replaced by a snapshot when it has grown by so many bytes.
 pub const PILAF_COMPACT_BYTES: u64 = 256 << 20;
 
@@ -74,15 +71,6 @@ pub const WORKER_SLEEP_MAX_US: u64 = 1_000_000;
 
 /// Turns of a busy worker between two looks at whether it is wanted for something else.
 pub const WORKER_TURNS: u32 = 64;
-
-/// Operations that a nessie worker has under way at a time.
-pub const WORKER_LANES: usize = 16;
-
-/// How long a worker that is to end goes on with what it has begun.
-pub const WORKER_DRAIN: Duration = Duration::from_millis(100);
-
-/// How long an operation of a worker goes on after it first had to start over, in microseconds.
-pub const WORKER_OPERATION_US: u64 = 1_000_000;
 
 /// How long a client waits for a reply before it sends its request again, in microseconds; doubles.
 /// On shared memory nothing gets lost, but for what a worker had not taken when it died.

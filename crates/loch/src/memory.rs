@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use loch_engines::engine::Sizes;
+use loch_engines::engine::{Place, Sizes};
 use loch_engines::error::LayoutError;
 use loch_engines::nessie::geometry::Geometry;
 use loch_engines::nessie::hash::TableMap;
@@ -180,6 +180,8 @@ pub(crate) struct TableView {
     pub number: usize,
     pub entry: TableEntry,
     pub parts: Map,
+    /// Where it begins on each node, and the session slots of that node.
+    pub places: Vec<Place>,
 }
 
 impl TableView {
@@ -243,7 +245,7 @@ impl Memory {
             let places: Vec<_> = (0..nodes.len()).map(|node| place(number, node)).collect();
             let parts = Map::of(entry, &places).expect("it was checked when it was read");
             let name = entry.name().unwrap_or_default().to_owned();
-            TableView { name, number, entry: *entry, parts }
+            TableView { name, number, entry: *entry, parts, places }
         };
         let tables = first.tables.iter().enumerate().map(view).collect();
         Ok(Self { nodes, tables })

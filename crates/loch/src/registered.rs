@@ -1,7 +1,6 @@
 //! The functions that a table was declared with, in builds that can compile them and in others.
 
-use loch_engines::kv_direct::operation::{Element, Failure};
-use loch_engines::kv_direct::vector::{Operands, UserFunctions};
+use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
 
 use crate::{Error, TableConfig};
 
@@ -77,7 +76,7 @@ impl UserFunctions for Callable {
         element: Element,
         operands: Operands<'_>,
         value: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FunctionFailure> {
         match &self.0 {
             Some(instance) => instance.update(number, element, operands, value),
             None => ().update(number, element, operands, value),
@@ -90,7 +89,7 @@ impl UserFunctions for Callable {
         element: Element,
         initial: u64,
         value: &[u8],
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, FunctionFailure> {
         match &self.0 {
             Some(instance) => instance.reduce(number, element, initial, value),
             None => ().reduce(number, element, initial, value),
@@ -104,7 +103,7 @@ impl UserFunctions for Callable {
         operand: u64,
         value: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FunctionFailure> {
         match &self.0 {
             Some(instance) => instance.filter(number, element, operand, value, out),
             None => ().filter(number, element, operand, value, out),

@@ -24,6 +24,7 @@
 use std::path::PathBuf;
 
 use loch_engines::region::{Header, TableEntry};
+use loch_engines::serve::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::Usage;
@@ -154,6 +155,13 @@ pub(crate) struct Inspected {
     pub entry_bytes: u64,
     /// Broken invariants, in words.
     pub broken: Vec<String>,
+}
+
+impl From<Report> for Inspected {
+    fn from(report: Report) -> Self {
+        let Report { slots, index_bytes, data_bytes, entries, entry_bytes, broken } = report;
+        Self { slots, index_bytes, data_bytes, entries, entry_bytes, broken }
+    }
 }
 
 impl Inspected {

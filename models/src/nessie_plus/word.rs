@@ -1,6 +1,6 @@
-//! A slot's word, as in `crates/engines/src/nessie/layout/ite.rs`, but with names instead of production's
-//! numbers: generations and tags only have to be different, so they are small and renamed after
-//! every step (see `canonical.rs`).
+//! A slot's word, as in `crates/engines/src/nessie/layout/ite.rs`, but with names instead of
+//! production's numbers: generations and tags only have to be different, so they are small and
+//! renamed after every step (see `canonical.rs`).
 
 use std::fmt;
 

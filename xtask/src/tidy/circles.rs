@@ -34,7 +34,7 @@ const KNOWN: [Known; 4] = [
         ],
     ),
     ("crates/loch/src/control/", &["channel", "credentials", "noise", "tls"]),
-    ("crates/loch/src/node/", &["network", "ties"]),
+    ("crates/loch/src/node/", &["network", "reply_links"]),
     ("crates/loch/src/served/", &["client", "whereabouts"]),
 ];
 

@@ -85,11 +85,22 @@ const LAYERS: [Layers; 14] = [
     Layers {
         folder: "crates/engines/src/",
         order: &[
-            &["checksum", "error", "limits", "planted", "room", "secret", "size", "sync"],
+            &[
+                "checksum",
+                "error",
+                "functions",
+                "limits",
+                "planted",
+                "room",
+                "secret",
+                "size",
+                "sync",
+            ],
             &["operation"],
             &["kv", "region"],
             &["epoch", "log", "versions"],
             &["requests"],
+            &["serve"],
             &["engine"],
             &["herd", "kv_direct", "nessie", "pilaf"],
             &["nessie_server"],

@@ -33,8 +33,8 @@
 mod client;
 pub mod key;
 mod pipeline;
+mod serve;
 pub mod storage;
-
 mod table;
 mod worker;
 

@@ -26,6 +26,7 @@
 //! | [`station`] | which operations are under way, and which wait for them |
 //! | [`processor`] | executes operations, those that do not depend on each other at the same time |
 //! | `worker.rs`, `answers.rs` | takes packets, sends their results |
+//! | `serve.rs`, `free_slabs.rs` | a worker as its node runs it, and what it shares with the table's others |
 //! | `client.rs`, `packing.rs` | packs what the lanes of a thread ask for |
 //! | [`memory`] | host memory: lines, DMA, counts |
 //! | [`storage`] | looks up, stores and removes entries |
@@ -56,6 +57,7 @@ pub mod bucket;
 mod client;
 mod compute;
 pub mod dispatch;
+mod free_slabs;
 pub mod gathered;
 pub mod header;
 pub mod item;
@@ -67,6 +69,7 @@ mod packing;
 pub mod processor;
 #[cfg(test)]
 mod reference;
+mod serve;
 pub mod slab;
 pub mod station;
 pub mod storage;
@@ -78,6 +81,7 @@ mod worker;
 
 pub use client::{Access, Client};
 pub use compute::{Compute, Computed};
+pub use free_slabs::FreeSlabs;
 pub use processor::{Counts, Settings};
 pub use table::{KvDirect, Map, Options, PACKET_BYTES_DEFAULT, PartitionShape, TunedFor};
 pub use worker::Worker;

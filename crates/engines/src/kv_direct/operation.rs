@@ -2,44 +2,8 @@
 
 use crate::operation::{Expect, Operation, PutOptions};
 
-/// How the bytes of a value are read as numbers. All are little-endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[expect(missing_docs, reason = "each is the type of its name")]
-pub enum Element {
-    U8 = 0,
-    U16 = 1,
-    U32 = 2,
-    U64 = 3,
-    I8 = 4,
-    I16 = 5,
-    I32 = 6,
-    I64 = 7,
-    F32 = 10,
-    F64 = 11,
-}
-
-impl Element {
-    /// All of them.
-    pub const ALL: [Element; 10] = [
-        Self::U8,
-        Self::U16,
-        Self::U32,
-        Self::U64,
-        Self::I8,
-        Self::I16,
-        Self::I32,
-        Self::I64,
-        Self::F32,
-        Self::F64,
-    ];
-
-    /// Bytes of one.
-    #[inline]
-    pub const fn bytes(self) -> usize {
-        1 << (self as u8 & 3)
-    }
-}
+pub use crate::functions::Element;
+use crate::functions::FunctionFailure;
 
 /// A function that is built in. `v` is an element of the value, `d` the operand that goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -272,4 +236,14 @@ pub enum Failure {
     Malformed,
     /// The processor's memory contradicts itself.
     Damaged,
+}
+
+impl From<FunctionFailure> for Failure {
+    fn from(failure: FunctionFailure) -> Self {
+        match failure {
+            FunctionFailure::Unknown(number) => Self::NoFunction(number),
+            FunctionFailure::Unfit => Self::Unfit,
+            FunctionFailure::Trapped(number) => Self::Trapped(number),
+        }
+    }
 }

@@ -84,6 +84,20 @@ impl Default for Policy {
     }
 }
 
+/// A table's log on one node: where it is, and how it is kept.
+#[derive(Clone, Debug)]
+pub struct Logging<S> {
+    /// The disk.
+    pub storage: S,
+    /// Tells this table's log on this node from all others.
+    pub table: u64,
+    /// How it is kept.
+    pub policy: Policy,
+    /// A snapshot is made when the log has grown by so many bytes, and by as many as the snapshot
+    /// before had.
+    pub compact_bytes: u64,
+}
+
 /// Why a log cannot be read or appended to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -6,7 +6,7 @@ use super::any::AnyClient;
 use super::geometry::{Geometry, Options as Switches, Protocol};
 use super::hash::TableMap;
 use super::options::{LayoutOptions, Options, TableProtocol};
-use crate::engine::{Engine, Needs, Place, Plan, Sizes};
+use crate::engine::{Engine, Needs, Place, Plan, Sizes, Workers};
 use crate::error::LayoutError;
 use crate::kv::Kv;
 use crate::limits::{CHUNK_BYTES, DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_DEFAULT};
@@ -94,6 +94,12 @@ impl Engine for Nessie {
     fn sizes(map: &Self::Map) -> Sizes {
         sizes(map)
     }
+}
+
+impl Workers for Nessie {
+    type Shared = ();
+
+    fn shared(_: &Self::Map) {}
 }
 
 /// What clients do that go by a table's layout.

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Client, Served};
-use crate::engine::{Engine, Needs, Place, Plan, Sizes};
+use crate::engine::{Engine, Needs, Place, Plan, Sizes, Workers};
 use crate::error::LayoutError;
 use crate::kv::Kv;
 use crate::nessie::options::LayoutOptions;
 use crate::nessie::table::{facts, sizes, switches};
-use crate::nessie_server::{NessieServer, table};
+use crate::nessie_server::{NessieServer, serve, table};
 use crate::net::{Access, Connect, Net};
 use crate::region::{STAMP_OFFSET, TableParams};
 use crate::requests::RequestMap;
 use crate::room::Room;
+use crate::serve::{WorkerError, WorkerHost};
 
 /// The engine whose clients GET, and whose workers do all else (nessie §6, NessieHY).
 #[derive(Clone, Copy, Debug)]
@@ -109,5 +110,15 @@ impl Engine for NessieHybrid {
 
     fn sizes(map: &Served) -> Sizes {
         sizes(&map.table)
+    }
+}
+
+impl Workers for NessieHybrid {
+    type Shared = ();
+
+    fn shared(_: &Self::Map) {}
+
+    async fn serve<H: WorkerHost>(_: &(), host: &H) -> Result<(), WorkerError> {
+        serve::serve(host).await
     }
 }

@@ -32,6 +32,7 @@
 
 pub(crate) mod ask;
 mod client;
+pub(crate) mod serve;
 mod served;
 pub(crate) mod table;
 mod worker;

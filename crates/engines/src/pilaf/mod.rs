@@ -63,11 +63,13 @@ mod index;
 pub mod layout;
 mod path;
 mod resize;
+mod serve;
 mod store;
 mod table;
 mod versions;
 mod worker;
 
+pub use crate::log::Logging;
 pub use change::{Prepared, Staged};
 pub use check::StoreReport;
 pub use client::{Access, Client, Observer};
@@ -75,7 +77,7 @@ pub use get::{ReadCounts, Reader};
 pub use path::SendOrWrite;
 pub use store::{Shape, Store, StoreCounts};
 pub use table::{Map, Options, Pilaf, SEND_BYTES_MAX};
-pub use worker::{Logging, NoStorage, Worker, WorkerCounts, WorkerError};
+pub use worker::{NoStorage, Worker, WorkerCounts, WorkerError};
 
 use crate::error::LayoutError;
 use crate::limits::REPLIES_MAX;

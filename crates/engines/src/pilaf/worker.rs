@@ -42,7 +42,7 @@ use loch_fabric::{Buf, Fabric, Messages};
 use super::change::Staged;
 use super::store::{Shape, Store};
 use crate::error::EngineError;
-use crate::log::{Log, LogError, Policy, Recovered, Snapshot, Storage, Told, recover};
+use crate::log::{Log, LogError, Logging, Recovered, Snapshot, Storage, Told, recover};
 use crate::requests::{RequestMap, Round, Server, Sessions, Ticket, WorkerId};
 
 /// Changes that wait for one sync.
@@ -66,22 +66,17 @@ impl From<loch_fabric::FabricError> for WorkerError {
     }
 }
 
+impl From<WorkerError> for crate::serve::WorkerError {
+    fn from(error: WorkerError) -> Self {
+        match error {
+            WorkerError::Engine(error) => Self::Engine(error),
+            WorkerError::Log(error) => Self::Log(error),
+        }
+    }
+}
+
 /// The log of a server that has none: nothing is ever asked of it.
 pub type NoStorage = crate::log::MemoryStorage;
-
-/// Where a server's log is and how it is kept.
-#[derive(Clone, Debug)]
-pub struct Logging<S> {
-    /// The disk.
-    pub storage: S,
-    /// What tells this table's log on this node from others.
-    pub table: u64,
-    /// How it is kept.
-    pub policy: Policy,
-    /// A snapshot is made when the log has grown by so many bytes, and by as many as the snapshot
-    /// before had.
-    pub compact_bytes: u64,
-}
 
 /// A change that waits for its record to be durable.
 #[derive(Debug)]
@@ -195,7 +190,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     }
 
     /// One round; whether there was anything to do. If there was not, the owner may let time pass:
-    /// the log's [`sync_us`](Policy::sync_us) is kept no better than that.
+    /// the log's [`sync_us`](crate::log::Policy::sync_us) is kept no better than that.
     ///
     /// # Errors
     /// [`WorkerError`]: the server cannot go on. Whatever it did not answer may have been done.

@@ -6,8 +6,7 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
-use loch_engines::kv_direct::operation::{Element, Failure};
-use loch_engines::kv_direct::vector::{Operands, UserFunctions};
+use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
 use wasmtime::{
     Extern, Instance, Module, Store, StoreLimits, StoreLimitsBuilder, TypedFunc, WasmParams,
     WasmResults,
@@ -24,10 +23,9 @@ type Keep = TypedFunc<(i64, i64), i32>;
 ///
 /// ```
 /// # use loch::{FunctionInstance, FunctionLimits, Functions};
-/// # use loch_engines::kv_direct::operation::{Element, Failure};
-/// # use loch_engines::kv_direct::vector::UserFunctions;
+/// # use loch_engines::functions::{Element, FunctionFailure, UserFunctions};
 /// let none = FunctionInstance::new(Functions::new(FunctionLimits::default())?.into());
-/// assert_eq!(none.reduce(7, Element::U8, 0, b"value"), Err(Failure::NoFunction(7)));
+/// assert_eq!(none.reduce(7, Element::U8, 0, b"value"), Err(FunctionFailure::Unknown(7)));
 /// # Ok::<(), loch::FunctionError>(())
 /// ```
 pub struct FunctionInstance {
@@ -55,9 +53,9 @@ impl FunctionInstance {
         number: u16,
         elements: usize,
         work: impl FnOnce(&mut Started) -> Result<T, Trouble>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, FunctionFailure> {
         let Functions { limits, modules, .. } = &*self.functions;
-        let module = modules.get(&number).ok_or(Failure::NoFunction(number))?;
+        let module = modules.get(&number).ok_or(FunctionFailure::Unknown(number))?;
         let mut all = self.started.borrow_mut();
         let done = (|| {
             let started = match all.entry(number) {
@@ -68,11 +66,11 @@ impl FunctionInstance {
             work(started)
         })();
         done.map_err(|trouble| match trouble {
-            Trouble::Unfit => Failure::Unfit,
+            Trouble::Unfit => FunctionFailure::Unfit,
             Trouble::Trapped => {
                 // Its stack pointer, for one, is where it was when it trapped.
                 all.remove(&number);
-                Failure::Trapped(number)
+                FunctionFailure::Trapped(number)
             }
         })
     }
@@ -85,7 +83,7 @@ impl UserFunctions for FunctionInstance {
         element: Element,
         operands: Operands<'_>,
         value: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FunctionFailure> {
         let bytes = element.bytes();
         self.call(number, value.len() / bytes, |started| {
             let Started { store, apply, scratch, .. } = started;
@@ -118,7 +116,7 @@ impl UserFunctions for FunctionInstance {
         element: Element,
         initial: u64,
         value: &[u8],
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, FunctionFailure> {
         let bytes = element.bytes();
         self.call(number, value.len() / bytes, |started| {
             let apply = started.apply.as_ref().ok_or(Trouble::Unfit)?;
@@ -139,7 +137,7 @@ impl UserFunctions for FunctionInstance {
         operand: u64,
         value: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FunctionFailure> {
         let (bytes, start) = (element.bytes(), out.len());
         let operand = widened(element, &operand.to_le_bytes()[..bytes]);
         let done = self.call(number, value.len() / bytes, |started| {

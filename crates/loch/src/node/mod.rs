@@ -25,9 +25,9 @@ mod lock;
 #[cfg(feature = "verbs")]
 mod network;
 mod preparing;
-mod server;
 #[cfg(feature = "verbs")]
-mod ties;
+mod reply_links;
+mod server;
 
 #[cfg(all(test, feature = "verbs"))]
 mod network_tests;
@@ -65,7 +65,7 @@ use region::Owned;
 use scrubber::{Reach, Scrubber, Shared};
 use server::{Counter, Server, StopSwitch};
 use sessions::Sessions;
-use workers::ground::Mapped;
+use workers::transport::Mapped;
 use workers::{Failure, Orders, Workers};
 
 /// A running node. Dropping it stops it in an orderly way, as [`Node::stop`]. In a process that was
@@ -287,8 +287,9 @@ impl Behind {
         let workers = if workers::are_needed(&own) {
             let surroundings = Arc::<Surroundings>::default();
             let neighbours = Neighbours::start(&own, &plan.cluster, surroundings.clone())?;
-            let (plan, ground) = (&plan.workers, Mapped { home: node });
-            let workers = Workers::start(&own, plan, &sessions, &surroundings, &ground)?;
+            let transport = Mapped { home: node, surroundings: surroundings.clone() };
+            let workers =
+                Workers::start(&own, &plan.workers, &sessions, &surroundings, &transport)?;
             Some((workers, Some(neighbours)))
         } else {
             None
@@ -321,8 +322,8 @@ impl Behind {
         }
         let workers = if workers::are_needed(&own) {
             let hub = control.hub();
-            let (ground, around) = (machine.ground(hub.clone()), hub.surroundings());
-            let workers = Workers::start(&own, &plan.workers, &sessions, around, &ground)?;
+            let (transport, around) = (machine.transport(hub.clone()), hub.surroundings());
+            let workers = Workers::start(&own, &plan.workers, &sessions, around, &transport)?;
             hub.set_orders(workers.orders().clone());
             Some((workers, None))
         } else {

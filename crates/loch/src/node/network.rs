@@ -8,10 +8,10 @@ use loch_fabric::verbs::{Device, Grant, Host, Offer, Transport, VerbsEndpoint};
 use serde_json::Value;
 
 use super::courier::Caller;
+use super::reply_links::Connected;
 use super::scrubber::{Reach, Scrubber};
 use super::sessions::{Opened, Sessions};
-use super::ties::Connected;
-use super::workers::ground::Ground;
+use super::workers::transport::NodeTransport;
 use crate::Error;
 use crate::control::gate::{Admission, Gate, all_of};
 use crate::control::network::Network;
@@ -25,13 +25,13 @@ pub(super) trait Machine {
     /// How the scrubber comes to memory.
     type Reach: Reach;
     /// How workers do.
-    type Ground: Ground;
+    type Transport: NodeTransport;
     /// What lets connections in.
     fn gate(&self) -> Arc<dyn Gate>;
     /// The scrubber's way.
     fn reach(&self, hub: Arc<Hub>) -> Self::Reach;
     /// The workers' way.
-    fn ground(&self, hub: Arc<Hub>) -> Self::Ground;
+    fn transport(&self, hub: Arc<Hub>) -> Self::Transport;
 }
 
 /// Starts control plane and scrubber of a node.
@@ -92,7 +92,7 @@ impl Card {
 
 impl Machine for Card {
     type Reach = Networked;
-    type Ground = Connected;
+    type Transport = Connected;
 
     fn gate(&self) -> Arc<dyn Gate> {
         self.host.clone()
@@ -102,7 +102,7 @@ impl Machine for Card {
         Networked { hub, device: self.device.clone(), own: self.own.clone() }
     }
 
-    fn ground(&self, hub: Arc<Hub>) -> Connected {
+    fn transport(&self, hub: Arc<Hub>) -> Connected {
         Connected::new(hub, self.device.clone(), self.host.clone(), self.own.clone())
     }
 }

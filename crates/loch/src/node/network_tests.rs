@@ -12,7 +12,7 @@ use super::Node;
 use super::network::Machine;
 use super::scrubber::Reach;
 use super::sessions::Opened;
-use super::workers::ground::Mapped;
+use super::workers::transport::Mapped;
 use crate::connection::Connection;
 use crate::control::Hub;
 use crate::control::gate::Gate;
@@ -31,7 +31,7 @@ struct Nowhere;
 
 impl Machine for Deviceless {
     type Reach = Nowhere;
-    type Ground = Mapped;
+    type Transport = Mapped;
 
     fn gate(&self) -> Arc<dyn Gate> {
         Arc::new(self.0.clone())
@@ -41,7 +41,7 @@ impl Machine for Deviceless {
         Nowhere
     }
 
-    fn ground(&self, _hub: Arc<Hub>) -> Mapped {
+    fn transport(&self, _hub: Arc<Hub>) -> Mapped {
         unreachable!("no table of these nodes has workers")
     }
 }

@@ -29,65 +29,9 @@ mod number;
 #[cfg(test)]
 mod tests;
 
-use super::operation::{Element, Failure, Function, Lambda};
+use super::operation::{Failure, Function, Lambda};
 
-/// What goes with the elements of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operands<'a> {
-    /// The same for all: the low bits of a word.
-    Scalar(u64),
-    /// The one of the same index. There are as many as there are elements.
-    Each(&'a [u8]),
-}
-
-/// The functions that users registered. What is not implemented was not registered.
-///
-/// Values are multiples of the element, and operands as many: that was looked at before.
-///
-/// # Errors
-/// All methods: [`Failure::NoFunction`], [`Failure::Unfit`] if the function is of another kind,
-/// [`Failure::Trapped`]. Then `value` must be as it was, and `out` as long as it was.
-pub trait UserFunctions {
-    /// Replaces each element by what the function makes of it and its operand.
-    fn update(
-        &self,
-        number: u16,
-        element: Element,
-        operands: Operands<'_>,
-        value: &mut [u8],
-    ) -> Result<(), Failure> {
-        let _ = (element, operands, value);
-        Err(Failure::NoFunction(number))
-    }
-
-    /// What the function makes of `initial` and all elements, one after the other.
-    fn reduce(
-        &self,
-        number: u16,
-        element: Element,
-        initial: u64,
-        value: &[u8],
-    ) -> Result<u64, Failure> {
-        let _ = (element, initial, value);
-        Err(Failure::NoFunction(number))
-    }
-
-    /// Appends those elements to `out` of which, with the operand, the function says so.
-    fn filter(
-        &self,
-        number: u16,
-        element: Element,
-        operand: u64,
-        value: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        let _ = (element, operand, value, out);
-        Err(Failure::NoFunction(number))
-    }
-}
-
-/// No function was registered.
-impl UserFunctions for () {}
+pub use crate::functions::{Operands, UserFunctions};
 
 /// What an UPDATE makes of a scalar: of its low bits, as many as the element has. The others of the
 /// result are zero.
@@ -122,7 +66,7 @@ pub fn update_all(
     match lambda.function {
         Function::Builtin(function) => builtin::update_all(function, lambda, value),
         Function::User(number) => {
-            user.update(number, lambda.element, Operands::Scalar(lambda.operand), value)
+            Ok(user.update(number, lambda.element, Operands::Scalar(lambda.operand), value)?)
         }
     }
 }
@@ -145,7 +89,7 @@ pub fn update_each(
     match lambda.function {
         Function::Builtin(function) => builtin::update_each(function, lambda, operands, value),
         Function::User(number) => {
-            user.update(number, lambda.element, Operands::Each(operands), value)
+            Ok(user.update(number, lambda.element, Operands::Each(operands), value)?)
         }
     }
 }
@@ -158,7 +102,7 @@ pub fn reduce(lambda: &Lambda, value: &[u8], user: &impl UserFunctions) -> Resul
     check(lambda, value)?;
     match lambda.function {
         Function::Builtin(function) => builtin::reduce(function, lambda, value),
-        Function::User(number) => user.reduce(number, lambda.element, lambda.operand, value),
+        Function::User(number) => Ok(user.reduce(number, lambda.element, lambda.operand, value)?),
     }
 }
 
@@ -175,7 +119,9 @@ pub fn filter(
     check(lambda, value)?;
     match lambda.function {
         Function::Builtin(function) => builtin::filter(function, lambda, value, out),
-        Function::User(number) => user.filter(number, lambda.element, lambda.operand, value, out),
+        Function::User(number) => {
+            Ok(user.filter(number, lambda.element, lambda.operand, value, out)?)
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 
 use super::*;
+use crate::functions::{Element, FunctionFailure};
 use crate::kv_direct::operation::Builtin;
 
 const UPDATES: [Builtin; 11] = [
@@ -322,7 +323,7 @@ fn functions_of_users_are_asked_by_their_numbers() {
             _: Element,
             operands: Operands<'_>,
             value: &mut [u8],
-        ) -> Result<(), Failure> {
+        ) -> Result<(), FunctionFailure> {
             self.0.set(Some((number, value.len())));
             match operands {
                 Operands::Scalar(operand) => value.fill(operand as u8),
@@ -330,7 +331,13 @@ fn functions_of_users_are_asked_by_their_numbers() {
             }
             Ok(())
         }
-        fn reduce(&self, number: u16, _: Element, initial: u64, v: &[u8]) -> Result<u64, Failure> {
+        fn reduce(
+            &self,
+            number: u16,
+            _: Element,
+            initial: u64,
+            v: &[u8],
+        ) -> Result<u64, FunctionFailure> {
             self.0.set(Some((number, v.len())));
             Ok(initial + 1)
         }
@@ -341,7 +348,7 @@ fn functions_of_users_are_asked_by_their_numbers() {
             _: u64,
             value: &[u8],
             out: &mut Vec<u8>,
-        ) -> Result<(), Failure> {
+        ) -> Result<(), FunctionFailure> {
             self.0.set(Some((number, value.len())));
             out.extend_from_slice(value);
             Ok(())

@@ -37,60 +37,68 @@ impl<F: Fabric> Client<F> {
                 Err(unused) => buf = unused,
             }
         }
-        let mut misses = None;
-        'straight: {
-            if !self.one_by_one {
-                break 'straight;
-            }
-            // The usual case, straight down: one bucket after the other, and most keys are in the
-            // first; the first entry whose filter bits agree is the key's, and as long as the last
-            // one was. Whatever else there is, is for the general path.
-            let geometry = &self.map.shape.geometry;
-            let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
-            let filter = hash.filter(&self.map);
-            let mut buckets = [RemoteAddr::new(self.session.home(), 0); WAYS_MAX];
-            let mut words = [0; CANDIDATES_MAX];
-            for way in 0..ways {
-                buckets[way] = hash.bucket(&self.map, &buckets[..way]);
-                let bucket = self.fabric.read_bucket(buckets[way], slots).await?;
-                let bucket = &bucket[..slots];
-                let Some((position, word)) = self.first_match(bucket, filter) else {
-                    words[way * slots..(way + 1) * slots].copy_from_slice(bucket);
-                    continue;
-                };
-                let Some((at, room)) = self.entry_at(word) else { break };
-                buf.clear();
-                let first = self.first_read_len(key.len(), Want::Value).min(room);
-                let (filled, done) = self.fabric.read(at, first, buf).await;
-                (buf, _) = (filled, done?);
-                let plain = |h: &Header| h.flags & flags::EXPIRES == 0 && h.entry_len() <= room;
-                let Some(header) = self.sound_key(word, at, key, &buf)?.filter(plain) else {
-                    break 'straight;
-                };
-                let missing = header.entry_len().saturating_sub(buf.len());
-                if missing > 0 {
-                    if !self.may_be_long(&header, room) {
-                        break 'straight;
-                    }
-                    let rest = at.add(buf.len() as u64);
-                    let (filled, done) = self.fabric.read(rest, missing, buf).await;
-                    (buf, _) = (filled, done?);
-                    if self.fabric.reload(at)? != header.generation {
-                        break 'straight;
-                    }
-                }
-                self.hint_read(&header);
-                if self.cache.is_some() {
-                    let candidates = Candidates::from_hash(&self.map, hash);
-                    let slot = candidates.position(way * slots + position);
-                    self.remember(&candidates, slot, word, &buf);
-                }
-                // Linearization point of a hit (protocol G2): the READ of the bucket. The entry was
-                // the key's value at that moment, by I1 and I2, and entries do not change.
-                return Ok(Some(header.value_in(buf)));
-            }
-            misses = Some(words);
+        if !self.one_by_one {
+            return self.get_anyhow(hash, key, buf, None).await;
         }
+        // The usual case, straight down: one bucket after the other, and most keys are in the
+        // first; the first entry whose filter bits agree is the key's, and as long as the last
+        // one was. The general path does everything else.
+        let geometry = &self.map.shape.geometry;
+        let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
+        let filter = hash.filter(&self.map);
+        let mut buckets = [RemoteAddr::new(self.session.home(), 0); WAYS_MAX];
+        let mut words = [0; CANDIDATES_MAX];
+        for way in 0..ways {
+            buckets[way] = hash.bucket(&self.map, &buckets[..way]);
+            let bucket = self.fabric.read_bucket(buckets[way], slots).await?;
+            let bucket = &bucket[..slots];
+            let Some((position, word)) = self.first_match(bucket, filter) else {
+                words[way * slots..(way + 1) * slots].copy_from_slice(bucket);
+                continue;
+            };
+            let Some((at, room)) = self.entry_at(word) else { break };
+            buf.clear();
+            let first = self.first_read_len(key.len(), Want::Value).min(room);
+            let (filled, done) = self.fabric.read(at, first, buf).await;
+            (buf, _) = (filled, done?);
+            let plain = |h: &Header| h.flags & flags::EXPIRES == 0 && h.entry_len() <= room;
+            let Some(header) = self.sound_key(word, at, key, &buf)?.filter(plain) else {
+                return self.get_anyhow(hash, key, buf, None).await;
+            };
+            let missing = header.entry_len().saturating_sub(buf.len());
+            if missing > 0 {
+                if !self.may_be_long(&header, room) {
+                    return self.get_anyhow(hash, key, buf, None).await;
+                }
+                let rest = at.add(buf.len() as u64);
+                let (filled, done) = self.fabric.read(rest, missing, buf).await;
+                (buf, _) = (filled, done?);
+                if self.fabric.reload(at)? != header.generation {
+                    return self.get_anyhow(hash, key, buf, None).await;
+                }
+            }
+            self.hint_read(&header);
+            if self.cache.is_some() {
+                let candidates = Candidates::from_hash(&self.map, hash);
+                let slot = candidates.position(way * slots + position);
+                self.remember(&candidates, slot, word, &buf);
+            }
+            // Linearization point of a hit (protocol G2): the READ of the bucket. The entry was
+            // the key's value at that moment, by I1 and I2, and entries do not change.
+            return Ok(Some(header.value_in(buf)));
+        }
+        self.get_anyhow(hash, key, buf, Some(words)).await
+    }
+
+    /// The general path of a GET. The straight path calls it wherever it gives up, and does not
+    /// leave its loop for one call at the end: that costs a GET in many lanes a tenth.
+    async fn get_anyhow(
+        &self,
+        hash: KeyHash,
+        key: &[u8],
+        buf: Buf,
+        misses: Option<[u64; CANDIDATES_MAX]>,
+    ) -> Result<Option<Value>, EngineError> {
         let found = self.look_up(hash, key, Want::Value, buf, misses).await?;
         Ok(found.map(|(header, entry)| header.value_in(entry)))
     }

@@ -5,12 +5,11 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::Poll;
 
+use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
 use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
 use loch_engines::kv_direct::memory::{Counts, HALF_BYTES, HostMemory, Line, Near, Purpose};
-use loch_engines::kv_direct::operation::{Element, Failure};
 use loch_engines::kv_direct::storage::Plan;
 use loch_engines::kv_direct::timed::{Timed, Timing};
-use loch_engines::kv_direct::vector::{Operands, UserFunctions};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -147,15 +146,15 @@ impl UserFunctions for Functions {
         element: Element,
         operands: Operands<'_>,
         value: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FunctionFailure> {
         let (Element::U64, Operands::Scalar(operand), TRAPS) = (element, operands, number) else {
-            return Err(Failure::NoFunction(number));
+            return Err(FunctionFailure::Unknown(number));
         };
         let (numbers, _) = value.as_chunks_mut::<8>();
         let half = numbers.len().div_ceil(2);
         for bytes in &mut numbers[..half] {
             *bytes = u64::from_le_bytes(*bytes).wrapping_add(operand).to_le_bytes();
         }
-        Err(Failure::Trapped(number))
+        Err(FunctionFailure::Trapped(number))
     }
 }

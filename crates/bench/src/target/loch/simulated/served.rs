@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use loch_engines::limits::WORKER_LANES;
 use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_server::{self, Worker};
@@ -16,9 +17,6 @@ use super::nessie::places;
 use crate::error::TargetError;
 use crate::spec::Spec;
 use crate::target::loch::plan::{self, Writers};
-
-/// Requests that a worker has under way, most of them replies that are on their way.
-const WORKER_LANES: usize = 16;
 
 /// A table that workers serve.
 struct Table {

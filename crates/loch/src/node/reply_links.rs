@@ -1,5 +1,5 @@
-//! The connections of a worker: to its own node's card, for atomics, and to the nodes of its
-//! clients, into whose memory it WRITEs replies.
+//! The connections of a worker between machines: to its own node's card, for atomics, and to the
+//! nodes of its clients, into whose memory it WRITEs replies.
 //!
 //! # Invariants
 //! 1. A worker waits for nobody: other nodes are asked by the control plane's threads, and what
@@ -17,21 +17,22 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Instant;
 
-use loch_engines::requests::{Sessions, WorkerId};
+use loch_engines::epoch::Session;
+use loch_engines::requests::Sessions;
+use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, VerbsError};
 use loch_fabric::{RegionId, RemoteAddr};
 
 use super::courier::Caller;
-use super::neighbours::Surroundings;
 use super::network::Lent;
 use super::sessions::Opened;
-use super::workers::ground::Ground;
+use super::workers::transport::NodeTransport;
 use crate::Error;
 use crate::client::endpoint::Yielding;
 use crate::control::Hub;
 use crate::control::gate::all_of;
 use crate::limits::RECONNECT_PAUSE;
-use crate::memory::{Member, Memory, TableView};
+use crate::memory::{Member, Memory};
 use crate::network::verbs::{Linked, Links, of_answer, of_verbs};
 use crate::node::courier::Courier;
 use crate::wire::{Connect, Reply};
@@ -46,16 +47,16 @@ pub(super) struct Connected {
 }
 
 /// The connections of one worker.
-pub(super) struct Ties {
+pub(super) struct ReplyLinks {
     memory: Arc<Memory>,
     caller: Opened,
-    home: HomeTie,
+    home: HomeLink,
     /// By node; that of the worker's own is `home`.
-    ties: Vec<Tie>,
+    links: Vec<ReplyLink>,
 }
 
 /// A worker's connection to its own node's card. Both ends are this process's.
-pub(super) struct HomeTie {
+pub(super) struct HomeLink {
     host: Arc<Lent>,
     own: Member,
     table: usize,
@@ -65,14 +66,14 @@ pub(super) struct HomeTie {
     due: Cell<Instant>,
 }
 
-impl Links for HomeTie {
+impl Links for HomeLink {
     fn wait(&self, endpoint: &VerbsEndpoint) {
         self.mend(endpoint);
     }
 }
 
 /// One connection.
-enum Tie {
+enum ReplyLink {
     /// There is none; when to try.
     Lacking(Instant),
     /// Its node was asked.
@@ -81,7 +82,7 @@ enum Tie {
     Made,
 }
 
-impl HomeTie {
+impl HomeLink {
     /// Makes the connection if there is none, or it broke.
     fn mend(&self, endpoint: &VerbsEndpoint) {
         let home = RegionId(self.own.header.node as u8);
@@ -115,8 +116,8 @@ impl Connected {
         RegionId(self.own.header.node as u8)
     }
 
-    fn home_tie(&self, table: usize) -> HomeTie {
-        HomeTie {
+    fn home_link(&self, table: usize) -> HomeLink {
+        HomeLink {
             host: self.host.clone(),
             own: self.own.clone(),
             table,
@@ -132,29 +133,34 @@ impl Connected {
     }
 
     /// Goes on with one connection as far as that is possible now.
-    fn tend_one(&self, ties: &mut Ties, endpoint: &VerbsEndpoint, node: usize) {
-        let next = match &ties.ties[node] {
-            Tie::Made => return,
-            Tie::Lacking(until) if Instant::now() < *until => return,
-            Tie::Lacking(_) => self.ask(ties, endpoint, node),
-            Tie::Asked(answer) => match answer.try_recv() {
+    fn tend_one(&self, links: &mut ReplyLinks, endpoint: &VerbsEndpoint, node: usize) {
+        let next = match &links.links[node] {
+            ReplyLink::Made => return,
+            ReplyLink::Lacking(until) if Instant::now() < *until => return,
+            ReplyLink::Lacking(_) => self.ask(links, endpoint, node),
+            ReplyLink::Asked(answer) => match answer.try_recv() {
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => Ok(later()),
-                Ok(reply) => self.take(&ties.memory, endpoint, node, reply),
+                Ok(reply) => self.take(&links.memory, endpoint, node, reply),
             },
         };
-        ties.ties[node] = next.unwrap_or_else(|error| {
+        links.links[node] = next.unwrap_or_else(|error| {
             tracing::debug!(node, %error, "a worker has no connection to a node");
             later()
         });
     }
 
     /// Has a node asked for a connection.
-    fn ask(&self, ties: &Ties, endpoint: &VerbsEndpoint, node: usize) -> Result<Tie, Error> {
+    fn ask(
+        &self,
+        links: &ReplyLinks,
+        endpoint: &VerbsEndpoint,
+        node: usize,
+    ) -> Result<ReplyLink, Error> {
         if !self.hub.roster.is_up(node) {
             return Ok(later());
         }
-        let header = &ties.memory.nodes[node].as_ref().expect("all nodes are known").header;
+        let header = &links.memory.nodes[node].as_ref().expect("all nodes are known").header;
         let offer = endpoint.offer(RegionId(node as u8));
         let offer = offer.map_err(|error| of_verbs(error, header.region_bytes))?;
         let ask = Connect {
@@ -163,15 +169,15 @@ impl Connected {
             endpoint: 0,
             node: header.node,
             identity: header.identity,
-            table: ties.home.table as u32,
+            table: links.home.table as u32,
             unreliable: false,
             offer: serde_json::to_value(&offer).expect("an offer is plain data"),
         };
         let (sender, answer) = mpsc::channel();
         // A worker that has ended does not care.
         let reply = move |reply| drop(sender.send(reply));
-        self.hub.enqueue(Caller::Worker(ties.caller), ask, Box::new(reply));
-        Ok(Tie::Asked(answer))
+        self.hub.enqueue(Caller::Worker(links.caller), ask, Box::new(reply));
+        Ok(ReplyLink::Asked(answer))
     }
 
     fn take(
@@ -180,7 +186,7 @@ impl Connected {
         endpoint: &VerbsEndpoint,
         node: usize,
         reply: Reply,
-    ) -> Result<Tie, Error> {
+    ) -> Result<ReplyLink, Error> {
         let member = memory.nodes[node].as_ref().expect("all nodes are known");
         let answer: Answer = match reply {
             Reply::Connected { answer } => of_answer(&answer, &member.socket)?,
@@ -193,78 +199,80 @@ impl Connected {
         let bytes = member.header.region_bytes;
         let connected = endpoint.connect(RegionId(node as u8), bytes, &answer);
         connected.map_err(|error| of_verbs(error, bytes))?;
-        Ok(Tie::Made)
+        Ok(ReplyLink::Made)
     }
 }
 
-fn later() -> Tie {
-    Tie::Lacking(Instant::now() + RECONNECT_PAUSE)
+fn later() -> ReplyLink {
+    ReplyLink::Lacking(Instant::now() + RECONNECT_PAUSE)
 }
 
-impl Ground for Connected {
+impl WorkerTransport for Connected {
+    type Memory = Arc<Memory>;
     type Endpoint = VerbsEndpoint;
-    type Ties = Ties;
-    type Mail = Yielding<Linked<HomeTie>, Datagrams>;
+    type ReplyLinks = ReplyLinks;
+    type Mail = Yielding<Linked<HomeLink>, Datagrams>;
 
     fn endpoint(
         &self,
         memory: &Arc<Memory>,
-        table: usize,
-        session: Opened,
-    ) -> Result<(VerbsEndpoint, Ties), Error> {
+        site: &WorkerSite,
+        session: &Session,
+    ) -> Result<(VerbsEndpoint, ReplyLinks), WorkerError> {
         let (endpoint, now) = (self.new_endpoint()?, Instant::now());
-        let mut ties = Ties {
+        let mut links = ReplyLinks {
             memory: memory.clone(),
-            caller: session,
-            home: self.home_tie(table),
-            ties: memory.nodes.iter().map(|_| Tie::Lacking(now)).collect(),
+            caller: Opened { slot: session.slot(), incarnation: session.incarnation() },
+            home: self.home_link(site.table),
+            links: memory.nodes.iter().map(|_| ReplyLink::Lacking(now)).collect(),
         };
-        self.tend(&mut ties, &endpoint);
-        Ok((endpoint, ties))
+        self.tend(&endpoint, &mut links);
+        Ok((endpoint, links))
     }
 
-    fn tend(&self, ties: &mut Ties, endpoint: &VerbsEndpoint) {
+    fn tend(&self, endpoint: &VerbsEndpoint, links: &mut ReplyLinks) {
         for region in endpoint.broken() {
-            let tie = &mut ties.ties[usize::from(region.0)];
-            if matches!(tie, Tie::Made) {
-                *tie = Tie::Lacking(Instant::now());
+            let link = &mut links.links[usize::from(region.0)];
+            if matches!(link, ReplyLink::Made) {
+                *link = ReplyLink::Lacking(Instant::now());
             }
         }
-        ties.home.mend(endpoint);
-        for node in (0..ties.ties.len()).filter(|node| RegionId(*node as u8) != self.home()) {
-            self.tend_one(ties, endpoint, node);
+        links.home.mend(endpoint);
+        for node in (0..links.links.len()).filter(|node| RegionId(*node as u8) != self.home()) {
+            self.tend_one(links, endpoint, node);
         }
-    }
-
-    fn session_ended(&self) {
-        self.hub.sessions_ended();
     }
 
     fn mail(
         &self,
-        _: &Memory,
-        table: &TableView,
+        _: &Arc<Memory>,
+        site: &WorkerSite,
         _: RemoteAddr,
-        _: WorkerId,
-    ) -> Result<Self::Mail, Error> {
+    ) -> Result<Self::Mail, WorkerError> {
         let datagrams = Datagrams::new(&self.device);
         let datagrams = datagrams.map_err(|error| of_verbs(error, self.own.header.region_bytes))?;
-        let endpoint = Linked::new(self.new_endpoint()?, self.home_tie(table.number));
+        let endpoint = Linked::new(self.new_endpoint()?, self.home_link(site.table));
         Ok(Yielding::new(endpoint, datagrams))
-    }
-
-    fn sessions(&self, _: &Arc<Surroundings>, table: usize) -> Sessions {
-        let hub = self.hub.clone();
-        Box::new(move |node, slot| hub.holder(table, node, slot))
-    }
-
-    /// Replies go where requests came from.
-    fn attach(&self, _: &Self::Mail, _: &Memory) -> Result<(), Error> {
-        Ok(())
     }
 
     fn tend_mail(&self, mail: &Self::Mail) {
         let linked = mail.endpoint();
         linked.links().mend(linked.endpoint());
+    }
+
+    /// Replies go where requests came from.
+    fn attach(&self, _: &Self::Mail, _: &Arc<Memory>) -> Result<(), WorkerError> {
+        Ok(())
+    }
+
+    fn sessions(&self, site: &WorkerSite) -> Sessions {
+        let (hub, table) = (self.hub.clone(), site.table);
+        Box::new(move |node, slot| hub.holder(table, node, slot))
+    }
+}
+
+impl NodeTransport for Connected {
+    fn session_ended(&self) {
+        self.hub.sessions_ended();
     }
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use crate::WorkersConfig;
 use crate::limits::{WORKER_AWAKE, WORKER_SLEEP_MIN_US, WORKER_SPIN};
 
-pub(super) struct Rest {
+/// How long a worker has been idle, and how it waits.
+pub(super) struct IdleBackoff {
     dedicated: bool,
     sleep_max: Duration,
     /// Since when there is nothing to do.
@@ -27,7 +28,7 @@ enum Pause {
     Sleep,
 }
 
-impl Rest {
+impl IdleBackoff {
     pub fn new(waiting: &WorkersConfig) -> Self {
         let sleep_max = Duration::from_micros(waiting.sleep_max_us);
         let sleep = Duration::from_micros(WORKER_SLEEP_MIN_US).min(sleep_max);
@@ -85,19 +86,20 @@ mod tests {
 
     #[test]
     fn sleeps_grow_to_their_bound_and_start_over_after_work() {
-        let mut rest = Rest::new(&WorkersConfig { sleep_max_us: 200, ..WorkersConfig::default() });
+        let mut idle =
+            IdleBackoff::new(&WorkersConfig { sleep_max_us: 200, ..WorkersConfig::default() });
         let long_ago = Instant::now().checked_sub(WORKER_AWAKE).expect("clocks began before");
         let sleeps: Vec<u64> = (0..5)
             .map(|_| {
-                rest.since = Some(long_ago);
-                let sleep = rest.sleep;
-                rest.go_on();
+                idle.since = Some(long_ago);
+                let sleep = idle.sleep;
+                idle.go_on();
                 sleep.as_micros() as u64
             })
             .collect();
         assert_eq!(sleeps, [50, 100, 200, 200, 200]);
-        rest.end();
-        rest.go_on();
-        assert_eq!(rest.sleep.as_micros(), 50);
+        idle.end();
+        idle.go_on();
+        assert_eq!(idle.sleep.as_micros(), 50);
     }
 }

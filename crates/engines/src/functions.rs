@@ -1,0 +1,109 @@
+//! Functions that users register with a table, as a worker calls them. The engine that computes on
+//! values knows nothing of how they run, and a node that has some need not know the engine.
+
+/// How the bytes of a value are read as numbers. All are little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "each is the type of its name")]
+pub enum Element {
+    U8 = 0,
+    U16 = 1,
+    U32 = 2,
+    U64 = 3,
+    I8 = 4,
+    I16 = 5,
+    I32 = 6,
+    I64 = 7,
+    F32 = 10,
+    F64 = 11,
+}
+
+impl Element {
+    /// All of them.
+    pub const ALL: [Element; 10] = [
+        Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::F32,
+        Self::F64,
+    ];
+
+    /// Bytes of one.
+    #[inline]
+    pub const fn bytes(self) -> usize {
+        1 << (self as u8 & 3)
+    }
+}
+
+/// What goes with the elements of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operands<'a> {
+    /// The same for all: the low bits of a word.
+    Scalar(u64),
+    /// The one of the same index. There are as many as there are elements.
+    Each(&'a [u8]),
+}
+
+/// Why a function was not applied. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionFailure {
+    /// No function was registered under this number.
+    Unknown(u16),
+    /// The function is of another kind: it is for all operations but filters, or for filters only.
+    Unfit,
+    /// The function trapped, or used up its fuel.
+    Trapped(u16),
+}
+
+/// The functions that users registered. What is not implemented was not registered.
+///
+/// Values are multiples of the element, and operands as many: that was looked at before.
+///
+/// # Errors
+/// All methods: [`FunctionFailure`]. Then `value` must be as it was, and `out` as long as it was.
+pub trait UserFunctions {
+    /// Replaces each element by what the function makes of it and its operand.
+    fn update(
+        &self,
+        number: u16,
+        element: Element,
+        operands: Operands<'_>,
+        value: &mut [u8],
+    ) -> Result<(), FunctionFailure> {
+        let _ = (element, operands, value);
+        Err(FunctionFailure::Unknown(number))
+    }
+
+    /// What the function makes of `initial` and all elements, one after the other.
+    fn reduce(
+        &self,
+        number: u16,
+        element: Element,
+        initial: u64,
+        value: &[u8],
+    ) -> Result<u64, FunctionFailure> {
+        let _ = (element, initial, value);
+        Err(FunctionFailure::Unknown(number))
+    }
+
+    /// Appends those elements to `out` of which, with the operand, the function says so.
+    fn filter(
+        &self,
+        number: u16,
+        element: Element,
+        operand: u64,
+        value: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), FunctionFailure> {
+        let _ = (element, operand, value, out);
+        Err(FunctionFailure::Unknown(number))
+    }
+}
+
+/// No function was registered.
+impl UserFunctions for () {}

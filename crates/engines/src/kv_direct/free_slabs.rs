@@ -1,0 +1,48 @@
+//! The free slabs of the workers of a kv-direct table on one node, and the daemons on the host that
+//! split and merge them (kv-direct §3.3.2).
+//!
+//! # Invariants
+//! 1. A worker that looks at its own slabs holds off the daemon of those meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::slab::{Daemon, Pools};
+use super::storage::Plan;
+use crate::serve::Housekeeper;
+
+/// The free slabs of the workers of a table on one node.
+#[derive(Debug)]
+pub struct FreeSlabs {
+    /// By worker.
+    pools: Vec<Arc<Pools>>,
+    daemons: Vec<Mutex<Daemon>>,
+}
+
+impl FreeSlabs {
+    /// Those of so many workers, each with memory of this kind.
+    pub(super) fn new(plan: &Plan, workers: u16) -> Self {
+        let pools: Vec<_> = (0..workers).map(|_| plan.pools()).collect();
+        let daemons = pools.iter().cloned().map(Daemon::new).map(Mutex::new).collect();
+        Self { pools, daemons }
+    }
+
+    /// The free slabs of a worker.
+    pub(super) fn pools(&self, worker: u16) -> &Arc<Pools> {
+        &self.pools[usize::from(worker)]
+    }
+
+    /// Holds the daemon off a worker's slabs for as long as the result lives.
+    pub(super) fn hold_off(&self, worker: u16) -> MutexGuard<'_, Daemon> {
+        self.daemons[usize::from(worker)].lock().expect("nothing panics while it is held")
+    }
+}
+
+impl Housekeeper for FreeSlabs {
+    fn turn(&self) -> bool {
+        let mut was_busy = false;
+        for daemon in &self.daemons {
+            was_busy |= daemon.lock().expect("nothing panics while it is held").turn();
+        }
+        was_busy
+    }
+}

@@ -1,0 +1,126 @@
+//! A worker of kv-direct, as its node runs it: a processor with a partition of its own, in the
+//! memory of the node's process.
+//!
+//! It WRITEs its replies, so where nodes have come back with other memory it begins anew over other
+//! connections, with the entries it had. In between it finishes what it has begun: entries outlive
+//! their worker only while no operation is under way.
+
+use loch_fabric::Zeroed;
+
+use super::bucket::SLOTS;
+use super::free_slabs::FreeSlabs;
+use super::memory::{LINE_BYTES, Line, Near};
+use super::storage::{Plan, Storage};
+use super::{KvDirect, Map, Settings, Worker};
+use crate::engine::{Engine, Workers};
+use crate::functions::UserFunctions;
+use crate::requests::{Turns, WorkerId};
+use crate::serve::{self, Housekeeper, Report, Work, WorkerError, WorkerHost, WorkerTransport};
+
+/// The entries of a worker.
+type Entries = Storage<Near<Zeroed<Line>>>;
+
+impl Workers for KvDirect {
+    type Shared = FreeSlabs;
+
+    fn shared(map: &Map) -> FreeSlabs {
+        FreeSlabs::new(&map.plan, map.requests.area().service().workers)
+    }
+
+    fn housekeeper(shared: &FreeSlabs) -> Option<&dyn Housekeeper> {
+        Some(shared)
+    }
+
+    async fn serve<H: WorkerHost>(shared: &FreeSlabs, host: &H) -> Result<(), WorkerError> {
+        let (transport, site) = (host.transport(), host.site());
+        // What goes from one session to the next.
+        let mut kept = None;
+        serve::in_sessions(host, async |attached, session| {
+            let map = KvDirect::map(&attached.params, &attached.places);
+            let map = map.expect("it was checked when it was read");
+            let (entries, functions) = match kept.take() {
+                Some(kept) => kept,
+                None => (no_entries(&map.plan, shared, site.id.worker)?, host.functions()),
+            };
+            let (endpoint, links) = transport.endpoint(&attached.memory, site, &session)?;
+            let (settings, sessions) = (settings(&map), transport.sessions(site));
+            let (Map { requests, plan, seed, .. }, id) = (map, site.id);
+            let worker = Worker::open(
+                endpoint, &requests, id, entries, functions, seed, settings, sessions,
+            )?;
+            host.opened();
+            let next = {
+                let (turns, worker) = (worker.serve(), &worker);
+                let mut serving =
+                    Serving { transport, worker, links, turns, shared, id, plan, seed };
+                let next = serve::run(&mut serving, host).await?;
+                worker.pause(true);
+                // Nothing new is begun, so it comes to an end.
+                serve::drain(&mut serving, worker.fabric(), host, false).await?;
+                next
+            };
+            kept = Some(worker.into_parts());
+            // It has nothing in memory that anybody would have to clear up.
+            Ok((next, true))
+        })
+        .await
+    }
+}
+
+fn no_entries(plan: &Plan, shared: &FreeSlabs, worker: u16) -> Result<Entries, WorkerError> {
+    let lines = serve::zeroed(plan.lines() as usize)?;
+    Ok(Storage::new(Near::new(lines), plan, shared.pools(worker).clone()))
+}
+
+fn settings(map: &Map) -> Settings {
+    Settings {
+        out_of_order: map.partition.out_of_order,
+        versions: map.partition.versions,
+        ..Settings::default()
+    }
+}
+
+struct Serving<'a, T: WorkerTransport, U, N> {
+    transport: &'a T,
+    worker: &'a Worker<T::Endpoint, Near<Zeroed<Line>>, U>,
+    links: T::ReplyLinks,
+    turns: N,
+    shared: &'a FreeSlabs,
+    id: WorkerId,
+    plan: Plan,
+    seed: u64,
+}
+
+impl<T: WorkerTransport, U: UserFunctions, N: Turns> Work for Serving<'_, T, U, N> {
+    #[inline]
+    fn tend(&mut self) {
+        self.transport.tend(self.worker.fabric(), &mut self.links);
+    }
+
+    #[inline]
+    async fn turn(&mut self) -> Result<bool, WorkerError> {
+        serve::unless_out_of_reach(self.turns.turn().map_err(WorkerError::from))
+    }
+
+    /// Made while no operation is under way: nothing new is begun until it is.
+    fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
+        self.worker.pause(was_busy);
+        if was_busy {
+            return Ok(None);
+        }
+        let report = {
+            let _held = self.shared.hold_off(self.id.worker);
+            self.worker.storage().check(self.seed)
+        };
+        let buckets = u64::from(self.plan.buckets());
+        let index_bytes = buckets * LINE_BYTES as u64;
+        Ok(Some(Report {
+            slots: buckets * SLOTS as u64,
+            index_bytes,
+            data_bytes: report.bytes.saturating_sub(index_bytes),
+            entries: report.entries,
+            entry_bytes: report.item_bytes,
+            broken: report.broken,
+        }))
+    }
+}

@@ -1,0 +1,71 @@
+//! A worker of nessie-server or nessie-hybrid, as its node runs it: a client of its own node.
+
+use super::{NessieServer, Worker, table};
+use crate::engine::Workers;
+use crate::limits::{WORKER_LANES, WORKER_OPERATION_US};
+use crate::nessie::{self, CacheLimits};
+use crate::requests::Turns;
+use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
+
+impl Workers for NessieServer {
+    type Shared = ();
+
+    fn shared(_: &Self::Map) {}
+
+    async fn serve<H: WorkerHost>(_: &(), host: &H) -> Result<(), WorkerError> {
+        serve(host).await
+    }
+}
+
+/// As [`Workers::serve`], of every table of nessie's layout that workers serve.
+///
+/// # Errors
+/// The worker's.
+pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
+    let (transport, site) = (host.transport(), host.site());
+    serve::in_sessions(host, async |attached, session| {
+        let map = table::map(&attached.params, &attached.places);
+        let map = map.expect("it was checked when it was read");
+        let (endpoint, links) = transport.endpoint(&attached.memory, site, &session)?;
+        // Nothing is remote to it that it could cache.
+        let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
+        let timeout_us = WORKER_OPERATION_US;
+        let client = nessie::Client::new(endpoint, map.table.clone(), session, cache, timeout_us);
+        let worker = Worker::open(client, map, site.id, transport.sessions(site))?;
+        host.opened();
+        let (next, is_drained) = {
+            let (turns, fabric) = (worker.serve(WORKER_LANES), worker.client().fabric());
+            let mut serving = Serving { transport, fabric, links, turns };
+            let next = serve::run(&mut serving, host).await?;
+            // Requests keep coming, so it need not end by itself.
+            (next, serve::drain(&mut serving, fabric, host, true).await?)
+        };
+        let detached = worker.into_client().detach().await;
+        Ok((next, is_drained && detached.is_ok()))
+    })
+    .await
+}
+
+struct Serving<'a, T: WorkerTransport, N> {
+    transport: &'a T,
+    fabric: &'a T::Endpoint,
+    links: T::ReplyLinks,
+    turns: N,
+}
+
+impl<T: WorkerTransport, N: Turns> Work for Serving<'_, T, N> {
+    #[inline]
+    fn tend(&mut self) {
+        self.transport.tend(self.fabric, &mut self.links);
+    }
+
+    #[inline]
+    async fn turn(&mut self) -> Result<bool, WorkerError> {
+        Ok(self.turns.turn()?)
+    }
+
+    /// What it has is in memory for all to see.
+    fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
+        Ok(Some(Report::default()))
+    }
+}

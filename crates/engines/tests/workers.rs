@@ -1,0 +1,305 @@
+//! The workers of every engine, put together as a node does it, on a simulated node: they serve,
+//! report what they have, go on when nodes have come back with other memory, and end when they are
+//! told to.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loch_engines::EngineError;
+use loch_engines::epoch::Session;
+use loch_engines::kv_direct::operation::Action;
+use loch_engines::kv_direct::packet::Writer;
+use loch_engines::log::{Logging, MemoryStorage, Policy};
+use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
+use loch_engines::region::TableEntry;
+use loch_engines::registry::{EngineId, Map, Options, Shared};
+use loch_engines::requests::{
+    BySend, ByWrite, Holder, ReplyPath, RequestMap, Requester, SentReplies, Sessions, Timing,
+    WorkerId, WrittenReplies,
+};
+use loch_engines::room::Room;
+use loch_engines::serve::{
+    Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
+};
+use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
+use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+
+const NODE: RegionId = RegionId(0);
+const BASE: u64 = 1 << 16;
+const SLOTS: u32 = 4;
+const CLIENT: u32 = 1;
+const WORKER: u32 = 2;
+const KEY: &[u8] = b"key";
+const VALUE: &[u8] = b"value";
+const PUT: PutOptions = PutOptions { expires_at_ms: None };
+
+/// What the test tells a worker, and sees of it.
+#[derive(Default)]
+struct Desk {
+    attaches: Cell<bool>,
+    inspects: Cell<bool>,
+    stops: Cell<bool>,
+    reported: RefCell<Option<Report>>,
+    /// Times that it said that it serves.
+    opened: Cell<u32>,
+    /// How its sessions ended.
+    sessions: RefCell<Vec<bool>>,
+    /// Times that the housekeeper was woken.
+    woken: Cell<u32>,
+    /// The incarnation of the client's session: each request comes in another one.
+    client: Cell<u64>,
+}
+
+struct SimHost {
+    endpoint: SimEndpoint,
+    transport: SimTransport,
+    site: WorkerSite,
+    table: Attached<()>,
+    has_log: bool,
+    shared: Shared,
+    desk: Rc<Desk>,
+}
+
+/// All memory is reached by the endpoint of the worker's process.
+struct SimTransport(Box<dyn Fn() -> SimEndpoint>, Rc<Desk>);
+
+impl WorkerTransport for SimTransport {
+    type Memory = ();
+    type Endpoint = SimEndpoint;
+    type ReplyLinks = u32;
+    type Mail = SimEndpoint;
+
+    fn endpoint(
+        &self,
+        (): &(),
+        _: &WorkerSite,
+        session: &Session,
+    ) -> Result<(SimEndpoint, u32), WorkerError> {
+        assert_eq!((session.home(), session.slot()), (NODE, WORKER));
+        Ok(((self.0)(), 0))
+    }
+
+    fn tend(&self, _: &SimEndpoint, links: &mut u32) {
+        *links += 1;
+    }
+
+    fn mail(&self, (): &(), _: &WorkerSite, _: RemoteAddr) -> Result<SimEndpoint, WorkerError> {
+        Ok((self.0)())
+    }
+
+    fn tend_mail(&self, _: &SimEndpoint) {}
+
+    fn attach(&self, _: &SimEndpoint, (): &()) -> Result<(), WorkerError> {
+        Ok(())
+    }
+
+    fn sessions(&self, _: &WorkerSite) -> Sessions {
+        let desk = self.1.clone();
+        Box::new(move |_, slot| (slot == CLIENT).then(|| Holder::new(desk.client.get(), None)))
+    }
+}
+
+impl WorkerHost for SimHost {
+    type Transport = SimTransport;
+    type Storage = MemoryStorage;
+    type Functions = ();
+
+    fn site(&self) -> &WorkerSite {
+        &self.site
+    }
+
+    fn transport(&self) -> &SimTransport {
+        &self.transport
+    }
+
+    fn log(&self) -> Result<Option<Logging<MemoryStorage>>, WorkerError> {
+        let (storage, policy) = (MemoryStorage::default(), Policy::default());
+        let logging = || Logging { storage, table: 1, policy, compact_bytes: 1 << 20 };
+        Ok(self.has_log.then(logging))
+    }
+
+    fn functions(&self) {}
+
+    async fn attached(&self) -> Option<Attached<()>> {
+        Some(self.table.clone())
+    }
+
+    async fn open_session(&self) -> Option<Session> {
+        Some(Session::new(NODE, WORKER, WORKER.into()))
+    }
+
+    fn close_session(&self, is_in_order: bool) {
+        self.desk.sessions.borrow_mut().push(is_in_order);
+    }
+
+    fn opened(&self) {
+        self.desk.opened.set(self.desk.opened.get() + 1);
+    }
+
+    async fn after(&self, was_busy: bool) -> Next<()> {
+        if was_busy {
+            self.wake_housekeeper();
+        }
+        self.endpoint.breathe().await;
+        if self.desk.stops.get() {
+            Next::Stop
+        } else if self.desk.attaches.take() {
+            Next::Attach(self.table.clone())
+        } else if self.desk.inspects.get() {
+            Next::Report
+        } else {
+            Next::Turn
+        }
+    }
+
+    fn report(&self, report: Report) {
+        assert!(self.desk.inspects.take(), "it is asked for");
+        *self.desk.reported.borrow_mut() = Some(report);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.desk.stops.get()
+    }
+
+    fn wake_housekeeper(&self) {
+        if let Some(housekeeper) = self.shared.housekeeper() {
+            self.desk.woken.set(self.desk.woken.get() + 1);
+            housekeeper.turn();
+        }
+    }
+}
+
+/// Asks the one worker, whatever reply path it has.
+async fn ask<R: ReplyPath<SimEndpoint>>(
+    endpoint: &SimEndpoint,
+    map: &Arc<RequestMap>,
+    packs: bool,
+    incarnation: u64,
+    replies: R,
+) -> Result<bool, EngineError> {
+    let session = Session::new(NODE, CLIENT, incarnation);
+    let (by, to) = (ByWrite { home: NODE }, WorkerId { node: 0, worker: 0 });
+    let timing = Timing::default();
+    let requester = Requester::new(map.clone(), &session, 0, by, replies, timing);
+    if !packs {
+        let put = Operation::PutIf { value: VALUE, expect: Expect::Absent, options: PUT };
+        let reply = requester.call(endpoint, to, KEY, put, Buf::new()).await?;
+        return Ok(matches!(reply.outcome()?.conditional()?, Conditional::Done { .. }));
+    }
+    let mut packet = Writer::default();
+    packet.push(KEY, &Action::Get);
+    packet.push(KEY, &Action::Put { value: VALUE, options: PUT });
+    let reply = requester.call_packed(endpoint, to, packet.bytes(), false, Buf::new()).await?;
+    let had_it = reply.packed()?.windows(VALUE.len()).any(|bytes| bytes == VALUE);
+    Ok(!had_it)
+}
+
+/// A simulated node with one table, and the worker of that.
+struct Rig {
+    world: World,
+    desk: Rc<Desk>,
+    map: Map,
+    worker: loch_fabric::sim::ProcessId,
+}
+
+impl Rig {
+    fn start(engine: EngineId) -> Self {
+        let options: Options = engine.name().parse().expect("it is its name");
+        let room = Room {
+            share: 8 << 20,
+            nodes: 1,
+            value_max: Some(500),
+            workers: 1,
+            window: Some(4),
+            slots: SLOTS,
+            is_remote: false,
+        };
+        let plan = options.plan(&room).expect("there is room");
+        let bytes = BASE..BASE + plan.bytes;
+        let entry = TableEntry::new("t", engine as u32, bytes, plan.params).expect("a name");
+        let places = vec![(RemoteAddr::new(NODE, BASE), SLOTS)];
+        let map = Map::of(&entry, &places).expect("it was planned");
+        let world = World::new(7, Profile::ONE_HOST, Faults::default());
+        world.add_node(BASE + plan.bytes);
+        let (worker, own, desk) = (world.add_process(NODE), world.clone(), Rc::<Desk>::default());
+        let site = WorkerId { node: 0, worker: 0 };
+        let host = SimHost {
+            endpoint: world.endpoint(worker),
+            transport: SimTransport(Box::new(move || own.endpoint(worker)), desk.clone()),
+            site: WorkerSite { id: site, table: 0, name: "t".into() },
+            table: Attached { params: plan.params, places, memory: () },
+            has_log: engine == EngineId::Pilaf,
+            shared: Shared::of(&map),
+            desk: desk.clone(),
+        };
+        world.start(worker, async move {
+            let shared = host.shared.clone();
+            shared.serve(&host).await.expect("it ends in order");
+        });
+        Self { world, desk, map, worker }
+    }
+
+    /// Whether the key had no value before.
+    fn ask(&self) -> bool {
+        let process = self.world.add_process(NODE);
+        let endpoint = self.world.endpoint(process);
+        let (map, answer) = (self.map.clone(), Rc::new(Cell::new(None)));
+        let (told, session) = (answer.clone(), self.desk.client.get() + 1);
+        self.desk.client.set(session);
+        self.world.start(process, async move {
+            let packs = map.engine() == EngineId::KvDirect;
+            let requests = map.requests().expect("workers serve it");
+            let asked = if map.engine().needs().sessions {
+                let client = requests.area().client(0, CLIENT);
+                let replies = WrittenReplies::of(requests, client);
+                ask(&endpoint, requests, packs, session, replies).await
+            } else {
+                let replies = SentReplies::new(BySend::seeking(requests), requests, None);
+                ask(&endpoint, requests, packs, session, replies).await
+            };
+            told.set(Some(asked.expect("the worker answers")));
+        });
+        self.step_until(|| answer.get().is_some());
+        answer.get().expect("it was answered")
+    }
+
+    fn report(&self) -> Report {
+        self.desk.inspects.set(true);
+        self.step_until(|| !self.desk.inspects.get());
+        self.desk.reported.take().expect("it was reported")
+    }
+
+    fn step_until(&self, is_done: impl Fn() -> bool) {
+        while !is_done() {
+            assert!(self.world.step() && self.world.now_ns() < 2_000_000_000, "it comes about");
+        }
+    }
+}
+
+#[test]
+fn workers_of_every_engine_serve_report_attach_and_end() {
+    let served = EngineId::ALL.iter().filter(|engine| engine.needs().workers);
+    for engine in served {
+        let name = engine.name();
+        let rig = Rig::start(*engine);
+        assert!(rig.ask(), "{name}: the first PUT finds nothing");
+        let report = rig.report();
+        // What a nessie worker has is in memory for all to see.
+        let has_own = rig.map.nessie().is_none();
+        assert_eq!((report.entries, report.broken), (u64::from(has_own), vec![]), "{name}");
+        rig.desk.attaches.set(true);
+        // One that WRITEs its replies begins anew over other memory; one that SENDs them goes on.
+        let sessions = if engine.needs().sessions { vec![true; 2] } else { vec![] };
+        let opened = sessions.len().max(1) as u32;
+        rig.step_until(|| !rig.desk.attaches.get() && rig.desk.opened.get() == opened);
+        assert!(!rig.ask(), "{name}: it has the value that it had");
+        assert_eq!(rig.report().entries, u64::from(has_own), "{name}");
+        rig.desk.stops.set(true);
+        rig.step_until(|| rig.world.has_ended(rig.worker));
+        assert_eq!(*rig.desk.sessions.borrow(), sessions, "{name}");
+        assert_eq!(rig.desk.opened.get(), opened, "{name}");
+        assert_eq!(rig.desk.woken.get() > 0, *engine == EngineId::KvDirect, "{name}");
+        rig.world.end();
+    }
+}

@@ -1,0 +1,92 @@
+//! How a node's workers are doing: whether they are to end, and what one has failed of.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use crate::Error;
+
+/// How a node's workers are doing.
+pub(crate) struct Failure {
+    stopping: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Workers that do not serve yet.
+    opening: usize,
+    error: Option<Error>,
+    /// What is to happen when one fails.
+    alarm: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Failure {
+    /// Of so many workers, which have not begun.
+    pub fn new(workers: usize) -> Self {
+        let state = State { opening: workers, error: None, alarm: None };
+        let stopping = AtomicBool::new(false);
+        Self { stopping, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// What one failed of, if one did.
+    pub fn error(&self) -> Option<Error> {
+        self.state().error.clone()
+    }
+
+    /// Has this happen when a worker fails; now, if one did.
+    pub fn set_alarm(&self, alarm: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        if state.error.is_some() {
+            drop(state);
+            return alarm();
+        }
+        state.alarm = Some(Box::new(alarm));
+    }
+
+    /// Waits until a worker fails, or all are told to end; what it failed of.
+    pub fn wait(&self) -> Option<Error> {
+        let over = |state: &mut State| !self.is_stopping() && state.error.is_none();
+        let state = self.changed.wait_while(self.state(), over);
+        state.expect("nothing panics while it is held").error.clone()
+    }
+
+    /// Tells all workers to end.
+    pub(super) fn stop(&self) {
+        let _state = self.state();
+        self.stopping.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        let alarm = {
+            let mut state = self.state();
+            state.error.get_or_insert(error);
+            state.alarm.take()
+        };
+        self.stop();
+        if let Some(alarm) = alarm {
+            alarm();
+        }
+    }
+
+    pub(super) fn wait_until_open(&self) -> Result<(), Error> {
+        let opening = |state: &mut State| state.opening > 0 && state.error.is_none();
+        let state = self.changed.wait_while(self.state(), opening);
+        state.expect("nothing panics while it is held").error.clone().map_or(Ok(()), Err)
+    }
+
+    /// One worker more serves.
+    pub(super) fn opened(&self) {
+        self.state().opening -= 1;
+        self.changed.notify_all();
+    }
+
+    #[inline]
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+}

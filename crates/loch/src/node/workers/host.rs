@@ -1,0 +1,214 @@
+//! A thread of the node, as the worker on it sees it: what it is given, and told between two turns.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use loch_engines::engine::LogConfig;
+use loch_engines::epoch::Session;
+use loch_engines::log::Logging;
+use loch_engines::registry::Shared;
+use loch_engines::serve::{Attached, Next, Report, WorkerError, WorkerHost, WorkerSite};
+use loch_fabric::RegionId;
+
+use super::housekeeper::HousekeeperThread;
+use super::idle_backoff::IdleBackoff;
+use super::inspect::Inspect;
+use super::transport::NodeTransport;
+use super::{Failure, log};
+use crate::limits::{NEIGHBOUR_PAUSE, WORKER_TURNS};
+use crate::memory::Memory;
+use crate::node::neighbours::Surroundings;
+use crate::node::sessions::{End, Opened, Sessions};
+use crate::registered::{Callable, Registered};
+use crate::storage::FileStorage;
+
+/// What a worker of a table has on this node.
+pub(super) struct Share {
+    pub site: WorkerSite,
+    /// With the other workers of the table.
+    pub shared: Shared,
+    pub sessions: Arc<Sessions>,
+    /// The session slot of a worker that is a client of its node.
+    pub slot: Option<u32>,
+    pub log: Option<LogConfig>,
+    pub functions: Registered,
+    /// Of the table, if something keeps house for it.
+    pub housekeeper: Option<Arc<HousekeeperThread>>,
+    /// The processor that its thread is bound to.
+    pub core: Option<u16>,
+}
+
+/// The host of one worker.
+pub(super) struct ThreadHost<T> {
+    share: Share,
+    transport: T,
+    failure: Arc<Failure>,
+    surroundings: Arc<Surroundings>,
+    /// Which memory the worker has.
+    generation: Cell<u64>,
+    /// Its session, while it has one.
+    session: Cell<Option<Opened>>,
+    is_open: Cell<bool>,
+    /// Held for as long as the worker has its log.
+    log_lock: RefCell<Option<File>>,
+    questions: Receiver<Inspect>,
+    /// The question that was put to the worker, until it reports.
+    asked: RefCell<Option<Inspect>>,
+    idle: RefCell<IdleBackoff>,
+    /// Busy turns since the last look around.
+    turns: Cell<u32>,
+}
+
+impl<T> ThreadHost<T> {
+    pub fn new(
+        share: Share,
+        transport: T,
+        failure: Arc<Failure>,
+        surroundings: Arc<Surroundings>,
+        questions: Receiver<Inspect>,
+        idle: IdleBackoff,
+    ) -> Self {
+        Self {
+            share,
+            transport,
+            failure,
+            surroundings,
+            generation: Cell::new(0),
+            session: Cell::new(None),
+            is_open: Cell::new(false),
+            log_lock: RefCell::default(),
+            questions,
+            asked: RefCell::default(),
+            idle: RefCell::new(idle),
+            turns: Cell::new(0),
+        }
+    }
+
+    pub fn share(&self) -> &Share {
+        &self.share
+    }
+
+    pub fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    fn view(&self, memory: Arc<Memory>) -> Attached<Arc<Memory>> {
+        let table = &memory.tables[self.share.site.table];
+        Attached { params: table.entry.params, places: table.places.clone(), memory }
+    }
+
+    fn look_around(&self) -> Next<Arc<Memory>> {
+        if self.failure.is_stopping() {
+            return Next::Stop;
+        }
+        if let Some((generation, memory)) = self.surroundings.newer_than(self.generation.get()) {
+            self.generation.set(generation);
+            return Next::Attach(self.view(memory));
+        }
+        let mut asked = self.asked.borrow_mut();
+        if asked.is_none() {
+            *asked = self.questions.try_recv().ok();
+        }
+        if asked.is_some() { Next::Report } else { Next::Turn }
+    }
+}
+
+/// Waiting is the thread's: the futures are ready when they are first polled.
+impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
+    type Transport = T;
+    type Storage = FileStorage;
+    type Functions = Callable;
+
+    fn site(&self) -> &WorkerSite {
+        &self.share.site
+    }
+
+    fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    fn log(&self) -> Result<Option<Logging<FileStorage>>, WorkerError> {
+        let Some(config) = &self.share.log else { return Ok(None) };
+        let opened = log::open(&self.share.site, config);
+        let (lock, logging) = opened.map_err(|error| WorkerError::Host(error.into()))?;
+        self.log_lock.replace(Some(lock));
+        Ok(Some(logging))
+    }
+
+    fn functions(&self) -> Callable {
+        self.share.functions.callable()
+    }
+
+    async fn attached(&self) -> Option<Attached<Arc<Memory>>> {
+        let (generation, memory) = self.surroundings.wait(|| self.failure.is_stopping())?;
+        self.generation.set(generation);
+        Some(self.view(memory))
+    }
+
+    /// Over a network the session of the worker before is fenced first.
+    async fn open_session(&self) -> Option<Session> {
+        let slot = self.share.slot.expect("a worker that WRITEs its replies has a session slot");
+        while !self.failure.is_stopping() {
+            if let Some(opened) = self.share.sessions.open_worker(slot) {
+                self.session.set(Some(opened));
+                let home = RegionId(self.share.site.id.node as u8);
+                return Some(Session::new(home, opened.slot, opened.incarnation));
+            }
+            // Whoever stops the workers unparks them.
+            std::thread::park_timeout(NEIGHBOUR_PAUSE);
+        }
+        None
+    }
+
+    fn close_session(&self, is_in_order: bool) {
+        let session = self.session.take().expect("it was opened");
+        let how = if is_in_order { End::Left } else { End::Died };
+        self.share.sessions.close_worker(session, how);
+        self.transport.session_ended();
+    }
+
+    fn opened(&self) {
+        if !self.is_open.replace(true) {
+            self.failure.opened();
+        }
+    }
+
+    /// A busy worker looks around, and wakes the housekeeper, after some turns.
+    #[inline]
+    async fn after(&self, was_busy: bool) -> Next<Arc<Memory>> {
+        let turns = self.turns.get() + u32::from(was_busy);
+        if was_busy {
+            self.idle.borrow_mut().end();
+            if turns < WORKER_TURNS {
+                self.turns.set(turns);
+                return Next::Turn;
+            }
+        }
+        if turns > 0 {
+            self.wake_housekeeper();
+        }
+        if !was_busy {
+            self.idle.borrow_mut().go_on();
+        }
+        self.turns.set(0);
+        self.look_around()
+    }
+
+    fn report(&self, report: Report) {
+        let asked = self.asked.take().expect("the worker was asked");
+        asked.report(report.into());
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.failure.is_stopping()
+    }
+
+    #[inline]
+    fn wake_housekeeper(&self) {
+        if let Some(housekeeper) = &self.share.housekeeper {
+            housekeeper.wake();
+        }
+    }
+}

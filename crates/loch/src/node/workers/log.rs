@@ -1,0 +1,54 @@
+//! A worker's log: the node's folder, and what keeps other processes away from it.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use loch_engines::checksum::checksum;
+use loch_engines::engine::LogConfig;
+use loch_engines::log::{Logging, Policy};
+use loch_engines::serve::WorkerSite;
+
+use crate::limits::{PILAF_COMPACT_BYTES, REGION_LOCK_TIMEOUT};
+use crate::node::lock::lock_within;
+use crate::private;
+use crate::storage::FileStorage;
+
+/// Why a log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its log at {path} cannot be opened: {cause}; put that right, or give the table another folder \
+     (log)",
+    path = .path.display()
+)]
+pub(super) struct LogFailure {
+    path: PathBuf,
+    cause: String,
+}
+
+/// Opens the log of a worker's node for the worker's table. It is locked for as long as the file is
+/// open.
+pub(super) fn open(
+    site: &WorkerSite,
+    config: &LogConfig,
+) -> Result<(File, Logging<FileStorage>), LogFailure> {
+    let (LogConfig { folder, sync }, node) = (config, site.id.node);
+    let path = folder.join(format!("node-{node}"));
+    let failed = |cause: String| LogFailure { path: path.clone(), cause };
+    // Nobody else may read the values, nor hold the lock; and before it is checked nothing is
+    // opened by a name that somebody else may have made.
+    private::make_folders(folder).map_err(|e| failed(e.to_string()))?;
+    private::make_folder(&path, "log").map_err(|e| failed(e.to_string()))?;
+    let storage = FileStorage::open(&path).map_err(|e| failed(e.to_string()))?;
+    let lock = private::open_lock(&path.join("lock"), "log").map_err(|e| failed(e.to_string()))?;
+    if !lock_within(&lock, REGION_LOCK_TIMEOUT).map_err(|e| failed(e.to_string()))? {
+        return Err(failed("another process has it".into()));
+    }
+    let logging = Logging {
+        storage,
+        // What another table or node has left in the folder is an error.
+        table: checksum(format!("{node} {}", site.name).as_bytes()),
+        policy: Policy { sync: *sync, ..Policy::default() },
+        compact_bytes: PILAF_COMPACT_BYTES,
+    };
+    Ok((lock, logging))
+}

@@ -1,0 +1,85 @@
+//! How workers reach their own node's memory, and that of their clients' nodes.
+
+use std::sync::Arc;
+
+use loch_engines::epoch::Session;
+use loch_engines::requests::{Holder, Sessions};
+use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
+use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{RegionId, RemoteAddr};
+
+use crate::Error;
+use crate::client::endpoint::{WorkerMail, Yielding};
+use crate::memory::Memory;
+use crate::node::neighbours::Surroundings;
+
+/// The transport of a node's workers.
+pub(crate) trait NodeTransport:
+    WorkerTransport<Memory = Arc<Memory>> + Clone + Send + 'static
+{
+    /// After a worker's session has ended.
+    fn session_ended(&self) {}
+}
+
+impl From<Error> for WorkerError {
+    fn from(error: Error) -> Self {
+        Self::Host(error.into())
+    }
+}
+
+/// All memory is mapped.
+#[derive(Clone)]
+pub(crate) struct Mapped {
+    /// The workers' node.
+    pub home: usize,
+    /// What it knows of all nodes' memory.
+    pub surroundings: Arc<Surroundings>,
+}
+
+impl WorkerTransport for Mapped {
+    type Memory = Arc<Memory>;
+    type Endpoint = ShmEndpoint;
+    type ReplyLinks = ();
+    type Mail = Yielding<ShmEndpoint, WorkerMail>;
+
+    fn endpoint(
+        &self,
+        memory: &Arc<Memory>,
+        _: &WorkerSite,
+        _: &Session,
+    ) -> Result<(ShmEndpoint, ()), WorkerError> {
+        Ok((memory.endpoint(self.home), ()))
+    }
+
+    #[inline]
+    fn tend(&self, _: &ShmEndpoint, (): &mut ()) {}
+
+    fn mail(
+        &self,
+        memory: &Arc<Memory>,
+        _: &WorkerSite,
+        mailbox: RemoteAddr,
+    ) -> Result<Self::Mail, WorkerError> {
+        let home = RegionId(self.home as u8);
+        let own = memory.nodes[self.home].as_ref().expect("a node knows itself");
+        let mut endpoint = ShmEndpoint::new(home);
+        endpoint.attach(home, own.region().clone());
+        let messages = WorkerMail::open(memory.regions(), mailbox);
+        Ok(Yielding::new(endpoint, messages.map_err(Error::Fabric)?))
+    }
+
+    #[inline]
+    fn tend_mail(&self, _: &Self::Mail) {}
+
+    fn attach(&self, mail: &Self::Mail, memory: &Arc<Memory>) -> Result<(), WorkerError> {
+        Ok(mail.messages().reopen(memory.regions()).map_err(Error::Fabric)?)
+    }
+
+    /// Mailboxes are memory that every client has mapped: a secret would keep nobody out.
+    fn sessions(&self, _: &WorkerSite) -> Sessions {
+        let surroundings = self.surroundings.clone();
+        Box::new(move |node, slot| Some(Holder::new(surroundings.incarnation(node, slot)?, None)))
+    }
+}
+
+impl NodeTransport for Mapped {}
