@@ -11,7 +11,8 @@ use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, VerbCount};
 
-use crate::client::backend::{Backend, Operations};
+use crate::client::backend::Backend;
+use crate::client::operations::Operations;
 use crate::lease::Lease;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, Value, Version};

@@ -6,17 +6,20 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use loch_engines::Kv;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::Geometry;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{CacheLimits, release_dead};
+use loch_engines::net::Access;
 use loch_engines::region::{
     EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr,
 };
+use loch_engines::requests::Timing;
 use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
-use crate::client::Client;
+use crate::Client;
 use crate::watch::Watch;
 use crate::workload::Setting;
 
@@ -118,13 +121,13 @@ impl Cluster {
         self.world.store(at.add(8), 0);
         let process = self.world.add_process(home);
         self.watch.joins(process, incarnation);
-        let client = Client::new(
-            self.world.endpoint(process),
-            self.map.clone(),
-            Session::new(home, slot, incarnation),
-            self.cache,
-            self.timeout_us,
-        );
+        let access = Access {
+            session: Session::new(home, slot, incarnation),
+            timing: Timing { timeout_us: self.timeout_us, ..Timing::default() },
+            cache: self.cache,
+            batch: 1,
+        };
+        let client = Client::new(self.world.endpoint(process), self.map.clone(), access);
         (Seat { process, home, slot, incarnation }, client)
     }
 

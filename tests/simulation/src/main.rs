@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-mod client;
 mod cluster;
 mod plants;
 mod report;
@@ -17,12 +16,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use loch_engines::nessie::AnyClient;
+use loch_fabric::sim::SimEndpoint;
 
 use report::Report;
 use run::{Sabotage, run};
 use subject::{Name, Subject};
 use watch::Slabs;
 use workload::Protocol;
+
+/// A client of a table of nessie's layout: of the protocol that the table's shape says.
+type Client = AnyClient<SimEndpoint>;
 
 /// Loch's engines in virtual time, under faults, every history checked for linearizability.
 #[derive(Parser)]

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use loch_engines::Kv;
 use loch_fabric::RegionId;
 use loch_fabric::sim::{Faults, World};
 use loch_history::{Answer, Operation, Outcome};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::client::Client;
+use crate::Client;
 use crate::cluster::{Cluster, Seat};
 use crate::report::{Report, SEARCH_BUDGET, judge};
 use crate::script::{self, Notes, key_name, tag_of};

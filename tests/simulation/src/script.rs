@@ -7,15 +7,15 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use loch_engines::EngineError;
 use loch_engines::nessie::{Conditional, Expect, PutOptions};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{ProcessId, World};
 use loch_fabric::{Buf, Fabric, lanes};
 use loch_history::{Answer, Ask, Operation, Outcome, appended};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::client::Client;
+use crate::Client;
 use crate::cluster::reconnect;
 use crate::workload::Setting;
 

@@ -34,7 +34,7 @@ use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, session
 use loch_fabric::sim::{Change, How, ProcessId, World};
 use loch_fabric::{RegionId, RemoteAddr};
 
-use crate::client::Client;
+use crate::Client;
 
 /// What became of slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric};
 
-use super::check::report::{CheckReport, Usage};
+use super::check::report::{CheckReport, Scrubbed, Usage};
 use super::client::{Client, Counts};
 use super::layout::geometry::Protocol;
 use super::layout::hash::TableMap;
+#[cfg(feature = "planted")]
+use super::layout::ite::Place;
 use super::ops::reserve::Reservation;
 use super::published;
 use crate::error::EngineError;
@@ -61,6 +63,45 @@ impl<F: Fabric> AnyClient<F> {
         match self {
             Self::Loch(client) => client.reserve(key, len, options).await.map(Some),
             Self::Published(client) => client.check_lengths(key, len).map(|()| None),
+        }
+    }
+
+    /// As [`Client::set_quarantine`].
+    pub fn set_quarantine(&self, entries: usize) {
+        self.base().set_quarantine(entries);
+    }
+
+    /// The incarnation of this client's session.
+    pub fn incarnation(&self) -> u64 {
+        self.base().incarnation()
+    }
+
+    /// As [`Client::remembers`].
+    #[cfg(feature = "planted")]
+    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
+        self.base().remembers(place, generation, home_epoch)
+    }
+
+    /// As [`Client::wander`].
+    ///
+    /// # Errors
+    /// As [`Client::wander`].
+    #[cfg(feature = "planted")]
+    pub async fn wander(&self, key: &[u8]) -> Result<bool, EngineError> {
+        match self {
+            Self::Loch(client) => client.wander(key).await,
+            Self::Published(client) => client.wander(key).await,
+        }
+    }
+
+    /// As [`Client::scrub`], by the rules of the table's protocol.
+    ///
+    /// # Errors
+    /// As [`Client::scrub`].
+    pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
+        match self {
+            Self::Loch(client) => client.scrub(dti, wait_us).await,
+            Self::Published(client) => client.scrub(dti, wait_us).await,
         }
     }
 

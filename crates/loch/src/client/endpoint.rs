@@ -1,9 +1,9 @@
 //! An endpoint that yields while it waits, and a worker's messages.
 //!
-//! On a machine with fewer cores than threads, a client that spins keeps the worker off the core. It
-//! therefore yields after a while. A worker does the same; see `node/workers/`. Over a network, a
-//! waiting client also looks after its connections: without one neither its request arrives nor the
-//! reply.
+//! On a machine with fewer cores than threads, a client that spins keeps the worker off the core.
+//! It therefore yields after a while. A worker does the same: see `IdleBackoff` of the node. Over a
+//! network, a waiting client also looks after its connections: without one neither its request
+//! arrives nor the reply.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

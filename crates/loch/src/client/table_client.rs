@@ -14,9 +14,9 @@ use loch_engines::registry::{Client, EngineId, Operating};
 use loch_engines::requests::{Timing, WorkerId};
 use loch_fabric::{Buf, Fabric};
 
-use super::backend::{Looking, Operations};
 use super::net::{Network, Opening};
 use super::nodes::Nodes;
+use super::operations::{Looking, Operations};
 use crate::lease::Lease;
 use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::memory::{Memory, TableView};
@@ -78,8 +78,8 @@ impl<N: Network> TableClient<N> {
         self.client.in_place()
     }
 
-    /// Begins an operation again after it lacked a connection that was made meanwhile: such an error
-    /// says that nothing was changed.
+    /// Begins an operation again after it lacked a connection that was made meanwhile: such an
+    /// error says that nothing was changed.
     async fn attempt<T, F: Future<Output = Result<T, EngineError>>>(
         &self,
         operation: impl Fn() -> F,

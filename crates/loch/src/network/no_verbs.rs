@@ -1,8 +1,8 @@
 //! What stands for verbs in a build without them: it says so.
 
 use crate::Error;
-use crate::client::backend::Operations;
 use crate::client::net::Opening;
+use crate::client::operations::Operations;
 
 /// Opens a table over verbs.
 ///

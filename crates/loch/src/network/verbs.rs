@@ -22,10 +22,10 @@ use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr, UnreliableWrites};
 use serde::Deserialize;
 
 use crate::attachment::Attachment;
-use crate::client::backend::Operations;
 use crate::client::endpoint::{Waits, Yielding};
 use crate::client::net::{Network, Opening};
 use crate::client::nodes::Nodes;
+use crate::client::operations::Operations;
 use crate::client::table_client::TableClient;
 use crate::connection::Connection;
 use crate::lease::Lease;

@@ -28,10 +28,11 @@ use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::slab::Chunk;
-use loch_engines::nessie::{Client, Scrubbed, published, release_dead};
+use loch_engines::nessie::{AnyClient, Scrubbed, release_dead};
+use loch_engines::net::Access;
+use loch_engines::requests::Timing;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, RegionId};
 
@@ -282,24 +283,17 @@ impl<R: Reach> Worker<R> {
     ) -> Result<(), Halt> {
         let home = RegionId(self.node as u8);
         let session = Session::new(home, opened.slot, opened.incarnation);
-        let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
+        let access = Access {
+            session,
+            timing: Timing { timeout_us: SCRUB_WAIT_US, ..Timing::default() },
+            cache: CacheLimits { lines: 1, entry_bytes_max: 0 },
+            batch: 1,
+        };
         let endpoint = self.reach.endpoint(memory, table, opened)?;
-        let (shape, map) = (&map.shape, map.clone());
-        match shape.protocol {
-            Protocol::Loch => {
-                let client = Client::new(endpoint, map, session, cache, SCRUB_WAIT_US);
-                for dti in reachable(memory) {
-                    let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
-                    report(&table.name, dti, scrubbed);
-                }
-            }
-            Protocol::Published { .. } => {
-                let client = published::Client::new(endpoint, map, session, cache, SCRUB_WAIT_US);
-                for dti in reachable(memory) {
-                    let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
-                    report(&table.name, dti, scrubbed);
-                }
-            }
+        let client = AnyClient::new(endpoint, map.clone(), access);
+        for dti in reachable(memory) {
+            let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
+            report(&table.name, dti, scrubbed);
         }
         Ok(())
     }

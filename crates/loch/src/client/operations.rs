@@ -1,0 +1,89 @@
+//! What can be asked of the client of a table, over whatever network.
+
+use std::pin::Pin;
+
+use loch_engines::EngineError;
+use loch_engines::kv_direct::operation::Action;
+use loch_engines::kv_direct::{Compute, Computed};
+use loch_engines::nessie::CheckReport;
+use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
+use loch_engines::registry::{EngineId, Operating};
+use loch_fabric::Buf;
+
+use crate::reservation::InPlace;
+use crate::{Counters, Error, Usage};
+
+/// A look at a whole table.
+pub(crate) type Looking<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 'a>>;
+
+/// What can be asked of the client of a table.
+pub(crate) trait Operations: Send {
+    /// As [`Kv::get`](loch_engines::Kv::get).
+    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>>;
+
+    /// As [`Kv::contains`](loch_engines::Kv::contains).
+    fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool>;
+
+    /// As [`Kv::execute`](loch_engines::Kv::execute).
+    fn execute<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: Operation<'a>,
+    ) -> Operating<'a, Outcome<'static>>;
+
+    /// As [`Compute::compute`].
+    fn compute<'a>(
+        &'a self,
+        key: &'a [u8],
+        action: Action<'a>,
+        buf: Buf,
+    ) -> Operating<'a, Computed>;
+
+    /// Reserves memory for a value of `len` bytes; `None` if the engine has none that is written in
+    /// place.
+    fn reserve<'a: 'k, 'k>(
+        &'a self,
+        key: &'k [u8],
+        len: usize,
+        options: PutOptions,
+    ) -> Operating<'k, Option<Box<dyn InPlace + 'a>>>;
+
+    /// As [`Table::check`](crate::Table::check).
+    fn check(&self) -> Looking<'_, CheckReport>;
+
+    /// As [`Table::usage`](crate::Table::usage).
+    fn usage(&self) -> Looking<'_, Vec<Usage>>;
+
+    /// As [`Table::counters`](crate::Table::counters).
+    fn counters(&self) -> Counters;
+
+    /// Wall-clock time in milliseconds since the Unix epoch.
+    fn wall_ms(&self) -> u64;
+
+    /// The table's engine.
+    fn engine(&self) -> EngineId;
+
+    /// Refuses lengths that the table was not declared for: a request may have room for more.
+    /// Clients of nessie look for themselves.
+    ///
+    /// # Errors
+    /// [`EngineError`] as the PUT's.
+    fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError>;
+
+    /// An error of the engine, with what is known of the table and its nodes.
+    fn explain(&self, error: EngineError) -> Error;
+
+    /// Leaves nothing behind.
+    fn detach(&self) -> Operating<'_, ()>;
+}
+
+impl Compute for dyn Operations + '_ {
+    async fn compute(
+        &self,
+        key: &[u8],
+        action: Action<'_>,
+        buf: Buf,
+    ) -> Result<Computed, EngineError> {
+        Operations::compute(self, key, action, buf).await
+    }
+}
