@@ -48,7 +48,7 @@ fn the_nodes_of_the_test_of_two_hosts_can_be() {
 fn the_node_that_gets_a_strangers_datagrams_can_be() {
     let config = include_str!("../crates/loch/tests/guest/strangers.toml");
     let config = NodeConfig::from_toml(config).expect("it is a configuration");
-    check("crates/loch/src/node/rights.rs", &config);
+    check("crates/loch/src/node/network/rights.rs", &config);
 }
 
 #[test]

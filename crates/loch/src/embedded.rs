@@ -8,17 +8,21 @@ use std::sync::{Arc, mpsc};
 use loch_fabric::ForkMark;
 use loch_fabric::shm::Region;
 
-use crate::connection::mark;
+use crate::layout::memory::{Member, Memory, of_region};
+use crate::layout::plan;
 use crate::limits::INSPECT_TIMEOUT;
-use crate::memory::{Member, Memory};
 use crate::node::neighbours::Surroundings;
-use crate::node::region::{format, of_region};
+use crate::node::region::format;
 use crate::node::scrubber::{Scrubber, Shared};
-use crate::node::sessions::{End, Opened, Process, Sessions};
+use crate::node::sessions::{End, Sessions};
 use crate::node::workers::Workers;
+use crate::node::workers::plan::WorkerPlan;
 use crate::node::workers::transport::Mapped;
-use crate::wire::Inspected;
-use crate::{EmbeddedConfig, Error, plan};
+use crate::session::connection::mark;
+use crate::session::local::LocalNodes;
+use crate::session::slot::{Opened, Process};
+use crate::session::wire::Inspected;
+use crate::{EmbeddedConfig, Error};
 
 /// The nodes of one embedded cluster. They end when the last table and the last cluster do.
 pub(crate) struct Embedded {
@@ -55,7 +59,7 @@ impl Embedded {
         let mapped = plans.map(make).collect::<Result<Vec<_>, _>>()?;
         let nodes = mapped.iter().cloned().map(Some).collect();
         let memory = Arc::new(Memory::join(nodes, 0)?);
-        let workers = plan::WorkerPlan::new(&config.workers, &config.tables)?;
+        let workers = WorkerPlan::new(&config.workers, &config.tables)?;
         let surroundings = Arc::new(Surroundings::fixed(memory.clone()));
         let nodes = mapped.iter().enumerate().map(|(number, node)| {
             let sessions = Arc::new(Sessions::restore(node, false).0);
@@ -70,22 +74,18 @@ impl Embedded {
         });
         Ok(Self { nodes: nodes.collect::<Result<_, Error>>()?, memory, mark: mark()? })
     }
+}
 
-    /// Says whether this process is the one that has the nodes.
-    pub fn mark(&self) -> ForkMark {
+impl LocalNodes for Embedded {
+    fn mark(&self) -> ForkMark {
         self.mark
     }
 
-    /// All regions.
-    pub fn memory(&self) -> &Arc<Memory> {
+    fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Opens a session at a node.
-    ///
-    /// # Errors
-    /// [`Error::SessionsExhausted`].
-    pub fn open_session(&self, home: usize) -> Result<Opened, Error> {
+    fn open_session(&self, home: usize) -> Result<Opened, Error> {
         let opened = self.nodes[home].sessions.open(Process::own());
         opened.ok_or_else(|| {
             let node = self.memory.nodes[home].as_ref();
@@ -96,19 +96,14 @@ impl Embedded {
         })
     }
 
-    /// Ends a session whose client has left in order.
-    pub fn end_session(&self, home: usize, session: Opened, process: Process) {
+    fn end_session(&self, home: usize, session: Opened, process: Process) {
         let Inside { sessions, scrubber, .. } = &self.nodes[home];
         if sessions.close(session, process, End::Left) {
             scrubber.bell().ended(false);
         }
     }
 
-    /// What the workers of each node have of a table.
-    ///
-    /// # Errors
-    /// [`Error::NodeUnreachable`] if a worker does not answer.
-    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+    fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
         let tell = |(node, inside): (usize, &Inside)| {
             let (sender, told) = mpsc::channel();
             let answer = move |inspected| {
@@ -125,8 +120,7 @@ impl Embedded {
         self.nodes.iter().enumerate().map(tell).collect()
     }
 
-    /// The first node of which a worker has failed, and why.
-    pub fn failed(&self) -> Option<(usize, String)> {
+    fn failed(&self) -> Option<(usize, String)> {
         let nodes = self.nodes.iter().enumerate();
         let mut failed = nodes.filter_map(|(node, inside)| {
             Some((node, inside.workers.failure().error()?.to_string()))

@@ -10,11 +10,12 @@ use loch_engines::nessie::hash::TableMap;
 use loch_engines::region::{Header, TableEntry};
 use loch_fabric::shm::Region;
 
-use crate::connection::Connection;
-use crate::memory::{Member, Memory};
-use crate::node::sessions::{End, Process, Sessions};
-use crate::plan::NodePlan;
-use crate::wire::{self, Decoder};
+use crate::layout::memory::{Member, Memory};
+use crate::node::plan::NodePlan;
+use crate::node::sessions::{End, Sessions};
+use crate::session::connection::Connection;
+use crate::session::slot::Process;
+use crate::session::wire::{self, Decoder};
 use crate::{Error, NodeConfig};
 
 pub use crate::limits::FRAME_BYTES_MAX;

@@ -41,48 +41,33 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
-mod asynch;
-mod attachment;
+mod api;
 mod client;
-mod cluster;
-mod config;
-mod connection;
-#[cfg(feature = "verbs")]
-mod control;
-mod declaration;
-mod difference;
 mod embedded;
 mod error;
-#[cfg(feature = "functions")]
-mod functions;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod lambda;
-mod lease;
+mod layout;
 pub mod limits;
-mod memory;
-mod network;
 mod node;
-mod plan;
 mod private;
-mod registered;
-mod reservation;
-mod storage;
-mod table;
-mod value;
-mod wire;
+mod session;
 
-pub use asynch::AsyncTable;
-pub use cluster::{Cluster, ClusterInfo, ConnectOptions, NodeInfo, TableInfo};
-pub use config::{
+pub use api::cluster::{Cluster, ClusterInfo, NodeInfo};
+pub use api::lambda::{Builtin, Element, Function, Integer, Lambda, Number};
+pub use api::table::asynch::AsyncTable;
+pub use api::table::reservation::Reservation;
+pub use api::table::{Conditional, Expect, PutOptions, Table};
+pub use api::value::{Value, Version};
+pub use client::counters::Counters;
+pub use client::options::ConnectOptions;
+pub use error::Error;
+pub use layout::config::{
     EmbeddedConfig, FabricKind, NodeConfig, TlsConfig, WorkersConfig, default_socket,
 };
-pub use declaration::TableConfig;
-pub use error::Error;
-#[cfg(feature = "functions")]
-pub use functions::{FunctionError, FunctionInstance, FunctionLimits, Functions};
-pub use lambda::{Builtin, Element, Function, Integer, Lambda, Number};
+pub use layout::declaration::TableConfig;
+pub use layout::table_info::TableInfo;
 /// The engines, for the options of their tables.
 pub use loch_engines as engines;
 pub use loch_engines::engine::FunctionConfig;
@@ -93,8 +78,7 @@ pub use loch_engines::registry::Options as Engine;
 pub use loch_engines::size::{ByteSize, ParseSizeError};
 pub use loch_fabric::shm::Pages;
 pub use loch_fabric::{VerbCount, lanes};
+#[cfg(feature = "functions")]
+pub use node::functions::{FunctionError, FunctionInstance, FunctionLimits, Functions};
+pub use node::storage::FileStorage;
 pub use node::{Node, NodeWatch};
-pub use reservation::Reservation;
-pub use storage::FileStorage;
-pub use table::{Conditional, Counters, Expect, PutOptions, Table};
-pub use value::{Value, Version};

@@ -76,7 +76,6 @@ pub const WORKER_TURNS: u32 = 64;
 /// On shared memory nothing gets lost, but for what a worker had not taken when it died.
 pub const RESEND_US: u64 = 2_000;
 /// The same over a network, where connections break and datagrams get lost, but rarely.
-#[cfg(feature = "verbs")]
 pub const RESEND_NETWORK_US: u64 = 20_000;
 
 /// Polls that a client waits for a reply before it offers its processor to others in between.

@@ -190,13 +190,21 @@ const LAYERS: [Layers; 14] = [
         known: &[],
         whole: true,
     },
-    // The folders come one by one; a module in none of them is free.
     Layers {
         folder: "crates/loch/src/",
-        order: &[&["layout"], &["session"], &["client", "node"], &["embedded"], &["api"]],
+        order: &[
+            &["error", "limits"],
+            &["private"],
+            &["layout"],
+            &["session"],
+            &["client", "node"],
+            &["embedded"],
+            &["api"],
+            &["fuzzing"],
+        ],
         never: &[("api", "node")],
         known: &[],
-        whole: false,
+        whole: true,
     },
     Layers {
         folder: "models/src/",

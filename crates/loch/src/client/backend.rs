@@ -1,12 +1,14 @@
 //! A table's client, over whatever network: shared memory, or another one behind a trait.
 
-use loch_engines::{EngineError, nessie};
+use loch_engines::EngineError;
+use loch_engines::nessie;
 use loch_fabric::shm::ShmEndpoint;
 
 use super::net::{Opening, Shm};
 use super::operations::Operations;
 use super::table_client::TableClient;
-use crate::{Error, network};
+use super::verbs;
+use crate::Error;
 
 /// The client of a table.
 #[expect(clippy::large_enum_variant, reason = "the short way is not boxed")]
@@ -24,7 +26,7 @@ impl Backend {
     /// As [`TableClient::open`].
     pub fn open(opening: Opening<'_>) -> Result<Self, Error> {
         if opening.nodes.are_remote() {
-            return network::open_table(opening).map(Self::Network);
+            return verbs::open_table(opening).map(Self::Network);
         }
         TableClient::open(opening).map(Self::Shm)
     }

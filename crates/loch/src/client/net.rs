@@ -1,17 +1,19 @@
 //! What is asked of a network, besides what engines ask of it.
 
+use std::sync::Arc;
+
 use loch_engines::EngineError;
 use loch_engines::net::{Connect, Net};
 use loch_fabric::shm::{ShmEndpoint, ShmMessages};
 use loch_fabric::{FabricError, RemoteAddr};
 
-use super::endpoint::Yielding;
 use super::nodes::Nodes;
-use crate::lease::Lease;
+use super::options::ConnectOptions;
+use crate::Error;
+use crate::layout::memory::{Memory, TableView};
 use crate::limits::RESEND_US;
-use crate::memory::{Memory, TableView};
-use crate::{ConnectOptions, Error};
-use std::sync::Arc;
+use crate::session::endpoint::Yielding;
+use crate::session::lease::Lease;
 
 /// A table that is opened, and by whom.
 #[derive(Clone, Copy)]

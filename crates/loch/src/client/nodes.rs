@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::Error;
-use crate::attachment::Attachment;
-use crate::embedded::Embedded;
-use crate::lease::Lease;
-use crate::memory::{Member, Memory};
-use crate::wire::Inspected;
+use crate::client::attachment::Attachment;
+use crate::layout::memory::{Member, Memory};
+use crate::session::lease::Lease;
+use crate::session::local::LocalNodes;
+use crate::session::wire::Inspected;
 
 /// The nodes of a cluster.
 #[derive(Clone)]
@@ -16,7 +16,7 @@ pub(crate) enum Nodes {
     /// In processes of their own.
     Attached(Arc<Attachment>),
     /// In this process.
-    Embedded(Arc<Embedded>),
+    Embedded(Arc<dyn LocalNodes>),
 }
 
 impl Nodes {

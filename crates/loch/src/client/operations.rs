@@ -10,8 +10,9 @@ use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
 use loch_engines::registry::{EngineId, Operating};
 use loch_fabric::Buf;
 
-use crate::reservation::InPlace;
-use crate::{Counters, Error, Usage};
+use super::counters::Counters;
+use super::in_place::InPlace;
+use crate::{Error, Usage};
 
 /// A look at a whole table.
 pub(crate) type Looking<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 'a>>;
@@ -63,8 +64,7 @@ pub(crate) trait Operations: Send {
     /// The table's engine.
     fn engine(&self) -> EngineId;
 
-    /// Refuses lengths that the table was not declared for: a request may have room for more.
-    /// Clients of nessie look for themselves.
+    /// As [`TableClient::check_lengths`](super::table_client::TableClient::check_lengths).
     ///
     /// # Errors
     /// [`EngineError`] as the PUT's.

@@ -14,14 +14,16 @@ use loch_engines::registry::{Client, EngineId, Operating};
 use loch_engines::requests::{Timing, WorkerId};
 use loch_fabric::{Buf, Fabric};
 
+use super::counters::Counters;
+use super::in_place::InPlace;
 use super::net::{Network, Opening};
 use super::nodes::Nodes;
 use super::operations::{Looking, Operations};
-use crate::lease::Lease;
+use super::options::ConnectOptions;
+use crate::layout::memory::{Memory, TableView};
 use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
-use crate::memory::{Memory, TableView};
-use crate::reservation::InPlace;
-use crate::{ConnectOptions, Counters, Error, Usage};
+use crate::session::lease::Lease;
+use crate::{Error, Usage};
 
 /// The client of a table, and how it asks what the table's nodes know.
 pub(crate) struct TableClient<N: Network> {

@@ -19,10 +19,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::lock::lock_within;
 use crate::Error;
-use crate::config::prepare_folder;
-use crate::connection::may_attach;
+use crate::layout::config::prepare_folder;
 use crate::limits::{BACKLOG, SOCKET_LOCK_TIMEOUT};
 use crate::private;
+use crate::session::connection::may_attach;
 
 /// A socket that listens.
 pub(super) struct Door {

@@ -16,9 +16,9 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 
 use super::admission::Visitor;
 use super::courier::{Caller, Readers};
-use super::sessions::{Opened, Process};
 use crate::limits::READ_BYTES;
-use crate::wire::{self, Code, Connect, Decoder, Refused, Reply, Request, Welcome};
+use crate::session::slot::{Opened, Process};
+use crate::session::wire::{self, Code, Connect, Decoder, Refused, Reply, Request, Welcome};
 
 /// What a conversation asks of its node.
 pub(super) trait Desk {

@@ -8,8 +8,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::sessions::Opened;
-use crate::wire::{Connect, Reply};
+use crate::session::slot::Opened;
+use crate::session::wire::{Connect, Reply};
 
 /// Who wants a connection to be let in, among the clients of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

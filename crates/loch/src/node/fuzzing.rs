@@ -11,10 +11,12 @@ use super::admission::Visitor;
 use super::conversation::{Conversation, Desk, Turn};
 use super::courier::{Caller, Readers};
 use super::region::format;
-use super::sessions::{End, Opened, Process, Sessions};
-use crate::memory::Member;
-use crate::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
-use crate::{ByteSize, EmbeddedConfig, Error, plan};
+use super::sessions::{End, Sessions};
+use crate::layout::memory::Member;
+use crate::layout::plan;
+use crate::session::slot::{Opened, Process};
+use crate::session::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
+use crate::{ByteSize, EmbeddedConfig, Error};
 
 /// A node without a socket of its own, which clients can talk to.
 pub struct Lobby {
@@ -36,8 +38,8 @@ impl Lobby {
         let config = EmbeddedConfig { memory, sessions: 3, ..EmbeddedConfig::default() };
         let plan = plan::of_embedded(&config)?.remove(0);
         let path = std::path::Path::new("(fuzzing)");
-        let region =
-            Region::anonymous(plan.header.region_bytes).map_err(super::region::of_region(path))?;
+        let region = Region::anonymous(plan.header.region_bytes)
+            .map_err(crate::layout::memory::of_region(path))?;
         format(&region, &plan)?;
         let node = Member::read("lobby".into(), path.into(), Arc::new(region))
             .map_err(|e| Error::RegionDamaged { path: path.into(), what: e.to_string() })?;

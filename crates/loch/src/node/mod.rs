@@ -10,6 +10,8 @@
 //! A node that is killed leaves its region and its socket. Clients go on with the tables they have;
 //! the next start takes both over, keeps the sessions of processes that live and ends the others'.
 
+#[cfg(feature = "functions")]
+pub(crate) mod functions;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 pub(crate) mod neighbours;
@@ -19,20 +21,25 @@ pub(crate) mod sessions;
 pub(crate) mod workers;
 
 mod admission;
+#[cfg(feature = "verbs")]
+pub(crate) mod control;
+#[cfg(not(feature = "verbs"))]
+#[path = "no_control.rs"]
+pub(crate) mod control;
 mod conversation;
 pub(crate) mod courier;
 mod lock;
 #[cfg(feature = "verbs")]
 mod network;
+#[cfg(not(feature = "verbs"))]
+#[path = "no_network.rs"]
+mod network;
+pub(crate) mod plan;
 mod preparing;
-#[cfg(feature = "verbs")]
-mod reply_links;
+mod registered;
 mod server;
+pub(crate) mod storage;
 
-#[cfg(all(test, feature = "verbs"))]
-mod network_tests;
-#[cfg(all(test, feature = "verbs"))]
-mod rights;
 #[cfg(test)]
 mod tests;
 
@@ -45,22 +52,18 @@ use std::time::Instant;
 use loch_fabric::ForkMark;
 use loch_fabric::shm::Pages;
 
-use crate::connection::{Connection, mark};
-#[cfg(feature = "verbs")]
-use crate::control::{Control, network::Network};
+use crate::layout::memory::{Member, Memory};
+use crate::layout::plan::{check_private, host_bytes};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
-use crate::memory::{Member, Memory};
-#[cfg(feature = "verbs")]
-use crate::network::verbs::open_device;
-use crate::plan::{NodePlan, check_private, host_bytes};
-use crate::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
+use crate::session::connection::{Connection, mark};
+use crate::session::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
 use crate::{Error, NodeConfig};
 
 use admission::Door;
 use courier::Courier;
 use neighbours::{Neighbours, Surroundings, warn_of_other_memory};
-#[cfg(feature = "verbs")]
-use network::{Card, Machine};
+use network::Networking;
+use plan::NodePlan;
 use region::Owned;
 use scrubber::{Reach, Scrubber, Shared};
 use server::{Counter, Server, StopSwitch};
@@ -116,8 +119,7 @@ struct Behind {
     /// Before what they need: they end first.
     workers: Option<(Workers, Option<Neighbours>)>,
     scrubber: Scrubber,
-    #[cfg(feature = "verbs")]
-    control: Option<(Control, DeviceChoice)>,
+    network: Option<Networking>,
 }
 
 impl Node {
@@ -129,36 +131,14 @@ impl Node {
     /// [`Error::NoSpace`], [`Error::NoMemory`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
     /// [`Error::RegionDamaged`] (what is there is left as it is).
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
-        let plan = NodePlan::new(&config)?;
-        #[cfg(feature = "verbs")]
-        let plan = match plan {
-            NodePlan { network: Some(network), .. } => {
-                // Before anything is made: a host without a device is left as it was.
-                let device = open_device(&network.device)?;
-                let card = |own: &Member| Card::new(device, own);
-                let plan = NodePlan { network: None, ..plan };
-                return Self::start_networked(&config, &plan, network, card);
-            }
-            plan => plan,
-        };
+        let mut plan = NodePlan::new(&config)?;
+        if let Some(network) = plan.network.take() {
+            return network::start_node(&config, &plan, network);
+        }
         let (door, region, pages) = prepare(&plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let behind = Behind::shared(own, &plan, region.warm)?;
         Self::serve(&config, &plan, door, region, pages, behind)
-    }
-
-    #[cfg(feature = "verbs")]
-    fn start_networked<M: Machine>(
-        config: &NodeConfig,
-        plan: &NodePlan,
-        network: Network,
-        machine: impl FnOnce(&Member) -> Result<M, Error>,
-    ) -> Result<Self, Error> {
-        let (door, region, pages) = prepare(plan, config.ephemeral)?;
-        let own = read(&config.name, &plan.socket, &region)?;
-        let machine = machine(&own)?;
-        let behind = Behind::networked(network, own, plan, region.warm, &machine)?;
-        Self::serve(config, plan, door, region, pages, behind)
     }
 
     fn serve(
@@ -294,67 +274,19 @@ impl Behind {
         } else {
             None
         };
-        Ok(Self {
-            own,
-            sessions,
-            workers,
-            scrubber,
-            #[cfg(feature = "verbs")]
-            control: None,
-        })
-    }
-
-    /// Memory is reached over a network.
-    #[cfg(feature = "verbs")]
-    fn networked(
-        network: Network,
-        own: Member,
-        plan: &NodePlan,
-        warm: bool,
-        machine: &impl Machine,
-    ) -> Result<Self, Error> {
-        let (sessions, ended) = Sessions::restore(&own, true);
-        let sessions = Arc::new(sessions);
-        let device = network.device.clone();
-        let (control, scrubber) = network::start(network, own.clone(), sessions.clone(), machine)?;
-        if warm {
-            scrubber.bell().ended(ended > 0);
-        }
-        let workers = if workers::are_needed(&own) {
-            let hub = control.hub();
-            let (transport, around) = (machine.transport(hub.clone()), hub.surroundings());
-            let workers = Workers::start(&own, &plan.workers, &sessions, around, &transport)?;
-            hub.set_orders(workers.orders().clone());
-            Some((workers, None))
-        } else {
-            None
-        };
-        Ok(Self { own, sessions, workers, scrubber, control: Some((control, device)) })
+        Ok(Self { own, sessions, workers, scrubber, network: None })
     }
 
     fn orders(&self) -> Orders {
         self.workers.as_ref().map(|(workers, _)| workers.orders().clone()).unwrap_or_default()
     }
 
-    #[cfg(feature = "verbs")]
     fn courier(&self) -> Option<Arc<dyn Courier>> {
-        let hub = self.control.as_ref().map(|(control, _)| control.hub().clone());
-        hub.map(|hub| hub as Arc<dyn Courier>)
+        self.network.as_ref().map(Networking::courier)
     }
 
-    #[cfg(not(feature = "verbs"))]
-    fn courier(&self) -> Option<Arc<dyn Courier>> {
-        None
-    }
-
-    #[cfg(feature = "verbs")]
     fn device(&self) -> Option<DeviceChoice> {
-        self.control.as_ref().map(|(_, device)| device.clone())
-    }
-
-    #[cfg(not(feature = "verbs"))]
-    fn device(&self) -> Option<DeviceChoice> {
-        None
+        self.network.as_ref().map(Networking::device)
     }
 }
 

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::Error;
-use crate::connection::Connection;
+use crate::layout::memory::{Member, Memory};
 use crate::limits::{CLOSE_TIMEOUT, NEIGHBOUR_PAUSE, NEIGHBOUR_PAUSE_MAX};
-use crate::memory::{Member, Memory};
-use crate::node::sessions::incarnation_in;
+use crate::session::connection::Connection;
+use crate::session::slot::incarnation_in;
 
 /// All memory, once it is known.
 #[derive(Default)]

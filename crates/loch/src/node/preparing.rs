@@ -14,7 +14,7 @@ use super::admission::Door;
 use super::server::StopSwitch;
 use crate::Error;
 use crate::limits::FRAME_BYTES_MAX;
-use crate::wire::{self, Code, Refused, Reply};
+use crate::session::wire::{self, Code, Refused, Reply};
 use loch_engines::size::InWords;
 
 /// How long a client has to say hello before it is answered all the same.
@@ -81,7 +81,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::connection::Connection;
+    use crate::session::connection::Connection;
 
     #[test]
     fn a_client_that_comes_while_a_node_prepares_is_told_so() {

@@ -29,10 +29,10 @@ use rustix::fs::RenameFlags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::lock::lock_within;
-use crate::config::prepare_folder;
+use crate::layout::config::prepare_folder;
+use crate::layout::memory::{of_region, read_layout};
+use crate::layout::plan::Plan;
 use crate::limits::REGION_LOCK_TIMEOUT;
-use crate::memory::read_layout;
-use crate::plan::Plan;
 use crate::private::{self, reopen};
 use crate::{ByteSize, Error};
 
@@ -265,15 +265,4 @@ pub(super) fn check_space(path: &Path, bytes: u64) -> Result<(), Error> {
 
 fn in_use(path: &Path) -> Error {
     Error::RegionInUse { path: path.into() }
-}
-
-/// An error of the fabric's, with the path of the region.
-pub(crate) fn of_region(path: &Path) -> impl FnOnce(RegionError) -> Error {
-    move |error| match error {
-        RegionError::NoSpace { bytes, .. } => {
-            Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) }
-        }
-        RegionError::Os { action, source, .. } => Error::os(action, path)(source),
-        other => Error::RegionDamaged { path: path.into(), what: other.to_string() },
-    }
 }

@@ -36,9 +36,10 @@ use loch_engines::requests::Timing;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, RegionId};
 
-use super::sessions::{Opened, Sessions};
+use super::sessions::Sessions;
+use crate::layout::memory::{Memory, TableView};
 use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
-use crate::memory::{Memory, TableView};
+use crate::session::slot::Opened;
 use crate::{CacheLimits, Error};
 
 /// How a scrubber comes to the memory of its cluster.

@@ -22,11 +22,12 @@ use super::conversation::{Conversation, Desk, Turn};
 use super::courier::{Caller, Courier, Post, Readers};
 use super::region::Owned;
 use super::scrubber::Bell;
-use super::sessions::{End, Opened, Process, Sessions};
+use super::sessions::{End, Sessions};
 use super::workers::Orders;
 use crate::Error;
 use crate::limits::CONNECTIONS_MAX;
-use crate::wire::{Code, Connect, Refused, Reply, Welcome};
+use crate::session::slot::{Opened, Process};
+use crate::session::wire::{Code, Connect, Refused, Reply, Welcome};
 
 /// What the server hands out.
 pub(super) struct Counter {

@@ -9,9 +9,9 @@ use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{ForkMark, RegionId};
 
 use super::Node;
-use super::sessions::{Opened, free_own_slot};
-use crate::connection::Connection;
-use crate::memory::Memory;
+use crate::layout::memory::Memory;
+use crate::session::connection::Connection;
+use crate::session::slot::{Opened, free_own_slot};
 use crate::{ByteSize, CacheLimits, Cluster, NodeConfig};
 
 fn config(dir: &tempfile::TempDir) -> NodeConfig {

@@ -17,12 +17,13 @@ use super::idle_backoff::IdleBackoff;
 use super::inspect::Inspect;
 use super::transport::NodeTransport;
 use super::{Failure, log};
+use crate::layout::memory::Memory;
 use crate::limits::{NEIGHBOUR_PAUSE, WORKER_TURNS};
-use crate::memory::Memory;
 use crate::node::neighbours::Surroundings;
-use crate::node::sessions::{End, Opened, Sessions};
-use crate::registered::{Callable, Registered};
-use crate::storage::FileStorage;
+use crate::node::registered::{Callable, Registered};
+use crate::node::sessions::{End, Sessions};
+use crate::node::storage::FileStorage;
+use crate::session::slot::Opened;
 
 /// What a worker of a table has on this node.
 pub(super) struct Share {

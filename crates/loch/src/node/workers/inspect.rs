@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
-use crate::wire::Inspected;
+use crate::session::wire::Inspected;
 
 /// What can be asked of a node's workers.
 #[derive(Clone, Default)]
@@ -23,7 +23,7 @@ struct Recipient {
 }
 
 /// That a worker is to report what it has.
-pub(super) struct Inspect(Arc<Mutex<Collect>>);
+pub(in crate::node) struct Inspect(Arc<Mutex<Collect>>);
 
 /// What is done with the reports of all workers of a table.
 type Answer = Box<dyn FnOnce(Inspected) + Send>;
@@ -81,24 +81,12 @@ impl Orders {
     }
 
     /// Has a worker of a table asked as well.
-    pub(super) fn add(&mut self, table: usize, sender: Sender<Inspect>, thread: Thread) {
+    pub(in crate::node) fn add(&mut self, table: usize, sender: Sender<Inspect>, thread: Thread) {
         self.to.push(Recipient { table, sender, thread });
     }
 }
 
 /// The way of questions to one worker.
-pub(super) fn questions() -> (Sender<Inspect>, Receiver<Inspect>) {
+pub(in crate::node) fn questions() -> (Sender<Inspect>, Receiver<Inspect>) {
     mpsc::channel()
-}
-
-#[cfg(all(test, feature = "verbs"))]
-impl Orders {
-    /// To one worker of a table, which reports what `tell` says.
-    pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {
-        let (sender, asked) = questions();
-        let worker = std::thread::spawn(move || asked.iter().for_each(|it| it.report(tell())));
-        let mut orders = Self::default();
-        orders.add(table, sender, worker.thread().clone());
-        orders
-    }
 }

@@ -10,8 +10,8 @@ use loch_engines::serve::WorkerSite;
 
 use crate::limits::{PILAF_COMPACT_BYTES, REGION_LOCK_TIMEOUT};
 use crate::node::lock::lock_within;
+use crate::node::storage::FileStorage;
 use crate::private;
-use crate::storage::FileStorage;
 
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -25,8 +25,10 @@ mod failure;
 mod host;
 mod housekeeper;
 mod idle_backoff;
-mod inspect;
+pub(super) mod inspect;
 mod log;
+mod mail;
+pub(crate) mod plan;
 pub(crate) mod transport;
 
 use std::any::Any;
@@ -44,8 +46,7 @@ use loch_fabric::lanes::block_on;
 use super::neighbours::Surroundings;
 use super::sessions::Sessions;
 use crate::Error;
-use crate::memory::Member;
-use crate::plan::WorkerPlan;
+use crate::layout::memory::Member;
 
 pub(crate) use failure::Failure;
 use host::{Share, ThreadHost};
@@ -53,6 +54,7 @@ use housekeeper::HousekeeperThread;
 use idle_backoff::IdleBackoff;
 pub(crate) use inspect::Orders;
 use inspect::questions;
+use plan::WorkerPlan;
 use transport::NodeTransport;
 
 /// A worker's thread cannot be what it was declared to be.

@@ -8,10 +8,11 @@ use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{RegionId, RemoteAddr};
 
+use super::mail::WorkerMail;
 use crate::Error;
-use crate::client::endpoint::{WorkerMail, Yielding};
-use crate::memory::Memory;
+use crate::layout::memory::Memory;
 use crate::node::neighbours::Surroundings;
+use crate::session::endpoint::Yielding;
 
 /// The transport of a node's workers.
 pub(crate) trait NodeTransport:

@@ -1,0 +1,194 @@
+//! A cluster as a client sees it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use loch_fabric::ForkMark;
+
+use crate::client::attachment::Attachment;
+use crate::client::backend::Backend;
+use crate::client::net::Opening;
+use crate::client::nodes::Nodes;
+use crate::client::options::ConnectOptions;
+use crate::embedded::Embedded;
+use crate::layout::memory::Member;
+use crate::layout::table_info::TableInfo;
+use crate::limits::TIMEOUT_MAX;
+use crate::session::connection::mark;
+use crate::{EmbeddedConfig, Error, Table};
+
+/// A cluster this process is attached to. Cheap to clone; clones share one attachment.
+///
+/// A process that was forked from this one must attach anew: in it, this cluster opens no table
+/// ([`Error::Forked`]), and an embedded one is of no use.
+#[derive(Clone)]
+pub struct Cluster {
+    home: usize,
+    options: ConnectOptions,
+    nodes: Nodes,
+    /// Of the process that has attached.
+    mark: ForkMark,
+}
+
+/// What [`Cluster::info`] tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterInfo {
+    /// The number of the home node: where this client writes.
+    pub home: usize,
+    /// The nodes, in order.
+    pub nodes: Vec<NodeInfo>,
+    /// The tables, in order.
+    pub tables: Vec<TableInfo>,
+}
+
+/// A node of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its socket; of a node on another host its address, and empty for one inside this process.
+    pub socket: PathBuf,
+    /// Bytes of its region.
+    pub region_bytes: u64,
+    /// Identifies its memory: another number is other memory.
+    pub identity: u64,
+    /// Its session slots.
+    pub sessions: u32,
+    /// Session slots that are taken.
+    pub sessions_taken: u32,
+    /// Whether its process is up. Its memory can be used all the same.
+    pub up: bool,
+}
+
+impl Cluster {
+    /// Attaches to the cluster of the node at `socket`, which becomes this client's home.
+    ///
+    /// # Errors
+    /// As [`Cluster::connect_with`].
+    pub fn connect(socket: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::connect_with(socket, ConnectOptions::default())
+    }
+
+    /// Attaches to the cluster of the node at `socket`.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`] names the node that did not answer in time;
+    /// [`Error::ClusterMismatch`], [`Error::ProtocolVersion`], [`Error::ForeignUser`],
+    /// [`Error::RegionDamaged`].
+    pub fn connect_with(socket: impl AsRef<Path>, options: ConnectOptions) -> Result<Self, Error> {
+        let connect_timeout = options.connect_timeout.min(TIMEOUT_MAX);
+        let options = ConnectOptions { connect_timeout, ..options };
+        let attachment = Attachment::new(socket.as_ref(), options.clone())?;
+        Ok(Self {
+            home: attachment.home(),
+            options,
+            nodes: Nodes::Attached(Arc::new(attachment)),
+            mark: mark()?,
+        })
+    }
+
+    /// Starts nodes inside this process: anonymous memory, no socket, no file. They end with the
+    /// last clone of the cluster and the last of its tables.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the configuration cannot be laid out, [`Error::NoSpace`].
+    pub fn embedded(config: EmbeddedConfig) -> Result<Self, Error> {
+        Ok(Self {
+            home: 0,
+            options: ConnectOptions {
+                operation_timeout: config.operation_timeout,
+                cache: config.cache,
+                batch: config.batch,
+                ..ConnectOptions::default()
+            },
+            nodes: Nodes::Embedded(Arc::new(Embedded::start(&config)?)),
+            mark: mark()?,
+        })
+    }
+
+    /// The same cluster with another home: the node where this client's tables write first.
+    ///
+    /// ```
+    /// use loch::{Cluster, EmbeddedConfig};
+    /// let config = EmbeddedConfig { nodes: 2, ..EmbeddedConfig::default() };
+    /// let first = Cluster::embedded(config)?;
+    /// first.table("default")?.put(b"key", b"value")?;
+    /// let second = first.with_home(1)?;
+    /// assert!(second.table("default")?.contains(b"key")?);
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ClusterMismatch`] if there is no such node, else as [`Cluster::connect`].
+    pub fn with_home(&self, node: usize) -> Result<Self, Error> {
+        let memory = self.nodes.memory();
+        let Some(mapped) = memory.nodes.get(node).and_then(Option::as_ref) else {
+            return Err(Error::ClusterMismatch {
+                problem: format!("there is no node {node}: there are {}", memory.nodes.len()),
+            });
+        };
+        match &self.nodes {
+            Nodes::Attached(_) => Self::connect_with(&mapped.socket, self.options.clone()),
+            Nodes::Embedded(_) => Ok(Self { home: node, ..self.clone() }),
+        }
+    }
+
+    /// Opens a table, for one thread. Attaches again if the home node's process was away.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::SessionsExhausted`], [`Error::NodeUnreachable`] if the home
+    /// node's process is down, [`Error::Forked`], and as [`Cluster::connect`].
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        if self.mark.is_inherited() {
+            return Err(Error::Forked);
+        }
+        // A name that is wrong costs no session.
+        self.nodes.memory().table(name)?;
+        let (memory, lease) = self.nodes.lease(self.home)?;
+        let table = memory.table(name)?;
+        let (nodes, options) = (&self.nodes, &self.options);
+        let backend =
+            Backend::open(Opening { nodes, memory: &memory, table, lease: &lease, options })?;
+        Ok(Table::new(table.name.clone(), backend, lease))
+    }
+
+    /// The names of the tables, in order.
+    pub fn tables(&self) -> Vec<String> {
+        self.nodes.memory().tables.iter().map(|t| t.name.clone()).collect()
+    }
+
+    /// Nodes and tables.
+    pub fn info(&self) -> ClusterInfo {
+        let memory = self.nodes.memory();
+        let info = |(number, node): (usize, &Member)| NodeInfo {
+            name: node.name.clone(),
+            socket: node.socket.clone(),
+            region_bytes: node.header.region_bytes,
+            identity: node.header.identity,
+            sessions: node.client_sessions(),
+            sessions_taken: self.nodes.sessions_taken(number, node).unwrap_or(0),
+            up: self.nodes.is_up(number),
+        };
+        // A node of which nothing is known keeps its number.
+        let nodes = memory.nodes.iter().enumerate();
+        let nodes = nodes.filter_map(|(number, node)| Some((number, node.as_ref()?)));
+        ClusterInfo {
+            home: self.home,
+            nodes: nodes.map(info).collect(),
+            tables: memory.table_infos(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_opens_no_table_of_its_parents_cluster() {
+        let mut cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+        cluster.mark = ForkMark::of_a_parent().unwrap();
+        let refused = cluster.table("default").err().expect("it is the parent's");
+        assert!(matches!(refused, Error::Forked), "{refused}");
+    }
+}

@@ -1,0 +1,399 @@
+//! A table's operations as futures. The blocking ones are these, run to their end.
+
+use std::cell::{Cell, RefCell};
+
+use loch_engines::kv_direct::Compute;
+use loch_engines::operation::{self, Operation};
+use loch_fabric::{Buf, lanes};
+
+use super::reservation::Place;
+use crate::{
+    Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Table, Value, Version,
+};
+
+/// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`](crate::lanes))
+/// or any executor that stays on one thread. Each operation is what it is on the table; dropping
+/// its future is like dying in the middle of it: it may or may not have happened.
+///
+/// ```
+/// use loch::{Cluster, EmbeddedConfig, lanes};
+/// let table = Cluster::embedded(EmbeddedConfig::default())?.table("default")?;
+/// let table = table.asynch();
+/// let adds = (0..100).map(|i| table.fetch_add(if i % 2 == 0 { b"even" } else { b"odd" }, i));
+/// lanes::block_on(lanes::run(8, adds, |before| assert!(before.is_ok())));
+/// let even: u64 = (0..100).step_by(2).sum();
+/// assert_eq!(lanes::block_on(table.fetch_add(b"even", 0))?, even);
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct AsyncTable<'a> {
+    table: &'a Table,
+}
+
+impl<'a> AsyncTable<'a> {
+    #[inline]
+    pub(crate) fn new(table: &'a Table) -> Self {
+        Self { table }
+    }
+
+    /// As [`Table::get`].
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    #[inline]
+    pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
+        self.table.check_process()?;
+        let found = match self.table.in_place() {
+            Some(client) => client.get(key, Buf::new()).await,
+            None => self.table.operations().get(key, Buf::new()).await,
+        };
+        match found {
+            Ok(found) => Ok(found.map(Value::from)),
+            Err(error) => Err(self.table.error(error)),
+        }
+    }
+
+    /// As [`Table::get_into`].
+    ///
+    /// # Errors
+    /// As [`Table::get_into`].
+    #[inline]
+    pub async fn get_into(self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
+        into.clear();
+        let table = self.table;
+        table.check_process()?;
+        let found = match table.in_place() {
+            Some(client) => client.get(key, table.take_spare()).await,
+            None => table.operations().get(key, table.take_spare()).await,
+        };
+        match found {
+            Ok(Some(found)) => {
+                into.extend_from_slice(&found);
+                let version = Version::from_u64(found.version());
+                table.keep_spare(found.into_buf());
+                Ok(Some(version))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(table.error(error)),
+        }
+    }
+
+    /// As [`Table::contains`].
+    ///
+    /// # Errors
+    /// As [`Table::contains`].
+    pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
+        self.table.check_process()?;
+        let found = match self.table.in_place() {
+            Some(client) => client.contains(key).await,
+            None => self.table.operations().contains(key).await,
+        };
+        found.map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::put`].
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    #[inline]
+    pub async fn put(self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
+        self.put_with(key, value, PutOptions::default()).await
+    }
+
+    /// As [`Table::put_with`].
+    ///
+    /// # Errors
+    /// As [`Table::put_with`].
+    #[inline]
+    pub async fn put_with(
+        self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<Version, Error> {
+        self.table.writable()?;
+        self.table.check_lengths(key, value.len())?;
+        let options = self.table.engine_options(options);
+        let stored = match self.table.in_place() {
+            Some(client) => client.put(key, value, options).await,
+            None => self.execute(key, Operation::Put { value, options }).await?.stored(),
+        };
+        match stored {
+            Ok(version) => Ok(Version::from_u64(version)),
+            Err(error) => Err(self.table.error(error)),
+        }
+    }
+
+    /// As [`Table::put_if`].
+    ///
+    /// # Errors
+    /// As [`Table::put_if`].
+    pub async fn put_if(
+        self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, Error> {
+        self.table.writable()?;
+        let options = self.table.engine_options(options);
+        let expect = match expect {
+            Expect::Absent => operation::Expect::Absent,
+            Expect::Version(version) => operation::Expect::Version(version.as_u64()),
+        };
+        self.table.check_lengths(key, value.len())?;
+        let done = match self.table.in_place() {
+            Some(client) => client.put_if(key, value, expect, options).await,
+            None => {
+                let put = Operation::PutIf { value, expect, options };
+                self.execute(key, put).await?.conditional()
+            }
+        };
+        match done.map_err(|e| self.table.error(e))? {
+            operation::Conditional::Done(version) => {
+                Ok(Conditional::Done(Version::from_u64(version)))
+            }
+            operation::Conditional::Refused(version) => {
+                Ok(Conditional::Refused(version.map(Version::from_u64)))
+            }
+        }
+    }
+
+    /// As [`Table::append`].
+    ///
+    /// # Errors
+    /// As [`Table::append`].
+    pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
+        self.table.writable()?;
+        self.table.check_lengths(key, bytes.len())?;
+        let version = self.execute(key, Operation::Append(bytes)).await?.stored();
+        version.map(Version::from_u64).map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::fetch_add`].
+    ///
+    /// # Errors
+    /// As [`Table::fetch_add`].
+    pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64, Error> {
+        self.table.writable()?;
+        let before = match self.table.in_place() {
+            Some(client) => client.fetch_add(key, add).await,
+            None => self.execute(key, Operation::FetchAdd(add)).await?.before(),
+        };
+        before.map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::update`].
+    ///
+    /// # Errors
+    /// As [`Table::update`].
+    pub async fn update<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
+        self.table.writable()?;
+        let lambda = lambda.of_engine();
+        let before = self.table.computing("update")?.update(key, lambda).await;
+        before.map(T::of_word).map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::update_all`].
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub async fn update_all<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<u64>, Error> {
+        self.table.writable()?;
+        let lambda = lambda.of_engine();
+        let done = self.table.computing("update_all")?.update_all(key, lambda).await;
+        done.map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::fetch_update_all`].
+    ///
+    /// # Errors
+    /// As [`Table::fetch_update_all`].
+    pub async fn fetch_update_all<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        self.table.writable()?;
+        let lambda = lambda.of_engine();
+        let done = self
+            .table
+            .computing("fetch_update_all")?
+            .update_all_returning(key, lambda, Buf::new())
+            .await;
+        Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
+    }
+
+    /// As [`Table::update_each`].
+    ///
+    /// # Errors
+    /// As [`Table::update_each`].
+    pub async fn update_each<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<u64>, Error> {
+        self.table.writable()?;
+        let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
+        let done = self.table.computing("update_each")?.update_each(key, lambda, &operands).await;
+        done.map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::fetch_update_each`].
+    ///
+    /// # Errors
+    /// As [`Table::fetch_update_each`].
+    pub async fn fetch_update_each<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<Vec<T>>, Error> {
+        self.table.writable()?;
+        let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
+        let done = self
+            .table
+            .computing("fetch_update_each")?
+            .update_each_returning(key, lambda, &operands, Buf::new())
+            .await;
+        Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
+    }
+
+    /// As [`Table::reduce`].
+    ///
+    /// # Errors
+    /// As [`Table::reduce`].
+    pub async fn reduce<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<T>, Error> {
+        self.table.check_process()?;
+        let lambda = lambda.of_engine();
+        let reduced = self.table.computing("reduce")?.reduce(key, lambda).await;
+        Ok(reduced.map_err(|e| self.table.error(e))?.map(T::of_word))
+    }
+
+    /// As [`Table::filter`].
+    ///
+    /// # Errors
+    /// As [`Table::filter`].
+    pub async fn filter<T: Number>(
+        self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        self.table.check_process()?;
+        let lambda = lambda.of_engine();
+        let kept = self.table.computing("filter")?.filter(key, lambda, Buf::new()).await;
+        Ok(kept.map_err(|e| self.table.error(e))?.map(|kept| T::of_bytes(&kept)))
+    }
+
+    /// As [`Table::delete`].
+    ///
+    /// # Errors
+    /// As [`Table::delete`].
+    pub async fn delete(self, key: &[u8]) -> Result<bool, Error> {
+        self.table.writable()?;
+        let deleted = match self.table.in_place() {
+            Some(client) => client.delete(key).await,
+            None => self.execute(key, Operation::Delete).await?.deleted(),
+        };
+        deleted.map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::get_many`].
+    ///
+    /// # Errors
+    /// As [`Table::get_many`].
+    pub async fn get_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
+        self.many(keys, move |key| self.get(key.as_ref()), || None).await
+    }
+
+    /// As [`Table::put_many`].
+    ///
+    /// # Errors
+    /// As [`Table::put_many`].
+    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        self,
+        pairs: &[(K, V)],
+    ) -> Result<Vec<Version>, Error> {
+        self.many(
+            pairs,
+            move |(key, value)| self.put(key.as_ref(), value.as_ref()),
+            || Version::from_u64(0),
+        )
+        .await
+    }
+
+    /// As [`Table::reserve`].
+    ///
+    /// # Errors
+    /// As [`Table::reserve`].
+    pub async fn reserve(self, key: &[u8], len: usize) -> Result<Reservation<'a>, Error> {
+        self.reserve_with(key, len, PutOptions::default()).await
+    }
+
+    /// As [`Table::reserve_with`].
+    ///
+    /// # Errors
+    /// As [`Table::reserve_with`].
+    pub async fn reserve_with(
+        self,
+        key: &[u8],
+        len: usize,
+        options: PutOptions,
+    ) -> Result<Reservation<'a>, Error> {
+        self.table.writable()?;
+        let options = self.table.engine_options(options);
+        let reserved = self.table.operations().reserve(key, len, options).await;
+        let reserved = reserved.map_err(|error| self.table.error(error))?;
+        let place = match reserved {
+            Some(place) => Place::InTable(place),
+            None => Place::own(key, len, options),
+        };
+        Ok(Reservation::new(self.table, place))
+    }
+
+    async fn execute(
+        self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<operation::Outcome<'static>, Error> {
+        let done = self.table.operations().execute(key, operation).await;
+        done.map_err(|error| self.table.error(error))
+    }
+
+    /// Runs one operation for each item, in the table's lanes; the outputs in the items' order.
+    /// After an error no more are begun.
+    async fn many<'i, I, T, F>(
+        self,
+        items: &'i [I],
+        operation: impl Fn(&'i I) -> F,
+        empty: impl Fn() -> T,
+    ) -> Result<Vec<T>, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let outputs: RefCell<Vec<T>> = RefCell::new(items.iter().map(|_| empty()).collect());
+        let failed = Cell::new(None::<Error>);
+        let has_failed = Cell::new(false);
+        let work = items.iter().enumerate().take_while(|_| !has_failed.get());
+        let work = work.map(|(at, item)| {
+            let operation = operation(item);
+            async move { (at, operation.await) }
+        });
+        let done = |(at, output): (usize, Result<T, Error>)| match output {
+            Ok(output) => outputs.borrow_mut()[at] = output,
+            Err(error) if !has_failed.replace(true) => failed.set(Some(error)),
+            Err(_) => (),
+        };
+        lanes::run(self.table.lanes(), work, done).await;
+        failed.take().map_or(Ok(outputs.into_inner()), Err)
+    }
+}

@@ -1,0 +1,602 @@
+//! A table, for one thread: blocking calls.
+
+pub(crate) mod asynch;
+pub(crate) mod reservation;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use loch_engines::EngineError;
+use loch_engines::nessie::{AnyClient, Client, published};
+use loch_engines::operation;
+use loch_engines::registry::EngineId;
+use loch_fabric::Buf;
+use loch_fabric::lanes::block_on;
+use loch_fabric::shm::ShmEndpoint;
+
+use crate::client::backend::Backend;
+use crate::client::counters::Counters;
+use crate::client::operations::Operations;
+use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
+use crate::session::lease::Lease;
+use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, Value, Version};
+
+/// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
+/// opens its own.
+///
+/// A table holds one of its home node's session slots until it is dropped, but not the node's
+/// process: that may go away and come back.
+///
+/// A process that is forked from the table's must not use the table: there, every operation answers
+/// [`Error::Forked`], and dropping the table does nothing. Attach again in the child. An operation
+/// that was under way in the parent ([`Table::asynch`]) must not be gone on with in the child.
+///
+/// ```
+/// use loch::{Cluster, Conditional, EmbeddedConfig};
+/// let cluster = Cluster::embedded(EmbeddedConfig::default())?;
+/// let table = cluster.table("default")?;
+///
+/// let first = table.put(b"key", b"one")?;
+/// assert!(matches!(table.put_if_version(b"key", b"two", first)?, Conditional::Done(_)));
+/// let Conditional::Refused(Some(now)) = table.put_if_version(b"key", b"three", first)? else {
+///     panic!("the version is not the first any more");
+/// };
+/// assert_eq!(table.get(b"key")?.map(|value| value.version()), Some(now));
+///
+/// // Every thread has its own table.
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| cluster.table("default")?.put(b"key", b"from another thread"));
+/// });
+/// # Ok::<(), loch::Error>(())
+/// ```
+pub struct Table {
+    backend: Backend,
+    name: String,
+    lanes: usize,
+    /// Filled by `get_into` again and again.
+    spare: Cell<Buf>,
+    /// Ends after the client has left its slabs behind.
+    lease: Lease,
+}
+
+/// How a PUT differs from a plain one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// How long the value lives, with a resolution of 1 ms. Default: for ever.
+    pub ttl: Option<Duration>,
+}
+
+/// What a conditional PUT expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// No value.
+    Absent,
+    /// A value of this version.
+    Version(Version),
+}
+
+/// What a conditional PUT came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conditional {
+    /// It was done; the version of the new value.
+    Done(Version),
+    /// It was not: the version of the value there is, if there is one.
+    Refused(Option<Version>),
+}
+
+impl Table {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same operations as futures, for the lanes of this thread.
+    pub fn asynch(&self) -> AsyncTable<'_> {
+        AsyncTable::new(self)
+    }
+
+    /// Overlaps up to `lanes` operations in `get_many` and `put_many`; 1 to 4096, default 16.
+    /// Other numbers are taken for the nearest.
+    #[must_use]
+    pub fn with_lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes.clamp(1, LANES_MAX);
+        self
+    }
+
+    /// The value of `key`, if it has one.
+    ///
+    /// # Errors
+    /// [`Error::KeyEmpty`], [`Error::KeyTooLong`]; [`Error::Timeout`] if others kept changing the
+    /// key's slots, or the key's worker did not answer, and [`Error::NodeUnreachable`] if that is
+    /// because its node is down.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, Error> {
+        block_on(self.asynch().get(key))
+    }
+
+    /// Replaces the contents of `into` by the value of `key`, if it has one; returns the value's
+    /// version. Without a value `into` is empty. Allocates nothing if `into` has room.
+    ///
+    /// # Errors
+    /// As [`Table::get`]; then `into` is empty.
+    pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
+        block_on(self.asynch().get_into(key, into))
+    }
+
+    /// Gives `key` the value `value`. Returns the value's version.
+    ///
+    /// # Errors
+    /// As [`Table::get`], and [`Error::ValueTooLong`], [`Error::IndexFull`],
+    /// [`Error::OutOfMemory`], [`Error::ReadOnly`]. After any but [`Error::Ambiguous`] the key has
+    /// the value it had.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
+        self.put_with(key, value, PutOptions::default())
+    }
+
+    /// As [`Table::put`], with options.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub fn put_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<Version, Error> {
+        block_on(self.asynch().put_with(key, value, options))
+    }
+
+    /// Takes the value of `key` away; whether it had one.
+    ///
+    /// # Errors
+    /// As [`Table::get`], and [`Error::ReadOnly`].
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        block_on(self.asynch().delete(key))
+    }
+
+    /// Whether `key` has a value. Reads no value.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+        block_on(self.asynch().contains(key))
+    }
+
+    /// The values of many keys, in their order, with several GETs under way at a time.
+    ///
+    /// # Errors
+    /// As [`Table::get`]: the first one met, and then no further GETs are begun.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
+        block_on(self.asynch().get_many(keys))
+    }
+
+    /// Puts many pairs, with several PUTs under way at a time; returns the versions in their order.
+    /// Of two pairs with the same key either may win.
+    ///
+    /// # Errors
+    /// As [`Table::put`]: the first one met, and then no further PUTs are begun. Others may have
+    /// been done; calling again does no harm.
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Result<Vec<Version>, Error> {
+        block_on(self.asynch().put_many(pairs))
+    }
+
+    /// Gives `key` the value `value` if what it has is as expected.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        options: PutOptions,
+    ) -> Result<Conditional, Error> {
+        block_on(self.asynch().put_if(key, value, expect, options))
+    }
+
+    /// Gives `key` the value `value` if the one it has is of this version.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub fn put_if_version(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        version: Version,
+    ) -> Result<Conditional, Error> {
+        self.put_if(key, value, Expect::Version(version), PutOptions::default())
+    }
+
+    /// Gives `key` the value `value` if it has none.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<Conditional, Error> {
+        self.put_if(key, value, Expect::Absent, PutOptions::default())
+    }
+
+    /// Appends `bytes` to the value of `key`: what others append or put at the same time comes
+    /// before or after, never in between. A key without a value gets `bytes` as its value. Returns
+    /// the version of the new value, which expires when the old one did; one that is created does
+    /// not expire.
+    ///
+    /// ```
+    /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
+    /// table.append(b"log", b"one,")?;
+    /// let version = table.append(b"log", b"two,")?;
+    /// let value = table.get(b"log")?.expect("it was appended to");
+    /// assert_eq!((&value[..], value.version()), (&b"one,two,"[..], version));
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::put`]; [`Error::ValueTooLong`] if both together are too long.
+    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
+        block_on(self.asynch().append(key, bytes))
+    }
+
+    /// Adds `add`, wrapping, to the number under `key` (8 bytes, little-endian) and returns what it
+    /// was. A key without a value counts as 0.
+    ///
+    /// # Errors
+    /// As [`Table::put`], and [`Error::NotACounter`].
+    pub fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, Error> {
+        block_on(self.asynch().fetch_add(key, add))
+    }
+
+    /// Replaces the number under `key` by what the function makes of it and its operand, where the
+    /// value is; returns what it was. A key without a value counts as 0. In tables of `kv-direct`.
+    ///
+    /// ```
+    /// # use loch::{Cluster, EmbeddedConfig, Lambda, TableConfig};
+    /// # let table = TableConfig { engine: "kv-direct".parse()?, ..TableConfig::default() };
+    /// # let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+    /// # let table = Cluster::embedded(config)?.table("default")?;
+    /// assert_eq!(table.update(b"seats", Lambda::add(40u16))?, 0);
+    /// assert_eq!(table.update(b"seats", Lambda::saturating_subtract(50u16))?, 40);
+    /// assert_eq!(table.update(b"seats", Lambda::compare_swap(0, 1u16))?, 0);
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::put`], and [`Error::OtherEngine`], [`Error::NotAVector`] if the value is not one
+    /// such number, [`Error::UnfitFunction`], [`Error::NoFunction`], [`Error::FunctionFailed`].
+    pub fn update<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
+        block_on(self.asynch().update(key, lambda))
+    }
+
+    /// Replaces each number under `key` by what the function makes of it and the operand; how many
+    /// there are, if the key has a value.
+    ///
+    /// # Errors
+    /// As [`Table::update`]; then all numbers are what they were.
+    pub fn update_all<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<u64>, Error> {
+        block_on(self.asynch().update_all(key, lambda))
+    }
+
+    /// As [`Table::update_all`]; returns the numbers as they were.
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub fn fetch_update_all<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        block_on(self.asynch().fetch_update_all(key, lambda))
+    }
+
+    /// Replaces each number under `key` by what the function makes of it and the operand of the
+    /// same index, of which there must be as many; how many there are, if the key has a value. The
+    /// function's own operand is not used.
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub fn update_each<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<u64>, Error> {
+        block_on(self.asynch().update_each(key, lambda, operands))
+    }
+
+    /// As [`Table::update_each`]; returns the numbers as they were.
+    ///
+    /// # Errors
+    /// As [`Table::update_all`].
+    pub fn fetch_update_each<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+        operands: &[T],
+    ) -> Result<Option<Vec<T>>, Error> {
+        block_on(self.asynch().fetch_update_each(key, lambda, operands))
+    }
+
+    /// What the function makes of all numbers under `key`, one after the other, beginning with its
+    /// operand: with `Lambda::add(0)` their sum.
+    ///
+    /// # Errors
+    /// As [`Table::get`], and those of [`Table::update`].
+    pub fn reduce<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<Option<T>, Error> {
+        block_on(self.asynch().reduce(key, lambda))
+    }
+
+    /// Those of the numbers under `key` of which the function says so, in their order. The value
+    /// stays what it is.
+    ///
+    /// # Errors
+    /// As [`Table::reduce`].
+    pub fn filter<T: Number>(
+        &self,
+        key: &[u8],
+        lambda: Lambda<T>,
+    ) -> Result<Option<Vec<T>>, Error> {
+        block_on(self.asynch().filter(key, lambda))
+    }
+
+    /// Reserves memory for a value of `len` bytes, to be written in place and then committed:
+    /// nothing is copied. What is not written has unspecified contents.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub fn reserve(&self, key: &[u8], len: usize) -> Result<Reservation<'_>, Error> {
+        self.reserve_with(key, len, PutOptions::default())
+    }
+
+    /// As [`Table::reserve`], with options.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub fn reserve_with(
+        &self,
+        key: &[u8],
+        len: usize,
+        options: PutOptions,
+    ) -> Result<Reservation<'_>, Error> {
+        block_on(self.asynch().reserve_with(key, len, options))
+    }
+
+    /// Walks the whole table and verifies its invariants, beside other clients at work.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are no error but listed in
+    /// the report.
+    pub fn check(&self) -> Result<CheckReport, Error> {
+        self.check_process()?;
+        block_on(self.operations().check())
+    }
+
+    /// How the table's memory is used, node by node. Reads every entry's generation.
+    ///
+    /// # Errors
+    /// As [`Table::check`].
+    pub fn usage(&self) -> Result<Vec<Usage>, Error> {
+        self.check_process()?;
+        block_on(self.operations().usage())
+    }
+
+    /// What this table's operations cost so far; the difference of two is what happened between.
+    pub fn counters(&self) -> Counters {
+        self.operations().counters()
+    }
+
+    /// The engine below, for measurements.
+    ///
+    /// # Panics
+    /// If the table is not one of nessie on shared memory.
+    #[doc(hidden)]
+    pub fn engine(&self) -> &Client<ShmEndpoint> {
+        self.in_place().expect("the engine nessie is measured, on shared memory")
+    }
+
+    /// The same of a table of the published protocol.
+    ///
+    /// # Panics
+    /// If it is not one.
+    #[doc(hidden)]
+    pub fn published_engine(&self) -> &published::Client<ShmEndpoint> {
+        match &self.backend {
+            Backend::Shm(client) => match client.nessie() {
+                Some(AnyClient::Published(client)) => client,
+                _ => panic!("the table is not of the published protocol"),
+            },
+            Backend::Network(_) => panic!("its memory is not all mapped"),
+        }
+    }
+
+    pub(crate) fn new(name: String, backend: Backend, lease: Lease) -> Self {
+        Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), lease }
+    }
+
+    /// The client whose operations are awaited in place, if it has such.
+    #[inline]
+    pub(crate) fn in_place(&self) -> Option<&Client<ShmEndpoint>> {
+        self.backend.in_place()
+    }
+
+    /// All operations, boxed.
+    pub(crate) fn operations(&self) -> &dyn Operations {
+        self.backend.operations()
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    #[cold]
+    pub(crate) fn error(&self, error: EngineError) -> Error {
+        self.operations().explain(error)
+    }
+
+    /// What computes on values; `operation` is what it is asked for.
+    ///
+    /// # Errors
+    /// [`Error::OtherEngine`] if the table's engine does not compute.
+    pub(crate) fn computing(&self, operation: &'static str) -> Result<&dyn Operations, Error> {
+        let operations = self.operations();
+        let engine = operations.engine();
+        if engine.needs().computes {
+            return Ok(operations);
+        }
+        let computes = EngineId::ALL.iter().find(|engine| engine.needs().computes);
+        let (engine, engines) = (engine.name(), computes.map_or("no engine", |it| it.name()));
+        Err(Error::OtherEngine { table: self.name.clone(), engine, operation, engines })
+    }
+
+    /// Refuses a process that was forked from the table's: it would take the same entries as its
+    /// parent, in the same session.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.lease.is_inherited() {
+            return Err(Error::Forked);
+        }
+        Ok(())
+    }
+
+    /// Refuses a mutation of a table that is attached for reading, before anything is looked at.
+    #[inline]
+    pub(crate) fn writable(&self) -> Result<(), Error> {
+        self.check_process()?;
+        if self.lease.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// Refuses lengths that the table was not declared for.
+    #[inline]
+    pub(crate) fn check_lengths(&self, key: &[u8], value: usize) -> Result<(), Error> {
+        self.backend.check_lengths(key, value).map_err(|error| self.error(error))
+    }
+
+    /// The options as the engine has them.
+    pub(crate) fn engine_options(&self, options: PutOptions) -> operation::PutOptions {
+        let now = || self.operations().wall_ms();
+        let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        operation::PutOptions {
+            expires_at_ms: options.ttl.map(|ttl| now().saturating_add(millis(ttl))),
+        }
+    }
+
+    /// Makes it a table that a child has inherited.
+    #[cfg(test)]
+    pub(crate) fn inherit(&mut self) {
+        self.lease.inherit();
+    }
+
+    /// The buffer that is kept for `get_into`.
+    #[inline]
+    pub(crate) fn take_spare(&self) -> Buf {
+        self.spare.take()
+    }
+
+    #[inline]
+    pub(crate) fn keep_spare(&self, buf: Buf) {
+        if buf.len() <= KEPT_BUF_BYTES_MAX {
+            self.spare.set(buf);
+        }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if self.lease.is_read_only() || self.lease.is_inherited() {
+            return;
+        }
+        if let Err(error) = block_on(self.operations().detach()) {
+            // The node finds what is left when the session has ended.
+            tracing::warn!(table = self.name, %error, "the table's memory was not left in order");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loch_engines::nessie::slab::Chunk;
+    use loch_fabric::Fabric;
+
+    use super::*;
+    use crate::{Cluster, EmbeddedConfig, TableConfig};
+
+    /// A table as a child has it that was forked from its process.
+    fn inherited(engine: &str) -> (Cluster, Table) {
+        let table = TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
+        let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+        let cluster = Cluster::embedded(config).unwrap();
+        let mut table = cluster.table("default").unwrap();
+        table.put(b"k", b"its own").unwrap();
+        table.inherit();
+        (cluster, table)
+    }
+
+    #[track_caller]
+    fn assert_forked<T>(done: Result<T, Error>) {
+        let error = done.err().expect("it is the parent's table");
+        assert!(matches!(error, Error::Forked), "{error}");
+        assert!(error.to_string().contains("Cluster::connect"), "{error}");
+    }
+
+    /// Others would take the slabs that it left behind, and its parent would go on to allocate from
+    /// them.
+    #[test]
+    fn a_child_leaves_no_slab_of_its_parents_behind() {
+        let (cluster, table) = inherited("nessie");
+        let other = cluster.table("default").unwrap();
+        let abandoned = || {
+            let client = other.engine();
+            let chunks = 0..client.map().shape.geometry.chunks;
+            let word = |chunk| client.fabric().load(client.map().chunk_addr(0, chunk)).unwrap();
+            let found = chunks.map(|chunk| Chunk::from_word(word(chunk)));
+            found.filter(|chunk| matches!(chunk, Some(Chunk::Abandoned { .. }))).count()
+        };
+        drop(table);
+        assert_eq!(abandoned(), 0);
+        let parents = cluster.table("default").unwrap();
+        parents.put(b"k", b"v").unwrap();
+        drop(parents);
+        assert_eq!(abandoned(), 1, "its owner leaves it to others");
+    }
+
+    #[test]
+    fn a_child_is_refused_whatever_it_asks_for() {
+        for engine in ["nessie", "nessie-server", "nessie-hybrid", "pilaf", "herd", "kv-direct"] {
+            let (cluster, table) = inherited(engine);
+            let add = Lambda::add(1u64);
+            assert_forked(table.get(b"k"));
+            assert_forked(table.get_into(b"k", &mut Vec::new()));
+            assert_forked(table.contains(b"k"));
+            assert_forked(table.get_many(&[b"k"]));
+            assert_forked(table.put(b"k", b"v"));
+            assert_forked(table.put_with(b"k", b"v", PutOptions::default()));
+            assert_forked(table.put_many(&[(b"k", b"v")]));
+            assert_forked(table.put_if_absent(b"k", b"v"));
+            assert_forked(table.put_if_version(b"k", b"v", Version::from_u64(1)));
+            assert_forked(table.fetch_add(b"k", 1));
+            assert_forked(table.delete(b"k"));
+            assert_forked(table.update(b"k", add));
+            assert_forked(table.update_all(b"k", add));
+            assert_forked(table.fetch_update_all(b"k", add));
+            assert_forked(table.update_each(b"k", add, &[1]));
+            assert_forked(table.fetch_update_each(b"k", add, &[1]));
+            assert_forked(table.reduce(b"k", add));
+            assert_forked(table.filter(b"k", Lambda::equal(1u64)));
+            assert_forked(table.reserve(b"k", 1));
+            assert_forked(table.check());
+            assert_forked(table.usage());
+            drop(table);
+            // The parent's session goes on, as does what it has stored.
+            let taken = cluster.info().nodes[0].sessions_taken;
+            assert_eq!(taken, 1, "{engine}: a child ends nothing of its parent's");
+            let own = cluster.table("default").unwrap();
+            assert_eq!(&own.get(b"k").unwrap().unwrap()[..], b"its own", "{engine}");
+        }
+    }
+}

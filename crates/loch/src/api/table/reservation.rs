@@ -1,0 +1,192 @@
+//! A value written in place.
+
+use std::io;
+
+use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_fabric::lanes::block_on;
+
+use crate::client::in_place::InPlace;
+use crate::{Error, Table, Version};
+
+/// Memory for a value that is being written in place. It becomes the key's value with
+/// [`Reservation::commit`]; dropped before, it leaves nothing behind.
+///
+/// Where workers write the values, and in tables of the published protocol, it is memory of this
+/// process, and copied when it is committed. Else it is the table's: while it lives, memory that
+/// others wait to reuse waits with it: fill it and commit it. [`io::Write`] writes from the start
+/// to the end.
+///
+/// ```
+/// use std::io::Write;
+/// use loch::{Cluster, EmbeddedConfig};
+/// let table = Cluster::embedded(EmbeddedConfig::default())?.table("default")?;
+/// let mut value = table.reserve(b"key", 1 << 20)?;
+/// value.write_all(&[1; 1 << 19])?;
+/// value.write_at(1 << 19, &[2; 1 << 19])?;
+/// value.commit()?;
+/// assert_eq!(table.get(b"key")?.map(|value| value[1 << 19]), Some(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Reservation<'a> {
+    table: &'a Table,
+    /// Taken when the reservation ends.
+    place: Option<Place<'a>>,
+    /// Where [`io::Write`] goes on.
+    written: usize,
+}
+
+/// The place of the value.
+pub(crate) enum Place<'a> {
+    /// The table's memory.
+    InTable(Box<dyn InPlace + 'a>),
+    /// Memory of this process: where workers write the values, and where the protocol has no entry
+    /// that is filled in place.
+    Own(Own),
+}
+
+/// A value that is put when it is committed.
+pub(crate) struct Own {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    options: PutOptions,
+}
+
+impl Place<'_> {
+    /// Memory of this process.
+    pub fn own(key: &[u8], len: usize, options: PutOptions) -> Self {
+        Self::Own(Own { key: key.into(), value: vec![0; len], options })
+    }
+}
+
+impl<'a> Reservation<'a> {
+    pub(crate) fn new(table: &'a Table, place: Place<'a>) -> Self {
+        Self { table, place: Some(place), written: 0 }
+    }
+
+    fn place(&mut self) -> &mut Place<'a> {
+        self.place.as_mut().expect("it is taken when the reservation ends")
+    }
+
+    /// Bytes of the value.
+    #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
+    pub fn len(&self) -> usize {
+        match self.place.as_ref().expect("it is taken when the reservation ends") {
+            Place::InTable(inner) => inner.len(),
+            Place::Own(own) => own.value.len(),
+        }
+    }
+
+    /// Writes `bytes` at `offset` of the value.
+    ///
+    /// # Errors
+    /// [`Error::OutsideReservation`] if they do not lie inside the value, [`Error::Forked`].
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.table.check_process()?;
+        let end = offset.saturating_add(bytes.len());
+        if end > self.len() {
+            return Err(Error::OutsideReservation { end: end as u64, len: self.len() as u64 });
+        }
+        let written = match self.place() {
+            Place::InTable(inner) => inner.write_at(offset, bytes),
+            Place::Own(own) => {
+                own.value[offset..end].copy_from_slice(bytes);
+                Ok(())
+            }
+        };
+        written.map_err(|e| self.table.error(e))
+    }
+
+    /// The place of the value, for code that fills it without a detour (a system call, a device).
+    /// Valid for [`Reservation::len`] bytes until the reservation ends. The bytes are shared
+    /// memory: write through the pointer, form no reference.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`], [`Error::Forked`].
+    pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
+        self.table.check_process()?;
+        let place = match self.place() {
+            Place::InTable(inner) => inner.as_mut_ptr(),
+            Place::Own(own) => Ok(own.value.as_mut_ptr()),
+        };
+        place.map_err(|e| self.table.error(e))
+    }
+
+    /// Makes it the key's value. Returns the version.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub fn commit(self) -> Result<Version, Error> {
+        block_on(self.commit_async())
+    }
+
+    /// As [`Reservation::commit`], for the lanes of the table's thread.
+    ///
+    /// # Errors
+    /// As [`Table::put`].
+    pub async fn commit_async(mut self) -> Result<Version, Error> {
+        self.table.check_process()?;
+        let version = match self.place.take().expect("it is taken when the reservation ends") {
+            Place::InTable(inner) => inner.commit().await,
+            Place::Own(Own { key, value, options }) => {
+                let put = Operation::Put { value: &value, options };
+                let done = self.table.operations().execute(&key, put).await;
+                done.and_then(Outcome::stored)
+            }
+        };
+        version.map(Version::from_u64).map_err(|e| self.table.error(e))
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.table.check_process().is_err() {
+            // The entry, and the epoch in which it is held, are the parent's.
+            std::mem::forget(self.place.take());
+        }
+    }
+}
+
+impl io::Write for Reservation<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let fits = bytes.len().min(self.len() - self.written);
+        let at = self.written;
+        self.write_at(at, &bytes[..fits]).map_err(io::Error::other)?;
+        self.written += fits;
+        Ok(fits)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cluster, EmbeddedConfig};
+
+    #[test]
+    fn a_child_neither_fills_nor_commits_nor_gives_up_what_its_parent_reserved() {
+        let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+        let (parents, mut childs) =
+            (cluster.table("default").unwrap(), cluster.table("default").unwrap());
+        childs.inherit();
+        let reserve = || {
+            let mut reserved = parents.reserve(b"key", 100).unwrap();
+            // As the child has it: the same place, through a table that is not its own.
+            Reservation::new(&childs, reserved.place.take().unwrap())
+        };
+        // Entries that are in use and in no slot: those that the parent has reserved.
+        let reserved = || parents.check().unwrap().unshown;
+        let mut inherited = reserve();
+        assert!(matches!(inherited.write_at(0, b"x"), Err(Error::Forked)));
+        assert!(matches!(inherited.as_mut_ptr(), Err(Error::Forked)));
+        assert!(matches!(inherited.commit(), Err(Error::Forked)));
+        assert_eq!(reserved(), 1, "the child has given its parent's entry up");
+        drop(reserve());
+        assert_eq!(reserved(), 2, "the child has given its parent's entry up");
+        drop(parents.reserve(b"key", 100).unwrap());
+        assert_eq!(reserved(), 2, "the parent may");
+        assert!(!parents.contains(b"key").unwrap());
+    }
+}

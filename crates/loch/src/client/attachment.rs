@@ -1,0 +1,351 @@
+//! A client's attachment to a cluster of processes: connections to nodes, and their memory. Where
+//! memory is shared there is a connection to each node; over a network there is one to the home
+//! node, which tells of the others and has them let the client in.
+//!
+//! # Invariants
+//! 1. The memory is of all nodes, and was checked to fit together.
+//! 2. A connection that is replaced lives on in the sessions that were opened over it.
+//!
+//! # Faults
+//! A node's process may go away and come back at any time. Its memory can be used all the while;
+//! who wants a session needs it back, and then it is looked at whether it has come back with the
+//! same memory. If not, the whole cluster is attached anew; tables opened before keep what they
+//! have.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::client::options::ConnectOptions;
+use crate::layout::memory::{Member, Memory};
+use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
+use crate::session::connection::{Admitted, Connection};
+use crate::session::device;
+use crate::session::lease::Lease;
+use crate::session::slot::Opened;
+use crate::session::wire::{DeviceChoice, Inspected, MemberFacts};
+
+/// A cluster that this process is attached to.
+pub(crate) struct Attachment {
+    home: usize,
+    /// The home node's socket, as it was given.
+    socket: PathBuf,
+    options: ConnectOptions,
+    state: Mutex<State>,
+    /// Names the next endpoint that only reads.
+    readers: AtomicU64,
+    opened: Mutex<Option<Arc<device::Device>>>,
+}
+
+pub(super) struct State {
+    /// By node; none to those that the home node tells of. The home node's carries sessions.
+    connections: Vec<Option<Arc<Connection>>>,
+    memory: Arc<Memory>,
+    /// The device over which memory is reached, where it is not shared.
+    device: Option<DeviceChoice>,
+}
+
+impl Attachment {
+    /// Attaches to the cluster of the node at `socket`.
+    ///
+    /// # Errors
+    /// As [`Cluster::connect_with`](crate::Cluster::connect_with).
+    pub fn new(socket: &Path, options: ConnectOptions) -> Result<Self, Error> {
+        let (home, state) = attach(socket, &options)?;
+        Ok(Self {
+            home,
+            socket: socket.into(),
+            options,
+            state: Mutex::new(state),
+            readers: AtomicU64::new(0),
+            opened: Mutex::new(None),
+        })
+    }
+
+    /// The number of the home node.
+    pub fn home(&self) -> usize {
+        self.home
+    }
+
+    /// The memory as it is attached now.
+    pub fn memory(&self) -> Arc<Memory> {
+        self.state().memory.clone()
+    }
+
+    /// Whether a node's process is up, so far as its connection can tell.
+    pub fn is_up(&self, number: usize) -> bool {
+        let state = self.state();
+        match &state.connections[number] {
+            Some(connection) => connection.is_open(),
+            None => state.hearsay(self.home, number).is_some_and(|facts| facts.up),
+        }
+    }
+
+    /// The first node whose process is not up, by its socket.
+    pub fn down(&self) -> Option<PathBuf> {
+        let nodes = self.state().connections.len();
+        let down = (0..nodes).find(|node| !self.is_up(*node))?;
+        Some(self.state().node(down).socket.clone())
+    }
+
+    /// What the workers of each node have of a table.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::Refused`].
+    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+        let mut state = self.state();
+        let mut told = Vec::new();
+        for node in 0..state.connections.len() {
+            // Where memory is not shared the home node asks the others.
+            let by = if state.is_remote() { self.home } else { node };
+            if !state.connections[by].as_ref().is_some_and(|it| it.is_open()) {
+                let deadline = Instant::now() + self.options.connect_timeout;
+                if !self.reopen(&mut state, by, deadline)? {
+                    let problem = "a node has come back with other memory: open the table again";
+                    return Err(Error::ClusterMismatch { problem: problem.into() });
+                }
+            }
+            let connection = state.connections[by].clone().expect("it was just made");
+            told.push(connection.inspect(node, table, INSPECT_TIMEOUT)?);
+        }
+        Ok(told)
+    }
+
+    /// Client session slots of a node that are taken, so far as its home node knows.
+    pub fn sessions_taken(&self, number: usize) -> Option<u32> {
+        let state = self.state();
+        Some(state.hearsay(self.home, number)?.sessions_taken)
+    }
+
+    /// Whether memory is reached over a network.
+    pub fn is_remote(&self) -> bool {
+        self.state().is_remote()
+    }
+
+    /// The device over which memory is reached: opened once, for all tables.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn device(&self) -> Result<Arc<device::Device>, Error> {
+        let choice = self.state().device.clone().unwrap_or_default();
+        let mut opened = self.opened.lock().expect("nothing panics while it is held");
+        if let Some(device) = &*opened {
+            return Ok(device.clone());
+        }
+        Ok(opened.insert(device::open_device(&choice)?).clone())
+    }
+
+    /// Opens a session for a table, and says in which memory.
+    ///
+    /// # Errors
+    /// As [`Cluster::table`](crate::Cluster::table).
+    pub fn lease(&self) -> Result<(Arc<Memory>, Lease), Error> {
+        let mut state = self.state();
+        self.refresh(&mut state)?;
+        if self.options.read_only {
+            return Ok((state.memory.clone(), self.observer(&state)));
+        }
+        let opened = match self.open_session(&state) {
+            // The node has gone since we looked.
+            Err(Error::NodeUnreachable { .. }) => {
+                self.refresh(&mut state)?;
+                self.open_session(&state)?
+            }
+            opened => opened?,
+        };
+        let memory = state.memory.clone();
+        let connection = state.home(self.home).clone();
+        if state.device.is_some() {
+            // Dropped, it ends the session if there is no secret to be had.
+            let lease = Lease::fenced(self.home, memory.clone(), connection, opened)?;
+            return Ok((memory, lease));
+        }
+        let lease = Lease::of_node(self.home, memory.clone(), connection, opened);
+        Ok((memory, lease))
+    }
+
+    /// What takes the place of a session for who only looks at memory, and in which memory.
+    pub fn reader(&self) -> (Arc<Memory>, Lease) {
+        let state = self.state();
+        (state.memory.clone(), self.observer(&state))
+    }
+
+    /// What takes the place of a session for who only reads.
+    fn observer(&self, state: &State) -> Lease {
+        let memory = state.memory.clone();
+        if state.device.is_some() {
+            let endpoint = self.readers.fetch_add(1, Ordering::Relaxed);
+            return Lease::reader(self.home, memory, state.home(self.home).clone(), endpoint);
+        }
+        Lease::observer(self.home, memory, state.home(self.home).mark())
+    }
+
+    fn open_session(&self, state: &State) -> Result<Opened, Error> {
+        let home = state.memory.nodes[self.home].as_ref();
+        let sessions = home.map_or(0, Member::client_sessions);
+        let wait = self.options.connect_timeout;
+        let (slot, incarnation) = state.home(self.home).open_session(sessions, wait)?;
+        Ok(Opened { slot, incarnation })
+    }
+
+    /// Connects again to the nodes whose processes were away. The home node has to be back, unless
+    /// no session is wanted of it.
+    fn refresh(&self, state: &mut State) -> Result<(), Error> {
+        let deadline = Instant::now() + self.options.connect_timeout;
+        for number in 0..state.connections.len() {
+            let kept = match &state.connections[number] {
+                Some(connection) if connection.is_open() => true,
+                Some(_)
+                    if number == self.home && (!self.options.read_only || state.is_remote()) =>
+                {
+                    self.reopen(state, number, deadline)?
+                }
+                // It is used without its process, but should it be there, its memory may be new.
+                Some(_) => match self.reopen(state, number, Instant::now()) {
+                    Err(Error::NodeUnreachable { .. }) => true,
+                    kept => kept?,
+                },
+                None => {
+                    let told = state.hearsay(self.home, number);
+                    told.is_none_or(|facts| state.node(number).header.identity == facts.identity)
+                }
+            };
+            if !kept {
+                return self.attach_anew(state, number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects to a node again; whether it has the memory that it had.
+    pub(super) fn reopen(
+        &self,
+        state: &mut State,
+        number: usize,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let node = state.node(number);
+        let admitted = open(&node.socket, self.options.read_only, deadline)?;
+        if admitted.welcome.identity != node.header.identity {
+            return Ok(false);
+        }
+        state.connections[number] = Some(Arc::new(admitted.connection));
+        Ok(true)
+    }
+
+    fn attach_anew(&self, state: &mut State, number: usize) -> Result<(), Error> {
+        let name = &state.node(number).name;
+        tracing::warn!(node = name, "a node has come back with other memory");
+        let (home, anew) = attach(&self.socket, &self.options)?;
+        if home != self.home {
+            let problem = format!("the home node was number {}, is {home}", self.home);
+            return Err(Error::ClusterMismatch { problem });
+        }
+        *state = anew;
+        Ok(())
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl State {
+    fn node(&self, number: usize) -> &Member {
+        self.memory.nodes[number].as_ref().expect("all nodes are known: invariant 1")
+    }
+
+    pub(super) fn home(&self, home: usize) -> &Arc<Connection> {
+        self.connections[home].as_ref().expect("there is always one to the home node")
+    }
+
+    fn is_remote(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// What the home node says of another, if it can.
+    fn hearsay(&self, home: usize, number: usize) -> Option<MemberFacts> {
+        self.home(home).member(number as u16, PATIENCE).ok()
+    }
+}
+
+/// How long one try at a node may take when there is no time left to wait for it.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+fn open(socket: &Path, read_only: bool, deadline: Instant) -> Result<Admitted, Error> {
+    Connection::open(socket, read_only, deadline, PATIENCE)
+}
+
+/// Attaches to all nodes: first to the one at `socket`, which names the others.
+fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Error> {
+    let deadline = Instant::now() + options.connect_timeout;
+    let socket = std::path::absolute(socket).map_err(Error::os("resolve", socket))?;
+    let (connection, welcome, mapped) =
+        open(&socket, options.read_only, deadline)?.map(options.read_only)?;
+    let home = welcome.node as usize;
+    if welcome.device.is_some() && !device::IS_BUILT {
+        return Err(Error::config(
+            "fabric",
+            format!(
+                "the node at {} needs verbs, and this build has no verbs backend: build Loch \
+                     with the feature `verbs`",
+                socket.display()
+            ),
+        ));
+    }
+    if home >= welcome.cluster.len() {
+        return Err(Error::ClusterMismatch {
+            problem: format!(
+                "the node at {} says it is number {home} of {}",
+                socket.display(),
+                welcome.cluster.len()
+            ),
+        });
+    }
+    let home_connection = Arc::new(connection);
+    let mut connections = Vec::with_capacity(welcome.cluster.len());
+    let mut nodes = Vec::with_capacity(welcome.cluster.len());
+    for (number, theirs) in welcome.cluster.iter().enumerate() {
+        let (connection, member) = if number == home {
+            (Some(home_connection.clone()), mapped.clone())
+        } else if welcome.device.is_some() {
+            (None, hear_of(&home_connection, number, theirs, deadline)?)
+        } else {
+            let (connection, _, mapped) =
+                open(theirs, options.read_only, deadline)?.map(options.read_only)?;
+            (Some(Arc::new(connection)), mapped)
+        };
+        if let Some(region) = member.mapped().filter(|_| options.populate) {
+            region.populate();
+        }
+        connections.push(connection);
+        nodes.push(Some(member));
+    }
+    let memory = Arc::new(Memory::join(nodes, home)?);
+    Ok((home, State { connections, memory, device: welcome.device }))
+}
+
+/// Asks the home node for another one, until it knows it.
+fn hear_of(
+    home: &Connection,
+    number: usize,
+    address: &Path,
+    deadline: Instant,
+) -> Result<Member, Error> {
+    loop {
+        let patience = PATIENCE.max(deadline.saturating_duration_since(Instant::now()));
+        match home.member(number as u16, patience) {
+            Ok(facts) => return Member::of_facts(&facts, address),
+            Err(Error::NodeUnreachable { remedy, .. })
+                if !home.is_open() || Instant::now() + RETRY_PAUSE_MAX > deadline =>
+            {
+                return Err(Error::NodeUnreachable { socket: address.into(), remedy });
+            }
+            Err(Error::NodeUnreachable { .. }) => (),
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(RETRY_PAUSE_MAX);
+    }
+}

@@ -1,0 +1,49 @@
+//! A value that is written where it will be read.
+
+use loch_engines::registry::Operating;
+use loch_engines::{EngineError, nessie};
+use loch_fabric::Fabric;
+
+/// An entry of a table whose value is written in place.
+pub(crate) trait InPlace {
+    /// Bytes of the value.
+    fn len(&self) -> usize;
+
+    /// As [`Reservation::write_at`](crate::Reservation::write_at).
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// As [`Reservation::as_mut_ptr`](crate::Reservation::as_mut_ptr).
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError>;
+
+    /// Makes it the key's value. Returns the version.
+    fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
+    where
+        Self: 'a;
+}
+
+impl<F: Fabric> InPlace for nessie::Reservation<'_, F> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError> {
+        self.write_at(offset, bytes)
+    }
+
+    fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError> {
+        self.as_mut_ptr()
+    }
+
+    fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
+    where
+        Self: 'a,
+    {
+        Box::pin((*self).commit())
+    }
+}

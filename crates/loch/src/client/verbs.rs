@@ -1,0 +1,366 @@
+//! Tables over verbs: an endpoint, and connections that are made again when they break.
+//!
+//! # Invariants
+//! 1. A connection takes the place of another only when its home node has had the other one's
+//!    passive end ended: that is what the endpoint has to be promised.
+//! 2. A node that cannot be reached is asked for at most once in [`RECONNECT_PAUSE`], whatever the
+//!    number of lanes that would need it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loch_engines::EngineError;
+use loch_engines::net::{Connect, Net};
+use loch_engines::region::TableEntry;
+use loch_engines::registry::EngineId;
+use loch_fabric::verbs::{Datagrams, Transport, VerbsEndpoint};
+use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr};
+
+use crate::Error;
+use crate::client::attachment::Attachment;
+use crate::client::net::{Network, Opening};
+use crate::client::nodes::Nodes;
+use crate::client::operations::Operations;
+use crate::client::options::ConnectOptions;
+use crate::client::table_client::TableClient;
+use crate::layout::memory::{Member, Memory};
+use crate::limits::{ADMIT_TIMEOUT, RECONNECT_PAUSE, RESEND_NETWORK_US};
+use crate::session::connection::Connection;
+use crate::session::device::{Linked, Links, connect, of_verbs};
+use crate::session::endpoint::Yielding;
+use crate::session::lease::Lease;
+use crate::session::wire::{self, SessionSecret};
+
+/// Nodes are on other hosts, but for the client's home.
+pub(crate) struct Verbs;
+
+/// The endpoint of a client.
+type ClientEndpoint = Linked<Connector>;
+
+/// How one client's endpoint comes by connections.
+pub(crate) struct Connector {
+    attachment: Arc<Attachment>,
+    memory: Arc<Memory>,
+    /// What is asked of every node, but for node, memory and offer.
+    ask: wire::Connect,
+    /// The connections to each node.
+    transports: &'static [Transport],
+    timeout: Duration,
+    /// By node.
+    links: RefCell<Vec<Link>>,
+    /// The connection to the home node's process over which that let the client in.
+    let_in: RefCell<Option<Arc<Connection>>>,
+}
+
+/// The time that a node has to answer is doubled so often at most.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// How connecting to a node went so far.
+#[derive(Default)]
+struct Link {
+    /// Whether there was ever a connection. It may have broken since.
+    made: bool,
+    /// The last try, if it failed.
+    failure: Option<Failure>,
+    /// How often in a row nobody answered in time.
+    silences: u32,
+}
+
+struct Failure {
+    at: Instant,
+    error: Error,
+}
+
+/// The attempts at one operation.
+pub(crate) struct Attempts {
+    /// When the first one failed for want of a connection.
+    since: Option<Instant>,
+}
+
+impl Net for Verbs {
+    type Direct = ClientEndpoint;
+    type Waiting = Yielding<ClientEndpoint, Option<Datagrams>>;
+
+    fn direct(waiting: &Self::Waiting) -> &ClientEndpoint {
+        waiting.endpoint()
+    }
+}
+
+impl Network for Verbs {
+    const RESEND_US: u64 = RESEND_NETWORK_US;
+    const BREAKS: bool = true;
+    type Attempts = Attempts;
+
+    fn connector(opening: Opening<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
+        let Nodes::Attached(attachment) = opening.nodes else {
+            unreachable!("nodes inside this process are not remote");
+        };
+        let Opening { memory, table, lease, options, .. } = opening;
+        let (endpoint, links) =
+            Connector::open(attachment.clone(), memory.clone(), table.number, lease, options)?;
+        let home = memory.nodes[attachment.home()].as_ref();
+        let region_bytes = home.map_or(0, |it| it.header.region_bytes);
+        Ok(Connected { endpoint: Linked::new(endpoint, links), attachment, region_bytes })
+    }
+
+    fn begin(endpoint: &ClientEndpoint) -> Attempts {
+        endpoint.links().begin(endpoint.endpoint())
+    }
+
+    async fn goes_on(
+        endpoint: &ClientEndpoint,
+        attempts: &mut Attempts,
+        error: Option<&EngineError>,
+    ) -> bool {
+        endpoint.links().goes_on(endpoint.endpoint(), attempts, error).await
+    }
+
+    fn explain(endpoint: &ClientEndpoint, error: FabricError) -> Option<Error> {
+        endpoint.links().explain(error)
+    }
+}
+
+/// The endpoint of a client, connected.
+struct Connected<'a> {
+    endpoint: ClientEndpoint,
+    attachment: &'a Attachment,
+    region_bytes: u64,
+}
+
+impl Connect<Verbs> for Connected<'_> {
+    type Error = Error;
+
+    fn direct(self) -> Result<ClientEndpoint, Error> {
+        Ok(self.endpoint)
+    }
+
+    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Verbs as Net>::Waiting, Error> {
+        // Replies go where the request came from: a mailbox in memory is not needed.
+        let open = |_| {
+            let datagrams = Datagrams::new(&self.attachment.device()?);
+            datagrams.map_err(|error| of_verbs(error, self.region_bytes))
+        };
+        let messages = mailbox.map(open).transpose()?;
+        Ok(Yielding::new(self.endpoint, messages))
+    }
+}
+
+/// Opens a table over verbs.
+///
+/// # Errors
+/// As [`Connector::open`], and [`Error::SessionsExhausted`].
+pub(crate) fn open_table(opening: Opening<'_>) -> Result<Box<dyn Operations>, Error> {
+    Ok(Box::new(TableClient::<Verbs>::open(opening)?))
+}
+
+impl Links for Connector {
+    /// A process of the home node that started meanwhile does not know the session's secret until
+    /// it is told, and no connection shows that: what a client writes at home it stores.
+    fn wait(&self, endpoint: &VerbsEndpoint) {
+        self.mend(endpoint);
+        let is_another = self.let_in.borrow().as_ref().is_some_and(|known| !known.is_open());
+        if is_another {
+            self.try_connect(endpoint, self.attachment.home());
+        }
+        std::thread::yield_now();
+    }
+}
+
+impl Connector {
+    /// An endpoint for table number `table`, connected to all nodes that can be reached now.
+    ///
+    /// # Errors
+    /// [`Error::Device`]; if the home node cannot let it in, as [`Error::NodeUnreachable`].
+    pub fn open(
+        attachment: Arc<Attachment>,
+        memory: Arc<Memory>,
+        table: usize,
+        lease: &Lease,
+        options: &ConnectOptions,
+    ) -> Result<(VerbsEndpoint, Self), Error> {
+        let home = attachment.home();
+        let region = memory.nodes[home].as_ref().expect("the home node is known").region();
+        let endpoint =
+            VerbsEndpoint::new(attachment.device()?, RegionId(home as u8), region.clone())
+                .map_err(|error| of_verbs(error, region.len()))?;
+        let (session, endpoint_number) = lease.caller();
+        let ask = wire::Connect {
+            session,
+            secret: lease.session().secret().map(|secret| SessionSecret(secret.words())),
+            endpoint: endpoint_number,
+            node: 0,
+            identity: 0,
+            table: table as u32,
+            unreliable: false,
+            offer: serde_json::Value::Null,
+        };
+        let transports = match writes_unreliably(&memory.tables[table].entry) {
+            true => &[Transport::Reliable, Transport::Unreliable][..],
+            false => &[Transport::Reliable],
+        };
+        let timeout = Duration::from_micros(options.operation_timeout_us());
+        let links = RefCell::new(memory.nodes.iter().map(|_| Link::default()).collect());
+        let let_in = RefCell::default();
+        let made = Self { attachment, memory, ask, transports, timeout, links, let_in };
+        // Without its own node a client can do nothing; others are tried again when they are
+        // needed.
+        made.connect(&endpoint, home)?;
+        made.links.borrow_mut()[home].made = true;
+        for node in (0..made.memory.nodes.len()).filter(|node| *node != home) {
+            made.try_connect(&endpoint, node);
+        }
+        Ok((endpoint, made))
+    }
+
+    /// Before an operation: makes connections again that broke, so that what became of the verbs on
+    /// them is settled, and memory that others wait for is not held back.
+    pub fn begin(&self, endpoint: &VerbsEndpoint) -> Attempts {
+        self.mend(endpoint);
+        Attempts { since: None }
+    }
+
+    /// Makes connections again that broke.
+    pub fn mend(&self, endpoint: &VerbsEndpoint) {
+        for region in endpoint.broken() {
+            self.try_connect(endpoint, region.0 as usize);
+        }
+    }
+
+    /// After an operation: whether it is to be begun again, because it lacked a connection that is
+    /// there now.
+    pub async fn goes_on(
+        &self,
+        endpoint: &VerbsEndpoint,
+        attempts: &mut Attempts,
+        error: Option<&EngineError>,
+    ) -> bool {
+        let Some(EngineError::Fabric(error)) = error else {
+            return false;
+        };
+        let Some(node) = self.lacking(*error) else {
+            return false;
+        };
+        let is_first = attempts.since.is_none();
+        let since = *attempts.since.get_or_insert_with(Instant::now);
+        loop {
+            if since.elapsed() > self.timeout {
+                return false;
+            }
+            // Another lane may have been faster; a connection that works is not replaced. But it
+            // may be the node's worker that lacks one.
+            let is_there = !self.lacks(endpoint, node);
+            if (is_there && is_first) || (!is_there && self.try_connect(endpoint, node)) {
+                return true;
+            }
+            // Other lanes go on meanwhile.
+            endpoint.pause(RECONNECT_PAUSE.as_micros() as u64).await;
+            if is_there {
+                return true;
+            }
+        }
+    }
+
+    /// The node whose connection an operation lacked.
+    fn lacking(&self, error: FabricError) -> Option<usize> {
+        let region = match error {
+            FabricError::Unreachable { region } | FabricError::Unattached { region } => region,
+            FabricError::OutcomeUnknown { at } => at.region(),
+            _ => return None,
+        };
+        Some(region.0 as usize).filter(|node| *node < self.memory.nodes.len())
+    }
+
+    /// Whether there is no connection to a node.
+    fn lacks(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
+        !self.links.borrow()[node].made || endpoint.broken().contains(&RegionId(node as u8))
+    }
+
+    /// Connects to a node, if the last try was not just now; whether it is connected.
+    fn try_connect(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
+        let failed = self.links.borrow()[node].failure.as_ref().map(|failure| failure.at);
+        if failed.is_some_and(|at| at.elapsed() < RECONNECT_PAUSE) {
+            return false;
+        }
+        let connected = self.connect(endpoint, node);
+        let done = connected.is_ok();
+        let link = &mut self.links.borrow_mut()[node];
+        link.made |= done;
+        link.failure = connected.err().map(|error| {
+            tracing::debug!(node, %error, "a node cannot be connected");
+            Failure { at: Instant::now(), error }
+        });
+        done
+    }
+
+    fn connect(&self, endpoint: &VerbsEndpoint, node: usize) -> Result<(), Error> {
+        let member = self.member(node);
+        let ask = wire::Connect {
+            node: node as u16,
+            identity: member.header.identity,
+            ..self.ask.clone()
+        };
+        // A node that is slow, as one whose host has too much to do, has done in vain what its
+        // client does not wait for any more. So each try waits longer than the one before.
+        let silences = self.links.borrow()[node].silences;
+        let wait = self.timeout.saturating_mul(1 << silences).min(ADMIT_TIMEOUT);
+        let begun = Instant::now();
+        let broker = self.attachment.broker(wait)?;
+        let connected = self.transports.iter().try_for_each(|transport| {
+            let asked = |ask| broker.connect(ask, wait);
+            connect(endpoint, member, *transport, ask.clone(), asked)
+        });
+        let is_silence = connected.is_err() && begun.elapsed() >= wait;
+        self.links.borrow_mut()[node].silences =
+            if is_silence { (silences + 1).min(DOUBLINGS_MAX) } else { 0 };
+        if connected.is_ok() && node == self.attachment.home() {
+            self.let_in.replace(Some(broker));
+        }
+        connected.map_err(|error| match error {
+            // Whoever asks knows his home node; it is the other one that he wants to know about.
+            Error::NodeUnreachable { remedy, .. } => {
+                Error::NodeUnreachable { socket: member.socket.clone(), remedy }
+            }
+            error => error,
+        })
+    }
+
+    fn member(&self, node: usize) -> &Member {
+        self.memory.nodes[node].as_ref().expect("who attached knows all nodes")
+    }
+
+    /// What is known of an error that is for want of a connection.
+    pub fn explain(&self, error: FabricError) -> Option<Error> {
+        let node = self.lacking(error)?;
+        let links = self.links.borrow();
+        let known = links[node].failure.as_ref().map(|failure| failure.error.clone());
+        Some(known.unwrap_or_else(|| Error::NodeUnreachable {
+            socket: self.member(node).socket.clone(),
+            remedy: "the connection to it broke".into(),
+        }))
+    }
+}
+
+impl Attachment {
+    /// The connection to the home node, made again if need be: who wants a node to let it in asks
+    /// over this.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub fn broker(&self, within: Duration) -> Result<Arc<Connection>, Error> {
+        let mut state = self.state();
+        if !state.home(self.home()).is_open()
+            && !self.reopen(&mut state, self.home(), Instant::now() + within)?
+        {
+            let problem = "the home node has come back with other memory: open the table again";
+            return Err(Error::ClusterMismatch { problem: problem.into() });
+        }
+        Ok(state.home(self.home()).clone())
+    }
+}
+
+/// Whether requests to the table's workers are WRITEs that may get lost.
+fn writes_unreliably(table: &TableEntry) -> bool {
+    let may = EngineId::of(table).is_some_and(|engine| engine.needs().unreliable_writes);
+    may && table.params.service.request_bytes > 0
+}

@@ -1,0 +1,333 @@
+//! What a node is told: its configuration file, and the same for nodes inside this process.
+//!
+//! A configuration is plain data; it is checked as a whole, when a node starts (see `plan/` and
+//! `node/plan.rs`).
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT, WORKER_SLEEP_MAX_US_DEFAULT};
+use crate::{ByteSize, Error, TableConfig, private};
+
+/// The configuration of a node, as TOML or in a program.
+///
+/// ```
+/// use loch::NodeConfig;
+/// let config = NodeConfig::from_toml(
+///     r#"
+///     name = "a"
+///     socket = "/run/user/1000/loch-a.sock"
+///     memory = "4GiB"
+///     cluster = ["/run/user/1000/loch-a.sock", "/run/user/1000/loch-b.sock"]
+///
+///     [[table]]
+///     name = "sessions"
+///     memory = "1GiB"
+///     value_max = "64KiB"
+///
+///     [[table]]
+///     name = "objects"          # gets the rest
+///     "#,
+/// )?;
+/// assert_eq!(config.tables.len(), 2);
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Names the node in logs and its region file: 1 to 48 of `A-Z a-z 0-9 . _ -`. Default `node`.
+    pub name: String,
+    /// The unix socket at which clients attach. Default: [`default_socket`].
+    pub socket: PathBuf,
+    /// Bytes of the region: everything the node lends. Default 256 MiB.
+    pub memory: ByteSize,
+    /// What carries the verbs.
+    pub fabric: FabricKind,
+    /// All nodes of the cluster, in the same order on every node, this one among them: their
+    /// sockets, or with `fabric = "verbs"` what each has as `listen`. Default: this node alone.
+    pub cluster: Vec<PathBuf>,
+    /// With `fabric = "verbs"`: the address and TCP port at which other nodes reach this one,
+    /// `10.0.0.1:7400`. Default: none, for a node that is alone.
+    pub listen: Option<String>,
+    /// A file with a secret that all nodes share: 16 bytes or more, for its owner's eyes only. By
+    /// it they know each other. With `fabric = "verbs"` several nodes need either this or `tls`; a
+    /// node that is alone needs neither.
+    pub secret: Option<PathBuf>,
+    /// Certificates by which nodes know each other, in place of a secret.
+    pub tls: Option<TlsConfig>,
+    /// The RDMA device. Default: the first with a port that is up.
+    pub device: Option<String>,
+    /// The device's port. Default: the first that is up.
+    pub device_port: Option<u8>,
+    /// The index of the port's address. Default: the best one it has.
+    pub gid_index: Option<u8>,
+    /// Session slots: how many tables clients can have open for writing at a time. Default 1024.
+    pub sessions: u32,
+    /// Whether the region file is removed at an orderly stop, or by a start that has made it and
+    /// fails. Default no: the next start keeps all data.
+    pub ephemeral: bool,
+    /// The region file. Default: `/dev/shm/loch-<uid>/<name>.region`, in a folder of this user's
+    /// alone.
+    pub region: Option<PathBuf>,
+    /// How this node's workers work, where tables have some.
+    pub workers: WorkersConfig,
+    /// The tables, `[[table]]` in TOML. Default: one, named `default`.
+    #[serde(rename = "table")]
+    pub tables: Vec<TableConfig>,
+}
+
+/// How a node's workers work: the threads that serve the tables of engines whose server takes part.
+/// `[workers]` in TOML. Nodes of a cluster may differ in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkersConfig {
+    /// The processors they run on, one after the other and then from the first one again. Default:
+    /// wherever the system puts them.
+    pub cores: Vec<u16>,
+    /// Whether a worker without work goes on looking for it for ever, as in the papers. It takes a
+    /// whole processor, and answers sooner. Default no: it looks for a while, then offers its
+    /// processor to others, and then sleeps.
+    pub dedicated: bool,
+    /// The longest that a worker without work sleeps, in microseconds, and with it what the first
+    /// request after a pause waits for. Default 1000: at rest a worker then uses 1 to 2 % of a
+    /// processor, most of it to be woken.
+    pub sleep_max_us: u64,
+}
+
+/// What carries the verbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FabricKind {
+    /// Shared memory, for clients on the node's host.
+    #[default]
+    Shm,
+    /// RDMA verbs, for clusters of machines. A build without the feature `verbs` refuses to start
+    /// a node with it.
+    Verbs,
+}
+
+/// The certificates of a node, in PEM files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Its certificate, with those between it and the authority's. It is for the host by which
+    /// `cluster` names this node, as server and as client.
+    pub certificate: PathBuf,
+    /// The certificate's key, for its owner's eyes only.
+    pub key: PathBuf,
+    /// The authority whose certificates all nodes have.
+    pub ca: PathBuf,
+}
+
+/// Nodes inside this process: see [`Cluster::embedded`](crate::Cluster::embedded).
+///
+/// ```
+/// use loch::{ByteSize, Cluster, EmbeddedConfig};
+/// let config = EmbeddedConfig { memory: ByteSize::new(16 << 20), ..EmbeddedConfig::default() };
+/// assert!(Cluster::embedded(config)?.table("default")?.get(b"key")?.is_none());
+/// # Ok::<(), loch::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddedConfig {
+    /// How many nodes. Default 1.
+    pub nodes: u16,
+    /// Bytes of each node's region. Default 64 MiB.
+    pub memory: ByteSize,
+    /// Session slots of each node: tables open at a time. Default 1024.
+    pub sessions: u32,
+    /// The tables. Default: one, named `default`.
+    pub tables: Vec<TableConfig>,
+    /// As [`ConnectOptions::operation_timeout`](crate::ConnectOptions::operation_timeout).
+    pub operation_timeout: std::time::Duration,
+    /// As [`ConnectOptions::cache`](crate::ConnectOptions::cache).
+    pub cache: crate::CacheLimits,
+    /// As [`ConnectOptions::batch`](crate::ConnectOptions::batch).
+    pub batch: usize,
+    /// How the workers of all nodes work.
+    pub workers: WorkersConfig,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            name: "node".into(),
+            socket: default_socket(),
+            memory: ByteSize::new(NODE_BYTES_DEFAULT),
+            fabric: FabricKind::default(),
+            cluster: Vec::new(),
+            listen: None,
+            secret: None,
+            tls: None,
+            device: None,
+            device_port: None,
+            gid_index: None,
+            sessions: SESSIONS_DEFAULT,
+            ephemeral: false,
+            region: None,
+            workers: WorkersConfig::default(),
+            tables: Vec::new(),
+        }
+    }
+}
+
+impl Default for WorkersConfig {
+    fn default() -> Self {
+        Self { cores: Vec::new(), dedicated: false, sleep_max_us: WORKER_SLEEP_MAX_US_DEFAULT }
+    }
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            memory: ByteSize::new(64 << 20),
+            sessions: SESSIONS_DEFAULT,
+            tables: Vec::new(),
+            operation_timeout: crate::limits::OPERATION_TIMEOUT,
+            cache: crate::CacheLimits::default(),
+            batch: crate::limits::BATCH_DEFAULT,
+            workers: WorkersConfig::default(),
+        }
+    }
+}
+
+impl NodeConfig {
+    /// Reads a configuration. What is not written has its default.
+    ///
+    /// # Errors
+    /// [`Error::Config`] that names line and field.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        toml::from_str(text).map_err(|error| Error::config("TOML", error.to_string()))
+    }
+
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if it cannot be read, else as [`NodeConfig::from_toml`].
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::os("read", path))?;
+        toml::from_str(&text)
+            .map_err(|error| Error::config(path.display().to_string(), error.to_string()))
+    }
+
+    /// The region file: the configured one, or the default of this user and name.
+    pub fn region_path(&self) -> PathBuf {
+        let default = || own_folder(MEMORY).join(format!("{}.region", self.name));
+        self.region.clone().unwrap_or_else(default)
+    }
+}
+
+/// Where a node listens and a client connects that is not told otherwise: `$LOCH_SOCKET`, else
+/// `loch.sock` in `$XDG_RUNTIME_DIR`, else `/tmp/loch-<uid>/loch.sock`.
+pub fn default_socket() -> PathBuf {
+    if let Some(socket) = set_to("LOCH_SOCKET") {
+        return socket.into();
+    }
+    runtime_folder().unwrap_or_else(|| own_folder(TEMPORARY)).join("loch.sock")
+}
+
+/// Where all users' regions are, and where all users make files.
+const MEMORY: &str = "/dev/shm";
+const TEMPORARY: &str = "/tmp";
+
+/// The folder of this user in one where all users make files.
+fn own_folder(place: &str) -> PathBuf {
+    Path::new(place).join(format!("loch-{}", private::user()))
+}
+
+/// The folder that the environment has for this user's sockets.
+fn runtime_folder() -> Option<PathBuf> {
+    set_to("XDG_RUNTIME_DIR").map(PathBuf::from)
+}
+
+fn set_to(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|value| !value.is_empty())
+}
+
+/// Makes the folder of a default place (a region's or a socket's: `field`), or checks that nobody
+/// else can have put something into it. A folder that the user has chosen is his own affair, so
+/// long as it is there.
+///
+/// # Errors
+/// [`Error::NotPrivate`], [`Error::Os`].
+pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<(), Error> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    if [MEMORY, TEMPORARY].iter().any(|place| own_folder(place) == folder) {
+        return private::make_folder(folder, field);
+    }
+    let is_runtime = runtime_folder().is_some_and(|it| it == folder);
+    let field = if is_runtime { "XDG_RUNTIME_DIR or socket" } else { field };
+    let problem = match std::fs::metadata(folder) {
+        Ok(there) if there.is_dir() => None,
+        Ok(_) => Some("it is no folder".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    match problem {
+        Some(problem) => Err(Error::Os {
+            action: "use the folder",
+            path: folder.into(),
+            cause: format!("{problem}; make it, or choose another {field}"),
+        }),
+        None if is_runtime => private::check_folder(folder, field),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn what_is_not_written_has_its_default() {
+        assert_eq!(NodeConfig::from_toml("").unwrap(), NodeConfig::default());
+        let config = NodeConfig::from_toml("memory = 65536\n[[table]]\nname = \"t\"").unwrap();
+        assert_eq!(config.memory, ByteSize::new(65536));
+        let table = TableConfig { name: "t".into(), ..TableConfig::default() };
+        assert_eq!(config.tables, [table]);
+    }
+
+    #[test]
+    fn a_configuration_survives_the_trip() {
+        let config = NodeConfig {
+            region: Some("/somewhere".into()),
+            tables: vec![
+                TableConfig {
+                    memory: Some(ByteSize::new(1 << 30)),
+                    workers: Some(3),
+                    ..TableConfig::default()
+                },
+                TableConfig::new("b", "nessie-hybrid+".parse::<Engine>().unwrap()),
+            ],
+            workers: WorkersConfig { cores: vec![1, 3], ..WorkersConfig::default() },
+            ..NodeConfig::default()
+        };
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(NodeConfig::from_toml(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (text, word) in [
+            ("memry = 1", "memry"),
+            ("memory = \"1GB\"", "1GB"),
+            ("memory = -1", "-1"),
+            ("fabric = \"ib\"", "ib"),
+            ("[[table]]\nnme = \"x\"", "line 2"),
+            ("[[table]]\nnme = \"x\"", "nme"),
+            ("[[table]]\nworkers = \"many\"", "line 2"),
+            ("[[table]]\nengine = \"herd\"\nmode = \"ring\"", "ring"),
+            ("[workers]\ncore = 1", "core"),
+            (
+                "[[table]]\nengine = \"kv-direct\"\nfunctions = [{ number = 65536, path = \"f\" }]",
+                "65536",
+            ),
+            ("[[table]]\nengine = \"kv-direct\"\ntuned_for = { key_bytes = 16 }", "value_bytes"),
+        ] {
+            let error = NodeConfig::from_toml(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

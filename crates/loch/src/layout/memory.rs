@@ -1,0 +1,351 @@
+//! The memory of a cluster: the layouts of its nodes' regions, checked against each other, where
+//! each table is in them, and the regions themselves as far as this process has them mapped: all of
+//! them on shared memory, the home node's alone over a network.
+//!
+//! # Invariants
+//! 1. Node `n`'s region is attached under `RegionId(n)`, and its header says that it is node `n` of
+//!    as many nodes as there are.
+//! 2. All nodes declare the same tables with the same geometry, so every client computes the same
+//!    slots for a key.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use loch_engines::engine::{Place, Sizes};
+use loch_engines::error::LayoutError;
+use loch_engines::nessie::geometry::Geometry;
+use loch_engines::nessie::hash::TableMap;
+use loch_engines::region::{DIRECTORY_OFFSET, Header, SESSION_BYTES, SESSIONS_OFFSET, TableEntry};
+use loch_engines::registry::{EngineId, Map};
+use loch_fabric::shm::{Region, RegionError, ShmEndpoint};
+use loch_fabric::{RegionId, RemoteAddr};
+
+use zerocopy::FromBytes;
+
+use crate::layout::difference::table_facts;
+use crate::layout::facts::{MemberFacts, unhex};
+use crate::layout::plan;
+use crate::layout::table_info::TableInfo;
+use crate::{ByteSize, Error, TableProtocol};
+
+/// One node: the layout of its region, and the region where this process has it mapped.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub name: String,
+    /// Its socket; of a node that is known by hearsay, its address.
+    pub socket: PathBuf,
+    pub header: Header,
+    pub tables: Vec<TableEntry>,
+    region: Option<Arc<Region>>,
+}
+
+impl Member {
+    /// Reads header and directory of a region.
+    ///
+    /// # Errors
+    /// [`LayoutError`] if they are not what this version writes.
+    pub fn read(name: String, socket: PathBuf, region: Arc<Region>) -> Result<Self, LayoutError> {
+        let (header, tables) = read_layout(&region)?;
+        Ok(Self { name, socket, header, tables, region: Some(region) })
+    }
+
+    /// A node of which only header and directory are known.
+    ///
+    /// # Errors
+    /// [`Error::RegionDamaged`] if they are not what this version writes.
+    pub fn told(name: &str, address: &Path, header: &str, directory: &str) -> Result<Self, Error> {
+        let damaged = |what: String| Error::RegionDamaged { path: address.into(), what };
+        let [head, tables] = [header, directory].map(unhex);
+        let (Some(head), Some(tables)) = (head, tables) else {
+            return Err(damaged("what it tells of itself is not hexadecimal".into()));
+        };
+        let region_bytes = Header::read_from_prefix(&head).map_or(0, |(h, _)| h.region_bytes);
+        let parsed = parse_header(&head, region_bytes)
+            .and_then(|header| Ok((header, parse_directory(&header, &tables)?)));
+        let (header, tables) = parsed.map_err(|error| damaged(error.to_string()))?;
+        Ok(Self { name: name.into(), socket: address.into(), header, tables, region: None })
+    }
+
+    /// A node as its neighbour tells of it.
+    ///
+    /// # Errors
+    /// As [`Member::told`].
+    pub fn of_facts(facts: &MemberFacts, address: &Path) -> Result<Self, Error> {
+        Self::told(&facts.name, address, &facts.header, &facts.directory)
+    }
+
+    /// The region.
+    ///
+    /// # Panics
+    /// If it is not mapped: see [`Member::mapped`].
+    pub fn region(&self) -> &Arc<Region> {
+        self.mapped().expect("a node's own region is mapped, and on shared memory every one")
+    }
+
+    /// The region, if it is mapped.
+    pub fn mapped(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
+    }
+
+    /// Session slots for clients: all but the scrubber's, which is the first, and those of workers,
+    /// which are the last.
+    pub fn client_sessions(&self) -> u32 {
+        plan::client_sessions(&self.header, &self.tables) as u32
+    }
+
+    /// The session slots of a table's workers.
+    pub fn worker_slots(&self, table: usize) -> std::ops::Range<u32> {
+        let sessions =
+            |tables: &[TableEntry]| tables.iter().map(plan::worker_sessions_of).sum::<u64>() as u32;
+        let first = 1 + self.client_sessions() + sessions(&self.tables[..table]);
+        first..first + sessions(&self.tables[table..=table])
+    }
+
+    /// The parts of a table of this node, as offsets into its region, if there is such a table.
+    pub fn parts(&self, table: usize) -> Option<Map> {
+        let entry = self.tables.get(table)?;
+        let place = RemoteAddr::new(RegionId(0), entry.offset);
+        let places = vec![(place, self.header.sessions); self.header.nodes.into()];
+        Some(Map::of(entry, &places).expect("it was checked when it was read"))
+    }
+
+    /// Client session slots that are taken, if the region is mapped.
+    pub fn client_sessions_taken(&self) -> Option<u32> {
+        let region = self.mapped()?;
+        let taken = |slot: &u32| {
+            let word = region.word(SESSIONS_OFFSET + *slot as u64 * SESSION_BYTES);
+            word.load(std::sync::atomic::Ordering::Relaxed) != 0
+        };
+        Some((1..=self.client_sessions()).filter(taken).count() as u32)
+    }
+}
+
+/// An error of the fabric's, with the path of the region.
+pub(crate) fn of_region(path: &Path) -> impl FnOnce(RegionError) -> Error {
+    move |error| match error {
+        RegionError::NoSpace { bytes, .. } => {
+            Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) }
+        }
+        RegionError::Os { action, source, .. } => Error::os(action, path)(source),
+        other => Error::RegionDamaged { path: path.into(), what: other.to_string() },
+    }
+}
+
+/// Reads header and directory.
+pub(crate) fn read_layout(region: &Region) -> Result<(Header, Vec<TableEntry>), LayoutError> {
+    let damaged = |what: &str| LayoutError::Damaged { what: what.into() };
+    let mut head = [0; size_of::<Header>()];
+    if region.len() < head.len() as u64 {
+        return Err(damaged("header"));
+    }
+    region.copy_out(0, &mut head);
+    let header = parse_header(&head, region.len())?;
+    let mut directory = vec![0; header.tables as usize * size_of::<TableEntry>()];
+    if DIRECTORY_OFFSET + directory.len() as u64 > region.len() {
+        return Err(damaged("table directory"));
+    }
+    region.copy_out(DIRECTORY_OFFSET, &mut directory);
+    let tables = parse_directory(&header, &directory)?;
+    Ok((header, tables))
+}
+
+fn parse_header(head: &[u8], region_bytes: u64) -> Result<Header, LayoutError> {
+    let header = Header::parse(head, region_bytes)?;
+    if header.sessions == 0 {
+        return Err(LayoutError::Damaged { what: "header".into() });
+    }
+    Ok(header)
+}
+
+fn parse_directory(header: &Header, directory: &[u8]) -> Result<Vec<TableEntry>, LayoutError> {
+    let parse = |at| TableEntry::parse(directory, at, header);
+    let tables: Vec<TableEntry> =
+        (0..header.tables as usize).map(parse).collect::<Result<_, _>>()?;
+    let damaged = |what: String| Err(LayoutError::Damaged { what });
+    if tables_overlap(&tables) {
+        return damaged("table directory (two tables share memory)".into());
+    }
+    let workers: u64 = tables.iter().map(plan::worker_sessions_of).sum();
+    if workers >= header.sessions.into() {
+        return damaged("table directory (more workers than sessions)".into());
+    }
+    let places = vec![(RemoteAddr::new(RegionId(0), 0), header.sessions); header.nodes.into()];
+    for entry in &tables {
+        if let Err(error) = Map::of(entry, &places) {
+            return damaged(format!("table directory ({error})"));
+        }
+    }
+    Ok(tables)
+}
+
+fn tables_overlap(tables: &[TableEntry]) -> bool {
+    let mut ranges: Vec<(u64, u64)> = tables.iter().map(|t| (t.offset, t.end())).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[0].1 > pair[1].0)
+}
+
+/// A table, as all nodes together have it.
+#[derive(Clone)]
+pub(crate) struct TableView {
+    pub name: String,
+    /// Its number in the directory.
+    pub number: usize,
+    pub entry: TableEntry,
+    pub parts: Map,
+    /// Where it begins on each node, and the session slots of that node.
+    pub places: Vec<Place>,
+}
+
+impl TableView {
+    /// Its engine.
+    pub fn engine(&self) -> EngineId {
+        self.parts.engine()
+    }
+
+    /// The map of a table that is laid out as nessie's: such tables are scrubbed.
+    pub fn nessie(&self) -> Option<&Arc<TableMap>> {
+        self.parts.nessie()
+    }
+
+    /// The table, for people.
+    fn info(&self) -> TableInfo {
+        let Sizes { index_slots, index_bytes, data_bytes } = self.parts.sizes();
+        let params = &self.entry.params;
+        let shape = self.nessie().map(|map| map.shape);
+        let protocol = shape.map(|shape| TableProtocol::from(shape.protocol));
+        let geometry = Geometry::of(params);
+        TableInfo {
+            name: self.name.clone(),
+            engine: self.engine().name().into(),
+            protocol: protocol.unwrap_or_default(),
+            index_slots,
+            index_bytes,
+            data_bytes,
+            value_bytes_max: params.value_bytes_max,
+            ways: geometry.ways,
+            bucket_slots: geometry.bucket_slots,
+            workers: params.service.workers,
+        }
+    }
+}
+
+/// The nodes of a cluster. One of which nothing is known is missing.
+pub(crate) struct Memory {
+    pub nodes: Vec<Option<Member>>,
+    pub tables: Vec<TableView>,
+}
+
+impl Memory {
+    /// Puts the nodes of a cluster together; node `home` is there.
+    ///
+    /// # Errors
+    /// [`Error::ClusterMismatch`] names node and table.
+    pub fn join(nodes: Vec<Option<Member>>, home: usize) -> Result<Self, Error> {
+        let first = nodes[home].as_ref().expect("the home node is known");
+        for (number, node) in nodes.iter().enumerate() {
+            if let Some(node) = node {
+                check_member(first, node, number, nodes.len())?;
+            }
+        }
+        let place = |table: usize, number: usize| {
+            // Where nothing is known nothing is accessed: the offset does not matter.
+            let node = nodes[number].as_ref().unwrap_or(first);
+            let at = RemoteAddr::new(RegionId(number as u8), node.tables[table].offset);
+            (at, node.header.sessions)
+        };
+        let view = |(number, entry): (usize, &TableEntry)| {
+            let places: Vec<_> = (0..nodes.len()).map(|node| place(number, node)).collect();
+            let parts = Map::of(entry, &places).expect("it was checked when it was read");
+            let name = entry.name().unwrap_or_default().to_owned();
+            TableView { name, number, entry: *entry, parts, places }
+        };
+        let tables = first.tables.iter().enumerate().map(view).collect();
+        Ok(Self { nodes, tables })
+    }
+
+    /// Whether every node is known.
+    pub fn is_complete(&self) -> bool {
+        self.nodes.iter().all(Option::is_some)
+    }
+
+    /// What tells each node's memory from other memory.
+    pub fn identities(&self) -> impl Iterator<Item = Option<u64>> + '_ {
+        self.nodes.iter().map(|node| node.as_ref().map(|node| node.header.identity))
+    }
+
+    /// The regions that are mapped.
+    pub fn regions(&self) -> impl Iterator<Item = (RegionId, Arc<Region>)> + '_ {
+        let mapped = |(number, node): (usize, &Option<Member>)| {
+            let region = node.as_ref().and_then(Member::mapped)?;
+            Some((RegionId(number as u8), region.clone()))
+        };
+        self.nodes.iter().enumerate().filter_map(mapped)
+    }
+
+    /// An endpoint to all regions that are mapped.
+    pub fn endpoint(&self, home: usize) -> ShmEndpoint {
+        let mut endpoint = ShmEndpoint::new(RegionId(home as u8));
+        self.regions().for_each(|(number, region)| endpoint.attach(number, region));
+        endpoint
+    }
+
+    /// The table of that name.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`] lists those there are.
+    pub fn table(&self, name: &str) -> Result<&TableView, Error> {
+        let found = self.tables.iter().find(|table| table.name == name);
+        found.ok_or_else(|| Error::NoSuchTable {
+            name: name.into(),
+            have: self.tables.iter().map(|t| t.name.clone()).collect(),
+        })
+    }
+
+    /// The tables, for people.
+    pub fn table_infos(&self) -> Vec<TableInfo> {
+        self.tables.iter().map(TableView::info).collect()
+    }
+}
+
+/// Whether a node is who it should be, and declares what the first one does.
+pub(crate) fn check_member(
+    first: &Member,
+    node: &Member,
+    number: usize,
+    nodes: usize,
+) -> Result<(), Error> {
+    let who = |node: &Member| format!("node {:?} ({})", node.name, node.socket.display());
+    let mismatch = |problem: String| Err(Error::ClusterMismatch { problem });
+    let (place, of) = (node.header.node as usize, node.header.nodes as usize);
+    if (place, of) != (number, nodes) {
+        return mismatch(format!(
+            "{} is node {place} of {of}, but number {number} of {nodes} for {}: give all nodes the \
+             same `cluster` list",
+            who(node),
+            who(first)
+        ));
+    }
+    if node.tables.len() != first.tables.len() {
+        return mismatch(format!(
+            "{} has {} tables, {} has {}: declare the same tables on all nodes",
+            who(node),
+            node.tables.len(),
+            who(first),
+            first.tables.len()
+        ));
+    }
+    for (theirs, ours) in node.tables.iter().zip(&first.tables) {
+        let facts = table_facts(theirs, ours);
+        if let Some(fact) = facts.into_iter().find(|fact| fact.have != fact.want) {
+            return mismatch(format!(
+                "{}: {} on {}, {} on {}: declare the same tables on all nodes",
+                fact.field,
+                fact.have,
+                who(node),
+                fact.want,
+                who(first)
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,344 @@
+//! From a configuration to the layout of a region, and back: what a region file must hold so that
+//! it can be taken over.
+//!
+//! What a configuration says of memory and tables is checked here and nowhere else. The plan is a
+//! pure function of it: the same configuration gives the same layout, which is what makes a warm
+//! restart possible.
+
+mod workers;
+
+use loch_engines::region::{
+    Header, LAYOUT_VERSION, MAGIC, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, TableEntry,
+};
+use loch_engines::registry::EngineId;
+use loch_engines::room::Room;
+use loch_engines::size::InWords;
+
+use crate::layout::difference::{Difference, table_facts};
+use crate::limits::{
+    DATA_TABLE_BYTES_MAX, NODES_MAX, SERVED_SESSIONS_DEFAULT, SESSIONS_MAX, TABLE_NAME_BYTES_MAX,
+    TABLES_MAX, WORKERS_MAX,
+};
+use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig};
+use workers::worker_sessions;
+pub(crate) use workers::worker_sessions_of;
+
+/// Regions are whole pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// Memory that no table uses is left out when it is more than an eighth, and more than this.
+const UNUSED_BYTES_MAX: u64 = 16 << 20;
+
+/// Up to this it is looked for how much memory would do, when some does not.
+const LEAST_MIB_MAX: u64 = 256;
+
+/// How a node's region is laid out. The header has no identity yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub header: Header,
+    pub tables: Vec<TableEntry>,
+    /// Bytes that each table has in the memory of the node's process.
+    private_bytes: Vec<u64>,
+    /// Bytes of the memory that no table uses, and the region does not have.
+    left_out: u64,
+}
+
+impl NodeConfig {
+    /// Whether a node could have these tables: what [`Node::start`](crate::Node::start) says of
+    /// them first, on any machine. Of `cluster` only the number of nodes counts; no device, file or
+    /// address is looked at.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the table and what does not fit.
+    ///
+    /// ```
+    /// let config = loch::NodeConfig::from_toml("memory = \"64KiB\"\n[[table]]\nindex_slots = 65536")?;
+    /// assert!(config.check_tables().is_err());
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    pub fn check_tables(&self) -> Result<(), Error> {
+        let nodes = self.cluster.len().max(1);
+        Plan::of_node(self, 0, nodes).map(drop)
+    }
+}
+
+/// The plans of all nodes inside this process.
+pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
+    let nodes = config.nodes as usize;
+    if nodes == 0 {
+        return Err(Error::config("nodes", "it is 0: at least one is needed"));
+    }
+    let plan = |node| {
+        Plan::new(Sizes {
+            node,
+            nodes,
+            memory: config.memory,
+            sessions: config.sessions,
+            is_remote: false,
+            tables: &config.tables,
+        })
+    };
+    let plans: Vec<Plan> = (0..nodes).map(plan).collect::<Result<_, Error>>()?;
+    plans[0].tell_what_is_left_out();
+    check_private(&plans, host_bytes())?;
+    Ok(plans)
+}
+
+/// Whether a host of so many bytes of memory can have what tables have in the memory of a process.
+/// The system gives that as it is used, so it would not refuse it: it would end the process later.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub(crate) fn check_private(plans: &[Plan], host_bytes: u64) -> Result<(), Error> {
+    let to_the_mib = |bytes: u64| ByteSize::new(bytes >> 20 << 20);
+    let mut all = 0u64;
+    for (table, bytes) in plans.iter().flat_map(|plan| plan.tables.iter().zip(&plan.private_bytes))
+    {
+        all = all.saturating_add(*bytes);
+        if *bytes > 0 && all > host_bytes {
+            return Err(Error::NoMemory {
+                table: table.name().unwrap_or_default().into(),
+                size: to_the_mib(all),
+                host: to_the_mib(host_bytes),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The memory of this host, and what it can swap out.
+pub(crate) fn host_bytes() -> u64 {
+    let host = rustix::system::sysinfo();
+    (host.totalram + host.totalswap) * u64::from(host.mem_unit)
+}
+
+/// What a plan depends on.
+#[derive(Clone, Copy)]
+struct Sizes<'a> {
+    node: usize,
+    nodes: usize,
+    memory: ByteSize,
+    sessions: u32,
+    /// Whether memory is reached over a network.
+    is_remote: bool,
+    tables: &'a [TableConfig],
+}
+
+impl Sizes<'_> {
+    /// The least memory with which the tables can be laid out, if they can and it is not large.
+    fn least(self) -> Option<ByteSize> {
+        let of_mib = |mib: u64| ByteSize::new(mib << 20);
+        let fits = |mib: &u64| Plan::laid_out(Sizes { memory: of_mib(*mib), ..self }).is_ok();
+        let mut enough = (0..=LEAST_MIB_MAX.ilog2()).map(|n| 1 << n).find(fits)?;
+        let mut too_little = enough / 2;
+        while enough - too_little > 1 {
+            let middle = too_little.midpoint(enough);
+            *(if fits(&middle) { &mut enough } else { &mut too_little }) = middle;
+        }
+        Some(of_mib(enough)).filter(|least| least.bytes() > self.memory.bytes())
+    }
+}
+
+impl Plan {
+    /// The plan of a node of so many, whose tables are these.
+    pub fn of_node(config: &NodeConfig, node: usize, nodes: usize) -> Result<Self, Error> {
+        let NodeConfig { memory, sessions, fabric, ref tables, .. } = *config;
+        let is_remote = fabric != FabricKind::Shm;
+        Self::new(Sizes { node, nodes, memory, sessions, is_remote, tables })
+    }
+
+    fn new(sizes: Sizes<'_>) -> Result<Self, Error> {
+        Self::laid_out(sizes).map_err(|error| match error {
+            Error::Config { field, problem } => Error::Config {
+                field,
+                problem: match sizes.least() {
+                    Some(least) => format!("{problem} (with memory = \"{least}\" it fits)"),
+                    None => problem,
+                },
+            },
+            other => other,
+        })
+    }
+
+    fn laid_out(sizes: Sizes<'_>) -> Result<Self, Error> {
+        if sizes.nodes > NODES_MAX {
+            let problem = format!("it has {} nodes, it may have 1 to {NODES_MAX}", sizes.nodes);
+            return Err(Error::config("cluster", problem));
+        }
+        if sizes.sessions == 0 || sizes.sessions > SESSIONS_MAX {
+            let problem = format!("it is {}, it may be 1 to {SESSIONS_MAX}", sizes.sessions);
+            return Err(Error::config("sessions", problem));
+        }
+        let default = [TableConfig::default()];
+        let tables = if sizes.tables.is_empty() { &default[..] } else { sizes.tables };
+        check_tables(tables)?;
+        let memory_bytes = sizes.memory.bytes() / PAGE_BYTES * PAGE_BYTES;
+        // One for the node's own scrubber, and one for each worker that is a client of its node.
+        let own = 1 + worker_sessions(tables)?;
+        let mut header = Header {
+            magic: MAGIC,
+            version: LAYOUT_VERSION,
+            node: sizes.node as u16,
+            nodes: sizes.nodes as u16,
+            region_bytes: memory_bytes,
+            sessions: sizes.sessions + own,
+            tables: tables.len() as u32,
+            identity: 0,
+            checksum: 0,
+        };
+        let mut offset = header.tables_offset();
+        let shares = shares(tables, memory_bytes.saturating_sub(offset), sizes.memory)?;
+        let mut entries = Vec::with_capacity(tables.len());
+        let mut private_bytes = Vec::with_capacity(tables.len());
+        for (table, share) in tables.iter().zip(shares) {
+            let wrong = |problem: String| Error::config(format!("table {:?}", table.name), problem);
+            let room = room_of(table, share, &sizes).map_err(wrong)?;
+            let plan = table.engine.plan(&room).map_err(|error| wrong(error.to_string()))?;
+            let (engine, place) = (table.engine.engine() as u32, offset..offset + plan.bytes);
+            let entry = TableEntry::new(&table.name, engine, place, plan.params);
+            let entry = entry.map_err(|error| wrong(error.to_string()))?;
+            offset = entry.end().next_multiple_of(TABLE_ALIGN_BYTES);
+            private_bytes.push(plan.private_bytes);
+            entries.push(entry);
+        }
+        let private: u64 = private_bytes.iter().sum();
+        let unused = memory_bytes.saturating_sub(offset.saturating_add(private));
+        let is_left_out = unused > (memory_bytes / 8).max(UNUSED_BYTES_MAX);
+        if private > 0 || is_left_out {
+            // What workers have in their own memory is not in the region as well.
+            header.region_bytes = memory_bytes.min(offset);
+        }
+        let left_out = if is_left_out { unused } else { 0 };
+        Ok(Self { header, tables: entries, private_bytes, left_out })
+    }
+
+    /// Says in the log that a node has less memory than it was given, if its tables cannot use it.
+    pub fn tell_what_is_left_out(&self) {
+        if self.left_out > 0 {
+            tracing::warn!(
+                left_out = %InWords(self.left_out),
+                "the tables cannot use all memory of the node, and the rest is left out: a table has \
+                 up to {} a node besides its index; declare more tables, or lower `memory`",
+                ByteSize::new(DATA_TABLE_BYTES_MAX)
+            );
+        }
+    }
+
+    /// What differs in a region that was made before: field, what it has, what it should have.
+    pub fn difference(&self, header: &Header, tables: &[TableEntry]) -> Option<Difference> {
+        let (have, want) = (header, &self.header);
+        let facts = [
+            ("the node's place in its cluster", have.node as u64, want.node as u64),
+            ("nodes in the cluster", have.nodes as u64, want.nodes as u64),
+            ("tables", have.tables as u64, want.tables as u64),
+            ("sessions", client_sessions(have, tables), client_sessions(want, &self.tables)),
+        ];
+        let mut facts: Vec<Difference> = facts.into_iter().map(Difference::of_numbers).collect();
+        let size = |bytes| ByteSize::new(bytes).to_string();
+        let memory = Difference {
+            field: "memory".into(),
+            have: size(have.region_bytes),
+            want: size(want.region_bytes),
+        };
+        let is_elsewhere = |table: &TableEntry| {
+            EngineId::of(table).is_some_and(|engine| engine.needs().private_memory)
+        };
+        let elsewhere = tables.iter().chain(&self.tables).any(is_elsewhere);
+        let tables = tables.iter().zip(&self.tables);
+        let mut of_tables: Vec<_> =
+            tables.flat_map(|(have, want)| table_facts(have, want)).collect();
+        // Where tables have memory elsewhere, they say how long the region is.
+        let place = if elsewhere { of_tables.len() } else { 0 };
+        of_tables.insert(place, memory);
+        facts.extend(of_tables);
+        facts.into_iter().find(|fact| fact.have != fact.want)
+    }
+}
+
+/// Session slots of a node that are its clients'.
+pub(crate) fn client_sessions(header: &Header, tables: &[TableEntry]) -> u64 {
+    let own = 1 + tables.iter().map(worker_sessions_of).sum::<u64>();
+    (header.sessions as u64).saturating_sub(own)
+}
+
+fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
+    if tables.len() > TABLES_MAX {
+        let problem = format!("{} are declared, a node has up to {TABLES_MAX}", tables.len());
+        return Err(Error::config("table", problem));
+    }
+    let mut names = std::collections::HashSet::new();
+    for table in tables {
+        let name = &table.name;
+        let printable = !name.chars().any(char::is_control);
+        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX || !printable {
+            let problem =
+                format!("{name:?} is no name: write 1 to {TABLE_NAME_BYTES_MAX} printable bytes");
+            return Err(Error::config("table: name", problem));
+        }
+        if !names.insert(name) {
+            return Err(Error::config("table: name", format!("{name:?} is declared twice")));
+        }
+    }
+    Ok(())
+}
+
+/// What a table has room in, with `share` bytes of the memory.
+fn room_of(table: &TableConfig, share: u64, sizes: &Sizes<'_>) -> Result<Room, String> {
+    let TableConfig { workers, window, sessions, .. } = *table;
+    let engine = table.engine.engine();
+    if !engine.needs().workers {
+        let said = [("workers", workers.is_some()), ("window", window.is_some())];
+        let said = said.into_iter().chain([("sessions", sessions.is_some())]);
+        if let Some((field, _)) = said.into_iter().find(|(_, said)| *said) {
+            let served = EngineId::ALL.iter().filter(|engine| engine.needs().workers);
+            let served: Vec<_> = served.map(|engine| engine.name()).collect();
+            let name = engine.name();
+            return Err(format!("{field} is for {}; this table's is {name}", served.join(", ")));
+        }
+    }
+    let clients = sizes.sessions;
+    let sessions = sessions.unwrap_or(clients.min(SERVED_SESSIONS_DEFAULT));
+    if sessions == 0 || sessions > clients {
+        return Err(format!("sessions is {sessions}, it may be 1 to the node's {clients}"));
+    }
+    Ok(Room {
+        share,
+        nodes: sizes.nodes as u16,
+        value_max: table.value_max.map(ByteSize::bytes),
+        workers: workers.unwrap_or(1),
+        window,
+        slots: sessions + 1,
+        is_remote: sizes.is_remote,
+    })
+}
+
+/// The bytes of each table on one node.
+fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64>, Error> {
+    let claimed = tables.iter().filter_map(|t| t.memory).map(ByteSize::bytes);
+    let claimed = claimed.fold(0, u64::saturating_add);
+    let Some(rest) = room.checked_sub(claimed) else {
+        return Err(Error::config(
+            "memory",
+            format!(
+                "the tables claim {}, and of {memory} there are {} for tables",
+                InWords(claimed),
+                InWords(room)
+            ),
+        ));
+    };
+    let without = tables.iter().filter(|t| t.memory.is_none()).count() as u64;
+    let each = rest.checked_div(without).unwrap_or(0);
+    let share = |table: &TableConfig| {
+        let bytes = table.memory.map_or(each, ByteSize::bytes);
+        bytes / TABLE_ALIGN_BYTES * TABLE_ALIGN_BYTES
+    };
+    Ok(tables.iter().map(share).collect())
+}
+
+const _: () = {
+    let own = 1 + TABLES_MAX as u64 * WORKERS_MAX as u64;
+    assert!(SESSIONS_OFFSET + (SESSIONS_MAX as u64 + own) * SESSION_BYTES < 8 << 20);
+};
+
+#[cfg(test)]
+mod tests;

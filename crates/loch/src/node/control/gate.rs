@@ -1,0 +1,410 @@
+//! What lets clients' connections into this node's memory, and who is in.
+//!
+//! # Invariants
+//! 1. A client has one connection of a kind to a table, at most: the one before is ended *before*
+//!    another is let in, so what is unknown of verbs on the first is known when the second is
+//!    there.
+//! 2. What is let in can reach of the table it asked for what it needs, and no more ([`grants`]); a
+//!    reader can change nothing, and a client of a table that workers serve no value.
+//! 3. Workers are told of a session ([`Registry::holder`]) before its client is told that it is in,
+//!    and until its connections begin to end: so a session's number counts for what its node says,
+//!    and what its client writes about it counts for nothing.
+//! 4. No lock is held while a connection is let in or ended, as a card may take its time: Soft-RoCE
+//!    waits for all packets of a queue pair that it destroys. Such a connection is *changing*
+//!    instead, and nobody is told that it has ended ([`Ended::All`]) before the card has said so.
+//!    Connections end on a thread of their own, so that the node's other requests need not wait.
+//! 5. A node speaks over its newest link alone: what it asked over an older one lets nobody in, and
+//!    ends nobody, once it has said hello on the next.
+
+use std::any::Any;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, STAMP_OFFSET};
+use loch_engines::requests::{Holder, RequestMap, Secret};
+use loch_fabric::verbs::{Access, Grant};
+use serde_json::Value;
+
+use crate::layout::memory::Member;
+use crate::limits::{CLOSE_ENDING_MAX, FENCE_PATIENCE};
+use crate::node::courier::Caller;
+use crate::node::sessions::SCRUBBER_SLOT;
+use crate::session::slot::Opened;
+use crate::session::wire::{Code, Connect, Refused, SessionSecret};
+
+/// A connection that was let in. Dropping it is the **fence**: nothing that the client posted on it
+/// is executed afterwards.
+pub(crate) type Admission = Box<dyn Any + Send>;
+
+/// A node's door for connections; the device behind it, or what stands for one in tests.
+pub(crate) trait Gate: Send + Sync {
+    /// Lets a connection in. Offer and answer are the fabric's; nobody else looks into them.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String>;
+}
+
+/// Invariant 2: what a caller of node `home` may do with this node's part of a table, and its
+/// words.
+///
+/// * Who reads may read.
+/// * A client of nessie may change the table, as may any node's scrubber. Grace periods need the
+///   epoch and the sessions of every node, and stamps are taken at home; but memory is registered
+///   anew for each set of grants, so all of them have the same.
+/// * Where workers serve, a client has its own request slots and what its engine reads; so it can
+///   neither damage a value nor speak in another's name. Those are rights of its own, and memory
+///   that is registered for them alone, once for each session slot.
+/// * A worker of another node has the reply slots of this node's clients.
+///
+/// # Errors
+/// Why it may do nothing.
+pub(crate) fn grants(
+    own: &Member,
+    table: usize,
+    home: u16,
+    caller: Caller,
+) -> Result<Vec<Grant>, String> {
+    let (Some(entry), Some(parts)) = (own.tables.get(table), own.parts(table)) else {
+        return Err(format!("there is no table {table}"));
+    };
+    let whole = entry.offset..entry.end();
+    let (slot, requests) = match (caller, parts.requests()) {
+        (Caller::Reader { .. }, _) => return Ok(of_words(own, whole, [Access::Read; 2]).into()),
+        (Caller::Session(session), Some(requests)) if session.slot != SCRUBBER_SLOT => {
+            (session.slot, requests)
+        }
+        (Caller::Worker(_), Some(requests)) => {
+            return Ok(vec![within(requests, requests.area().reply_slots(), Access::Full)]);
+        }
+        (Caller::Worker(_), None) => return Err(format!("nobody serves table {table}")),
+        (Caller::Session(_), _) => return Ok(all_of(own, table).into()),
+    };
+    let (area, service) = (requests.area(), requests.area().service());
+    if home >= area.nodes() || slot >= service.sessions_per_node {
+        return Err(format!("session slot {slot} of node {home} is none of table {table}'s"));
+    }
+    let client = area.client(home, slot);
+    let slots = (0..service.workers).map(|worker| area.request_slots_of(worker, client));
+    let mut grants: Vec<_> = slots.map(|slots| within(requests, slots, Access::Full)).collect();
+    let read =
+        |Range { start, end }| Grant { offset: start, len: end - start, access: Access::Read };
+    grants.extend(parts.readable(0).into_iter().map(read));
+    // Where requests are sent there are no slots.
+    grants.retain(|grant| grant.len > 0);
+    Ok(grants)
+}
+
+/// All rights to a table of this node that anybody is given.
+///
+/// # Panics
+/// If there is no such table.
+pub(crate) fn all_of(own: &Member, table: usize) -> [Grant; 4] {
+    let entry = &own.tables[table];
+    of_words(own, entry.offset..entry.end(), [Access::ReadAtomic, Access::Full])
+}
+
+/// The rights to the words of a node that every client of nessie needs, and to a table.
+fn of_words(own: &Member, table: Range<u64>, [atomic, full]: [Access; 2]) -> [Grant; 4] {
+    let word = |offset| Grant { offset, len: 8, access: atomic };
+    let sessions = own.header.sessions as u64 * SESSION_BYTES;
+    [
+        word(EPOCH_OFFSET),
+        word(STAMP_OFFSET),
+        Grant { offset: SESSIONS_OFFSET, len: sessions, access: Access::Read },
+        Grant { offset: table.start, len: table.end - table.start, access: full },
+    ]
+}
+
+/// The rights to a part of a table's requests.
+fn within(requests: &RequestMap, part: Range<u64>, access: Access) -> Grant {
+    let offset = requests.base(0).offset() + part.start;
+    Grant { offset, len: part.end - part.start, access }
+}
+
+/// Whose connection it is: which client of which node, to which table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    home: u16,
+    caller: Caller,
+    table: u32,
+    unreliable: bool,
+}
+
+/// Over what a node speaks: the number of a link that it dialed, [`OWN_LINK`] for this node itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speaker {
+    pub home: u16,
+    pub link: u64,
+}
+
+/// Of the node's own clients: no link has this number.
+pub(super) const OWN_LINK: u64 = 0;
+
+/// What became of connections that were to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what a client held is used again only when its connections have ended"]
+pub(super) enum Ended {
+    /// There is none any more.
+    All,
+    /// Some have still to end.
+    NotYet,
+    /// Nothing was done: the node speaks over another link now.
+    Superseded,
+}
+
+/// Everybody who is in.
+pub(super) struct Registry {
+    own: Member,
+    gate: Arc<dyn Gate>,
+    inside: Arc<Inside>,
+}
+
+/// What those threads share that let connections in and end them.
+#[derive(Default)]
+struct Inside {
+    state: Mutex<State>,
+    /// Told whenever a connection has changed.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    admitted: HashMap<Key, Admission>,
+    /// Invariant 4: connections that are just being let in or ended. A key is here or in
+    /// `admitted`.
+    changing: HashSet<Key>,
+    /// Invariant 3: the session in each slot of each node, for a table that workers serve, and its
+    /// secret.
+    sessions: HashMap<Place, (Opened, Secret)>,
+    /// Invariant 5: the newest link of each node.
+    links: HashMap<u16, u64>,
+    closed: bool,
+}
+
+/// Connections on their way out: dropping it ends them.
+struct Ending {
+    connections: Vec<(Key, Admission)>,
+    inside: Arc<Inside>,
+}
+
+/// A connection on its way in. It is changing until this is dropped.
+struct Entering<'a> {
+    key: Key,
+    inside: &'a Inside,
+}
+
+/// Where a session sits: the number of its home, its slot, and the table that it has open.
+type Place = (u16, u32, u32);
+
+impl Registry {
+    /// Nobody is in.
+    pub fn new(own: Member, gate: Arc<dyn Gate>) -> Self {
+        Self { own, gate, inside: Arc::default() }
+    }
+
+    /// A node speaks over this link from now on; over which it did before. Nothing if it has dialed
+    /// another meanwhile.
+    pub fn hear(&self, speaker: Speaker) -> Option<u64> {
+        let mut state = self.inside.state();
+        let newest = state.links.entry(speaker.home).or_insert(OWN_LINK);
+        (*newest < speaker.link).then(|| std::mem::replace(newest, speaker.link))
+    }
+
+    /// Lets a connection of a client of a node in.
+    ///
+    /// # Errors
+    /// What the client is to be told.
+    pub fn admit(&self, speaker: Speaker, caller: Caller, ask: &Connect) -> Result<Value, Refused> {
+        if ask.identity != self.own.header.identity {
+            let text = "it has come back with other memory: open the table again";
+            return Err(Refused::new(Code::OtherMemory, text));
+        }
+        let (home, table, unreliable) = (speaker.home, ask.table, ask.unreliable);
+        let granted = grants(&self.own, table as usize, home, caller);
+        let grants = granted.map_err(|why| Refused::new(Code::Other, why))?;
+        let secret = self.secret(caller, ask)?;
+        let key = Key { home, caller, table, unreliable };
+        // Invariant 1.
+        let before = self.end(speaker, |it| *it == key);
+        let entering = (before == Ended::All).then(|| self.begin(key)).flatten();
+        let Some(entering) = entering else {
+            let text = "the client's connection before is still being ended: ask again";
+            return Err(Refused::new(Code::Away, text));
+        };
+        let refused = |why| Refused::new(Code::Other, format!("its device refused: {why}"));
+        let (admission, answer) = self.gate.accept(&ask.offer, &grants).map_err(refused)?;
+        let mut state = self.inside.state();
+        if state.closed || !state.is_newest(speaker) {
+            drop(state);
+            // Nobody was told how to use it. It ends before it stops changing.
+            drop(admission);
+            return Err(Refused::new(Code::Away, "it stops, or was asked again meanwhile"));
+        }
+        if let Some((session, secret)) = secret {
+            state.sessions.insert((home, session.slot, table), (session, secret));
+        }
+        entering.let_in(state, admission);
+        Ok(answer)
+    }
+
+    /// Marks a connection as changing; nothing if it is there, or changing already.
+    fn begin(&self, key: Key) -> Option<Entering<'_>> {
+        let mut state = self.inside.state();
+        let is_free = !state.admitted.contains_key(&key) && state.changing.insert(key);
+        is_free.then(|| Entering { key, inside: &self.inside })
+    }
+
+    /// The session that workers are told of, and its secret, if the caller is one's client.
+    fn secret(&self, caller: Caller, ask: &Connect) -> Result<Option<(Opened, Secret)>, Refused> {
+        let Caller::Session(session) = caller else { return Ok(None) };
+        let parts = self.own.parts(ask.table as usize);
+        if session.slot == SCRUBBER_SLOT || parts.is_none_or(|it| it.requests().is_none()) {
+            return Ok(None);
+        }
+        let Some(SessionSecret(words)) = ask.secret else {
+            let text =
+                "the client says no secret for its requests: use the same release everywhere";
+            return Err(Refused::new(Code::Release, text));
+        };
+        Ok(Some((session, Secret::new(words))))
+    }
+
+    /// The session that is let in from slot `slot` of node `home` to a table that workers serve.
+    pub fn holder(&self, table: usize, home: u16, slot: u32) -> Option<Holder> {
+        let state = self.inside.state();
+        let (session, secret) = state.sessions.get(&(home, slot, u32::try_from(table).ok()?))?;
+        Some(Holder::new(session.incarnation, Some(*secret)))
+    }
+
+    /// Ends all connections, and lets nobody in any more.
+    pub fn close(&self) {
+        self.inside.state().closed = true;
+        self.begin_to_end(|_| true);
+        if !self.wait(CLOSE_ENDING_MAX, |_| true) {
+            // The kernel ends them with the process.
+            tracing::error!("connections do not end: their card does not answer");
+        }
+    }
+
+    /// Fences clients of a node.
+    pub fn fence(&self, speaker: Speaker, callers: &[Caller]) -> Ended {
+        self.end(speaker, |key| key.home == speaker.home && callers.contains(&key.caller))
+    }
+
+    /// Fences all clients of a node but these.
+    pub fn retain(&self, speaker: Speaker, living: &HashSet<Caller>) -> Ended {
+        self.end(speaker, |key| key.home == speaker.home && !living.contains(&key.caller))
+    }
+
+    /// Begins to end all connections of clients of node `home`; how many there are.
+    pub fn forget(&self, home: u16) -> usize {
+        self.begin_to_end(|key| key.home == home)
+    }
+
+    /// How many connections of clients of node `home` there are.
+    pub fn count(&self, home: u16) -> usize {
+        self.inside.state().admitted.keys().filter(|key| key.home == home).count()
+    }
+
+    fn end(&self, speaker: Speaker, which: impl Fn(&Key) -> bool) -> Ended {
+        // A newer speaker has taken over meanwhile, and ends those clients itself.
+        if !self.inside.state().is_newest(speaker) {
+            return Ended::Superseded;
+        }
+        self.begin_to_end(&which);
+        if self.wait(FENCE_PATIENCE, which) { Ended::All } else { Ended::NotYet }
+    }
+
+    /// How many have begun to end.
+    fn begin_to_end(&self, which: impl Fn(&Key) -> bool) -> usize {
+        let mut state = self.inside.state();
+        let State { admitted, changing, sessions, .. } = &mut *state;
+        let connections: Vec<_> = admitted.extract_if(|key, _| which(key)).collect();
+        changing.extend(connections.iter().map(|(key, _)| *key));
+        for (Key { home, caller, table, .. }, _) in &connections {
+            if let Caller::Session(session) = caller
+                && let Entry::Occupied(known) = sessions.entry((*home, session.slot, *table))
+                && known.get().0 == *session
+            {
+                known.remove();
+            }
+        }
+        drop(state);
+        let count = connections.len();
+        if count > 0 {
+            let ending = Ending { connections, inside: self.inside.clone() };
+            let thread = std::thread::Builder::new().name("loch-fence".into());
+            if let Err(error) = thread.spawn(move || drop(ending)) {
+                // What was to be moved there was dropped here.
+                tracing::warn!(%error, "connections were ended without a thread for that");
+            }
+        }
+        count
+    }
+
+    /// Waits until none of these is changing; whether that came about.
+    fn wait(&self, patience: Duration, which: impl Fn(&Key) -> bool) -> bool {
+        let state = self.inside.state();
+        let is_changing = |state: &mut State| state.changing.iter().any(&which);
+        let waited = self.inside.changed.wait_timeout_while(state, patience, is_changing);
+        !waited.expect("nothing panics while it is held").1.timed_out()
+    }
+}
+
+impl State {
+    fn is_newest(&self, speaker: Speaker) -> bool {
+        self.links.get(&speaker.home).copied().unwrap_or(OWN_LINK) == speaker.link
+    }
+}
+
+impl Inside {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+
+    fn has_changed(&self, key: &Key) {
+        self.state().changing.remove(key);
+        self.changed.notify_all();
+    }
+}
+
+impl Entering<'_> {
+    fn let_in(self, mut state: MutexGuard<'_, State>, admission: Admission) {
+        state.admitted.insert(self.key, admission);
+        // In one step: from now on somebody else may end it, and then it is changing again.
+        state.changing.remove(&self.key);
+        drop(state);
+        self.inside.changed.notify_all();
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.inside.has_changed(&self.key);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        for (key, admission) in self.connections.drain(..) {
+            let begun = Instant::now();
+            // Should the card fail to end it, this panics, and nobody is ever told that it has
+            // ended.
+            drop(admission);
+            let took = begun.elapsed();
+            if took > FENCE_PATIENCE {
+                tracing::info!(
+                    home = key.home,
+                    ?took,
+                    "the card took its time to end a connection"
+                );
+            }
+            self.inside.has_changed(&key);
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! The control plane of a node whose memory is reached over a network: it lets connections in, has
+//! other nodes let its own clients' in, and fences clients before what they held is used again.
+//!
+//! A client talks to its home node alone, which vouches for it: it is of the right user, and its
+//! session lives. Nodes prove to each other that they are of one cluster (`credentials.rs`) and
+//! speak over TCP (`messages.rs`). Each node dials every other one and asks over the link it
+//! dialed, so there are two links between any two, each with one thread at either end:
+//!
+//! ```text
+//! client ── unix socket ── server ──jobs──▶ peer (one a node) ── link ──▶ port ── registry ── gate
+//! ```
+//!
+//! # Invariants
+//! 1. The server's thread waits for nobody: jobs are queued, and replies are posted back to it.
+//! 2. A session's slot shows it until no node can execute anything of it any more (`fences.rs`).
+//! 3. What is asked of a node is answered or fails within [`ASK_TIMEOUT`]. A node that is dead is
+//!    noticed within [`PING_INTERVAL`] and that.
+//! 4. Who has not proven who he is costs one of [`HANDSHAKES_MAX`] threads, for
+//!    [`HANDSHAKE_TIMEOUT`], and a frame; and he gives way to whoever comes later
+//!    (`handshakes.rs`).
+//!
+//! # Faults
+//! *A link breaks:* it is dialed again, and the first thing said on it is who lives; whoever does
+//! not is fenced. *A node's process dies:* its connections die with it: those that it had let in
+//! (the kernel destroys queue pairs with their process), and on other nodes those of its own
+//! clients as soon as they meet their end. But nobody elsewhere can tell that from a network that
+//! refuses to carry connections to it. *A node is silent, or refuses connections:* it may hold
+//! connections. What its peers want fenced there stays dying until it speaks again, as whichever
+//! process; that costs slots and memory, not safety (`fences.rs`). *A node comes back with clients
+//! that lived on:* it says which ones, and takes all others for possibly connected anywhere. *A
+//! host vanishes with its clients:* nobody posts on their connections any more, and nobody uses
+//! again what they held, for only their own node frees it. So the connections are harmless; they
+//! are ended when the node returns, or after [`HOME_SILENCE_MAX`]. Ending one early is harmless
+//! too: a client that was only cut off makes another.
+//!
+//! [`ASK_TIMEOUT`]: crate::limits::ASK_TIMEOUT
+//! [`PING_INTERVAL`]: crate::limits::PING_INTERVAL
+//! [`HANDSHAKES_MAX`]: crate::limits::HANDSHAKES_MAX
+//! [`HANDSHAKE_TIMEOUT`]: crate::limits::HANDSHAKE_TIMEOUT
+//! [`HOME_SILENCE_MAX`]: crate::limits::HOME_SILENCE_MAX
+
+pub(crate) mod credentials;
+pub(crate) mod gate;
+pub(crate) mod roster;
+
+mod channel;
+mod fences;
+mod handshakes;
+mod key_file;
+mod link;
+mod messages;
+pub(crate) mod network;
+mod noise;
+mod opening;
+mod own;
+mod peer;
+mod port;
+mod seldom;
+mod tls;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::HashSet;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use loch_engines::requests::Holder;
+
+use crate::Error;
+use crate::layout::memory::{Member, Memory};
+use crate::limits::{ASK_TIMEOUT, INSPECT_TIMEOUT};
+use crate::node::courier::{Caller, Courier, Post, Readers};
+use crate::node::neighbours::Surroundings;
+use crate::node::scrubber::Bell;
+use crate::node::sessions::{End, Sessions};
+use crate::node::workers::Orders;
+use crate::session::slot::Opened;
+use crate::session::wire::{Code, Connect, Inspected, Refused, Reply};
+
+use credentials::Credentials;
+use fences::Fences;
+use gate::{Gate, Registry};
+use handshakes::Handshakes;
+use port::{Inbound, Port};
+use roster::Roster;
+
+/// What a control plane is made of.
+pub(crate) struct Parts {
+    /// This node, with its region.
+    pub own: Member,
+    pub sessions: Arc<Sessions>,
+    pub gate: Arc<dyn Gate>,
+    /// The control addresses of all nodes, in order.
+    pub addresses: Vec<String>,
+    /// Where to listen; a node that is alone need not.
+    pub listen: Option<String>,
+    pub credentials: Credentials,
+}
+
+/// A running control plane. Dropping it ends all connections that it let in, and stops it.
+pub(crate) struct Control {
+    hub: Arc<Hub>,
+    port: Option<Port>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// What its threads share.
+pub(crate) struct Hub {
+    pub roster: Roster,
+    registry: Registry,
+    sessions: Arc<Sessions>,
+    fences: Mutex<Fences>,
+    handshakes: Handshakes,
+    credentials: Credentials,
+    /// To the worker of each node.
+    jobs: Vec<Sender<Job>>,
+    /// From whom links were accepted, by node.
+    inbound: Vec<Mutex<Inbound>>,
+    bell: OnceLock<Bell>,
+    /// What the node's workers know of all nodes' memory.
+    surroundings: Arc<Surroundings>,
+    orders: OnceLock<Orders>,
+}
+
+/// What a node's worker is given to do.
+enum Job {
+    /// Have a connection let in.
+    Connect {
+        caller: Caller,
+        ask: Connect,
+        reply: Box<dyn FnOnce(Reply) + Send>,
+    },
+    /// Have the workers of a table tell what they have; asked for again until then.
+    Inspect {
+        table: u32,
+        until: Instant,
+        reply: Box<dyn FnOnce(Reply) + Send>,
+    },
+    /// Somebody may have to be fenced.
+    Look,
+    Stop,
+}
+
+impl Control {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the address cannot be listened at.
+    pub fn start(parts: Parts) -> Result<Self, Error> {
+        let Parts { own, sessions, gate, addresses, listen, credentials } = parts;
+        let (node, nodes) = (own.header.node as usize, addresses.len());
+        let (jobs, queues): (Vec<_>, Vec<_>) = (0..nodes).map(|_| mpsc::channel()).unzip();
+        let mut process = [0; 8];
+        rustix::rand::getrandom(&mut process, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::os("draw random bytes for", &own.socket))?;
+        let hub = Arc::new(Hub {
+            handshakes: Handshakes::new(&addresses, node),
+            roster: Roster::new(own.clone(), u64::from_ne_bytes(process), addresses),
+            registry: Registry::new(own, gate),
+            fences: Mutex::new(Fences::new(nodes, node, inherited(&sessions))),
+            sessions,
+            credentials,
+            jobs,
+            inbound: (0..nodes).map(|_| Mutex::default()).collect(),
+            bell: OnceLock::new(),
+            surroundings: Arc::default(),
+            orders: OnceLock::new(),
+        });
+        hub.look_around();
+        let port = listen.map(|address| Port::open(&address, hub.clone())).transpose()?;
+        let mut control = Self { hub, port, workers: Vec::with_capacity(nodes) };
+        for (number, queue) in queues.into_iter().enumerate() {
+            let hub = control.hub.clone();
+            let worker = std::thread::Builder::new().name(format!("loch-peer-{number}"));
+            let worker = worker.spawn(move || match number == node {
+                true => own::serve(&hub, &queue),
+                false => peer::Peer::new(hub, number).run(&queue),
+            });
+            let os = Error::os("start a thread for", "the control plane".as_ref());
+            control.workers.push(worker.map_err(os)?);
+        }
+        Ok(control)
+    }
+
+    /// What the other parts of the node need of it.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+}
+
+/// The sessions that the node's last process left, whether they live or not.
+fn inherited(sessions: &Sessions) -> HashSet<Caller> {
+    let all = sessions.living().into_iter().chain(sessions.dying());
+    all.map(|session| caller_of(sessions, session)).collect()
+}
+
+fn no_node(node: u16) -> Reply {
+    Reply::Refused(Refused::new(Code::Other, format!("there is no node {node}")))
+}
+
+/// Who a session speaks for when it asks for connections.
+fn caller_of(sessions: &Sessions, session: Opened) -> Caller {
+    match sessions.is_workers(session) {
+        true => Caller::Worker(session),
+        false => Caller::Session(session),
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Before anybody may take the process for gone: its connections are.
+        self.hub.registry.close();
+        drop(self.port.take());
+        for queue in &self.hub.jobs {
+            // A worker that has ended already needs not be told.
+            let _ = queue.send(Job::Stop);
+        }
+        for worker in self.workers.drain(..) {
+            if worker.join().is_err() {
+                tracing::error!("a thread of the control plane had panicked");
+            }
+        }
+    }
+}
+
+impl Hub {
+    /// What is rung when a session was fenced.
+    pub fn set_bell(&self, bell: Bell) {
+        // It is set once, by the node that starts both.
+        let _ = self.bell.set(bell);
+        self.look();
+    }
+
+    /// Has a connection let in, and waits for it: for the node's own scrubber.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn connect_own(&self, caller: Caller, ask: Connect) -> Result<serde_json::Value, Refused> {
+        let (sender, answer) = mpsc::channel();
+        // Whoever gave up waiting has dropped the receiver.
+        self.enqueue(caller, ask, Box::new(move |reply| drop(sender.send(reply))));
+        match answer.recv() {
+            Ok(Reply::Connected { answer }) => Ok(answer),
+            Ok(Reply::Refused(refused)) => Err(refused),
+            _ => Err(Refused::new(Code::Away, "the node stops")),
+        }
+    }
+
+    /// Has a connection let in; `reply` is told, and nobody waits.
+    pub fn enqueue(&self, caller: Caller, ask: Connect, reply: Box<dyn FnOnce(Reply) + Send>) {
+        match self.jobs.get(ask.node as usize) {
+            // A worker that has ended drops the job: the node stops.
+            Some(queue) => drop(queue.send(Job::Connect { caller, ask, reply })),
+            None => reply(no_node(ask.node)),
+        }
+    }
+
+    /// What the workers of a table of this node have.
+    fn told_of(&self, table: u32) -> Result<Inspected, Refused> {
+        let (sender, told) = mpsc::channel();
+        // Whoever gave up waiting has dropped the receiver.
+        let answer = Box::new(move |inspected| drop(sender.send(inspected)));
+        if !self.orders.get().is_some_and(|orders| orders.inspect(table as usize, answer)) {
+            return Err(Refused::new(Code::Other, format!("table {table} has no workers there")));
+        }
+        let told = told.recv_timeout(ASK_TIMEOUT);
+        told.map_err(|_| Refused::new(Code::Busy, "its workers have too much to do to tell"))
+    }
+
+    /// Has other nodes ask these workers.
+    pub fn set_orders(&self, orders: Orders) {
+        // It is set once, by the node that starts both.
+        let _ = self.orders.set(orders);
+    }
+
+    /// The session that is let in from a slot of a node to a table, for the table's workers.
+    pub fn holder(&self, table: usize, node: u16, slot: u32) -> Option<Holder> {
+        self.registry.holder(table, node, slot)
+    }
+
+    /// What the node's workers know of all nodes' memory.
+    pub fn surroundings(&self) -> &Arc<Surroundings> {
+        &self.surroundings
+    }
+
+    /// After a node was met: it may be the first time, or have come back with other memory.
+    fn look_around(&self) {
+        let known = self.roster.members();
+        if known.iter().any(Option::is_none) {
+            return;
+        }
+        match Memory::join(known, self.roster.own()) {
+            Ok(memory) => self.surroundings.publish(Arc::new(memory)),
+            // Its clients are told the same.
+            Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
+        }
+    }
+
+    fn look(&self) {
+        for queue in &self.jobs {
+            let _ = queue.send(Job::Look);
+        }
+    }
+
+    /// Writes down that a client may be connected to a node from now on.
+    ///
+    /// # Errors
+    /// If it is ending: then it must not be.
+    fn touch(&self, node: usize, caller: Caller) -> Result<(), Refused> {
+        let mut fences = self.fences();
+        let lives = match caller {
+            Caller::Session(session) | Caller::Worker(session) => self.sessions.lives(session),
+            Caller::Reader { .. } => fences.is_reading(&caller),
+        };
+        if !lives {
+            return Err(Refused::new(Code::NoSuchSession, "the session has ended meanwhile"));
+        }
+        fences.touch(node, caller);
+        Ok(())
+    }
+
+    /// What a node has to fence now.
+    fn owed(&self, node: usize) -> Vec<Caller> {
+        let fences = self.fences();
+        let dying = self.sessions.dying().into_iter();
+        let dying: Vec<_> = dying.map(|it| caller_of(&self.sessions, it)).collect();
+        fences.owed(node, &dying)
+    }
+
+    /// The clients of this node that live.
+    fn living(&self) -> HashSet<Caller> {
+        let fences = self.fences();
+        let sessions = self.sessions.living().into_iter();
+        let sessions = sessions.map(|it| caller_of(&self.sessions, it));
+        sessions.chain(fences.readers()).collect()
+    }
+
+    /// Changes what is known of fences, and frees the slots of sessions that are clear now.
+    fn settle<T>(&self, change: impl FnOnce(&mut Fences) -> T) -> T {
+        let mut fences = self.fences();
+        let outcome = change(&mut fences);
+        for session in self.sessions.dying() {
+            if fences.is_clear(&caller_of(&self.sessions, session))
+                && let Some(how) = self.sessions.bury(session)
+                && let Some(bell) = self.bell.get()
+            {
+                bell.ended(how == End::Died);
+            }
+        }
+        outcome
+    }
+
+    fn inbound(&self, node: usize) -> MutexGuard<'_, Inbound> {
+        self.inbound[node].lock().expect("nothing panics while it is held")
+    }
+
+    fn fences(&self) -> MutexGuard<'_, Fences> {
+        self.fences.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl Courier for Hub {
+    fn member(&self, node: u16) -> Reply {
+        self.roster.facts(node)
+    }
+
+    fn connect(&self, caller: Caller, ask: Connect, post: Arc<Post>, token: u64) {
+        if let Caller::Reader { .. } = caller {
+            self.fences().enter(caller);
+        }
+        self.enqueue(caller, ask, Box::new(move |reply| post.send(token, reply)));
+    }
+
+    fn inspect(&self, node: u16, table: u32, post: Arc<Post>, token: u64) {
+        let reply = Box::new(move |reply| post.send(token, reply));
+        match self.jobs.get(usize::from(node)) {
+            // As of a connection.
+            Some(queue) => {
+                let until = Instant::now() + INSPECT_TIMEOUT;
+                drop(queue.send(Job::Inspect { table, until, reply }));
+            }
+            None => reply(no_node(node)),
+        }
+    }
+
+    fn leave(&self, readers: Readers) {
+        self.fences().leave(readers);
+        self.look();
+    }
+
+    fn sessions_ended(&self) {
+        self.settle(|_| ());
+        self.look();
+    }
+}

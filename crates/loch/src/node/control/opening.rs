@@ -1,0 +1,84 @@
+//! How a channel is opened.
+//!
+//! ```text
+//! dialer     preface             handshake of Noise or TLS      frames
+//! acceptor            preface
+//! ```
+//! A preface is `LOCH`, the version of the protocol (u16, little-endian), how the node proves who
+//! it is (u8), and a zero. It is in the clear, so that two nodes which do not fit can say why; both
+//! prefaces are bound by the handshake, so that nobody in between can change them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use super::channel::{Channel, LinkError, PROTOCOL, Timed};
+use super::credentials::Credentials;
+use super::{noise, tls};
+
+const MAGIC: &[u8; 4] = b"LOCH";
+const PREFACE_BYTES: usize = 8;
+
+/// Opens a channel on a stream that this node dialed; `host` is what it dialed.
+pub(super) fn dial(
+    stream: TcpStream,
+    host: &str,
+    credentials: &Credentials,
+    deadline: Instant,
+) -> Result<Box<dyn Channel>, LinkError> {
+    let mut stream = Timed::new(stream, deadline);
+    let ours = preface(credentials);
+    stream.write_all(&ours)?;
+    let theirs = read_preface(&mut stream)?;
+    check(credentials, &theirs)?;
+    match credentials {
+        Credentials::Secret(key) => noise::dial(stream, key, &[ours, theirs].concat()),
+        Credentials::Certificates(certificates) => tls::dial(stream, certificates, host),
+    }
+}
+
+/// Opens a channel on a stream that was accepted.
+pub(super) fn accept(
+    stream: TcpStream,
+    credentials: &Credentials,
+    deadline: Instant,
+) -> Result<Box<dyn Channel>, LinkError> {
+    let mut stream = Timed::new(stream, deadline);
+    let theirs = read_preface(&mut stream)?;
+    let ours = preface(credentials);
+    stream.write_all(&ours)?;
+    check(credentials, &theirs)?;
+    match credentials {
+        Credentials::Secret(key) => noise::accept(stream, key, &[theirs, ours].concat()),
+        Credentials::Certificates(certificates) => tls::accept(stream, certificates),
+    }
+}
+
+fn preface(credentials: &Credentials) -> [u8; PREFACE_BYTES] {
+    let [low, high] = PROTOCOL.to_le_bytes();
+    let [l, o, c, h] = *MAGIC;
+    [l, o, c, h, low, high, credentials.kind(), 0]
+}
+
+fn read_preface(stream: &mut Timed) -> Result<[u8; PREFACE_BYTES], LinkError> {
+    let mut theirs = [0; PREFACE_BYTES];
+    stream.read_exact(&mut theirs)?;
+    Ok(theirs)
+}
+
+fn check(credentials: &Credentials, theirs: &[u8; PREFACE_BYTES]) -> Result<(), LinkError> {
+    let [l, o, c, h, low, high, kind, _] = *theirs;
+    if [l, o, c, h] != *MAGIC {
+        return Err(LinkError::Stranger(format!("\"{}\"", theirs.escape_ascii())));
+    }
+    let version = u16::from_le_bytes([low, high]);
+    if version != PROTOCOL {
+        return Err(LinkError::Protocol { theirs: version });
+    }
+    let ours = credentials.kind();
+    if kind != ours {
+        let [ours, theirs] = [ours, kind].map(Credentials::name_of_kind);
+        return Err(LinkError::Kind { ours, theirs });
+    }
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! The worker for another node: keeps a link to it, and asks over it.
+//!
+//! # Invariants
+//! 1. One thing is asked at a time, so what is asked first is done first: a client is never fenced
+//!    before a connection of it that was asked for earlier.
+//! 2. The first thing that is said on a link, after who speaks, is who lives. While the node has
+//!    not ended all others, it is asked for other things too, and told again who lives.
+//! 3. A link that cannot be made, or breaks, settles nothing, whatever the reason: `fences.rs`,
+//!    invariant 2.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::channel::LinkError;
+use super::link::{Link, host_of, resolve};
+use super::messages::{Ask, Hello, Told};
+use super::{Hub, Job};
+use crate::limits::{
+    ADMIT_TIMEOUT, ASK_TIMEOUT, AWAY_MAX, CALLERS_MAX, DIAL_TIMEOUT, FENCE_PAUSE, HOME_SILENCE_MAX,
+    PING_INTERVAL, REDIAL_PAUSE, REDIAL_PAUSE_MAX,
+};
+use crate::node::courier::Caller;
+use crate::session::wire::{Code, Connect, Refused, Reply};
+
+/// The worker's state.
+pub(super) struct Peer {
+    hub: Arc<Hub>,
+    node: usize,
+    link: Option<Link>,
+    /// When to dial again, or to say something.
+    due: Instant,
+    /// The pause after the next link that cannot be made, or breaks.
+    pause: Duration,
+    /// Since when there is no link, until it was said what that holds up.
+    away: Option<Instant>,
+    /// Whether the node has ended the connections of all clients that do not live.
+    is_reconciled: bool,
+    /// When to ask again for connections to be ended: they had not ended.
+    again: Option<Instant>,
+}
+
+impl Peer {
+    /// A worker that dials at once.
+    pub fn new(hub: Arc<Hub>, node: usize) -> Self {
+        let (due, pause) = (Instant::now(), REDIAL_PAUSE);
+        let away = Some(due);
+        Self { hub, node, link: None, due, pause, away, is_reconciled: false, again: None }
+    }
+
+    /// Works until it is told to stop.
+    pub fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let next = self.again.map_or(self.due, |again| again.min(self.due));
+            let job = jobs.recv_timeout(next.saturating_duration_since(Instant::now()));
+            if self.link.is_none() && self.due <= Instant::now() {
+                self.dial();
+            }
+            match job {
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Job::Connect { caller, ask, reply }) => {
+                    let answer = self.connect(caller, ask);
+                    reply(answer.map_or_else(Reply::Refused, |a| Reply::Connected { answer: a }));
+                }
+                Ok(Job::Inspect { table, until, reply }) => match self.inspect(table) {
+                    // What else there is to do for the node, as fencing, comes in between.
+                    Reply::Refused(busy) if busy.code == Code::Busy && Instant::now() < until => {
+                        let again = Job::Inspect { table, until, reply };
+                        drop(self.hub.jobs[self.node].send(again));
+                    }
+                    told => reply(told),
+                },
+                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
+            }
+            if self.link.is_some() && self.again.is_none_or(|again| again <= Instant::now()) {
+                self.again = None;
+                self.fence();
+            }
+            if self.link.is_some() && self.due <= Instant::now() {
+                self.ping();
+            }
+            self.forget_silent();
+        }
+    }
+
+    fn dial(&mut self) {
+        match self.try_dial() {
+            Ok(link) => {
+                self.link = Some(link);
+                self.due = Instant::now() + PING_INTERVAL;
+            }
+            Err(why) => {
+                self.lose(why);
+                self.say_what_waits();
+            }
+        }
+    }
+
+    /// Once for each time that the node is away for long.
+    fn say_what_waits(&mut self) {
+        if self.away.is_none_or(|since| since.elapsed() < AWAY_MAX) {
+            return;
+        }
+        let held = self.hub.owed(self.node).len();
+        if held > 0 {
+            self.away = None;
+            let (node, address) = (self.node, self.hub.roster.address(self.node));
+            tracing::warn!(
+                node,
+                address,
+                held,
+                "sessions that have ended keep their slots and memory until this node is back"
+            );
+        }
+    }
+
+    fn try_dial(&mut self) -> Result<Link, LinkError> {
+        let (hub, node) = (self.hub.clone(), self.node);
+        let deadline = Instant::now() + DIAL_TIMEOUT;
+        let address = hub.roster.address(node);
+        let at = resolve(address)?;
+        hub.handshakes.resolved(node, at.iter().map(|at| at.ip()));
+        let mut link = Link::dial(host_of(address), &at, &hub.credentials, deadline)?;
+        link.send(&Ask::Hello(hub.roster.hello()), deadline)?;
+        let welcome: Hello = match link.receive(deadline)? {
+            Told::Welcome(hello) => hello,
+            Told::Refused(refused) if matches!(refused.code, Code::Untrusted) => {
+                return Err(LinkError::Impostor(refused.text));
+            }
+            Told::Refused(refused) => return Err(LinkError::Misfit(refused.text)),
+            other => return Err(out_of_turn(&other)),
+        };
+        hub.roster.check(&welcome, Some(node))?;
+        hub.settle(|fences| fences.met(node, welcome.process))?;
+        self.reconcile(&mut link)?;
+        hub.roster.met(node, &welcome);
+        hub.look_around();
+        Ok(link)
+    }
+
+    /// Tells who lives, and with it that all others are to be ended.
+    fn reconcile(&mut self, link: &mut Link) -> Result<(), LinkError> {
+        let hub = &self.hub;
+        let living = hub.living();
+        let callers: Vec<Caller> = living.iter().copied().collect();
+        // At least one message, though nobody lives.
+        let mut chunks = callers.chunks(CALLERS_MAX).peekable();
+        loop {
+            let callers = chunks.next().unwrap_or_default().to_vec();
+            let last = chunks.peek().is_none();
+            self.is_reconciled = done(&link.ask(&Ask::Living { callers, last }, ASK_TIMEOUT)?)?;
+            if last {
+                break;
+            }
+        }
+        if self.is_reconciled {
+            hub.settle(|fences| fences.reconciled(self.node, &living));
+        } else {
+            self.again = Some(Instant::now() + FENCE_PAUSE);
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, why: LinkError) {
+        if self.link.take().is_some() {
+            self.away = Some(Instant::now());
+        }
+        self.again = None;
+        self.hub.roster.lost(self.node, why);
+        self.due = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(REDIAL_PAUSE_MAX);
+    }
+
+    /// Asks over the link; whatever goes wrong, that is its end.
+    fn ask(&mut self, ask: &Ask, within: Duration) -> Option<Told> {
+        match self.link.as_mut()?.ask(ask, within) {
+            Ok(told) => Some(told),
+            Err(why) => {
+                self.lose(why);
+                None
+            }
+        }
+    }
+
+    fn connect(&mut self, caller: Caller, ask: Connect) -> Result<serde_json::Value, Refused> {
+        if self.link.is_none() {
+            return Err(self.hub.roster.why_away(self.node));
+        }
+        self.hub.touch(self.node, caller)?;
+        match self.ask(&Ask::Connect { caller, connect: ask }, ADMIT_TIMEOUT) {
+            None => Err(self.hub.roster.why_away(self.node)),
+            Some(Told::Connected { answer }) => Ok(answer),
+            Some(Told::Refused(refused)) => {
+                let address = self.hub.roster.address(self.node);
+                let text = format!("node {} at {address}: {}", self.node, refused.text);
+                Err(Refused { text, ..refused })
+            }
+            Some(other) => {
+                self.lose(out_of_turn(&other));
+                Err(Refused::new(Code::Away, "it answered out of turn"))
+            }
+        }
+    }
+
+    fn inspect(&mut self, table: u32) -> Reply {
+        let refused = match self.ask(&Ask::Inspect { table }, ADMIT_TIMEOUT) {
+            None => self.hub.roster.why_away(self.node),
+            Some(Told::Inspected(told)) => return Reply::Inspected(told),
+            Some(Told::Refused(refused)) => refused,
+            Some(other) => {
+                self.lose(out_of_turn(&other));
+                Refused::new(Code::Away, "it answered out of turn")
+            }
+        };
+        Reply::Refused(refused)
+    }
+
+    /// Has fenced whoever is to be.
+    fn fence(&mut self) {
+        if !self.is_reconciled
+            && let Some(mut link) = self.link.take()
+        {
+            match self.reconcile(&mut link) {
+                Ok(()) => self.link = Some(link),
+                Err(why) => return self.lose(why),
+            }
+        }
+        while self.is_reconciled {
+            let mut callers = self.hub.owed(self.node);
+            callers.truncate(CALLERS_MAX);
+            if callers.is_empty() {
+                return;
+            }
+            let fence = Ask::Fence { callers: callers.clone() };
+            let Some(told) = self.ask(&fence, ASK_TIMEOUT) else {
+                return;
+            };
+            match done(&told) {
+                Ok(true) => self.hub.settle(|fences| fences.fenced(self.node, &callers)),
+                Ok(false) => {
+                    self.again = Some(Instant::now() + FENCE_PAUSE);
+                    return;
+                }
+                Err(why) => return self.lose(why),
+            }
+        }
+    }
+
+    fn ping(&mut self) {
+        let own = self.hub.roster.sessions_taken();
+        match self.ask(&Ask::Ping { sessions_taken: own }, ASK_TIMEOUT) {
+            Some(Told::Pong { sessions_taken }) => {
+                self.hub.roster.count_sessions(self.node, sessions_taken);
+                // Not sooner: links that break at once are to be made ever more slowly too.
+                self.pause = REDIAL_PAUSE;
+                self.due = Instant::now() + PING_INTERVAL;
+            }
+            Some(other) => self.lose(out_of_turn(&other)),
+            None => (),
+        }
+    }
+
+    /// Ends what clients of a node hold that has been silent for too long.
+    fn forget_silent(&self) {
+        let inbound = self.hub.inbound(self.node);
+        let silent = inbound.last_heard.is_some_and(|at| at.elapsed() > HOME_SILENCE_MAX);
+        if silent && self.hub.registry.count(self.node as u16) > 0 {
+            let ended = self.hub.registry.forget(self.node as u16);
+            tracing::warn!(node = self.node, ended, "ended connections of a silent node's clients");
+        }
+    }
+}
+
+/// Whether what was to be ended has ended.
+fn done(told: &Told) -> Result<bool, LinkError> {
+    match told {
+        Told::Done {} => Ok(true),
+        Told::Later {} => Ok(false),
+        other => Err(out_of_turn(other)),
+    }
+}
+
+fn out_of_turn(told: &Told) -> LinkError {
+    LinkError::Garbage(match told {
+        Told::Refused(refused) => refused.text.clone(),
+        _ => "an answer to something else".into(),
+    })
+}

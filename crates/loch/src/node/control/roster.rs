@@ -1,0 +1,190 @@
+//! What is known of the nodes of the cluster.
+
+use std::sync::{Mutex, MutexGuard};
+
+use zerocopy::IntoBytes;
+
+use super::channel::LinkError;
+use super::messages::Hello;
+use crate::Error;
+use crate::layout::memory::{Member, check_member};
+use crate::session::wire::{Code, MemberFacts, Refused, Reply};
+
+/// The nodes, by number.
+pub(crate) struct Roster {
+    own: Member,
+    /// Names this process among all that ever were this node.
+    process: u64,
+    addresses: Vec<String>,
+    nodes: Mutex<Vec<Known>>,
+}
+
+#[derive(Clone, Default)]
+struct Known {
+    /// As it last said.
+    member: Option<Member>,
+    up: bool,
+    sessions_taken: u32,
+    /// Why it is not up.
+    why: Option<LinkError>,
+}
+
+impl Roster {
+    /// Only `own` is known.
+    pub fn new(own: Member, process: u64, addresses: Vec<String>) -> Self {
+        let mut nodes = vec![Known::default(); addresses.len()];
+        let known = Known { member: Some(own.clone()), up: true, ..Known::default() };
+        nodes[own.header.node as usize] = known;
+        Self { own, process, addresses, nodes: Mutex::new(nodes) }
+    }
+
+    /// This node's number.
+    pub fn own(&self) -> usize {
+        self.own.header.node as usize
+    }
+
+    /// A node's address.
+    pub fn address(&self, node: usize) -> &str {
+        &self.addresses[node]
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Who this node is.
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
+            node: self.own.header.node,
+            nodes: self.own.header.nodes,
+            name: self.own.name.clone(),
+            process: self.process,
+            header: hex(self.own.header.as_bytes()),
+            directory: hex(self.own.tables.as_bytes()),
+        }
+    }
+
+    /// Looks at who a node says it is; `expected` is who was dialed.
+    ///
+    /// # Errors
+    /// [`LinkError::Misfit`] says what does not fit.
+    pub(super) fn check(&self, hello: &Hello, expected: Option<usize>) -> Result<usize, LinkError> {
+        let node = hello.node as usize;
+        let misfit = |text: String| Err(LinkError::Misfit(text));
+        if node >= self.len() || node == self.own() || expected.is_some_and(|it| it != node) {
+            return misfit(format!(
+                "it says that it is node {node} of {}: give all nodes the same `cluster` list",
+                hello.nodes
+            ));
+        }
+        match self.parse(hello, node) {
+            Ok(_) => Ok(node),
+            Err(error) => misfit(error.to_string()),
+        }
+    }
+
+    fn parse(&self, hello: &Hello, node: usize) -> Result<Member, Error> {
+        let address = self.addresses[node].as_str();
+        let told = Member::told(&hello.name, address.as_ref(), &hello.header, &hello.directory)?;
+        check_member(&self.own, &told, node, self.len())?;
+        Ok(told)
+    }
+
+    /// A node is up. It was checked.
+    pub(super) fn met(&self, node: usize, hello: &Hello) {
+        let member = self.parse(hello, node).ok();
+        let known = &mut self.nodes()[node];
+        if known.up {
+            return;
+        }
+        tracing::info!(node, name = hello.name, "a node of the cluster is up");
+        *known = Known { member, up: true, sessions_taken: known.sessions_taken, why: None };
+    }
+
+    /// A node is not up.
+    pub(super) fn lost(&self, node: usize, why: LinkError) {
+        let address = self.address(node);
+        let known = &mut self.nodes()[node];
+        if known.up || known.why.as_ref() != Some(&why) {
+            tracing::warn!(node, address, %why, "a node of the cluster cannot be reached");
+        }
+        (known.up, known.why) = (false, Some(why));
+    }
+
+    pub(super) fn count_sessions(&self, node: usize, taken: u32) {
+        self.nodes()[node].sessions_taken = taken;
+    }
+
+    /// Session slots of this node that are taken.
+    pub(super) fn sessions_taken(&self) -> u32 {
+        self.own.client_sessions_taken().unwrap_or(0)
+    }
+
+    /// The nodes that are up, as far as is known.
+    pub fn members_up(&self) -> Vec<Option<Member>> {
+        let nodes = self.nodes();
+        nodes.iter().map(|known| known.member.clone().filter(|_| known.up)).collect()
+    }
+
+    /// The nodes of which something is known, whether they are up or not.
+    pub fn members(&self) -> Vec<Option<Member>> {
+        self.nodes().iter().map(|known| known.member.clone()).collect()
+    }
+
+    /// Whether a node is up, as far as is known.
+    pub fn is_up(&self, node: usize) -> bool {
+        self.nodes()[node].up
+    }
+
+    /// What a client is told of a node.
+    pub fn facts(&self, node: u16) -> Reply {
+        let nodes = self.nodes();
+        let Some(known) = nodes.get(node as usize) else {
+            return Reply::Refused(Refused::new(Code::Other, format!("there is no node {node}")));
+        };
+        let Some(member) = &known.member else {
+            return Reply::Refused(self.away(node as usize, known));
+        };
+        let taken = member.client_sessions_taken();
+        Reply::Member(MemberFacts {
+            name: member.name.clone(),
+            identity: member.header.identity,
+            header: hex(member.header.as_bytes()),
+            directory: hex(member.tables.as_bytes()),
+            up: known.up,
+            sessions_taken: taken.unwrap_or(known.sessions_taken),
+        })
+    }
+
+    /// Why a node cannot be reached.
+    pub(super) fn why_away(&self, node: usize) -> Refused {
+        let nodes = self.nodes();
+        self.away(node, &nodes[node])
+    }
+
+    fn away(&self, node: usize, known: &Known) -> Refused {
+        let code = match &known.why {
+            Some(LinkError::Misfit(_)) => Code::Misfit,
+            Some(
+                LinkError::Secret
+                | LinkError::Kind { .. }
+                | LinkError::Certificate(_)
+                | LinkError::Impostor(_),
+            ) => Code::Untrusted,
+            Some(LinkError::Protocol { .. }) => Code::Release,
+            _ => Code::Away,
+        };
+        let why = known.why.as_ref().map_or("it was not tried yet".into(), LinkError::to_string);
+        Refused::new(code, format!("node {node} at {}: {why}", self.address(node)))
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.nodes.lock().expect("nothing panics while it is held")
+    }
+}
+
+/// Bytes in hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,149 @@
+//! Cards that take their time to end a connection, or to let one in. What waits for that is the
+//! answer to a fence, and nothing else.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::super::gate::{Ended, Registry, Speaker};
+use super::rig::{Book, GONE, Rig, eventually, member};
+use crate::node::courier::{Caller, Courier};
+use crate::node::sessions::End;
+use crate::session::slot::{Opened, Process};
+use crate::session::wire::{Code, Connect};
+
+const SLOW: &str = "out \"slow\"";
+
+/// Found on two virtual machines whose wire was cut: the port ended a dead client's connection
+/// under the lock of its node, and answered that node nothing meanwhile, not even after it had come
+/// back.
+#[test]
+fn a_node_is_answered_while_a_card_takes_its_time_to_end_a_connection() {
+    let mut rig = Rig::new(2);
+    let (dies, lives) = (rig.open(0, GONE), rig.open(0, Process::own()));
+    rig.connect_soon(0, Caller::Session(dies), 1, "slow");
+    rig.places[1].book.hold(SLOW);
+    assert!(rig.places[0].sessions.close(dies, GONE, End::Died));
+    rig.control(0).hub().sessions_ended();
+    rig.connect_soon(0, Caller::Session(lives), 1, "meanwhile");
+    assert_eq!(rig.inside(1), [json!("slow"), json!("meanwhile")]);
+    // Its process is killed, and another comes back with who lives.
+    rig.restart(0);
+    rig.connect_soon(0, Caller::Session(lives), 1, "again");
+    assert_eq!(rig.inside(1), [json!("slow"), json!("again")]);
+    // What the dead one may still do there is not over.
+    assert_eq!(rig.places[0].sessions.dying(), [dies]);
+    rig.places[1].book.release();
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+    assert_eq!(rig.inside(1), [json!("again")]);
+}
+
+#[test]
+fn a_node_serves_its_own_clients_while_a_card_takes_its_time() {
+    let rig = Rig::new(1);
+    let (dies, lives) = (rig.open(0, Process::own()), Caller::Session(rig.open(0, Process::own())));
+    rig.connect(0, Caller::Session(dies), 0, "slow").unwrap();
+    rig.places[0].book.hold(SLOW);
+    assert!(rig.places[0].sessions.close(dies, Process::own(), End::Died));
+    rig.control(0).hub().sessions_ended();
+    rig.connect(0, lives, 0, "meanwhile").unwrap();
+    assert_eq!(rig.places[0].sessions.dying(), [dies]);
+    rig.places[0].book.release();
+    eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
+}
+
+#[test]
+fn a_client_gets_no_connection_before_the_one_before_has_ended() {
+    let rig = Rig::new(2);
+    let session = Caller::Session(rig.open(0, Process::own()));
+    rig.connect_soon(0, session, 1, "slow");
+    rig.places[1].book.hold(SLOW);
+    let refused = rig.connect(0, session, 1, "second").unwrap_err();
+    assert_eq!(refused.code, Code::Away);
+    assert!(refused.text.contains("still being ended"), "{}", refused.text);
+    rig.places[1].book.release();
+    rig.connect_soon(0, session, 1, "second");
+    let lines = rig.places[1].book.lines();
+    assert_eq!(lines, ["in \"slow\"", SLOW, "in \"second\""]);
+}
+
+const HOME: u16 = 1;
+const CALLER: Caller = Caller::Session(Opened { slot: 2, incarnation: 7 });
+
+fn over(link: u64) -> Speaker {
+    Speaker { home: HOME, link }
+}
+
+fn registry(book: &Book) -> (Arc<Registry>, Connect) {
+    let own = member(0, 2, 3);
+    let ask = Connect {
+        session: None,
+        secret: None,
+        endpoint: 0,
+        node: 0,
+        identity: own.header.identity,
+        table: 0,
+        unreliable: false,
+        offer: json!("slow"),
+    };
+    (Arc::new(Registry::new(own, Arc::new(book.clone()))), ask)
+}
+
+#[test]
+fn the_link_that_was_dialed_last_counts_whichever_thread_comes_first() {
+    let (registry, ask) = registry(&Book::default());
+    assert_eq!(registry.hear(over(5)), Some(0));
+    assert_eq!(registry.hear(over(4)), None);
+    assert_eq!(registry.hear(over(6)), Some(5));
+    assert_eq!(registry.fence(over(5), &[CALLER]), Ended::Superseded);
+    assert!(registry.admit(over(5), CALLER, &ask).is_err());
+    assert!(registry.admit(over(6), CALLER, &ask).is_ok());
+    assert_eq!(registry.retain(over(5), &HashSet::new()), Ended::Superseded);
+    assert_eq!(registry.count(HOME), 1);
+}
+
+/// What a node asked before it was killed is in the middle of being done when its next process says
+/// who lives.
+#[test]
+fn nobody_is_let_in_over_a_link_that_has_a_successor() {
+    let book = Book::default();
+    let (registry, ask) = registry(&book);
+    registry.hear(over(1)).unwrap();
+    book.hold("in \"slow\"");
+    let (theirs, told) = (registry.clone(), std::sync::mpsc::channel());
+    let asked = std::thread::spawn(move || {
+        told.0.send(()).unwrap();
+        theirs.admit(over(1), CALLER, &ask)
+    });
+    told.1.recv().unwrap();
+    eventually("it is being let in", || registry.fence(over(1), &[CALLER]) == Ended::NotYet);
+    registry.hear(over(2)).unwrap();
+    assert_eq!(registry.retain(over(2), &HashSet::new()), Ended::NotYet);
+    book.release();
+    assert!(asked.join().unwrap().is_err());
+    assert_eq!(registry.retain(over(2), &HashSet::new()), Ended::All);
+    assert_eq!(book.lines(), ["in \"slow\"", SLOW]);
+}
+
+/// A node that stops lets nobody in, those included whom its device is about to let in.
+#[test]
+fn nobody_comes_in_while_a_node_stops() {
+    let book = Book::default();
+    let (registry, ask) = registry(&book);
+    registry.hear(over(1)).unwrap();
+    book.hold("in \"slow\"");
+    let other = Connect { offer: json!("other"), ..ask.clone() };
+    let is_refused =
+        || registry.admit(over(1), Caller::Reader { visit: 1, endpoint: 0 }, &other).is_err();
+    let [theirs, closes] = [registry.clone(), registry.clone()];
+    let asked = std::thread::spawn(move || theirs.admit(over(1), CALLER, &ask));
+    eventually("it is being let in", || registry.fence(over(1), &[CALLER]) == Ended::NotYet);
+    assert!(!is_refused());
+    let closed = std::thread::spawn(move || closes.close());
+    eventually("it stops", is_refused);
+    book.release();
+    assert!(asked.join().unwrap().is_err());
+    closed.join().unwrap();
+    assert_eq!(book.inside(), [json!(null); 0]);
+}

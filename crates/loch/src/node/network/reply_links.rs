@@ -1,0 +1,278 @@
+//! The connections of a worker between machines: to its own node's card, for atomics, and to the
+//! nodes of its clients, into whose memory it WRITEs replies.
+//!
+//! # Invariants
+//! 1. A worker waits for nobody: other nodes are asked by the control plane's threads, and what
+//!    they answer is looked at between two turns.
+//! 2. A connection takes the place of another when the other one's passive end is gone: at home it
+//!    is the worker's own, elsewhere the gate sees to it.
+//!
+//! # Faults
+//! A connection breaks, or its node is away: replies over it are lost, and their clients ask again;
+//! it is made again when the node is up. A node that comes back with other memory is attached anew
+//! ([`Surroundings`](crate::node::neighbours::Surroundings)).
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::Instant;
+
+use loch_engines::epoch::Session;
+use loch_engines::requests::Sessions;
+use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
+use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, VerbsError};
+use loch_fabric::{RegionId, RemoteAddr};
+
+use super::Lent;
+use crate::Error;
+use crate::layout::memory::{Member, Memory};
+use crate::limits::RECONNECT_PAUSE;
+use crate::node::control::Hub;
+use crate::node::control::gate::all_of;
+use crate::node::courier::Caller;
+use crate::node::courier::Courier;
+use crate::node::workers::transport::NodeTransport;
+use crate::session::device::{Linked, Links, of_answer, of_verbs};
+use crate::session::endpoint::Yielding;
+use crate::session::slot::Opened;
+use crate::session::wire::{Connect, Reply};
+
+/// A node's device, as its workers use it.
+#[derive(Clone)]
+pub(in crate::node) struct Connected {
+    hub: Arc<Hub>,
+    device: Arc<Device>,
+    host: Arc<Lent>,
+    own: Member,
+}
+
+/// The connections of one worker.
+pub(in crate::node) struct ReplyLinks {
+    memory: Arc<Memory>,
+    caller: Opened,
+    home: HomeLink,
+    /// By node; that of the worker's own is `home`.
+    links: Vec<ReplyLink>,
+}
+
+/// A worker's connection to its own node's card. Both ends are this process's.
+pub(in crate::node) struct HomeLink {
+    host: Arc<Lent>,
+    own: Member,
+    table: usize,
+    /// The passive end, if there is one.
+    end: RefCell<Option<Accepted>>,
+    /// When to try again.
+    due: Cell<Instant>,
+}
+
+impl Links for HomeLink {
+    fn wait(&self, endpoint: &VerbsEndpoint) {
+        self.mend(endpoint);
+    }
+}
+
+/// One connection.
+enum ReplyLink {
+    /// There is none; when to try.
+    Lacking(Instant),
+    /// Its node was asked.
+    Asked(Receiver<Reply>),
+    /// There is one, unless it broke.
+    Made,
+}
+
+impl HomeLink {
+    /// Makes the connection if there is none, or it broke.
+    fn mend(&self, endpoint: &VerbsEndpoint) {
+        let home = RegionId(self.own.header.node as u8);
+        let is_made = self.end.borrow().is_some() && !endpoint.broken().contains(&home);
+        if is_made || Instant::now() < self.due.get() {
+            return;
+        }
+        if let Err(error) = self.make(endpoint, home) {
+            tracing::debug!(%error, "a worker has no connection to its own node's card");
+            self.due.set(Instant::now() + RECONNECT_PAUSE);
+        }
+    }
+
+    fn make(&self, endpoint: &VerbsEndpoint, home: RegionId) -> Result<(), VerbsError> {
+        let offer = endpoint.offer(home)?;
+        // Before another takes its place.
+        self.end.take();
+        let (end, answer) = self.host.0.accept(&offer, &all_of(&self.own, self.table))?;
+        endpoint.connect(home, self.own.header.region_bytes, &answer)?;
+        self.end.replace(Some(end));
+        Ok(())
+    }
+}
+
+impl Connected {
+    pub fn new(hub: Arc<Hub>, device: Arc<Device>, host: Arc<Lent>, own: Member) -> Self {
+        Self { hub, device, host, own }
+    }
+
+    fn home(&self) -> RegionId {
+        RegionId(self.own.header.node as u8)
+    }
+
+    fn home_link(&self, table: usize) -> HomeLink {
+        HomeLink {
+            host: self.host.clone(),
+            own: self.own.clone(),
+            table,
+            end: RefCell::default(),
+            due: Cell::new(Instant::now()),
+        }
+    }
+
+    fn new_endpoint(&self) -> Result<VerbsEndpoint, Error> {
+        let (home, region) = (self.home(), self.own.region().clone());
+        VerbsEndpoint::new(self.device.clone(), home, region)
+            .map_err(|error| of_verbs(error, self.own.header.region_bytes))
+    }
+
+    /// Goes on with one connection as far as that is possible now.
+    fn tend_one(&self, links: &mut ReplyLinks, endpoint: &VerbsEndpoint, node: usize) {
+        let next = match &links.links[node] {
+            ReplyLink::Made => return,
+            ReplyLink::Lacking(until) if Instant::now() < *until => return,
+            ReplyLink::Lacking(_) => self.ask(links, endpoint, node),
+            ReplyLink::Asked(answer) => match answer.try_recv() {
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => Ok(later()),
+                Ok(reply) => self.take(&links.memory, endpoint, node, reply),
+            },
+        };
+        links.links[node] = next.unwrap_or_else(|error| {
+            tracing::debug!(node, %error, "a worker has no connection to a node");
+            later()
+        });
+    }
+
+    /// Has a node asked for a connection.
+    fn ask(
+        &self,
+        links: &ReplyLinks,
+        endpoint: &VerbsEndpoint,
+        node: usize,
+    ) -> Result<ReplyLink, Error> {
+        if !self.hub.roster.is_up(node) {
+            return Ok(later());
+        }
+        let header = &links.memory.nodes[node].as_ref().expect("all nodes are known").header;
+        let offer = endpoint.offer(RegionId(node as u8));
+        let offer = offer.map_err(|error| of_verbs(error, header.region_bytes))?;
+        let ask = Connect {
+            session: None,
+            secret: None,
+            endpoint: 0,
+            node: header.node,
+            identity: header.identity,
+            table: links.home.table as u32,
+            unreliable: false,
+            offer: serde_json::to_value(&offer).expect("an offer is plain data"),
+        };
+        let (sender, answer) = mpsc::channel();
+        // A worker that has ended does not care.
+        let reply = move |reply| drop(sender.send(reply));
+        self.hub.enqueue(Caller::Worker(links.caller), ask, Box::new(reply));
+        Ok(ReplyLink::Asked(answer))
+    }
+
+    fn take(
+        &self,
+        memory: &Memory,
+        endpoint: &VerbsEndpoint,
+        node: usize,
+        reply: Reply,
+    ) -> Result<ReplyLink, Error> {
+        let member = memory.nodes[node].as_ref().expect("all nodes are known");
+        let answer: Answer = match reply {
+            Reply::Connected { answer } => of_answer(&answer, &member.socket)?,
+            Reply::Refused(refused) => {
+                let (socket, reason) = (member.socket.clone(), refused.text);
+                return Err(Error::Refused { socket, reason });
+            }
+            other => unreachable!("{other:?} is no reply to who wants to be connected"),
+        };
+        let bytes = member.header.region_bytes;
+        let connected = endpoint.connect(RegionId(node as u8), bytes, &answer);
+        connected.map_err(|error| of_verbs(error, bytes))?;
+        Ok(ReplyLink::Made)
+    }
+}
+
+fn later() -> ReplyLink {
+    ReplyLink::Lacking(Instant::now() + RECONNECT_PAUSE)
+}
+
+impl WorkerTransport for Connected {
+    type Memory = Arc<Memory>;
+    type Endpoint = VerbsEndpoint;
+    type ReplyLinks = ReplyLinks;
+    type Mail = Yielding<Linked<HomeLink>, Datagrams>;
+
+    fn endpoint(
+        &self,
+        memory: &Arc<Memory>,
+        site: &WorkerSite,
+        session: &Session,
+    ) -> Result<(VerbsEndpoint, ReplyLinks), WorkerError> {
+        let (endpoint, now) = (self.new_endpoint()?, Instant::now());
+        let mut links = ReplyLinks {
+            memory: memory.clone(),
+            caller: Opened { slot: session.slot(), incarnation: session.incarnation() },
+            home: self.home_link(site.table),
+            links: memory.nodes.iter().map(|_| ReplyLink::Lacking(now)).collect(),
+        };
+        self.tend(&endpoint, &mut links);
+        Ok((endpoint, links))
+    }
+
+    fn tend(&self, endpoint: &VerbsEndpoint, links: &mut ReplyLinks) {
+        for region in endpoint.broken() {
+            let link = &mut links.links[usize::from(region.0)];
+            if matches!(link, ReplyLink::Made) {
+                *link = ReplyLink::Lacking(Instant::now());
+            }
+        }
+        links.home.mend(endpoint);
+        for node in (0..links.links.len()).filter(|node| RegionId(*node as u8) != self.home()) {
+            self.tend_one(links, endpoint, node);
+        }
+    }
+
+    fn mail(
+        &self,
+        _: &Arc<Memory>,
+        site: &WorkerSite,
+        _: RemoteAddr,
+    ) -> Result<Self::Mail, WorkerError> {
+        let datagrams = Datagrams::new(&self.device);
+        let datagrams = datagrams.map_err(|error| of_verbs(error, self.own.header.region_bytes))?;
+        let endpoint = Linked::new(self.new_endpoint()?, self.home_link(site.table));
+        Ok(Yielding::new(endpoint, datagrams))
+    }
+
+    fn tend_mail(&self, mail: &Self::Mail) {
+        let linked = mail.endpoint();
+        linked.links().mend(linked.endpoint());
+    }
+
+    /// Replies go where requests came from.
+    fn attach(&self, _: &Self::Mail, _: &Arc<Memory>) -> Result<(), WorkerError> {
+        Ok(())
+    }
+
+    fn sessions(&self, site: &WorkerSite) -> Sessions {
+        let (hub, table) = (self.hub.clone(), site.table);
+        Box::new(move |node, slot| hub.holder(table, node, slot))
+    }
+}
+
+impl NodeTransport for Connected {
+    fn session_ended(&self) {
+        self.hub.sessions_ended();
+    }
+}

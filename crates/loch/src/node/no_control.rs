@@ -1,0 +1,32 @@
+//! What stands for the control plane in a build without verbs: no node has one.
+
+/// A node's place in the network.
+pub(crate) mod network {
+    use crate::{Error, NodeConfig};
+
+    /// A node has none.
+    #[derive(Debug)]
+    pub(crate) enum Network {}
+
+    impl Network {
+        /// Says so.
+        ///
+        /// # Errors
+        /// [`Error::Config`].
+        pub fn new(_: &NodeConfig) -> Result<Self, Error> {
+            let problem = "this build has no verbs backend: use \"shm\", or build Loch with the \
+                           feature `verbs`";
+            Err(Error::config("fabric", problem))
+        }
+
+        /// Its number.
+        pub fn node(&self) -> usize {
+            match *self {}
+        }
+
+        /// The control addresses of all nodes, in order.
+        pub fn addresses(&self) -> &[String] {
+            match *self {}
+        }
+    }
+}

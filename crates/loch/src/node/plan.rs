@@ -1,0 +1,165 @@
+//! A node's configuration, checked: where it listens, where its memory is, and its place among the
+//! other nodes.
+
+use std::path::{Path, PathBuf};
+
+use super::control::network::Network;
+use super::workers::plan::WorkerPlan;
+use crate::layout::plan::Plan;
+use crate::limits::{NODE_NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
+use crate::{Error, FabricKind, NodeConfig};
+
+/// A node's configuration, checked, with its paths made absolute.
+#[derive(Debug)]
+pub(crate) struct NodePlan {
+    pub socket: PathBuf,
+    /// The sockets of all nodes, in order.
+    pub cluster: Vec<PathBuf>,
+    pub region: PathBuf,
+    pub plan: Plan,
+    pub workers: WorkerPlan,
+    /// The node's place in the network, if its memory is reached over one.
+    pub network: Option<Network>,
+}
+
+impl NodePlan {
+    /// Checks a configuration and lays it out.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn new(config: &NodeConfig) -> Result<Self, Error> {
+        check_name(&config.name)?;
+        let socket = checked_socket("socket", &config.socket)?;
+        if config.fabric == FabricKind::Verbs {
+            return Self::of_network(config, socket);
+        }
+        check_shared(config)?;
+        let workers = WorkerPlan::new(&config.workers, &config.tables)?;
+        let cluster = match &config.cluster[..] {
+            [] => vec![socket.clone()],
+            sockets => {
+                sockets.iter().map(|s| checked_socket("cluster", s)).collect::<Result<_, _>>()?
+            }
+        };
+        let node = position(&cluster, &socket)?;
+        let plan = Plan::of_node(config, node, cluster.len())?;
+        Ok(Self {
+            plan,
+            workers,
+            network: None,
+            region: std::path::absolute(config.region_path())
+                .map_err(Error::os("resolve", &config.region_path()))?,
+            socket,
+            cluster,
+        })
+    }
+}
+
+impl NodePlan {
+    fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
+        let network = Network::new(config)?;
+        let workers = WorkerPlan::new(&config.workers, &config.tables)?;
+        let plan = Plan::of_node(config, network.node(), network.addresses().len())?;
+        Ok(Self {
+            plan,
+            workers,
+            region: std::path::absolute(config.region_path())
+                .map_err(Error::os("resolve", &config.region_path()))?,
+            socket,
+            cluster: network.addresses().iter().map(PathBuf::from).collect(),
+            network: Some(network),
+        })
+    }
+}
+
+/// Memory is shared: what is said of a network would be said in vain.
+fn check_shared(config: &NodeConfig) -> Result<(), Error> {
+    let vain = [
+        ("listen", config.listen.is_some()),
+        ("secret", config.secret.is_some()),
+        ("tls", config.tls.is_some()),
+        ("device", config.device.is_some()),
+        ("device_port", config.device_port.is_some()),
+        ("gid_index", config.gid_index.is_some()),
+    ];
+    match vain.into_iter().find(|(_, said)| *said) {
+        None => Ok(()),
+        Some((field, _)) => {
+            let problem = "it is for fabric \"verbs\", this is \"shm\": leave it out, or choose \
+                           fabric = \"verbs\"";
+            Err(Error::config(field, problem))
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > NODE_NAME_BYTES_MAX || !name.chars().all(allowed) {
+        let problem =
+            format!("{name:?} is no name: write 1 to {NODE_NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -");
+        return Err(Error::config("name", problem));
+    }
+    Ok(())
+}
+
+fn checked_socket(field: &str, path: &Path) -> Result<PathBuf, Error> {
+    let absolute = std::path::absolute(path)
+        .map_err(|e| Error::config(field, format!("{}: {e}", path.display())))?;
+    match absolute.to_str() {
+        None => Err(Error::config(field, "the path is not UTF-8")),
+        Some(text) if text.len() > SOCKET_PATH_BYTES_MAX => Err(Error::config(
+            field,
+            format!(
+                "{text} has {} bytes, the path of a socket has up to {SOCKET_PATH_BYTES_MAX}",
+                text.len()
+            ),
+        )),
+        Some(_) => Ok(absolute),
+    }
+}
+
+fn position(cluster: &[PathBuf], socket: &Path) -> Result<usize, Error> {
+    let mut distinct = std::collections::HashSet::new();
+    if let Some(twice) = cluster.iter().find(|it| !distinct.insert(*it)) {
+        let problem =
+            format!("it names {} twice: write the socket of each node once", twice.display());
+        return Err(Error::config("cluster", problem));
+    }
+    cluster.iter().position(|it| it == socket).ok_or_else(|| {
+        let problem = format!(
+            "this node's own socket {} is not in it: add it, in the same order on every node, or \
+             choose a socket that is in it",
+            socket.display()
+        );
+        Error::config("cluster", problem)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_knows_its_place() {
+        let node = |socket: &str, cluster: &[&str]| {
+            NodePlan::new(&NodeConfig {
+                socket: socket.into(),
+                cluster: cluster.iter().map(PathBuf::from).collect(),
+                ..NodeConfig::default()
+            })
+        };
+        let b = node("/b", &["/a", "/b", "/c"]).unwrap();
+        assert_eq!((b.plan.header.node, b.plan.header.nodes), (1, 3));
+        assert_eq!(node("/a", &[]).unwrap().cluster, [Path::new("/a")]);
+        for (socket, cluster, word) in [
+            ("/d", &["/a", "/b"][..], "own socket"),
+            ("/a", &["/a", "/a"], "twice"),
+            (&format!("/{}", "s".repeat(107)), &[], "107"),
+        ] {
+            let error = node(socket, cluster).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        let bad = NodeConfig { name: "a/b".into(), ..NodeConfig::default() };
+        assert!(matches!(NodePlan::new(&bad), Err(Error::Config { .. })));
+    }
+}

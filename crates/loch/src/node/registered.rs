@@ -1,0 +1,112 @@
+//! The functions that a table was declared with, in builds that can compile them and in others.
+
+use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
+
+use crate::{Error, TableConfig};
+
+#[cfg(feature = "functions")]
+type Functions = std::sync::Arc<super::functions::Functions>;
+#[cfg(feature = "functions")]
+type Instance = super::functions::FunctionInstance;
+#[cfg(not(feature = "functions"))]
+type Functions = ();
+#[cfg(not(feature = "functions"))]
+type Instance = ();
+
+/// The functions of a table, compiled.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registered(Option<Functions>);
+
+/// The same, as one processor calls them.
+#[derive(Debug)]
+pub(crate) struct Callable(Option<Instance>);
+
+impl Registered {
+    /// Compiles those that a table is declared with.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names table, function and file.
+    pub fn of(table: &TableConfig) -> Result<Self, Error> {
+        if table.engine.functions().is_empty() { Ok(Self::default()) } else { compiled(table) }
+    }
+
+    /// For one processor.
+    pub fn callable(&self) -> Callable {
+        #[cfg(feature = "functions")]
+        return Callable(self.0.clone().map(Instance::new));
+        #[cfg(not(feature = "functions"))]
+        Callable(self.0)
+    }
+}
+
+#[cfg(feature = "functions")]
+fn compiled(table: &TableConfig) -> Result<Registered, Error> {
+    let refused = |problem: String| Error::config(format!("table {:?}", table.name), problem);
+    let functions = super::functions::Functions::new(super::functions::FunctionLimits::default());
+    let mut functions = functions.map_err(|error| refused(error.to_string()))?;
+    for crate::FunctionConfig { number, path } in table.engine.functions() {
+        let module = read(path).map_err(Error::os("read", path))?;
+        let registered = functions.register(*number, &module);
+        registered.map_err(|error| refused(format!("{}: {error}", path.display())))?;
+    }
+    Ok(Registered(Some(functions.into())))
+}
+
+#[cfg(not(feature = "functions"))]
+fn compiled(table: &TableConfig) -> Result<Registered, Error> {
+    let problem = "functions cannot be compiled by this build: build Loch with the feature \
+                   `functions`, or declare the table without";
+    Err(Error::config(format!("table {:?}", table.name), problem))
+}
+
+/// Reads a module, of an endless file no more than is too long.
+#[cfg(feature = "functions")]
+fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut module = Vec::new();
+    let limit = crate::limits::FUNCTION_MODULE_BYTES_MAX as u64 + 1;
+    crate::private::open_named(path)?.take(limit).read_to_end(&mut module)?;
+    Ok(module)
+}
+
+impl UserFunctions for Callable {
+    fn update(
+        &self,
+        number: u16,
+        element: Element,
+        operands: Operands<'_>,
+        value: &mut [u8],
+    ) -> Result<(), FunctionFailure> {
+        match &self.0 {
+            Some(instance) => instance.update(number, element, operands, value),
+            None => ().update(number, element, operands, value),
+        }
+    }
+
+    fn reduce(
+        &self,
+        number: u16,
+        element: Element,
+        initial: u64,
+        value: &[u8],
+    ) -> Result<u64, FunctionFailure> {
+        match &self.0 {
+            Some(instance) => instance.reduce(number, element, initial, value),
+            None => ().reduce(number, element, initial, value),
+        }
+    }
+
+    fn filter(
+        &self,
+        number: u16,
+        element: Element,
+        operand: u64,
+        value: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), FunctionFailure> {
+        match &self.0 {
+            Some(instance) => instance.filter(number, element, operand, value, out),
+            None => ().filter(number, element, operand, value, out),
+        }
+    }
+}

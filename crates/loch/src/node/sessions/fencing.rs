@@ -1,0 +1,80 @@
+//! Sessions that are fenced before their slots are free: invariant 4.
+
+use super::{End, Held, Sessions};
+use crate::session::slot::Opened;
+
+impl Sessions {
+    /// Whether a session's slot is a worker's.
+    pub fn is_workers(&self, session: Opened) -> bool {
+        session.slot > self.last_client
+    }
+
+    /// Frees the slot of a session that is dying and was fenced; how it ended.
+    pub fn bury(&self, session: Opened) -> Option<End> {
+        let mut slots = self.slots();
+        let held = slots.get_mut(session.slot as usize)?;
+        let how = held.filter(|h| h.incarnation == session.incarnation)?.dying?;
+        *held = None;
+        self.free(session);
+        Some(how)
+    }
+
+    /// The sessions that are to be fenced.
+    pub fn dying(&self) -> Vec<Opened> {
+        self.all_that(|held| !held.lives())
+    }
+
+    /// Whether a session lives.
+    pub fn lives(&self, session: Opened) -> bool {
+        let held = self.slots().get(session.slot as usize).copied().flatten();
+        held.is_some_and(|held| held.lives() && held.incarnation == session.incarnation)
+    }
+
+    /// The sessions that live, the scrubber's among them.
+    pub fn living(&self) -> Vec<Opened> {
+        self.all_that(Held::lives)
+    }
+
+    fn all_that(&self, is_so: impl Fn(&Held) -> bool) -> Vec<Opened> {
+        let slots = self.slots();
+        let held = slots.iter().enumerate().filter_map(|(slot, held)| Some((slot, held.as_ref()?)));
+        held.filter(|(_, held)| is_so(held))
+            .map(|(slot, held)| Opened { slot: slot as u32, incarnation: held.incarnation })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{GONE, node};
+    use super::*;
+    use crate::session::slot::Process;
+
+    #[test]
+    fn a_fenced_session_keeps_its_slot_until_it_is_buried() {
+        let node = node(2);
+        let (sessions, _) = Sessions::restore(&node, true);
+        let own = Process::own();
+        let scrubber = sessions.open_scrubber().unwrap();
+        let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
+        assert!(sessions.close(a, own, End::Left) && !sessions.close(a, own, End::Left));
+        assert!(!sessions.holds(a, own) && sessions.holds(b, own));
+        assert_eq!((sessions.dying(), sessions.living()), (vec![a], vec![scrubber, b]));
+        assert_eq!((sessions.live().len(), sessions.open(own)), (3, None));
+        assert_eq!(sessions.bury(b), None, "it lives");
+        assert_eq!((sessions.bury(a), sessions.bury(a)), (Some(End::Left), None));
+        assert_eq!(sessions.open(own).unwrap().slot, a.slot);
+
+        // The next node: the scrubber of this one is dead, and so is who is gone.
+        sessions.close_all_of(own);
+        for session in sessions.dying() {
+            sessions.bury(session);
+        }
+        let gone = sessions.open(GONE).unwrap();
+        let (restarted, ended) = Sessions::restore(&node, true);
+        assert_eq!((restarted.dying(), ended), (vec![scrubber, gone], 2));
+        assert_eq!(restarted.open_scrubber(), None);
+        assert_eq!(restarted.bury(scrubber), Some(End::Died));
+        assert!(restarted.open_scrubber().is_some());
+    }
+}

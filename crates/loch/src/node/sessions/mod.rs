@@ -1,0 +1,364 @@
+//! A node's session slots: who has which.
+//!
+//! A session is a client's presence in the node's memory: grace periods wait for it, and what it
+//! leased is its own. It belongs to a process; the node frees its slot when the client says so,
+//! when the connection it was opened on is closed, or when its process is gone.
+//!
+//! # Invariants
+//! 1. The low half of an incarnation is the node's number and a counter of 24 bits, not 0, and
+//!    never that of a session that lives: chunk descriptors name their owners by it.
+//! 2. A slot shows `announced = 0` before it shows an incarnation, so a grace period never waits
+//!    for what the slot's last session announced.
+//! 3. What is held here is in the slots; what is in the slots and not here is of the dead.
+//! 4. Where clients reach memory over a network, the slot of a session that has ended shows it, and
+//!    what it leased is taken for its own, until it was *fenced*: until nothing that its client
+//!    posted, anywhere, can be executed any more. Meanwhile the session is *dying*.
+
+#[cfg(feature = "verbs")]
+mod fencing;
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use loch_engines::region::INCARNATION_OFFSET;
+use loch_fabric::shm::Region;
+
+use crate::layout::memory::Member;
+use crate::session::slot::{ANNOUNCED, INCARNATION, Opened, PID, Process, STARTED, slot_word};
+
+/// The slot of the node's own scrubber.
+pub(crate) const SCRUBBER_SLOT: u32 = 0;
+
+/// Bits of the counter in an incarnation's low half; the node's number is above it.
+const COUNTER_BITS: u32 = 24;
+
+/// The session slots of one node.
+pub(crate) struct Sessions {
+    region: Arc<Region>,
+    node: u8,
+    /// The last slot of a client. Those behind it are the workers'.
+    last_client: u32,
+    /// Whether sessions are fenced before their slots are freed: invariant 4.
+    fenced: bool,
+    /// Who holds each slot.
+    slots: Mutex<Vec<Option<Held>>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    incarnation: u64,
+    process: Process,
+    /// How it ended, if it is dying.
+    dying: Option<End>,
+}
+
+/// How a session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its client says that it holds nothing any more.
+    Left,
+    /// Its client is gone.
+    Died,
+}
+
+impl Held {
+    fn lives(&self) -> bool {
+        self.dying.is_none()
+    }
+}
+
+impl Sessions {
+    /// The slots of a region, as they were left: sessions of processes that live are kept, the
+    /// others' end: of those that are not `fenced` first the slots are freed. The second is how
+    /// many have ended.
+    pub fn restore(node: &Member, fenced: bool) -> (Self, usize) {
+        let sessions = Self {
+            region: node.region().clone(),
+            node: node.header.node as u8,
+            last_client: node.client_sessions(),
+            fenced,
+            slots: Mutex::new(vec![None; node.header.sessions as usize]),
+        };
+        let mut ended = 0;
+        for slot in 0..node.header.sessions {
+            let word = |field| sessions.word(slot, field).load(Ordering::Acquire);
+            let incarnation = word(INCARNATION);
+            if incarnation == 0 {
+                continue;
+            }
+            let process = Process { pid: word(PID) as u32, started: word(STARTED) };
+            // Whoever has the region's lock is the node: scrubber and workers of the last one are
+            // gone.
+            let held = Held { incarnation, process, dying: None };
+            if sessions.is_clients(slot) && !process.is_gone() {
+                sessions.slots()[slot as usize] = Some(held);
+                continue;
+            }
+            ended += 1;
+            if fenced {
+                let dying = Some(End::Died);
+                sessions.slots()[slot as usize] = Some(Held { dying, ..held });
+            } else {
+                sessions.word(slot, INCARNATION).store(0, Ordering::Release);
+            }
+        }
+        (sessions, ended)
+    }
+
+    /// Opens a session for a client; `None` if all slots are taken.
+    pub fn open(&self, process: Process) -> Option<Opened> {
+        let mut slots = self.slots();
+        let is_free = |at: &usize| match slots[*at] {
+            None => true,
+            // Its client could not reach us, and freed the slot itself.
+            Some(held) => !self.shows(*at as u32, held.incarnation),
+        };
+        let slot = self.client_slots().find(is_free)?;
+        Some(self.take(&mut slots, slot as u32, process))
+    }
+
+    /// Opens the session of the worker whose slot it is; `None` while that of the worker before is
+    /// dying. There is one worker of a slot at a time.
+    ///
+    /// # Panics
+    /// If it is no worker's slot, or the worker before has not ended.
+    pub fn open_worker(&self, slot: u32) -> Option<Opened> {
+        assert!(slot > self.last_client, "slot {slot} is a client's");
+        let mut slots = self.slots();
+        let held = slots[slot as usize];
+        assert!(!held.is_some_and(|held| held.lives()), "the worker of slot {slot} has not ended");
+        held.is_none().then(|| self.take(&mut slots, slot, Process::own()))
+    }
+
+    /// Ends the session of a worker.
+    pub fn close_worker(&self, session: Opened, how: End) {
+        self.end(session, Process::own(), how);
+    }
+
+    fn is_clients(&self, slot: u32) -> bool {
+        self.client_slots().contains(&(slot as usize))
+    }
+
+    fn client_slots(&self) -> std::ops::RangeInclusive<usize> {
+        SCRUBBER_SLOT as usize + 1..=self.last_client as usize
+    }
+
+    /// Opens the scrubber's session; `None` while that of the last node's scrubber is dying.
+    pub fn open_scrubber(&self) -> Option<Opened> {
+        let mut slots = self.slots();
+        let free = slots[SCRUBBER_SLOT as usize].is_none();
+        free.then(|| self.take(&mut slots, SCRUBBER_SLOT, Process::own()))
+    }
+
+    /// Ends the scrubber's session.
+    pub fn close_scrubber(&self, session: Opened) {
+        self.end(session, Process::own(), End::Died);
+    }
+
+    fn take(&self, slots: &mut [Option<Held>], slot: u32, process: Process) -> Opened {
+        let live = slots.iter().flatten().map(|held| held.incarnation as u32);
+        let live: HashSet<u32> = live.collect();
+        let incarnation = self.fresh_incarnation(&live);
+        self.word(slot, ANNOUNCED).store(0, Ordering::Release);
+        self.word(slot, PID).store(process.pid as u64, Ordering::Release);
+        self.word(slot, STARTED).store(process.started, Ordering::Release);
+        // Invariant 2: last, and before anybody is told.
+        self.word(slot, INCARNATION).store(incarnation, Ordering::SeqCst);
+        slots[slot as usize] = Some(Held { incarnation, process, dying: None });
+        Opened { slot, incarnation }
+    }
+
+    fn fresh_incarnation(&self, live: &HashSet<u32>) -> u64 {
+        // The node alone writes the word, one thread at a time. A client can, and may not: so it is
+        // read once, and whatever it holds, the next number that will do is not far.
+        let word = self.region.word(INCARNATION_OFFSET);
+        let mut count = word.load(Ordering::SeqCst);
+        loop {
+            count = count.wrapping_add(1);
+            let counter = count & ((1 << COUNTER_BITS) - 1);
+            let low = (self.node as u64) << COUNTER_BITS | counter;
+            if counter != 0 && !live.contains(&(low as u32)) {
+                word.store(count, Ordering::SeqCst);
+                return count >> COUNTER_BITS << 32 | low;
+            }
+        }
+    }
+
+    /// Ends the session of a client's process; whether there was one.
+    pub fn close(&self, session: Opened, process: Process, how: End) -> bool {
+        // A client in the node's own process must not name the scrubber's, or a worker's.
+        self.is_clients(session.slot) && self.end(session, process, how)
+    }
+
+    fn end(&self, session: Opened, process: Process, how: End) -> bool {
+        let mut slots = self.slots();
+        let Some(held) = slots.get_mut(session.slot as usize) else {
+            return false;
+        };
+        let is_it = |h: &Held| h.lives() && h.incarnation == session.incarnation;
+        if !held.as_ref().is_some_and(|h| is_it(h) && h.process == process) {
+            return false;
+        }
+        self.end_held(held, session.slot, how);
+        true
+    }
+
+    fn end_held(&self, held: &mut Option<Held>, slot: u32, how: End) {
+        match held {
+            Some(h) if self.fenced => h.dying = Some(how),
+            _ => {
+                if let Some(h) = held.take() {
+                    self.free(Opened { slot, incarnation: h.incarnation });
+                }
+            }
+        }
+    }
+
+    /// Whether a client's process holds this session.
+    pub fn holds(&self, session: Opened, process: Process) -> bool {
+        let slots = self.slots();
+        let held = slots.get(session.slot as usize).copied().flatten();
+        held.is_some_and(|held| {
+            held.lives() && held.incarnation == session.incarnation && held.process == process
+        })
+    }
+
+    /// Ends all sessions of a client's process; how many there were.
+    pub fn close_all_of(&self, process: Process) -> usize {
+        let mut slots = self.slots();
+        let mut closed = 0;
+        for slot in self.client_slots() {
+            let held = &mut slots[slot];
+            if held.is_some_and(|h| h.lives() && h.process == process) {
+                self.end_held(held, slot as u32, End::Died);
+                closed += 1;
+            }
+        }
+        closed
+    }
+
+    /// The processes of clients that hold a session.
+    pub fn processes(&self) -> HashSet<Process> {
+        let slots = self.slots();
+        let clients = slots[self.client_slots()].iter().flatten();
+        clients.filter(|held| held.lives()).map(|held| held.process).collect()
+    }
+
+    /// Whether a client of that process holds a session.
+    pub fn has_any_of(&self, process: Process) -> bool {
+        let slots = self.slots();
+        let mut clients = slots[self.client_slots()].iter().flatten();
+        clients.any(|held| held.lives() && held.process == process)
+    }
+
+    /// The low halves of the incarnations of all sessions that live or are dying.
+    pub fn live(&self) -> HashSet<u32> {
+        let slots = self.slots();
+        slots.iter().flatten().map(|h| h.incarnation as u32).collect()
+    }
+
+    /// Whether a descriptor's owner is, or was, a session of this node.
+    pub fn is_ours(&self, owner: u32) -> bool {
+        owner >> COUNTER_BITS == self.node as u32
+    }
+
+    fn free(&self, session: Opened) {
+        let word = self.word(session.slot, INCARNATION);
+        let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    fn shows(&self, slot: u32, incarnation: u64) -> bool {
+        self.word(slot, INCARNATION).load(Ordering::Acquire) == incarnation
+    }
+
+    fn word(&self, slot: u32, field: u64) -> &std::sync::atomic::AtomicU64 {
+        slot_word(&self.region, slot, field)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Option<Held>>> {
+        self.slots.lock().expect("nothing panics while it is held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EmbeddedConfig;
+    use crate::session::slot::free_own_slot;
+
+    pub(super) fn node(sessions: u32) -> Member {
+        let config = EmbeddedConfig {
+            memory: crate::ByteSize::new(4 << 20),
+            sessions,
+            ..EmbeddedConfig::default()
+        };
+        let plan = crate::layout::plan::of_embedded(&config).unwrap().remove(0);
+        let region = Region::anonymous(plan.header.region_bytes).unwrap();
+        crate::node::region::format(&region, &plan).unwrap();
+        Member::read("test".into(), "".into(), Arc::new(region)).unwrap()
+    }
+
+    pub(super) const GONE: Process = Process { pid: u32::MAX >> 2, started: 1 };
+
+    #[test]
+    fn slots_are_taken_and_freed_and_run_out() {
+        let node = node(2);
+        let (sessions, freed) = Sessions::restore(&node, false);
+        assert_eq!(freed, 0);
+        let own = Process::own();
+        let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
+        assert_eq!((a.slot, b.slot, sessions.open(own)), (1, 2, None));
+        assert_eq!(node.client_sessions_taken(), Some(2));
+        assert!(!sessions.close(a, GONE, End::Left), "it is another's");
+        assert!(sessions.close(a, own, End::Left) && !sessions.close(a, own, End::Left));
+        let c = sessions.open(own).unwrap();
+        assert_eq!(c.slot, a.slot);
+        assert_ne!(c.incarnation as u32, a.incarnation as u32);
+        let scrubber = sessions.open_scrubber().unwrap();
+        assert!(!sessions.close(scrubber, own, End::Left), "it is no client's");
+        assert_eq!(sessions.close_all_of(own), 2);
+        sessions.close_scrubber(scrubber);
+        assert!(sessions.live().is_empty());
+    }
+
+    #[test]
+    fn an_incarnation_is_never_zero_nor_one_that_lives() {
+        let node = node(8);
+        let (sessions, _) = Sessions::restore(&node, false);
+        let own = Process::own();
+        let counter = node.region().word(INCARNATION_OFFSET);
+        counter.store(0, Ordering::Relaxed);
+        let first = sessions.open(own).unwrap();
+        counter.store((1 << COUNTER_BITS) - 1, Ordering::Relaxed);
+        let next = sessions.open(own).unwrap();
+        // 0 is skipped because it is 0, 1 because it lives.
+        assert_eq!((first.incarnation, next.incarnation), (1, 1 << 32 | 2));
+    }
+
+    #[test]
+    fn a_restart_keeps_the_sessions_of_processes_that_live() {
+        let node = node(8);
+        let (sessions, _) = Sessions::restore(&node, false);
+        let kept = sessions.open(Process::own()).unwrap();
+        sessions.open(GONE).unwrap();
+        sessions.open_scrubber().unwrap();
+        let (restarted, freed) = Sessions::restore(&node, false);
+        assert_eq!((restarted.live().len(), freed), (1, 2));
+        assert!(restarted.live().contains(&(kept.incarnation as u32)));
+        assert_eq!(restarted.processes(), HashSet::from([Process::own()]));
+        assert_eq!(node.client_sessions_taken(), Some(1));
+    }
+
+    #[test]
+    fn a_slot_that_its_client_freed_is_used_again() {
+        let node = node(1);
+        let (sessions, _) = Sessions::restore(&node, false);
+        let own = Process::own();
+        let first = sessions.open(own).unwrap();
+        free_own_slot(node.region(), first);
+        let second = sessions.open(own).unwrap();
+        assert_eq!(second.slot, first.slot);
+        assert!(!sessions.close(first, own, End::Left), "it must not end the second");
+    }
+}

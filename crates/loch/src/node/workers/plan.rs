@@ -1,0 +1,73 @@
+//! What is planned of workers that is not in a table's directory entry.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use loch_engines::engine::LogConfig;
+
+use crate::limits::WORKER_SLEEP_MAX_US;
+use crate::node::registered::Registered;
+use crate::{Error, TableConfig, WorkersConfig};
+
+/// What a node's workers need to know that is not in its memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkerPlan {
+    pub waiting: WorkersConfig,
+    /// The log of each table that has one.
+    pub logs: Vec<(String, LogConfig)>,
+    /// The functions of each table that has some.
+    pub functions: Vec<(String, Registered)>,
+}
+
+impl WorkerPlan {
+    /// Checks what is said of workers.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn new(waiting: &WorkersConfig, tables: &[TableConfig]) -> Result<Self, Error> {
+        let WorkersConfig { cores, sleep_max_us, .. } = waiting;
+        if !(1..=WORKER_SLEEP_MAX_US).contains(sleep_max_us) {
+            let problem = format!("it is {sleep_max_us}, it may be 1 to {WORKER_SLEEP_MAX_US}");
+            return Err(Error::config("workers: sleep_max_us", problem));
+        }
+        if let Some(core) = cores.iter().find(|core| usize::from(**core) >= CORES_MAX) {
+            let problem = format!("{core} is none: there are up to {CORES_MAX}");
+            return Err(Error::config("workers: cores", problem));
+        }
+        let log = |table: &TableConfig| {
+            let LogConfig { folder, sync } = table.engine.log()?;
+            let absolute = std::path::absolute(&folder).map_err(Error::os("resolve", &folder));
+            Some(absolute.map(|folder| (table.name.clone(), LogConfig { folder, sync })))
+        };
+        let logs: Vec<_> = tables.iter().filter_map(log).collect::<Result<_, _>>()?;
+        check_logs(&logs)?;
+        let functions = tables.iter().filter(|table| !table.engine.functions().is_empty());
+        let functions = functions.map(|it| Ok((it.name.clone(), Registered::of(it)?)));
+        let functions = functions.collect::<Result<_, Error>>()?;
+        Ok(Self { waiting: waiting.clone(), logs, functions })
+    }
+}
+
+/// Whether each log has a folder of its own. Another node's tables are kept away by a lock.
+fn check_logs(logs: &[(String, LogConfig)]) -> Result<(), Error> {
+    let mut tables = HashMap::new();
+    for (table, LogConfig { folder, .. }) in logs {
+        if let Some(first) = tables.insert(resolved(folder), table) {
+            let problem = format!(
+                "its log folder {} is that of table {first:?}: give it one of its own (log)",
+                folder.display()
+            );
+            return Err(Error::config(format!("table {table:?}"), problem));
+        }
+    }
+    Ok(())
+}
+
+/// A path without the links that are in what exists of it.
+fn resolved(path: &Path) -> PathBuf {
+    let real = |there: &Path| Some(there.canonicalize().ok()?.join(path.strip_prefix(there).ok()?));
+    path.ancestors().find_map(real).unwrap_or_else(|| path.into())
+}
+
+/// Processors that a thread can be bound to.
+const CORES_MAX: usize = rustix::thread::CpuSet::MAX_CPU;

@@ -1,0 +1,175 @@
+//! An RDMA device, and an endpoint of it whose connections are made and made again.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use loch_fabric::verbs::Device;
+use loch_fabric::verbs::{Answer, DeviceError, Selection, Transport, VerbsEndpoint, VerbsError};
+use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr, UnreliableWrites};
+use serde::Deserialize;
+
+use super::connection::Connection;
+use super::endpoint::Waits;
+use super::lease::{At, Lease};
+use crate::layout::memory::Member;
+use crate::session::wire::{self, DeviceChoice, Reply, Request};
+use crate::{ByteSize, Error};
+
+/// Whether this build can open devices.
+pub(crate) const IS_BUILT: bool = true;
+
+/// An endpoint, and what makes its connections.
+pub(crate) struct Linked<L> {
+    endpoint: VerbsEndpoint,
+    links: L,
+}
+
+/// What makes an endpoint's connections.
+pub(crate) trait Links {
+    /// Called now and then while the endpoint's user waits.
+    fn wait(&self, endpoint: &VerbsEndpoint);
+}
+
+impl<L> Linked<L> {
+    pub fn new(endpoint: VerbsEndpoint, links: L) -> Self {
+        Self { endpoint, links }
+    }
+
+    pub fn endpoint(&self) -> &VerbsEndpoint {
+        &self.endpoint
+    }
+
+    pub fn links(&self) -> &L {
+        &self.links
+    }
+}
+
+impl<L> Fabric for Linked<L> {
+    loch_fabric::pass_on!(
+        caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
+        write_unsignaled write is_mapped store_before store_after announce load load_bytes
+        reload will_store raw posted is_settled now_us wall_ms random pause breathe store
+        => endpoint
+    );
+}
+
+impl<L> UnreliableWrites for Linked<L> {
+    #[inline]
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.endpoint.write_unreliable(at, bytes)
+    }
+}
+
+impl<L: Links> Waits for Linked<L> {
+    fn wait(&self) {
+        self.links.wait(&self.endpoint);
+    }
+}
+
+impl Connection {
+    /// Has a connection let in by a node of the cluster; that node's side of it.
+    ///
+    /// # Errors
+    /// As [`Connection::member`].
+    pub fn connect(
+        &self,
+        connect: wire::Connect,
+        wait: Duration,
+    ) -> Result<serde_json::Value, Error> {
+        match self.request(&Request::Connect(connect), wait)? {
+            Reply::Connected { answer } => Ok(answer),
+            Reply::Refused(refused) => Err(self.refused(refused, 0)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+}
+
+impl Lease {
+    /// The session as it is named to a node, and the number of an endpoint without one.
+    pub fn caller(&self) -> (Option<(u32, u64)>, u64) {
+        match &self.at {
+            At::Reader(_, endpoint) => (None, *endpoint),
+            At::Node(_, it) | At::Embedded(_, it) | At::Fenced(_, it, _) => {
+                (Some((it.slot, it.incarnation)), 0)
+            }
+            At::Observer => (None, 0),
+        }
+    }
+}
+
+/// Makes a connection of an endpoint to a node: `asked` has the offer taken there.
+///
+/// # Errors
+/// [`Error::Device`], and those of `asked`.
+pub(crate) fn connect(
+    endpoint: &VerbsEndpoint,
+    member: &Member,
+    transport: Transport,
+    ask: wire::Connect,
+    asked: impl FnOnce(wire::Connect) -> Result<serde_json::Value, Error>,
+) -> Result<(), Error> {
+    let region = RegionId(member.header.node as u8);
+    let bytes = member.header.region_bytes;
+    let offer = endpoint.offer_over(region, transport).map_err(|error| of_verbs(error, bytes))?;
+    let offer = serde_json::to_value(&offer).expect("an offer is plain data");
+    let unreliable = transport == Transport::Unreliable;
+    let answer = asked(wire::Connect { offer, unreliable, ..ask })?;
+    let answer = of_answer(&answer, &member.socket)?;
+    endpoint.connect(region, bytes, &answer).map_err(|error| of_verbs(error, bytes))
+}
+
+/// The answer of the node at `socket`.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn of_answer(answer: &serde_json::Value, socket: &Path) -> Result<Answer, Error> {
+    Answer::deserialize(answer).map_err(|error| Error::Device {
+        problem: format!("{} answers what is no answer: {error}", socket.display()),
+    })
+}
+
+/// Opens a device.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn open_device(choice: &DeviceChoice) -> Result<Arc<Device>, Error> {
+    let DeviceChoice { name, port, gid_index } = choice.clone();
+    let selection = Selection { device: name, port, gid_index };
+    let opened = Device::open(&selection);
+    opened.map_err(|error: DeviceError| Error::Device { problem: error.to_string() })
+}
+
+/// An error of the device's, about a region of so many bytes.
+pub(crate) fn of_verbs(error: VerbsError, region_bytes: u64) -> Error {
+    let locked = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    of_verbs_within(error, region_bytes, locked)
+}
+
+fn of_verbs_within(error: VerbsError, region_bytes: u64, limit: Option<u64>) -> Error {
+    match (&error, limit) {
+        (VerbsError::Register { .. }, Some(limit)) if limit < region_bytes => {
+            Error::LockedMemory { needed: ByteSize::new(region_bytes), limit: ByteSize::new(limit) }
+        }
+        _ => Error::Device { problem: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_locked_memory_is_told_in_numbers() {
+        let error = || VerbsError::Register {
+            bytes: 1 << 20,
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        };
+        let told = of_verbs_within(error(), 64 << 20, Some(8 << 20)).to_string();
+        for word in ["64MiB", "8MiB", "ulimit -l", "LimitMEMLOCK"] {
+            assert!(told.contains(word), "{word}: {told}");
+        }
+        let other = of_verbs_within(error(), 64 << 20, None);
+        assert!(matches!(other, Error::Device { .. }), "{other}");
+    }
+}

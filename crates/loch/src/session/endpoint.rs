@@ -1,0 +1,145 @@
+//! An endpoint that yields while it waits.
+//!
+//! On a machine with fewer cores than threads, a client that spins keeps the worker off the core.
+//! It therefore yields after a while. A worker does the same; see `node/workers/`. Over a network,
+//! a waiting client also looks after its connections: without one neither its request arrives nor
+//! the reply.
+
+use std::cell::Cell;
+use std::future::Future;
+
+use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{
+    Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites,
+};
+
+use crate::limits::PATIENT_POLLS;
+
+/// An endpoint that has something to do while its user waits.
+pub(crate) trait Waits: Fabric + UnreliableWrites {
+    /// Called now and then while the user waits.
+    fn wait(&self);
+}
+
+impl Waits for ShmEndpoint {
+    #[inline]
+    fn wait(&self) {
+        std::thread::yield_now();
+    }
+}
+
+/// An endpoint whose pauses let others work, with messages `M`.
+pub(crate) struct Yielding<E, M> {
+    endpoint: E,
+    messages: M,
+    /// Pauses since something was last sent.
+    pauses: Cell<u32>,
+}
+
+impl<E: Waits, M> Yielding<E, M> {
+    pub fn new(endpoint: E, messages: M) -> Self {
+        Self { endpoint, messages, pauses: Cell::new(0) }
+    }
+
+    /// The endpoint without messages, which does not yield.
+    pub fn endpoint(&self) -> &E {
+        &self.endpoint
+    }
+
+    pub fn messages(&self) -> &M {
+        &self.messages
+    }
+
+    #[inline]
+    fn sends(&self) {
+        self.pauses.set(0);
+    }
+
+    /// Before a pause: offers the processor, now and then.
+    #[inline]
+    fn offer(&self) {
+        let pauses = self.pauses.get().wrapping_add(1);
+        self.pauses.set(pauses);
+        if pauses.is_multiple_of(PATIENT_POLLS) {
+            self.endpoint.wait();
+        }
+    }
+}
+
+impl<E: Waits, M> Fabric for Yielding<E, M> {
+    loch_fabric::pass_on!(
+        caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
+        is_mapped store_before store_after announce load load_bytes reload will_store raw posted
+        is_settled
+        now_us wall_ms random => endpoint
+    );
+
+    #[inline]
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.sends();
+        self.endpoint.write_unsignaled(at, bytes)
+    }
+
+    #[inline]
+    fn write(
+        &self,
+        at: RemoteAddr,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+        self.sends();
+        self.endpoint.write(at, buf)
+    }
+
+    #[inline]
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+        self.sends();
+        self.endpoint.store(at, parts)
+    }
+
+    #[inline]
+    fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
+        self.offer();
+        self.endpoint.pause(us)
+    }
+
+    #[inline]
+    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+        self.offer();
+        self.endpoint.breathe()
+    }
+}
+
+impl<E: Waits, M> UnreliableWrites for Yielding<E, M> {
+    #[inline]
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+        self.sends();
+        self.endpoint.write_unreliable(at, bytes)
+    }
+}
+
+impl<E, M: Messages> Messages for Yielding<E, M> {
+    type Peer = M::Peer;
+
+    fn message_bytes_max(&self) -> usize {
+        self.messages.message_bytes_max()
+    }
+
+    fn address(&self) -> MessageAddress {
+        self.messages.address()
+    }
+
+    fn peer(&self, address: &MessageAddress) -> Result<M::Peer, FabricError> {
+        self.messages.peer(address)
+    }
+
+    #[inline]
+    fn send_all(&self, messages: &[(M::Peer, &[u8])]) -> Result<(), FabricError> {
+        self.pauses.set(0);
+        self.messages.send_all(messages)
+    }
+
+    #[inline]
+    fn try_receive(&self, buf: Buf) -> Result<(M::Peer, Buf), Buf> {
+        self.messages.try_receive(buf)
+    }
+}

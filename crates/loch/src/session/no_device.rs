@@ -1,0 +1,21 @@
+//! What stands for RDMA devices in a build without verbs: none can be opened.
+
+use std::sync::Arc;
+
+use super::wire::DeviceChoice;
+use crate::Error;
+
+/// Whether this build can open devices.
+pub(crate) const IS_BUILT: bool = false;
+
+/// A device.
+pub(crate) enum Device {}
+
+/// Opens a device.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn open_device(_: &DeviceChoice) -> Result<Arc<Device>, Error> {
+    let problem = "this build has no verbs backend: build Loch with the feature `verbs`";
+    Err(Error::Device { problem: problem.into() })
+}

@@ -1,0 +1,528 @@
+//! What clients and nodes say to each other over the node's unix socket.
+//!
+//! A frame is a length, four bytes little-endian, and so many bytes of JSON, one message. The
+//! client asks, the node answers each request once and in order. The first request is `hello`; the
+//! answer to it, `welcome`, carries the region's file descriptor (SCM_RIGHTS).
+//!
+//! ```text
+//! client   hello      open_session    close_session     (closes)
+//! node       welcome+fd       session            closed
+//! ```
+//! Where the welcome says that the cluster's memory is reached over a network, only the node's own
+//! region comes with it. The node is then its client's *broker*: it tells what it knows of the
+//! others (`member`), and has them let the client's connections in (`connect`).
+//! To anything the node can answer `refused`, which every version must understand.
+//!
+//! # Invariants
+//! 1. Closing the connection ends the sessions that were opened on it: a client keeps it open for
+//!    as long as it uses one of them.
+//! 2. Nothing is accepted that is not exactly a message of this version: unknown fields are errors.
+//!    A `hello` of another version is told apart from garbage, whatever else it holds. What is
+//!    only asked of a node that offers it is no other version.
+//! 3. Memory for a frame is bounded by [`FRAME_BYTES_MAX`] before its bytes arrive.
+
+use std::path::PathBuf;
+
+use loch_engines::region::{Header, TableEntry};
+use loch_engines::serve::Report;
+use serde::{Deserialize, Serialize};
+
+use crate::Usage;
+pub(crate) use crate::layout::facts::MemberFacts;
+use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
+
+/// Version of everything in this module.
+pub(crate) const PROTOCOL: u32 = 1;
+
+/// From a client to its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// Who I am.
+    Hello {
+        /// [`PROTOCOL`] of the client.
+        protocol: u32,
+        /// For the node's log.
+        client: String,
+        /// Whether the region is to be mapped for reading only.
+        read_only: bool,
+    },
+    /// I want to write.
+    OpenSession {},
+    /// I am done, and hold nothing in memory any more.
+    CloseSession {
+        /// The session's slot.
+        slot: u32,
+        /// Which session.
+        incarnation: u64,
+    },
+    /// What do you know of a node?
+    Member {
+        /// Its number.
+        node: u16,
+    },
+    /// Let a connection of mine in.
+    Connect(Connect),
+    /// I am done with the connections of an endpoint that only reads.
+    Leave {
+        /// The endpoint.
+        endpoint: u64,
+    },
+    /// What do your workers have of a table?
+    Inspect {
+        /// The node: where memory is not shared, a client's own asks the others.
+        node: u16,
+        /// Number of the table in the directory.
+        table: u32,
+    },
+}
+
+/// Asks for access to a table's memory on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Connect {
+    /// The session that will write, by slot and incarnation; without one it is a reader.
+    pub session: Option<(u32, u64)>,
+    /// What the session's datagrams are sealed with. A session needs one for a table that workers
+    /// serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SessionSecret>,
+    /// Tells the readers of one connection apart.
+    pub endpoint: u64,
+    /// The node whose memory it is.
+    pub node: u16,
+    /// Which memory: the client knows its layout.
+    pub identity: u64,
+    /// Number of the table in the directory.
+    pub table: u32,
+    /// Whether what is offered is a connection for WRITEs that may get lost; a client may have one
+    /// of each kind.
+    pub unreliable: bool,
+    /// The client's side of the connection, as the fabric writes it.
+    pub offer: serde_json::Value,
+}
+
+/// A session's secret: random words, which are shown to nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionSecret(pub [u64; 2]);
+
+impl std::fmt::Debug for SessionSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionSecret(_)")
+    }
+}
+
+/// From a node to its client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Reply {
+    /// Come in. The region's descriptor is with it.
+    Welcome(Welcome),
+    /// The slot is yours.
+    Session {
+        /// The slot.
+        slot: u32,
+        /// Names this session among all that ever held the slot.
+        incarnation: u64,
+    },
+    /// The slot is free, or will be when the session is fenced; the endpoint is forgotten.
+    Closed {},
+    /// What is known of a node.
+    Member(MemberFacts),
+    /// The connection is let in.
+    Connected {
+        /// The node's side of it, as the fabric writes it.
+        answer: serde_json::Value,
+    },
+    /// What the workers have.
+    Inspected(Inspected),
+    /// No.
+    Refused(Refused),
+}
+
+/// What a node's workers have of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Inspected {
+    /// Slots of their indexes.
+    pub slots: u64,
+    /// Bytes of those.
+    pub index_bytes: u64,
+    /// Bytes for entries.
+    pub data_bytes: u64,
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of those.
+    pub entry_bytes: u64,
+    /// Broken invariants, in words.
+    pub broken: Vec<String>,
+}
+
+impl From<Report> for Inspected {
+    fn from(report: Report) -> Self {
+        let Report { slots, index_bytes, data_bytes, entries, entry_bytes, broken } = report;
+        Self { slots, index_bytes, data_bytes, entries, entry_bytes, broken }
+    }
+}
+
+impl Inspected {
+    /// All that both have.
+    pub fn and(mut self, other: Self) -> Self {
+        self.slots += other.slots;
+        self.index_bytes += other.index_bytes;
+        self.data_bytes += other.data_bytes;
+        self.entries += other.entries;
+        self.entry_bytes += other.entry_bytes;
+        self.broken.extend(other.broken);
+        self.broken.truncate(TOLD_MAX);
+        self.broken.iter_mut().for_each(shorten);
+        self
+    }
+
+    /// As a table's usage.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            index_bytes: self.index_bytes,
+            data_bytes: self.data_bytes,
+            entry_bytes: self.entry_bytes,
+            entries: self.entries,
+            ..Usage::default()
+        }
+    }
+}
+
+/// A message has a bound.
+fn shorten(text: &mut String) {
+    let end = (0..=TOLD_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or(0));
+}
+
+/// Who the node is and what its memory is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Welcome {
+    /// [`PROTOCOL`] of the node.
+    pub protocol: u32,
+    /// The node's name.
+    pub name: String,
+    /// Its number in the cluster.
+    pub node: u16,
+    /// Nodes of the cluster.
+    pub nodes: u16,
+    /// The sockets of all nodes, in order; over a network their addresses.
+    pub cluster: Vec<PathBuf>,
+    /// Bytes of the region.
+    pub region_bytes: u64,
+    /// Identifies the memory.
+    pub identity: u64,
+    /// Session slots for clients.
+    pub sessions: u32,
+    /// The device over which memory is reached, where it is not shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceChoice>,
+}
+
+/// An RDMA device, as far as it was chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DeviceChoice {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its port.
+    pub port: Option<u8>,
+    /// The index of its address.
+    pub gid_index: Option<u8>,
+}
+
+/// Why not. Other versions understand this: fields are only ever added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refused {
+    /// For programs.
+    pub code: Code,
+    /// For people.
+    pub text: String,
+    /// [`PROTOCOL`] of the node.
+    pub protocol: u32,
+}
+
+/// Why a node refuses, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Code {
+    /// Another version of the protocol.
+    Protocol,
+    /// No message.
+    Garbage,
+    /// Not at this time: `hello` comes first, and once.
+    Order,
+    /// The client is another user's.
+    ForeignUser,
+    /// All slots are taken.
+    SessionsExhausted,
+    /// A client for reading has no session.
+    ReadOnly,
+    /// There is no such session, or it is another process's.
+    NoSuchSession,
+    /// The client's process cannot be seen from the node.
+    Unseen,
+    /// The node listens, and its memory is not there yet.
+    Preparing,
+    /// What was asked for takes longer, and is under way: to be asked for again.
+    Busy,
+    /// Another node cannot be reached now.
+    Away,
+    /// Another node does not fit into the cluster.
+    Misfit,
+    /// Another node is of another release.
+    Release,
+    /// Another node could not prove that it is one, or this one could not prove it.
+    Untrusted,
+    /// The node has other memory than the client knows.
+    OtherMemory,
+    /// A reason that only later versions have.
+    #[serde(other)]
+    Other,
+}
+
+const _: () = {
+    // Header and directory go into one frame in hexadecimal, beside little else.
+    let bytes = size_of::<Header>() + TABLES_MAX * size_of::<TableEntry>();
+    assert!(2 * bytes + 4096 < FRAME_BYTES_MAX);
+};
+
+/// Bytes that are no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    /// The frame is longer than frames can be.
+    #[error("a frame of {len} bytes was announced: a frame has 1 to {FRAME_BYTES_MAX}")]
+    Length {
+        /// The announced length.
+        len: u32,
+    },
+    /// The frame is none of the messages.
+    #[error("the frame is no message: {text}")]
+    Garbage {
+        /// What the parser says.
+        text: String,
+    },
+    /// A `hello` of another version.
+    #[error("protocol version {theirs} is spoken there, {PROTOCOL} here")]
+    Protocol {
+        /// The other version.
+        theirs: u32,
+    },
+}
+
+impl Refused {
+    pub fn new(code: Code, text: impl Into<String>) -> Self {
+        Self { code, text: text.into(), protocol: PROTOCOL }
+    }
+}
+
+impl From<&WireError> for Refused {
+    fn from(error: &WireError) -> Self {
+        let code = match error {
+            WireError::Protocol { .. } => Code::Protocol,
+            WireError::Length { .. } | WireError::Garbage { .. } => Code::Garbage,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// The frame of a message.
+pub(crate) fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, message)
+        .expect("messages have string keys, and paths were checked to be UTF-8");
+    let len = (frame.len() - 4) as u32;
+    frame[..4].copy_from_slice(&len.to_le_bytes());
+    frame
+}
+
+/// The request in a frame.
+pub(crate) fn decode_request(frame: &[u8]) -> Result<Request, WireError> {
+    let request = serde_json::from_slice(frame);
+    match other_version(frame) {
+        Some(theirs) if theirs != PROTOCOL => Err(WireError::Protocol { theirs }),
+        _ => request.map_err(garbage),
+    }
+}
+
+/// The reply in a frame.
+pub(crate) fn decode_reply(frame: &[u8]) -> Result<Reply, WireError> {
+    serde_json::from_slice(frame).map_err(garbage)
+}
+
+fn garbage(error: serde_json::Error) -> WireError {
+    WireError::Garbage { text: error.to_string() }
+}
+
+/// The version of a `hello`, of whatever version.
+fn other_version(frame: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct AnyHello {
+        hello: Version,
+    }
+    #[derive(Deserialize)]
+    struct Version {
+        protocol: u32,
+    }
+    let any: AnyHello = serde_json::from_slice(frame).ok()?;
+    Some(any.hello.protocol)
+}
+
+/// Cuts a stream of bytes into frames.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    bytes: Vec<u8>,
+}
+
+impl Decoder {
+    /// Takes the bytes that came. The caller takes all whole frames out before it gives more, so no
+    /// more than a frame and these bytes are ever held.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame.
+    ///
+    /// # Errors
+    /// [`WireError::Length`]; the stream is of no use after that.
+    pub fn next(&mut self) -> Result<Option<Vec<u8>>, WireError> {
+        let Some(len) = self.bytes.first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let len = u32::from_le_bytes(*len);
+        if len == 0 || len as usize > FRAME_BYTES_MAX {
+            return Err(WireError::Length { len });
+        }
+        let end = 4 + len as usize;
+        if self.bytes.len() < end {
+            return Ok(None);
+        }
+        let frame = self.bytes[4..end].to_vec();
+        self.bytes.drain(..end);
+        Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Request {
+        Request::Hello { protocol: PROTOCOL, client: "test".into(), read_only: false }
+    }
+
+    fn requests() -> Vec<Request> {
+        let close = Request::CloseSession { slot: 7, incarnation: u64::MAX };
+        let connect = Request::Connect(Connect {
+            session: Some((7, u64::MAX)),
+            secret: Some(SessionSecret([u64::MAX, 1])),
+            endpoint: 1,
+            node: 2,
+            identity: u64::MAX,
+            table: 3,
+            unreliable: true,
+            offer: serde_json::json!({"qp": u64::MAX}),
+        });
+        let inspect = Request::Inspect { node: 1, table: 2 };
+        vec![hello(), Request::OpenSession {}, close, Request::Member { node: 1 }, connect, inspect]
+    }
+
+    fn all(decoder: &mut Decoder) -> Result<Vec<Vec<u8>>, WireError> {
+        std::iter::from_fn(|| decoder.next().transpose()).collect()
+    }
+
+    #[test]
+    fn messages_survive_the_trip() {
+        for request in requests() {
+            assert_eq!(decode_request(&encode(&request)[4..]), Ok(request));
+        }
+        let welcome = Reply::Welcome(Welcome {
+            protocol: PROTOCOL,
+            name: "a".into(),
+            node: 1,
+            nodes: 2,
+            cluster: vec!["/a".into(), "/b".into()],
+            region_bytes: 1 << 40,
+            identity: u64::MAX,
+            sessions: 9,
+            device: None,
+        });
+        let refused = Reply::Refused(Refused::new(Code::Order, "hello comes first"));
+        for reply in [welcome, refused, Reply::Closed {}] {
+            assert_eq!(decode_reply(&encode(&reply)[4..]), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn split_at_every_byte_gives_the_same() {
+        let stream: Vec<u8> = requests().iter().flat_map(encode).collect();
+        for at in 0..=stream.len() {
+            let mut decoder = Decoder::default();
+            let mut frames = Vec::new();
+            for part in [&stream[..at], &stream[at..]] {
+                decoder.push(part);
+                frames.extend(all(&mut decoder).unwrap());
+            }
+            let seen: Vec<_> = frames.iter().map(|f| decode_request(f).unwrap()).collect();
+            assert_eq!(seen, requests(), "split at {at}");
+        }
+        let mut decoder = Decoder::default();
+        let mut frames = Vec::new();
+        for byte in stream {
+            decoder.push(&[byte]);
+            frames.extend(all(&mut decoder).unwrap());
+        }
+        assert_eq!(frames.len(), requests().len());
+    }
+
+    #[test]
+    fn a_length_out_of_bounds_is_refused_before_its_bytes_come() {
+        for len in [0, FRAME_BYTES_MAX as u32 + 1, u32::MAX] {
+            let mut decoder = Decoder::default();
+            decoder.push(&len.to_le_bytes());
+            assert_eq!(decoder.next(), Err(WireError::Length { len }));
+        }
+    }
+
+    #[test]
+    fn other_versions_are_told_apart_from_garbage() {
+        let newer = br#"{"hello":{"protocol":2,"client":"x","colours":["red"]}}"#;
+        assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 2 }));
+        for bad in [
+            &br#"{"hello":{"protocol":1,"client":"x","read_only":false,"more":1}}"#[..],
+            br#"{"open_session":{"more":1}}"#,
+            br#"{"open_session":{}} "tail""#,
+            br#"{"close_session":{"slot":-1,"incarnation":1}}"#,
+            br#"{"dance":{}}"#,
+            b"",
+            b"\xff\xfe",
+        ] {
+            let decoded = decode_request(bad);
+            assert!(matches!(decoded, Err(WireError::Garbage { .. })), "{decoded:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_a_later_version_is_understood() {
+        let later = br#"{"refused":{"code":"full_moon","text":"no","protocol":9,"until":3}}"#;
+        let Ok(Reply::Refused(refused)) = decode_reply(later) else {
+            panic!("{:?}", decode_reply(later));
+        };
+        assert_eq!((refused.code, refused.protocol), (Code::Other, 9));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _ = decode_request(&bytes);
+            let _ = decode_reply(&bytes);
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            let _ = all(&mut decoder);
+        }
+    }
+}
