@@ -1,8 +1,8 @@
-//! All that the library, the node, the benchmark and the simulation know of an engine.
+//! Everything that the library, the node, the benchmark and the simulation know of an engine.
 //!
-//! An [`Engine`] is a type without values, one line of the [`registry`](crate::registry), and a
-//! folder: the options of its tables, how such a table lies in memory, its client
-//! ([`Kv`](crate::Kv)) and its worker.
+//! An [`Engine`] is a type without values. It has one line in the [`registry`](crate::registry) and
+//! a folder, which holds the options of its tables, the layout of such a table in memory, its
+//! client ([`Kv`](crate::Kv)) and its worker.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -21,17 +21,17 @@ use crate::requests::RequestMap;
 use crate::room::Room;
 use crate::serve::{Housekeeper, WorkerError, WorkerHost};
 
-/// An engine: who does the work of an operation when memory is remote.
+/// An engine: it decides who does the work of an operation when memory is remote.
 pub trait Engine: 'static {
-    /// Its number in the directory of a region. Never used for another engine.
+    /// The engine's number in the directory of a region. A number is never given to another engine.
     const ID: u32;
-    /// Its name, and other names by which tables are declared for it with some options set.
+    /// The engine's name, followed by the names that declare a table of it with some options set.
     const NAMES: &'static [&'static str];
-    /// What its tables need of a node.
+    /// What the engine's tables need of a node.
     const NEEDS: Needs;
 
-    /// What can be declared of its tables besides what can be of all. Deserialised from the fields
-    /// of the declaration; unknown ones are refused.
+    /// The options that a table of this engine can declare besides those of all tables. They are
+    /// deserialised from the fields of the declaration; unknown fields are refused.
     type Options: Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned;
 
     /// The options of a table that is declared for the engine by `name`, one of [`Engine::NAMES`].
@@ -45,12 +45,12 @@ pub trait Engine: 'static {
         Self::NAMES[0]
     }
 
-    /// The log of a table with these options, if it has one.
+    /// The configuration of the table's log, if a table with these options has one.
     fn log(_: &Self::Options) -> Option<LogConfig> {
         None
     }
 
-    /// The functions that clients of a table with these options may have computed.
+    /// The user-defined functions of a table with these options.
     fn functions(_: &Self::Options) -> &[FunctionConfig] {
         &[]
     }
@@ -61,7 +61,7 @@ pub trait Engine: 'static {
     /// [`LayoutError::Geometry`] names the option that does not fit, and what would.
     fn plan(options: &Self::Options, room: &Room) -> Result<Plan, LayoutError>;
 
-    /// Where the parts of a table are.
+    /// The addresses of a table's parts.
     type Map: Clone + 'static;
 
     /// The map of a table that begins at `places[n].0` on node `n`, which has `places[n].1` session
@@ -74,30 +74,30 @@ pub trait Engine: 'static {
     /// Bytes of the table in each node's region.
     fn bytes(map: &Self::Map) -> u64;
 
-    /// Its requests, if workers serve it.
+    /// The map of the table's requests, if workers serve the table.
     fn requests(_: &Self::Map) -> Option<&Arc<RequestMap>> {
         None
     }
 
-    /// The mailboxes of a node's part: how long, and where from the table's first byte.
+    /// The mailboxes of a node's part: their shapes, and their offsets from the table's first byte.
     fn mailboxes(_: &Self::Map) -> Vec<(u64, MailboxShape)> {
         Vec::new()
     }
 
-    /// What a client with a session may READ in the region of node `node`, besides its own requests
-    /// and their replies.
+    /// The ranges of node `node`'s region that a client with a session may READ, besides its own
+    /// requests and their replies.
     fn readable(_: &Self::Map, _node: u16) -> Vec<Range<u64>> {
         Vec::new()
     }
 
-    /// Its client over a network.
+    /// The engine's client over a network.
     type Client<N: Net>: Kv;
 
-    /// Opens a client of a table. A session that only observes makes a client that reads, as far as
+    /// Opens a client of a table. With a session that only observes, the client can read, as far as
     /// reads need no session.
     ///
     /// # Errors
-    /// Those of `connect`.
+    /// The errors of `connect`.
     fn client<N: Net, C: Connect<N>>(
         map: &Self::Map,
         access: Access,
@@ -107,31 +107,31 @@ pub trait Engine: 'static {
     /// The endpoint of a client.
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct;
 
-    /// Option by option what a table is like, for people who compare two.
+    /// The table's options, one by one, for people who compare two tables.
     fn facts(params: &TableParams) -> Vec<(&'static str, String)>;
 
     /// How large the table is over all nodes.
     fn sizes(map: &Self::Map) -> Sizes;
 }
 
-/// The workers of an engine's tables. An engine without workers has nothing of it.
+/// The workers of an engine's tables. An engine without workers does not implement this trait.
 pub trait Workers: Engine {
-    /// What the workers of a table on one node share. It outlives each of them.
+    /// The state that the workers of a table on one node share. It outlives each of the workers.
     type Shared: Send + Sync + 'static;
 
-    /// What those workers share when they begin.
+    /// The shared state before the first worker starts.
     fn shared(map: &Self::Map) -> Self::Shared;
 
-    /// What else is to be done for the table on that node, if there is anything.
+    /// The table's other work on that node, if there is any.
     fn housekeeper(_: &Self::Shared) -> Option<&dyn Housekeeper> {
         None
     }
 
-    /// A worker, from its begin to its end. Waits by its host's methods and its fabric's alone, so
-    /// that it runs on a node's thread and in a simulator alike.
+    /// Runs a worker from its start to its end. It waits only through its host's methods and its
+    /// fabric, so the same code runs on a node's thread and in a simulator.
     ///
     /// # Errors
-    /// Why it cannot go on.
+    /// The reason why the worker cannot go on.
     #[allow(async_fn_in_trait, reason = "a worker is one thread's: its futures need not be sent")]
     async fn serve<H: WorkerHost>(_: &Self::Shared, host: &H) -> Result<(), WorkerError> {
         unreachable!("no workers serve {}, and {:?} is one", Self::NAMES[0], host.site())
@@ -141,25 +141,26 @@ pub trait Workers: Engine {
 /// What the tables of an engine need of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Workers serve them.
+    /// Workers serve the tables.
     pub workers: bool,
-    /// Those workers hold sessions of their node: they WRITE their replies, as others let in
-    /// connections of sessions alone.
+    /// The workers hold sessions of their node: they WRITE their replies, and other nodes accept
+    /// connections only from sessions.
     pub sessions: bool,
-    /// Values are in the memory of the nodes' processes, and gone when those end.
+    /// Values lie in the private memory of the nodes' processes, and are gone when the processes
+    /// end.
     pub private_memory: bool,
     /// A GET is a request, which a client that attached for reading cannot make.
     pub session_to_read: bool,
-    /// Requests may get lost: unreliable WRITEs.
+    /// Requests are unreliable WRITEs and may get lost.
     pub unreliable_writes: bool,
-    /// Workers compute on values (no need, but what its tables can do).
+    /// Workers can compute on values. This is no need of the table but an ability of it.
     pub computes: bool,
-    /// Bytes of the longest key with its value, if that is bounded.
+    /// Bytes of the longest key together with its value, if there is a bound.
     pub key_and_value_bytes_max: Option<usize>,
 }
 
 impl Needs {
-    /// Of an engine whose clients do all work.
+    /// The needs of an engine whose clients do all the work.
     pub const NOTHING: Self = Self {
         workers: false,
         sessions: false,
@@ -171,40 +172,40 @@ impl Needs {
     };
 }
 
-/// Where each node keeps a log of a table.
+/// The configuration of a table's log on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// The folder of all nodes' logs.
+    /// The folder that holds the logs of all nodes.
     pub folder: PathBuf,
-    /// Whether a change is on disk before it is acknowledged.
+    /// Whether a change is on disk before the worker acknowledges it.
     pub sync: bool,
 }
 
-/// A function that the clients of a table may have computed.
+/// A user-defined function of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionConfig {
-    /// By which it is called.
+    /// The number by which clients call the function.
     pub number: u16,
-    /// A WebAssembly module.
+    /// The file of its WebAssembly module.
     pub path: PathBuf,
 }
 
-/// Where a table begins on a node, and the session slots of that node.
+/// The address where a table begins on a node, and the number of that node's session slots.
 pub type Place = (RemoteAddr, u32);
 
 /// How a table is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What its directory entry says.
+    /// The parameters in the table's directory entry.
     pub params: TableParams,
-    /// Its bytes in each node's region.
+    /// Bytes of the table in each node's region.
     pub bytes: u64,
-    /// Bytes that it has in the memory of each node's process.
+    /// Bytes of the table in the private memory of each node's process.
     pub private_bytes: u64,
 }
 
-/// How large a table is, over all nodes.
+/// The size of a table over all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Slots of its index.

@@ -1,32 +1,35 @@
-//! Epochs: how a client tells that it holds nothing old, and how an owner waits for that.
+//! Epochs: how a client announces that it holds nothing old, and how an owner waits for all clients
+//! to do that.
 //!
-//! Three things need it: a slot whose short generation is about to repeat, memory that is about to
-//! be cut into entries of another size, and an entry that looks leaked. Each must wait until every
-//! operation that was under way has ended. No clock is involved: a client that is silent in the
-//! middle of an operation makes the owner wait and costs space, nothing else.
+//! Three cases need epochs: a slot whose short generation is about to repeat, memory that is about
+//! to be cut into entries of another size, and an entry that looks leaked. In each case the owner
+//! must wait until every operation that was under way has ended. The protocol uses no clock: a
+//! client that falls silent in the middle of an operation makes the owner wait, which costs space
+//! and nothing else.
 //!
 //! # Protocol
-//! Every node has an epoch word. A session announces, in its slot at its home node, the epoch word
-//! it has seen and whether an operation is under way. A grace period adds one to the epoch of every
-//! node and has passed when every session of every node is idle or has announced the new epoch.
+//! Every node has an epoch word. Each session has a slot at its home node. There it announces the
+//! value of the epoch word that it has seen, and whether an operation is under way. A grace period
+//! adds one to the epoch of every node. It has passed when every session of every node is idle or
+//! has announced the new epoch.
 //!
 //! # Invariants
 //! 1. While an operation runs, its session announces an epoch that is not newer than the one the
 //!    operation began in.
-//! 2. A session that goes from idle to active announces first and then looks at the epoch again, so
-//!    of the two, it and a grace period that begins at that moment, at least one sees the other
+//! 2. A session that goes from idle to active announces first and then looks at the epoch again. If
+//!    a grace period begins at that moment, then at least one of the two sees the other
 //!    (model-checked in the fabric's shared words).
-//!    It goes idle with a store after all those of its operations, on whatever processor: who sees
-//!    it idle sees all that they stored.
-//! 3. What an operation posted and nobody waited for, or what became of it nobody knows, counts as
-//!    an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
-//!    still on its way must not land in memory that was cut anew, nor a CAS find its entry reused.
-//!    A session that stops in the middle of that goes on announcing until it is used again.
+//!    A session goes idle with a store that comes after all stores of its operations, on any
+//!    processor. A process that sees the session idle therefore sees all of its stores.
+//! 3. A verb that an operation posted without waiting for it, or whose outcome nobody knows, counts
+//!    as an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
+//!    still on its way must not land in memory that was cut anew, and a CAS must not find its entry
+//!    reused. A session that stops in that state goes on announcing until it is used again.
 //! 4. A word in a session's cache carries the epoch that the session announced when the word was
-//!    last seen in its slot, which is not newer than that of the operation that saw it: another
-//!    lane may have begun in a newer one meanwhile. The word is not used when the session's epoch
-//!    is two or more beyond it, nor between operations. So *two* grace periods in a row outlast
-//!    every cached word too.
+//!    last seen in its slot. That epoch is not newer than the epoch of the operation that saw the
+//!    word, although another lane may have begun in a newer epoch meanwhile. The word is not used
+//!    when the session's epoch is two or more beyond it, nor between operations. *Two* grace
+//!    periods in a row therefore outlast every cached word too.
 
 use std::cell::Cell;
 
@@ -39,26 +42,26 @@ use crate::planted::{self, Bug};
 use crate::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, SessionSlot, session_addr};
 use crate::secret::Secret;
 
-/// A session's half of the protocol: counts the operations of one thread.
+/// A session's half of the protocol. It counts the operations of one thread.
 #[derive(Debug)]
 pub struct Session {
     home: RegionId,
     slot: u32,
     incarnation: u64,
-    /// What the session's datagrams are sealed with.
+    /// The secret that seals the session's datagrams.
     secret: Option<Secret>,
-    /// The epoch in which operations now begin, and how many of them are under way.
+    /// The epoch in which new operations begin, and the number of them that are under way.
     current: Cell<(u64, u32)>,
-    /// The epoch before, and how many operations that began in it are still under way.
+    /// The previous epoch, and the number of its operations that are still under way.
     draining: Cell<(u64, u32)>,
-    /// Set when operations have ended, but not all that they posted: the mark up to which that must
-    /// be settled. Zero: there is nothing of the kind.
+    /// Set when operations have ended before all verbs that they posted: the mark up to which the
+    /// verbs must settle. Zero if there are no such verbs.
     unsettled: Cell<u64>,
 }
 
-/// How long a session that ends waits for what it posted; its node waits for the rest.
+/// How long a session that ends waits for its verbs; its node waits for the rest.
 const QUIESCE_US_MAX: u64 = 100_000;
-/// Pause between two looks.
+/// The pause between two looks.
 const QUIESCE_POLL_US: u64 = 2;
 
 /// An operation under way; ends it when dropped.
@@ -70,8 +73,8 @@ pub struct Pin<'a, F: Fabric> {
 }
 
 impl Session {
-    /// A session without a slot, for a client that may only read: grace periods do not wait for it,
-    /// so it must look at the index again after it read an entry, and must not cache.
+    /// A session without a slot, for a client that may only read. Grace periods do not wait for it,
+    /// so the client must look at the index again after it has read an entry, and must not cache.
     pub fn observer(home: RegionId) -> Self {
         Self::new(home, u32::MAX, 0)
     }
@@ -89,13 +92,13 @@ impl Session {
         Self { home, slot, incarnation, secret: None, current: none(), draining: none(), unsettled }
     }
 
-    /// The same, with a secret that the nodes know which let it in.
+    /// The same session, with a secret that it shares with the nodes which let it in.
     #[must_use]
     pub fn with_secret(self, secret: Option<Secret>) -> Self {
         Self { secret, ..self }
     }
 
-    /// What the session's datagrams are sealed with.
+    /// The secret that seals the session's datagrams.
     pub fn secret(&self) -> Option<Secret> {
         self.secret
     }
@@ -110,33 +113,33 @@ impl Session {
         self.slot
     }
 
-    /// Which of the sessions that ever held the slot this is.
+    /// The incarnation of the session, among all sessions that ever held the slot.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// The newest epoch this session works in.
+    /// The newest epoch in which this session works.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.current.get().0
     }
 
     /// Whether an operation is under way. Between operations the session's epoch stands still while
-    /// those of the nodes go on, so by it nothing remembered can be judged.
+    /// the nodes' epochs go on, so it cannot tell whether a remembered word is too old.
     #[inline]
     pub fn is_working(&self) -> bool {
         self.current.get().1 > 0 || self.draining.get().1 > 0
     }
 
-    /// The epoch that this session announces: that of the oldest operation under way.
+    /// The epoch that this session announces: the epoch of its oldest operation under way.
     #[inline]
     pub fn announced(&self) -> u64 {
         let (draining, old) = self.draining.get();
         if old > 0 { draining } else { self.epoch() }
     }
 
-    /// The epoch by which a remembered word would be judged now, where the home node's is this one:
-    /// for tests that look into caches.
+    /// The epoch by which a remembered word would be judged now, if this were the home node's
+    /// epoch: for tests that look into caches.
     #[cfg(feature = "planted")]
     pub(crate) fn judges_by(&self, home_epoch: u64) -> u64 {
         let (epoch, under_way) = self.current.get();
@@ -146,7 +149,7 @@ impl Session {
     /// Begins an operation.
     ///
     /// # Errors
-    /// The fabric's, and [`EngineError::Damaged`] if the epoch is another at every look.
+    /// The fabric's, and [`EngineError::Damaged`] if every look shows another epoch.
     #[inline]
     pub fn pin<'a, F: Fabric>(&'a self, fabric: &'a F) -> Result<Pin<'a, F>, EngineError> {
         if self.is_observer() {
@@ -185,17 +188,19 @@ impl Session {
         Ok(Pin { session: self, fabric, epoch })
     }
 
-    /// Whether something of an older epoch than the current one keeps its announcement up.
+    /// Whether an operation or a verb of an older epoch than the current one keeps the announcement
+    /// up.
     #[inline(always)]
     fn is_draining(&self) -> bool {
         self.draining.get().1 > 0 || self.unsettled.get() != 0
     }
 
-    /// Ends what only waited for verbs to settle. Whoever waits for a grace period must do this now
-    /// and then, lest others wait for it.
+    /// Ends the announcements that only waited for verbs to settle. A client that waits for a grace
+    /// period must call this now and then, so that others do not wait for it.
     #[inline(always)]
     pub(crate) fn settle<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
-        // Nothing of an older epoch is under way then: until this is over no other epoch begins.
+        // Nothing of an older epoch is under way then: until the verbs have settled no other epoch
+        // begins.
         let mark = self.unsettled.get();
         if mark == 0 || !is_settled(fabric, mark) {
             return Ok(());
@@ -210,8 +215,8 @@ impl Session {
         fabric.announce(session_addr(self.home, self.slot).add(8), word)
     }
 
-    /// Whether something that the operations posted is not over, now that they are: then what they
-    /// announced stays.
+    /// Whether a verb that the operations posted is still under way after they have ended: then
+    /// their announcement stays.
     #[inline(always)]
     fn lags<F: Fabric>(&self, fabric: &F) -> bool {
         let mark = fabric.posted();
@@ -220,7 +225,7 @@ impl Session {
         !settled
     }
 
-    /// Waits until nothing that this session posted is under way any more.
+    /// Waits until no verb of this session is under way any more.
     pub async fn quiesce<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
         let until = fabric.now_us() + QUIESCE_US_MAX;
         while self.unsettled.get() != 0 && fabric.now_us() < until {
@@ -237,7 +242,8 @@ impl Session {
         }
         let (draining, old) = self.draining.get();
         let (current, new) = self.current.get();
-        // The older phase is asked first: if both carry the same number, either count will do.
+        // The older phase is asked first: if both phases carry the same number, either count will
+        // do.
         if old > 0 && began == draining {
             self.draining.set((draining, old - 1));
             if old > 1 || self.lags(fabric) {
@@ -252,7 +258,7 @@ impl Session {
                 return Ok(());
             }
         }
-        // Idle: no handshake is needed to stop claiming something.
+        // Idle: a session needs no handshake to withdraw its announcement.
         let at = session_addr(self.home, self.slot).add(8);
         let word = self.current.get().0 << 1;
         if planted::is(Bug::IdleBeforeStores) {
@@ -262,7 +268,8 @@ impl Session {
     }
 }
 
-/// A grace period takes longer than many looks: nobody begins them as fast as that.
+/// More looks mean damage: a grace period takes longer than many looks, so nobody begins them as
+/// fast as that.
 #[cold]
 fn restless_epoch() -> EngineError {
     EngineError::Damaged { what: "the epoch of the home node never stands still".into() }
@@ -284,10 +291,10 @@ impl<F: Fabric> Drop for Pin<'_, F> {
     }
 }
 
-/// A grace period under way: what it waits for.
+/// A grace period under way.
 #[derive(Debug)]
 pub struct Grace {
-    /// For each node the epoch that sessions must have announced.
+    /// For each node the epoch that its sessions must have announced.
     awaited: Vec<(RegionId, u32, u64)>,
 }
 
@@ -305,8 +312,8 @@ impl Grace {
         Ok(Self { awaited })
     }
 
-    /// Whether every operation that was under way when it began has ended. Never waits; once a
-    /// node's sessions have passed they are not asked again.
+    /// Whether every operation that was under way at the beginning has ended. Never waits. Once the
+    /// sessions of a node have passed they are not asked again.
     pub async fn has_passed<F: Fabric>(&mut self, fabric: &F) -> Result<bool, FabricError> {
         while let Some((node, sessions, epoch)) = self.awaited.last().copied() {
             let at = RemoteAddr::new(node, SESSIONS_OFFSET);
@@ -338,21 +345,21 @@ mod tests {
 
     const HOME: RegionId = RegionId(0);
     const SLOTS: u32 = 5;
-    /// Of the session under test: not the first and not the last one.
+    /// The slot of the session under test: neither the first nor the last one.
     const SLOT: u32 = 3;
     const EPOCH: RemoteAddr = RemoteAddr::new(HOME, EPOCH_OFFSET);
 
-    /// One node's memory, with a clock that only pauses move on, and verbs that are under way until
-    /// the test says that they are over.
+    /// One node's memory. Its clock moves only in pauses, and its verbs stay under way until the
+    /// test says that they are over.
     struct Node {
         shm: ShmEndpoint,
         region: Arc<Region>,
         now_us: Cell<u64>,
         posted: Cell<u64>,
         settled: Cell<u64>,
-        /// When everything that was posted is over.
+        /// The time when everything that was posted is over.
         settles_at_us: Cell<u64>,
-        /// Looks at the epoch after which it is another one.
+        /// The number of looks at the epoch after which it changes.
         restless: Cell<usize>,
         looks: Cell<usize>,
     }
@@ -376,7 +383,7 @@ mod tests {
             self.region.copy_in(session_addr(HOME, slot).offset(), &words);
         }
 
-        /// Epoch and activity in the slot of the session under test.
+        /// The epoch and the activity in the slot of the session under test.
         fn announced(&self) -> (u64, bool) {
             let word = self.shm.load(session_addr(HOME, SLOT).add(8)).unwrap();
             (word >> 1, word & 1 == 1)
@@ -459,14 +466,15 @@ mod tests {
         ]
     }
 
-    /// What a session must announce, from the list of its operations.
+    /// The announcement that a session must make, computed from the list of its operations.
     #[derive(Default)]
     struct Model {
-        /// The epoch in which operations begin.
+        /// The epoch in which new operations begin.
         phase: u64,
-        /// The epochs in which those that are under way began.
+        /// The epochs in which the operations under way began.
         began: Vec<u64>,
-        /// Verbs that keep the announcement up although its operations have ended.
+        /// The time until which verbs keep the announcement up although their operations have
+        /// ended.
         until_settled: Option<u64>,
         announced: (u64, bool),
     }
@@ -508,8 +516,8 @@ mod tests {
 
     proptest! {
         /// Invariants 1 and 3, and that a busy session does not keep its epoch for ever: an
-        /// announcement holds up the grace periods that began after the oldest operation, or a verb
-        /// of those that have ended, and no others.
+        /// announcement holds up only the grace periods that began after its oldest operation, or
+        /// after a verb of an ended operation.
         #[test]
         fn a_session_announces_its_oldest_operation_and_what_is_not_settled(
             acts in prop::collection::vec(act(), 1..60),
@@ -561,7 +569,7 @@ mod tests {
         }
     }
 
-    /// Invariant 2: it announces, and looks again, until nothing has changed in between.
+    /// Invariant 2: the session announces and looks again, until nothing has changed in between.
     #[test]
     fn a_session_that_becomes_active_has_announced_the_epoch_that_it_sees() {
         for changes in [0, 1, 2, 3, 10] {
@@ -602,7 +610,7 @@ mod tests {
         assert_eq!((node.looks.get(), node.announced()), (0, (0, false)));
     }
 
-    /// A session that ends waits for its verbs, but not for ever: its node waits for what is left.
+    /// A session that ends waits for its verbs, but not for ever: its node waits for the rest.
     #[test]
     fn quiesce_waits_for_what_was_posted_and_not_longer_than_its_bound() {
         for (settles_after_us, waits_us) in

@@ -1,4 +1,4 @@
-//! Why an operation was refused or did not finish.
+//! The reasons why an operation was refused or did not finish.
 
 use loch_fabric::FabricError;
 
@@ -12,13 +12,13 @@ pub enum EngineError {
     /// The key is longer than keys can be.
     #[error("the key has {len} bytes: a key has 1 to {} bytes", crate::limits::KEY_BYTES_MAX)]
     KeyTooLong {
-        /// Its bytes.
+        /// Bytes of the key.
         len: usize,
     },
-    /// The table's keys are all of one length, and this is another.
+    /// All keys of the table have one length, and this key has another.
     #[error("the key has {len} bytes, which is not what the table was declared with (key_bytes)")]
     KeyOfOtherLength {
-        /// Its bytes.
+        /// Bytes of the key.
         len: usize,
     },
     /// The value is longer than the table takes.
@@ -27,12 +27,12 @@ pub enum EngineError {
          value_max"
     )]
     ValueTooLong {
-        /// Its bytes.
+        /// Bytes of the value.
         len: u64,
         /// The table's limit.
         max: u64,
     },
-    /// No free slot for the key, and none could be made by moving others.
+    /// The key has no free slot, and no move of other entries could free one.
     #[error(
         "the index is full: no slot of {slots} for this key after moving up to {moves} entries; \
          delete keys or declare the table with more memory for its index (index_slots)"
@@ -43,7 +43,7 @@ pub enum EngineError {
         /// Moves that were allowed.
         moves: usize,
     },
-    /// No memory for an entry of this size.
+    /// There is no memory for an entry of this size.
     #[error(
         "no memory for an entry of {bytes} bytes: the data tables have {capacity} bytes in all; \
          delete keys or start the nodes with more memory"
@@ -54,11 +54,11 @@ pub enum EngineError {
         /// Bytes of all data tables this client can allocate from.
         capacity: u64,
     },
-    /// Others changed the key's entries again and again until the deadline passed. Nothing was
-    /// changed.
+    /// Other clients changed the key's entries again and again until the deadline passed. Nothing
+    /// was changed.
     #[error("not done within {timeout_us} us: other clients kept changing the same entries")]
     Timeout {
-        /// The operation's time.
+        /// The time that the operation may take.
         timeout_us: u64,
     },
     /// The value under the key is not a counter of 8 bytes.
@@ -105,8 +105,8 @@ pub enum EngineError {
     /// The client has no session, and in this engine even a read is a request to a worker.
     #[error("this client has no session, and a read is a request: attach for writing")]
     NeedsSession,
-    /// The worker that was asked does not do this: the engine has no such operation, or the key is
-    /// another worker's.
+    /// The worker does not do this: its engine has no such operation, or the key belongs to another
+    /// worker.
     #[error(
         "the worker does not do this: its engine has no such operation, or the key is another's"
     )]
@@ -114,10 +114,10 @@ pub enum EngineError {
     /// An entry contradicts the index in a way no race explains: the memory is damaged.
     #[error("damaged memory: {what}; run `loch check`")]
     Damaged {
-        /// What was found.
+        /// A description of the damage.
         what: String,
     },
-    /// A mutation may or may not have happened: the fabric lost its answer.
+    /// A mutation may or may not have happened: the fabric lost the answer.
     #[error("the outcome is unknown: {0}")]
     Ambiguous(FabricError),
     /// The fabric refused or failed.
@@ -134,17 +134,17 @@ impl From<FabricError> for EngineError {
     }
 }
 
-/// Why a region cannot be used.
+/// The reasons why a region cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// Not a region at all.
+    /// The memory is not a region at all.
     #[error("it is not a Loch region (its first word is {found:#018x})")]
     NotARegion {
         /// The first word.
         found: u64,
     },
-    /// Made by another version.
+    /// Another version of Loch made the region.
     #[error("its layout is version {found}, this program reads version {reads}")]
     Version {
         /// The region's version.
@@ -155,7 +155,7 @@ pub enum LayoutError {
     /// The header or directory was damaged.
     #[error("its {what} is damaged")]
     Damaged {
-        /// Which part.
+        /// The damaged part.
         what: String,
     },
     /// A declared table cannot be laid out.

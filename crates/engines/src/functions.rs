@@ -1,5 +1,5 @@
 //! Functions that users register with a table, as a worker calls them. The engine that computes on
-//! values knows nothing of how they run, and a node that has some need not know the engine.
+//! values does not know how they run, and a node that has functions does not know the engine.
 
 /// How the bytes of a value are read as numbers. All are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// All of them.
+    /// All element types.
     pub const ALL: [Element; 10] = [
         Self::U8,
         Self::U16,
@@ -33,19 +33,19 @@ impl Element {
         Self::F64,
     ];
 
-    /// Bytes of one.
+    /// Bytes of one element.
     #[inline]
     pub const fn bytes(self) -> usize {
         1 << (self as u8 & 3)
     }
 }
 
-/// What goes with the elements of a value.
+/// The operands that go with the elements of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operands<'a> {
-    /// The same for all: the low bits of a word.
+    /// One operand for all elements: the low bits of a word.
     Scalar(u64),
-    /// The one of the same index. There are as many as there are elements.
+    /// An operand for each element, by index. There are as many operands as elements.
     Each(&'a [u8]),
 }
 
@@ -54,20 +54,22 @@ pub enum Operands<'a> {
 pub enum FunctionFailure {
     /// No function was registered under this number.
     Unknown(u16),
-    /// The function is of another kind: it is for all operations but filters, or for filters only.
+    /// The function is of another kind: either for filters only, or for all operations but filters.
     Unfit,
     /// The function trapped, or used up its fuel.
     Trapped(u16),
 }
 
-/// The functions that users registered. What is not implemented was not registered.
+/// The functions that users registered. The default methods answer that the function is not
+/// registered.
 ///
-/// Values are multiples of the element, and operands as many: that was looked at before.
+/// The caller has checked that a value is a multiple of the element, and that there are as many
+/// operands.
 ///
 /// # Errors
 /// All methods: [`FunctionFailure`]. Then `value` must be as it was, and `out` as long as it was.
 pub trait UserFunctions {
-    /// Replaces each element by what the function makes of it and its operand.
+    /// Replaces each element by the function's result for it and its operand.
     fn update(
         &self,
         number: u16,
@@ -79,7 +81,7 @@ pub trait UserFunctions {
         Err(FunctionFailure::Unknown(number))
     }
 
-    /// What the function makes of `initial` and all elements, one after the other.
+    /// The function's result over `initial` and all elements, one after the other.
     fn reduce(
         &self,
         number: u16,
@@ -91,7 +93,7 @@ pub trait UserFunctions {
         Err(FunctionFailure::Unknown(number))
     }
 
-    /// Appends those elements to `out` of which, with the operand, the function says so.
+    /// Appends to `out` those elements for which the function, with the operand, says yes.
     fn filter(
         &self,
         number: u16,

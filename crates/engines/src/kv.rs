@@ -1,4 +1,4 @@
-//! What the library, the benchmark and the simulation know of an engine's client.
+//! The interface of an engine's client, as the library, the benchmark and the simulation use it.
 
 use loch_fabric::{Buf, Fabric, VerbCount};
 
@@ -6,32 +6,34 @@ use crate::error::EngineError;
 use crate::limits::KEY_BYTES_MAX;
 use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
 
-/// A client of a table: one thread's session, endpoint, and operations under way.
+/// A client of a table: one thread's session and endpoint, and the operations it has under way.
 ///
-/// Operations take `&self`, so any number of them can be under way in the lanes of a thread. An
-/// engine brings `get`, `contains` and `execute`; the other operations are made of that, unless the
-/// engine has a shorter way.
+/// Operations take `&self`, so the lanes of a thread can have any number of them under way. An
+/// engine implements `get`, `contains` and `execute`; the other operations are built from these
+/// three, unless the engine has a shorter way.
 #[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
 pub trait Kv {
-    /// What carries its verbs.
+    /// The fabric that carries the client's verbs.
     type Fabric: Fabric;
 
-    /// The fabric, for its counters and its clocks.
+    /// The fabric, for its counters and clocks.
     fn fabric(&self) -> &Self::Fabric;
 
-    /// What its operations cost so far: the endpoint's verbs, and what workers sent to answer.
+    /// The cost of the client's operations so far: the verbs of its endpoint, and those that
+    /// workers posted to answer.
     fn counted(&self) -> VerbCount {
         self.fabric().counters().snapshot()
     }
 
-    /// Attempts that were repeated inside operations so far, and requests that were sent again.
+    /// The number of attempts that operations repeated so far, and of requests that were sent
+    /// again.
     fn retries(&self) -> u64;
 
-    /// The value of `key`, if it has one. `buf` is filled with what it comes in.
+    /// The value of `key`, if it has one. The bytes read for it are put into `buf`.
     ///
     /// # Errors
-    /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing what the key is found by,
-    /// or the key's worker did not answer in time.
+    /// [`EngineError`]; [`EngineError::Timeout`] if other clients kept changing the index slots or
+    /// the entry of the key, or if the key's worker did not answer in time.
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError>;
 
     /// Whether `key` has a value. Reads no value.
@@ -43,7 +45,8 @@ pub trait Kv {
     /// Executes an operation that may change the value of `key`.
     ///
     /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] the key's value is
+    /// unchanged.
     async fn execute(
         &self,
         key: &[u8],
@@ -58,7 +61,7 @@ pub trait Kv {
         self.execute(key, Operation::Put { value, options }).await?.stored()
     }
 
-    /// Gives `key` the value `value` if what it has is as expected.
+    /// Gives `key` the value `value` if the present value is as expected.
     ///
     /// # Errors
     /// As [`Kv::execute`].
@@ -72,7 +75,7 @@ pub trait Kv {
         self.execute(key, Operation::PutIf { value, expect, options }).await?.conditional()
     }
 
-    /// Takes the value of `key` away; whether it had one.
+    /// Deletes the value of `key`. Returns whether the key had a value.
     ///
     /// # Errors
     /// As [`Kv::execute`].
@@ -80,8 +83,8 @@ pub trait Kv {
         self.execute(key, Operation::Delete).await?.deleted()
     }
 
-    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
-    /// was; a key without a value counts as 0.
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number
+    /// before; a key without a value counts as 0.
     ///
     /// # Errors
     /// As [`Kv::execute`], and [`EngineError::NotACounter`].
@@ -89,27 +92,28 @@ pub trait Kv {
         self.execute(key, Operation::FetchAdd(add)).await?.before()
     }
 
-    /// Appends `bytes` to the value of `key`, in one step that nothing comes between; a key without
-    /// a value gets `bytes` as its value. Returns the version of the new value, which expires when
-    /// the old one did: a value that an APPEND creates does not expire.
+    /// Appends `bytes` to the value of `key` in one atomic step; a key without a value gets `bytes`
+    /// as its value. Returns the version of the new value. It expires when the old one did; a value
+    /// that an APPEND creates does not expire.
     ///
     /// # Errors
-    /// As [`Kv::execute`]; [`EngineError::ValueTooLong`] if both together are too long.
+    /// As [`Kv::execute`]; [`EngineError::ValueTooLong`] if the old value and `bytes` together are
+    /// too long.
     async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, EngineError> {
         self.execute(key, Operation::Append(bytes)).await?.stored()
     }
 
-    /// Ends the client in good order: it does no more operations, and leaves nothing behind.
+    /// Ends the client in good order: it starts no more operations and leaves nothing behind.
     ///
     /// # Errors
-    /// The fabric's; what is left then is put in order by the node.
+    /// The fabric's errors; the node then cleans up what is left.
     async fn detach(&self) -> Result<(), EngineError> {
         Ok(())
     }
 }
 
-/// One of two kinds of clients: where a client without a session is of another kind than a client
-/// with one, or where there are two ways of sending requests.
+/// A client of one of two kinds: for engines whose client without a session differs from the client
+/// with one, or that have two ways of sending requests.
 pub enum OneOf<A, B> {
     /// A client of the first kind.
     First(A),
@@ -174,13 +178,13 @@ impl<A: Kv, B: Kv<Fabric = A::Fabric>> Kv for OneOf<A, B> {
     }
 }
 
-/// The reader of a table in which even a GET is a request: it cannot do anything.
+/// The reader of a table in which even a GET is a request. All its operations are refused.
 pub struct NeedsSession<F> {
     fabric: F,
 }
 
 impl<F> NeedsSession<F> {
-    /// A reader over `fabric`, which it does not use.
+    /// A reader over `fabric`, which it only holds.
     pub fn new(fabric: F) -> Self {
         Self { fabric }
     }
@@ -212,7 +216,7 @@ impl<F: Fabric> Kv for NeedsSession<F> {
     }
 }
 
-/// Whether there can be such a key.
+/// Checks that the key has a valid length.
 ///
 /// # Errors
 /// [`EngineError::KeyEmpty`], [`EngineError::KeyTooLong`].

@@ -12,7 +12,7 @@ pub const VALUE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Bytes of one node's data table: 30 bits of index at 16 bytes.
 pub const DATA_TABLE_BYTES_MAX: u64 = 16 << 30;
 
-/// Entries start at multiples of this.
+/// Entries start at multiples of this number of bytes.
 pub const GRAIN_BYTES: u64 = 16;
 
 /// Bytes of a chunk, the unit in which clients lease memory.
@@ -46,8 +46,8 @@ pub const TABLE_NAME_BYTES_MAX: usize = 48;
 /// Tables of a region.
 pub const TABLES_MAX: usize = 16;
 
-/// Looks at a word that changes whenever it is looked at, one after the other: whoever is told to
-/// wait for such a word, by a race or by damage, goes back to where its deadline is looked at.
+/// Looks, one after the other, at a word that changes at every look. A caller that must wait for
+/// such a word, because of a race or damage, goes back to the loop that checks its deadline.
 pub const LOOKS_MAX: usize = 64;
 
 /// Slabs swept for retired entries before new memory is leased.
@@ -57,18 +57,18 @@ pub const SWEEP_SLABS: usize = 4;
 /// only: removing it early costs the other client a retry, never a result.
 pub const PATIENCE_US: u64 = 500;
 
-/// Freed entries rest in a queue of this length before they are used again, so that readers that
-/// are on their way to one rarely have to start over.
+/// Freed entries rest in a queue of this length before they are used again. Readers that are on
+/// their way to an entry then rarely have to start over.
 pub const QUARANTINE_ENTRIES: usize = 512;
 
-/// But no more bytes than this of one class rest: long entries had better be used again while they
-/// are still in the processor's cache.
+/// No more bytes than this of one class rest: it is better to use long entries again while they are
+/// still in the processor's cache.
 pub const QUARANTINE_BYTES: u64 = 4 << 20;
 
 /// Bytes of a herd request slot (herd §4.2).
 pub const HERD_SLOT_BYTES: u64 = 1024;
 
-/// Bytes of a key and its value in a herd table: what a slot has room for besides the trailer.
+/// Bytes of a key and its value in a herd table: the room of a slot besides the trailer.
 pub const HERD_ITEM_BYTES_MAX: usize = 968;
 
 /// Workers of a node that serve one table.
@@ -77,11 +77,10 @@ pub const WORKERS_MAX: u16 = 256;
 /// Operations that a worker of nessie-server or nessie-hybrid has under way at a time.
 pub const WORKER_LANES: usize = 16;
 
-/// How long an operation of such a worker goes on after it first had to start over, in
-/// microseconds.
+/// How long an operation of such a worker goes on after its first restart, in microseconds.
 pub const WORKER_OPERATION_US: u64 = 1_000_000;
 
-/// How long a worker that is to end goes on with what it has begun, in microseconds.
+/// How long a worker that has to end goes on with work it has begun, in microseconds.
 pub const WORKER_DRAIN_US: u64 = 100_000;
 
 /// Requests that a client can have under way at one worker.
@@ -101,38 +100,38 @@ pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;
 /// §3.3.3).
 pub const KV_DIRECT_PACKET_OPS_MAX: usize = 1024;
 
-/// Slabs of a kv-direct processor that are not larger are read by one access; of larger ones so
-/// much is, and then the rest that there is: for them bytes that are not needed cost more than an
-/// access.
+/// A kv-direct processor reads slabs of up to this size by one access. Of a larger slab it first
+/// reads this much, and then the rest of the entry: for large slabs the unneeded bytes cost more
+/// than an access.
 pub const KV_DIRECT_READ_BYTES_MAX: u64 = 4096;
 
-/// Turns that a processor without memory waits for its host's daemon, which merges what is free:
+/// Turns that a processor without memory waits for its host's daemon, which merges free slabs:
 /// about a second of an idle processor.
 pub const DAEMON_TURNS_MAX: u32 = 1 << 20;
 
-/// How often a value is stored in vain before there is no memory for it: what the daemon merged for
-/// one operation another may have taken.
+/// How often a store is tried in vain before the processor reports that there is no memory: another
+/// operation may have taken the memory that the daemon merged for this one.
 pub const STORES_MAX: u32 = 3;
 
-/// Lines that a kv-direct processor keeps for the next entry, of each operation under way.
+/// Lines that a kv-direct processor keeps for the next entry, for each operation under way.
 pub const KV_DIRECT_KEPT_LINES_MAX: usize = 1024;
 
 /// Free slabs that a kv-direct processor and its host's daemon exchange at a time: four lines,
 /// which PCIe carries in one packet.
 pub const SLAB_BATCH: usize = 64;
 
-/// Free slabs of a class that a kv-direct processor keeps: with so many or fewer it fetches a
+/// Free slabs of a class that a kv-direct processor keeps: with this many or fewer it fetches a
 /// batch.
 pub const SLABS_LOW: usize = 64;
 
-/// With more than this it hands one back. Between two exchanges there are a batch of allocations,
-/// or two of frees, whatever their order.
+/// With more free slabs than this it hands a batch back. Between two exchanges there are a batch of
+/// allocations, or two batches of frees, whatever their order.
 pub const SLABS_HIGH: usize = SLABS_LOW + 3 * SLAB_BATCH;
 
-/// Free slabs of a class that the daemon keeps ready for the processor, if there is so much memory.
+/// Free slabs of a class that the daemon keeps ready for the processor, if there is enough memory.
 pub const POOL_LOW_MAX: u64 = 4096;
 
-/// The daemon keeps less than one part of so many of all memory in the pool of one class.
+/// The pool of one class holds less than one part in this number of all memory.
 pub const POOL_SHARE: u64 = 128;
 
 /// Entries that a turn of the daemon moves, sorts, or merges.

@@ -1,61 +1,61 @@
-//! How a client reaches the memory and the workers of its table: what the caller who opens a table
-//! brings, and every engine takes.
+//! How a client reaches the memory and the workers of its table: the part that the caller who opens
+//! a table provides to every engine.
 
 use loch_fabric::{Fabric, Messages, RemoteAddr, UnreliableWrites};
 
 use crate::epoch::Session;
 use crate::requests::Timing;
 
-/// A network: the endpoints of its clients.
+/// A network: the types of its clients' endpoints.
 pub trait Net: Sized + 'static {
-    /// Of a client that works alone.
+    /// The endpoint of a client that works alone.
     type Direct: Fabric;
-    /// Of a client that asks workers: it waits for them in a way that suits the network, and can
-    /// have messages.
+    /// The endpoint of a client that asks workers. It waits for replies in a way that suits the
+    /// network, and can send and receive messages.
     type Waiting: Fabric + Messages + UnreliableWrites;
 
-    /// The endpoint under one that waits.
+    /// The direct endpoint inside a waiting endpoint.
     fn direct(waiting: &Self::Waiting) -> &Self::Direct;
 }
 
-/// One endpoint, not yet made: an engine says which kind it needs.
+/// Makes one endpoint. The engine chooses its kind.
 pub trait Connect<N: Net> {
-    /// Why there is none.
+    /// The error if the endpoint cannot be made.
     type Error;
 
     /// An endpoint for a client that works alone.
     ///
     /// # Errors
-    /// The network's.
+    /// The network's errors.
     fn direct(self) -> Result<N::Direct, Self::Error>;
 
-    /// An endpoint for a client that asks workers. Their replies arrive in the mailbox at
-    /// `mailbox`, if they are messages.
+    /// An endpoint for a client that asks workers. If replies are messages, they arrive in the
+    /// mailbox at `mailbox`.
     ///
     /// # Errors
-    /// The network's.
+    /// The network's errors.
     fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<N::Waiting, Self::Error>;
 }
 
-/// As whom, and how, a client has access to a table.
+/// A client's access to a table: its session and its limits.
 #[derive(Debug)]
 pub struct Access {
-    /// Its session, perhaps an observer's.
+    /// The client's session, perhaps an observer's.
     pub session: Session,
-    /// How long it waits.
+    /// How long the client waits for a reply.
     pub timing: Timing,
-    /// How much it caches, where its engine caches at all.
+    /// How much the client caches, if its engine caches at all.
     pub cache: CacheLimits,
-    /// Operations that it packs into one request, at most, where its engine packs them.
+    /// The most operations that the client packs into one request, if its engine packs them.
     pub batch: usize,
 }
 
 /// How much a cache may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Lines; rounded up to a power of two.
+    /// The number of lines, rounded up to a power of two.
     pub lines: usize,
-    /// Entries up to this length are kept whole, of longer ones only where they are.
+    /// Entries up to this length are cached whole. Of longer entries only the place is cached.
     pub entry_bytes_max: usize,
 }
 

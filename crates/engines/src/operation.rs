@@ -1,4 +1,5 @@
-//! What a client can ask of a table, and what it is told: the words that all engines share.
+//! The operations that a client can ask of a table, and their outcomes: the terms that all engines
+//! share.
 
 use std::ops::{Deref, Range};
 
@@ -6,7 +7,7 @@ use loch_fabric::Buf;
 
 use crate::error::EngineError;
 
-/// How a PUT differs from a plain one.
+/// The options of a PUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
     /// When the value expires, in milliseconds since the Unix epoch.
@@ -22,49 +23,49 @@ pub enum Expect {
     Version(u64),
 }
 
-/// What a conditional PUT came to.
+/// The outcome of a conditional PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditional {
-    /// It was done; the version of the new value.
+    /// The PUT was done; this is the version of the new value.
     Done(u64),
-    /// It was not: the version of the value there is, if there is one.
+    /// The PUT was refused; this is the version of the present value, if there is one.
     Refused(Option<u64>),
 }
 
-/// One operation on one key, as a server is asked for it.
+/// One operation on one key, as a client asks a worker for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
-    /// The value.
+    /// Returns the value.
     Get,
-    /// Whether there is a value.
+    /// Returns whether there is a value.
     Contains,
-    /// To have this value.
+    /// Gives the key this value.
     Put {
-        /// The value.
+        /// The new value.
         value: &'a [u8],
-        /// How.
+        /// The options of the PUT.
         options: PutOptions,
     },
-    /// To have this value if what there is, is as expected.
+    /// Gives the key this value if the present value is as expected.
     PutIf {
-        /// The value.
+        /// The new value.
         value: &'a [u8],
-        /// The condition.
+        /// The condition on the present value.
         expect: Expect,
-        /// How.
+        /// The options of the PUT.
         options: PutOptions,
     },
-    /// To have no value.
+    /// Deletes the value.
     Delete,
-    /// To have so much more, wrapping; without a value it counts as 0.
+    /// Adds this number, wrapping; a key without a value counts as 0.
     FetchAdd(u64),
-    /// To have these bytes behind those of the value, which expires when it did; without a value
-    /// these alone, which do not expire.
+    /// Appends these bytes to the value, which still expires when it did. A key without a value
+    /// gets these bytes as a value that does not expire.
     Append(&'a [u8]),
 }
 
 impl<'a> Operation<'a> {
-    /// The value that it brings, if it does.
+    /// The value or the bytes that the operation carries, if any.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         match self {
@@ -74,23 +75,23 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Whether it changes nothing, so that it may be executed again.
+    /// Whether the operation changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
         matches!(self, Operation::Get | Operation::Contains)
     }
 }
 
-/// What an [`Operation`] came to.
+/// The outcome of an [`Operation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// GET: the value.
     Found {
-        /// Its version.
+        /// The value's version.
         version: u64,
-        /// When it expires.
+        /// When the value expires.
         expires_at_ms: Option<u64>,
-        /// Its bytes.
+        /// The value's bytes.
         value: &'a [u8],
     },
     /// GET: there is no value.
@@ -99,7 +100,7 @@ pub enum Outcome<'a> {
     Contained(bool),
     /// A PUT of any kind, or an APPEND, was done: the version of the new value.
     Stored(u64),
-    /// The condition did not hold: the version of the value there is, if there is one.
+    /// The condition did not hold: the version of the present value, if there is one.
     Refused(Option<u64>),
     /// DELETE: whether there was a value.
     Deleted(bool),
@@ -108,10 +109,11 @@ pub enum Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Of a PUT or an APPEND: the version of the new value.
+    /// The outcome of a PUT or an APPEND: the version of the new value.
     ///
     /// # Errors
-    /// [`EngineError::Damaged`] if this is the outcome of another operation; so are those below.
+    /// [`EngineError::Damaged`] if this is the outcome of another operation. The methods below do
+    /// the same.
     pub fn stored(self) -> Result<u64, EngineError> {
         match self {
             Outcome::Stored(version) => Ok(version),
@@ -119,7 +121,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Of a PUT with a condition: what it came to.
+    /// The outcome of a conditional PUT.
     ///
     /// # Errors
     /// As [`Outcome::stored`].
@@ -131,7 +133,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Of a DELETE: whether there was a value.
+    /// The outcome of a DELETE: whether there was a value.
     ///
     /// # Errors
     /// As [`Outcome::stored`].
@@ -142,7 +144,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Of a FETCH_ADD: the number before.
+    /// The outcome of a FETCH_ADD: the number before.
     ///
     /// # Errors
     /// As [`Outcome::stored`].
@@ -153,7 +155,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Of a CONTAINS: whether there is a value.
+    /// The outcome of a CONTAINS: whether there is a value.
     ///
     /// # Errors
     /// As [`Outcome::stored`].
@@ -203,28 +205,29 @@ impl From<Conditional> for Outcome<'static> {
     }
 }
 
-/// A value that was found: owns the bytes it came with and shows those of the value.
+/// A value that was found. It owns the buffer that was read, and shows the bytes of the value in
+/// it.
 #[derive(Clone, Debug)]
 pub struct Value {
     buf: Buf,
     at: Range<usize>,
     version: u64,
-    /// In milliseconds since the Unix epoch; 0: never, which no value that is read expires at.
+    /// In milliseconds since the Unix epoch; 0: never. No value that can be read expires at 0.
     expires_at_ms: u64,
 }
 
 impl Value {
-    /// The bytes `at` of `buf`.
+    /// The value in the bytes `at` of `buf`.
     ///
     /// # Panics
-    /// If they are not all in `buf`.
+    /// If `at` is not within `buf`.
     #[inline]
     pub fn new(buf: Buf, at: Range<usize>, version: u64, expires_at_ms: Option<u64>) -> Self {
         assert!(at.start <= at.end && at.end <= buf.len(), "a value is inside its buffer");
         Self { buf, at, version, expires_at_ms: expires_at_ms.unwrap_or(0) }
     }
 
-    /// All bytes of `buf`.
+    /// The value that is all of `buf`.
     pub fn new_whole(buf: Buf, version: u64, expires_at_ms: Option<u64>) -> Self {
         let at = 0..buf.len();
         Self::new(buf, at, version, expires_at_ms)

@@ -1,26 +1,27 @@
 //! Known protocol bugs that tests plant, to see whether they would be found.
 //!
-//! Each is a rule of a protocol left out. Without the feature `planted`, which only the simulation
-//! test switches on, nothing can be planted and nothing of this is compiled in.
+//! Each bug leaves out one rule of a protocol. Without the feature `planted`, which only the
+//! simulation test switches on, no bug can be planted and none of this code is compiled in.
 
-/// A rule left out.
+/// A rule that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// A miss is believed at the first look.
     NoSecondLook,
-    /// An entry is taken for what the index says without looking at its generation.
+    /// A client believes that an entry is the one the index names, without looking at its
+    /// generation.
     NoGenerationCheck,
-    /// Neither checksums nor a second look at the generation: torn READs are believed.
+    /// Torn READs are believed: neither checksums nor the generation are looked at after the READ.
     TornReadsBelieved,
-    /// An insert does not look for another one of the same key: the duplicate stays.
+    /// An insert does not look for another insert of the same key: the duplicate stays.
     DuplicateStays,
     /// A cached entry is served without looking at the slot.
     CacheOutlivesReuse,
-    /// All EMPTY words are the same.
+    /// All EMPTY words are equal.
     UntaggedEmpty,
-    /// A PUT that lost its CAS to any operation of the key is taken for done.
+    /// A PUT that lost its CAS to any operation on the key counts as done.
     AbsorbAnything,
-    /// So is one whose CAS expected a remembered word.
+    /// A PUT whose CAS expected a remembered word also counts as done.
     AbsorbSpeculative,
     /// A move does not remove tentative inserts of its key.
     NoMoveScan,
@@ -30,17 +31,17 @@ pub enum Bug {
     DestinationReadLate,
     /// A move shows the copy before it drops the source.
     FinishBeforeDrop,
-    /// Whoever undoes a move does not change the destination's tag first.
+    /// A client that undoes a move does not change the destination's tag first.
     NoBumpOnUndo,
     /// A tentative insert does not give way to a free home.
     HomeIgnored,
-    /// Any note frees an entry, of whatever generation it tells.
+    /// A note frees an entry whatever generation the note carries.
     NoteWithoutGeneration,
     /// The scrubber frees what looks leaked without waiting for a grace period.
     NoGraceInScrub,
-    /// A session does not wait for what it posted and what it does not know the outcome of.
+    /// A session does not wait for verbs that it posted and whose outcome it does not know.
     ForgetsWhatIsUnderWay,
-    /// What a session remembers of a slab's unused entries is believed, even if the slab was lost
+    /// A session believes what it remembers of a slab's unused entries, even if the slab was lost
     /// and leased again since.
     FreshUnchecked,
     /// Entries that have rested are noted free although their slab was cut anew meanwhile.
@@ -69,9 +70,9 @@ pub enum Bug {
     CommitsBlindly,
     /// Published protocol: an insert is committed without a reverse pass.
     NoReversePass,
-    /// Published protocol: an insert does not mind others that are pending.
+    /// Published protocol: an insert ignores other pending inserts.
     RivalsIgnored,
-    /// Published protocol: a miss does not look again at what was pending.
+    /// Published protocol: a miss does not look again at pending entries.
     StatusNotReread,
     /// Published protocol: an aborted copy is replaced although its mover may still put it into its
     /// destination.
@@ -82,35 +83,33 @@ pub enum Bug {
     RetiresPreviousEarly,
     /// Published protocol: the scrubber does not count previous versions as needed.
     PreviousNotNeeded,
-    /// Log: what a recovery reads of the last segment counts as durable.
+    /// Log: everything that a recovery reads of the last segment counts as durable.
     PageCacheTrusted,
-    /// Requests: a worker does not remember what it has executed.
+    /// Requests: a worker does not remember which requests it has executed.
     ExecutesAgain,
-    /// Requests: a worker executes what was meant for an earlier one.
+    /// Requests: a worker executes requests that were meant for an earlier incarnation.
     AnyIncarnation,
-    /// Requests: a client takes it for an incarnation that there is none.
+    /// Requests: a client takes 0, which says that a worker has no incarnation, for one.
     NobodyBelieved,
-    /// Requests: a worker believes a session for the size of its number.
+    /// Requests: a worker believes a session because its number is larger.
     LargerSessionBelieved,
-    /// Requests: a worker takes datagrams whatever they are sealed with.
+    /// Requests: a worker takes datagrams whatever their seal.
     SealUnchecked,
     /// Herd: a cache compares a key's tag and not the key.
     TagComparedOnly,
-    /// KV-Direct: a lane forwards to whatever waits for its slot, without comparing keys.
+    /// KV-Direct: a lane forwards to any operation that waits for its slot, without comparing keys.
     ForwardsToAnyKey,
     /// KV-Direct: a value that was changed at hand is not written back.
     NoWriteBack,
-    /// KV-Direct: a value that is too long to be kept at hand leaves the one before there.
+    /// KV-Direct: a value that is too long to be kept at hand leaves the value before it there.
     StaleAtHand,
-    /// KV-Direct: a key's slot of the station is its own and not its bucket's: two keys of one
-    /// bucket race.
+    /// KV-Direct: the key, not its bucket, chooses the station's slot: two keys of one bucket race.
     SlotOfKey,
     /// KV-Direct: an operation for which the station has no room executes at once.
     FullStationExecutes,
-    /// KV-Direct: where nothing is forwarded, reads execute beside a write.
+    /// KV-Direct: without forwarding, reads execute beside a write.
     ReadsBesideWrites,
-    /// KV-Direct: where nothing is forwarded, reads that execute beside each other remove what has
-    /// expired.
+    /// KV-Direct: without forwarding, reads that execute beside each other remove expired values.
     ReadsRemoveExpired,
     /// KV-Direct: a value that has expired is shown.
     ExpiredSeen,
@@ -118,7 +117,7 @@ pub enum Bug {
     HalfUpdateStays,
     /// KV-Direct: an update of a vector gives no new version.
     UpdateKeepsVersion,
-    /// KV-Direct: results stand in a packet in the order in which they are known.
+    /// KV-Direct: the results of a packet stand in the order in which they become known.
     ResultsAsTheyCome,
     /// KV-Direct: the results of a packet that changed something are not kept.
     ResultsNotKept,
@@ -126,12 +125,12 @@ pub enum Bug {
     FailureFrees,
     /// KV-Direct: an insert that finds no memory for a bucket does not give back its slab.
     LeaksWhenFull,
-    /// KV-Direct: a bucket that leaves its chain takes along what follows.
+    /// KV-Direct: a bucket that leaves its chain takes the buckets behind it along.
     ChainIsCut,
 }
 
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Bug; 59] = [
         Bug::NoSecondLook,
         Bug::NoGenerationCheck,

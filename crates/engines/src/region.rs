@@ -16,8 +16,8 @@ use crate::limits::{NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX};
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHMEM\0");
 
-/// Version of everything in this file and of the engines' layouts. Another version is another
-/// region: there is no migration in place.
+/// The version of everything in this file and of the engines' layouts. A region of another version
+/// has to be made anew: there is no migration in place.
 pub const LAYOUT_VERSION: u32 = 2;
 
 /// Offset of the word that counts requests for a grace period; see [`crate::epoch`].
@@ -73,32 +73,32 @@ pub struct TableEntry {
     pub offset: u64,
     /// Bytes of the table in the region, its requests included.
     pub bytes: u64,
-    /// What clients have to know of it, the same on every node.
+    /// The table's parameters that clients have to know, the same on every node.
     pub params: TableParams,
     /// [`checksum`] of the bytes before this field.
     pub checksum: u64,
 }
 
-/// What clients and workers have to know of a table. Fields that are `shape` and `words` mean
-/// something to the table's engine only.
+/// The parameters of a table that clients and workers have to know. Only the table's engine gives a
+/// meaning to the `shape` and `words` fields.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
 #[repr(C)]
 pub struct TableParams {
-    /// The engine's.
+    /// Defined by the engine.
     pub shape_head: [u8; 2],
     /// Nodes of the cluster.
     pub nodes: u16,
-    /// The engine's.
+    /// Defined by the engine.
     pub shape: [u32; 5],
     /// Bytes of the longest value.
     pub value_bytes_max: u64,
-    /// What keys are hashed with.
+    /// The seed of the hash of keys.
     pub seed: u64,
-    /// How its requests are served; zeros if nobody serves it.
+    /// How workers serve the table's requests; zeros if no worker does.
     pub service: Service,
-    /// The engine's.
+    /// Defined by the engine.
     pub words: [u64; 6],
 }
 
@@ -108,11 +108,12 @@ pub struct TableParams {
 )]
 #[repr(C)]
 pub struct Service {
-    /// Workers of each node; 0: the table is served by nobody.
+    /// Workers of each node; 0: the table has no workers.
     pub workers: u16,
-    /// Requests that a client has under way at one worker at most (herd's W).
+    /// The most requests that a client has under way at one worker (herd's W).
     pub window: u16,
-    /// Reply slots of each client, and with them the requests that it has under way at all.
+    /// Reply slots of each client, which bound the requests that it has under way at all workers
+    /// together.
     pub replies: u16,
     /// Reserved, zero.
     pub reserved: u16,
@@ -126,18 +127,18 @@ pub struct Service {
     pub reserved_too: u32,
 }
 
-/// What the keys of a table are hashed with.
+/// The seed with which the keys of a table are hashed.
 pub const SEED: u64 = 0x4c6f_6368_4b65_7973;
 
 /// One session slot: a client's presence in a node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SessionSlot {
-    /// Which session holds the slot; 0: none.
+    /// The incarnation of the session that holds the slot; 0: no session.
     pub incarnation: u64,
-    /// Twice the epoch the session has seen, plus one while an operation is under way.
+    /// Twice the epoch that the session has seen, plus one while an operation is under way.
     pub announced: u64,
-    /// Process that holds the session, as the node sees it.
+    /// The process that holds the session, as the node sees it.
     pub pid: u64,
     /// Start time of that process, so that a recycled pid is not taken for it.
     pub started: u64,
@@ -190,8 +191,8 @@ impl Header {
 }
 
 impl TableEntry {
-    /// An entry of a table at `place` in the region, with its checksum. `engine` is its engine's
-    /// number.
+    /// The directory entry, with its checksum, of a table at `place` in the region. `engine` is the
+    /// number of the table's engine.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] if the name is empty or too long.
@@ -226,11 +227,11 @@ impl TableEntry {
         checksum(&self.as_bytes()[..size_of::<Self>() - 8])
     }
 
-    /// Reads entry `index` from the directory's bytes. Whether its parts make a table is for its
-    /// engine to say: [`Map::of`](crate::registry::Map::of).
+    /// Reads entry `index` from the directory's bytes. Only the table's engine can say whether its
+    /// parts make a table: [`Map::of`](crate::registry::Map::of).
     ///
     /// # Errors
-    /// [`LayoutError::Damaged`] if it is not a valid entry inside the region.
+    /// [`LayoutError::Damaged`] if the bytes are not a valid entry inside the region.
     pub fn parse(directory: &[u8], index: usize, header: &Header) -> Result<Self, LayoutError> {
         let damaged = || LayoutError::Damaged { what: format!("table directory (entry {index})") };
         let at = index * size_of::<Self>();
@@ -252,7 +253,7 @@ impl TableEntry {
         self.offset.saturating_add(self.bytes)
     }
 
-    /// The name, if it is one.
+    /// The name, if its bytes make a valid name.
     pub fn name(&self) -> Option<&str> {
         let len = self.name.iter().position(|b| *b == 0).unwrap_or(self.name.len());
         std::str::from_utf8(&self.name[..len]).ok().filter(|n| !n.is_empty())

@@ -1,4 +1,5 @@
-//! All engines, a line each: what has to know every engine is made of this list.
+//! The list of all engines, one line each. All code that depends on the set of engines is generated
+//! from this list.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -22,40 +23,41 @@ use crate::requests::RequestMap;
 use crate::room::Room;
 use crate::serve::{Housekeeper, WorkerError, WorkerHost};
 
-/// Makes the enums of all engines: one variant each, dispatched by one match a method.
+/// Generates the enums over all engines: each has one variant for an engine, and each method is one
+/// `match`.
 macro_rules! engines {
     ($($(#[$doc:meta])* $variant:ident: $engine:ty,)*) => {
-        /// The engines.
+        /// The number of an engine.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum EngineId {
             $($(#[$doc])* $variant = <$engine>::ID,)*
         }
 
-        /// An engine, and what is declared of a table of it.
+        /// An engine, with the options that a table of it was declared with.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Options {
             $($(#[$doc])* $variant(<$engine as Engine>::Options),)*
         }
 
-        /// Where the parts of a table are.
+        /// The addresses of a table's parts, whatever its engine.
         #[derive(Clone)]
         pub enum Map {
             $($(#[$doc])* $variant(<$engine as Engine>::Map),)*
         }
 
         impl EngineId {
-            /// All of them.
+            /// All engines.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The names by which tables are declared for it; the first is its own.
+            /// The names that declare a table of the engine; the first is the engine's own.
             pub fn names(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$variant => <$engine>::NAMES,)*
                 }
             }
 
-            /// What its tables need of a node.
+            /// What the engine's tables need of a node.
             pub fn needs(self) -> Needs {
                 match self {
                     $(Self::$variant => <$engine>::NEEDS,)*
@@ -71,7 +73,7 @@ macro_rules! engines {
         }
 
         impl Options {
-            /// The engine.
+            /// The options' engine.
             pub fn engine(&self) -> EngineId {
                 match self {
                     $(Self::$variant(_) => EngineId::$variant,)*
@@ -109,8 +111,8 @@ macro_rules! engines {
                 }
             }
 
-            /// Reads the fields of a declaration for the engine of that name; `None` if there is
-            /// none.
+            /// Reads the fields of a declaration for the engine called `name`; `None` if there is
+            /// no such engine.
             pub fn read<'de, D: Deserializer<'de>>(
                 name: &str,
                 fields: D,
@@ -133,11 +135,12 @@ macro_rules! engines {
         }
 
         impl Map {
-            /// The map of a table of the directory that is at `places`: see [`Engine::map`].
+            /// The map of the table that the directory lists as `entry` and that begins at
+            /// `places`: see [`Engine::map`].
             ///
             /// # Errors
-            /// [`LayoutError::Geometry`] if its parts do not make a table of its engine, of just so
-            /// many bytes.
+            /// [`LayoutError::Geometry`] if the entry's parts do not make a table of its engine
+            /// with exactly this number of bytes.
             pub fn of(entry: &TableEntry, places: &[Place]) -> Result<Self, LayoutError> {
                 let wrong = |what: String| LayoutError::Geometry(what);
                 let engine = EngineId::of(entry);
@@ -196,7 +199,7 @@ macro_rules! engines {
             }
         }
 
-        /// What the workers of a table on one node share.
+        /// The state that the workers of a table on one node share.
         #[derive(Clone)]
         pub enum Shared {
             $($(#[$doc])* $variant(Arc<<$engine as Workers>::Shared>),)*
@@ -240,11 +243,11 @@ macro_rules! engines {
         }
 
         impl<N: Net> Client<N> {
-            /// As [`Engine::client`]. Without a session, a table of nessie's layout is read by a
-            /// client of nessie.
+            /// As [`Engine::client`]. Without a session, a client of nessie reads every table of
+            /// nessie's layout.
             ///
             /// # Errors
-            /// Those of `connect`.
+            /// The errors of `connect`.
             pub fn open<C: Connect<N>>(
                 map: &Map,
                 access: Access,
@@ -259,7 +262,7 @@ macro_rules! engines {
                 })
             }
 
-            /// The endpoint, for its counters and its clocks.
+            /// The endpoint, for its counters and clocks.
             pub fn direct(&self) -> &N::Direct {
                 match self {
                     $(Self::$variant(client) => <$engine>::direct::<N>(client),)*
@@ -315,28 +318,28 @@ macro_rules! engines {
     };
 }
 
-/// An operation of a client whose engine is known at run time. Its future is boxed, so that its
-/// state is apart from that of the one that awaits it.
+/// An operation of a client whose engine is known only at run time. Its future is boxed, which
+/// keeps its state out of the future that awaits it.
 pub type Operating<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + 'a>>;
 
 engines! {
     /// [`nessie`](crate::nessie): the client alone.
     Nessie: crate::nessie::Nessie,
-    /// [`nessie_server`](crate::nessie_server): workers of the node that owns the key.
+    /// [`nessie_server`](crate::nessie_server): the workers of the node that owns the key.
     NessieServer: crate::nessie_server::NessieServer,
-    /// [`nessie_hybrid`](crate::nessie_hybrid): GET by the client, all else by workers.
+    /// [`nessie_hybrid`](crate::nessie_hybrid): the client does GETs, workers do everything else.
     NessieHybrid: crate::nessie_hybrid::NessieHybrid,
-    /// [`herd`](crate::herd): workers, from their own memory.
+    /// [`herd`](crate::herd): workers, which keep the values in their own memory.
     Herd: crate::herd::Herd,
-    /// [`pilaf`](crate::pilaf): GET by the client, all else by one worker a node.
+    /// [`pilaf`](crate::pilaf): the client does GETs, one worker per node does everything else.
     Pilaf: crate::pilaf::Pilaf,
-    /// [`kv_direct`](crate::kv_direct): workers, which compute on values as well.
+    /// [`kv_direct`](crate::kv_direct): workers, which can also compute on values.
     KvDirect: crate::kv_direct::KvDirect,
 }
 
 impl Map {
-    /// The table of nessie's layout, if it has one: such tables are scrubbed, and read by clients
-    /// of nessie without a session.
+    /// The map, if the table has nessie's layout. Such tables are scrubbed, and clients of nessie
+    /// read them without a session.
     pub fn nessie(&self) -> Option<&Arc<TableMap>> {
         match self {
             Self::Nessie(map) => Some(map),
@@ -347,7 +350,7 @@ impl Map {
 }
 
 impl<N: Net> Client<N> {
-    /// The client of a table of nessie's layout that works alone.
+    /// The client, if it is nessie's own, which does all the work of an operation itself.
     pub fn nessie(&self) -> Option<&AnyClient<N::Direct>> {
         match self {
             Self::Nessie(client) => Some(client),
@@ -355,8 +358,8 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// The client of the engine whose operations are worth being awaited in place: the box of
-    /// [`Operating`] would cost them a tenth.
+    /// The client, if it is of the engine whose operations are worth awaiting in place: the box of
+    /// [`Operating`] would cost them a tenth of their time.
     #[inline]
     pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
         match self {
@@ -365,7 +368,8 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// The client, if its workers compute on values and it has a session.
+    /// The client's interface for computations, if its workers compute on values and it has a
+    /// session.
     pub fn computing(&self) -> Option<&impl Compute> {
         match self {
             Self::KvDirect(OneOf::First(client)) => Some(client),
@@ -375,18 +379,18 @@ impl<N: Net> Client<N> {
 }
 
 impl EngineId {
-    /// The engine of a table of the directory, if it is one.
+    /// The engine of a table in the directory, if the entry names a known engine.
     pub fn of(entry: &TableEntry) -> Option<Self> {
         Self::ALL.iter().copied().find(|engine| *engine as u32 == entry.engine)
     }
 
-    /// Its name.
+    /// The engine's name.
     pub fn name(self) -> &'static str {
         self.names()[0]
     }
 }
 
-/// There is no engine of a name.
+/// The error for a name that no engine has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no engine {name:?}: choose one of {}", names().collect::<Vec<_>>().join(", "))]
 pub struct UnknownEngine {
@@ -397,7 +401,7 @@ pub struct UnknownEngine {
 impl FromStr for Options {
     type Err = UnknownEngine;
 
-    /// The engine of that name, of whose tables nothing is declared.
+    /// The engine of that name, with default options.
     ///
     /// ```
     /// use loch_engines::registry::Options;
@@ -454,7 +458,7 @@ mod tests {
         .sealed()
     }
 
-    /// The table that a directory with this entry has.
+    /// The map of the table that a directory with this entry lists.
     fn parsed(entry: &TableEntry) -> Result<Map, LayoutError> {
         let entry = TableEntry::parse(entry.as_bytes(), 0, &header())?;
         Map::of(&entry, &[(RemoteAddr::new(RegionId(0), entry.offset), 128); 3])

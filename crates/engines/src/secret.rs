@@ -1,9 +1,10 @@
-//! A session's secret, which the client and the nodes that let it in share: 128 random bits, told
-//! over the control plane. Datagrams are sealed with it ([`crate::requests::seal`]).
+//! A session's secret: 128 random bits that the client and the nodes that let it in share. The
+//! nodes tell it to the client over the control plane. It seals datagrams
+//! ([`crate::requests::seal`]).
 
 use std::fmt;
 
-/// What a session's datagrams are sealed with.
+/// The secret that seals a session's datagrams.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u64; 2]);
 
@@ -20,7 +21,7 @@ impl Secret {
     }
 }
 
-/// Its words are shown to nobody.
+/// The output of `Debug` hides the words.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(_)")

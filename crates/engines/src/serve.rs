@@ -1,22 +1,24 @@
-//! A worker as its node runs it: what it is given, what it is told between two turns, and the loop
-//! that serves.
+//! A worker as its node runs it: the interface that the node provides, the messages that it gives
+//! the worker between two turns, and the loop that serves.
 //!
-//! In a turn a worker does what there is to do, and returns. Everything else comes in by two
-//! traits: the [`WorkerHost`] is the worker's part of its node (sessions, the log, users'
-//! functions, when the next turn comes), and its [`WorkerTransport`] reaches memory and clients. A
-//! node's threads implement them, and so can a simulator: then an engine's workers are put together
-//! by the same code in both.
+//! In a turn a worker does the work that is there, and returns. Two traits provide everything else:
+//! the [`WorkerHost`] is the worker's part of its node (sessions, the log, users' functions, the
+//! time of the next turn), and its [`WorkerTransport`] reaches memory and clients. A node's threads
+//! implement both traits, and so can a simulator. The same code then assembles an engine's workers
+//! in either of them.
 //!
 //! # How an engine uses it
-//! [`Workers::serve`](crate::engine::Workers::serve) makes the engine's worker, wraps it as
-//! `Work`, and hands it to `run`. A worker that WRITEs its replies holds a session of its node, and
-//! does so inside `in_sessions`.
+//! [`Workers::serve`](crate::engine::Workers::serve) makes the engine's worker, wraps it as `Work`,
+//! and hands it to `run`. A worker that WRITEs its replies needs a session of its node, so it calls
+//! `run` inside `in_sessions`.
 //!
 //! # Invariants
-//! 1. What a worker knows of other nodes' memory is from one [`Attached`] at a time. A worker that
-//!    SENDs its replies attaches the next one as it is; one that WRITEs them ends its session first
-//!    and begins anew, so that nothing that it posted reaches memory it does not know.
-//! 2. A report is made between two turns, when the engine says that nothing is half done.
+//! 1. A worker knows the memory of other nodes from one [`Attached`] at a time. A worker that SENDs
+//!    its replies attaches the next one while it runs. A worker that WRITEs them first ends its
+//!    session and then opens a new one, so that none of its verbs reaches memory that it does not
+//!    know.
+//! 2. A worker reports between two turns, at a moment when the engine says that no work is half
+//!    done.
 
 use std::error::Error;
 
@@ -32,25 +34,26 @@ use crate::region::TableParams;
 use crate::requests::{Sessions, WorkerId};
 use crate::size::ByteSize;
 
-/// Which worker it is.
+/// Identifies a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerSite {
-    /// Its node, and its number there.
+    /// The worker's node, and its number there.
     pub id: WorkerId,
-    /// The number of its table.
+    /// The number of the worker's table.
     pub table: usize,
-    /// The name of its table.
+    /// The name of the worker's table.
     pub name: String,
 }
 
 /// A table in the memory of all nodes.
 #[derive(Clone, Debug)]
 pub struct Attached<M> {
-    /// What its directory entry says.
+    /// The parameters in the table's directory entry.
     pub params: TableParams,
-    /// Where it begins on each node, and the session slots of that node.
+    /// The address where the table begins on each node, and the number of that node's session
+    /// slots.
     pub places: Vec<(RemoteAddr, u32)>,
-    /// By what the transport reaches that memory.
+    /// The handle by which the transport reaches that memory.
     pub memory: M,
 }
 
@@ -60,12 +63,13 @@ pub trait WorkerTransport {
     type Memory;
     /// The endpoint of a worker that WRITEs its replies.
     type Endpoint: Fabric;
-    /// Its connections to the nodes of its clients, which may break.
+    /// The connections of such an endpoint to the nodes of its clients. They may break.
     type ReplyLinks;
-    /// The endpoint of a worker that SENDs its replies: to its own node's memory, with messages.
+    /// The endpoint of a worker that SENDs its replies: it reaches its own node's memory, and has
+    /// messages.
     type Mail: Fabric + Messages;
 
-    /// For the worker that holds `session`. Connections that are not there yet are made later.
+    /// The endpoint of the worker that holds `session`. Missing connections are made later.
     ///
     /// # Errors
     /// [`WorkerError::Host`].
@@ -76,10 +80,10 @@ pub trait WorkerTransport {
         session: &Session,
     ) -> Result<(Self::Endpoint, Self::ReplyLinks), WorkerError>;
 
-    /// Between two turns: goes on making connections again that broke. Waits for nobody.
+    /// Goes on, between two turns, with restoring broken connections. Waits for nobody.
     fn tend(&self, endpoint: &Self::Endpoint, links: &mut Self::ReplyLinks);
 
-    /// For the worker that receives in `mailbox`.
+    /// The endpoint of the worker that receives in `mailbox`.
     ///
     /// # Errors
     /// [`WorkerError::Host`], [`WorkerError::Fabric`].
@@ -93,105 +97,108 @@ pub trait WorkerTransport {
     /// As [`WorkerTransport::tend`], for a worker that SENDs its replies.
     fn tend_mail(&self, mail: &Self::Mail);
 
-    /// Nodes have come back with other memory: `mail` sends into this from now on.
+    /// Nodes have come back with other memory: from now on `mail` sends into `memory`.
     ///
     /// # Errors
     /// [`WorkerError::Fabric`].
     fn attach(&self, mail: &Self::Mail, memory: &Self::Memory) -> Result<(), WorkerError>;
 
-    /// What the node knows of the sessions of the worker's clients.
+    /// The node's knowledge of the sessions of the worker's clients.
     fn sessions(&self, site: &WorkerSite) -> Sessions;
 }
 
-/// What a transport calls the memory of all nodes.
+/// The transport's handle of the memory of all nodes.
 pub type MemoryOf<H> = <<H as WorkerHost>::Transport as WorkerTransport>::Memory;
 
 /// A worker's part of its node.
 #[allow(async_fn_in_trait, reason = "a worker is one thread's: its futures need not be sent")]
 pub trait WorkerHost {
-    /// How it reaches memory.
+    /// The worker's transport.
     type Transport: WorkerTransport;
-    /// What keeps its log.
+    /// The storage of the worker's log.
     type Storage: Storage;
     /// The functions that users registered.
     type Functions: UserFunctions;
 
-    /// Which worker it is.
+    /// Identifies the worker.
     fn site(&self) -> &WorkerSite;
 
-    /// How it reaches memory.
+    /// The worker's transport.
     fn transport(&self) -> &Self::Transport;
 
-    /// Opens its log, if the table has one. Nobody else has it for as long as the worker is there.
+    /// Opens the worker's log, if the table has one. No one else opens it while the worker lives.
     ///
     /// # Errors
     /// [`WorkerError::Host`].
     fn log(&self) -> Result<Option<Logging<Self::Storage>>, WorkerError>;
 
-    /// The functions that its table was declared with.
+    /// The functions that the worker's table was declared with.
     fn functions(&self) -> Self::Functions;
 
-    /// Waits for the memory of all nodes; `None` if the worker is to end before that is there.
+    /// Waits for the memory of all nodes; `None` if the worker has to end before all of it is
+    /// there.
     async fn attached(&self) -> Option<Attached<MemoryOf<Self>>>;
 
-    /// Opens the session of a worker that WRITEs its replies; `None` if the worker is to end.
+    /// Opens the session of a worker that WRITEs its replies; `None` if the worker has to end.
     async fn open_session(&self) -> Option<Session>;
 
-    /// Ends that session. `is_in_order` says that it holds nothing, and has nothing under way.
+    /// Ends that session. `is_in_order` says that the session holds nothing and has nothing under
+    /// way.
     fn close_session(&self, is_in_order: bool);
 
-    /// The worker serves from now on. A worker that attaches other memory says it again.
+    /// Tells the host that the worker serves from now on. A worker that attaches other memory calls
+    /// it again.
     fn opened(&self);
 
-    /// After a turn: lets time pass if there was nothing to do, and says what is next. Wakes the
-    /// table's [`Housekeeper`] if there was something to do.
+    /// Called after each turn: lets time pass if the turn was idle, wakes the table's
+    /// [`Housekeeper`] if the turn was busy, and returns the worker's next step.
     async fn after(&self, was_busy: bool) -> Next<MemoryOf<Self>>;
 
-    /// Hands in what [`Next::Report`] asked for.
+    /// Hands in the report that [`Next::Report`] asked for.
     fn report(&self, report: Report);
 
-    /// Whether the worker is to end.
+    /// Whether the worker has to end.
     fn is_stopping(&self) -> bool;
 
-    /// Has the table's [`Housekeeper`] look for something to do. Costs next to nothing if it does
-    /// so already, and if there is none.
+    /// Makes the table's [`Housekeeper`] look for work. Costs next to nothing if it does that
+    /// already, or if the table has no housekeeper.
     fn wake_housekeeper(&self);
 }
 
-/// What a worker does next.
+/// A worker's next step.
 #[derive(Debug)]
 pub enum Next<M> {
-    /// The next turn.
+    /// Do the next turn.
     Turn,
-    /// Nodes have come back with other memory: this is all of it now.
+    /// Nodes have come back with other memory; this is now the memory of all nodes.
     Attach(Attached<M>),
-    /// Tell what it has, as soon as it can. It is asked again until it does.
+    /// Report on the table as soon as possible. The host asks again until the worker has done it.
     Report,
     /// End.
     Stop,
 }
 
-/// What a worker has of its table, for `loch check` and for usage.
+/// A worker's report on its table, for `loch check` and for usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Slots of its index.
     pub slots: u64,
-    /// Bytes of that.
+    /// Bytes of the index.
     pub index_bytes: u64,
     /// Bytes for entries.
     pub data_bytes: u64,
-    /// Entries.
+    /// The number of entries.
     pub entries: u64,
-    /// Bytes of those.
+    /// Bytes of the entries.
     pub entry_bytes: u64,
-    /// Broken invariants, in words.
+    /// Broken invariants, described in words.
     pub broken: Vec<String>,
 }
 
-/// What is to be done for a table on one node beside its requests, by a thread of the node.
+/// A table's work on one node beside its requests. A thread of the node does it.
 pub trait Housekeeper: Send + Sync {
-    /// Does a part of it, within bounds; whether there was anything to do. Only what workers do
-    /// makes more of it.
+    /// Does a bounded part of the work. Returns whether there was any. Only the actions of workers
+    /// make new work for it.
     fn turn(&self) -> bool;
 }
 
@@ -199,53 +206,53 @@ pub trait Housekeeper: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// Its engine's.
+    /// An error of the worker's engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The fabric's.
+    /// An error of the fabric.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Its log's.
+    /// An error of the worker's log.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The node could not give it what it needs.
+    /// The node could not give the worker what it needs.
     #[error(transparent)]
     Host(Box<dyn Error + Send + Sync>),
-    /// There is no memory for its entries.
+    /// There is no memory for the worker's entries.
     #[error("the system does not give it {size} of memory ({error}): give the table less memory")]
     NoMemory {
-        /// How much it needs.
+        /// How much memory the worker needs.
         size: ByteSize,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
 }
 
-/// A worker that is open, as the serve loop drives it.
+/// An open worker, as the serve loop drives it.
 #[allow(async_fn_in_trait, reason = "a worker is one thread's: its futures need not be sent")]
 pub(crate) trait Work {
-    /// Before a turn: tends the connections.
+    /// Tends the connections, before a turn.
     fn tend(&mut self);
 
-    /// One turn; whether there was anything to do.
+    /// Does one turn. Returns whether there was anything to do.
     ///
     /// # Errors
-    /// The worker cannot go on.
+    /// The reason why the worker cannot go on.
     async fn turn(&mut self) -> Result<bool, WorkerError>;
 
-    /// What it has, if that can be said now, after a turn that was busy or not. A worker that
-    /// cannot brings about that it can, and is asked again.
+    /// The report, if it can be made now, after a turn that was busy or not. A worker that cannot
+    /// report yet works towards it, and is asked again.
     ///
     /// # Errors
     /// As [`Work::turn`].
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError>;
 }
 
-/// Serves turn after turn. Ends with the memory that is to be attached, or with nothing if the
-/// worker is to end.
+/// Serves turn after turn. Returns the memory that is to be attached next, or `None` if the worker
+/// has to end.
 ///
 /// # Errors
-/// The worker's.
+/// The worker's errors.
 pub(crate) async fn run<H: WorkerHost>(
     work: &mut impl Work,
     host: &H,
@@ -266,11 +273,12 @@ pub(crate) async fn run<H: WorkerHost>(
     }
 }
 
-/// Goes on with what was begun until a turn finds nothing to do; whether that was reached. Gives up
-/// after [`WORKER_DRAIN_US`] if `is_bounded`, or if the worker is to end, for which others wait.
+/// Finishes the work that was begun: does turns until one finds nothing to do, and returns whether
+/// that was reached. Gives up after [`WORKER_DRAIN_US`] if `is_bounded`, or if the worker has to
+/// end, because others wait for that.
 ///
 /// # Errors
-/// The worker's.
+/// The worker's errors.
 pub(crate) async fn drain(
     work: &mut impl Work,
     fabric: &impl Fabric,
@@ -290,16 +298,16 @@ pub(crate) async fn drain(
     Ok(true)
 }
 
-/// How serving in one session ended: with the memory that is to be attached, or with nothing if the
-/// worker is to end; and whether nothing was left unfinished.
+/// How serving in one session ended: the memory that is to be attached next, or `None` if the
+/// worker has to end; and whether all begun work was finished.
 pub(crate) type Ended<H> = (Option<Attached<MemoryOf<H>>>, bool);
 
-/// Runs `serve` in a session of the node, and in another one whenever there is other memory, until
-/// the worker is to end. Over a network a session begins when all that the one before posted is
-/// over.
+/// Runs `serve` in a session of the node, and in a new session whenever the memory changes, until
+/// the worker has to end. Over a network a new session begins only when all verbs of the session
+/// before have ended.
 ///
 /// # Errors
-/// Those of `serve`.
+/// The errors of `serve`.
 pub(crate) async fn in_sessions<H: WorkerHost>(
     host: &H,
     mut serve: impl AsyncFnMut(&Attached<MemoryOf<H>>, Session) -> Result<Ended<H>, WorkerError>,
@@ -316,11 +324,12 @@ pub(crate) async fn in_sessions<H: WorkerHost>(
     Ok(())
 }
 
-/// The turn of a worker that leases versions before it begins anything. If its own node's memory
-/// was out of reach it has not got any and has begun nothing, so there was nothing to do.
+/// The result of a turn of a worker that leases versions before it begins any work. If its own
+/// node's memory was out of reach, the worker has no versions and has begun nothing, so the turn
+/// counts as idle.
 ///
 /// # Errors
-/// All others.
+/// All errors of the turn but this one.
 pub(crate) fn unless_out_of_reach(turned: Result<bool, WorkerError>) -> Result<bool, WorkerError> {
     use EngineError::{Ambiguous, Fabric};
     match turned {
@@ -338,7 +347,7 @@ pub(crate) fn unless_out_of_reach(turned: Result<bool, WorkerError>) -> Result<b
     }
 }
 
-/// The memory of a worker's own entries.
+/// Zeroed memory for a worker's own entries.
 ///
 /// # Errors
 /// [`WorkerError::NoMemory`].

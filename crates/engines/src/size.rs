@@ -20,11 +20,11 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(u64);
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no size: write 64, 16KiB, 4MiB, 1GiB or 2TiB, below 16EiB")]
 pub struct ParseSizeError {
-    /// What was written.
+    /// The text.
     pub text: String,
 }
 
@@ -32,12 +32,12 @@ pub struct ParseSizeError {
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 impl ByteSize {
-    /// So many bytes.
+    /// A size of this many bytes.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
@@ -77,9 +77,9 @@ impl fmt::Display for ByteSize {
 /// A number of bytes in the text of an error: exact, and readable if it is long.
 pub struct InWords(pub u64);
 
-/// Up to this a number of bytes needs no unit to be read.
+/// A number of bytes up to this is readable without a unit.
 const PLAIN_BYTES_MAX: u64 = 4096;
-/// Fewer units than this are read at a glance.
+/// A number of units below this is readable at a glance.
 const PLAIN_UNITS_MAX: u64 = 10_000;
 
 impl fmt::Display for InWords {

@@ -1,4 +1,4 @@
-//! Atomics, std's or loom's. Every lock-free piece of this crate takes them from here.
+//! Atomics, std's or loom's. Every lock-free part of this crate takes them from here.
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,7 +1,8 @@
-//! Versions: numbers that no value of the table ever had, over restarts of workers and nodes too.
+//! Versions: numbers that no value of the table ever had, even before restarts of workers and
+//! nodes.
 //!
-//! They are stamps, leased in blocks from a word of the node's region, as a nessie client does it:
-//! the word outlives the worker, and all workers of the node lease from it.
+//! Versions are stamps. A worker leases them in blocks from a word of the node's region, as a
+//! nessie client does. The word outlives the worker, and all workers of the node lease from it.
 
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
@@ -10,10 +11,10 @@ use crate::region::STAMP_OFFSET;
 
 /// Stamps of a node: more than it hands out in a thousand years.
 const STAMP_BITS: u32 = 50;
-/// Stamps leased at a time: of half a second, if a worker does nothing else.
+/// Stamps leased at a time: enough for half a second of a worker that does nothing else.
 const BLOCK: u64 = 1 << 22;
 
-/// The versions that one worker gives.
+/// The versions that one worker gives to values.
 #[derive(Debug)]
 pub(crate) struct Versions {
     home: RegionId,
@@ -26,16 +27,16 @@ impl Versions {
         Self { home, next: 0, end: 0 }
     }
 
-    /// How many can be taken before more must be leased.
+    /// How many versions can be taken before the worker must lease more.
     #[inline]
     pub fn left(&self) -> u64 {
         self.end - self.next
     }
 
-    /// Leases more.
+    /// Leases more versions.
     ///
     /// # Errors
-    /// The fabric's; [`EngineError::Damaged`] if there are no stamps any more.
+    /// The fabric's errors; [`EngineError::Damaged`] if the stamps are used up.
     pub async fn lease<F: Fabric>(&mut self, fabric: &F) -> Result<(), EngineError> {
         let first = fabric.fetch_add(RemoteAddr::new(self.home, STAMP_OFFSET), BLOCK).await?;
         if first >= (1 << STAMP_BITS) - BLOCK {
@@ -43,7 +44,7 @@ impl Versions {
             return Err(EngineError::Damaged { what });
         }
         let node = u64::from(self.home.0) << STAMP_BITS;
-        // Zero is no version.
+        // Zero is not a version.
         (self.next, self.end) = (node | (first + 1), node | (first + BLOCK));
         Ok(())
     }
@@ -60,10 +61,10 @@ impl Versions {
         Ok(std::mem::replace(&mut self.next, self.end)..self.end)
     }
 
-    /// The next one.
+    /// The next version.
     ///
     /// # Panics
-    /// If none is [left](Self::left).
+    /// If no version is [left](Self::left).
     #[inline]
     pub fn take(&mut self) -> u64 {
         assert!(self.next < self.end, "versions are leased in time");

@@ -1,11 +1,11 @@
 //! The client: asks the one worker that owns a key (herd §4.2, §4.3).
 //!
-//! The key's hash says which. The request goes there by WRITE over an unreliable connection, or by
-//! SEND where there are too many clients for connections (herd §5.5); the reply comes by SEND. An
-//! operation takes effect when the worker executes it, once, however often the request was sent
+//! The key's hash says which worker. The request goes there by WRITE over an unreliable connection,
+//! or by SEND if there are too many clients for connections (herd §5.5); the reply comes by SEND.
+//! An operation takes effect when the worker executes it, once, however often the request was sent
 //! ([`requests`](crate::requests)).
 //!
-//! A client writes nothing but its own request slots.
+//! A client writes only its own request slots.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::requests::{
 
 /// A client of a herd table: one thread's session and endpoint.
 ///
-/// `P` is the way of its requests: [`ByUnreliableWrite`](crate::requests::ByUnreliableWrite), or
+/// `P` is the path of its requests: [`ByUnreliableWrite`](crate::requests::ByUnreliableWrite), or
 /// [`BySend`] for a table without request slots. Its operations take `&self`, so any number of them
 /// can be under way in the lanes of its thread.
 pub struct Client<F: Messages, P> {
@@ -33,11 +33,12 @@ pub struct Client<F: Messages, P> {
 }
 
 impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
-    /// The client that holds `session`, at the `node`-th node of `map`. `workers` are where all
-    /// workers of the table receive, and `seed` is what its keys are hashed with.
+    /// The client that holds `session`, at the `node`-th node of `map`. `workers` are the addresses
+    /// at which all workers of the table receive, and `seed` is the seed with which its keys are
+    /// hashed.
     ///
     /// # Panics
-    /// If the session is an observer's, or its slot none of the map's.
+    /// If the session is an observer's, or its slot is not one of the map's.
     #[expect(clippy::too_many_arguments, reason = "each is of another origin")]
     pub fn new(
         fabric: F,
@@ -54,7 +55,7 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         Self { fabric, requester, seed }
     }
 
-    /// What was counted besides verbs.
+    /// The counts besides verbs.
     pub fn counts(&self) -> &Counts {
         self.requester.counts()
     }
@@ -93,8 +94,8 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Kv for Client<F, P> {
         &self.fabric
     }
 
-    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
-    /// sent, and its reply, which the worker sent.
+    /// The verbs that the endpoint counted, and the datagrams, which it does not count: each
+    /// request that was sent, and its reply, which the worker sent.
     fn counted(&self) -> VerbCount {
         self.requester.counted(&self.fabric)
     }

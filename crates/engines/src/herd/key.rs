@@ -1,15 +1,15 @@
-//! From a key to the one place that may know it: node, worker, bucket and tag (herd §4.1).
+//! From a key to the only place that may hold it: node, worker, bucket and tag (herd §4.1).
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// The 16-byte hash of a key.
 ///
-/// In the paper the hash *is* the key. Here it only says where to look: the key itself lies in the
-/// entry and is compared, so two keys of one hash are two keys.
+/// In the paper the hash *is* the key. Here it only says where to look. The key itself lies in the
+/// entry and is compared, so two keys with the same hash are two keys.
 ///
-/// The upper half chooses the node and the worker, the lower half the bucket and the tag. Were they
-/// of the same bits, a worker's keys would share some of their bucket's bits, and most of its index
-/// would never be used.
+/// The upper half chooses the node and the worker, the lower half the bucket and the tag. If both
+/// choices used the same bits, a worker's keys would share some of their bucket's bits, and most of
+/// its index would never be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash {
     low: u64,
@@ -24,26 +24,26 @@ impl KeyHash {
         Self { low: hash as u64, high: (hash >> 64) as u64 }
     }
 
-    /// The key's partition of `partitions`.
+    /// The key's partition out of `partitions`.
     #[inline(always)]
     pub fn partition(self, partitions: u32) -> u32 {
         share(self.high, partitions)
     }
 
-    /// The key's bucket of `buckets`.
+    /// The key's bucket out of `buckets`.
     #[inline(always)]
     pub(super) fn bucket(self, buckets: u32) -> usize {
         share(self.low, buckets) as usize
     }
 
-    /// What stands for the key in its bucket; never 0, which stands for nothing.
+    /// The key's tag in its bucket; never 0, which stands for no key.
     #[inline(always)]
     pub(super) fn tag(self) -> u16 {
         (self.low as u16).max(1)
     }
 }
 
-/// One of `parts`, by the upper 32 bits of `hash`.
+/// One of `parts`, chosen by the upper 32 bits of `hash`.
 #[inline(always)]
 fn share(hash: u64, parts: u32) -> u32 {
     (((hash >> 32) * u64::from(parts)) >> 32) as u32

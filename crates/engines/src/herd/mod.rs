@@ -3,32 +3,32 @@
 //!
 //! # How it works
 //! A table is divided among the workers of all nodes by the hash of the key ([`key`]). Each worker
-//! owns one partition, in its process's own memory, and nobody else touches it ([`storage`]). A
+//! owns one partition, in its process's own memory, and no other thread touches it ([`storage`]). A
 //! client WRITEs its request into its slot at the worker that owns the key, over an unreliable
-//! connection; the worker polls the slots, takes the requests through a pipeline that hides the two
-//! memory accesses of each behind the work for others ([`Pipeline`]), and SENDs the replies
-//! ([`Worker`]). With so many clients that their connections do not fit the card, requests are SENT
-//! as well (herd §5.5).
+//! connection. The worker polls the slots, takes the requests through a pipeline that hides the two
+//! memory accesses of each request behind the work for others ([`Pipeline`]), and SENDs the replies
+//! ([`Worker`]). If there are so many clients that their connections do not fit the card, requests
+//! are SENT as well (herd §5.5).
 //!
 //! The partition is a **cache**, which lets the oldest entries go, or a **store**, which refuses
 //! new ones when it is full.
 //!
 //! # What differs from the paper
-//! * There a key is its 16-byte hash. Here the hash says where to look, and the key is kept and
-//!   compared: Loch never returns the value of another key.
-//! * There the server zeroes a slot when it has replied, so that it can tell a new request from an
-//!   old one. Here requests are numbered and checksummed ([`requests`](crate::requests)), nothing
-//!   is zeroed, and a request that is sent again is executed once.
-//! * There each stage of the pipeline holds one request. Here it holds as many as are under way
-//!   while memory answers; one is an option.
+//! * In the paper a key is its 16-byte hash. Here the hash says where to look, and the key is kept
+//!   and compared: Loch never returns the value of another key.
+//! * In the paper the server zeroes a slot when it has replied, so that it can tell a new request
+//!   from an old one. Here requests are numbered and checksummed ([`requests`](crate::requests)),
+//!   slots are not zeroed, and a request that is sent again is executed once.
+//! * In the paper each stage of the pipeline holds one request. Here it holds as many as memory
+//!   needs to answer; one request per stage is an option.
 //!
 //! # Linearization points
 //! Every operation takes effect when its worker executes it, between its call and its return. In a
-//! cache a value can besides disappear at any moment: a hit is never wrong, a miss is allowed.
+//! cache a value can also disappear at any moment: a hit is never wrong, and a miss is allowed.
 //!
 //! # What a client can break
-//! Clients read and write no memory but their own request slots. A broken or hostile one can ask
-//! for what it may ask for anyway, and nothing else: no value of the table can be damaged by it.
+//! Clients read and write no memory but their own request slots. A broken or hostile client can
+//! only make requests that it may make anyway: it cannot damage a value of the table.
 
 mod client;
 pub mod key;
@@ -49,8 +49,8 @@ use crate::requests::message::REQUEST_OVERHEAD_BYTES;
 
 const _: () = assert!(HERD_ITEM_BYTES_MAX + REQUEST_OVERHEAD_BYTES <= HERD_SLOT_BYTES as usize);
 
-/// How the requests of a herd table are served: 1 KiB slots for requests, or none if they are SENT,
-/// and replies by SEND.
+/// The service of a herd table: 1 KiB slots for requests, or no slots if requests are SENT, and
+/// replies by SEND.
 pub fn service(
     workers: u16,
     window: u16,
@@ -60,7 +60,8 @@ pub fn service(
     Service {
         workers,
         window,
-        // As many as can be under way at any one worker, and some for others at the same time.
+        // As many as a client can have under way at any one worker, and some for other workers at
+        // the same time.
         replies: window.saturating_mul(workers).min(REPLIES_MAX),
         sessions_per_node,
         request_bytes: if requests_by_send { 0 } else { HERD_SLOT_BYTES as u32 },

@@ -1,24 +1,25 @@
 //! The pipeline that hides memory behind other requests' work (herd §4.1.1).
 //!
 //! A request needs two random memory accesses, one after the other: the index bucket, then the
-//! entry that it names. So it passes through two stages. When it comes in, its bucket is asked for;
-//! when it enters the second stage the bucket is there, and its entry is asked for; when it leaves,
-//! the entry is there too. Requests come out in the order in which they went in.
+//! entry that it names. So it passes through two stages. When the request comes in, its bucket is
+//! prefetched. When it enters the second stage the bucket is there, and its entry is prefetched.
+//! When it leaves, the entry is there too. Requests leave in the order in which they came.
 //!
 //! The paper's pipeline holds one request in each stage, since the `post_send()` between two steps
 //! takes longer than an access to memory. Here replies are sent many at a time, so a stage holds
-//! **depth** requests: as many as it takes for an access to end meanwhile. Depth 1 is the paper's.
-//! Depth 0 is no pipeline at all, for comparison.
+//! **depth** requests: as many as it takes for an access to end meanwhile. Depth 1 is the paper's
+//! pipeline. Depth 0 is no pipeline at all, for comparison.
 //!
-//! Requests advance only as others come in. If none come, somebody has to push **no-ops**: clients
-//! wait for their replies before they send more.
+//! Requests advance only as others come in. If no requests come, the worker has to push **no-ops**:
+//! clients wait for their replies before they send more.
 
 use std::collections::VecDeque;
 
 /// A pipeline of two stages.
 #[derive(Debug)]
 pub struct Pipeline<T> {
-    /// The newest `depth` are in the first stage, the others in the second. `None` is a no-op.
+    /// The newest `depth` requests are in the first stage, the others in the second. `None` is a
+    /// no-op.
     queue: VecDeque<Option<T>>,
     depth: usize,
     requests: usize,
@@ -35,13 +36,13 @@ impl<T> Pipeline<T> {
         self.depth
     }
 
-    /// Whether there is no request in it.
+    /// Whether the pipeline holds no request.
     pub fn is_empty(&self) -> bool {
         self.requests == 0
     }
 
-    /// Puts a request, or a no-op, into the first stage. `second` is called for the one that enters
-    /// the second. Returns the one that leaves.
+    /// Puts a request, or a no-op, into the first stage. Calls `second` for the request that enters
+    /// the second stage. Returns the request that leaves.
     #[inline(always)]
     pub fn push(&mut self, item: Option<T>, second: impl FnOnce(&T)) -> Option<T> {
         self.requests += usize::from(item.is_some());

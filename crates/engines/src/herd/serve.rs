@@ -51,7 +51,8 @@ impl<T: WorkerTransport> Work for Serving<'_, T> {
         serve::unless_out_of_reach(self.worker.turn().await.map_err(WorkerError::from))
     }
 
-    /// What was executed is in the partition whole, whatever else is in the pipeline.
+    /// The effects of executed requests are in the partition whole, whatever else is in the
+    /// pipeline.
     fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
         let report = self.worker.partition().check(self.seed);
         Ok(Some(Report {

@@ -1,4 +1,4 @@
-//! A table of herd: how it is planned, and where its parts are.
+//! A table of herd: its plan, and the places of its parts.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,30 +24,30 @@ use crate::room::Room;
 #[derive(Clone, Copy, Debug)]
 pub struct Herd;
 
-/// What can be declared of a table of herd.
+/// The options of a table of herd.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Slots of its index on each node. Default: one for every 64 bytes of the table's memory in a
-    /// cache, and one for every 112 in a store.
+    /// Slots of its index on each node. Default: one slot for every 64 bytes of the table's memory
+    /// in a cache, and for every 112 bytes in a store.
     pub index_slots: Option<u64>,
-    /// What it does when it is full. Default `cache`.
+    /// Its behaviour when it is full. Default `cache`.
     pub mode: Option<TableMode>,
-    /// How requests reach its workers. Default `write`.
+    /// The way in which requests reach its workers. Default `write`.
     pub requests: Option<RequestWay>,
 }
 
-/// What a table of herd does when it is full.
+/// The behaviour of a table of herd when it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableMode {
-    /// It lets the oldest values go.
+    /// The table lets the oldest values go.
     Cache,
-    /// It refuses new ones.
+    /// The table refuses new values.
     Store,
 }
 
-/// How the requests of a table of herd reach its workers.
+/// The way in which the requests of a table of herd reach its workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RequestWay {
@@ -57,12 +57,12 @@ pub enum RequestWay {
     Send,
 }
 
-/// Bytes of a partition for each slot of its index, by mode, unless the index is given a size: what
-/// a cache finds no place for in its index it loses.
+/// Bytes of a partition for each slot of its index, by mode, unless the declaration sizes the
+/// index. A cache loses entries for which its index has no place.
 const BYTES_PER_CACHE_SLOT: u64 = 64;
 const BYTES_PER_STORE_SLOT: u64 = 112;
 
-/// Where the parts of a table of herd are, and what its workers' memory is like.
+/// The places of a herd table's parts, and the shape of its workers' memory.
 #[derive(Clone, Debug)]
 pub struct Map {
     /// The requests.
@@ -71,18 +71,18 @@ pub struct Map {
     pub mailboxes: Mailboxes,
     /// The memory of each worker.
     pub partition: PartitionShape,
-    /// What keys are hashed with.
+    /// The seed with which keys are hashed.
     pub seed: u64,
 }
 
-/// What the memory of each worker is like.
+/// The shape of each worker's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionShape {
-    /// What it does when it is full.
+    /// The behaviour when the partition is full.
     pub mode: Mode,
-    /// Its bytes.
+    /// Bytes of the memory.
     pub bytes: u64,
-    /// Slots of its index.
+    /// Slots of the index.
     pub index_slots: u64,
 }
 
@@ -90,7 +90,7 @@ const CACHE: u64 = 1;
 const STORE: u64 = 2;
 
 impl PartitionShape {
-    /// How it is divided.
+    /// The division of the memory.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] if that does not fit.
@@ -199,7 +199,8 @@ impl Engine for Herd {
         vec![map.requests.worker_lines_of(node)]
     }
 
-    /// By WRITE or by SEND, as the table says; without a session nothing can be asked.
+    /// Requests by WRITE or by SEND, as the table declares; a client without a session cannot make
+    /// requests.
     type Client<N: Net> = OneOf<
         OneOf<
             Client<N::Waiting, ByUnreliableWrite>,

@@ -1,21 +1,22 @@
 //! The worker: polls its request slots, executes, and replies by SEND (herd §4).
 //!
-//! One [`Worker::turn`] is one round: the datagrams that came in, then a look at the slots of every
-//! active client, then all replies in few doorbells. Between two turns the worker does
-//! nothing; how long that is, and on which core, is its owner's business.
+//! One [`Worker::turn`] is one round: it takes the datagrams that came in, then looks at the slots
+//! of every active client, then sends all replies in few doorbells. Between two turns the worker
+//! does nothing; its owner decides how long that is, and on which core the worker runs.
 //!
 //! # Invariants
 //! 1. Requests are executed in the order in which they were taken, each before its reply is sent:
-//!    the moment of its execution is its linearization point.
+//!    the moment of execution is the linearization point.
 //! 2. A mutation is executed once for each session, however often its request comes
 //!    ([`Inbox`](crate::requests::Inbox)).
-//! 3. A request leaves the pipeline after a bounded number of turns, whether others come or not.
+//! 3. A request leaves the pipeline after a bounded number of turns, whether other requests come or
+//!    not.
 //!
 //! # Faults
-//! A reply can get lost, or have nowhere to go, since its client has not introduced itself to this
-//! incarnation of the worker. Both look alike to the client: it introduces itself, sends the
+//! A reply can get lost, or have no address, because its client has not introduced itself to this
+//! incarnation of the worker. The client cannot tell the two apart: it introduces itself, sends the
 //! request again, and gets the same answer. When the worker dies all of its values die with it: a
-//! herd table lives in its workers' memory alone.
+//! herd table lives only in its workers' memory.
 
 use std::ops::DerefMut;
 
@@ -32,26 +33,26 @@ use crate::requests::{
 };
 use crate::versions::Versions;
 
-/// Looks that found nothing, one after the other, after which a no-op is pushed into each place of
+/// After this many looks in a row that found nothing, the worker pushes a no-op into each place of
 /// a stage (herd §4.1.1).
 const EMPTY_POLLS_MAX: u32 = 100;
 const WORDS_OF_LINE: usize = 8;
-/// Versions that must be there when a turn begins: more than it can need.
+/// Versions that must be available when a turn begins: more than the turn can need.
 const TURN_VERSIONS: u64 = 1 << 10;
 
-/// How a worker works.
+/// The configuration of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What the table's keys are hashed with.
+    /// The seed with which the table's keys are hashed.
     pub seed: u64,
     /// Requests in each stage of the pipeline; 0: no pipeline, and nothing is prefetched.
     pub depth: usize,
 }
 
-/// Requests in each stage of a pipeline, where nobody asks for another number: in the time that so
-/// many take, memory answers.
+/// Requests in each stage of a pipeline by default: executing this many takes as long as an access
+/// to memory.
 pub const DEPTH_DEFAULT: usize = 8;
-/// The most there can be.
+/// The most requests that a stage can hold.
 pub const DEPTH_MAX: usize = 64;
 
 const _: () = assert!(TURN_VERSIONS as usize >= 2 * ROUND_MESSAGES_MAX + 2 * DEPTH_MAX);
@@ -72,15 +73,15 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
     versions: Versions,
     seed: u64,
     empty_polls: u32,
-    /// The time of this turn, if anybody asked for it.
+    /// The time of this turn, once it was needed.
     now_ms: Option<u64>,
-    /// Requests that were executed.
+    /// The number of requests that were executed.
     executed: u64,
 }
 
 impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
-    /// Worker `id` of a table, which starts now, with an empty partition, for the clients of which
-    /// `sessions` tells.
+    /// Worker `id` of a table, which starts now, with an empty partition, for the clients whose
+    /// sessions `sessions` knows.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -115,12 +116,12 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         self.requests.fabric()
     }
 
-    /// The values.
+    /// The partition, which holds the values.
     pub fn partition(&self) -> &Partition<M> {
         &self.partition
     }
 
-    /// Requests that were executed.
+    /// The number of requests that were executed.
     pub fn executed(&self) -> u64 {
         self.executed
     }
@@ -130,10 +131,10 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         self.requests.inbox().active()
     }
 
-    /// One round; whether there was anything to do.
+    /// Does one round. Returns whether there was anything to do.
     ///
     /// # Errors
-    /// The fabric's. What was taken and not answered will be asked for again.
+    /// The fabric's errors. Clients ask again for requests that were taken and not answered.
     pub async fn turn(&mut self) -> Result<bool, EngineError> {
         if self.versions.left() < TURN_VERSIONS {
             self.versions.lease(self.requests.fabric()).await?;
@@ -147,7 +148,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         if has_taken {
             self.empty_polls = 0;
         } else if !self.pipeline.is_empty() {
-            // One of datagrams, the others of slots.
+            // One empty poll for datagrams, and the others for slots.
             self.empty_polls += 1 + self.requests.inbox().looks_in_vain() as u32;
             if self.empty_polls >= EMPTY_POLLS_MAX {
                 self.empty_polls = 0;
@@ -167,18 +168,18 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         self.advance(Some(Staged { ticket, hash, message }));
     }
 
-    /// Pushes a request or a no-op into the pipeline, and executes what comes out of it.
+    /// Pushes a request or a no-op into the pipeline, and executes the request that leaves it.
     #[inline]
     fn advance(&mut self, staged: Option<Staged>) {
         let partition = &self.partition;
         let out = self.pipeline.push(staged, |Staged { ticket, hash, message }| {
             let put = matches!(ticket.request(message).operation, Operation::Put { .. });
-            // A cache replaces an entry without a look at it.
+            // A cache replaces an entry without looking at it.
             if !(put && partition.loses())
                 && let Some(line) = partition.entry_line(*hash)
             {
                 prefetch_read(line);
-                // The usual entry is as long as a line, and does not begin where one begins.
+                // The usual entry is as long as a line, and does not begin where a line begins.
                 prefetch_read(line.get(WORDS_OF_LINE..).unwrap_or_default());
             }
         });

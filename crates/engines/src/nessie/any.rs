@@ -1,4 +1,4 @@
-//! A client of whichever protocol the table has.
+//! A client of either of nessie's two protocols, as the table requires.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::operation::{Operation, Outcome, PutOptions, Value};
 /// A client of a table of nessie's layout.
 #[expect(clippy::large_enum_variant, reason = "the usual one is not boxed")]
 pub enum AnyClient<F: Fabric> {
-    /// By Loch's own protocol.
+    /// A client of Loch's own protocol.
     Loch(Client<F>),
-    /// By the published one.
+    /// A client of the published protocol.
     Published(Box<published::Client<F>>),
 }
 
 impl<F: Fabric> AnyClient<F> {
-    /// The client that has `access` to a table, over `fabric`.
+    /// The client over `fabric` that has `access` to a table.
     pub fn new(fabric: F, map: Arc<TableMap>, access: Access) -> Self {
         let Access { session, cache, timing, .. } = access;
         let timeout_us = timing.timeout_us;
@@ -44,16 +44,16 @@ impl<F: Fabric> AnyClient<F> {
         self.base().map()
     }
 
-    /// What was counted besides verbs.
+    /// The counts besides verbs.
     pub fn counts(&self) -> &Counts {
         self.base().counts()
     }
 
-    /// Reserves memory for a value of `len` bytes under `key`; `None` where the protocol has no
-    /// entry that is filled in place.
+    /// Reserves memory for a value of `len` bytes under `key`; `None` if the protocol has no
+    /// entries that are filled in place.
     ///
     /// # Errors
-    /// As a PUT's.
+    /// The errors of a PUT.
     pub async fn reserve(
         &self,
         key: &[u8],
@@ -128,7 +128,7 @@ impl<F: Fabric> AnyClient<F> {
         Ok(all)
     }
 
-    /// Both have memory, sessions and epochs in common.
+    /// The memory, sessions and epochs that both kinds of client have in common.
     fn base(&self) -> &Client<F> {
         match self {
             Self::Loch(client) => client,

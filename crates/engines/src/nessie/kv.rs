@@ -1,7 +1,7 @@
-//! The clients of both protocols as clients of an engine, and what both make of other operations.
+//! The clients of both protocols as [`Kv`]s, and the operations that both build from others.
 //!
-//! The futures of [`Kv`] are those of the operations themselves: one that awaits another costs a
-//! GET over shared memory some percent.
+//! The futures of [`Kv`] are the futures of the operations themselves: a future that awaits another
+//! costs a GET over shared memory some percent.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -11,7 +11,7 @@ use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
 
-/// Forwards what both protocols have by the same names.
+/// Forwards the methods that have the same names in both protocols.
 macro_rules! kv {
     ($($client:ident)::+ $(, $base:ident)?) => {
         impl<F: Fabric> Kv for $($client)::+<F> {
@@ -103,8 +103,8 @@ macro_rules! kv {
 kv!(Client);
 kv!(published::Client, base);
 
-/// APPEND: a PUT on condition that the value is still the one that was read, as often as it takes.
-/// Its linearization point is that PUT's.
+/// APPEND: a PUT on the condition that the value is still the one that was read, repeated until it
+/// succeeds. The linearization point is the PUT's.
 async fn append<F: Fabric>(
     client: &impl Kv<Fabric = F>,
     base: &Client<F>,

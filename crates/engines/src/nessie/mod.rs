@@ -1,19 +1,19 @@
-//! The client-driven engine: every operation is done by the client alone, with one-sided READ,
-//! WRITE and CAS (Nessie, §4). No server takes part.
+//! The client-driven engine: the client alone does every operation, with one-sided READ, WRITE and
+//! CAS (Nessie, §4). No server takes part.
 //!
 //! # How it works
-//! A key hashes to a few candidate **slots** of the index, spread over all nodes ([`hash`]). A slot
-//! is one word, an index table entry ([`ite`]), that is EMPTY or names a data table entry
-//! ([`dte`]) by place and generation. Index and data are decoupled: an entry lies where its writer
-//! is, and the index word says where. So a PUT writes its entry into its own node's memory and then
-//! publishes it with one CAS; an entry is never changed after that, only replaced.
+//! A key hashes to a few candidate **slots** of the index, which is spread over all nodes
+//! ([`hash`]). A slot is one word, an index table entry ([`ite`]). It is EMPTY, or it names a data
+//! table entry ([`dte`]) by place and generation. Index and data are decoupled: an entry lies on
+//! its writer's node, and the index word says where. So a PUT writes its entry into its own node's
+//! memory and then publishes it with one CAS; after that an entry is never changed, only replaced.
 //!
-//! The protocol (`docs/protocol.md`, whose steps the comments cite) is not the published one, which
-//! loses writes and blocks on crashes, but a repaired and model-checked one. What differs: there is
-//! no valid bit; an update is a single CAS; an insert is **tentative** (T) until it has made sure
-//! that it is the only one; a move **freezes** (F) its source and **copies** (C) the word, not the
-//! data; every word a client leaves is unique in its slot; and reuse is made safe by generations,
-//! not by clocks.
+//! The protocol (`docs/protocol.md`, whose steps the comments cite) is a repaired and model-checked
+//! form of the published one, which loses writes and blocks on crashes. It differs as follows.
+//! There is no valid bit. An update is a single CAS. An insert is **tentative** (T) until it has
+//! made sure that no other insert of the key exists. A move **freezes** (F) its source and
+//! **copies** (C) the word, not the data. Every word that a client leaves is unique in its slot.
+//! Generations, not clocks, make reuse safe.
 //!
 //! | operation | file | linearization point |
 //! | --- | --- | --- |
@@ -35,7 +35,7 @@
 //! | `check/` | walks over a whole table: the check and the scrubber |
 //! | [`published`] | the published protocol, repaired, over the same memory |
 //!
-//! A folder uses those above it in this table, and none below.
+//! A folder uses only the folders above it in this table.
 //!
 //! # Invariants
 //! * **I1** At most one visible slot per key, or exactly F(x) and C(x) of the same entry.
@@ -43,10 +43,11 @@
 //! * **I3** Rule U: a word value is CASed into a given slot at most once.
 //!
 //! # Faults
-//! A client may stop at any instruction. What it leaves: a T, invisible, which anybody may remove;
-//! F and C, readable, which any writer of the key completes; entries that nobody names, which the
-//! scrubber (`check/scrub.rs`) frees. Readers never wait for anybody; writers wait for another
-//! client's T at most [`PATIENCE_US`](crate::limits::PATIENCE_US).
+//! A client may stop at any instruction. It may leave a T, which is invisible and which any client
+//! may remove; an F and a C, which are readable and which any writer of the key completes; and
+//! entries that no word names, which the scrubber (`check/scrub.rs`) frees. Readers never wait for
+//! other clients. Writers wait for another client's T at most
+//! [`PATIENCE_US`](crate::limits::PATIENCE_US).
 
 mod any;
 mod check;

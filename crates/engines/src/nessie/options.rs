@@ -1,15 +1,15 @@
-//! What can be declared of a table of nessie's layout.
+//! The options that a table of nessie's layout can declare.
 
 use serde::{Deserialize, Serialize};
 
 use super::geometry::Protocol;
 
-/// What can be declared of every table that is laid out as nessie's.
+/// The options of every table that is laid out as nessie's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayoutOptions {
-    /// Slots of its index on each node: the most keys it can hold there, less some 5 %. Default:
-    /// one for every 112 bytes of the table's memory.
+    /// Slots of the table's index on each node: the most keys that it can hold there, less some 5
+    /// %. Default: one slot for every 112 bytes of the table's memory.
     pub index_slots: Option<u64>,
     /// Hash functions of the index, 2 to 4. Default 3.
     pub ways: u8,
@@ -17,13 +17,13 @@ pub struct LayoutOptions {
     pub bucket_slots: u8,
     /// Whether index entries carry bits of the key's hash. Default yes.
     pub filter_bits: bool,
-    /// Whether of long entries the header is read first. Default yes.
+    /// Whether the header of a long entry is read before its value. Default yes.
     pub multi_read: bool,
-    /// Whether a GET reads all candidates at once. Default: where a round trip is dear. Where
-    /// readers go by checksums, as over a network, they always do.
+    /// Whether a GET reads all candidates at once. Default: only where a round trip is expensive.
+    /// Where readers use checksums, as over a network, they always read all at once.
     pub batched_reads: Option<bool>,
-    /// Whether entries carry checksums. Default: over a network, where a second READ costs a round
-    /// trip; clients on the node's host do not need them.
+    /// Whether entries carry checksums. Default: only over a network, where a second READ costs a
+    /// round trip; clients on the node's host do not need checksums.
     pub checksums: bool,
 }
 
@@ -41,32 +41,32 @@ impl Default for LayoutOptions {
     }
 }
 
-/// What can be declared of a table of nessie.
+/// The options of a table of nessie.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Index and entries.
+    /// The options of the layout of index and entries.
     #[serde(flatten)]
     pub layout: LayoutOptions,
-    /// Whether clients cache remote entries. Default: where a round trip is dear.
+    /// Whether clients cache remote entries. Default: only where a round trip is expensive.
     pub cache: Option<bool>,
-    /// By which rules the clients go. Default `loch`.
+    /// The protocol that the clients follow. Default `loch`.
     pub protocol: TableProtocol,
-    /// Whether a GET that meets an undecided PUT takes the previous version, in a table of protocol
-    /// `published`; without, it waits. Default yes.
+    /// In a table of protocol `published`, whether a GET that meets an undecided PUT takes the
+    /// previous version; otherwise the GET waits. Default yes.
     pub previous_versions: Option<bool>,
 }
 
-/// By which rules the clients of a table of nessie go. What a table does is the same; what it costs
-/// is not.
+/// The protocol that the clients of a table of nessie follow. The tables behave the same under
+/// both; their costs differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableProtocol {
-    /// Loch's own.
+    /// Loch's own protocol.
     #[default]
     Loch,
-    /// The published one, repaired, to be measured beside Loch's own. A reservation is copied when
-    /// it is committed.
+    /// The published protocol, repaired, to be measured beside Loch's own. A reservation is copied
+    /// when it is committed.
     Published,
 }
 

@@ -1,4 +1,4 @@
-//! A table of nessie: how it is planned, and where its parts are.
+//! A table of nessie: its plan, and the places of its parts.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::requests::Service;
 use crate::room::Room;
 use crate::size::InWords;
 
-/// The engine whose clients do all work.
+/// The engine whose clients do all the work.
 #[derive(Clone, Copy, Debug)]
 pub struct Nessie;
 
-/// Bytes of a table for each slot of its index, unless the index is given a size: 7.1 % of the
-/// memory, so that entries of 16 + 64 bytes and the index run full at about the same time.
+/// Bytes of a table for each slot of its index, unless the declaration sizes the index: 7.1 % of
+/// the memory, so that entries of 16 + 64 bytes and the index fill up at about the same time.
 const TABLE_BYTES_PER_INDEX_SLOT: u64 = 112;
 
-/// How many values of the longest kind a table holds at least, if that length was not chosen.
+/// The least number of longest values that a table holds, if the longest length was not chosen.
 pub(crate) const LONGEST_VALUES_MIN: u64 = 4;
 
 impl Engine for Nessie {
@@ -43,8 +43,8 @@ impl Engine for Nessie {
                     "previous_versions is for protocol \"published\"; this table's is \"loch\"",
                 );
             }
-            // Connections break there, and only clients of Loch's own protocol begin operations
-            // again.
+            // Connections break over a network, and only clients of Loch's own protocol restart
+            // operations then.
             (TableProtocol::Published, _) if room.is_remote => {
                 return wrong(
                     "protocol \"published\" is for fabric \"shm\" only: use \"loch\", or shm",
@@ -102,7 +102,7 @@ impl Workers for Nessie {
     fn shared(_: &Self::Map) {}
 }
 
-/// What clients do that go by a table's layout.
+/// The switches for clients of a table with this layout.
 pub(crate) fn switches(layout: &LayoutOptions, cache: Option<bool>, room: &Room) -> Switches {
     let LayoutOptions { filter_bits, multi_read, batched_reads, checksums, .. } = *layout;
     // Over a network a second READ of the generation costs a round trip.
@@ -128,7 +128,8 @@ pub(crate) fn geometry(
     let geometry =
         Geometry::plan(room.nodes, share, slots, ways, bucket_slots, value_max, switches)?;
     let data = geometry.data_bytes();
-    // What is left for the longest value beside its key, its header and its slab's.
+    // The bytes that are left for the longest value besides its key, its header and its slab's
+    // header.
     let most = data.saturating_sub(KEY_BYTES_MAX as u64 + CHUNK_BYTES);
     match room.value_max {
         Some(max) if max > most => wrong(format!(
@@ -146,7 +147,7 @@ pub(crate) fn geometry(
     }
 }
 
-/// As [`Engine::facts`], of every table that is laid out as nessie's.
+/// As [`Engine::facts`], for every table that is laid out as nessie's.
 pub(crate) fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
     let geometry = Geometry::of(params);
     let shape = geometry.validate();
@@ -163,7 +164,7 @@ pub(crate) fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// As [`Engine::sizes`], of every table that is laid out as nessie's.
+/// As [`Engine::sizes`], for every table that is laid out as nessie's.
 pub(crate) fn sizes(map: &TableMap) -> Sizes {
     let (geometry, nodes) = (&map.shape.geometry, u64::from(map.shape.geometry.nodes));
     Sizes {

@@ -23,7 +23,7 @@ pub struct Client<F: Fabric> {
 impl<F: Fabric> Client<F> {
     /// A client over `fabric`, to which all regions of `map` are attached.
     ///
-    /// # Panics
+    /// If the session is an observer's, or its node or slot is not one of the map's.
     /// If the session is an observer's, or not of a node and slot of the map.
     pub fn new(
         fabric: F,
@@ -37,7 +37,7 @@ impl<F: Fabric> Client<F> {
         Self { reader, asker }
     }
 
-    /// The client that GETs, for its counts, and to detach it when this one ends.
+    /// The client that does the GETs, for its counts, and to detach it when this client ends.
     pub fn reader(&self) -> &nessie::Client<F> {
         &self.reader
     }
@@ -47,12 +47,12 @@ impl<F: Fabric> Client<F> {
         self.asker.map()
     }
 
-    /// What was counted of requests.
+    /// The counts of requests.
     pub fn counts(&self) -> &Counts {
         self.asker.counts()
     }
 
-    /// Has the worker look at a key whose value is expired, which removes it.
+    /// Makes the worker look at a key whose value has expired, which removes it.
     #[cold]
     async fn expire(&self, key: &[u8]) -> Result<bool, EngineError> {
         self.ask(key, Operation::Contains).await?.contained()
@@ -65,7 +65,7 @@ impl<F: Fabric> Client<F> {
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
         let told = self.asker.ask(self.fabric(), key, operation, Buf::new()).await;
-        // While the request was under way a GET may have ended, whose epoch it kept up.
+        // While the request was under way a GET may have ended whose epoch the request kept up.
         self.reader.rest()?;
         told?.outcome()?.without_value()
     }
@@ -87,14 +87,14 @@ impl<F: Fabric> Kv for Client<F> {
     }
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        // Linearization point: that of nessie's GET, or the worker's, which found no value.
+        // Linearization point: nessie's GET's, or the worker's, if the worker found no value.
         let mut found = self.reader.get(key, buf).await;
         let mut attempts = Attempts::default();
         while may_not_write(&found) {
             if !self.expire(key).await? {
                 return Ok(None);
             }
-            // Another value, or by the worker's clock its time has not come.
+            // There is another value, or by the worker's clock the value has not expired yet.
             attempts.again(&self.reader).await?;
             found = self.reader.get(key, Buf::new()).await;
         }

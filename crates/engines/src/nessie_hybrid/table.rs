@@ -1,4 +1,4 @@
-//! A table of nessie-hybrid: how it is planned, and where its parts are.
+//! A table of nessie-hybrid: its plan, and the places of its parts.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use crate::requests::RequestMap;
 use crate::room::Room;
 use crate::serve::{WorkerError, WorkerHost};
 
-/// The engine whose clients GET, and whose workers do all else (nessie §6, NessieHY).
+/// The engine whose clients do GETs and whose workers do everything else (nessie §6, NessieHY).
 #[derive(Clone, Copy, Debug)]
 pub struct NessieHybrid;
 
 /// The name of a table with the optimisations that the paper's version lacks.
 const PLUS: &str = "nessie-hybrid+";
 
-/// What can be declared of such a table.
+/// The options of such a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Index and entries.
+    /// The options of the layout of index and entries.
     #[serde(flatten)]
     pub layout: LayoutOptions,
-    /// Whether clients cache remote entries, of `nessie-hybrid+`. Default: where a round trip is
-    /// dear.
+    /// Whether clients of `nessie-hybrid+` cache remote entries. Default: only where a round trip
+    /// is expensive.
     pub cache: Option<bool>,
-    /// Whether filter bits, cache and multiple READs are as they are declared (`nessie-hybrid+`),
-    /// and not off, as in the paper.
+    /// Whether filter bits, cache and multiple READs follow the declaration (`nessie-hybrid+`), or
+    /// are off, as in the paper.
     #[serde(skip)]
     pub plus: bool,
 }
@@ -81,7 +81,7 @@ impl Engine for NessieHybrid {
         Some(&map.requests)
     }
 
-    /// Index and entries, and the word of stamps: a client that asks for one learns that it may
+    /// Index and entries, and the word of stamps: a client that asks for a stamp learns that it may
     /// only read.
     fn readable(map: &Served, node: u16) -> Vec<Range<u64>> {
         let end = map.requests.base(node).offset();

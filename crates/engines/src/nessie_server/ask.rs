@@ -1,4 +1,4 @@
-//! A client's operations, asked of the worker that serves the key.
+//! A client's operations as requests to the worker that serves the key.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -9,7 +9,7 @@ use crate::nessie::hash::KeyHash;
 use crate::operation::Operation;
 use crate::requests::{ByWrite, Counts, Reply, Requester, Timing, WrittenReplies};
 
-/// What both served engines ask for.
+/// The requester of both served engines.
 #[derive(Debug)]
 pub(crate) struct Asker {
     map: Served,
@@ -17,7 +17,7 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// The session's, whose home is a node of the map.
+    /// The requester for a session, whose home is a node of the map.
     pub fn new(map: Served, session: &Session, timing: Timing) -> Self {
         let home = session.home();
         let node = map.node_of(home);
@@ -40,7 +40,7 @@ impl Asker {
         self.requester.counts()
     }
 
-    /// Asks the worker that serves `key`, and waits for what the operation came to.
+    /// Asks the worker that serves `key`, and waits for the outcome of the operation.
     #[inline]
     pub async fn ask<F: Fabric>(
         &self,

@@ -12,8 +12,8 @@ use crate::requests::{Counts, Timing};
 
 /// A client of a table: one thread's session slot, endpoint, and requests under way.
 ///
-/// Its operations are `async` and take `&self`, so any number of them can be under way in the lanes
-/// of its thread; beyond the window they wait for each other.
+/// Its operations are `async` and take `&self`, so any number of them can be started in the lanes
+/// of its thread. Operations beyond the window wait for each other.
 pub struct Client<F: Fabric> {
     fabric: F,
     asker: Asker,
@@ -23,7 +23,7 @@ impl<F: Fabric> Client<F> {
     /// A client over `fabric`, to which all regions of `map` are attached.
     ///
     /// # Panics
-    /// If the session is an observer's, or not of a node and slot of the map.
+    /// If the session is an observer's, or its node or slot is not one of the map's.
     pub fn new(fabric: F, map: Served, session: &Session, timing: Timing) -> Self {
         Self { fabric, asker: Asker::new(map, session, timing) }
     }
@@ -33,7 +33,7 @@ impl<F: Fabric> Client<F> {
         self.asker.map()
     }
 
-    /// What was counted besides verbs.
+    /// The counts besides verbs.
     pub fn counts(&self) -> &Counts {
         self.asker.counts()
     }

@@ -17,17 +17,17 @@ impl Workers for NessieServer {
     }
 }
 
-/// As [`Workers::serve`], of every table of nessie's layout that workers serve.
+/// As [`Workers::serve`], for every table of nessie's layout that workers serve.
 ///
 /// # Errors
-/// The worker's.
+/// The worker's errors.
 pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
     let (transport, site) = (host.transport(), host.site());
     serve::in_sessions(host, async |attached, session| {
         let map = table::map(&attached.params, &attached.places);
         let map = map.expect("it was checked when it was read");
         let (endpoint, links) = transport.endpoint(&attached.memory, site, &session)?;
-        // Nothing is remote to it that it could cache.
+        // A worker has no remote memory that it could cache.
         let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
         let timeout_us = WORKER_OPERATION_US;
         let client = nessie::Client::new(endpoint, map.table.clone(), session, cache, timeout_us);
@@ -37,7 +37,7 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
             let (turns, fabric) = (worker.serve(WORKER_LANES), worker.client().fabric());
             let mut serving = Serving { transport, fabric, links, turns };
             let next = serve::run(&mut serving, host).await?;
-            // Requests keep coming, so it need not end by itself.
+            // Requests keep coming, so the draining does not end without a bound.
             (next, serve::drain(&mut serving, fabric, host, true).await?)
         };
         let detached = worker.into_client().detach().await;
@@ -64,7 +64,7 @@ impl<T: WorkerTransport, N: Turns> Work for Serving<'_, T, N> {
         Ok(self.turns.turn()?)
     }
 
-    /// What it has is in memory for all to see.
+    /// A worker has nothing private to report: all of its table is in shared memory.
     fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
         Ok(Some(Report::default()))
     }

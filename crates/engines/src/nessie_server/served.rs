@@ -1,4 +1,4 @@
-//! Where everything of a served nessie table is.
+//! The places of a served nessie table's parts.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::nessie::geometry::Shape;
 use crate::nessie::hash::{KeyHash, TableMap};
 use crate::requests::{Area, RequestMap, Service, WorkerId};
 
-/// A nessie table whose nodes serve requests: on each node the table, and behind it the requests.
+/// A nessie table whose nodes serve requests: on each node the table, followed by its requests.
 #[derive(Clone, Debug)]
 pub struct Served {
     /// The nessie table.
@@ -19,7 +19,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Bytes of the whole on one node.
+    /// Bytes of table and requests on one node.
     pub fn bytes(shape: &Shape, area: &Area) -> u64 {
         shape.bytes() + area.bytes()
     }
@@ -31,7 +31,7 @@ impl Served {
     /// [`LayoutError::Geometry`] if the table is not coupled, or the service is not valid.
     ///
     /// # Panics
-    /// If `nodes` are not as many as the geometry says.
+    /// If the number of `nodes` is not the geometry's.
     pub fn new(
         shape: Shape,
         service: Service,
@@ -58,10 +58,10 @@ impl Served {
         WorkerId { node, worker: (hash.name() % workers) as u16 }
     }
 
-    /// Which node of the map a region is.
+    /// The node of the map to which a region belongs.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it belongs to no node.
     pub fn node_of(&self, region: RegionId) -> u16 {
         self.table.dti_of(region).expect("the region is in the map").into()
     }

@@ -1,4 +1,4 @@
-//! A table of nessie that workers serve: how it is planned, and where its parts are.
+//! A table of nessie that workers serve: its plan, and the places of its parts.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use crate::room::Room;
 #[derive(Clone, Copy, Debug)]
 pub struct NessieServer;
 
-/// What can be declared of such a table.
+/// The options of such a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Index and entries.
+    /// The options of the layout of index and entries.
     #[serde(flatten)]
     pub layout: LayoutOptions,
 }
@@ -77,7 +77,7 @@ impl Engine for NessieServer {
     }
 }
 
-/// As [`Engine::map`], of every table of nessie's layout that workers serve.
+/// As [`Engine::map`], for every table of nessie's layout that workers serve.
 pub(crate) fn map(params: &TableParams, places: &[Place]) -> Result<Served, LayoutError> {
     if params.words != [0; 6] {
         return Err(LayoutError::Geometry("a reserved field of a table is not zero".into()));

@@ -24,26 +24,26 @@ pub struct Worker<F: Fabric> {
     scratch: RefCell<Vec<Buf>>,
 }
 
-/// What a request came to, with the bytes it needs.
+/// The outcome of a request, with the bytes that it needs.
 enum Executed {
     Found(Value),
     Other(Outcome<'static>),
     Failed(Failure),
 }
 
-/// Polls of a reply's WRITE after which its lane serves others: the reader's node may be gone,
-/// which takes the fabric a while to notice. The WRITE goes on by itself.
+/// After this many polls of a reply's WRITE its lane goes on to serve others: the reader's node may
+/// be gone, which the fabric notices only after a while. The WRITE goes on by itself.
 const REPLY_POLLS_MAX: u32 = 1000;
 
 impl<F: Fabric> Worker<F> {
     /// The worker `id`, which starts now. `client` is a nessie client of the table at the worker's
-    /// node, with a session of its own there; `sessions` tells of the clients to be served.
+    /// node, with a session of its own there; `sessions` knows the sessions of the clients.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
     ///
     /// # Panics
-    /// If the client's node is another, or its table.
+    /// If the client is at another node, or of another table.
     pub fn open(
         client: nessie::Client<F>,
         map: Served,
@@ -61,13 +61,13 @@ impl<F: Fabric> Worker<F> {
         &self.client
     }
 
-    /// Ends the worker; what is left is the client, to be detached.
+    /// Ends the worker and returns the client, which has to be detached.
     pub fn into_client(self) -> nessie::Client<F> {
         self.client
     }
 
-    /// Serves requests in so many lanes for as long as the result lives. Requests under way when it
-    /// is dropped are given up in the middle, as when the worker dies.
+    /// Serves requests in `width` lanes for as long as the result lives. If it is dropped, requests
+    /// under way are given up in the middle, as when the worker dies.
     ///
     /// # Panics
     /// If `width` is 0.
@@ -75,7 +75,7 @@ impl<F: Fabric> Worker<F> {
         let take = |message: &mut Buf| {
             let taken = self.inbox.borrow_mut().poll(self.client.fabric(), message)?;
             if taken.is_none() {
-                // The last reply was on its way when the last operation ended.
+                // The last operation ended while the last reply was still on its way.
                 self.client.rest()?;
             }
             Ok(taken)
@@ -108,7 +108,7 @@ impl<F: Fabric> Worker<F> {
             &ticket,
             reply,
         );
-        // A reply that does not arrive is asked for again.
+        // A client asks again for a reply that does not arrive.
         if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
             self.give_back(reply);
         }
@@ -139,12 +139,13 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Linearization points: those of the nessie client's operations.
+    /// Linearization points: the nessie client's.
     async fn try_execute(&self, request: Request<'_>) -> Result<Executed, EngineError> {
         let Request { key, operation } = request;
         let owner = KeyHash::of(&self.map.table, key).owner(&self.map.table);
         if self.map.table.region_of(owner) != self.client.home() {
-            // Its entries would be where no GET of a hybrid client looks for them.
+            // The entries of such an operation would be where no GET of a hybrid client looks for
+            // them.
             return Ok(Executed::Failed(Failure::Unsupported));
         }
         if operation != Operation::Get {

@@ -1,12 +1,14 @@
-//! Who has which block of the arena: a buddy allocator (pilaf §4, "RDMA-friendly extents").
+//! The free and the allocated blocks of the arena: a buddy allocator (pilaf §4, "RDMA-friendly
+//! extents").
 //!
-//! As SQLite's mem5, which the paper ports: blocks are powers of two and start at multiples of
-//! their size; the lowest free block that is large enough is split until it fits, and a block that
-//! is given back is joined with its other half for as long as that is free. Unlike mem5 it keeps
-//! nothing in the arena: what clients read is not what the server trusts.
+//! The allocator works like SQLite's mem5, which the paper ports. Blocks are powers of two and
+//! start at multiples of their size. The lowest free block that is large enough is split until it
+//! fits. A block that is given back is joined with its other half as long as that is free. Unlike
+//! mem5 the allocator keeps no data in the arena: the server does not trust memory that clients can
+//! read.
 //!
 //! # Invariants
-//! 1. Every grain belongs to one allocated block or to one free one.
+//! 1. Every grain belongs to one allocated block or to one free block.
 //! 2. No two free blocks are halves of one block.
 
 use super::free_set::FreeSet;
@@ -24,23 +26,23 @@ pub struct Buddy {
     free_grains: u64,
 }
 
-/// The order of the smallest block with so many bytes.
+/// The order of the smallest block with at least this many bytes.
 pub fn order_of(bytes: u64) -> u32 {
     bytes.div_ceil(GRAIN_BYTES).max(1).next_power_of_two().trailing_zeros()
 }
 
 impl Buddy {
-    /// An arena of so many grains, all free.
+    /// An arena of `grains` grains, all free.
     ///
     /// # Panics
-    /// If there are more than an entry can name.
+    /// If an entry cannot name that many.
     pub fn new(grains: u64) -> Self {
         assert!(grains <= 1 << 32, "a grain's number has 32 bits");
         let orders = (0..ORDERS_MAX).take_while(|order| grains >> order > 0);
         let mut free: Vec<FreeSet> = orders.map(|order| FreeSet::new(grains >> order)).collect();
         let mut at = 0;
         while at < grains {
-            // The largest block that starts here and ends inside.
+            // The largest block that starts here and ends inside the arena.
             let fits = 63 - (grains - at).leading_zeros();
             let order = fits.min(at.trailing_zeros());
             free[order as usize].insert(at >> order);
@@ -59,8 +61,8 @@ impl Buddy {
         self.free_grains
     }
 
-    /// The first grain of a block of this order, which is the caller's now; `None` if no block is
-    /// large enough.
+    /// The first grain of a block of this order, which now belongs to the caller; `None` if no
+    /// block is large enough.
     pub fn allocate(&mut self, order: u32) -> Option<u64> {
         let sizes = order as usize..self.free.len();
         let from = sizes.into_iter().find(|size| self.free[*size].len() > 0)?;
@@ -78,7 +80,7 @@ impl Buddy {
     /// Gives a block back.
     ///
     /// # Panics
-    /// If it is not a block of that order, or is free.
+    /// If the block does not have that order, or is free.
     pub fn free(&mut self, at: u64, order: u32) {
         assert!(at.is_multiple_of(1 << order) && at + (1 << order) <= self.grains, "not a block");
         assert!(!self.is_free(at), "the block at {at} is free already");
@@ -119,7 +121,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that keeps who owns each grain.
+        /// Compares the allocator with a model that keeps the owner of each grain.
         #[test]
         fn blocks_do_not_overlap_and_all_comes_back(
             grains in 1u64..600,
@@ -132,7 +134,8 @@ mod tests {
             for (allocate, order, pick) in steps {
                 if allocate || blocks.is_empty() {
                     let Some(at) = buddy.allocate(order) else {
-                        // Only if there is none: every aligned run of that size has an owner in it.
+                        // `None` only if no block is free: every aligned run of that size has an
+                        // owner in it.
                         let size = 1usize << order;
                         let mut runs = owner.chunks_exact(size);
                         prop_assert!(runs.all(|run| run.iter().any(|taken| *taken)));

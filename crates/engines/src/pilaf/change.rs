@@ -1,16 +1,16 @@
 //! A change, in two steps.
 //!
-//! [`Store::prepare`] decides what the operation comes to, writes the extent and finds the slot,
-//! none of which a reader can see; [`Store::commit`] writes the entry, which is the one moment at
-//! which readers see all of it. In between the change can be logged, and if the log must be on disk
-//! first, several changes are prepared at a time.
+//! [`Store::prepare`] decides the outcome of the operation, writes the extent and finds the slot.
+//! Readers can see none of these steps. [`Store::commit`] writes the entry, which makes the whole
+//! change visible to readers in one moment. In between the change can be logged. If the log must be
+//! on disk first, several changes are prepared at a time.
 //!
 //! # Invariants
 //! 1. The slot of a prepared change is **pinned**: it is neither moved nor taken, its key is not
-//!    the subject of another change, and the index is not replaced while there is one.
-//! 2. A reader's memory of an entry does not keep an extent: a block is given back when the entry
-//!    that replaces it is in memory, and may be filled anew at once. The pointer's checksums are
-//!    what tells a reader so (`layout.rs`, invariant 3).
+//!    the subject of another change, and the index is not replaced while a change is prepared.
+//! 2. A reader that remembers an entry does not keep its extent alive: the old block is given back
+//!    when the new entry is in memory, and may be filled anew at once. The reader notices this by
+//!    the pointer's checksums (`layout.rs`, invariant 3).
 
 use loch_fabric::{Buf, Fabric};
 
@@ -30,15 +30,15 @@ pub struct Staged {
     slot: u64,
     old: Entry,
     new: Entry,
-    /// What the server answers once it is committed.
+    /// The server's answer once the change is committed.
     pub outcome: Outcome<'static>,
-    /// The value that FETCH_ADD or APPEND made of what there was.
+    /// The new value that FETCH_ADD or APPEND computed from the present one.
     made: Option<Vec<u8>>,
     expires_at_ms: Option<u64>,
 }
 
 impl Staged {
-    /// The change, as it is logged. `operation` is what was prepared.
+    /// The change as the log records it. `operation` is the operation that was prepared.
     pub fn change<'a>(&'a self, operation: &Operation<'a>) -> Change<'a> {
         let given = match operation {
             Operation::Put { value, .. } | Operation::PutIf { value, .. } => Some(*value),
@@ -49,27 +49,27 @@ impl Staged {
     }
 }
 
-/// What [`Store::prepare`] came to.
+/// The result of [`Store::prepare`].
 #[derive(Debug)]
 pub enum Prepared {
     /// The operation changes nothing.
     Answer(Outcome<'static>),
-    /// A change.
+    /// The operation is a prepared change.
     Staged(Staged),
-    /// Changes that are prepared have to be committed first.
+    /// The changes that are already prepared have to be committed first.
     Later,
     /// Versions have to be leased first: [`Store::lease_versions`].
     NoVersions,
 }
 
 impl Store {
-    /// Decides what an operation comes to and prepares it.
+    /// Decides the outcome of an operation and prepares it.
     ///
     /// # Errors
     /// [`EngineError`]; nothing is changed then.
     ///
     /// # Panics
-    /// If the operation is a GET or CONTAINS: those are the clients' own ([`Store::read`]).
+    /// If the operation is a GET or CONTAINS: clients do these by themselves ([`Store::read`]).
     pub fn prepare<F: Fabric>(
         &mut self,
         fabric: &F,
@@ -77,7 +77,7 @@ impl Store {
         operation: &Operation<'_>,
     ) -> Result<Prepared, EngineError> {
         let hash = self.hash(key)?;
-        // What a prepared change does to the key is not to be seen in the index.
+        // The index does not show the effect of a prepared change on the key.
         if self.pins.iter().any(|pin| pin.name == hash.name) {
             return Ok(Prepared::Later);
         }
@@ -134,10 +134,10 @@ impl Store {
     /// Shows a change to readers.
     ///
     /// # Errors
-    /// The fabric's, which means that the server's own memory is gone.
+    /// The fabric's errors, which mean that the server's own memory is gone.
     pub fn commit<F: Fabric>(&mut self, fabric: &F, staged: Staged) -> Result<(), EngineError> {
-        // Linearization point of a change: the moment at which the last word of this store that
-        // differs from what was there reaches memory. The reply comes after it.
+        // Linearization point of a change: the moment at which the last word that this store
+        // changes reaches memory. The reply comes after it.
         self.index.write(fabric, staged.slot, staged.new)?;
         self.counts.keys += u64::from(!staged.new.is_empty());
         self.counts.keys -= u64::from(!staged.old.is_empty());
@@ -152,8 +152,8 @@ impl Store {
         self.give_back(&staged.new);
     }
 
-    /// Makes a change that was made before, as the log tells it. Later changes of the key come
-    /// later.
+    /// Repeats a change that was made before, as the log records it. Later changes of the key are
+    /// replayed later.
     ///
     /// # Errors
     /// As [`Store::prepare`].
@@ -179,8 +179,8 @@ impl Store {
         self.commit(fabric, staged)
     }
 
-    /// Whether its time has come. The clock is read for each request: whoever asks may have found
-    /// that it has, by a GET of his own, a moment ago.
+    /// Whether the value has expired. The clock is read for each request: the client that asks may
+    /// have found by a GET of its own, a moment ago, that the value has expired.
     fn has_expired<F: Fabric>(&self, fabric: &F, entry: &Entry) -> Result<bool, EngineError> {
         if entry.key_at() == 0 {
             return Ok(false);
@@ -195,7 +195,7 @@ impl Store {
         Ok(u64::from_le_bytes(value[..].try_into().map_err(wrong)?))
     }
 
-    /// The bytes of a value, and when it expires; no bytes without one.
+    /// The bytes of a value, and when it expires; no bytes if there is no value.
     fn value<F: Fabric>(
         &self,
         fabric: &F,
@@ -241,7 +241,7 @@ impl Store {
         let mut new = Entry::of(hash.name, version, key, value, expires_at_ms);
         let bytes = new.extent_len() as u64;
         let Some(grain) = self.buddy.allocate(order_of(bytes)) else {
-            // What prepared changes replace is not free yet.
+            // The extents that prepared changes replace are not free yet.
             let may_be_later = !self.pins.is_empty();
             return if may_be_later { Ok(None) } else { Err(out_of_memory(bytes, &self.shape)) };
         };

@@ -1,4 +1,4 @@
-//! Verification: what must hold of a table between two operations of its server.
+//! Verification: the invariants of a table between two operations of its server.
 
 use std::collections::HashMap;
 
@@ -11,22 +11,22 @@ use super::layout::{GRAIN_BYTES, extent_addr};
 use super::store::Store;
 use crate::error::EngineError;
 
-/// What [`Store::check`] found.
+/// The result of [`Store::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreReport {
     /// Keys with a value, expired ones included.
     pub keys: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of the keys and values.
     pub bytes: u64,
     /// Bytes of the blocks that hold them.
     pub block_bytes: u64,
-    /// What is wrong, a sentence each.
+    /// The broken invariants, in one sentence each.
     pub broken: Vec<String>,
 }
 
 impl Store {
-    /// Looks at every slot and every extent. What is prepared is not in the table yet, and not
-    /// lost.
+    /// Looks at every slot and every extent. A prepared change is not in the table yet, but its
+    /// extent is not lost.
     ///
     /// # Errors
     /// The fabric's.

@@ -1,8 +1,8 @@
-//! The client: reads by itself, asks the server for everything else (pilaf §3.1, Figure 3).
+//! The client: reads by itself, and asks the server for everything else (pilaf §3.1, Figure 3).
 //!
-//! It writes nothing but its own request slots, and those only for requests that no datagram holds.
-//! So a client that is broken or hostile can ask for what it may ask for anyway, and no value of
-//! the table can be damaged by it.
+//! A client writes only its own request slots, and only for requests that are too long for a
+//! datagram. A broken or hostile client can only make requests that it may make anyway: it cannot
+//! damage a value of the table.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use crate::requests::{
     BySend, ByWrite, Counts, Reply, RequestMap, Requester, SentReplies, Timing, WorkerId,
 };
 
-/// Where a table is and how it is reached, as a client has to know it.
+/// A table's places and the paths to it, as a client has to know them.
 #[derive(Clone, Debug)]
 pub struct Access<P> {
     /// The root of each node's part.
     pub roots: Vec<RemoteAddr>,
-    /// Its requests.
+    /// The table's requests.
     pub map: Arc<RequestMap>,
-    /// Where each node's server receives.
+    /// The addresses at which the nodes' servers receive.
     pub servers: BySend<P>,
-    /// What its keys are hashed with.
+    /// The seed with which the table's keys are hashed.
     pub seed: u64,
     /// Bytes of the longest value.
     pub value_bytes_max: u64,
-    /// Bytes of the longest request that goes by SEND, if the fabric sends as long ones; others are
-    /// WRITTEN into request slots.
+    /// Bytes of the longest request that goes by SEND, if the fabric can send that many; longer
+    /// requests are WRITTEN into request slots.
     pub send_bytes_max: usize,
 }
 
@@ -50,8 +50,8 @@ impl<F: Fabric + Messages> Client<F> {
     /// The client that holds `session`.
     ///
     /// # Panics
-    /// If the session is an observer's, its slot none of the map's, or its home none of the table's
-    /// nodes.
+    /// If the session is an observer's, if its slot is not one of the map's, or if its home is not
+    /// one of the table's nodes.
     pub fn new(fabric: F, access: Access<F::Peer>, session: &Session, timing: Timing) -> Self {
         let Access { roots, map, servers, seed, value_bytes_max, send_bytes_max } = access;
         let node = roots.iter().position(|root| root.region() == session.home());
@@ -64,18 +64,18 @@ impl<F: Fabric + Messages> Client<F> {
         Self { fabric, reader, requester, value_bytes_max }
     }
 
-    /// What was counted of reads.
+    /// The counts of reads.
     pub fn reads(&self) -> &ReadCounts {
         self.reader.counts()
     }
 
-    /// What was counted of requests, besides verbs.
+    /// The counts of requests, besides verbs.
     pub fn requests(&self) -> &Counts {
         self.requester.counts()
     }
 
-    /// The value of `key`, if it has one, as the server tells it: what Pilaf is compared with
-    /// (pilaf §5.1, "Pilaf-VO"). A value that no datagram holds is an error.
+    /// The value of `key`, if it has one, as the server returns it: Pilaf is compared with this way
+    /// of reading (pilaf §5.1, "Pilaf-VO"). A value that is too long for a datagram is an error.
     ///
     /// # Errors
     /// [`EngineError`].
@@ -108,8 +108,8 @@ impl<F: Fabric + Messages> Kv for Client<F> {
         &self.fabric
     }
 
-    /// What the endpoint counted, and the datagrams, of which it does not know: a request that was
-    /// sent, and its reply, which the worker sent.
+    /// The verbs that the endpoint counted, and the datagrams, which it does not count: each
+    /// request that was sent, and its reply, which the worker sent.
     fn counted(&self) -> VerbCount {
         self.requester.counted(&self.fabric)
     }
@@ -135,14 +135,14 @@ impl<F: Fabric + Messages> Kv for Client<F> {
     }
 }
 
-/// A client without a session: it reads, and can do nothing else.
+/// A client without a session, which can only read.
 pub struct Observer<F> {
     fabric: F,
     reader: Reader,
 }
 
 impl<F> Observer<F> {
-    /// That of a reader, over `fabric`.
+    /// The client of a reader, over `fabric`.
     pub fn new(fabric: F, reader: Reader) -> Self {
         Self { fabric, reader }
     }

@@ -1,10 +1,11 @@
 //! Compaction of a server's log: a snapshot of the table, written a few slots a turn.
 //!
-//! The server goes on meanwhile. A change that it makes is in the log after the snapshot's
-//! beginning, so it does not matter whether the snapshot has it (`log/snapshot.rs`). What matters
-//! is that a key which is *not* changed is in the snapshot: the scan goes through the slots in
-//! order, and a move may carry a key from before the cursor to behind it. Such a key is added at
-//! once ([`Server::note_moves`]). A larger index has other slots: then the scan begins anew.
+//! The server goes on meanwhile. The log has every change that the server makes after the beginning
+//! of the snapshot, so it does not matter whether the snapshot has it too (`log/snapshot.rs`). But
+//! the snapshot must have every key that is *not* changed: the scan goes through the slots in
+//! order, and a move may carry a key from a slot after the cursor to one before it. Such a key is
+//! added at once ([`Server::note_moves`]). A larger index has other slots: the scan then starts
+//! anew.
 
 use loch_fabric::{Fabric, Messages};
 
@@ -15,7 +16,8 @@ use crate::log::{Op, Storage};
 const TURN_SLOTS: u64 = 64;
 
 impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
-    /// Does a turn's part of a compaction, if one is under way or due; whether one is under way.
+    /// Does a turn's part of a compaction, if one is under way or due. Returns whether one is under
+    /// way.
     pub(super) fn compact(&mut self) -> Result<bool, WorkerError> {
         if self.compaction.is_none() && !self.begin_if_due()? {
             return Ok(false);
@@ -39,7 +41,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         Ok(true)
     }
 
-    /// Adds the keys that were just moved from before the cursor to behind it.
+    /// Adds the keys that were just moved from a slot after the cursor to one before it.
     pub(super) fn note_moves(&mut self) -> Result<(), WorkerError> {
         while let Some(slot) = self.store.take_moved() {
             self.add(slot)?;
@@ -47,7 +49,8 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         Ok(())
     }
 
-    /// Whether a compaction is to begin: then nothing is taken until all that was logged was made.
+    /// Whether a compaction has to begin: then the server takes no request until all logged changes
+    /// are made.
     pub(super) fn compaction_is_due(&self) -> bool {
         let Some(log) = &self.log else { return false };
         self.compaction.is_none()

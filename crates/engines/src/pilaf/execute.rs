@@ -1,4 +1,4 @@
-//! What a server does about one request.
+//! How a server executes one request.
 
 use loch_fabric::{Buf, Fabric, Messages};
 
@@ -46,7 +46,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         Ok(())
     }
 
-    /// Logs a change and, unless it has to be durable first, shows and acknowledges it.
+    /// Logs a change. Unless the change has to be durable first, also shows and acknowledges it.
     fn stage(
         &mut self,
         ticket: Ticket,
@@ -95,7 +95,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         self.requests.reply(ticket, &answer);
     }
 
-    /// Leases versions: in memory, in the log, durably.
+    /// Leases versions: in memory and, durably, in the log.
     pub(super) fn lease(&mut self) -> Result<(), WorkerError> {
         let end = self.store.lease_versions(self.requests.fabric())?;
         self.leased = end;

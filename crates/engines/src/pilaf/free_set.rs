@@ -1,9 +1,10 @@
-//! A set of small numbers that knows its lowest: the free blocks of one size.
+//! A set of small numbers that finds its lowest quickly: the free blocks of one size.
 
 const FANOUT: u64 = 64;
 
-/// Numbers below a bound: one bit each, and above them a tree in which a bit says that the 64 below
-/// it are not all zero. So the lowest is found in as many steps as the tree is high.
+/// Numbers below a bound: one bit for each, and above these bits a tree. A bit of the tree says
+/// that the 64 bits below it are not all zero. Finding the lowest number therefore takes as many
+/// steps as the tree is high.
 #[derive(Clone, Debug)]
 pub struct FreeSet {
     levels: Vec<Vec<u64>>,
@@ -24,12 +25,12 @@ impl FreeSet {
         }
     }
 
-    /// How many numbers are in it.
+    /// The number of elements.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether a number is in it. Numbers beyond the bound are not.
+    /// Whether the set holds a number. It never holds a number beyond the bound.
     pub fn contains(&self, number: u64) -> bool {
         let word = self.levels[0].get((number / FANOUT) as usize);
         word.is_some_and(|word| word >> (number % FANOUT) & 1 == 1)
@@ -38,7 +39,7 @@ impl FreeSet {
     /// Adds a number.
     ///
     /// # Panics
-    /// If it is in the set.
+    /// If the set holds it already.
     pub fn insert(&mut self, number: u64) {
         assert!(!self.contains(number), "block {number} is free already");
         self.len += 1;
@@ -54,7 +55,7 @@ impl FreeSet {
         }
     }
 
-    /// Takes a number out; whether it was in.
+    /// Removes a number. Returns whether the set held it.
     pub fn remove(&mut self, number: u64) -> bool {
         if !self.contains(number) {
             return false;

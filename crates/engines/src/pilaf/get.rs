@@ -1,42 +1,42 @@
-//! GET and CONTAINS: the client alone, by READ (pilaf §3.2, §3.3).
+//! GET and CONTAINS: the client does them alone, by READ (pilaf §3.2, §3.3).
 //!
 //! A GET looks at the key's candidate slots one after the other. An entry with the key's hash leads
-//! to an extent, which is READ in one doorbell with the root's state. Whatever does not verify was
-//! being written: it is read again.
+//! to an extent, which is READ in one doorbell with the root's state. Bytes that do not verify were
+//! being written: they are read again.
 //!
 //! # Misses: a flaw of the paper and its repair
 //! "A key is always stored in one or two (instead of zero or one) hash table entries during
 //! movement" (§3.4) holds at every moment, but a GET looks at three moments. Let key A be in its
-//! second candidate slot, and let its first be free by now:
+//! second candidate slot, and let its first candidate slot be free by now:
 //!
 //! 1. GET(A) reads slot 0: not A.
 //! 2. The server moves A from slot 1 to slot 0 to make room for another key, which it writes into
 //!    slot 1. At every moment A is in slot 0 or in slot 1.
-//! 3. GET(A) reads slot 1: not A. It reads slot 2: not A. It reports that A is absent, which it
-//!    never was.
+//! 3. GET(A) reads slot 1: not A. It reads slot 2: not A. It reports that A is absent, although A
+//!    was never absent.
 //!
-//! The repair: every write of a slot leaves another **stamp** in it, and a miss is believed after a
-//! second look, posted after the first has completed, that shows the same stamps in all slots. No
-//! slot changed between its two READs, so at the moment between the two looks all of them held what
-//! was read, and by `index.rs`, invariant 1, a key that is in none of its slots has no value. Had
-//! the second look compared keys and not stamps, a move there and back would deceive it. A hit
+//! The repair: every write of a slot leaves another **stamp** in it. A client believes a miss only
+//! after a second look, posted after the first has completed, that shows the same stamps in all
+//! slots. No slot changed between its two READs, so at the moment between the two looks all slots
+//! held what was read. By `index.rs`, invariant 1, a key that is in none of its slots has no value.
+//! If the second look compared keys and not stamps, a move there and back would deceive it. A hit
 //! needs no second look, and a miss costs one round trip more than in the paper.
 //!
 //! # Hits
-//! Words of an entry reach memory one by one, and a READ takes them one by one, but what verifies
-//! was written by one store (`layout.rs`, invariants 1 and 2). If that store is not the slot's last
-//! one, the READ began before the last word of the next one reached memory; and it ended after all
-//! words of its own had. So the entry was the slot's in the sense of [`Store::commit`]'s
-//! linearization point at some moment of the READ, and two READs one after the other never see an
-//! old entry after a new one. What the extent's memory was used for later does not matter
-//! (`layout.rs`, invariant 3). And that the slot is still the table's is what the state says
+//! The words of an entry reach memory one by one, and a READ takes them one by one, but an entry
+//! that verifies was written by a single store (`layout.rs`, invariants 1 and 2). If that store is
+//! not the slot's last one, the READ began before the last word of the next store reached memory;
+//! and it ended after all words of its own store had. So at some moment of the READ the entry was
+//! the slot's entry in the sense of [`Store::commit`]'s linearization point, and two READs one
+//! after the other never see an old entry after a new one. A later use of the extent's memory does
+//! not matter (`layout.rs`, invariant 3). The state shows that the slot still belongs to the table
 //! (`resize.rs`).
 //!
 //! [`Store::commit`]: super::store::Store::commit
 //!
 //! # Faults
-//! A GET waits for no other client. It goes on while the server is dead, as long as the server did
-//! not die in the middle of writing one of the key's slots or the root: then it ends with
+//! A GET waits for no other client. It goes on while the server is dead, unless the server died in
+//! the middle of writing one of the key's slots or the root: then the GET ends with
 //! [`EngineError::Timeout`] and can be repeated when the server is back.
 
 use std::cell::{Cell, RefCell};
@@ -50,12 +50,12 @@ use crate::limits::KEY_BYTES_MAX;
 use crate::operation::Value;
 use crate::planted::{self, Bug};
 
-/// What a reader counts.
+/// The counts of a reader.
 #[derive(Debug, Default)]
 pub struct ReadCounts {
     /// GETs and CONTAINS.
     pub reads: Cell<u64>,
-    /// Slots looked at, but for second looks.
+    /// Slots looked at, without second looks.
     pub probes: Cell<u64>,
     /// Entries that did not verify.
     pub torn_entries: Cell<u64>,
@@ -78,36 +78,36 @@ pub struct Reader {
     counts: ReadCounts,
 }
 
-/// How much of an extent is needed.
+/// The wanted part of an extent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
     Value,
     Key,
 }
 
-/// What reading an extent came to.
+/// The result of reading an extent.
 enum Extent {
-    /// It is the key's.
+    /// The extent is the key's.
     Ours,
-    /// It is another key's with the same hash.
+    /// The extent belongs to another key with the same hash.
     Others,
-    /// It does not verify: the entry is not the slot's any more.
+    /// The extent does not verify: the entry is not the slot's any more.
     Torn,
     /// The index is not the table's any more.
     Moved,
 }
 
-/// What a second look came to.
+/// The result of a second look.
 enum Miss {
     /// No slot changed.
     Sure,
-    /// One did.
+    /// A slot changed.
     Changed,
     /// The index is not the table's any more.
     Moved,
 }
 
-/// The key that is looked for and where.
+/// The wanted key, and where it may be.
 struct Search<'a> {
     key: &'a [u8],
     name: u64,
@@ -126,13 +126,13 @@ const BACK_OFF_LOG2_MAX: u32 = 6;
 
 impl Reader {
     /// A reader of the table whose part on each node has its root at `nodes`. `timeout_us` bounds
-    /// the time that an operation goes on after it first had to look again.
+    /// the time for which an operation goes on after it first had to look again.
     pub fn new(nodes: Vec<RemoteAddr>, seed: u64, timeout_us: u64) -> Self {
         let roots = RefCell::new(vec![None; nodes.len()]);
         Self { nodes, seed, roots, timeout_us, counts: ReadCounts::default() }
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> &ReadCounts {
         &self.counts
     }
@@ -145,8 +145,8 @@ impl Reader {
     /// The value of `key`, if it has one. `buf` is filled with the extent.
     ///
     /// # Errors
-    /// [`EngineError::Timeout`] if what it looked at kept changing, or the table is closed; the
-    /// fabric's.
+    /// [`EngineError::Timeout`] if the slots or the extent kept changing, or if the table is
+    /// closed; the fabric's errors.
     pub async fn get<F: Fabric>(
         &self,
         fabric: &F,
@@ -175,7 +175,7 @@ impl Reader {
         Ok(found.is_some() && expires_at_ms.is_none_or(|ms| ms > fabric.wall_ms()))
     }
 
-    /// The key's entry, and in `buf` its extent as far as it is wanted.
+    /// The key's entry, with the wanted part of its extent in `buf`.
     async fn look_up<F: Fabric>(
         &self,
         fabric: &F,
@@ -220,7 +220,7 @@ impl Reader {
     ) -> Result<Search<'a>, EngineError> {
         let hash = KeyHash::of(self.seed, key);
         let node = hash.node(self.nodes.len());
-        // Made up for a moment: no root has a slot that is not there.
+        // A placeholder for a moment: no root has a slot that is not there.
         let root = Root::sealed(0, 0, 4, 0);
         let (name, slots) = (hash.name, [0; WAYS]);
         let mut search = Search { key, name, node, want, root, slots, began_us: None, tries: 0 };
@@ -232,7 +232,7 @@ impl Reader {
         Ok(search)
     }
 
-    /// READs the root until it is one.
+    /// READs the root until it verifies.
     async fn reopen<F: Fabric>(
         &self,
         fabric: &F,
@@ -251,8 +251,8 @@ impl Reader {
         }
     }
 
-    /// Looks at one candidate slot until it verifies: its entry, and whether it is the key's, with
-    /// the extent in `buf`. `None` if the index is not the table's any more.
+    /// Looks at one candidate slot until it verifies. Returns its entry, and whether the entry is
+    /// the key's, with the extent in `buf`. `None` if the index is not the table's any more.
     async fn look<F: Fabric>(
         &self,
         fabric: &F,
@@ -266,7 +266,7 @@ impl Reader {
             fabric.read_words(&[at], &mut words).await?;
             let Some(entry) = Entry::verified(&words, name) else {
                 count(&self.counts.torn_entries, 1);
-                // It may be no slot any more, and then it never will verify.
+                // The memory may not be a slot any more, and then it will never verify.
                 let mut state = [0];
                 fabric.read_words(&[self.nodes[search.node]], &mut state).await?;
                 if self.is_replaced(search, state[0]) {
@@ -282,7 +282,8 @@ impl Reader {
                 return Ok(Some((entry, false)));
             }
             match self.read_extent(fabric, search, &entry, buf).await? {
-                // Linearization point of a hit: in the READ of the entry, as the module says.
+                // Linearization point of a hit: during the READ of the entry, as the module
+                // explains.
                 Extent::Ours => return Ok(Some((entry, true))),
                 Extent::Others => return Ok(Some((entry, false))),
                 Extent::Moved => return Ok(None),
@@ -308,7 +309,8 @@ impl Reader {
         let root = self.nodes[search.node];
         let at = extent_addr(root, entry.grain);
         buf.clear();
-        // Posted after the READ of the entry completed: a state that is the same now was it then.
+        // The READ is posted after the READ of the entry completed: if the state is still the same,
+        // it was the same then.
         let posted = fabric.read_word_and_bytes(root, at, len, std::mem::take(buf));
         let (filled, state) = posted.await;
         *buf = filled;
@@ -340,8 +342,9 @@ impl Reader {
         let places: [_; WAYS] = std::array::from_fn(|way| self.slot(search, way));
         let [a, b, c] = places.map(|(at, _)| at);
         let mut words = [0; (WAYS + 1) * LINE_WORDS];
-        // Posted after the first look completed. Their own order does not matter: each slot was as
-        // it was until now at least, and the index the table's until now at least.
+        // These READs are posted after the first look completed. Their own order does not matter:
+        // each slot was unchanged at least until now, and the index was the table's at least until
+        // now.
         fabric.read_words(&[a, b, c, self.nodes[search.node]], &mut words).await?;
         let lines = words.as_chunks::<LINE_WORDS>().0;
         if self.is_replaced(search, lines[WAYS][0]) {
@@ -366,7 +369,7 @@ impl Reader {
         (at, SlotName { generation: root.generation(), slot })
     }
 
-    /// Before looking again.
+    /// Called before a GET looks again.
     async fn again<F: Fabric>(
         &self,
         fabric: &F,

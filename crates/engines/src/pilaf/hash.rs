@@ -7,9 +7,11 @@ use super::layout::WAYS;
 /// The hash of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash {
-    /// What an entry keeps: the candidates of a key that is moved are found without reading it.
+    /// The part that an entry keeps: it gives the candidates of a moved key without reading the
+    /// key.
     pub name: u64,
-    /// What picks the node. Independent of the name, so that every node's slots are used evenly.
+    /// The part that picks the node. It is independent of the name, so that every node's slots are
+    /// used evenly.
     spread: u64,
 }
 
@@ -20,14 +22,14 @@ impl KeyHash {
         Self { name: hash as u64, spread: (hash >> 64) as u64 }
     }
 
-    /// The node that serves the key, of so many.
+    /// The node that serves the key, out of `nodes`.
     pub fn node(&self, nodes: usize) -> usize {
         (((self.spread >> 32) * nodes as u64) >> 32) as usize
     }
 }
 
-/// The candidate slots of the key whose hash has this name, in the order in which they are looked
-/// at. They are distinct.
+/// The candidate slots of the key whose hash has this name, in the order in which a client looks at
+/// them. They are distinct.
 ///
 /// # Panics
 /// If `slots` is not a power of two, or fewer than the ways.

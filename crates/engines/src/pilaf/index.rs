@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //! 1. At any moment a key that has a value is in one slot or, while it is moved, whole in two. A
-//!    move writes the destination first and is ordered before whatever is written next
-//!    ([`Fabric::store_before`]), and the moves of a chain are made from the last victim backwards.
-//! 2. Between two operations a key is in at most one slot: what a chain leaves at its start is
-//!    overwritten by EMPTY before anything else is done.
+//!    move writes the destination first, and that write is ordered before the next one
+//!    ([`Fabric::store_before`]). The moves of a chain are made from the last victim backwards.
+//! 2. Between two operations a key is in at most one slot: the copy that a chain leaves in its
+//!    first slot is overwritten by EMPTY before anything else is done.
 
 use loch_fabric::{Fabric, RemoteAddr};
 
@@ -19,21 +19,21 @@ use crate::limits::PILAF_SEARCH_SLOTS_MAX;
 pub struct Index {
     /// The table's root.
     pub root: RemoteAddr,
-    /// First byte of the array, counted from the arena's.
+    /// Offset of the array's first byte in the arena.
     pub at: u64,
     /// Slots, a power of two.
     pub slots: u64,
-    /// Which index it is.
+    /// The number of this index, among all that the table had.
     pub generation: u64,
     /// The last stamp that was used.
     stamp: u64,
-    /// Slots below this one were looked at by somebody who goes through all of them.
+    /// A scan that goes through all slots has looked at the slots below this one.
     pub watched: u64,
-    /// Those to which a key was moved from one that was not.
+    /// The slots below it to which a key was moved from a slot that is not below it.
     pub moved: Vec<u64>,
 }
 
-/// A slot that was looked at in search of a chain, and the one whose key would move here.
+/// A slot that was looked at in search of a chain, and the slot whose key would move here.
 struct Link {
     slot: u64,
     parent: Option<usize>,
@@ -54,7 +54,7 @@ impl Index {
         (0..self.slots).try_for_each(|slot| self.write(fabric, slot, Entry::EMPTY))
     }
 
-    /// The bytes of an index of so many slots.
+    /// The bytes of an index with this many slots.
     pub fn bytes(slots: u64) -> u64 {
         slots * LINE_BYTES
     }
@@ -68,7 +68,7 @@ impl Index {
         SlotName { generation: self.generation, slot }
     }
 
-    /// What a slot holds, unverified.
+    /// The entry in a slot, unverified.
     ///
     /// # Errors
     /// The fabric's.
@@ -82,7 +82,7 @@ impl Index {
         Ok(Entry::from_words(words))
     }
 
-    /// What a slot holds; `None` if it does not verify.
+    /// The entry in a slot; `None` if it does not verify.
     ///
     /// # Errors
     /// The fabric's.
@@ -90,7 +90,7 @@ impl Index {
         Ok(Entry::verified(&self.entry(fabric, slot)?.words(), self.name(slot)))
     }
 
-    /// Writes a slot. Whatever is stored or answered later is not seen before it.
+    /// Writes a slot. No later store and no later answer is seen before it.
     ///
     /// # Errors
     /// The fabric's.
@@ -104,7 +104,7 @@ impl Index {
         let words = entry.sealed(self.stamp, self.name(slot)).words();
         let at = slot_addr(self.root, self.at, slot);
         let (last, first) = words.split_last().expect("an entry has words");
-        // The words may be seen in any order: until all are, the checksum does not verify.
+        // The words may be seen in any order: the checksum does not verify before all are there.
         fabric.store(at, &[zerocopy::IntoBytes::as_bytes(first)])?;
         fabric.store_before(at.add(LINE_BYTES - 8), *last)?;
         Ok(())
@@ -122,7 +122,7 @@ impl Index {
         key: &[u8],
     ) -> Result<Option<(u64, Entry)>, EngineError> {
         for slot in candidates(name, self.slots) {
-            // The hash is the second word: of most other keys nothing else is looked at.
+            // The hash is the second word: for most other keys a look at it is enough.
             if fabric.load(slot_addr(self.root, self.at, slot).add(8))? != name {
                 continue;
             }
@@ -137,9 +137,8 @@ impl Index {
         Ok(None)
     }
 
-    /// An EMPTY candidate slot of the key whose hash has this name, which other keys were moved
-    /// away from if need be, and how many were; `None` if no chain of moves was found. Slots that
-    /// are `pinned` are neither taken nor moved.
+    /// An EMPTY candidate slot of the key whose hash has this name, and the number of moves that
+    /// freed it; `None` if no chain of moves was found. `pinned` slots are neither taken nor moved.
     ///
     /// # Errors
     /// The fabric's.
@@ -174,8 +173,8 @@ impl Index {
         Ok(None)
     }
 
-    /// Moves the keys of a chain, the last first, into the slot that the last link found EMPTY.
-    /// Returns the slot where it starts, and how many were moved.
+    /// Moves the keys of a chain, the last one first, into the slot that the last link found EMPTY.
+    /// Returns the slot where the chain starts, and the number of moves.
     fn move_along<F: Fabric>(
         &mut self,
         fabric: &F,
@@ -191,19 +190,20 @@ impl Index {
             link = &links[parent];
             moves += 1;
         }
-        // Not the new key at once: what is to be logged first is not shown yet.
+        // The new key is not written at once: a change that has to be logged first is not shown
+        // yet.
         self.write(fabric, link.slot, Entry::EMPTY)?;
         Ok((link.slot, moves))
     }
 
     fn is_empty<F: Fabric>(&self, fabric: &F, slot: u64) -> Result<bool, EngineError> {
-        // Grain and key length.
+        // The word with the grain and the key's length.
         let word = fabric.load(slot_addr(self.root, self.at, slot).add(16))?;
         Ok(word >> 32 == 0)
     }
 }
 
-/// Whether the bytes from `skip` on of the extent at `at` are `key`.
+/// Whether the extent at `at`, from byte `skip` on, is `key`.
 fn holds<F: Fabric>(
     fabric: &F,
     at: RemoteAddr,

@@ -1,17 +1,18 @@
 //! The bytes that clients read: root, hash table entries, extents (pilaf §3.3, Figure 5).
 //!
-//! `docs/memory-layout.md` has them as tables. Everything is self-verifying: the root and an entry
-//! carry a CRC-64 of themselves, and an entry's pointer carries CRC-64s of what it points to. A
-//! reader believes nothing whose checksum it has not computed.
+//! `docs/memory-layout.md` has them as tables. Everything is self-verifying: the root and each
+//! entry carry a CRC-64 of themselves, and an entry's pointer carries CRC-64s of the bytes to which
+//! it points. A reader believes only bytes whose checksum it has computed.
 //!
 //! # Invariants
 //! 1. An entry's checksum covers its stamp, the table's generation and the number of its slot. So
-//!    what was written for another slot, another index or as somebody's value is not an entry.
-//! 2. A stamp is used for one write of one slot in a generation, EMPTY entries included. So of two
-//!    READs that show the same stamp, the slot did not change between them.
+//!    bytes that were written for another slot, for another index or as a value never count as an
+//!    entry.
+//! 2. A stamp is used for one write of one slot in a generation, also for EMPTY entries. So if two
+//!    READs show the same stamp, the slot did not change between them.
 //! 3. The checksums of a pointer cover the expiry, the key and the value, and the checksum of the
-//!    entry covers the version: bytes that verify *are* that version of that key, whatever was
-//!    done with the memory meanwhile.
+//!    entry covers the version: bytes that verify *are* that version of that key, whatever the
+//!    memory was used for meanwhile.
 
 use loch_fabric::RemoteAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -22,12 +23,12 @@ use crate::checksum::checksum;
 pub const LINE_WORDS: usize = 8;
 /// Bytes of a root and of an entry.
 pub const LINE_BYTES: u64 = 64;
-/// The two copies of the lease of versions start so many bytes after the root; see
+/// Offset of the two copies of the lease of versions from the root; see
 /// [`versions`](super::versions).
 pub const LEASES_OFFSET: u64 = 64;
-/// The arena starts so many bytes after the root.
+/// Offset of the arena from the root.
 pub const ARENA_OFFSET: u64 = 4096;
-/// Extents start at multiples of this many bytes of the arena, and blocks have at least so many.
+/// Extents start at multiples of this many bytes of the arena, and blocks have at least this size.
 pub const GRAIN_BYTES: u64 = 64;
 /// Candidate slots of a key (pilaf §3.4: three hash functions).
 pub const WAYS: usize = 3;
@@ -36,13 +37,13 @@ pub const EXPIRY_BYTES: usize = 8;
 
 const EXPIRES: u32 = 1;
 
-/// Where clients begin (pilaf §3.3: the root objects' location and size).
+/// The root, where clients begin (pilaf §3.3: the root objects' location and size).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Root {
-    /// Twice the generation, plus one while the table is closed. What a client looks at again.
+    /// Twice the generation, plus one while the table is closed. Clients look at this word again.
     pub state: u64,
-    /// First byte of the index, counted from the arena's.
+    /// Offset of the index's first byte in the arena.
     pub index: u64,
     /// Slots of the index, a power of two.
     pub slots: u64,
@@ -58,7 +59,7 @@ pub struct Root {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Entry {
-    /// Which write of the index this is.
+    /// The number of this write among all writes of the index.
     pub stamp: u64,
     /// The key's hash.
     pub hash: u64,
@@ -103,7 +104,7 @@ impl Root {
         checksum(&self.as_bytes()[..size_of::<Self>() - 8])
     }
 
-    /// The root that these words are; `None` if they are torn, damaged, or of a closed table.
+    /// The root in these words; `None` if they are torn, damaged, or of a closed table.
     pub fn verified(words: &[u64; LINE_WORDS]) -> Option<Self> {
         let root: Self = zerocopy::transmute!(*words);
         let fits = root
@@ -116,7 +117,7 @@ impl Root {
             .filter(|_| fits)
     }
 
-    /// Which index this is: never the same again.
+    /// The number of the index, which never repeats.
     pub fn generation(&self) -> u64 {
         self.state >> 1
     }
@@ -130,9 +131,9 @@ impl Root {
 /// The place of a slot, which its entry's checksum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotName {
-    /// The index.
+    /// The index's generation.
     pub generation: u64,
-    /// The slot in it.
+    /// The number of the slot in the index.
     pub slot: u64,
 }
 
@@ -154,7 +155,7 @@ impl Entry {
     /// The entry of a value, not sealed yet.
     ///
     /// # Panics
-    /// If key or value are longer than keys and values can be.
+    /// If the key or the value is longer than the limits allow.
     pub fn of(hash: u64, version: u64, key: &[u8], value: &[u8], expiry: Option<u64>) -> Self {
         let key_checksum = match expiry {
             None => checksum(key),
@@ -187,13 +188,13 @@ impl Entry {
         checksum(&bytes)
     }
 
-    /// The entry that these words are; `None` if they are torn or damaged, or not of this slot.
+    /// The entry in these words; `None` if they are torn or damaged, or not of this slot.
     pub fn verified(words: &[u64; LINE_WORDS], name: SlotName) -> Option<Self> {
         let entry = Self::from_words(*words);
         (entry.checksum == entry.computed(name)).then_some(entry)
     }
 
-    /// The entry that these words are, unverified: for the server, whose memory nobody else writes.
+    /// The entry in these words, unverified: for the server, which alone writes this memory.
     pub fn from_words(words: [u64; LINE_WORDS]) -> Self {
         zerocopy::transmute!(words)
     }
@@ -223,8 +224,7 @@ impl Entry {
         self.value_at() + self.value_len as usize
     }
 
-    /// The expiry, in milliseconds since the Unix epoch, of an extent of which `extent` are the
-    /// first bytes.
+    /// The expiry, in milliseconds since the Unix epoch, of an extent that begins with `extent`.
     pub fn expires_at_ms(&self, extent: &[u8]) -> Option<u64> {
         (self.flags & EXPIRES != 0).then_some(())?;
         let bytes = extent.get(..EXPIRY_BYTES)?;
@@ -236,7 +236,7 @@ impl Entry {
         extent.get(..self.value_at()).is_some_and(|head| checksum(head) == self.key_checksum)
     }
 
-    /// Whether `extent` is what this entry points to.
+    /// Whether `extent` is the extent to which this entry points.
     pub fn verifies(&self, extent: &[u8]) -> bool {
         let value = extent.get(self.value_at()..self.extent_len());
         self.verifies_key(extent) && value.is_some_and(|v| checksum(v) == self.value_checksum)

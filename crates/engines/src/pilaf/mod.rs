@@ -3,16 +3,16 @@
 //!
 //! # How it works
 //! A table is divided among the nodes by the hash of the key. Each node has one [`Worker`], a
-//! thread that alone writes its part: an index, which is a 3-way cuckoo hash table of 64-byte
-//! entries, and **extents**, which hold keys and values ([`layout`]). Both are blocks of one arena
-//! in the node's region. GET and CONTAINS are READs of entries and of the extent that one of them
-//! points to, past the server's processor ([`Reader`]). PUT, DELETE and their like are messages to
-//! the server ([`Client`], [`requests`](crate::requests)), which changes memory, and logs what it
-//! did on a disk ([`log`](crate::log)).
+//! thread that alone writes the node's part: an index, which is a 3-way cuckoo hash table of
+//! 64-byte entries, and **extents**, which hold keys and values ([`layout`]). Both are blocks of
+//! one arena in the node's region. For GET and CONTAINS a client READs entries and the extent to
+//! which one of them points, without the server's processor ([`Reader`]). PUT, DELETE and similar
+//! operations are messages to the server ([`Client`], [`requests`](crate::requests)), which changes
+//! memory, and logs its changes on a disk ([`log`](crate::log)).
 //!
-//! There is no lock between them. Everything that clients read is **self-verifying**: an entry has
-//! a CRC-64 of itself, and in it a CRC-64 of the key and one of the value that it points to. What
-//! was read while it was written does not verify and is read again.
+//! Clients and server use no lock. Everything that clients read is **self-verifying**: an entry has
+//! a CRC-64 of itself, and in it a CRC-64 of the key and one of the value to which it points. Bytes
+//! that were read while they were written do not verify, and are read again.
 //!
 //! | operation | file | linearization point |
 //! | --- | --- | --- |
@@ -23,31 +23,31 @@
 //! | moves, a larger index | `index.rs`, `resize.rs` | none: they change nothing that can be seen |
 //!
 //! # What differs from the paper
-//! * **A miss is looked for twice.** The published GET can miss a key that is there all the time,
-//!   while it is moved; `get.rs` has the counterexample and the repair.
+//! * **A GET looks twice before it reports a miss.** The published GET can miss a key that is there
+//!   all the time, while it is moved; `get.rs` has the counterexample and the repair.
 //! * **Entries hold the key's hash and version**, so that other keys' extents are not read, and
 //!   moves need no extent.
 //! * **The fence of a larger index** is a word that clients read along, not the reset of all
-//!   connections (`resize.rs`). Extents grow in the same arena, and need none.
-//! * **Messages are datagrams**; requests that are longer go by WRITE into slots (`path.rs`).
+//!   connections (`resize.rs`). Extents grow in the same arena, and need no fence.
+//! * **Messages are datagrams**; longer requests go by WRITE into slots (`path.rs`).
 //! * **The log** can be synchronous, and is compacted.
 //!
 //! # Invariants
-//! 1. Only the server of a node writes its part; clients need no right but to read it, and to write
-//!    their own request slots. So a client can corrupt nothing.
-//! 2. A key that has a value is in one of its candidate slots at every moment, and while it is
-//!    moved in two, of which both lead to the same extent (`index.rs`).
-//! 3. A slot that was written has another stamp; an index that was replaced, another generation
+//! 1. Only the server of a node writes its part; clients need only the right to read it, and to
+//!    write their own request slots. So a client can corrupt nothing.
+//! 2. A key that has a value is in one of its candidate slots at every moment. While it is moved it
+//!    is in two, and both lead to the same extent (`index.rs`).
+//! 3. A write gives a slot another stamp, and a replacement gives the index another generation
 //!    (`layout.rs`).
 //! 4. With `sync` nobody sees a change before it is durable (`worker.rs`).
 //!
 //! # Faults
 //! * **Torn and reordered READs and stores** do not verify.
-//! * **A client dies**: nobody waits for it.
-//! * **The server dies**: GETs go on, unless it was just writing what they look at; mutations wait
-//!   for the next one. That one empties the table and replays the log, so the table is what the log
-//!   says: all that was acknowledged with `sync`, and all but a bounded suffix without. **Without a
-//!   log the node's part of the table is lost.**
+//! * **A client dies**: no other process waits for it.
+//! * **The server dies**: GETs go on, unless it was just writing the slots that they look at;
+//!   mutations wait for the next server. The next server empties the table and replays the log, so
+//!   the table has all changes that were acknowledged with `sync`, or without `sync` all but a
+//!   bounded suffix. **Without a log the node's part of the table is lost.**
 //! * **The disk fails**: the server stops.
 
 mod buddy;
@@ -83,8 +83,8 @@ use crate::error::LayoutError;
 use crate::limits::REPLIES_MAX;
 use crate::requests::Service;
 
-/// How the requests of a pilaf table are served: by one worker of each node, with replies by SEND,
-/// and request slots for keys and values of up to `request_bytes_max` bytes together.
+/// The service of a pilaf table: one worker on each node, with replies by SEND, and request slots
+/// for keys and values of up to `request_bytes_max` bytes together.
 ///
 /// # Errors
 /// [`LayoutError::Geometry`] if no slot can be so long.
@@ -96,7 +96,8 @@ pub fn service(
     Ok(Service {
         workers: 1,
         window,
-        // As many as can be under way at one server, and some for others at the same time.
+        // As many as a client can have under way at one server, and some for other servers at the
+        // same time.
         replies: window.saturating_mul(4).min(REPLIES_MAX),
         sessions_per_node,
         request_bytes: Service::request_bytes_for(request_bytes_max, 0)?,

@@ -1,24 +1,24 @@
-//! The way of a client's requests: by SEND (pilaf §3.1), and what is longer than a datagram by
-//! WRITE into the client's request slot.
+//! The path of a client's requests: by SEND (pilaf §3.1), or by WRITE into the client's request
+//! slot if they are longer than a datagram.
 //!
 //! The paper's messages have no limit, because it uses SEND over reliable connections. Datagrams
-//! have one, and a slot is what the server looks at anyway: so a long request needs no pieces, no
-//! order among them, and no memory for those that miss some. A client may write its own request
-//! slots and nothing else.
+//! have a limit. The server looks at slots anyway, so a long request WRITTEN into a slot needs no
+//! pieces, no order among pieces, and no memory for incomplete requests. A client may write only
+//! its own request slots.
 
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr};
 
 use crate::requests::path::Path;
 use crate::requests::{BySend, ByWrite, RequestPath, Sent, WorkerId};
 
-/// Requests by SEND, and by WRITE where they are too long for that.
+/// Requests by SEND, or by WRITE if they are too long for that.
 #[derive(Clone, Debug)]
 pub struct SendOrWrite<P> {
-    /// Where to.
+    /// The path by SEND.
     pub send: BySend<P>,
-    /// From where.
+    /// The path by WRITE.
     pub write: ByWrite,
-    /// Bytes of the longest request that is sent, if the fabric sends as long ones.
+    /// Bytes of the longest request that goes by SEND, if the fabric can send that many.
     pub send_bytes_max: usize,
 }
 

@@ -1,4 +1,5 @@
-//! The worker of a pilaf table on one node, as the node runs it: the only one that writes it.
+//! The worker of a pilaf table on one node, as the node runs it. Only this worker writes the table
+//! there.
 
 use super::layout::LINE_BYTES;
 use super::{Pilaf, Worker};
@@ -49,7 +50,7 @@ impl<T: WorkerTransport, S: Storage> Work for Serving<'_, T, S> {
     }
 
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
-        // What is prepared and not committed is neither there nor not there.
+        // A change that is prepared and not committed counts neither as present nor as absent.
         if was_busy {
             return Ok(None);
         }

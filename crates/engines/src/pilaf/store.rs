@@ -1,9 +1,9 @@
 //! The server's table: the index, the arena and what the server knows of them (pilaf §3.2, Figure
 //! 4).
 //!
-//! What is done to it is in `change.rs` (PUT, DELETE and their like), `index.rs` (slots),
-//! `resize.rs` (a larger index) and `check.rs`. Everything here that is not in the region is made
-//! again from nothing when a server starts.
+//! The operations on the table are in `change.rs` (PUT, DELETE and similar ones), `index.rs`
+//! (slots), `resize.rs` (a larger index) and `check.rs`. All state here that is not in the region
+//! is rebuilt when a server starts.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
@@ -20,11 +20,11 @@ use crate::operation::Outcome;
 /// One node's part of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Where its root is.
+    /// The address of its root.
     pub root: RemoteAddr,
     /// Bytes of the arena, from which index and extents are taken.
     pub arena_bytes: u64,
-    /// Slots that the index begins with; it grows by doubling.
+    /// Slots of the first index; the index grows by doubling.
     pub index_slots: u64,
     /// Bytes of the longest value.
     pub value_bytes_max: u64,
@@ -55,14 +55,14 @@ impl Shape {
     }
 }
 
-/// What a store counts.
+/// The counts of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
     /// Keys with a value, expired ones included.
     pub keys: u64,
     /// Keys moved to another slot.
     pub moves: u64,
-    /// Indexes that replaced another.
+    /// The number of times that an index was replaced.
     pub resizes: u64,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Pin {
     pub name: u64,
 }
 
-/// One node's part of a table, as its server has it.
+/// One node's part of a table, with the server's own state.
 #[derive(Debug)]
 pub struct Store {
     pub(super) shape: Shape,
@@ -83,7 +83,7 @@ pub struct Store {
     pub(super) versions: Versions,
     is_open: bool,
     pub(super) pins: Vec<Pin>,
-    /// Grains of extents of changes that are prepared.
+    /// Grains in the extents of prepared changes.
     pub(super) prepared_grains: u64,
     scratch: Buf,
 }
@@ -92,14 +92,15 @@ pub struct Store {
 pub(super) type KeyState<'a> = (&'a [u8], Change<'a>);
 
 impl Store {
-    /// An empty table in place of whatever was there, closed to clients: [`Store::open`].
+    /// An empty table in place of any earlier one, closed to clients until [`Store::open`].
     ///
     /// # Errors
     /// The fabric's; [`EngineError::OutOfMemory`] if the arena is too small for the index.
     pub fn create<F: Fabric>(fabric: &F, shape: Shape) -> Result<Self, EngineError> {
         let shape = shape.checked()?;
         let last = fabric.load(shape.root)?;
-        // Fresh memory begins anywhere, so that a node that lost its memory does not repeat itself.
+        // Fresh memory begins at a random generation, so that a node that lost its memory does not
+        // repeat itself.
         let generation = if last == 0 { fabric.random() >> 16 } else { last >> 1 } + 1;
         fabric.store_before(shape.root, generation << 1 | 1)?;
         let mut buddy = Buddy::new(shape.arena_bytes / GRAIN_BYTES);
@@ -132,12 +133,12 @@ impl Store {
         self.publish(fabric)
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> StoreCounts {
         self.counts
     }
 
-    /// The shape it was made with.
+    /// The shape with which the store was made.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -147,13 +148,13 @@ impl Store {
         self.index.slots
     }
 
-    /// Bytes of the arena that nobody has.
+    /// Bytes of the arena's free blocks.
     pub fn free_bytes(&self) -> u64 {
         self.buddy.free_grains() * GRAIN_BYTES
     }
 
-    /// Leases versions and returns the end of the lease, which has to be logged, durably, before
-    /// anything else is prepared.
+    /// Leases versions and returns the end of the lease. The end has to be logged, durably, before
+    /// any other change is prepared.
     ///
     /// # Errors
     /// As [`Versions::lease`].
@@ -161,16 +162,16 @@ impl Store {
         self.versions.lease(fabric, self.shape.root)
     }
 
-    /// Versions below the end of this lease were given away.
+    /// Takes note that versions below the end of this lease may have been given away.
     pub fn versions_were_leased(&mut self, end: u64) {
         self.versions.skip_to(end);
     }
 
-    /// The value of a key, its version and expiry, as the server itself sees it; `None` if it has
-    /// none or its time has come.
+    /// The value of a key, its version and expiry, as the server itself sees it; `None` if the key
+    /// has no value or the value has expired.
     ///
     /// # Errors
-    /// The fabric's, and those of keys.
+    /// The fabric's errors, and the errors of an invalid key.
     pub fn read<F: Fabric>(
         &mut self,
         fabric: &F,
@@ -191,18 +192,18 @@ impl Store {
         Ok(Some(Outcome::Found { version: entry.version, expires_at_ms, value }))
     }
 
-    /// Which index clients use.
+    /// The number of the index that clients use.
     pub(super) fn generation(&self) -> u64 {
         self.index.generation
     }
 
-    /// Takes note of keys that are moved from a slot that is not below `cursor` to one that is.
+    /// Takes note of keys that are moved from a slot at or above `cursor` to a slot below it.
     pub(super) fn watch_moves(&mut self, cursor: Option<u64>) {
         self.index.watched = cursor.unwrap_or(0);
         self.index.moved.clear();
     }
 
-    /// A slot to which such a key was moved.
+    /// Takes a slot to which such a key was moved.
     pub(super) fn take_moved(&mut self) -> Option<u64> {
         self.index.moved.pop()
     }
@@ -235,7 +236,7 @@ impl Store {
         Ok(KeyHash::of(self.shape.seed, key))
     }
 
-    /// Makes the index the one that clients use, if they are let in.
+    /// Makes the index the one that clients use, if the table is open.
     pub(super) fn publish<F: Fabric>(&self, fabric: &F) -> Result<(), EngineError> {
         if !self.is_open {
             return Ok(());
@@ -247,7 +248,8 @@ impl Store {
         for (i, word) in root.words().iter().enumerate().skip(1) {
             fabric.store_before(place.add(i as u64 * 8), *word)?;
         }
-        // Last: a client that sees it sees a root that verifies, and an index that is whole.
+        // The state comes last: a client that sees it sees a root that verifies, and an index that
+        // is whole.
         fabric.store_before(place, root.state)?;
         Ok(())
     }

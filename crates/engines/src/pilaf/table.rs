@@ -1,4 +1,4 @@
-//! A table of pilaf: how it is planned, and where its parts are.
+//! A table of pilaf: its plan, and the places of its parts.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -24,39 +24,40 @@ use crate::requests::{BySend, RequestMap, Service};
 use crate::room::Room;
 use crate::size::InWords;
 
-/// The engine whose clients GET by READs that verify themselves, and whose one worker a node PUTs.
+/// The engine whose clients do GETs by READs that verify themselves, and whose one worker per node
+/// does PUTs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pilaf;
 
-/// What can be declared of a table of pilaf.
+/// The options of a table of pilaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Slots that its index on each node begins with: it grows by itself. Default: one for every
-    /// 1024 bytes of the table's memory.
+    /// Slots of its first index on each node; the index grows by itself. Default: one slot for
+    /// every 1024 bytes of the table's memory.
     pub index_slots: Option<u64>,
-    /// The folder of its log. Each node has a log of its own there. Default: none, and the table is
-    /// empty after the node's process has ended.
+    /// The folder of its logs: each node has a log of its own there. Default: no log, and the table
+    /// is empty after the node's process has ended.
     pub log: Option<PathBuf>,
     /// Whether a change is on disk before it is acknowledged. Default no: then the changes of the
-    /// last millisecond are lost if the process is killed, and those of a tenth of a second or more
-    /// if the machine is.
+    /// last millisecond are lost if the process is killed, and the changes of the last tenth of a
+    /// second or more if the machine stops.
     pub sync: bool,
 }
 
-/// Bytes of the memory for each slot that the index begins with.
+/// Bytes of memory for each slot of the first index.
 const BYTES_PER_INDEX_SLOT: u64 = 1024;
 
-/// How many values of the longest kind a table holds at least.
+/// The least number of longest values that a table holds.
 const LONGEST_VALUES_MIN: u64 = 4;
 
-/// Longer requests are WRITTEN into request slots, so that mailboxes need not have room for a
-/// window of them.
+/// Longer requests are WRITTEN into request slots, so that mailboxes need no room for a window of
+/// them.
 pub const SEND_BYTES_MAX: usize = 1024;
 
 const _: () = assert!(SEND_BYTES_MAX <= MAIL_MESSAGE_BYTES_MAX);
 
-/// Where the parts of a table of pilaf are.
+/// The places of a pilaf table's parts.
 #[derive(Clone, Debug)]
 pub struct Map {
     /// The requests.
@@ -65,11 +66,11 @@ pub struct Map {
     pub mailboxes: Mailboxes,
     /// Bytes of each node's arena.
     arena_bytes: u64,
-    /// Slots that each node's index begins with.
+    /// Slots of each node's first index.
     index_slots: u64,
     /// Bytes of the longest value.
     value_bytes_max: u64,
-    /// What keys are hashed with.
+    /// The seed with which keys are hashed.
     pub seed: u64,
 }
 
@@ -84,7 +85,7 @@ impl Map {
         self.requests.base(node).add(self.mailboxes.next_page())
     }
 
-    /// A node's part, for its worker.
+    /// The shape of a node's part, for its worker.
     pub fn shape(&self, node: u16) -> Shape {
         Shape {
             root: self.root(node),
@@ -101,7 +102,7 @@ fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
     Mailboxes::new(service, nodes, SEND_BYTES_MAX, REPLY_TRAILER_BYTES)
 }
 
-/// Arena and index of a directory entry.
+/// The sizes of arena and index in a directory entry.
 fn sizes_of(params: &TableParams) -> Result<(u64, u64), LayoutError> {
     match params.words {
         [arena_bytes, index_slots, 0, 0, 0, 0] => Ok((arena_bytes, index_slots)),
@@ -141,7 +142,8 @@ impl Engine for Pilaf {
         let service = Service { request_bytes, ..budget.service(REPLIES_MAX) };
         let root_at = mailboxes(service, room.nodes)?.next_page();
         let arena_bytes = budget.left(root_at + ARENA_OFFSET)? / ARENA_OFFSET * ARENA_OFFSET;
-        // Doubled until it has at least as many; blocks are powers of two, and so is the index.
+        // Doubled until the index has at least the wanted slots: blocks are powers of two, and so
+        // is the index.
         let wanted = options.index_slots.unwrap_or(arena_bytes / BYTES_PER_INDEX_SLOT);
         let index_slots = wanted.clamp(8, 1 << 32).next_power_of_two();
         if arena_bytes / 2 < index_slots.saturating_mul(LINE_BYTES) || arena_bytes < 4 * value_max {
@@ -189,7 +191,7 @@ impl Engine for Pilaf {
         vec![map.requests.worker_lines_of(node), begin..end + Self::bytes(map)]
     }
 
-    /// Without a session, a client reads all the same.
+    /// A client without a session can still read.
     type Client<N: Net> = OneOf<Client<N::Waiting>, Observer<N::Waiting>>;
 
     fn client<N: Net, C: Connect<N>>(

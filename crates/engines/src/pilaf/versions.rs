@@ -1,11 +1,12 @@
-//! Versions: numbers that no value of the table had before, over restarts too.
+//! Versions: numbers that no value of the table had before, not even before a restart.
 //!
-//! The server leases numbers in blocks and notes the end of a block before it uses the first number
-//! of it: in the table's memory, which outlives the process, and in the log, which outlives the
-//! memory (see [`server`](super::server)). A restart goes on after the highest end it finds.
+//! The server leases numbers in blocks. It notes the end of a block before it uses the block's
+//! first number: in the table's memory, which outlives the process, and in the log, which outlives
+//! the memory (see [`server`](super::server)). A restarted server goes on after the highest end
+//! that it finds.
 //!
-//! In memory there are two copies, written in turn, each with its checksum. A server that is killed
-//! while it writes one leaves the other, whose block is the last one that was used.
+//! Memory has two copies, written in turn, each with its checksum. A server that is killed while it
+//! writes one copy leaves the other, whose block is the last one that was used.
 
 use loch_fabric::{Fabric, RemoteAddr};
 
@@ -13,26 +14,25 @@ use super::layout::{LEASES_OFFSET, LINE_BYTES};
 use crate::checksum::checksum;
 use crate::error::EngineError;
 
-/// Low bits of a version, which are its node's number: each node numbers for itself.
+/// The low bits of a version, which hold its node's number: each node numbers for itself.
 const NODE_BITS: u32 = 8;
-/// Numbers of a lease: an hour of PUTs at a million a second. There are 2^24 leases.
+/// Numbers of a lease: enough for an hour of PUTs at a million a second. There are 2^24 leases.
 const LEASE: u64 = 1 << 32;
 /// Numbers of a node.
 const NUMBERS: u64 = 1 << (64 - NODE_BITS);
 
-/// What one node makes versions of.
+/// The state from which one node makes versions.
 #[derive(Clone, Debug)]
 pub struct Versions {
     node: u8,
     next: u64,
     end: u64,
-    /// Which copy is written next.
+    /// The copy that is written next.
     turn: u64,
 }
 
 impl Versions {
-    /// What is known of the versions of node `node` from the table at `root`. Nothing is leased
-    /// yet.
+    /// The versions of node `node`, as the table at `root` remembers them. Nothing is leased yet.
     ///
     /// # Errors
     /// The fabric's.
@@ -49,18 +49,18 @@ impl Versions {
         Ok(Self { node, next: end, end, turn: u64::from(ends[0] >= ends[1]) })
     }
 
-    /// No version from now on is as low as this one.
+    /// Makes all later versions higher than this one.
     pub fn outgrow(&mut self, version: u64) {
         self.skip_to((version >> NODE_BITS) + 1);
     }
 
-    /// The numbers below `end` were leased.
+    /// Takes note that the numbers below `end` were leased.
     pub fn skip_to(&mut self, end: u64) {
         self.next = self.next.max(end);
         self.end = self.end.max(self.next);
     }
 
-    /// A version; `None` if a lease is needed first.
+    /// The next version; `None` if a lease is needed first.
     pub fn take(&mut self) -> Option<u64> {
         if self.next == self.end {
             return None;
@@ -70,14 +70,14 @@ impl Versions {
         Some(version)
     }
 
-    /// Leases a block and returns its end, which has to be in the log too, durably, before a
+    /// Leases a block and returns its end. The end has to be in the log too, durably, before a
     /// version is taken.
     ///
     /// # Errors
-    /// The fabric's; [`EngineError::Damaged`] if there are no numbers any more, which takes longer
+    /// The fabric's errors; [`EngineError::Damaged`] if the numbers are used up, which takes longer
     /// than servers live.
     pub fn lease<F: Fabric>(&mut self, fabric: &F, root: RemoteAddr) -> Result<u64, EngineError> {
-        // Zero is no version.
+        // Zero is not a version.
         let next = self.next.max(1);
         let end = next.saturating_add(LEASE);
         if end > NUMBERS {

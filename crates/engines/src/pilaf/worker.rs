@@ -1,23 +1,24 @@
 //! The server of one node's part: takes requests, logs them, changes the table, replies (pilaf
 //! §3.1).
 //!
-//! One [`Worker::turn`] is one round: what the log has made durable is shown and acknowledged; then
-//! requests are taken and executed; then replies are sent in few doorbells. Between two turns the
-//! server does nothing; how long that is, and on which core, is its owner's business.
+//! One [`Worker::turn`] is one round: it shows and acknowledges the changes that the log has made
+//! durable, then takes and executes requests, then sends replies in few doorbells. Between two
+//! turns the server does nothing; its owner decides how long that is, and on which core the server
+//! runs.
 //!
 //! # Start
 //! [`Worker::open`] closes the table to clients, empties it, replays snapshot and log, leases
 //! versions, opens the table, and makes its incarnation known. Clients that know the table from
 //! before find another state in its root and start over (`resize.rs`).
 //!
-//! # What is logged when
+//! # When changes are logged
 //! * With [`Policy::sync`](crate::log::Policy::sync) a change is prepared, logged, and **not
-//!   shown** to anybody until its record is durable; then it is committed and acknowledged. So
-//!   nobody ever reads a value that a crash could take back. Requests that come while a sync is
-//!   under way are prepared meanwhile and share the next one: group commit.
+//!   shown** to any client until its record is durable; then it is committed and acknowledged. So
+//!   no client ever reads a value that a crash could take back. Requests that come while a sync is
+//!   under way are prepared meanwhile and share the next sync: group commit.
 //! * Otherwise a change is prepared, logged in memory, committed and acknowledged at once. A crash
-//!   may take back the last of them, and readers may have seen those. What is lost is a suffix of
-//!   the changes that this server made, and bounded (see [`crate::log`]): the server takes no
+//!   may take back the last changes, and readers may have seen them. The lost changes are a suffix
+//!   of the changes that this server made, and bounded (see [`crate::log`]): the server takes no
 //!   request while more would be at risk.
 //! * Without a log a crash of the server loses its part of the table.
 //!
@@ -29,11 +30,10 @@
 //! 3. Records are in the log in the order in which their changes are committed, key by key.
 //!
 //! # Faults
-//! * **The log fails.** The turn is an error, nothing that was not durable is acknowledged any
-//!   more, and the owner has to stop the server: a failed fsync is not tried again. Clients go on
-//!   reading.
-//! * **The server is killed.** Clients go on reading. Mutations wait for the next server, which
-//!   says that it is another: those that the dead one may have executed are ambiguous.
+//! * **The log fails.** The turn returns an error, only durable changes are acknowledged, and the
+//!   owner has to stop the server: a failed fsync is not tried again. Clients go on reading.
+//! * **The server is killed.** Clients go on reading. Mutations wait for the next server, which has
+//!   another incarnation: mutations that the dead server may have executed are ambiguous.
 
 use std::collections::VecDeque;
 
@@ -45,17 +45,17 @@ use crate::error::EngineError;
 use crate::log::{Log, LogError, Logging, Recovered, Snapshot, Storage, Told, recover};
 use crate::requests::{RequestMap, Round, Server, Sessions, Ticket, WorkerId};
 
-/// Changes that wait for one sync.
+/// The most changes that wait for one sync.
 const STAGED_MAX: usize = 256;
 
-/// Why a server cannot go on.
+/// The reasons why a server cannot go on.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// Its memory.
+    /// The server's memory failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Its log.
+    /// The server's log failed.
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -75,7 +75,7 @@ impl From<WorkerError> for crate::serve::WorkerError {
     }
 }
 
-/// The log of a server that has none: nothing is ever asked of it.
+/// The storage of a server without a log. It is never used.
 pub type NoStorage = crate::log::MemoryStorage;
 
 /// A change that waits for its record to be durable.
@@ -90,19 +90,19 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Compaction {
     pub snapshot: Snapshot,
-    /// The first slot that was not looked at.
+    /// The first slot that the scan has not looked at.
     pub cursor: u64,
     pub generation: u64,
 }
 
-/// What a server counts.
+/// The counts of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounts {
     /// Requests that were executed.
     pub executed: u64,
-    /// Snapshots that took the place of log.
+    /// Snapshots that replaced a part of the log.
     pub snapshots: u64,
-    /// Turns in which no request was taken because too much was at risk.
+    /// Turns in which no request was taken because too many changes were at risk.
     pub held_back: u64,
 }
 
@@ -117,18 +117,19 @@ pub struct Worker<F: Messages, S> {
     pub(super) deferred: Option<(Ticket, Buf)>,
     pub(super) compaction: Option<Compaction>,
     pub(super) compact_bytes: u64,
-    /// End of the versions that are leased: a snapshot says it too.
+    /// The end of the leased versions, which a snapshot records too.
     pub(super) leased: u64,
     pub(super) counts: WorkerCounts,
 }
 
 impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
-    /// The server of node `node` of a table, which starts now, for the clients of which `sessions`
-    /// tells.
+    /// The server of node `node` of a table, which starts now, for the clients whose sessions
+    /// `sessions` knows.
     ///
     /// # Errors
-    /// The fabric's, if the region of the node is not mapped and writable; the log's, if it cannot
-    /// be read; [`EngineError::OutOfMemory`] if the table has no room for what was logged.
+    /// The fabric's errors, if the region of the node is not mapped and writable; the log's errors,
+    /// if it cannot be read; [`EngineError::OutOfMemory`] if the table has no room for the logged
+    /// changes.
     pub fn open(
         fabric: F,
         map: &RequestMap,
@@ -169,7 +170,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         self.requests.fabric()
     }
 
-    /// The table's part.
+    /// The node's part of the table.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -179,21 +180,22 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         self.log.as_ref()
     }
 
-    /// What the log said at the start.
+    /// What the server recovered from the log at the start.
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> WorkerCounts {
         self.counts
     }
 
-    /// One round; whether there was anything to do. If there was not, the owner may let time pass:
-    /// the log's [`sync_us`](crate::log::Policy::sync_us) is kept no better than that.
+    /// Does one round. Returns whether there was anything to do. If not, the owner may let time
+    /// pass; the log then keeps its [`sync_us`](crate::log::Policy::sync_us) only as precisely as
+    /// the owner's pauses allow.
     ///
     /// # Errors
-    /// [`WorkerError`]: the server cannot go on. Whatever it did not answer may have been done.
+    /// [`WorkerError`]: the server cannot go on. Unanswered requests may have been executed.
     pub fn turn(&mut self) -> Result<bool, WorkerError> {
         let mut busy = self.settle()?;
         if self.deferred.is_some() {
@@ -213,7 +215,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         Ok(busy)
     }
 
-    /// Makes everything durable and leaves: for a server that is stopped in order.
+    /// Makes everything durable and ends: for a server that is stopped in order.
     ///
     /// # Errors
     /// As [`Worker::turn`].
@@ -225,8 +227,8 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         Ok(self.requests.flush()?)
     }
 
-    /// Lets the log do what is due, and shows and acknowledges what is durable by now. Whether it
-    /// should be asked again soon.
+    /// Lets the log do the work that is due, then shows and acknowledges the changes that are
+    /// durable. Returns whether to call it again soon.
     fn settle(&mut self) -> Result<bool, WorkerError> {
         let Some(log) = &mut self.log else { return Ok(false) };
         log.turn(self.requests.fabric().now_us())?;
@@ -239,7 +241,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         Ok(unwritten || !self.waiting.is_empty())
     }
 
-    /// Whether every change that was logged was made.
+    /// Whether all logged changes are made.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -1,4 +1,4 @@
-//! How much of a table's memory its requests take, before the longest value is known.
+//! The share of a table's memory that its requests take, before the longest value is known.
 
 use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::error::LayoutError;
@@ -7,20 +7,21 @@ use crate::region::Service;
 use crate::room::Room;
 use crate::size::{ByteSize, InWords};
 
-/// Requests that a client has under way at one worker, unless the table is told otherwise.
+/// Requests that a client has under way at one worker, unless the table declares another number.
 pub const WINDOW_DEFAULT: u16 = 8;
 
-/// Bytes of key that a request slot has room for beside the longest value.
+/// Bytes of key that a request slot has room for besides the longest value.
 pub const REQUEST_KEY_BYTES: u64 = 256;
 
-/// Of a table's memory one in so many bytes may be for requests and replies, if their lengths were
-/// not chosen.
+/// If the lengths of requests and replies were not chosen, they may take one byte in this many of a
+/// table's memory.
 const REQUEST_SHARE: u64 = 8;
 
-/// The longest value that is worth declaring a table for: less is a table with too little memory.
+/// The shortest "longest value" that is worth declaring a table for: a smaller one means that the
+/// table has too little memory.
 const VALUE_BYTES_MIN: u64 = 64;
 
-/// How requests divide the memory of a table with their entries.
+/// The division of a table's memory between requests and entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget<'a> {
     room: &'a Room,
@@ -32,8 +33,8 @@ impl<'a> Budget<'a> {
         Self { room, window: room.window.unwrap_or(WINDOW_DEFAULT) }
     }
 
-    /// The service of a table without slots for requests or replies, whose clients have at most
-    /// `replies_max` requests under way at all, or a window.
+    /// The service of a table without slots for requests or replies. A client has at most
+    /// `replies_max` requests under way at all, or at most a window if that is more.
     pub fn service(&self, replies_max: u16) -> Service {
         Service {
             workers: self.room.workers,
@@ -44,8 +45,8 @@ impl<'a> Budget<'a> {
         }
     }
 
-    /// The requests of a client that are under way at all: as many as all workers let it have, but
-    /// no more than `most`.
+    /// The requests that a client has under way at all: as many as all workers let it have, but no
+    /// more than `most`.
     fn replies(&self, most: u16) -> u16 {
         let Room { workers, nodes, .. } = *self.room;
         let all = u32::from(self.window) * u32::from(workers) * u32::from(nodes);
@@ -63,16 +64,16 @@ impl<'a> Budget<'a> {
         u64::from(self.room.slots) * u64::from(service.replies)
     }
 
-    /// The bytes that each of so many slots may have.
+    /// The bytes that each slot may have if there are `slots` slots.
     pub fn slot_bytes(&self, slots: u64) -> u64 {
         self.room.share / REQUEST_SHARE / slots.max(1)
     }
 
-    /// The longest value, if that was not chosen: so that requests of `requests` slots and replies
-    /// of `replies` take their share of the memory and no more.
+    /// The longest value, if it was not chosen: the length at which `requests` request slots and
+    /// `replies` reply slots take their share of the memory and no more.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if that is next to nothing.
+    /// [`LayoutError::Geometry`] if that length is next to nothing.
     pub fn value_max(&self, requests: u64, replies: u64) -> Result<u64, LayoutError> {
         if let Some(max) = self.room.value_max {
             return Ok(max);
@@ -98,11 +99,11 @@ impl<'a> Budget<'a> {
         )))
     }
 
-    /// What is left of the table's memory for values, behind so many bytes of requests.
+    /// The table's memory that is left for values when requests take this many bytes.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if that is less than half of it: more than half for requests is no
-    /// table.
+    /// [`LayoutError::Geometry`] if less than half is left: a table must not spend more than half
+    /// of its memory on requests.
     pub fn left(&self, requests: u64) -> Result<u64, LayoutError> {
         let left = self.room.share.checked_sub(requests).filter(|left| *left >= requests);
         left.ok_or_else(|| {

@@ -1,8 +1,10 @@
-//! The client's half: sends a request, waits for its reply, and sends it again if none comes.
+//! The client's half: sends a request, waits for its reply, and sends the request again if no reply
+//! comes.
 //!
-//! A request is sent again under its number with another attempt, after a time that doubles, until
-//! it is answered or its time is up. A mutation whose time is up, or that an earlier incarnation of
-//! the worker may have executed, is [`EngineError::Ambiguous`].
+//! A client sends a request again under the same number with a new attempt, after a time that
+//! doubles, until the request is answered or its time is up. A mutation is
+//! [`EngineError::Ambiguous`] if its time is up, or if an earlier incarnation of the worker may
+//! have executed it.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -23,10 +25,10 @@ use crate::operation::{Operation, Outcome, Value};
 use crate::planted::{self, Bug};
 use crate::secret::Secret;
 
-/// A client's patience, in microseconds.
+/// How long a client waits, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long the first reply is waited for before the request is sent again.
+    /// How long the client waits for the first reply before it sends the request again.
     pub resend_us: u64,
     /// How long an operation may take.
     pub timeout_us: u64,
@@ -38,7 +40,7 @@ impl Default for Timing {
     }
 }
 
-/// One client's way to the workers of a table.
+/// One client's connection to the workers of a table.
 #[derive(Debug)]
 pub struct Requester<P, R> {
     map: Arc<RequestMap>,
@@ -46,9 +48,9 @@ pub struct Requester<P, R> {
     client: u32,
     session: u64,
     secret: Option<Secret>,
-    /// Greetings that were sent.
+    /// The number of greetings that were sent.
     greetings: Cell<u64>,
-    /// By [`Area::source`](super::layout::Area::source).
+    /// The lines of all workers, by [`Area::source`](super::layout::Area::source).
     lines: Vec<Line>,
     replies: Replies,
     requests: P,
@@ -58,7 +60,7 @@ pub struct Requester<P, R> {
     scratch: RefCell<Vec<Buf>>,
 }
 
-/// The reply to a request, with the bytes it came with.
+/// The reply to a request, with the buffer that holds its bytes.
 #[derive(Debug)]
 pub struct Reply {
     head: ReplyHead,
@@ -71,10 +73,10 @@ impl Reply {
         answer.expect("what does not answer does not become a reply")
     }
 
-    /// What the operation came to.
+    /// The outcome of the operation.
     ///
     /// # Errors
-    /// [`EngineError::Damaged`] if this is the reply to a packet; so are those below.
+    /// [`EngineError::Damaged`] if this is the reply to a packet. The methods below fail likewise.
     pub fn outcome(&self) -> Result<Outcome<'_>, EngineError> {
         match self.answer() {
             Answer::Done(outcome) => Ok(outcome),
@@ -82,7 +84,7 @@ impl Reply {
         }
     }
 
-    /// Of a GET: the value, if there is one.
+    /// The reply to a GET: the value, if there is one.
     ///
     /// # Errors
     /// As [`Reply::outcome`].
@@ -96,7 +98,7 @@ impl Reply {
         }
     }
 
-    /// Of a packet: the packed results.
+    /// The reply to a packet: the packed results.
     ///
     /// # Errors
     /// As [`Reply::outcome`].
@@ -107,36 +109,36 @@ impl Reply {
         }
     }
 
-    /// Where the value, or the packed results, are in [that](Self::into_buf).
+    /// The range of the value, or of the packed results, in [the buffer](Self::into_buf).
     pub fn value_at(&self) -> std::ops::Range<usize> {
         self.head.value_at()
     }
 
-    /// The buffer that it came in.
+    /// The buffer that holds the reply.
     pub fn into_buf(self) -> Buf {
         self.message
     }
 }
 
-/// How one number's request ended.
+/// How the request of one number ended.
 enum Exchanged {
     Reply(ReplyHead),
-    /// The worker started anew. Whether the earlier one may have executed the request.
+    /// The worker started anew; says whether the earlier incarnation may have executed the request.
     Renewed {
         perhaps_done: bool,
     },
 }
 
-/// Times are not doubled any more after so many attempts.
+/// Waiting times are not doubled any more after this many attempts.
 const DOUBLINGS_MAX: u32 = 6;
-/// The clock is looked at once in so many polls.
+/// The clock is read once in this many polls.
 const POLLS_PER_LOOK: u32 = 4;
 
 impl<P: Path, R: Path> Requester<P, R> {
     /// The client that holds `session`, at the `node`-th node of `map`.
     ///
     /// # Panics
-    /// If the session is an observer's, or its slot none of the map's.
+    /// If the session is an observer's, or its slot is not one of the map's.
     pub fn new(
         map: Arc<RequestMap>,
         session: &Session,
@@ -175,13 +177,13 @@ impl<P: Path, R: Path> Requester<P, R> {
         &self.map
     }
 
-    /// What was counted besides verbs.
+    /// The counts besides verbs.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// What an endpoint counted, and what its client's requests took beside that: the reply to each
-    /// request of another node's worker, which that worker sent, and SENDs.
+    /// The verbs that an endpoint counted, and those that its client's requests took besides:
+    /// SENDs, and the reply to each request to another node's worker, which that worker sent.
     pub fn counted<F: Fabric>(&self, fabric: &F) -> VerbCount {
         fabric.counters().snapshot() + self.counts.beside()
     }
@@ -192,8 +194,8 @@ impl<P: Path, R: Path> Requester<P, R> {
         self.lines[usize::from(self.map.area().source(to.node, to.worker))].is_free()
     }
 
-    /// Asks a worker for an operation on a key and waits for what it came to. `buf` is filled with
-    /// the reply.
+    /// Asks a worker for an operation on a key and waits for the outcome. `buf` is filled with the
+    /// reply.
     ///
     /// # Errors
     /// [`EngineError`]; after any but [`EngineError::Ambiguous`] nothing was changed.
@@ -218,8 +220,8 @@ impl<P: Path, R: Path> Requester<P, R> {
     /// reply.
     ///
     /// # Errors
-    /// As [`Requester::call`]; nothing of the packet was executed after any error but
-    /// [`EngineError::Ambiguous`].
+    /// As [`Requester::call`]. After any error but [`EngineError::Ambiguous`] no operation of the
+    /// packet was executed.
     pub async fn call_packed<F>(
         &self,
         fabric: &F,
@@ -296,7 +298,7 @@ impl<P: Path, R: Path> Requester<P, R> {
         }
     }
 
-    /// Sends one number's request until it is answered.
+    /// Sends the request of one number until it is answered.
     async fn exchange<F>(
         &self,
         fabric: &F,
@@ -344,7 +346,8 @@ impl<P: Path, R: Path> Requester<P, R> {
                 Err(error) if !arrived || body.is_read() => return Err(error.into()),
                 Err(_) => return Err(self.unknown(to)),
             };
-            // Nobody executes what is meant for no incarnation: such a request only asks for one.
+            // No worker executes a request for incarnation 0: such a request only asks for the
+            // incarnation.
             arrived |= ticket.worker != 0 && !matches!(sent, Err(FabricError::Unreachable { .. }));
             let patience = self.timing.resend_us << attempt.min(DOUBLINGS_MAX);
             let again = fabric.now_us().saturating_add(patience).min(until);
@@ -357,7 +360,8 @@ impl<P: Path, R: Path> Requester<P, R> {
             if again == until {
                 return Err(self.give_up(to, body, arrived));
             }
-            // The node may have started its workers anew: then nobody will answer.
+            // The node may have started its workers anew: then no worker will answer at the old
+            // address.
             self.seek(fabric, line, to).await;
             if self.belief(fabric, line, to)? != ticket.worker {
                 return Ok(Exchanged::Renewed { perhaps_done: arrived });
@@ -393,10 +397,12 @@ impl<P: Path, R: Path> Requester<P, R> {
         }
     }
 
-    /// The worker's incarnation as it is known here. Where its word can be loaded, it is looked at
-    /// before every request: so a worker that started anew meanwhile is noticed in time. A word of
-    /// 0 says that none has: whoever is told now that a request is ambiguous could still read what
-    /// was before the dead one's last work, and the next one may have it yet, from its log.
+    /// The worker's incarnation as this client knows it. If the incarnation's word can be loaded,
+    /// the client looks at it before every request, and so notices in time that a worker started
+    /// anew. The word 0 says that the worker has no incarnation now. The client then keeps the old
+    /// one: a caller that was told now that a request is ambiguous could still read the value from
+    /// before the dead worker's last work, and the next worker may yet have that work, from its
+    /// log.
     #[inline]
     fn belief<F: Fabric>(&self, fabric: &F, line: &Line, to: WorkerId) -> Result<u32, EngineError> {
         let word = self.map.incarnation_addr(to);
@@ -409,7 +415,7 @@ impl<P: Path, R: Path> Requester<P, R> {
         Ok(line.incarnation.get())
     }
 
-    /// Looks where a worker receives, if that has to be found out, and which incarnation it is.
+    /// Finds out where a worker receives, if the path needs that, and which incarnation it has.
     async fn seek<F>(&self, fabric: &F, line: &Line, to: WorkerId)
     where
         F: Fabric,
@@ -424,8 +430,8 @@ impl<P: Path, R: Path> Requester<P, R> {
         if fabric.read_words(&[self.map.incarnation_addr(to)], &mut words).await.is_err() {
             return;
         }
-        // The two may be of different incarnations: then nobody answers, and the next look is
-        // right.
+        // The two may belong to different incarnations: then no worker answers, and the next look
+        // is right.
         let [incarnation, address @ ..] = words;
         let address = MessageAddress::from_words(address);
         self.requests.meet(fabric, to, &address);
@@ -455,7 +461,7 @@ impl<P: Path, R: Path> Requester<P, R> {
     {
         let hello = || {
             let mut ticket = Ticket::new(self.client, self.session, &Body::Hello);
-            // One that comes again, or late, does not count.
+            // A greeting that comes again, or late, does not count.
             ticket.number = self.greetings.get() + 1;
             self.greetings.set(ticket.number);
             let mut message = Buf::new();
@@ -483,7 +489,7 @@ impl<P: Path, R: Path> Requester<P, R> {
         EngineError::Timeout { timeout_us: self.timing.timeout_us }
     }
 
-    /// The error of a mutation that may have been executed, or may still be.
+    /// The error of a mutation that may have been executed, or may yet be executed.
     #[cold]
     fn unknown(&self, to: WorkerId) -> EngineError {
         let at = self.map.incarnation_addr(to);
@@ -491,7 +497,7 @@ impl<P: Path, R: Path> Requester<P, R> {
     }
 }
 
-/// What is asked of which worker, and until when.
+/// An operation, the worker that is asked for it, and the time until which it is asked.
 struct Asked<'a> {
     to: WorkerId,
     body: &'a Body<'a>,
@@ -500,13 +506,14 @@ struct Asked<'a> {
     until: u64,
 }
 
-/// Takes note of who replied; a worker that says that it is another one did not do what was asked.
-/// `perhaps_done`: whether one before it may have.
+/// Takes note of the worker that replied. A worker that says that it is another incarnation did not
+/// execute the request. `perhaps_done`: whether an incarnation before it may have.
 fn sort(line: &Line, head: ReplyHead, perhaps_done: bool) -> Exchanged {
     if let Some(Answer::Stale(incarnation)) = head.short.answer(&[]) {
         line.believe(incarnation);
         line.heard.set(true);
-        // The first attempt came to a worker that had started before: so none before it saw it.
+        // The first attempt came to this worker, which had started before: so no earlier
+        // incarnation saw the request.
         return Exchanged::Renewed { perhaps_done };
     }
     line.heard.set(true);

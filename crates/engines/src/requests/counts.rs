@@ -1,4 +1,4 @@
-//! What a client counts of its requests.
+//! The counts of a client's requests.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use loch_fabric::VerbCount;
 use super::message::{ReplyHead, Ticket};
 use super::path::Sent;
 
-/// What a client counts besides verbs.
+/// A client's counts besides verbs.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Requests that were answered.
@@ -16,16 +16,17 @@ pub struct Counts {
     pub resent: Cell<u64>,
     /// Requests that met a worker which had started anew.
     pub stale: Cell<u64>,
-    /// What the fabric's counters do not know of: replies, and round trips nobody waited for.
+    /// The verbs that the fabric's counters do not know: replies, and round trips that the client
+    /// did not wait for.
     beside: Cell<VerbCount>,
 }
 
-/// The ways that a request and its reply took.
+/// How a request and its reply travelled.
 #[derive(Clone, Copy)]
 pub(super) struct Ways {
     pub request: Sent,
     pub reply_by_send: bool,
-    /// Whether the worker is another node's.
+    /// Whether the worker is on another node.
     pub is_remote: bool,
 }
 
@@ -35,13 +36,13 @@ impl Counts {
         self.resent.get() + self.stale.get()
     }
 
-    /// What the fabric's counters do not know of.
+    /// The verbs that the fabric's counters do not know.
     pub(super) fn beside(&self) -> VerbCount {
         self.beside.get()
     }
 
-    /// Counts what the fabric did not: SENDs, the reply, and the round trip if nobody waited for
-    /// the request to arrive. What is stored into a node's own memory is no verb.
+    /// Counts the verbs that the fabric did not: SENDs, the reply, and the round trip if the client
+    /// did not wait for the request to arrive. A store into the node's own memory is not a verb.
     #[inline]
     pub(super) fn count(&self, ticket: &Ticket, head: &ReplyHead, ways: Ways) {
         self.answered.set(self.answered.get() + 1);

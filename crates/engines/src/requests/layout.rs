@@ -48,7 +48,7 @@ fn slot_bytes(overhead: u64, payload: u64) -> Result<u32, LayoutError> {
     bytes.ok_or_else(|| LayoutError::Geometry(format!("no slot holds {payload} bytes")))
 }
 
-/// A [`Service`] whose every field was checked, for a cluster of so many nodes.
+/// A [`Service`] for a cluster of a given number of nodes, with every field checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     service: Service,
@@ -62,7 +62,7 @@ impl Area {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] that names the field and what it may be.
+    /// [`LayoutError::Geometry`], which names the field and its valid values.
     pub fn new(service: Service, nodes: u16) -> Result<Self, LayoutError> {
         let wrong = |text: String| Err(LayoutError::Geometry(text));
         let Service {
@@ -112,7 +112,7 @@ impl Area {
         Ok(area)
     }
 
-    /// What was checked.
+    /// The checked service.
     pub fn service(&self) -> &Service {
         &self.service
     }
@@ -122,7 +122,7 @@ impl Area {
         self.nodes
     }
 
-    /// Clients that there can be: each session slot of each node is one (herd's N<sub>C</sub>).
+    /// The number of clients: each session slot of each node is one (herd's N<sub>C</sub>).
     pub fn clients(&self) -> u32 {
         self.service.sessions_per_node * u32::from(self.nodes)
     }
@@ -142,7 +142,7 @@ impl Area {
         ((client / sessions) as u16, client % sessions)
     }
 
-    /// The number of a worker among all of the cluster.
+    /// A worker's number among all workers of the cluster.
     pub fn source(&self, node: u16, worker: u16) -> u16 {
         node * self.service.workers + worker
     }
@@ -156,7 +156,7 @@ impl Area {
         u64::from(self.service.workers) * LINE_BYTES
     }
 
-    /// Where the reply slots start and end, if that is not too far.
+    /// Where the reply slots start and end, if the offsets are not too large.
     fn lay_out(&self) -> Option<(u64, u64)> {
         let slots = u64::from(self.service.workers)
             .checked_mul(u64::from(self.clients()))?
@@ -201,8 +201,8 @@ impl Area {
         0..self.requests_at()
     }
 
-    /// All request slots of a client at a worker, from the area's first byte: who may write those
-    /// may speak in the client's name.
+    /// All request slots of a client at a worker, from the area's first byte. A process with the
+    /// right to write these slots can speak in the client's name.
     ///
     /// # Panics
     /// If there is no such worker or client.
@@ -226,33 +226,33 @@ impl Area {
     }
 }
 
-/// `number` mod `window`, for which most windows need no division.
+/// `number` mod `window`. Most windows need no division for it.
 #[inline]
 pub(super) fn remainder(number: u64, window: u64) -> u64 {
     if window.is_power_of_two() { number & (window - 1) } else { number % window }
 }
 
-/// An [`Area`], and where it is on each node.
+/// An [`Area`], with its address on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestMap {
     area: Area,
     bases: Vec<RemoteAddr>,
 }
 
-/// One worker of the cluster.
+/// A worker of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerId {
-    /// Its node's place in the map.
+    /// The place of the worker's node in the map.
     pub node: u16,
-    /// Which of the node's.
+    /// The worker's number among those of its node.
     pub worker: u16,
 }
 
 impl RequestMap {
-    /// The map of an area whose first byte on each node is given.
+    /// The map of an area that starts at these addresses, one for each node.
     ///
     /// # Panics
-    /// If these are not as many as the area has nodes.
+    /// If there are not as many addresses as the area has nodes.
     pub fn new(area: Area, bases: Vec<RemoteAddr>) -> Self {
         assert_eq!(bases.len(), usize::from(area.nodes), "one area on each node");
         Self { area, bases }
@@ -268,16 +268,16 @@ impl RequestMap {
         self.bases[usize::from(node)]
     }
 
-    /// The node whose part lies in a region.
+    /// The node whose part of the area lies in a region.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no node's part lies there.
     pub fn node_of(&self, region: RegionId) -> u16 {
         let node = self.bases.iter().position(|base| base.region() == region);
         node.expect("a session's home is one of the table's nodes") as u16
     }
 
-    /// The lines of a node's workers, in its region: what clients have to know of them.
+    /// The lines of a node's workers, in its region: the part that clients have to READ.
     pub fn worker_lines_of(&self, node: u16) -> Range<u64> {
         let (base, lines) = (self.base(node).offset(), self.area.worker_lines());
         base + lines.start..base + lines.end
@@ -310,7 +310,7 @@ impl RequestMap {
 const _: () = {
     assert!(size_of::<Service>() == 24);
     assert!(8 + MessageAddress::WORDS * 8 <= LINE_BYTES as usize);
-    // A worker's number among all of the cluster has 16 bits in a reply.
+    // A worker's number among all workers of the cluster has 16 bits in a reply.
     assert!(WORKERS_MAX as usize * NODES_MAX <= 1 << 16);
 };
 
@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// The smallest area there is.
+    /// The smallest possible area.
     fn smallest() -> Service {
         Service { workers: 1, window: 1, replies: 1, sessions_per_node: 1, ..Service::default() }
     }
@@ -445,8 +445,8 @@ mod tests {
         }
     }
 
-    /// A million clients, each with a request slot of the length that just fits, and one that does
-    /// not.
+    /// A million clients, each with a request slot of the greatest length that fits; one more step
+    /// of length does not fit.
     #[test]
     fn an_area_ends_where_the_largest_one_does() {
         let sessions_per_node = 1 << 20;
@@ -485,7 +485,7 @@ mod tests {
         // The ten clients' slots at the first worker lie before those at the second.
         assert_eq!(map.request_addr(to, 7, 4), bases[1].add(128 + (30 + 7 * 3 + 1) * 64));
         assert_eq!(area.request_slots_of(1, 7), 128 + 51 * 64..128 + 54 * 64);
-        // Client 7 is the second node's third.
+        // Client 7 is the third client of the second node.
         assert_eq!(map.reply_addr(7, 3), bases[1].add(128 + 60 * 64 + (2 * 4 + 3) * 128));
         assert_eq!(area.reply_slots(), 128 + 60 * 64..area.bytes());
         assert_eq!((area.worker_lines(), area.bytes()), (0..128, 128 + 60 * 64 + 20 * 128));

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A mailbox is its owner's name: that of session slot `n` is always used by the client that
-//!    holds the slot, and that of worker `w` by worker `w`.
-//! 2. A ring has room for all that its sender may have under way to its receiver, so nothing is
-//!    lost for want of room unless something was sent again.
+//! 1. A mailbox stands for its owner: the mailbox of session slot `n` is always used by the client
+//!    that holds the slot, and the mailbox of worker `w` by worker `w`.
+//! 2. A ring has room for all messages that its sender may have under way to its receiver. A
+//!    message is lost for want of room only if some message was sent again.
 
 use loch_fabric::limits::{CACHE_LINE_BYTES, MAIL_RING_BYTES, MAIL_SENDERS_MAX};
 use loch_fabric::{MailboxShape, RemoteAddr};
@@ -20,13 +20,14 @@ use super::layout::{Area, RequestMap, WorkerId};
 use crate::error::LayoutError;
 use crate::region::Service;
 
-/// What follows begins with a page.
+/// The engine's own part begins at a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// Requests that are sent again and again find room too, some of them.
+/// A ring has this many times the room that it needs, so that some requests that are sent again
+/// find room too.
 const ROOM_TO_SPARE: u64 = 2;
 
-/// Where requests and mailboxes are, from the table's first byte.
+/// The offsets of the requests and the mailboxes, from the table's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mailboxes {
     area: Area,
@@ -35,7 +36,8 @@ pub struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// Those of a table whose longest messages to workers, and from them, have so many bytes.
+    /// The mailboxes of a table whose longest messages to workers, and from workers, have these
+    /// lengths.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] if there are too many clients or workers.
@@ -87,12 +89,12 @@ impl Mailboxes {
         self.clients_at() + clients * self.client.bytes()
     }
 
-    /// The first page after them.
+    /// The first page after the mailboxes.
     pub fn next_page(&self) -> u64 {
         self.end().next_multiple_of(PAGE_BYTES)
     }
 
-    /// All of them, and where each begins.
+    /// All mailboxes, with their offsets.
     pub fn all(&self) -> Vec<(u64, MailboxShape)> {
         let Service { workers, sessions_per_node, .. } = *self.area.service();
         let of_workers = (0..workers).map(|worker| (self.worker_at(worker), self.worker));
@@ -100,12 +102,12 @@ impl Mailboxes {
         of_workers.chain(of_clients).collect()
     }
 
-    /// Where a worker of any node receives. `requests` are the table's.
+    /// The address at which a worker of any node receives. `requests` are the table's.
     pub fn of_worker(&self, requests: &RequestMap, id: WorkerId) -> RemoteAddr {
         requests.base(id.node).add(self.worker_at(id.worker))
     }
 
-    /// Where the client receives that holds a session slot of a node.
+    /// The address at which the client that holds a session slot of a node receives.
     pub fn of_client(&self, requests: &RequestMap, node: u16, slot: u32) -> RemoteAddr {
         requests.base(node).add(self.client_at(slot))
     }
@@ -113,7 +115,7 @@ impl Mailboxes {
 
 /// Bytes of a ring with room for a window of such messages, and for as many again.
 fn ring_bytes(window: u16, message: usize) -> u32 {
-    // A record has a header of a word, and is whole lines.
+    // A record consists of a header of one word and the message, rounded up to whole lines.
     let record = (message as u64 + 8 + 7).next_multiple_of(CACHE_LINE_BYTES as u64);
     let bytes = (u64::from(window) * record * ROOM_TO_SPARE).next_power_of_two();
     bytes.clamp(u64::from(*MAIL_RING_BYTES.start()), u64::from(*MAIL_RING_BYTES.end())) as u32

@@ -1,4 +1,4 @@
-//! Messages in mapped memory: looked at by loads, put there by stores.
+//! Messages in mapped memory: loads read them, stores write them.
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
@@ -7,20 +7,20 @@ use super::message::{
 };
 use super::seal::Seal;
 
-/// The address of the word that tells of a message in a slot of `bytes` bytes.
+/// The address of the word that shows whether a message is in a slot of `bytes` bytes.
 #[inline]
 pub(super) fn poll_addr(slot: RemoteAddr, bytes: u32) -> RemoteAddr {
     start_of(slot, bytes, POLL_WORD_FROM_END)
 }
 
-/// Where a message of `len` bytes begins in a slot of `bytes` bytes.
+/// The address at which a message of `len` bytes begins in a slot of `bytes` bytes.
 #[inline]
 pub(super) fn start_of(slot: RemoteAddr, bytes: u32, len: usize) -> RemoteAddr {
     slot.add(u64::from(bytes) - len as u64)
 }
 
-/// The request at the end of a slot, and all of its bytes in `message`; `None` if there is none, or
-/// not all of it yet.
+/// The request at the end of a slot, with all of its bytes in `message`; `None` if there is no
+/// request, or if a part of it is still missing.
 #[inline]
 pub(super) fn load_request<F: Fabric>(
     fabric: &F,
@@ -41,8 +41,8 @@ pub(super) fn load_request<F: Fabric>(
     Ok(Seal::CHECKSUM.holds(message).then_some(ticket))
 }
 
-/// The reply at the end of a slot, and all of its bytes in `message`; `None` if it is not there, or
-/// not all of it yet, or not the one that is `expected`.
+/// The reply at the end of a slot, with all of its bytes in `message`; `None` if there is no reply,
+/// if a part of it is still missing, or if it is not the `expected` one.
 #[inline]
 pub(super) fn load_reply<F: Fabric>(
     fabric: &F,

@@ -1,15 +1,16 @@
-//! What a worker remembers of its clients, so that a request is executed once however often it
-//! comes.
+//! A worker's memory of its clients' requests. It makes the worker execute a request once, however
+//! often the request comes.
 //!
 //! # Invariants
-//! 1. Of one session and number at most one request is admitted as new. For each of the last
-//!    *window* numbers there is a record; the number in it only grows while the session lasts, and
-//!    a request is new if its number is greater.
-//! 2. A session is taken in when the worker's node says that it holds the slot of its client, and
-//!    then takes the place of the one before. What other sessions send is dropped: their clients
-//!    are gone, or lie. So no client can take the place of another, whatever number it writes.
-//! 3. A datagram counts with the seal of the session's secret. A client introduces itself under
-//!    growing numbers, so that a greeting which somebody repeats does not count.
+//! 1. Of all requests with one session and one number, at most one is admitted as new. Each of the
+//!    last *window* numbers has a record. The number in a record only grows while the session
+//!    lasts, and a request is new if its number is greater.
+//! 2. The memory takes in a session when the worker's node says that this session holds the slot of
+//!    its client. The session then replaces the one before. Requests of other sessions are dropped:
+//!    their clients are gone, or lie. So no client can take the place of another, whatever number
+//!    it writes.
+//! 3. A datagram counts only with the seal of the session's secret. A client introduces itself
+//!    under growing numbers, so a greeting that an adversary repeats does not count.
 
 use std::fmt;
 
@@ -20,16 +21,16 @@ use super::seal::Seal;
 use super::sessions::{Holder, Sessions};
 use crate::planted::{self, Bug};
 
-/// What is to be done about a request.
+/// What the worker does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It has never been seen.
+    /// The request has never been seen.
     New,
-    /// It was executed and changed nothing: to be executed again.
+    /// The request was executed and changed nothing: it is executed again.
     Again,
-    /// It was executed, and this came of it.
+    /// The request was executed, with this answer.
     Known(Short),
-    /// It is being executed, or nobody waits for it any more.
+    /// The request is being executed, or its client does not wait for it any more.
     Drop,
 }
 
@@ -42,7 +43,7 @@ struct Record {
 
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
-    /// There was none so far, or a read.
+    /// No request so far, or a read.
     #[default]
     Repeatable,
     /// A mutation that is being executed.
@@ -53,11 +54,11 @@ enum State {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
-    /// Its session; none so far.
+    /// The session that holds the client's slot; `None` so far.
     holder: Option<Holder>,
     /// The greatest number that was admitted.
     newest: u64,
-    /// The number of its last greeting by datagram.
+    /// The number of the client's last greeting by datagram.
     greeting: u64,
 }
 
@@ -74,12 +75,13 @@ pub(super) struct Memory {
     sessions: Sessions,
     window: u64,
     clients: Vec<Client>,
-    /// For each client as many as the window is wide, the one of a number at its remainder.
+    /// For each client as many records as the window is wide; a number's record is at its
+    /// remainder.
     records: Vec<Record>,
 }
 
 impl Memory {
-    /// Of the clients of an area, of which `sessions` tells.
+    /// The memory for the clients of an area. `sessions` tells which sessions they have.
     pub fn new(area: Area, sessions: Sessions) -> Self {
         let (clients, window) = (area.clients() as usize, area.service().window);
         Self {
@@ -91,13 +93,13 @@ impl Memory {
         }
     }
 
-    /// The greatest number that a client's session had admitted.
+    /// The greatest number admitted for a client's session.
     #[inline]
     pub fn newest(&self, client: u32) -> u64 {
         self.clients[client as usize].newest
     }
 
-    /// Takes note of the session that sent something; whether it is its client's.
+    /// Takes note of the session that sent a message. Returns whether the session is its client's.
     #[inline]
     pub fn greets(&mut self, ticket: &Ticket) -> bool {
         self.clients[ticket.client as usize].is(ticket.session) || self.takes_in(ticket)
@@ -118,8 +120,8 @@ impl Memory {
         true
     }
 
-    /// What a planted bug takes for the holder of a slot: any session whose number is larger than
-    /// that of the last one.
+    /// With this planted bug a worker takes any session for the holder of a slot whose number is
+    /// larger than the last one's.
     #[cold]
     fn believed(&self, ticket: &Ticket) -> Option<Holder> {
         let known = self.clients[ticket.client as usize].holder;
@@ -128,14 +130,14 @@ impl Memory {
         is_larger.then_some(Holder { session: ticket.session, secret })
     }
 
-    /// The session that sent something, if it holds its client's slot now.
+    /// The session that sent a message, if it holds its client's slot now.
     #[cold]
     fn asked(&self, ticket: &Ticket) -> Option<Holder> {
         let (node, slot) = self.area.seat(ticket.client);
         (self.sessions)(node, slot).filter(|holder| holder.session == ticket.session)
     }
 
-    /// Whether a datagram is its client's (invariant 3).
+    /// Whether a datagram comes from its client (invariant 3).
     #[inline]
     pub fn is_sealed(&self, ticket: &Ticket, message: &[u8]) -> bool {
         let known = self.clients[ticket.client as usize].holder;
@@ -146,7 +148,7 @@ impl Memory {
         })
     }
 
-    /// Whether a greeting that came as a datagram was never seen. Its session is known.
+    /// Whether a greeting that came as a datagram was never seen before. Its session is known.
     pub fn is_first_greeting(&mut self, ticket: &Ticket) -> bool {
         let last = &mut self.clients[ticket.client as usize].greeting;
         let is_first = ticket.number > *last;
@@ -154,8 +156,8 @@ impl Memory {
         is_first
     }
 
-    /// How a datagram to a client is sealed; a session that is not its client's any more gets none
-    /// that it would believe.
+    /// The seal of a datagram to a client. A session that is not its client's any more gets a seal
+    /// that it would not believe.
     #[inline]
     pub fn reply_seal(&self, ticket: &Ticket) -> Seal {
         let holder = self.clients[ticket.client as usize].holder;
@@ -187,7 +189,8 @@ impl Memory {
         Admission::New
     }
 
-    /// Remembers what a request came to, unless its client has gone on since; whether it did.
+    /// Remembers the answer to a request, unless its client has gone on since. Returns whether it
+    /// did.
     #[inline]
     pub fn keep(&mut self, ticket: &Ticket, short: Short) -> bool {
         if ticket.is_read() || !self.clients[ticket.client as usize].is(ticket.session) {
@@ -231,7 +234,7 @@ mod tests {
         ticket
     }
 
-    /// Of two clients with a window of three; the second one's slot is held by session 9.
+    /// The memory for two clients with a window of three. Session 9 holds the second client's slot.
     fn memory() -> (Memory, Rc<Cell<Option<Holder>>>) {
         let service = Service {
             workers: 1,
@@ -257,7 +260,7 @@ mod tests {
         assert_eq!(memory.admit(&put), Admission::Drop);
         memory.keep(&put, short);
         assert_eq!(memory.admit(&put), Admission::Known(short));
-        // Until the slot is used again.
+        // The record counts until the slot is used again.
         assert_eq!(memory.admit(&ticket(9, 4, PUT)), Admission::New);
         assert_eq!(memory.admit(&put), Admission::Drop);
         assert_eq!(memory.newest(1), 4);
@@ -288,7 +291,7 @@ mod tests {
         holder.set(Some(Holder::new(10, None)));
         assert_eq!(memory.admit(&ticket(10, 1, PUT)), Admission::New);
         assert_eq!(memory.admit(&ticket(9, 2, PUT)), Admission::Drop);
-        // What the old one's request came to is not the new one's answer.
+        // The outcome of the old session's request is not the answer to the new session's.
         memory.keep(&old, Answer::Done(Outcome::Stored(5)).short());
         assert_eq!(memory.admit(&ticket(10, 1, PUT)), Admission::Drop);
     }
@@ -299,7 +302,7 @@ mod tests {
         assert_eq!(memory.admit(&ticket(9, 1, PUT)), Admission::New);
         let last = (1 << crate::requests::message::SESSION_BITS) - 1;
         assert_eq!(memory.admit(&ticket(last, 1, PUT)), Admission::Drop);
-        // The session goes on, and so does the next one, whatever its number is.
+        // The session goes on, and so does the next session, whatever its number.
         assert_eq!(memory.admit(&ticket(9, 2, PUT)), Admission::New);
         holder.set(Some(Holder::new(3, None)));
         assert_eq!(memory.admit(&ticket(3, 1, PUT)), Admission::New);
@@ -322,7 +325,7 @@ mod tests {
         assert!(!memory.is_sealed(&own, &sealed(&own, secret(2))));
         assert!(!memory.is_sealed(&own, &sealed(&own, None)), "a checksum proves nothing");
         assert!(memory.greets(&own));
-        // The next session, of which nothing was heard yet.
+        // The next session, from which nothing came yet.
         holder.set(Some(Holder::new(10, secret(2))));
         let (next, other) = (ticket(10, 1, PUT), ticket(11, 1, PUT));
         assert!(memory.is_sealed(&next, &sealed(&next, secret(2))));

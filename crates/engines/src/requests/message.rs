@@ -1,7 +1,8 @@
 //! The bytes of a request and of a reply.
 //!
-//! A message ends with a trailer, so that its last words are in the same place however long it is,
-//! if it stands at the end of its slot (herd §4.2). It is a multiple of eight bytes long.
+//! A message ends with a trailer. If the message stands at the end of its slot, its last words are
+//! always in the same place, however long it is (herd §4.2). Its length is a multiple of eight
+//! bytes.
 //!
 //! | request, from its end | field |
 //! | --- | --- |
@@ -23,10 +24,10 @@
 //! | -8 | the seal of all bytes before |
 //!
 //! # Invariants
-//! 1. A message counts only if its seal holds: WRITEs have no inner order, and their words
-//!    land one by one. Since the number is part of it, words of an older message of the same slot
-//!    never make a message together with those of a newer one.
-//! 2. Whatever the bytes, decoding neither panics nor reads beyond them.
+//! 1. A message counts only if its seal holds: a WRITE has no inner order, and its words land one
+//!    by one. The number is part of the message, so words of an older message in the same slot
+//!    never combine with those of a newer one into a message.
+//! 2. Decoding neither panics nor reads beyond the bytes, whatever they are.
 
 use loch_fabric::Buf;
 
@@ -37,20 +38,20 @@ use crate::operation::{Expect, Operation, PutOptions};
 
 /// Bytes of a request's trailer.
 pub const REQUEST_TRAILER_BYTES: usize = 40;
-/// Bytes of a request besides key and value, at most.
+/// The most bytes that a request has besides key and value.
 pub const REQUEST_OVERHEAD_BYTES: usize = REQUEST_TRAILER_BYTES + 16;
-/// Bytes of a reply's trailer: all that it has besides a value.
+/// Bytes of a reply's trailer. A reply has nothing else besides the value.
 pub const REPLY_TRAILER_BYTES: usize = 48;
 /// The word with number and attempt, from the end of a message.
 pub const POLL_WORD_FROM_END: usize = 16;
-/// Numbers of requests have so many bits: a session that makes ten million a second has enough for
-/// two hundred years.
+/// Bits of a request's number: enough for two hundred years of a session that makes ten million
+/// requests a second.
 pub const NUMBER_BITS: u32 = 56;
-/// Session incarnations have so many bits in a message.
+/// Bits of a session's incarnation in a message.
 pub const SESSION_BITS: u32 = 48;
 
-/// The part of a session's incarnation that messages name it by. The word that incarnations are
-/// counted by is in memory that clients can write, so any number may come of it.
+/// The part of a session's incarnation by which messages name it. The word that counts incarnations
+/// is in memory that clients can write, so it may have any value.
 #[inline]
 pub fn session_number(incarnation: u64) -> u64 {
     incarnation & ((1 << SESSION_BITS) - 1)
@@ -59,7 +60,7 @@ pub fn session_number(incarnation: u64) -> u64 {
 const WORDS: usize = REQUEST_TRAILER_BYTES / 8;
 const REPLY_WORDS: usize = REPLY_TRAILER_BYTES / 8;
 
-/// What a request asks for, as it stands in the message.
+/// The operation of a request, as it stands in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Code {
@@ -108,20 +109,20 @@ const _: () = {
 /// The flag of a request whose value expires.
 const EXPIRES: u8 = 1;
 
-/// Everything of a request but key and value. It is what a worker keeps of one while it serves it.
+/// Everything of a request but key and value. A worker keeps it while it serves the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// Who asks.
+    /// The client that asks.
     pub client: u32,
     /// The incarnation of the client's session.
     pub session: u64,
-    /// The worker's incarnation that the client believes in.
+    /// The incarnation that the client believes the worker to have.
     pub worker: u32,
     /// Counts the client's requests at this worker, from 1.
     pub number: u64,
-    /// Counts how often this one was sent, from 0, wrapping.
+    /// Counts how often this request was sent, from 0, wrapping.
     pub attempt: u8,
-    /// Which of the client's reply slots waits for the reply.
+    /// The client's reply slot that waits for the reply.
     pub reply: u16,
     code: Code,
     flags: u8,
@@ -129,19 +130,19 @@ pub struct Ticket {
     value_len: u32,
 }
 
-/// What a request asks for.
+/// The content of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// Nothing: it introduces its client.
+    /// A greeting, which introduces its client.
     Hello,
     /// An operation on a key.
     One(Request<'a>),
-    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them. It has no key, and only
-    /// workers of that engine unpack it.
+    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them. A packet has no key, and
+    /// only workers of that engine unpack it.
     Packet {
         /// The packet.
         bytes: &'a [u8],
-        /// Whether none of them changes anything.
+        /// Whether no operation of the packet changes anything.
         is_read: bool,
     },
 }
@@ -151,7 +152,7 @@ pub enum Body<'a> {
 pub struct Request<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// What is to be done.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
@@ -162,7 +163,7 @@ impl<'a> Body<'a> {
         Self::One(Request { key, operation })
     }
 
-    /// Whether it changes nothing, so that it may be executed again.
+    /// Whether the request changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
         match self {
@@ -177,7 +178,7 @@ impl<'a> Body<'a> {
         if let Self::One(request) = self { request.key } else { &[] }
     }
 
-    /// The bytes that it brings besides a key.
+    /// The bytes that the request carries besides a key.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         match self {
@@ -216,7 +217,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The word that the operation has besides.
+    /// The operation's operand, if it has one.
     #[inline]
     fn operand(&self) -> Option<u64> {
         let Self::One(Request { operation, .. }) = self else { return None };
@@ -253,7 +254,7 @@ impl Ticket {
         }
     }
 
-    /// Whether the request introduces its client, and nothing else.
+    /// Whether the request is a greeting, which only introduces its client.
     #[inline]
     pub fn is_hello(&self) -> bool {
         self.code == Code::Hello
@@ -299,7 +300,7 @@ impl Ticket {
         self.value_len as usize + self.key_len() + words * 8
     }
 
-    /// The word that is polled for.
+    /// The word for which the receiver polls.
     #[inline]
     pub(super) fn poll_word(&self) -> u64 {
         self.number << 8 | u64::from(self.attempt)
@@ -318,7 +319,7 @@ impl Ticket {
         ]
     }
 
-    /// Reads all words of a trailer but the checksum; `None` if they cannot be a request's.
+    /// Reads all words of a trailer but the checksum; `None` if they cannot belong to a request.
     #[inline]
     pub(super) fn parse(words: [u64; WORDS - 1]) -> Option<Self> {
         let [code, flags, a, b, c, d, e, f] = words[0].to_le_bytes();
@@ -342,18 +343,18 @@ impl Ticket {
         (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
 
-    /// Reads a whole message; `None` unless it is a request, whole and with the right seal.
+    /// Reads a whole message; `None` unless it is a complete request with the right seal.
     pub fn read(message: &[u8], seal: Seal) -> Option<Self> {
         Self::claimed(message).filter(|_| seal.holds(message))
     }
 
-    /// What a message says that it is, whatever its seal.
+    /// The request that a message claims to be, whatever its seal.
     pub(super) fn claimed(message: &[u8]) -> Option<Self> {
         let ticket = Self::parse(last_words(message)?)?;
         (ticket.message_len() == message.len()).then_some(ticket)
     }
 
-    /// What the message that the ticket was read from asks for.
+    /// The content of the message that the ticket was read from.
     ///
     /// # Panics
     /// If `message` is shorter than the ticket's.
@@ -384,7 +385,7 @@ impl Ticket {
         Body::One(Request { key, operation })
     }
 
-    /// The operation of the message that the ticket was read from.
+    /// The operation in the message that the ticket was read from.
     ///
     /// # Panics
     /// If it is a greeting or a packet, or `message` is shorter than the ticket's.
@@ -396,7 +397,7 @@ impl Ticket {
         }
     }
 
-    /// Where the packet stands in the message that the ticket was read from.
+    /// The range of the packet in the message that the ticket was read from.
     ///
     /// # Panics
     /// If `message` is shorter than the ticket's.
@@ -431,17 +432,17 @@ impl Ticket {
 /// Everything of a reply but the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHead {
-    /// Which worker of the cluster replies: [`Area::source`](super::layout::Area::source).
+    /// The worker of the cluster that replies: [`Area::source`](super::layout::Area::source).
     pub source: u16,
     /// The worker's incarnation.
     pub worker: u32,
-    /// The low quarter of the incarnation of the session that asked.
+    /// The low quarter of the incarnation of the session that sent the request.
     pub session: u16,
-    /// The reply slot that waits for it.
+    /// The reply slot that waits for the reply.
     pub reply: u16,
     /// The number of the request.
     pub number: u64,
-    /// What it came to, but for a value.
+    /// The answer without the bytes of its value.
     pub short: Short,
     value_len: u32,
 }
@@ -466,7 +467,7 @@ impl ReplyHead {
         self.value_len as usize
     }
 
-    /// Where the value stands in the message.
+    /// The range of the value in the message.
     #[inline]
     pub fn value_at(&self) -> std::ops::Range<usize> {
         let end = self.value_len().next_multiple_of(8);
@@ -490,7 +491,7 @@ impl ReplyHead {
         (flags == 0 && fits && head.number != 0).then_some(head)
     }
 
-    /// Reads a whole message; `None` unless it is a reply, whole and with the right seal.
+    /// Reads a whole message; `None` unless it is a complete reply with the right seal.
     pub fn read(message: &[u8], seal: Seal) -> Option<Self> {
         let head = Self::parse(last_words(message)?)?;
         (head.message_len() == message.len() && seal.holds(message)).then_some(head)
@@ -530,7 +531,7 @@ fn finish(buf: &mut Buf, words: &[u64], seal: Seal) {
     buf.extend_from_slice(&word);
 }
 
-/// The `N` words before the last one; `None` if there are not so many.
+/// The `N` words before the last one; `None` if there are fewer.
 fn last_words<const N: usize>(message: &[u8]) -> Option<[u64; N]> {
     let end = message.len().checked_sub(8)?;
     let start = end.checked_sub(N * 8)?;
@@ -625,7 +626,7 @@ mod tests {
             mut bytes in prop::collection::vec(any::<u8>(), 0..120),
             code in 0u8..13, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
         ) {
-            // Bytes that mean nothing are dropped at once: these look like a request.
+            // Bytes that are no message are dropped at once: these look like a request.
             if let Some(at) = bytes.len().checked_sub(REQUEST_TRAILER_BYTES) {
                 bytes[at] = code;
                 bytes[at + 1] = flags;
@@ -647,7 +648,7 @@ mod tests {
         }
     }
 
-    /// One wrong field is enough, whatever the others say.
+    /// One wrong field is enough, whatever the other fields say.
     #[test]
     fn words_that_no_client_writes_are_no_request() {
         for body in bodies(b"key", b"value", 5, Some(6)) {

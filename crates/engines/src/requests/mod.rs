@@ -1,8 +1,8 @@
-//! Requests and replies: the one mechanism of all engines whose servers take part in an operation.
+//! Requests and replies: the one mechanism of all engines whose workers take part in an operation.
 //!
-//! A **client** is a session slot of a node, a **worker** one of those that a node has for a table.
+//! A **client** is a session slot of a node, and a node has one or more **workers** for each table.
 //! A client sends a request to a worker and waits for the reply; it may have *window* requests
-//! under way at a worker. Requests are WRITEs into slots that the worker polls (herd §4.2), or
+//! under way at one worker. Requests are WRITEs into slots that the worker polls (herd §4.2), or
 //! SENDs; replies are WRITEs into slots that the client polls (nessie §5), or SENDs (herd §4.3).
 //!
 //! | file | what it does |
@@ -19,16 +19,16 @@
 //! | [`path`] | WRITEs and SENDs, both ways |
 //!
 //! # How an engine uses it
-//! The client: a [`Requester`] with the two paths of the engine; one
-//! [`call`](Requester::call) is one operation.
+//! A client makes a [`Requester`] with the two paths of the engine. One [`call`](Requester::call)
+//! is one operation.
 //!
-//! The worker: an [`Inbox`]. Take what comes with [`Inbox::poll`] (slots) or [`Inbox::accept`]
-//! (datagrams), as many and as far ahead as the engine likes, each with a buffer of its own;
-//! execute [`Ticket::request`]; then [`Inbox::complete`] in any order, which remembers the answer
-//! and makes the reply, and send that with [`send_reply`] (WRITE) or `Messages::send_all`. What
-//! comes as [`Incoming::Answer`] is answered with [`Inbox::repeat`] and not executed.
-//! [`Incoming::Hello`] says that whatever is sent to the ticket's client goes where this datagram
-//! came from.
+//! A worker opens an [`Inbox`] and takes messages with [`Inbox::poll`] (slots) or [`Inbox::accept`]
+//! (datagrams). It may take as many ahead as the engine likes, each with a buffer of its own. It
+//! executes [`Ticket::request`] and calls [`Inbox::complete`], in any order; that remembers the
+//! answer and makes the reply. It sends the reply with [`send_reply`] (WRITE) or
+//! `Messages::send_all`. An [`Incoming::Answer`] is answered with [`Inbox::repeat`] and not
+//! executed. After an [`Incoming::Hello`] the worker sends everything for the ticket's client to
+//! the place where this datagram came from.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -90,31 +90,32 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Request `r` of a client at a worker lies in slot `r mod window`, and is sent only when the
-//!    one that had the slot before was answered or is not waited for any more. Nothing is ever
-//!    zeroed.
-//! 2. A message counts only with the number that is looked for and the right seal.
-//! 3. A worker executes a mutation of one session at most once ([`Inbox`]); reads it may execute
+//! 1. Request `r` of a client at a worker lies in slot `r mod window`. The client sends it only
+//!    when the previous request of that slot was answered, or when it does not wait for that one
+//!    any more. Slots are never zeroed.
+//! 2. A message counts only with the expected number and the right seal.
+//! 3. A worker executes a mutation of one session at most once ([`Inbox`]); it may execute reads
 //!    again.
-//! 4. A worker executes only what was meant for its own incarnation. There is one worker of a
-//!    number at a time: a node starts one after it has stopped the one before.
+//! 4. A worker executes only requests that were meant for its own incarnation. At any time there is
+//!    one worker of a number: a node starts a worker after it has stopped the one before.
 //!
 //! # Faults
 //! * **A message is lost, comes twice, or late.** The client sends a request again until it is
-//!   answered or its time is up. What comes twice is answered from memory; what comes after its
-//!   slot was used anew is dropped, or overwrites what is there, which then is sent again.
-//! * **A client dies.** Nobody waits for it. What it had sent may still be executed, until the next
-//!   session of its slot is heard of: that makes the worker forget the dead one.
-//! * **A worker dies.** Its clients wait until the node has another, which tells them that they
-//!   believe in the wrong incarnation. Reads are sent again; a mutation is ambiguous if the dead
-//!   worker may have got it, that is, unless the first attempt met the new one.
-//!   Where it receives messages it makes known beside its incarnation ([`make_known`]): whoever has
-//!   no answer looks there again.
-//! * **A worker stands still.** Its clients wait, until their time is up.
-//! * **Hostile bytes** in slots and datagrams cost the worker time and nothing else; but whoever
-//!   may write another client's slots can speak in its name. A datagram speaks for whoever knows
-//!   the session's secret ([`seal`]). A client that names another session than its own is not
-//!   served.
+//!   answered or its time is up. The worker answers a repeated request from memory. A message that
+//!   comes after its slot was used anew is dropped, or it overwrites the newer message, which is
+//!   then sent again.
+//! * **A client dies.** Nobody waits for its replies. The requests that it had sent may still be
+//!   executed, until the worker hears of the next session of the slot and forgets the dead one.
+//! * **A worker dies.** Its clients wait until the node has another worker, which tells them that
+//!   they believe in the wrong incarnation. Reads are sent again. A mutation is ambiguous if the
+//!   dead worker may have got it, that is, unless the first attempt met the new worker. A worker
+//!   makes known, beside its incarnation, where it receives messages ([`make_known`]); a client
+//!   without an answer looks there again.
+//! * **A worker stands still.** Its clients wait until their time is up.
+//! * **Hostile bytes** in slots and datagrams cost the worker time and nothing else. But a process
+//!   that may write another client's slots can speak in that client's name. A datagram speaks for
+//!   anybody who knows the session's secret ([`seal`]). A client that names a session other than
+//!   its own is not served.
 
 pub(crate) mod budget;
 mod client;
@@ -157,8 +158,8 @@ pub use worker::{Inbox, Incoming};
 pub use crate::region::Service;
 pub use crate::secret::Secret;
 
-/// WRITEs a reply, as [`Inbox::complete`] or [`Inbox::repeat`] made it, into the slot that waits
-/// for it, from a worker whose node is `home`. Gives the buffer back.
+/// WRITEs a reply that [`Inbox::complete`] or [`Inbox::repeat`] made into the slot that waits for
+/// it. The worker's node is `home`. Gives the buffer back.
 ///
 /// # Errors
 /// The fabric's. The client will ask again.
@@ -172,7 +173,7 @@ pub async fn send_reply<F: Fabric>(
     let service = map.area().service();
     let fits = ticket.reply < service.replies && reply.len() <= service.reply_bytes as usize;
     if !fits {
-        // Nobody who asks by the rules waits for it.
+        // No client that keeps the rules waits for this reply.
         return (reply, Ok(()));
     }
     let slot = (map.reply_addr(ticket.client, ticket.reply), service.reply_bytes);

@@ -1,6 +1,6 @@
-//! The ways of messages: WRITEs into slots or SENDs of datagrams, for requests and for replies.
+//! The paths of messages: WRITEs into slots or SENDs of datagrams, for requests and for replies.
 //!
-//! Whoever writes into its own node's memory stores: that is no verb (nessie §5).
+//! A message into the sender's own node's memory is a store, which is not a verb (nessie §5).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -16,30 +16,32 @@ use super::message::ReplyHead;
 use super::seal::Seal;
 use crate::secret::Secret;
 
-/// A way of messages.
+/// A path of messages.
 pub trait Path {
-    /// Whether it SENDs, of which the fabric's counters do not know, or else WRITEs.
+    /// Whether the path SENDs, which the fabric's counters do not count, or WRITEs.
     const BY_SEND: bool;
 }
 
-/// How a request was sent, and so what the fabric's counters know of it.
+/// How a request was sent, which decides what the fabric's counters know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// As a datagram, of which they know nothing.
+    /// As a datagram, which they do not count.
     Datagram,
-    /// By WRITE, which nobody waited for: no round trip. Or by a store, which is no verb.
+    /// By WRITE, without waiting for it: they count no round trip. Or by a store, which is not a
+    /// verb.
     Written,
-    /// By WRITE, and its round trip was waited for.
+    /// By WRITE, and the client waited for its round trip.
     Awaited,
 }
 
 /// How a client's requests reach workers.
 pub trait RequestPath<F: Fabric>: Path {
-    /// Sends a message to a worker. `slot` is the slot, of `bytes` bytes, where the worker looks
-    /// for it. Gives the buffer back.
+    /// Sends a message to a worker. The worker looks for it in the slot at `slot`, which has
+    /// `bytes` bytes. Gives the buffer back.
     ///
     /// # Errors
-    /// The fabric's. [`FabricError::OutcomeUnknown`] alone leaves open whether it arrived.
+    /// The fabric's errors. Only [`FabricError::OutcomeUnknown`] leaves open whether the message
+    /// arrived.
     fn send(
         &self,
         fabric: &F,
@@ -48,20 +50,20 @@ pub trait RequestPath<F: Fabric>: Path {
         message: Buf,
     ) -> impl Future<Output = (Buf, Result<Sent, FabricError>)>;
 
-    /// Whether a message of so many bytes goes as a datagram.
+    /// Whether a message of this length goes as a datagram.
     #[inline]
     fn sends(&self, _fabric: &F, _len: usize) -> bool {
         Self::BY_SEND
     }
 
-    /// A worker receives there, from now on.
+    /// From now on the worker receives at this address.
     fn meet(&self, _fabric: &F, _worker: WorkerId, _at: &MessageAddress) {}
 }
 
 /// How replies reach a client.
 pub trait ReplyPath<F: Fabric>: Path {
-    /// The reply that has come for reply slot `reply` and is `expected`, its bytes in `message`;
-    /// `None` if there is none yet.
+    /// The `expected` reply for reply slot `reply`, with its bytes in `message`; `None` if it has
+    /// not come yet.
     ///
     /// # Errors
     /// The fabric's, if the client's own region is not mapped.
@@ -73,8 +75,8 @@ pub trait ReplyPath<F: Fabric>: Path {
         message: &mut Buf,
     ) -> Result<Option<ReplyHead>, FabricError>;
 
-    /// What a client sends to a worker before its first request, and when it had no answer for a
-    /// while, so that the worker knows where replies go; `hello` makes the message.
+    /// Sends a greeting to a worker before the client's first request, and when the client had no
+    /// answer for a while, so that the worker knows where replies go. `hello` makes the message.
     ///
     /// # Errors
     /// The fabric's.
@@ -85,7 +87,7 @@ pub trait ReplyPath<F: Fabric>: Path {
         hello: impl FnOnce() -> Buf,
     ) -> Result<(), FabricError>;
 
-    /// Whether where workers receive has to be found out, by a look at their lines.
+    /// Whether the client has to find out, from the workers' lines, where the workers receive.
     fn seeks(&self) -> bool {
         false
     }
@@ -94,7 +96,8 @@ pub trait ReplyPath<F: Fabric>: Path {
     fn meet(&self, _fabric: &F, _worker: WorkerId, _at: &MessageAddress) {}
 }
 
-/// WRITEs a message into the end of a slot. What fits a cache line goes inline and unsignaled.
+/// WRITEs a message into the end of a slot. A message that fits a cache line goes inline and
+/// unsignaled.
 pub(super) async fn write<F: Fabric>(
     fabric: &F,
     home: RegionId,
@@ -169,25 +172,25 @@ impl<F: UnreliableWrites> RequestPath<F> for ByUnreliableWrite {
     }
 }
 
-/// Requests by SEND (herd §5.5, pilaf §4), and the names by which workers are known.
+/// Requests by SEND (herd §5.5, pilaf §4), with the workers' names on the network.
 #[derive(Clone, Debug)]
 pub struct BySend<P> {
-    /// Each worker's, by [`Area::source`](super::layout::Area::source), once it is known.
+    /// The name of each worker, by [`Area::source`](super::layout::Area::source), once it is known.
     workers: RefCell<Vec<Option<P>>>,
     /// Workers of a node.
     per_node: u16,
-    /// Whether they have to be found out.
+    /// Whether the client has to find out the names.
     seeks: bool,
 }
 
 impl<P: Copy> BySend<P> {
-    /// To workers that are found by these names, whenever they start.
+    /// A path to workers that are found by these names, whenever they start.
     pub fn new(workers: &[P], per_node: u16) -> Self {
         let workers = RefCell::new(workers.iter().copied().map(Some).collect());
         Self { workers, per_node, seeks: false }
     }
 
-    /// To workers that make known where they receive whenever they start ([`make_known`]).
+    /// A path to workers that make known where they receive whenever they start ([`make_known`]).
     pub fn seeking(map: &RequestMap) -> Self {
         let per_node = map.area().service().workers;
         let workers = usize::from(map.area().nodes()) * usize::from(per_node);
@@ -198,7 +201,7 @@ impl<P: Copy> BySend<P> {
         usize::from(to.node) * usize::from(self.per_node) + usize::from(to.worker)
     }
 
-    /// A message to who is not known yet is lost, as messages may be.
+    /// A message to a worker whose name is not known yet is lost, as messages may be.
     #[inline]
     fn post<F: Messages<Peer = P>>(
         &self,
@@ -210,7 +213,8 @@ impl<P: Copy> BySend<P> {
         known.map_or(Ok(()), |peer| fabric.send(peer, message))
     }
 
-    /// An address that cannot be, as that of a worker which never started, is no place to send to.
+    /// An impossible address, such as the one of a worker that never started, is no place to send
+    /// to.
     #[cold]
     fn know<F: Messages<Peer = P>>(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
         if self.seeks
@@ -221,7 +225,7 @@ impl<P: Copy> BySend<P> {
     }
 }
 
-/// Has clients find out where a worker receives, before its incarnation is made known.
+/// Tells clients where a worker receives, before it makes its incarnation known.
 ///
 /// # Errors
 /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -261,12 +265,12 @@ impl<F: Fabric + Messages> RequestPath<F> for BySend<F::Peer> {
 pub struct WrittenReplies {
     /// The first of the client's reply slots.
     pub first: RemoteAddr,
-    /// Bytes of each.
+    /// Bytes of each slot.
     pub bytes: u32,
 }
 
 impl WrittenReplies {
-    /// Those of a client.
+    /// The reply slots of a client.
     pub fn of(map: &RequestMap, client: u32) -> Self {
         let bytes = map.area().service().reply_bytes;
         assert!(bytes > 0, "the table has reply slots");
@@ -297,19 +301,19 @@ impl<F: Fabric> ReplyPath<F> for WrittenReplies {
     }
 }
 
-/// Replies by SEND (herd §4.3). What comes for another lane is kept until that lane looks.
+/// Replies by SEND (herd §4.3). A reply for another lane is kept until that lane looks for it.
 #[derive(Debug)]
 pub struct SentReplies<P> {
     to: BySend<P>,
     seal: Seal,
-    /// By reply slot: the newest that came and was not taken.
+    /// For each reply slot, the newest reply that came and was not taken.
     arrived: RefCell<Vec<Option<(ReplyHead, Buf)>>>,
-    /// Buffers for those that come, used again and again.
+    /// Buffers for incoming replies, used again and again.
     spare: RefCell<Vec<Buf>>,
 }
 
 impl<P: Copy> SentReplies<P> {
-    /// The replies to a client of these workers whose session has this secret.
+    /// The replies of these workers to a client whose session has this secret.
     pub fn new(to: BySend<P>, map: &RequestMap, secret: Option<Secret>) -> Self {
         let replies = usize::from(map.area().service().replies);
         let arrived = RefCell::new((0..replies).map(|_| None).collect());

@@ -1,20 +1,20 @@
-//! Where a worker sends its replies to.
+//! The addresses to which a worker sends its replies.
 
 use super::message::Ticket;
 use super::worker::Incoming;
 
-/// The clients of a worker as its fabric knows them, those that have introduced themselves.
+/// The clients of a worker that have introduced themselves, as its fabric knows them.
 #[derive(Debug)]
 pub struct Peers<P>(Vec<Option<P>>);
 
 impl<P: Copy> Peers<P> {
-    /// None yet, of so many.
+    /// An empty list with room for this many clients.
     pub fn new(clients: u32) -> Self {
         Self(vec![None; clients as usize])
     }
 
-    /// Takes note of where a message came from that an [`Inbox`](super::Inbox) has accepted.
-    /// Nothing but a greeting says where replies go: a request may be a copy, sent from elsewhere.
+    /// Takes note of the sender of a message that an [`Inbox`](super::Inbox) has accepted. Only a
+    /// greeting may say where replies go: a request may be a copy that was sent from elsewhere.
     #[inline]
     pub fn heard(&mut self, incoming: &Incoming, from: P) {
         if let Incoming::Hello(ticket) = incoming {
@@ -22,7 +22,7 @@ impl<P: Copy> Peers<P> {
         }
     }
 
-    /// Where the reply to a client goes, if it has introduced itself.
+    /// The address for replies to a client, if the client has introduced itself.
     #[inline]
     pub fn of(&self, ticket: &Ticket) -> Option<P> {
         self.0[ticket.client as usize]

@@ -1,4 +1,4 @@
-//! What a worker answers, and the few bytes of it that it remembers.
+//! A worker's answers, and the few bytes of an answer that it remembers.
 
 use loch_fabric::{FabricError, RemoteAddr};
 
@@ -12,18 +12,19 @@ pub enum Answer<'a> {
     Done(Outcome<'a>),
     /// The operations of a packet were done: their results, packed.
     Packet(&'a [u8]),
-    /// It was not, or nobody knows.
+    /// The operation was not done, or nobody knows.
     Failed(Failure),
-    /// It was not looked at: it was meant for another incarnation of the worker than this one.
+    /// The request was not looked at: it was meant for another incarnation of the worker than this
+    /// one.
     Stale(u32),
 }
 
-/// Why a worker could not do what it was asked.
+/// The reasons why a worker could not execute a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// [`EngineError::ValueTooLong`].
     ValueTooLong {
-        /// Its bytes.
+        /// Bytes of the value.
         len: u64,
         /// The table's limit.
         max: u64,
@@ -39,7 +40,7 @@ pub enum Failure {
     OutOfMemory {
         /// Bytes of the entry.
         bytes: u64,
-        /// Bytes there are.
+        /// Bytes that there are.
         capacity: u64,
     },
     /// [`EngineError::Timeout`].
@@ -52,7 +53,7 @@ pub enum Failure {
         /// Bytes of the value.
         len: u64,
     },
-    /// [`EngineError::Damaged`]; what is damaged stands in the worker's log.
+    /// [`EngineError::Damaged`]; the worker's log says what is damaged.
     Damaged,
     /// [`EngineError::Ambiguous`].
     Ambiguous,
@@ -62,7 +63,7 @@ pub enum Failure {
     Unreachable,
 }
 
-/// An answer but for the bytes of a value: what is remembered of a mutation.
+/// An answer without the bytes of its value: the part that is remembered of a mutation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Short {
     pub(super) status: u8,
@@ -70,7 +71,7 @@ pub struct Short {
     pub(super) second: u64,
 }
 
-/// Answers as they stand in a reply.
+/// The status bytes of a reply.
 mod status {
     pub const STALE: u8 = 1;
     pub const FOUND: u8 = 2;
@@ -100,7 +101,7 @@ impl<'a> Answer<'a> {
         Answer::Done(Outcome::Found { version, expires_at_ms, value })
     }
 
-    /// The value that goes with the short answer.
+    /// The bytes of the answer's value.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         match self {
@@ -135,7 +136,7 @@ impl<'a> Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// The error of a client that asked for something else.
+    /// The error if the client asked for something else.
     #[cold]
     pub(super) fn of_another_request(&self) -> EngineError {
         match self {
@@ -148,13 +149,13 @@ impl Answer<'_> {
 }
 
 impl Short {
-    /// Whether a value goes with it.
+    /// Whether the answer has a value.
     #[inline]
     pub(super) fn has_value(&self) -> bool {
         matches!(self.status, status::FOUND | status::FOUND_EXPIRING | status::PACKET)
     }
 
-    /// The answer, with its value; `None` if there is no such answer.
+    /// The answer, with its value; `None` if the short answer is invalid.
     #[inline]
     pub fn answer<'a>(&self, value: &'a [u8]) -> Option<Answer<'a>> {
         let (first, second) = (self.first, self.second);
@@ -209,7 +210,7 @@ impl Failure {
         })
     }
 
-    /// What the client's caller is told. `at` is where the request was sent.
+    /// The error for the client's caller. `at` is where the request was sent.
     #[cold]
     pub fn into_error(self, at: RemoteAddr) -> EngineError {
         match self {
@@ -298,8 +299,8 @@ mod tests {
         }
     }
 
-    /// What is worth another attempt is told apart from what never works: a client over a network
-    /// connects again and repeats a request that found no memory, until its time is up.
+    /// An error that is worth another attempt differs from an error that stays: a client over a
+    /// network connects again and repeats a request that found no memory, until its time is up.
     #[test]
     fn a_refusal_for_good_is_not_taken_for_an_outage() {
         let at = RemoteAddr::new(loch_fabric::RegionId(3), 64);

@@ -1,20 +1,20 @@
-//! Seals: what shows that a message is whole and, where anybody can send one, whose it is.
+//! Seals show that a message is whole and, where anybody can send a message, whose it is.
 //!
-//! The last word of a message is its seal, over all bytes before it. A message that is WRITTEN has
-//! a checksum there (xxh3-64), which tells a whole message from a torn one. It proves nothing about
-//! the writer: rights to memory decide who can write a slot. A datagram comes from anybody who
-//! reaches the queue pair. Its seal is therefore keyed (SipHash-2-4) with the **secret** of the
-//! session, 128 random bits that the client and the nodes that let it in share, told over the
+//! The last word of a message is its seal, computed over all bytes before it. The seal of a WRITTEN
+//! message is a checksum (xxh3-64), which tells a whole message from a torn one. It proves nothing
+//! about the writer: rights to memory decide who can write a slot. A datagram can come from anybody
+//! who reaches the queue pair. Its seal is therefore keyed (SipHash-2-4) with the **secret** of the
+//! session: 128 random bits that the client and the nodes that let it in share, told over the
 //! control plane. On shared memory, where mailboxes are memory too, sessions have no secret and
-//! datagrams a checksum.
+//! datagrams have a checksum.
 //!
 //! # Adversary
-//! Whoever does not know the secret has one chance in 2^64 for each datagram to make one that
-//! counts, a request or a reply, also if he sees all others of the session: SipHash is a
-//! pseudorandom function, and the direction is part of what it is computed over. He can repeat and
+//! An adversary who does not know the secret has one chance in 2^64, for each datagram, to forge a
+//! request or a reply that counts. Seeing all other datagrams of the session does not help: SipHash
+//! is a pseudorandom function, and the direction is part of its input. The adversary can repeat and
 //! withhold datagrams that he sees, which executes nothing twice ([`Inbox`](super::Inbox)), and he
-//! can read them: nothing is encrypted. Nodes of the cluster and whoever reads a client's memory
-//! know its secret.
+//! can read them: nothing is encrypted. The nodes of the cluster, and anybody who reads a client's
+//! memory, know the client's secret.
 
 use std::hash::Hasher;
 
@@ -33,20 +33,20 @@ enum Kind {
     Keyed { secret: Secret, direction: u64 },
 }
 
-/// A request is no reply, even with the same bytes.
+/// A request is never a reply, even with the same bytes.
 const REQUEST: u64 = 1;
 const REPLY: u64 = 2;
 
 impl Seal {
-    /// Of a message that is WRITTEN.
+    /// The seal of a WRITTEN message.
     pub const CHECKSUM: Self = Self(Kind::Checksum);
 
-    /// Of a datagram to a worker, from a session with this secret.
+    /// The seal of a datagram to a worker, from a session with this secret.
     pub fn of_request(secret: Option<Secret>) -> Self {
         Self::keyed(secret, REQUEST)
     }
 
-    /// Of a datagram to a client whose session has this secret.
+    /// The seal of a datagram to a client whose session has this secret.
     pub fn of_reply(secret: Option<Secret>) -> Self {
         Self::keyed(secret, REPLY)
     }
@@ -69,13 +69,13 @@ impl Seal {
         }
     }
 
-    /// The last word of a message that begins with these bytes.
+    /// The seal of a message that begins with these bytes.
     #[inline]
     pub(super) fn word(self, before: &[u8]) -> [u8; 8] {
         self.over(before).to_le_bytes()
     }
 
-    /// Whether the last word of a message is the seal of what comes before.
+    /// Whether the last word of a message is the seal of the bytes before it.
     #[inline]
     pub(super) fn holds(self, message: &[u8]) -> bool {
         let parts = message.split_last_chunk::<8>();

@@ -1,7 +1,7 @@
-//! A worker's end of requests that it answers by SEND: takes them, and sends the replies.
+//! The worker's end of requests that it answers by SEND: takes the requests and sends the replies.
 //!
-//! A turn of a worker is a [`Round`] of [`Server::next`], until there is no request left or the
-//! worker has no room for another one, and then one [`Server::flush`].
+//! In a turn a worker calls [`Server::next`] for one [`Round`], until there is no request left or
+//! the worker has no room for another, and then [`Server::flush`] once.
 
 use loch_fabric::{Buf, Fabric, FabricError, Messages};
 
@@ -13,18 +13,18 @@ use super::reply::{Answer, Failure};
 use super::sessions::Sessions;
 use super::worker::{Inbox, Incoming};
 
-/// Messages taken in one round, from datagrams and from slots each.
+/// Messages taken in one round, for datagrams and for slots each.
 pub const ROUND_MESSAGES_MAX: usize = 64;
 /// Replies in one doorbell.
 const DOORBELL_REPLIES: usize = 16;
 
-/// One worker's requests, and the replies to them.
+/// One worker's requests and its replies to them.
 pub struct Server<F: Messages> {
     fabric: F,
     inbox: Inbox,
-    /// Whether requests come as datagrams; else only greetings do.
+    /// Whether requests come as datagrams. Otherwise only greetings do.
     requests_by_send: bool,
-    /// Where each client's replies go.
+    /// The address for each client's replies.
     peers: Peers<F::Peer>,
     outbox: Vec<(F::Peer, Buf)>,
     /// Buffers for messages, used again and again.
@@ -40,16 +40,16 @@ pub struct Round {
 }
 
 impl Round {
-    /// Messages that were taken, whatever became of them.
+    /// The number of messages that were taken, whatever became of them.
     pub fn taken(&self) -> usize {
         self.datagrams + self.slots
     }
 }
 
 impl<F: Fabric + Messages> Server<F> {
-    /// The requests of worker `id`, which starts now, from the clients of which `sessions` tells.
-    /// `requests_by_send` says whether requests come as datagrams, beside those in slots; greetings
-    /// do in any case.
+    /// The requests of worker `id`, which starts now, from the clients whose sessions `sessions`
+    /// knows. `requests_by_send` says whether requests come as datagrams, besides those in slots;
+    /// greetings do in any case.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -77,9 +77,9 @@ impl<F: Fabric + Messages> Server<F> {
         &self.inbox
     }
 
-    /// The next operation that is to be executed, with the bytes it came in; `None` at the end of
-    /// the round. Clients that introduce themselves are noted, requests that were executed before
-    /// are answered again, and packets are refused.
+    /// The next operation that has to be executed, with the bytes of its request; `None` at the end
+    /// of the round. Clients that introduce themselves are noted, requests that were executed
+    /// before are answered again, and packets are refused.
     ///
     /// Datagrams come first: a client introduces itself in one before it writes its first request.
     ///
@@ -133,8 +133,9 @@ impl<F: Fabric + Messages> Server<F> {
         }
     }
 
-    /// Remembers what a request came to, and leaves the reply to be sent with the others. A reply
-    /// that no message can hold says that the operation is not for messages.
+    /// Remembers the answer to a request, and queues the reply to be sent with the others. If no
+    /// message can hold the reply, the reply says that the operation is not supported over
+    /// messages.
     #[inline]
     pub fn reply(&mut self, ticket: &Ticket, answer: &Answer<'_>) {
         let mut reply = self.buf();
@@ -148,7 +149,7 @@ impl<F: Fabric + Messages> Server<F> {
     /// Sends the replies.
     ///
     /// # Errors
-    /// The fabric's. A reply that is not sent is asked for again.
+    /// The fabric's errors. The client asks again for a reply that was not sent.
     pub fn flush(&mut self) -> Result<(), FabricError> {
         for replies in self.outbox.chunks(DOORBELL_REPLIES) {
             let mut doorbell = [(replies[0].0, &[][..]); DOORBELL_REPLIES];
@@ -170,7 +171,8 @@ impl<F: Fabric + Messages> Server<F> {
         self.spare.push(buf);
     }
 
-    /// A client that has not introduced itself gets no reply: it asks again, and introduces itself.
+    /// A client that has not introduced itself gets no reply: it then asks again, and introduces
+    /// itself.
     #[inline]
     fn post(&mut self, ticket: &Ticket, reply: Buf) {
         match self.peers.of(ticket) {

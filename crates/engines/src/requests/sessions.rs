@@ -1,8 +1,9 @@
-//! What a worker's node knows of its clients: which session holds which slot, and its secret.
+//! The knowledge of a worker's node about its clients: the session that holds each slot, and the
+//! session's secret.
 //!
-//! A session's number stands in its messages, and a client writes there what it likes. So no number
-//! is believed for being new or large: a worker serves the session that its node knows to hold the
-//! slot, and no other.
+//! A session's number stands in its messages, where a client can write any number. A worker
+//! therefore does not believe a number because it is new or large: it serves only the session that,
+//! as its node knows, holds the slot.
 
 use super::message::session_number;
 use crate::secret::Secret;
@@ -12,19 +13,19 @@ use crate::secret::Secret;
 pub struct Holder {
     /// Its number in messages.
     pub(super) session: u64,
-    /// What its datagrams are sealed with.
+    /// The secret that seals the session's datagrams.
     pub(super) secret: Option<Secret>,
 }
 
 impl Holder {
     /// The session of this incarnation. Without a `secret` its datagrams have checksums: for
-    /// fabrics on which only clients of the cluster can send any.
+    /// fabrics on which only clients of the cluster can send datagrams.
     pub fn new(incarnation: u64, secret: Option<Secret>) -> Self {
         Self { session: session_number(incarnation), secret }
     }
 }
 
 /// The holder of a node's session slot at this moment, as the worker's node knows it: from the
-/// region of that node, or from its control plane. It is asked when a session is heard of for the
-/// first time, and whenever something comes from one that holds no slot.
+/// region of that node, or from its control plane. A worker asks when it first hears of a session,
+/// and whenever a message comes from a session that holds no slot.
 pub type Sessions = Box<dyn Fn(u16, u32) -> Option<Holder>>;

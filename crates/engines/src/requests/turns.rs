@@ -6,22 +6,25 @@ use std::task::{Context, Poll, Waker};
 
 use loch_fabric::{Buf, FabricError};
 
-/// What the owner of a worker does with it: turn after turn, spinning, yielding or sleeping in
-/// between as it sees fit.
+/// The interface by which a worker's owner drives it: turn after turn. The owner spins, yields or
+/// sleeps in between as it sees fit.
 pub trait Turns {
-    /// Takes what requests there are, as far as there are lanes, and goes on with all that are
-    /// under way. Waits for nothing. Whether there was anything to do.
+    /// Takes requests as far as lanes are free, and goes on with all requests that are under way.
+    /// Waits for nothing. Returns whether there was anything to do.
     ///
     /// # Errors
-    /// The fabric's, if the worker's own memory cannot be reached: then it is of no use any more.
+    /// The fabric's error if the worker's own memory cannot be reached: the worker is then of no
+    /// use any more.
     fn turn(&mut self) -> Result<bool, FabricError>;
 }
 
-/// Lanes that are filled by `take` and run what `start` makes of it. Each gives its buffer back.
+/// Lanes that are filled by `take` and run the future that `start` makes. Each lane gives its
+/// buffer back.
 pub(crate) struct Lanes<T, S, L> {
     take: T,
     start: S,
-    /// Never moved once made, and used again by one request after another: nothing is allocated.
+    /// A lane never moves once it is made, and serves one request after another: nothing is
+    /// allocated.
     lanes: Vec<Pin<Box<Option<L>>>>,
     idle: Vec<usize>,
     buffers: Vec<Buf>,

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// What `future` comes to, if it does within so many polls; else it is dropped.
+/// The output of `future`, if it is ready within this many polls; otherwise the future is dropped.
 pub async fn within<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -27,7 +27,7 @@ mod tests {
 
     use super::*;
 
-    /// A future is polled once, and then as often as it is told to be.
+    /// A future is polled once, and then as often as the limit allows.
     #[test]
     fn what_does_not_come_within_so_many_polls_is_dropped() {
         for polls in [0, 1, 5] {

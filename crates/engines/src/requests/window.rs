@@ -1,29 +1,30 @@
-//! The client's half of the window: which numbers are under way at each worker, and which reply
-//! slots are waited for.
+//! The client's half of the window: the numbers that are under way at each worker, and the reply
+//! slots that are in use.
 //!
-//! Lanes that find no number stand in a **queue**. Without it a lane whose request was answered
-//! would take the number that it made free for its next one, in the same poll, and the lanes that
-//! had none would get none for as long as the others go on.
+//! Lanes that find no free number stand in a **queue**. Without the queue, a lane whose request was
+//! answered would take the freed number for its next request, in the same poll. The waiting lanes
+//! would get no number for as long as the others go on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use super::message::NUMBER_BITS;
 
-/// What a client knows of one worker.
+/// The client's knowledge of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// The incarnation that the client believes in; 0: of none so far, so that the worker tells.
+    /// The incarnation that the client believes in; 0: no incarnation yet, so that the worker tells
+    /// it.
     pub incarnation: Cell<u32>,
     /// Whether this incarnation has answered.
     pub heard: Cell<bool>,
     /// The number of the last request.
     last: Cell<u64>,
-    /// Whether the slot of a number is taken, by its remainder.
+    /// For each number, by its remainder, whether its slot is taken.
     taken: RefCell<Vec<bool>>,
-    /// The lanes that wait for a number, by the order in which they came.
+    /// The lanes that wait for a number, in the order in which they came.
     queue: RefCell<VecDeque<u64>>,
-    /// Lanes that ever waited.
+    /// The number of lanes that ever waited.
     came: Cell<u64>,
 }
 
@@ -52,7 +53,7 @@ impl Line {
         Self { taken: RefCell::new(vec![false; usize::from(window)]), ..Self::default() }
     }
 
-    /// Believes in an incarnation from now on.
+    /// Makes the client believe in an incarnation from now on.
     #[inline]
     pub fn believe(&self, incarnation: u32) {
         if self.incarnation.replace(incarnation) != incarnation {
@@ -66,7 +67,7 @@ impl Line {
         !self.queue.borrow().is_empty()
     }
 
-    /// Whether the next number can be had at once.
+    /// Whether the next number is free at once.
     #[inline]
     pub fn is_free(&self) -> bool {
         let taken = self.taken.borrow();
@@ -82,7 +83,7 @@ impl Line {
         Place { line: self, came }
     }
 
-    /// The next number, if its slot is free: then that is taken.
+    /// Takes the next number if its slot is free.
     #[inline]
     pub fn take(&self) -> Option<u64> {
         let number = self.last.get() + 1;
@@ -98,7 +99,8 @@ impl Line {
         Some(number)
     }
 
-    /// Frees the slot of a number: it was answered, or nobody waits for the answer any more.
+    /// Frees the slot of a number: its request was answered, or no lane waits for the answer any
+    /// more.
     #[inline]
     pub fn give_back(&self, number: u64) {
         let mut taken = self.taken.borrow_mut();
@@ -107,7 +109,7 @@ impl Line {
     }
 }
 
-/// Reply slots that nobody waits for.
+/// Reply slots that no lane waits for.
 #[derive(Debug)]
 pub(super) struct Replies {
     free: RefCell<Vec<u16>>,
@@ -129,7 +131,8 @@ impl Replies {
     }
 }
 
-/// A number and a reply slot, given back when this is dropped: also when its operation is.
+/// A number and a reply slot. Both are given back when this is dropped, also if the whole operation
+/// is dropped.
 pub(super) struct UnderWay<'a> {
     line: &'a Line,
     replies: &'a Replies,
@@ -138,7 +141,7 @@ pub(super) struct UnderWay<'a> {
 }
 
 impl<'a> UnderWay<'a> {
-    /// Takes both, if both are there.
+    /// Takes a number and a reply slot, if both are free.
     #[inline]
     pub fn take(line: &'a Line, replies: &'a Replies) -> Option<Self> {
         let reply = replies.take()?;
@@ -168,7 +171,7 @@ mod tests {
         let second = UnderWay::take(&line, &replies).unwrap();
         assert_eq!((first.number, second.number), (1, 2));
         assert!(UnderWay::take(&line, &replies).is_none());
-        // The slot of the third is that of the first, whatever became of the second.
+        // The slot of the third number is the first one's, whatever became of the second.
         drop(second);
         assert!(UnderWay::take(&line, &replies).is_none());
         drop(first);
@@ -209,7 +212,7 @@ mod tests {
                 assert!(!line.is_free(), "somebody waits");
                 drop(place);
                 assert_eq!(line.take(), Some(number));
-                // The slot of the next one is that of the one a window before it.
+                // The slot of the next number is the slot of the number one window before.
                 assert_eq!(line.is_free(), number < u64::from(window));
                 if !line.is_free() {
                     assert_eq!(line.take(), None);

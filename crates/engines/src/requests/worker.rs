@@ -1,10 +1,10 @@
-//! The worker's half: finds requests, says which of them are to be executed, remembers what they
-//! came to.
+//! The worker's half: finds requests, says which of them have to be executed, and remembers their
+//! answers.
 //!
-//! A worker looks at one slot of each *active* client: that of the next number it expects. Whatever
-//! is anywhere else (the first request of a client, one that was sent again, one whose predecessor
-//! got lost) is found by the **roll call**, which looks at all slots of all clients, a few in each
-//! round. So a client that is silent costs next to nothing, however many there are.
+//! A worker looks at one slot of each *active* client: the slot of the next number that it expects.
+//! The **roll call** finds every other request (the first one of a client, one that was sent again,
+//! one whose predecessor got lost). It looks at all slots of all clients, a few in each round. So a
+//! silent client costs next to nothing, however many silent clients there are.
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
@@ -17,16 +17,16 @@ use super::seal::Seal;
 use super::sessions::Sessions;
 use crate::planted::{self, Bug};
 
-/// What a worker found.
+/// A message that a worker found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// A request that is to be executed and answered.
     Execute(Ticket),
-    /// A request that is only to be answered, so: it was executed before, or is for another
-    /// incarnation of the worker.
+    /// A request that only has to be answered, with this answer: it was executed before, or is for
+    /// another incarnation of the worker.
     Answer(Ticket, Short),
-    /// A client introduced itself, for the first time or anew: what the worker sends to it goes
-    /// where this came from.
+    /// A client introduced itself, for the first time or anew: the worker sends to the place where
+    /// this message came from.
     Hello(Ticket),
 }
 
@@ -34,11 +34,11 @@ pub enum Incoming {
 #[derive(Clone, Copy, Debug)]
 struct Active {
     client: u32,
-    /// The round in which it last had a request.
+    /// The round in which the client last had a request.
     seen: u32,
-    /// The number of its next request.
+    /// The number of the client's next request.
     next: u64,
-    /// The word that tells of it.
+    /// The word that shows whether that request has come.
     poll: RemoteAddr,
 }
 
@@ -51,14 +51,15 @@ pub struct Inbox {
     source: u16,
     incarnation: u32,
     active: Vec<Active>,
-    /// Where in `active` the round is, and how many requests of that client it has found.
+    /// The round's position in `active`, and the number of requests of that client that it has
+    /// found.
     cursor: usize,
     found: u16,
     rounds: u32,
     /// The slot at which the roll call goes on: client times window plus slot.
     called: u64,
     memory: Memory,
-    /// The poll word of each slot that was last dealt with.
+    /// For each slot, the poll word that was last dealt with.
     dealt: Vec<u64>,
 }
 
@@ -68,9 +69,10 @@ const CALLED_SLOTS: u64 = 16;
 const ACTIVE_ROUNDS: u32 = 1 << 14;
 
 impl Inbox {
-    /// The requests of worker `id`, which starts now: draws its incarnation and makes it known. It
-    /// serves the clients of which `sessions` tells. What is in the slots by now was meant for an
-    /// earlier one; whoever waits for an answer to it will send it again.
+    /// The requests of worker `id`, which starts now: draws the worker's incarnation and makes it
+    /// known. The worker serves the clients whose sessions `sessions` knows. Requests that are in
+    /// the slots by now were meant for an earlier incarnation; a client that waits for an answer
+    /// sends its request again.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -127,9 +129,9 @@ impl Inbox {
         self.active.len()
     }
 
-    /// The next request in the slots, its bytes in `message`; `None` at the end of a round, that
-    /// is, after a look at each active client. Of one client at most a window of requests comes in
-    /// a round, however fast it sends.
+    /// The next request in the slots, with its bytes in `message`; `None` at the end of a round,
+    /// that is, after a look at each active client. In one round at most a window of requests comes
+    /// from one client, however fast it sends.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is no longer mapped.
@@ -143,7 +145,7 @@ impl Inbox {
             let word = fabric.load(active.poll)?;
             let (client, next) = (active.client, active.next);
             let slot = self.area.slot_of(client, next);
-            // What is dealt with was for another incarnation, or of another session.
+            // A request that was dealt with was for another incarnation, or from another session.
             if word >> 8 == next && word != self.dealt[slot as usize] {
                 active.seen = self.rounds;
                 if let Some(incoming) = self.look(fabric, slot, message)? {
@@ -169,13 +171,14 @@ impl Inbox {
         self.found = 0;
     }
 
-    /// Looks at slots that a round takes in which nothing is found.
+    /// The number of looks at slots in a round that finds nothing.
     pub fn looks_in_vain(&self) -> usize {
         self.active.len() + self.dealt.len().min(CALLED_SLOTS as usize)
     }
 
-    /// Judges what came as a datagram to a worker whose requests do; `None` if there is nothing to
-    /// do about it. Whoever does not know the session's secret gets nothing done and no answer.
+    /// Judges a datagram to a worker whose requests come as datagrams; `None` if the worker has
+    /// nothing to do about it. A sender that does not know the session's secret gets nothing done
+    /// and no answer.
     pub fn accept(&mut self, message: &[u8]) -> Option<Incoming> {
         let ticket = self.authentic(message)?;
         let incoming = self.judge(ticket)?;
@@ -184,21 +187,21 @@ impl Inbox {
         (!is_repeated).then_some(incoming)
     }
 
-    /// The same, for a worker whose requests are WRITTEN: only greetings come as datagrams.
+    /// Judges a datagram to a worker whose requests are WRITTEN: only greetings come as datagrams.
     pub fn accept_greeting(&mut self, message: &[u8]) -> Option<Incoming> {
         Ticket::claimed(message).filter(Ticket::is_hello)?;
         self.accept(message)
     }
 
-    /// A datagram of the session that it names.
+    /// The ticket of a datagram, if it comes from the session that it names.
     fn authentic(&self, message: &[u8]) -> Option<Ticket> {
         let ticket = Ticket::claimed(message)?;
         let is_clients = ticket.client < self.area.clients();
         (is_clients && self.memory.is_sealed(&ticket, message)).then_some(ticket)
     }
 
-    /// Remembers what a request came to and writes the reply into `message`, which is cleared.
-    /// Whether it may be asked for again, and must not be executed again.
+    /// Remembers the answer to a request and writes the reply into `message`, which is cleared.
+    /// Returns whether the request may come again, and must then not be executed again.
     #[inline]
     pub fn complete(&mut self, ticket: &Ticket, answer: &Answer<'_>, message: &mut Buf) -> bool {
         let short = answer.short();
@@ -206,7 +209,7 @@ impl Inbox {
         self.memory.keep(ticket, short)
     }
 
-    /// Writes a reply that is known already into `message`, which is cleared.
+    /// Writes a reply whose answer is known already into `message`, which is cleared.
     pub fn repeat(&self, ticket: &Ticket, short: Short, message: &mut Buf) {
         self.write_reply(ticket, short, &[], message);
     }
@@ -233,7 +236,7 @@ impl Inbox {
         let bytes = self.area.service().request_bytes;
         let Some(ticket) = mapped::load_request(fabric, self.slot_addr(slot), bytes, message)?
         else {
-            // Not all of it is there yet; or it is nonsense, which costs a look now and then.
+            // A part of it is still missing; or it is nonsense, which costs a look now and then.
             return Ok(None);
         };
         self.dealt[slot as usize] = ticket.poll_word();
@@ -242,7 +245,7 @@ impl Inbox {
         Ok(if in_place { self.judge(ticket) } else { None })
     }
 
-    /// Says what is to be done about a request of a client that there is.
+    /// Says what to do with a request from a client that exists.
     #[inline]
     fn judge(&mut self, ticket: Ticket) -> Option<Incoming> {
         if ticket.is_hello() {
@@ -263,7 +266,7 @@ impl Inbox {
         }
     }
 
-    /// Looks for the request after this one from now on.
+    /// Makes the worker look for the request after this one from now on.
     #[inline]
     fn expect(&mut self, ticket: &Ticket) {
         if self.dealt.is_empty() {
@@ -272,7 +275,7 @@ impl Inbox {
         let next = self.memory.newest(ticket.client) + 1;
         let poll = self.poll_addr(self.area.slot_of(ticket.client, next));
         let active = Active { client: ticket.client, seen: self.rounds, next, poll };
-        // The usual case: it is the client at which the round is.
+        // The usual case: this is the client at which the round stands.
         match self.active.get_mut(self.cursor) {
             Some(known) if known.client == ticket.client => *known = active,
             _ => match self.active.iter_mut().find(|known| known.client == ticket.client) {
@@ -282,7 +285,7 @@ impl Inbox {
         }
     }
 
-    /// Ends a round: looks at a few slots, whoever's they are.
+    /// Ends a round with a look at a few slots of any clients.
     fn call_the_roll<F: Fabric>(
         &mut self,
         fabric: &F,

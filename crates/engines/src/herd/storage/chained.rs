@@ -1,8 +1,8 @@
-//! The index of a store: as a cache's, but it loses nothing.
+//! The index of a store: like a cache's index, but it loses no key.
 //!
-//! A bucket has seven words and a **link**. When a bucket is full, its link names another from a
-//! pool of spare buckets, and so on. The words of a chain have no gaps: the last one fills the
-//! place of one that is removed, and a spare bucket without words goes back to the pool.
+//! A bucket has seven words and a **link**. When a bucket is full, its link names another bucket
+//! from a pool of spare buckets, and so on. The words of a chain have no gaps: the last word fills
+//! the place of a removed one, and a spare bucket without words goes back to the pool.
 //!
 //! ```text
 //! word    63..48  47..32  31..0        link    63..32  31..0
@@ -10,10 +10,11 @@
 //! ```
 //!
 //! # Bounds
-//! [`Chained::plan`] gives a bucket five keys on average, so that of as many keys as slots were
-//! asked for one in eight buckets has an eighth; there is a spare bucket for every fourth. Keys
-//! beyond that, or keys made to collide, end with [`IndexFull`](crate::EngineError::IndexFull).
-//! With the table's seed unknown nobody can make them.
+//! [`Chained::plan`] gives a bucket five keys on average. With as many keys as slots were asked
+//! for, one bucket in eight then has an eighth key, and there is a spare bucket for every fourth
+//! bucket. Keys beyond that, or keys made to collide, end with
+//! [`IndexFull`](crate::EngineError::IndexFull). An adversary who does not know the table's seed
+//! cannot make such keys.
 
 use super::entry::Head;
 use super::lossy::{BUCKET_WORDS, tag_of, word_of};
@@ -22,22 +23,22 @@ use crate::herd::storage::log::Position;
 
 /// Words of a bucket that name entries.
 const ENTRIES: usize = BUCKET_WORDS - 1;
-/// Where a bucket's link is.
+/// The position of a bucket's link.
 const LINK: usize = ENTRIES;
 
 /// The index of a store; the words themselves are the partition's.
 #[derive(Debug)]
 pub(super) struct Chained {
-    /// Buckets that keys hash to; the spare ones follow.
+    /// The buckets to which keys hash; the spare buckets follow.
     buckets: u32,
-    /// The first spare bucket that is in no chain; 0: none.
+    /// The first spare bucket that is in no chain; 0: no bucket.
     spare: u32,
 }
 
 /// A word that names a key's entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    /// Its place in the index.
+    /// The word's place in the index.
     pub at: usize,
     /// The place of the entry.
     pub place: u32,
@@ -48,18 +49,19 @@ pub(super) struct Slot {
 pub(super) struct Full;
 
 impl Chained {
-    /// Buckets for so many keys: first those that keys hash to, then the spare ones.
+    /// The numbers of buckets for this many keys: first those to which keys hash, then the spare
+    /// ones.
     pub fn plan(slots: u64) -> (u64, u64) {
         let buckets = slots.div_ceil(5).max(1);
         (buckets, buckets.div_ceil(4))
     }
 
-    /// An index whose first `buckets` buckets are the ones that keys hash to. Its words are zero.
+    /// An index in which keys hash to the first `buckets` buckets. Its words are zero.
     pub fn new(index: &mut [u64], buckets: u32) -> Self {
         let all = (index.len() / BUCKET_WORDS) as u32;
         assert!(buckets > 0 && buckets <= all, "{buckets} buckets of {all}");
         let mut chained = Self { buckets, spare: 0 };
-        // The first is to be taken first, so that a small table stays together.
+        // The first spare bucket is taken first, so that a small table stays together.
         (buckets..all).rev().for_each(|bucket| chained.give_back(index, bucket as usize));
         chained
     }
@@ -70,7 +72,7 @@ impl Chained {
         hash.bucket(self.buckets) * BUCKET_WORDS
     }
 
-    /// The place that the first word of the key's tag in its first bucket names: a guess.
+    /// The place in the first word of the key's first bucket that has the key's tag: a guess.
     #[inline]
     pub fn guess(&self, index: &[u64], hash: KeyHash) -> Option<u32> {
         let first = self.bucket(hash);
@@ -93,7 +95,7 @@ impl Chained {
         }
     }
 
-    /// Lets a new key's tag name a place.
+    /// Makes a word with a new key's tag name a place.
     pub fn insert(&mut self, index: &mut [u64], hash: KeyHash, place: u32) -> Result<(), Full> {
         let mut last = self.bucket(hash);
         while let Some(next) = next(index, last) {
@@ -109,7 +111,7 @@ impl Chained {
         Ok(())
     }
 
-    /// Lets a word name another place.
+    /// Makes a word name another place.
     pub fn move_to(&self, index: &mut [u64], at: usize, place: u32) {
         index[at] = word(tag_of(index[at]), place);
     }
@@ -132,7 +134,7 @@ impl Chained {
         }
     }
 
-    /// The first word of a spare bucket that was appended to the chain that ended with `last`.
+    /// The first word of a spare bucket, which was appended to the chain that ended with `last`.
     fn extend(&mut self, index: &mut [u64], last: usize) -> Result<usize, Full> {
         if self.spare == 0 {
             return Err(Full);
@@ -150,7 +152,7 @@ impl Chained {
         self.spare = bucket as u32;
     }
 
-    /// The words that name entries, by bucket that keys hash to.
+    /// The words that name entries, each with the bucket to which its key hashes.
     pub fn chains<'a>(&'a self, index: &'a [u64]) -> impl Iterator<Item = (u32, u64)> + 'a {
         (0..self.buckets).flat_map(move |bucket| {
             let first = Some(bucket as usize * BUCKET_WORDS);
@@ -161,7 +163,7 @@ impl Chained {
     }
 }
 
-/// How many words name entries, or could.
+/// The number of words that name entries, or could.
 pub(super) fn slots(index: &[u64]) -> u64 {
     (index.len() / BUCKET_WORDS * ENTRIES) as u64
 }
@@ -170,7 +172,7 @@ fn word(tag: u16, place: u32) -> u64 {
     word_of(tag, Position { lap: 0, place })
 }
 
-/// The bucket after the one that begins at `first`. Bucket 0 is never a spare one.
+/// The bucket after the one that begins at `first`. Bucket 0 is never a spare bucket.
 #[inline(always)]
 fn next(index: &[u64], first: usize) -> Option<usize> {
     let link = index[first + LINK] as usize;

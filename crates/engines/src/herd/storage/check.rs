@@ -1,4 +1,4 @@
-//! Walks a whole partition and verifies what it relies on: `loch check`.
+//! Walks a whole partition and verifies its invariants: `loch check`.
 
 use std::collections::HashMap;
 use std::ops::DerefMut;
@@ -12,12 +12,12 @@ use super::{Keeper, Partition};
 use crate::herd::key::KeyHash;
 use crate::limits::GRAIN_BYTES;
 
-/// What a walk through a partition found.
+/// The result of a walk through a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Entries that can be found.
     pub entries: u64,
-    /// Bytes of those, with their headers.
+    /// Bytes of those entries, with their headers.
     pub entry_bytes: u64,
     /// Bytes of the log or heap.
     pub data_bytes: u64,
@@ -34,8 +34,8 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         matches!(self.keeper, Keeper::Cache { .. })
     }
 
-    /// Entries that a cache has let go by now, although its log still held them, because their
-    /// buckets were full: when these are many, its index is too small for its log.
+    /// Entries that a cache has dropped because their buckets were full, although its log still
+    /// held them. If there are many of these, the index is too small for the log.
     pub fn displaced(&self) -> u64 {
         match &self.keeper {
             Keeper::Cache { index, .. } => index.displaced,
@@ -43,7 +43,8 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         }
     }
 
-    /// Verifies every word of the index and every entry. `seed` is what the keys were hashed with.
+    /// Verifies every word of the index and every entry. `seed` is the seed with which the keys
+    /// were hashed.
     pub fn check(&self, seed: u64) -> Report {
         let mut report =
             Report { data_bytes: std::mem::size_of_val(self.data()) as u64, ..Report::default() };

@@ -1,4 +1,4 @@
-//! The entry: what the log, or the heap, holds of a key.
+//! The entry of a key, as the log or the heap holds it.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -8,10 +8,10 @@
 //! | 12 | 4 | bytes of the value |
 //! | 16 | 8 | expiry in milliseconds since the Unix epoch, if the flag says so |
 //!
-//! Then come the key, the value, and what is missing to a whole grain. A free block of the heap has
-//! the same second word, with its grains in the place of the value's bytes.
+//! Then come the key, the value, and padding to a whole grain. A free block of the heap has the
+//! same second word, with the number of its grains in the place of the value's length.
 //!
-//! Nobody but the partition's worker ever sees this memory.
+//! Only the partition's worker ever sees this memory.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -33,7 +33,7 @@ pub(super) mod flags {
     pub const EXPIRES: u16 = 1;
     /// This is a free block.
     pub const FREE: u16 = 2;
-    /// The block before this one is free, so the word before this one tells its grains.
+    /// The block before this one is free, so the word before this one holds its number of grains.
     pub const AFTER_FREE: u16 = 4;
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Head {
 
 const _: () = assert!(size_of::<Head>() == 8);
 
-/// An entry to be.
+/// A draft of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draft<'a> {
     pub key: &'a [u8],
@@ -61,16 +61,16 @@ pub(super) struct Draft<'a> {
 /// A key's value, as it lies in the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its version, as the PUT that wrote it gave it.
+    /// The value's version, which the PUT gave it.
     pub version: u64,
-    /// When it expires, in milliseconds since the Unix epoch.
+    /// When the value expires, in milliseconds since the Unix epoch.
     pub expires_at_ms: Option<u64>,
-    /// Its bytes.
+    /// The value's bytes.
     pub value: &'a [u8],
 }
 
 impl Head {
-    /// Of nothing.
+    /// The head of no entry.
     pub const NOTHING: Self = Self { key_len: 0, flags: flags::FREE, len: 0 };
 
     /// The head of the entry or block at a place.
@@ -96,7 +96,7 @@ impl Head {
         grains(self.key_len as usize, self.len as usize, self.has(flags::EXPIRES))
     }
 
-    /// The entry's key, and what comes after it.
+    /// The entry's key, and the offset of the bytes after it.
     #[inline(always)]
     fn key_and_rest(self, data: &[u64], place: u32) -> Option<(&[u8], &[u8])> {
         let extra = if self.has(flags::EXPIRES) { EXPIRY_BYTES } else { 0 };
@@ -104,7 +104,7 @@ impl Head {
         data.as_bytes().get(start..)?.split_at_checked(self.key_len as usize)
     }
 
-    /// Whether the entry at `place` is `key`'s.
+    /// Whether the entry at `place` has the key `key`.
     #[inline(always)]
     pub fn is_of(self, data: &[u64], place: u32, key: &[u8]) -> bool {
         self.key_len as usize == key.len()
@@ -128,7 +128,7 @@ impl<'a> Entry<'a> {
         Self { version: data[first], expires_at_ms: expires, value: &rest[..head.len as usize] }
     }
 
-    /// Whether it is over at this moment.
+    /// Whether the entry has expired by now.
     #[inline]
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_at_ms.is_some_and(|at| at <= now_ms)

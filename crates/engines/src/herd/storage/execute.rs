@@ -1,7 +1,7 @@
 //! The operations on a partition.
 //!
-//! Each is one step of one worker: it takes effect where it stands, and there is nothing it could
-//! race with.
+//! Each operation is one step of one worker. It takes effect in that step, and cannot race with
+//! other operations.
 
 use std::ops::DerefMut;
 
@@ -12,8 +12,9 @@ use crate::limits::HERD_ITEM_BYTES_MAX;
 use crate::operation::{Expect, Operation, Outcome};
 
 impl<M: DerefMut<Target = [u64]>> Partition<M> {
-    /// Executes an operation on a key. `version` is a number that no value of the table ever had: a
-    /// value that is written now will have it. `now_ms` is the time by which values expire.
+    /// Executes an operation on a key. `version` is a number that no value of the table ever had,
+    /// and becomes the version of a value that is written now. `now_ms` is the time by which values
+    /// expire.
     ///
     /// # Errors
     /// [`EngineError::KeyEmpty`], [`EngineError::ValueTooLong`] and [`EngineError::NotACounter`];
@@ -36,7 +37,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
             Operation::Put { value, options } => {
                 let expires_at_ms = options.expires_at_ms;
                 let draft = self.checked(Draft { key, value, version, expires_at_ms })?;
-                // A cache replaces whatever has the key's tag, without a look at it.
+                // A cache replaces the entry of the key's tag without looking at it.
                 let old = if self.loses() { None } else { self.find(hash, key) };
                 self.install(hash, old, &draft)?;
                 Ok(Outcome::Stored(version))
@@ -111,7 +112,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         Entry::at(self.data(), slot.place)
     }
 
-    /// The draft, if its value may be as long.
+    /// The draft, if its value is not too long.
     fn checked<'d>(&self, draft: Draft<'d>) -> Result<Draft<'d>, EngineError> {
         let (key_len, len) = (draft.key.len(), draft.value.len());
         if key_len == 0 {

@@ -1,42 +1,42 @@
-//! The data of a store: blocks of whole grains that are freed, joined with their free neighbours
+//! The data of a store: blocks of whole grains, which are freed, joined with their free neighbours
 //! and used again.
 //!
-//! A block is an entry or free. Free blocks of one length are in one list, and all that are longer
-//! than any entry in another; so the shortest list that has a block which is long enough is one bit
-//! scan away, and both [`Heap::allocate`] and [`Heap::release`] look at a fixed number of blocks
-//! (segregated fits with boundary tags).
+//! A block is an entry or free. Free blocks of one length are in one list, and all blocks that are
+//! longer than any entry are in another. The list of the shortest blocks that are long enough is
+//! therefore one bit scan away, and both [`Heap::allocate`] and [`Heap::release`] look at a fixed
+//! number of blocks (segregated fits with boundary tags).
 //!
 //! ```text
 //! free block   word 0                    word 1             …   last word
 //!              63..32 before 31..0 next  head: FREE, grains     the same head
 //! ```
-//! `before` and `next` are its neighbours in the list. In a block of one grain the last word is
-//! word 1.
+//! `before` and `next` are the block's neighbours in the list. In a block of one grain the last
+//! word is word 1.
 //!
 //! # Invariants
 //! 1. Blocks lie side by side from place 0 to the end.
 //! 2. No two free blocks lie side by side.
-//! 3. A block has the flag AFTER_FREE if, and only if, the one before it is free.
+//! 3. A block has the flag AFTER_FREE if, and only if, the block before it is free.
 //!
 //! # Bounds
-//! What is freed can be used for entries of any length, unless it is in pieces that are too short.
-//! When an entry of `g` grains is refused, every free block has fewer, and between two of them is
-//! an entry of 2 grains at least: so 2 of `g + 1` grains are in use, and an order of PUTs and
-//! DELETEs that is made for it can come near that. One length alone never leaves a gap, and when
-//! everything is deleted there is one free block again.
+//! Freed memory can be used for entries of any length, unless its pieces are too short. When an
+//! entry of `g` grains is refused, every free block has fewer grains, and between two free blocks
+//! lies an entry of at least 2 grains. So at least 2 of `g + 1` grains are in use, and an adverse
+//! order of PUTs and DELETEs can come near that bound. Entries of a single length never leave a
+//! gap, and when everything is deleted there is one free block again.
 
 use super::entry::{ENTRY_GRAINS_MAX, GRAIN_WORDS, Head, flags};
 
-/// The list of the blocks that are longer than any entry; all others have their length's.
+/// The list of the blocks that are longer than any entry; other blocks are in their length's list.
 const LONG: usize = ENTRY_GRAINS_MAX as usize + 1;
 const NONE: u32 = u32::MAX;
 
 const _: () = assert!(LONG < u128::BITS as usize, "a bit for each list");
 
-/// Which of a heap's blocks are free; the blocks themselves are the partition's.
+/// The free blocks of a heap; the blocks themselves are the partition's.
 #[derive(Debug)]
 pub(super) struct Heap {
-    /// Grains it has.
+    /// Grains of the heap.
     grains: u32,
     /// Grains of free blocks.
     pub free: u32,
@@ -77,8 +77,8 @@ impl Heap {
         heap
     }
 
-    /// A block of so many grains, which is marked as an entry without key and value; `None` if no
-    /// free block is as long.
+    /// A block of this many grains, marked as an entry without key and value; `None` if no free
+    /// block is long enough.
     pub fn allocate(&mut self, data: &mut [u64], grains: u32) -> Option<u32> {
         assert!((1..=ENTRY_GRAINS_MAX).contains(&grains), "an entry of {grains} grains");
         let long_enough = self.lists & (!0 << grains);
@@ -88,17 +88,17 @@ impl Heap {
         let place = self.first[long_enough.trailing_zeros() as usize];
         let all = self.unlink(data, place);
         if all > grains {
-            // The block after it still comes after a free one.
+            // The block after it still follows a free block.
             self.link(data, place + grains, all - grains);
         } else {
             self.mark(data, place + grains, false);
         }
-        // Invariant 2: the block before a free one is not free.
+        // Invariant 2: the block before a free block is not free.
         Head { key_len: 0, flags: 0, len: 0 }.put(data, place);
         Some(place)
     }
 
-    /// Frees a block of so many grains.
+    /// Frees a block of this many grains.
     pub fn release(&mut self, data: &mut [u64], place: u32, grains: u32) {
         let (mut first, mut end) = (place, place + grains);
         if Head::at(data, place).has(flags::AFTER_FREE) {
@@ -113,7 +113,7 @@ impl Heap {
         self.link(data, first, end - first);
     }
 
-    /// Frees all but the first `left` grains of a block of `grains`.
+    /// Frees all but the first `left` grains of a block of `grains` grains.
     pub fn shorten(&mut self, data: &mut [u64], place: u32, grains: u32, left: u32) {
         assert!(0 < left && left <= grains, "{left} of {grains} grains");
         if left < grains {
@@ -138,7 +138,7 @@ impl Heap {
         self.free += grains;
     }
 
-    /// Takes a free block out of its list; its grains.
+    /// Takes a free block out of its list. Returns its grains.
     fn unlink(&mut self, data: &mut [u64], place: u32) -> u32 {
         let Head { flags, len: grains, .. } = Head::at(data, place);
         assert!(flags & flags::FREE != 0, "the block at {place} is not free");
@@ -159,7 +159,7 @@ impl Heap {
         grains
     }
 
-    /// Tells the block at `place`, if there is one, whether the one before it is free.
+    /// Tells the block at `place`, if there is one, whether the block before it is free.
     fn mark(&self, data: &mut [u64], place: u32, after_free: bool) {
         if place < self.grains {
             let head = Head::at(data, place);
@@ -169,8 +169,7 @@ impl Heap {
         }
     }
 
-    /// Walks all blocks: the places of those that are entries, or the first invariant that does not
-    /// hold.
+    /// Walks all blocks: the places of the entries, or the first invariant that does not hold.
     pub fn entries(&self, data: &[u64]) -> Result<Vec<u32>, String> {
         let (mut place, mut after_free, mut free, mut entries) = (0, false, 0, Vec::new());
         while place < self.grains {

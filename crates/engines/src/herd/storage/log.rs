@@ -1,35 +1,35 @@
 //! The circular log of a cache: entries are appended, and overwrite the oldest (herd §4.1).
 //!
 //! A **place** is a grain of the log. The log is written in **laps**, from place 0 towards its end;
-//! an entry that does not fit before the end begins the next lap. A [`Position`] is a place and the
-//! lap in which it was written, of which 16 bits are kept.
+//! an entry that does not fit before the end begins the next lap. A [`Position`] is a place
+//! together with 16 bits of the lap in which it was written.
 //!
-//! # Why an overwritten entry is never taken for one that is there
-//! Let the log be in lap L and its tail at place t. What was written before t is of lap L, what
-//! lies at t and beyond is of lap L - 1 or is skipped or older. An entry of lap l at place p
-//! * is there if l = L: entries of this lap lie before t;
-//! * is there if l = L - 1 and p >= t: entries do not overlap the end of the log, and of this lap
-//!   nothing reaches beyond t, so no byte of it was written since;
+//! # Why an overwritten entry is never taken for a present one
+//! Let the log be in lap L and its tail at place t. Bytes before t were written in lap L. Bytes at
+//! t and beyond were written in lap L - 1, were skipped, or are older. An entry of lap l at place p
+//! * is present if l = L: entries of this lap lie before t;
+//! * is present if l = L - 1 and p >= t: entries do not overlap the end of the log, and no entry of
+//!   this lap reaches beyond t, so no byte of it was written since;
 //! * is overwritten, or about to be, in all other cases.
 //!
 //! [`Log::has`] decides by 16 bits of l. It errs only if L - l is 2^16 or 2^16 + 1 or more, and the
-//! index never holds such a word: in each lap a share of it is swept of words whose entry is gone,
-//! all of it in [`SWEEP_LAPS`](super::lossy::SWEEP_LAPS) = 2^14 laps. A word is dead two laps after
-//! it was written at the latest, so it is swept when L - l <= 2^14 + 3 < 2^16.
+//! index never holds such a word: in each lap a part of the index is swept of words whose entry is
+//! gone, and the whole index in [`SWEEP_LAPS`](super::lossy::SWEEP_LAPS) = 2^14 laps. A word is
+//! dead two laps after it was written at the latest, so it is swept when L - l <= 2^14 + 3 < 2^16.
 
-/// Where an entry is, and since when.
+/// The place of an entry, and the lap of its writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
-    /// The lap in which it was written, modulo 2^16.
+    /// The lap in which the entry was written, modulo 2^16.
     pub lap: u16,
-    /// Its first grain.
+    /// The entry's first grain.
     pub place: u32,
 }
 
 /// A circular log; the bytes themselves are the partition's.
 #[derive(Debug)]
 pub(super) struct Log {
-    /// Grains it has.
+    /// Grains of the log.
     grains: u32,
     lap: u16,
     /// The next grain to be written.
@@ -40,7 +40,7 @@ pub(super) struct Log {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Appended {
     pub position: Position,
-    /// Whether it is the first of its lap: time to sweep the index.
+    /// Whether the entry is the first of its lap: the index has to be swept now.
     pub begins_lap: bool,
 }
 
@@ -66,7 +66,7 @@ impl Log {
         Appended { position, begins_lap }
     }
 
-    /// Whether what was written at a position is still there; see above.
+    /// Whether the entry that was written at a position is still there; see above.
     #[inline(always)]
     pub fn has(&self, position: Position) -> bool {
         match self.lap.wrapping_sub(position.lap) {
@@ -76,19 +76,19 @@ impl Log {
         }
     }
 
-    /// Orders positions by age: of two, the older has the larger one.
+    /// Orders positions by age: the older of two positions has the larger number.
     #[inline(always)]
     pub fn age(&self, position: Position) -> u64 {
         u64::from(self.lap.wrapping_sub(position.lap)) << 32 | u64::from(u32::MAX - position.place)
     }
 
-    /// The lap it is in, for tests.
+    /// The log's lap, for tests.
     #[cfg(test)]
     pub fn lap(&self) -> u16 {
         self.lap
     }
 
-    /// Begins at a later lap, for tests of what happens when their numbers start over.
+    /// Begins at a later lap, for tests of the time when the laps' numbers start over.
     #[cfg(test)]
     pub fn set_lap(&mut self, lap: u16) {
         assert_eq!(self.tail, 0, "an empty log");
@@ -102,7 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a log that remembers who wrote each grain last.
+        /// Compares the log with a model that remembers which entry was written last to each grain.
         #[test]
         fn it_has_what_nothing_was_written_over(
             lengths in prop::collection::vec(1u32..20, 1..400),

@@ -4,13 +4,13 @@
 //! word    63..48  47..32  31..0
 //!         tag     lap     place
 //! ```
-//! A tag of 0 is a word that names nothing. A bucket has eight words and never more than one of a
-//! tag: a PUT replaces the word of its tag without looking whose it was. That is what makes a PUT
-//! one random access; what it costs is that a key can be displaced by another of the same bucket
+//! A word with tag 0 names no entry. A bucket has eight words, and never two words with the same
+//! tag: a PUT replaces the word with its tag without looking at its key. A PUT therefore needs only
+//! one random access. The price is that a key can be displaced by another key with the same bucket
 //! and tag, which happens to one key in ten thousand in a full index.
 //!
 //! # Invariants
-//! 1. A key has at most one word: the one of its tag in its bucket. So a value that was replaced
+//! 1. A key has at most one word: the word with its tag in its bucket. So a value that was replaced
 //!    cannot come back.
 //! 2. No word is older than [`SWEEP_LAPS`] + 2 laps (see `log.rs`, which relies on it).
 
@@ -20,7 +20,7 @@ use crate::herd::key::KeyHash;
 /// Words of a bucket.
 pub(super) const BUCKET_WORDS: usize = 8;
 
-/// In so many laps of the log all buckets are swept once.
+/// All buckets are swept once in this many laps of the log.
 pub(super) const SWEEP_LAPS: u32 = 1 << 14;
 
 const TAG_SHIFT: u32 = 48;
@@ -31,7 +31,7 @@ pub(super) struct Lossy {
     buckets: u32,
     /// The next bucket to be swept.
     sweep: u32,
-    /// Entries that the log still held and that were given up since their bucket was full.
+    /// Entries that were dropped because their bucket was full, although the log still held them.
     pub displaced: u64,
 }
 
@@ -65,8 +65,8 @@ impl Lossy {
         hash.bucket(self.buckets) * BUCKET_WORDS
     }
 
-    /// The word of the key's tag, by its place in the index, and what it names if that is still in
-    /// the log.
+    /// The word with the key's tag, by its place in the index, and the position that it names if
+    /// that is still in the log.
     #[inline(always)]
     pub fn find(&self, index: &[u64], log: &Log, hash: KeyHash) -> Option<(usize, Position)> {
         let first = self.bucket(hash);
@@ -76,8 +76,8 @@ impl Lossy {
         log.has(position).then_some((first + at, position))
     }
 
-    /// Lets the key's tag name a position: in place of what it named, or of nothing, or of what is
-    /// oldest.
+    /// Makes a word with the key's tag name a position. It replaces the word with this tag, or else
+    /// an empty word, or else the oldest word.
     #[inline]
     pub fn set(&mut self, index: &mut [u64], log: &Log, hash: KeyHash, position: Position) {
         let (first, tag) = (self.bucket(hash), hash.tag());
@@ -96,8 +96,8 @@ impl Lossy {
         bucket[at] = word_of(tag, position);
     }
 
-    /// Forgets what the log does not hold any more in the next so many buckets that all are swept
-    /// in [`SWEEP_LAPS`] laps. To be called once a lap.
+    /// Removes words whose entries are no longer in the log from the next buckets, as many as are
+    /// needed to sweep all buckets in [`SWEEP_LAPS`] laps. To be called once a lap.
     pub fn sweep(&mut self, index: &mut [u64], log: &Log) {
         for _ in 0..self.buckets.div_ceil(SWEEP_LAPS) {
             let first = self.sweep as usize * BUCKET_WORDS;

@@ -1,27 +1,28 @@
 //! A worker's partition: an index, and a log or a heap of entries (herd §4.1, after MICA).
 //!
-//! It is plain memory of the server's process. One worker owns it, and nobody else ever touches it
-//! (MICA's EREW mode: exclusive reads, exclusive writes), so there is nothing to synchronise.
+//! The partition is plain memory of the server's process. One worker owns it, and no other thread
+//! ever touches it (MICA's EREW mode: exclusive reads, exclusive writes), so it needs no
+//! synchronisation.
 //!
 //! | mode | index | data | when it is full |
 //! | --- | --- | --- | --- |
 //! | [`Mode::Cache`] | `lossy.rs` | `log.rs` | the oldest entries go |
 //! | [`Mode::Store`] | `chained.rs` | `heap.rs` | refuses, and loses nothing |
 //!
-//! In a cache a GET is two random accesses (bucket, entry), a PUT one (bucket; the log's end is
-//! near), a DELETE or a PUT with a condition two. In a store a PUT looks at the entry as well, and
-//! whoever meets a chained bucket pays one access more. [`Partition::bucket_line`] and
-//! [`Partition::entry_line`] name the lines beforehand, so that they can be prefetched.
+//! In a cache a GET takes two random accesses (bucket, entry), a PUT one (bucket; the log's end is
+//! near), a DELETE or a PUT with a condition two. In a store a PUT also looks at the entry, and a
+//! chained bucket costs one more access. [`Partition::bucket_line`] and [`Partition::entry_line`]
+//! name the lines beforehand, so that they can be prefetched.
 //!
 //! # Invariants
-//! 1. At most one word of the index names a live entry of a key: what was replaced or deleted does
+//! 1. At most one word of the index names a live entry of a key: a replaced or deleted entry does
 //!    not come back.
-//! 2. An entry that is found has the key that was asked for, byte by byte.
-//! 3. An expired entry is removed before anybody is told that it is gone: a clock that is set back
+//! 2. An entry that is found has the wanted key, byte by byte.
+//! 3. An expired entry is removed before any client is told that it is gone: setting the clock back
 //!    does not bring it back.
 //!
-//! In a cache a value can disappear at any moment, but not for a moment: after a miss there is none
-//! until the next PUT.
+//! In a cache a value can disappear at any moment, but it does not return: after a miss there is no
+//! value until the next PUT.
 
 mod chained;
 mod check;
@@ -47,9 +48,8 @@ use crate::limits::HERD_ITEM_BYTES_MAX;
 use crate::planted::{self, Bug};
 
 /// One worker's share of a table.
-///
-/// `M` is the memory: words that its owner got where it likes, on huge pages for example. They have
-/// to be zero.
+/// `M` is the memory: words that the owner allocated as it likes, for example on huge pages. They
+/// have to be zero.
 #[derive(Debug)]
 pub struct Partition<M = Vec<u64>> {
     memory: M,
@@ -59,7 +59,7 @@ pub struct Partition<M = Vec<u64>> {
     value_bytes_max: usize,
 }
 
-/// What differs between the modes.
+/// The parts that differ between the modes.
 #[derive(Debug)]
 enum Keeper {
     Cache { index: Lossy, log: Log },
@@ -73,7 +73,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
     /// If `memory` has fewer than [`Plan::words`] words.
     pub fn new(mut memory: M, plan: &Plan) -> Self {
         assert!(memory.len() >= plan.words(), "{} words of {}", memory.len(), plan.words());
-        // A bucket is one cache line only if it starts with one.
+        // A bucket is one cache line only if it starts at one.
         let line_bytes = BUCKET_WORDS * size_of::<u64>();
         let skip = (memory.as_ptr() as usize).wrapping_neg() % line_bytes / size_of::<u64>();
         let index = skip..skip + plan.index_words();
@@ -92,7 +92,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         Self { memory, index, data, keeper, value_bytes_max: HERD_ITEM_BYTES_MAX }
     }
 
-    /// The same, which refuses values that are longer than this.
+    /// The same partition, which refuses values that are longer than `value_bytes_max`.
     #[must_use]
     pub fn with_value_max(self, bytes: u64) -> Self {
         Self { value_bytes_max: usize::try_from(bytes).unwrap_or(usize::MAX), ..self }
@@ -106,7 +106,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         &self.memory[self.data.clone()]
     }
 
-    /// Index, data, and what knows them.
+    /// The index, the data, and the keeper that manages them.
     fn parts(&mut self) -> (&mut [u64], &mut [u64], &mut Keeper) {
         let (head, tail) = self.memory.split_at_mut(self.index.end);
         (&mut head[self.index.clone()], &mut tail[..self.data.len()], &mut self.keeper)
@@ -122,8 +122,8 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         &self.index()[first..first + BUCKET_WORDS]
     }
 
-    /// The words that its second step will probably begin to read, if there is one: those of the
-    /// entry that the key's bucket names. Reads the bucket.
+    /// The words that the second step will probably read first, if there is a second step: the
+    /// words of the entry that the key's bucket names. Reads the bucket.
     #[inline(always)]
     pub fn entry_line(&self, hash: KeyHash) -> Option<&[u64]> {
         let place = match &self.keeper {
@@ -148,7 +148,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         }
     }
 
-    /// As [`Partition::find`], but removes an entry that is over (invariant 3).
+    /// As [`Partition::find`], but removes an expired entry (invariant 3).
     #[inline(always)]
     fn find_live(&mut self, hash: KeyHash, key: &[u8], now_ms: u64) -> Option<Slot> {
         let slot = self.find(hash, key)?;
@@ -172,8 +172,8 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         }
     }
 
-    /// Writes an entry and lets the index name it, in place of the key's old one. `old` is that
-    /// one; a cache does not need to be told.
+    /// Writes an entry and makes the index name it, in place of the key's old entry. `old` is the
+    /// old entry; a cache does not need to know it.
     ///
     /// # Errors
     /// [`EngineError::OutOfMemory`] and [`EngineError::IndexFull`] in a store; nothing has changed.

@@ -1,4 +1,4 @@
-//! How a partition's memory is divided.
+//! The division of a partition's memory.
 
 use super::chained::Chained;
 use super::entry::{ENTRY_GRAINS_MAX, GRAIN_WORDS};
@@ -11,24 +11,24 @@ use crate::limits::GRAIN_BYTES;
 pub enum Mode {
     /// Lets the oldest entries go, whether they were read lately or not.
     Cache,
-    /// Refuses what is new and keeps what it has.
+    /// Refuses new entries and keeps the old ones.
     Store,
 }
 
 /// The parts of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What it does when it is full.
+    /// The behaviour when the partition is full.
     pub mode: Mode,
-    /// Buckets that keys hash to.
+    /// Buckets to which keys hash.
     pub(super) buckets: u32,
-    /// Buckets that chains are extended with.
+    /// Buckets with which chains are extended.
     pub(super) spare_buckets: u32,
     /// Grains of the log or heap.
     pub(super) data_grains: u32,
 }
 
-/// A log or heap has this many grains at least: of several of the longest entries.
+/// The least number of grains of a log or heap: room for several of the longest entries.
 const DATA_GRAINS_MIN: u64 = 4 * ENTRY_GRAINS_MAX as u64;
 const DATA_GRAINS_MAX: u64 = u32::MAX as u64 - 1;
 const BUCKET_BYTES: u64 = BUCKET_WORDS as u64 * 8;
@@ -37,13 +37,13 @@ impl Plan {
     /// Divides `bytes` into an index for `slots` entries, and data.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if that does not fit, saying what would.
+    /// [`LayoutError::Geometry`] if that does not fit; it names values that would.
     pub fn new(mode: Mode, bytes: u64, slots: u64) -> Result<Self, LayoutError> {
         let (buckets, spare) = match mode {
             Mode::Cache => (slots.div_ceil(BUCKET_WORDS as u64).max(1), 0),
             Mode::Store => Chained::plan(slots),
         };
-        // A line is lost if the memory does not start with one.
+        // One line is lost if the memory does not start at a line.
         let index_bytes = (buckets.saturating_add(spare + 1)).saturating_mul(BUCKET_BYTES);
         let grains = (bytes.saturating_sub(index_bytes) / GRAIN_BYTES).min(DATA_GRAINS_MAX);
         let buckets = u32::try_from(buckets).ok().filter(|_| grains >= DATA_GRAINS_MIN);
@@ -60,7 +60,7 @@ impl Plan {
         Ok(Self { mode, buckets, spare_buckets, data_grains: grains as u32 })
     }
 
-    /// Words of memory that it takes.
+    /// Words of memory that the partition takes.
     pub fn words(&self) -> usize {
         let data = self.data_grains as usize * GRAIN_WORDS;
         BUCKET_WORDS + self.index_words() + data

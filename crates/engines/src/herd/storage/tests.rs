@@ -10,7 +10,7 @@ use crate::operation::{Expect, Operation, Outcome, PutOptions};
 
 const SEED: u64 = 7;
 
-/// What a key has, by the model.
+/// The value of a key in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     value: Vec<u8>,
@@ -18,8 +18,8 @@ struct Held {
     expires_at_ms: Option<u64>,
 }
 
-/// A partition and what should be in it. In a cache, what a miss was told of is gone from the model
-/// too: a value that went away does not come back.
+/// A partition and its expected content. In a cache, a miss also removes the key from the model: a
+/// value that went away does not come back.
 struct Pair {
     partition: Partition,
     model: HashMap<Vec<u8>, Held>,
@@ -35,7 +35,7 @@ enum Step {
     Contains(u8),
     Put(u8, usize, Option<u64>),
     PutIfAbsent(u8, usize),
-    /// Of the version that the model has, plus so much.
+    /// With the version in the model, plus this number.
     PutIfVersion(u8, usize, u64),
     Delete(u8),
     Add(u8, u64),
@@ -75,7 +75,7 @@ impl Pair {
         Self { partition, model: HashMap::new(), version: 0, now_ms: 1000, evicted: 0 }
     }
 
-    /// Asks the partition, after the model forgot the key if it is over.
+    /// Asks the partition, after the model has forgotten the key if its value has expired.
     fn ask<T>(
         &mut self,
         key: &[u8],
@@ -92,7 +92,7 @@ impl Pair {
         judge(outcome, self.model.get(key))
     }
 
-    /// The key has no value, says the partition.
+    /// The partition has reported that the key has no value.
     fn missed(&mut self, key: &[u8]) {
         if self.model.remove(key).is_some() {
             assert!(self.partition.loses(), "a store lost {key:?}");
@@ -104,7 +104,7 @@ impl Pair {
         self.model.insert(key, Held { value, version: self.version, expires_at_ms });
     }
 
-    /// A refusal for want of room, which changes nothing.
+    /// A refusal for lack of room, which changes nothing.
     fn refused(&self, error: EngineError) {
         let of_room =
             matches!(error, EngineError::OutOfMemory { .. } | EngineError::IndexFull { .. });
@@ -233,7 +233,7 @@ impl Pair {
                     panic!("{there:?}")
                 };
                 let there = (value.to_vec(), expires_at_ms);
-                // What it was not appended to was evicted.
+                // The value to append to was evicted.
                 let behind = |held: &Held| ([&held.value[..], &bytes].concat(), held.expires_at_ms);
                 if self.model.get(&key).map(behind).as_ref() != Some(&there) {
                     assert_eq!(there, (bytes, None));
@@ -297,7 +297,7 @@ impl Pair {
 }
 
 proptest! {
-    /// So little room that laps, evictions and refusals happen all the time.
+    /// There is so little room that laps, evictions and refusals happen all the time.
     #[test]
     fn a_hit_is_never_wrong(
         steps in steps(),
@@ -357,7 +357,7 @@ fn laps_may_start_over() {
     }
 }
 
-/// Without a look at the lap, this is where an old word would name a new entry.
+/// Without a look at the lap, an old word would name a new entry here.
 #[test]
 fn an_entry_in_the_place_of_another_is_not_taken_for_it() {
     let mut pair = Pair::new(Mode::Cache, 6_000, 100);
@@ -380,7 +380,7 @@ fn a_full_store_refuses_and_goes_on() {
     let full = (0..10_000).find_map(|n| put(&mut pair.partition, n, 100).err().map(|e| (n, e)));
     let (keys, error) = full.expect("it has 64 KiB");
     assert!(matches!(error, EngineError::OutOfMemory { bytes: 128, .. }), "{error}");
-    // What it has can be changed, and made shorter; what that leaves is used.
+    // The entries can be changed and made shorter; the freed grains are used.
     for n in 0..keys {
         assert_eq!(put(&mut pair.partition, n, 20), Ok(()));
     }

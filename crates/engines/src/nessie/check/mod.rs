@@ -1,5 +1,6 @@
-//! Walks over a whole table: the check finds broken invariants, the scrubber frees what dead
-//! clients left. Both walk the tables of both protocols, whose rules say what their words mean.
+//! Walks over a whole table. The check finds broken invariants; the scrubber frees the memory that
+//! dead clients left. Both walk the tables of both protocols, whose rules say what their words
+//! mean.
 //!
 //! | file | what it does |
 //! | --- | --- |

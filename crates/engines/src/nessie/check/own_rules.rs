@@ -1,4 +1,5 @@
-//! The rules of Loch's own protocol: T, V, F and C, and what is wrong with a slot.
+//! The rules of Loch's own protocol: the meaning of T, V, F and C, and what can be wrong with a
+//! slot.
 
 use loch_fabric::{Fabric, RemoteAddr};
 
@@ -72,7 +73,7 @@ impl<F: Fabric> Rules for Client<F> {
 }
 
 impl<F: Fabric> Client<F> {
-    /// What is wrong with a slot that holds a word, if anything is.
+    /// The description of what is wrong with a slot that holds a word, if anything is.
     async fn wrong_with_slot(
         &self,
         at: RemoteAddr,

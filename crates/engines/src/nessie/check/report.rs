@@ -1,6 +1,6 @@
-//! What a walk over a table counts and finds.
+//! The counts and findings of a walk over a table.
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Index slots looked at.
@@ -13,7 +13,7 @@ pub struct CheckReport {
     pub moving: u64,
     /// Entries in use that no slot shows: of operations under way, or leaked.
     pub unshown: u64,
-    /// Bytes of those.
+    /// Bytes of the unshown entries.
     pub unshown_bytes: u64,
     /// Broken invariants, in words. Empty is good.
     pub broken: Vec<String>,
@@ -34,11 +34,11 @@ pub struct Usage {
     pub entries: u64,
     /// Slabs leased by clients.
     pub leased_slabs: u64,
-    /// Slabs without owner.
+    /// Slabs without an owner.
     pub abandoned_slabs: u64,
 }
 
-/// What a scrub found and did.
+/// The result of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     /// Entries in use.
@@ -47,7 +47,7 @@ pub struct Scrubbed {
     pub suspects: u64,
     /// Entries that were freed.
     pub freed: u64,
-    /// Bytes of those.
+    /// Bytes of the freed entries.
     pub freed_bytes: u64,
     /// Tentative words of dead clients that were removed.
     pub tentative: u64,

@@ -1,8 +1,9 @@
-//! What a protocol's words mean, for those who walk a whole table: the scrubber and the check.
+//! The meaning of a protocol's words, for the two walks over a whole table: the scrubber and the
+//! check.
 //!
-//! Both protocols share the layout, so both share the walk: which slots and entries there are, and
-//! what to do with one that is out of place. What *is* out of place, and how it is put right, each
-//! protocol says for itself.
+//! Both protocols share the layout, so they share the walk: it knows which slots and entries there
+//! are, and what to do with an entry that is out of place. Each protocol says for itself which
+//! entries *are* out of place, and how they are put right.
 
 use loch_fabric::RemoteAddr;
 
@@ -19,25 +20,25 @@ pub(in crate::nessie) struct Suspect {
     pub generation: u64,
 }
 
-/// What the index says of an entry.
+/// What the index says about an entry.
 pub(in crate::nessie) enum Standing {
-    /// It is needed, for good.
+    /// The entry is needed for good.
     Shown,
-    /// A slot holds it, but it is not decided for how long, or that is over.
+    /// A slot holds the entry. How long the entry is needed is undecided, or it is needed no more.
     Undecided(usize, Ite),
-    /// Nothing needs it, in two equal looks.
+    /// No slot needs the entry, in two equal looks.
     Unnamed,
     /// The slots changed between the looks.
     Unclear,
 }
 
-/// What only the protocol knows.
+/// The part of a walk that depends on the protocol.
 pub(in crate::nessie) trait Rules {
-    /// What the index says of an entry; `None` if it is another incarnation by now.
+    /// What the index says about an entry; `None` if the entry is another incarnation by now.
     async fn standing(&self, suspect: Suspect) -> Result<Option<Standing>, EngineError>;
 
-    /// Settles one step of what somebody, who is dead, left undecided in a slot; whether it may
-    /// take another.
+    /// Takes one step to settle what a dead client left undecided in a slot. Returns whether there
+    /// may be another step.
     async fn settle_left(
         &self,
         suspect: Suspect,
@@ -46,10 +47,10 @@ pub(in crate::nessie) trait Rules {
         report: &mut Scrubbed,
     ) -> Result<bool, EngineError>;
 
-    /// What is wrong with a slot that holds a word, if anything is.
+    /// The description of what is wrong with a slot that holds a word, if anything is.
     async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError>;
 
-    /// Counts a slot that is not EMPTY as what it is.
+    /// Counts a slot that is not EMPTY in the report, by its state.
     async fn count_slot(
         &self,
         at: RemoteAddr,

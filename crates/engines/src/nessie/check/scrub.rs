@@ -1,16 +1,17 @@
-//! The scrubber: frees what dead clients left (the published design leaks it).
+//! The scrubber frees the memory that dead clients left (the published design leaks it).
 //!
 //! A client that dies may leave a tentative word, an unfinished move, an entry that it had not yet
-//! installed, or one that it had replaced and not yet noted. The first two are dealt with by any
-//! writer that meets them; the scrubber finds the rest, and whatever nobody met:
+//! installed, or an entry that it had replaced and not yet noted. Any writer that meets a tentative
+//! word or an unfinished move settles it. The scrubber settles those that no writer meets, and
+//! finds the entries:
 //!
 //! 1. It looks at every entry that is in use by its note and generation, and lists those that no
 //!    slot of their key shows.
 //! 2. It waits for a grace period: every operation that was under way has ended, so an entry that
 //!    was about to be installed has been, or its client is dead.
-//! 3. It looks at the listed entries again. One that is still the same incarnation and still not
-//!    shown, in two equal looks at all its candidates, is leaked. Its note is written, which is
-//!    what its client should have done.
+//! 3. It looks at the listed entries again. An entry is leaked if it is still the same incarnation
+//!    and if two equal looks at all its candidates still do not show it. The scrubber then writes
+//!    its note, as the entry's client should have done.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
@@ -29,8 +30,8 @@ use crate::planted::{self, Bug};
 const GRACE_POLL_US: u64 = 1000;
 
 impl<F: Fabric> Client<F> {
-    /// Scrubs data table `dti`. Waits for clients that are in the middle of an operation, but not
-    /// beyond `wait_us`: then nothing is freed, and the next scrub may be luckier.
+    /// Scrubs data table `dti`. Waits at most `wait_us` for clients that are in the middle of an
+    /// operation. If that is too short, nothing is freed, and the next scrub may be luckier.
     ///
     /// # Errors
     /// [`EngineError::Timeout`] if the grace period did not pass, or the fabric's errors.
@@ -46,7 +47,8 @@ impl<F: Fabric> Client<F> {
         wait_us: u64,
     ) -> Result<Scrubbed, EngineError> {
         let scrubbed = self.scrub_table(rules, dti, wait_us).await;
-        // Between scrubs nobody uses this session, which would go on announcing what it posted.
+        // Between scrubs this session is unused, and would go on announcing the verbs that it
+        // posted.
         self.session.quiesce(&self.fabric).await?;
         scrubbed
     }
@@ -99,8 +101,8 @@ impl<F: Fabric> Client<F> {
             && codec.generation(word) == suspect.generation & codec.gen_mask()
     }
 
-    /// The key of an entry, which may be half-written; `None` if it cannot be a key, or the entry
-    /// is another incarnation.
+    /// The key of an entry, which may be half-written; `None` if its bytes cannot be a key, or if
+    /// the entry is another incarnation.
     pub(in crate::nessie) async fn key_of(
         &self,
         suspect: Suspect,
@@ -115,12 +117,12 @@ impl<F: Fabric> Client<F> {
         if header.generation != suspect.generation {
             return Ok(None);
         }
-        // A key that ends behind its entry was never finished: nobody could look for it, and any
-        // will do. All other keys were read whole.
+        // A key that ends behind its entry was never finished. No client could look for it, so any
+        // key will do. All other keys were read whole.
         Ok(Some(buf.get(header.key_at()..header.value_at()).unwrap_or(&[0]).to_vec()))
     }
 
-    /// After the grace period: frees what is leaked.
+    /// Frees the leaked entries, after the grace period.
     async fn resolve(
         &self,
         rules: &impl Rules,
@@ -162,11 +164,12 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Whether the slab of a suspect is still cut as it was thought to be, and the entry was ever
-    /// used in it. The notes and the count of used entries that made it a suspect may have been
-    /// read while the slab was cut anew, one before and one after.
+    /// Whether the slab of a suspect is still cut as the scrubber thought, and the entry was ever
+    /// used in it. The notes and the count of used entries that made the entry a suspect may have
+    /// been read while the slab was cut anew, one before and the other after.
     ///
-    /// Inside an epoch: a slab that is not about to be taken apart by now is not before it ends.
+    /// Called inside an epoch: a slab that is not about to be taken apart now stays whole until the
+    /// epoch ends.
     async fn is_used(&self, suspect: &Suspect) -> Result<bool, EngineError> {
         let Suspect { class, entry: Entry { slab, number }, .. } = *suspect;
         let word = self.read_word(self.map.chunk_addr(slab.dti, slab.chunk as u64)).await?;
@@ -185,11 +188,11 @@ impl<F: Fabric> Client<F> {
         Ok((number as u64) < formatted)
     }
 
-    /// Slabs that were being seized by a session that is no more.
+    /// The slabs that a session was seizing when it ended.
     ///
-    /// The sessions are read after the descriptors: a session that is not among them has ended, for
-    /// it was there when it wrote the descriptor. The other way round, one that began in between
-    /// would seem to have ended.
+    /// The sessions are read after the descriptors. A session that wrote a descriptor was there at
+    /// that time, so if it is missing later it has ended. In the other order, a session that began
+    /// in between would seem to have ended.
     async fn unowned(&self, dti: u8) -> Result<Vec<(Slab, Class, u64)>, EngineError> {
         let early = match planted::is(Bug::SessionsBeforeDescriptors) {
             true => Some(self.live_sessions().await?),
@@ -234,11 +237,11 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Puts the chunk descriptors in order that a session left: leased slabs become abandoned, runs
-/// that were being put together or taken apart become whole or free. Returns the slabs touched.
-/// Slabs that it was seizing wait for the scrubber's grace period.
+/// Cleans up the chunk descriptors that a session left: leased slabs become abandoned, and runs
+/// that the session was putting together or taking apart become whole or free. Returns the slabs
+/// that were touched. The slabs that the session was seizing wait for the scrubber's grace period.
 ///
-/// Called by the node, for a session that has certainly ended.
+/// The node calls this for a session that has certainly ended.
 ///
 /// # Errors
 /// The fabric's.
@@ -270,16 +273,16 @@ pub async fn release_dead<F: Fabric>(
         released += 1;
         let is_tail =
             |back: &u32| chunk_at(at + *back as usize) == Some(Chunk::Tail { back: *back });
-        // They are put there one after the other, and taken away from the last one on: behind the
-        // first that is missing there is none, however many the descriptor claims.
+        // Tails are put in place one after the other, and taken away from the last one on. So there
+        // is no tail behind the first missing one, however many the descriptor claims.
         let tails: Vec<u32> = (1..chunks).take_while(is_tail).collect();
         let whole = tails.len() + 1 == chunks as usize;
         let entries = map.classes.by_id(class, chunks).map_or(0, |c| c.entries);
         let to = if whole && contents {
             Chunk::Abandoned { class, chunks, free_hint: entries }
         } else {
-            // It held no entry, and if it ever did, two grace periods have passed since: that is
-            // when taking it apart begins.
+            // The slab held no entry in use. If it ever held one, two grace periods have passed
+            // since: only then does a client begin to take a slab apart.
             for back in tails {
                 let tail = Chunk::Tail { back }.to_word();
                 fabric

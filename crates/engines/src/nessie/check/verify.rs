@@ -12,18 +12,18 @@ use crate::nessie::layout::dte::{Header, note_of};
 use crate::nessie::layout::ite::{Ite, Place};
 use crate::nessie::layout::slab::{Chunk, Slab};
 
-/// A report stops listing here; the count of what is broken goes no further.
+/// A report lists this many broken invariants at most, and counts no further.
 const BROKEN_MAX: usize = 100;
 /// Slots read at a time.
 const BLOCK_SLOTS: usize = 4096;
-/// Looks at something that seems broken, before it is reported: others may be at work on it.
+/// Looks at something that seems broken before it is reported: other clients may be changing it.
 const LOOKS: usize = 5;
-/// Pause between those.
+/// The pause between those looks.
 const LOOK_AGAIN_US: u64 = 200;
 
 impl<F: Fabric> Client<F> {
     /// Verifies I1 and I2 for every slot, and every chunk descriptor and entry. May run beside
-    /// other clients: what looks broken is looked at again before it is called so.
+    /// other clients: something that looks broken is looked at again before it is reported.
     ///
     /// # Errors
     /// The fabric's.
@@ -82,7 +82,7 @@ impl<F: Fabric> Client<F> {
                 break;
             }
             if report.broken.len() == BROKEN_MAX {
-                // Not waited for: of a damaged index this is every slot.
+                // The check does not wait for these: in a damaged index this would be every slot.
                 break;
             }
             self.fabric.pause(LOOK_AGAIN_US).await;

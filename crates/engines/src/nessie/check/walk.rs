@@ -1,4 +1,4 @@
-//! The entries of a table that are in use, and those of them that no slot shows.
+//! The entries of a table that are in use, and those entries among them that no slot shows.
 
 use loch_fabric::{Fabric, lanes};
 

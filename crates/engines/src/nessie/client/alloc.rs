@@ -1,22 +1,23 @@
-//! Allocation: a client's free entries, without asking anybody (nessie §4.2.5).
+//! Allocation: how a client gets free entries without asking another process (nessie §4.2.5).
 //!
-//! A client takes entries from slabs it leased, and finds the ones that others retired by sweeping
-//! the notes of its slabs. The free lists here are only hints in private memory: what makes an
-//! entry free is its note (see [`crate::nessie::slab`]), so a client that dies loses none of them.
+//! A client takes entries from slabs that it leased. It finds the entries that others retired by
+//! sweeping the notes of its slabs. The free lists here are only hints in private memory: an entry
+//! is free because of its note (see [`crate::nessie::slab`]), so a client that dies loses no free
+//! entry.
 //!
 //! # Invariants
 //! 1. An entry is taken only inside an epoch, after its slab's descriptor was seen to be leased by
-//!    this session, and only if its note is its generation. So a slab that was seized is not
-//!    allocated from once a grace period has passed, and a place that is listed twice is taken
-//!    once. An entry that was never used has no note: it is taken only if the slab's header says,
-//!    at that moment, that it is the next one. What the client remembers of the header may be older
-//!    than the slab's last owner, even if the slab is this session's again.
+//!    this session, and only if its note is its generation. So once a grace period has passed since
+//!    a slab was seized, its old owner does not allocate from it; and a place that is listed twice
+//!    is taken once. An entry that was never used has no note: it is taken only if the slab's
+//!    header says, at that moment, that it is the next one. The client's memory of the header may
+//!    be older than the slab's last owner, even if the slab is this session's again.
 //! 2. A taken entry has a new generation before any other byte of it changes.
-//! 3. An entry whose short generation would start over rests for two grace periods first: then no
-//!    operation and no cache holds a word with the generation it repeats.
-//! 4. Notes are stored inside an epoch, in which the slab was seen to be leased by this session and
-//!    cut as it was when the entry was listed. A client may stand still between that look and the
-//!    store: until the epoch ends, the slab is not cut anew.
+//! 3. An entry whose short generation would start over rests for two grace periods first. After
+//!    that no operation and no cache holds a word with the generation that it repeats.
+//! 4. Notes are stored inside an epoch in which the client saw that its session leases the slab,
+//!    and that the slab is cut as it was when the entry was listed. A client may stand still
+//!    between that look and the store: until the epoch ends, the slab is not cut anew.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,7 +30,7 @@ use crate::nessie::layout::ite::Place;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
 use crate::planted::{self, Bug};
 
-/// An entry this client owns: taken, and not in the index (or not yet known to be).
+/// An entry that this client owns: taken, and not in the index (or not yet known to be there).
 #[derive(Clone, Copy, Debug)]
 pub(in crate::nessie) struct Own {
     pub entry: Entry,
@@ -39,14 +40,14 @@ pub(in crate::nessie) struct Own {
     pub generation: u64,
 }
 
-/// The free entries a client knows of, by class.
+/// The free entries that a client knows of, by class.
 #[derive(Debug)]
 pub(in crate::nessie) struct Allocator {
-    /// Freed entries that rest before one of them is used again.
+    /// The number of freed entries that rest before the first of them is used again.
     pub quarantine: usize,
-    /// By class number.
+    /// The lists, by class number.
     classes: Vec<Option<List>>,
-    /// Long entries, by the chunks of their runs.
+    /// The lists of long entries, by the number of chunks of their runs.
     large: BTreeMap<u32, List>,
 }
 
@@ -54,24 +55,24 @@ pub(in crate::nessie) struct Allocator {
 #[derive(Debug)]
 pub(in crate::nessie) struct List {
     pub class: Class,
-    /// Slabs this session leased.
+    /// Slabs that this session leased.
     pub slabs: Vec<Slab>,
     /// The next slab to be swept.
     pub sweep_at: usize,
-    /// Entries of a slab that were never used, from the next one on.
+    /// For each slab the entries that were never used, from the next one on.
     fresh: Vec<Fresh>,
-    /// Found free by a sweep, or out of quarantine.
+    /// Entries that a sweep found free, or that have left the quarantine.
     free: Vec<Entry>,
-    /// Freed a moment ago: readers may be on their way to them.
+    /// Entries that were freed a moment ago: readers may be on their way to them.
     recent: VecDeque<Entry>,
-    /// Waiting for a grace period to begin: invariant 3.
+    /// Entries that wait for a grace period to begin: invariant 3.
     pub parked: Vec<Parked>,
-    /// Waited long enough.
+    /// Entries that have waited long enough.
     rested: Vec<Parked>,
 }
 
-/// A free entry that rests, its generation, and the floor of its slab: should one of them change,
-/// somebody else has had it.
+/// A free entry that rests, with its generation and the floor of its slab. If one of them changes,
+/// another client has used the entry meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::nessie) struct Parked {
     entry: Entry,
@@ -79,7 +80,7 @@ pub(in crate::nessie) struct Parked {
     floor: u64,
 }
 
-/// A slab with entries that were never used, and what its header said last.
+/// A slab with entries that were never used, and what its header said at the last look.
 #[derive(Clone, Copy, Debug)]
 struct Fresh {
     slab: Slab,
@@ -87,14 +88,14 @@ struct Fresh {
     floor: u64,
 }
 
-/// How many entries are taken before one that is asked to come near.
+/// An entry is prefetched when this many others will be taken before it.
 const TAKEN_SOON: usize = 8;
 
-/// What taking an entry needs to know of its client.
+/// The parts of a client that taking an entry needs.
 pub(in crate::nessie) struct Owner<'a, F> {
     pub fabric: &'a F,
     pub map: &'a TableMap,
-    /// Low half of the session's incarnation.
+    /// The low half of the session's incarnation.
     pub id: u32,
 }
 
@@ -113,7 +114,7 @@ impl<F: Fabric> Owner<'_, F> {
         Ok(word == mine.to_word())
     }
 
-    /// The generation floor of a slab: no two cuts of its chunks have the same.
+    /// The generation floor of a slab: no two cuts of its chunks have the same floor.
     fn floor(&self, slab: Slab) -> Result<u64, FabricError> {
         self.fabric.load(self.map.slab_addr(slab))
     }
@@ -136,7 +137,7 @@ impl<F: Fabric> Owner<'_, F> {
         self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
     }
 
-    /// Says that an entry will be written shortly: short ones lie in these two lines.
+    /// Prefetches an entry that will be written shortly: short entries lie in these two lines.
     fn will_write(&self, class: Class, entry: Entry) {
         let at = self.at(class, entry);
         self.fabric.will_store(at);
@@ -205,7 +206,7 @@ impl List {
         quarantine: usize,
     ) -> Result<Option<Own>, FabricError> {
         while let Some(Parked { entry, generation, .. }) = self.rested.pop() {
-            // Of another generation it would be an entry that has not rested.
+            // With another generation the entry would be one that has not rested.
             if self.check(owner, entry)? == Some(generation) {
                 return owner.claim(self.class, entry, next_generation(generation)).map(Some);
             }
@@ -231,7 +232,7 @@ impl List {
             let next = next_generation(generation);
             let mask = owner.map.codec.gen_mask();
             if next & mask < generation & mask && !planted::is(Bug::NoRestAtWrap) {
-                // Off the lists and out of the notes until it has rested (invariant 3).
+                // The entry is off the lists and has no note until it has rested (invariant 3).
                 let floor = owner.floor(entry.slab)?;
                 owner.fabric.store(owner.note_addr(self.class, entry), &[&[0; 4]])?;
                 self.parked.push(Parked { entry, generation, floor });
@@ -245,7 +246,7 @@ impl List {
         self.recent.pop_front().expect("its length was just looked at")
     }
 
-    /// The generation of a listed entry, if it is free and ours (invariant 1).
+    /// The generation of a listed entry, if the entry is free and its slab is ours (invariant 1).
     fn check<F: Fabric>(
         &self,
         owner: Owner<'_, F>,
@@ -270,7 +271,8 @@ impl List {
                 continue;
             }
             if !planted::is(Bug::FreshUnchecked) {
-                // The slab may have been somebody else's meanwhile, who has used entries of it.
+                // The slab may have been another session's meanwhile, which may have used entries
+                // of it.
                 let formatted = owner.fabric.load(owner.formatted_addr(slab))?;
                 fresh.next = formatted.min(self.class.entries as u64) as u32;
                 fresh.floor = owner.floor(slab)?;
@@ -282,7 +284,8 @@ impl List {
             let entry = Entry { slab, number: fresh.next };
             let own = owner.claim(self.class, entry, next_generation(fresh.floor))?;
             fresh.next += 1;
-            // Only now does it count as used: if this client dies before, it is still fresh.
+            // Only now does the entry count as used: if this client dies before, the entry is still
+            // fresh.
             let formatted = (fresh.next as u64).to_le_bytes();
             owner.fabric.store(owner.formatted_addr(slab), &[&formatted])?;
             return Ok(Some(own));
@@ -293,7 +296,7 @@ impl List {
     /// Adds a slab that this session has just leased.
     pub fn add_slab(&mut self, slab: Slab, formatted: u32, floor: u64) {
         if !planted::is(Bug::FreshUnchecked) {
-            // It may have been this session's before.
+            // The slab may have been this session's before.
             self.slabs.retain(|known| *known != slab);
             self.fresh.retain(|known| known.slab != slab);
         }
@@ -313,9 +316,9 @@ impl List {
         self.recent.push_back(entry);
     }
 
-    /// Lists entries that have rested, with their notes set again. The scrubber may have set them
-    /// first: then, and whenever generation or floor say that the entry was used since, it is left
-    /// alone. The caller is inside an epoch (invariant 4).
+    /// Lists entries that have rested, and sets their notes again. The scrubber may have set a note
+    /// first. In that case, and whenever the generation or the floor says that the entry was used
+    /// since, the entry is left alone. The caller is inside an epoch (invariant 4).
     pub fn add_rested<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
@@ -334,7 +337,7 @@ impl List {
         Ok(())
     }
 
-    /// Entries of each slab that are known to be free.
+    /// For each slab the number of entries that are known to be free.
     pub fn free_counts(&self) -> BTreeMap<Slab, u32> {
         let mut counts: BTreeMap<Slab, u32> = self.slabs.iter().map(|s| (*s, 0)).collect();
         let rested = self.rested.iter().map(|parked| &parked.entry);
@@ -359,7 +362,7 @@ mod tests {
     use crate::nessie::layout::dte::HEADER_BYTES;
     use crate::nessie::layout::geometry::{Geometry, Options};
 
-    /// Low half of the incarnation of the session under test.
+    /// The low half of the incarnation of the session under test.
     const MINE: u32 = 5;
     const FLOOR: u64 = 1000;
     const SLAB: Slab = Slab { dti: 0, chunk: 16 };
@@ -402,7 +405,7 @@ mod tests {
             self.set(descriptor, &lease.to_word().to_le_bytes());
         }
 
-        /// A slab of ours, of which `formatted` entries were used and are in use.
+        /// Makes a slab ours, with `formatted` entries that were used and are in use.
         fn lease(&self, slab: Slab, class: Class, floor: u64, formatted: u32) {
             self.lease_to(slab, class, MINE);
             let header = [floor.to_le_bytes(), (formatted as u64).to_le_bytes()].concat();
@@ -422,7 +425,7 @@ mod tests {
             self.set(self.owner().note_addr(class, entry), &note.to_le_bytes());
         }
 
-        /// Generation and note of an entry, as they are in memory.
+        /// The generation and the note of an entry, as they are in memory.
         fn entry(&self, class: Class, entry: Entry) -> (u64, u32) {
             let owner = self.owner();
             let (mut generation, mut note) = ([0; 8], [0; 4]);
@@ -476,7 +479,7 @@ mod tests {
         }
     }
 
-    /// Invariant 1: the lists are hints, the slab's memory decides.
+    /// Invariant 1: the lists are hints, and the slab's memory decides.
     #[test]
     fn a_listed_entry_is_taken_once_and_only_if_its_note_is_its_generation_and_its_slab_ours() {
         let table = Table::new();
@@ -487,7 +490,7 @@ mod tests {
             alloc.list(class).add_free(entry(number));
             alloc.list(class).add_recent(entry(number));
         }
-        // A note that came late is of an older generation.
+        // A note that came late belongs to an older generation.
         table.set_note(class, entry(0), note_of(FLOOR));
         table.set_note(class, entry(3), 0);
         table.set_generation(class, entry(4), FLOOR + 2);
@@ -516,7 +519,7 @@ mod tests {
         assert_eq!(table.numbers(&mut alloc, class), [0, 1, unused, unused + 1, 2, 3, 4]);
     }
 
-    /// Of long entries few rest: as many as `QUARANTINE_BYTES` has room for.
+    /// Only a few long entries rest: as many as fit into `QUARANTINE_BYTES`.
     #[test]
     fn no_more_bytes_rest_than_the_quarantine_is_long() {
         let table = Table::new();
@@ -527,7 +530,7 @@ mod tests {
         let mut alloc = Allocator::default();
         alloc.list(class).add_slab(SLAB, 1, FLOOR);
         table.set_note(class, entry(0), note_of(FLOOR + 1));
-        // One entry, listed many times, stands for as many.
+        // One entry that is listed many times stands for many entries.
         (0..resting).for_each(|_| alloc.list(class).add_recent(entry(0)));
         assert_eq!(table.take(&mut alloc, class).unwrap().entry, entry(1));
         alloc.list(class).add_recent(entry(0));
@@ -535,8 +538,8 @@ mod tests {
     }
 
     /// Invariants 3 and 4: an entry whose short generation would start over is off all lists until
-    /// it has rested, and then taken only if it is the same entry of the same cut of a slab that is
-    /// ours.
+    /// it has rested. It is then taken only if it is the same entry of the same cut of a slab that
+    /// is still ours.
     #[test]
     fn an_entry_that_has_rested_is_freed_only_if_nothing_has_changed_meanwhile() {
         let table = Table::new();
@@ -568,7 +571,7 @@ mod tests {
         }
     }
 
-    /// What has rested is not taken if it was used, and freed again, since.
+    /// An entry that has rested is not taken if it was used, and freed again, since.
     #[test]
     fn a_rested_entry_of_another_generation_has_not_rested() {
         let table = Table::new();
@@ -584,7 +587,8 @@ mod tests {
         assert!(table.take(&mut alloc, class).is_none());
     }
 
-    /// A slab that comes back is known once, by its newest header; the others stay as they are.
+    /// A slab that comes back is listed once, by its newest header; the other slabs stay as they
+    /// are.
     #[test]
     fn the_free_entries_of_each_slab_are_counted_however_they_are_listed() {
         let table = Table::new();
@@ -607,7 +611,7 @@ mod tests {
         assert_eq!(counts, [(SLAB, entries - 5 + 1), (other, entries - 3 + 3), (full, 0)]);
     }
 
-    /// A session's lists are by class, and for long entries by the length of the run.
+    /// A session's lists are by class, and lists of long entries by the length of the run.
     #[test]
     fn entries_of_one_size_are_not_handed_out_for_another() {
         let table = Table::new();

@@ -1,10 +1,10 @@
 //! The local cache of remote entries (nessie §4.1.3), keyed by the index word.
 //!
-//! A line remembers in which slot a key was found, the word it had, and the entry's bytes up to the
-//! key or, if it is short, with its value. A line never answers by itself: the slot is READ, and if
-//! it still holds the word then the entry is still the key's value, because words are unique in
-//! their slots and entries do not change. So a warm GET is one round trip, and so is a warm update,
-//! whose CAS is the check.
+//! A line remembers the slot in which a key was found, the word in that slot, and the entry's
+//! bytes: up to the key or, if the entry is short, with its value. A line never answers by itself.
+//! The slot is READ, and if it still holds the word then the entry is still the key's value,
+//! because words are unique in their slots and entries do not change. So a warm GET takes one round
+//! trip, and so does a warm update, whose CAS is the check.
 //!
 //! Generations in words start over some day; a line that was not confirmed for two epochs is
 //! therefore not used (see [`crate::epoch`], invariant 4).
@@ -17,7 +17,8 @@ use crate::planted::{self, Bug};
 /// Lines of a set.
 const WAYS: usize = 4;
 
-/// A set-associative cache; in a set the line that was used longest ago gives way.
+/// A set-associative cache. In a full set the line that was not used for the longest time gives
+/// way.
 #[derive(Debug)]
 pub(in crate::nessie) struct Cache {
     sets: Vec<[Option<Line>; WAYS]>,
@@ -30,10 +31,10 @@ pub(in crate::nessie) struct Line {
     hash: u64,
     pub slot: usize,
     pub word: Ite,
-    /// The entry up to its key, or whole.
+    /// The entry's bytes: up to its key, or all of them.
     pub bytes: Vec<u8>,
-    /// What the session announced when the word was last seen in its slot: not newer than the epoch
-    /// of the operation that saw it.
+    /// The epoch that the session announced when the word was last seen in its slot. It is not
+    /// newer than the epoch of the operation that saw the word.
     epoch: u64,
     used: u64,
 }
@@ -79,7 +80,7 @@ impl Cache {
         Some(line.clone())
     }
 
-    /// All lines: for tests, which look into caches.
+    /// All lines, for tests that look into caches.
     #[cfg(feature = "planted")]
     pub fn lines(&self) -> impl Iterator<Item = &Line> {
         self.sets.iter().flatten().flatten()
@@ -93,8 +94,8 @@ impl Cache {
         }
     }
 
-    /// The word was just seen in its slot. The line may be of another word by now: another lane may
-    /// have remembered one that it saw long ago.
+    /// Takes note that the word was just seen in its slot. The line may hold another word by now:
+    /// another lane may have remembered a word that it saw long ago.
     pub fn confirm(&mut self, hash: u64, word: Ite, epoch: u64) {
         for line in self.set(hash).iter_mut().flatten() {
             if line.hash == hash && line.word == word {
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(kept(&whole[..key_end]), (key_end, false));
     }
 
-    /// A line that was confirmed in an epoch may be used in it and in the next.
+    /// A line that was confirmed in an epoch may be used in that epoch and in the next one.
     #[test]
     fn a_line_is_used_until_two_epochs_after_it_was_confirmed() {
         let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: 1000 });
@@ -173,7 +174,7 @@ mod tests {
     fn the_line_that_was_used_longest_ago_gives_way() {
         let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: 1000 });
         (1..=4).for_each(|hash| keep(&mut cache, hash, 0));
-        // Not in the order in which they lie.
+        // The order of confirmation differs from the order in which the lines lie.
         (1..=4).rev().for_each(|hash| assert!(cache.line(hash, KEY, 0).is_some()));
         for (new, gone) in [(5, 4), (6, 3), (7, 2), (8, 1), (9, 5)] {
             keep(&mut cache, new, 0);
@@ -186,10 +187,10 @@ mod tests {
         }
     }
 
-    /// A lane saw a word again, and a slow lane of the same session had remembered one meanwhile
-    /// that it saw two epochs before. The line carried the new epoch from then on, and the old
-    /// word: its entry was reused for another value of the key under the same word, and a GET
-    /// answered what was in the line.
+    /// A lane saw a word again. Meanwhile a slow lane of the same session had remembered a word
+    /// that it saw two epochs before. From then on the line carried the new epoch and the old word:
+    /// the old word's entry was reused for another value of the key under the same word, and a GET
+    /// answered with the bytes in the line.
     #[test]
     fn a_line_is_not_confirmed_by_a_look_at_another_word() {
         let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: 64 });

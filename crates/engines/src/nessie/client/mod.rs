@@ -1,4 +1,4 @@
-//! One client of one table: what its operations share.
+//! One client of one table: the state that its operations share.
 
 pub(super) mod alloc;
 pub(super) mod cache;
@@ -31,19 +31,19 @@ pub struct Client<F: Fabric> {
     pub(super) fabric: F,
     pub(super) map: Arc<TableMap>,
     pub(super) session: Session,
-    /// Data tables this client allocates from, its own node's first.
+    /// The data tables from which this client allocates, its own node's first.
     pub(super) tables: Vec<u8>,
     pub(super) alloc: RefCell<Allocator>,
     pub(super) waits: RefCell<VecDeque<Wait>>,
-    /// Lanes that look at one of them, which is not among them meanwhile.
+    /// The number of lanes that look at a wait, which is not in the list meanwhile.
     pub(super) looking: Cell<u32>,
-    /// How often a lane has made room: another one that found none looks again if it has since.
+    /// How often a lane has made room. A lane that found no room looks again if this has changed.
     pub(super) rooms: Cell<u64>,
     pub(super) cache: Option<RefCell<Cache>>,
-    /// Whether buckets are read one after the other, with nothing to check but generations: where a
-    /// round trip is cheap. Otherwise all are read in one doorbell.
+    /// Whether buckets are read one after the other, and checked only by generation: where a round
+    /// trip is cheap. Otherwise all buckets are read in one doorbell.
     pub(super) one_by_one: bool,
-    /// Bytes to read of an entry of unknown length: as many as the last one had.
+    /// Bytes to read of an entry of unknown length: the length of the last entry.
     pub(super) read_hint: Cell<usize>,
     /// Buffers for keys, used again and again.
     scratch: RefCell<Vec<Buf>>,
@@ -52,18 +52,19 @@ pub struct Client<F: Fabric> {
     stamps: Cell<Stamps>,
 }
 
-/// What a client counts besides verbs.
+/// A client's counts besides verbs.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Times an operation started over because another changed what it looked at.
+    /// Times that an operation started over because another client changed a word that it looked
+    /// at.
     pub retries: Cell<u64>,
     /// Moves made to free a slot.
     pub moves: Cell<u64>,
-    /// Unfinished moves of others that were completed or undone.
+    /// Unfinished moves of other clients that this client completed or undid.
     pub helped: Cell<u64>,
 }
 
-/// Stamps this client may still use: unique numbers, leased in blocks from its node.
+/// The stamps that this client may still use: unique numbers, leased in blocks from its node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stamps {
     next: u64,
@@ -71,7 +72,7 @@ struct Stamps {
     block: u64,
 }
 
-/// Blocks start small, for clients that write once, and double up to this.
+/// Blocks start small, for clients that write once, and double up to this length.
 const STAMP_BLOCK_MAX: u64 = 1 << 16;
 const STAMP_BLOCK_MIN: u64 = 16;
 /// Bits of a stamp below the node's number. Node and stamp together fit an EMPTY word's tag.
@@ -84,10 +85,10 @@ const _: () = assert!(NODES_MAX << (58 - STAMP_BITS) <= 1 << 16, "a tag has 58 b
 impl<F: Fabric> Client<F> {
     /// A client over `fabric`, to which all regions of `map` are attached.
     ///
-    /// `timeout_us` bounds the time an operation goes on after it first had to start over.
+    /// `timeout_us` bounds the time for which an operation goes on after its first restart.
     ///
     /// # Panics
-    /// If the table is one of [`super::published::Client`]s.
+    /// If the table is one for [`super::published::Client`]s.
     pub fn new(
         fabric: F,
         map: Arc<TableMap>,
@@ -99,7 +100,7 @@ impl<F: Fabric> Client<F> {
         Self::of_any_protocol(fabric, map, session, cache, timeout_us)
     }
 
-    /// What the clients of both protocols have in common.
+    /// The part of a client that both protocols have in common.
     pub(super) fn of_any_protocol(
         fabric: F,
         map: Arc<TableMap>,
@@ -112,11 +113,12 @@ impl<F: Fabric> Client<F> {
         let home = map.dti_of(session.home()).expect("the home node is in the map");
         let all = (0..map.data_tables()).map(|t| t as u8);
         let mut tables: Vec<u8> = all.filter(|t| fabric.is_mapped(map.region_of(*t))).collect();
-        // Home first, then the others in turn, so that overflowing clients do not all meet.
+        // The home table comes first and then the others in turn, so that clients that run out of
+        // memory do not all meet in one table.
         tables
             .sort_by_key(|t| (*t as usize + map.data_tables() - home as usize) % map.data_tables());
         if map.shape.coupled {
-            // What is written by a node lies on that node.
+            // In a coupled table, entries that a node writes lie on that node.
             tables.truncate(1);
         }
         let cached = options.cache.unwrap_or(dear);
@@ -161,8 +163,9 @@ impl<F: Fabric> Client<F> {
         &self.counts
     }
 
-    /// How many freed entries rest before one of them is used again, if there are others. Zero
-    /// reuses at once, which is as correct but makes readers start over more often.
+    /// Sets how many freed entries rest before the first of them is used again, if there are other
+    /// free entries. Zero reuses an entry at once: that is as correct but makes readers start over
+    /// more often.
     pub fn set_quarantine(&self, entries: usize) {
         self.alloc.borrow_mut().quarantine = entries;
     }
@@ -172,8 +175,8 @@ impl<F: Fabric> Client<F> {
         self.session.incarnation()
     }
 
-    /// Stops announcing an epoch that only waited for verbs to settle, if they have. Whoever is
-    /// idle for long calls this now and then, so that nobody's grace period waits for it.
+    /// Stops announcing an epoch that only waited for verbs to settle, if they have settled. A
+    /// client that is idle for long calls this now and then, so that no grace period waits for it.
     ///
     /// # Errors
     /// The fabric's.
@@ -208,20 +211,20 @@ impl<F: Fabric> Client<F> {
         self.scratch.borrow_mut().push(buf);
     }
 
-    /// The hash of a key, if it is a key.
+    /// The hash of a key, if its length is valid.
     #[inline(always)]
     pub(super) fn hash(&self, key: &[u8]) -> Result<KeyHash, EngineError> {
         check_key(key)?;
         Ok(KeyHash::of(&self.map, key))
     }
 
-    /// The candidates of a key, if it is a key.
+    /// The candidates of a key, if its length is valid.
     #[inline]
     pub(super) fn candidates(&self, key: &[u8]) -> Result<Candidates, EngineError> {
         Ok(Candidates::from_hash(&self.map, self.hash(key)?))
     }
 
-    /// A number that no client of any node ever used before.
+    /// A number that no client of any node ever used.
     #[inline(always)]
     pub(super) async fn stamp(&self) -> Result<u64, EngineError> {
         let mut stamps = self.stamps.get();
@@ -232,7 +235,7 @@ impl<F: Fabric> Client<F> {
             if first >= STAMPS - block {
                 return Err(no_stamps(first));
             }
-            // The first is skipped: the tag of a slot that was never written is zero.
+            // The first stamp is skipped: the tag of a slot that was never written is zero.
             stamps = Stamps { next: first + 1, end: first + block, block };
         }
         self.stamps.set(Stamps { next: stamps.next + 1, ..stamps });
@@ -247,7 +250,7 @@ impl<F: Fabric> Client<F> {
         Ok(self.map.codec.empty(tag))
     }
 
-    /// CASes a slot; `Ok(Ok(()))` if it held `from`, else what it holds.
+    /// CASes a slot: `Ok(Ok(()))` if it held `from`, otherwise the word that it holds.
     #[inline]
     pub(super) async fn cas(
         &self,
@@ -260,7 +263,7 @@ impl<F: Fabric> Client<F> {
         Ok(if seen == from { Ok(()) } else { Err(seen) })
     }
 
-    /// CASes a slot to a fresh EMPTY; whether it held `from`.
+    /// CASes a slot from `from` to a fresh EMPTY. Returns whether it held `from`.
     pub(super) async fn clear(
         &self,
         candidates: &Candidates,
@@ -278,23 +281,23 @@ fn no_stamps(first: u64) -> EngineError {
     EngineError::Damaged { what }
 }
 
-/// The attempts of one operation: counts them, backs off, and knows when to give up.
+/// The attempts of one operation: counts them, backs off, and gives up when the time is over.
 ///
-/// The clock is first looked at when an operation has to start over: the usual operation is over
-/// before looking would pay.
+/// The clock is first read when an operation has to start over: the usual operation ends before
+/// reading it would pay.
 #[derive(Default)]
 pub(crate) struct Attempts {
     began_us: Option<u64>,
     tries: u32,
 }
 
-/// Tries without back-off: most conflicts are over by then.
+/// Attempts without back-off: most conflicts are over by then.
 const TRIES_AT_ONCE: u32 = 3;
 /// The longest back-off is this power of two, in microseconds.
 const BACK_OFF_LOG2_MAX: u32 = 8;
 
 impl Attempts {
-    /// Before starting over.
+    /// Called before an operation starts over.
     pub async fn again<F: Fabric>(&mut self, client: &Client<F>) -> Result<(), EngineError> {
         client.counts.retries.set(client.counts.retries.get() + 1);
         let now = client.fabric.now_us();

@@ -1,21 +1,21 @@
-//! What a client waits for: grace periods under way, and what is done when they have passed
-//! (`memory/reclaim.rs`).
+//! The waits of a client: grace periods under way, and the actions that become possible when they
+//! have passed (`memory/reclaim.rs`).
 
 use super::alloc::Parked;
 use crate::epoch::Grace;
 use crate::nessie::layout::slab::{Class, Slab};
 use crate::planted::{self, Bug};
 
-/// Something that becomes possible after grace periods.
+/// An action that becomes possible after grace periods.
 #[derive(Debug)]
 pub(in crate::nessie) struct Wait {
     pub grace: Grace,
-    /// Grace periods to come after this one.
+    /// The number of grace periods that have to follow this one.
     pub more: u32,
     pub then: Then,
 }
 
-/// What becomes possible.
+/// The action that becomes possible.
 #[derive(Debug)]
 pub(in crate::nessie) enum Then {
     Rested(Class, Vec<Parked>),
@@ -24,7 +24,7 @@ pub(in crate::nessie) enum Then {
 }
 
 impl Then {
-    /// Whether a planted bug does it without waiting.
+    /// Whether a planted bug makes the client act without waiting.
     pub fn is_hasty(&self) -> bool {
         match self {
             Self::Rested(..) => false,

@@ -12,7 +12,7 @@
 //! | 32 | 32 | the extension of the published protocol, if the flag says so |
 //! | 32 or 64 | 8 | expiry in milliseconds since the Unix epoch, if the flag says so |
 //!
-//! Between its installation in the index and its reuse an entry is never changed, but for the first
+//! Between its installation in the index and its reuse an entry never changes, except for the first
 //! word of the extension, the status (see [`crate::nessie::published`]).
 
 use loch_fabric::Buf;
@@ -27,7 +27,7 @@ use crate::operation::Value;
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the expiry that may follow it.
 pub const EXPIRY_BYTES: usize = 8;
-/// Bytes of the extension that comes before it in tables of the published protocol.
+/// Bytes of the extension that precedes the expiry in tables of the published protocol.
 pub const EXTENSION_BYTES: usize = 32;
 
 /// The most bytes that an entry has before its value.
@@ -45,7 +45,7 @@ pub mod flags {
     pub const EXPIRES: u16 = 2;
     /// The entry has a status, and the rest of the published protocol's extension.
     pub const STATUS: u16 = 4;
-    /// All that are known.
+    /// All known flags.
     pub const ALL: u16 = BLIND | EXPIRES | STATUS;
 }
 
@@ -126,7 +126,7 @@ impl Header {
         HEADER_BYTES + extension + expiry
     }
 
-    /// Where the bytes start that never change and that, up to the value, [`Header::key_sum`]
+    /// The start of the bytes that never change and that, up to the value, [`Header::key_sum`]
     /// covers: after the status, if there is one.
     #[inline]
     pub fn summed_at(&self) -> usize {
@@ -164,15 +164,15 @@ impl Header {
         Value::new(entry, at, self.version, expires_at_ms)
     }
 
-    /// The two sums of an entry at `place`, as they stand in the header: the low half covers
-    /// header, place, expiry and key (and the extension, but for its status), the high half
-    /// generation and value, so that a reader who wants only the key can check it. The place is
-    /// part of it: an entry read from a wrong address is noticed.
+    /// The two sums of an entry at `place`, as they stand in the header. The low half covers
+    /// header, place, expiry and key (and the extension, without its status); the high half covers
+    /// generation and value. A reader that wants only the key can therefore check it. The sum
+    /// includes the place, so that a reader notices an entry from a wrong address.
     pub fn checksum_of(&self, place: Place, expiry_and_key: &[u8], value: &[u8]) -> u64 {
         self.key_sum(place, expiry_and_key) | self.value_sum(value)
     }
 
-    /// The half of [`Header::checksum_of`] that covers all but the value.
+    /// The half of [`Header::checksum_of`] that covers everything but the value.
     pub fn key_sum(&self, place: Place, expiry_and_key: &[u8]) -> u64 {
         let mut digest = crc_fast::Digest::new(CRC);
         digest.update(&self.as_bytes()[..24]);
@@ -193,18 +193,18 @@ impl Header {
 
 const CRC: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc64Nvme;
 
-/// The half of the checksum that covers all but the value.
+/// The half of the checksum that covers everything but the value.
 pub const LOW_HALF: u64 = u32::MAX as u64;
 
-/// The note that says which incarnation of an entry was unlinked: never zero, which says that the
-/// entry is in use.
+/// The note that tells which incarnation of an entry was unlinked. It is never zero: zero says that
+/// the entry is in use.
 #[inline]
 pub fn note_of(generation: u64) -> u32 {
     generation as u32
 }
 
-/// The generation after `generation`: one whose note is not zero. (None ever comes to its end; one
-/// that was read from damaged memory may stand there.)
+/// The generation after `generation`, with a note that is not zero. (No generation ever reaches the
+/// end of its range; only damaged memory may hold such a one.)
 #[inline]
 pub fn next_generation(generation: u64) -> u64 {
     let next = generation.wrapping_add(1);

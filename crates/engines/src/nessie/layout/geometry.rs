@@ -1,5 +1,5 @@
-//! A table's shape: how many candidates a key has, how index and data lie in a node's memory, and
-//! how the 64 bits of an index entry are divided.
+//! A table's shape: the number of a key's candidates, the layout of index and data in a node's
+//! memory, and the fields of the 64 bits of an index entry.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -30,8 +30,8 @@ pub struct Geometry {
     pub bucket_slots: u8,
     /// Nodes, each with one data table.
     pub nodes: u16,
-    /// [`Options`] and [`Protocol`] that every client of the table follows, and whether it is
-    /// coupled.
+    /// The [`Options`] and the [`Protocol`] that every client of the table follows, and whether the
+    /// table is coupled.
     pub options: u32,
     /// Index shards of one node.
     pub shards_per_node: u32,
@@ -45,19 +45,21 @@ pub struct Geometry {
     pub seed: u64,
 }
 
-/// Switches of a table, bits of [`Geometry::options`]; each is one of the optimisations of nessie
-/// §4.3.2, so that its effect can be measured (Figure 13).
+/// Switches of a table, as bits of [`Geometry::options`]. Each switch is one of the optimisations
+/// of nessie §4.3.2, so that its effect can be measured (Figure 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Index entries carry bits of the key's hash.
     pub filter_bits: bool,
-    /// Clients remember index words and remote entries. `None`: where a round trip is dear.
+    /// Clients remember index words and remote entries. `None`: only where a round trip is
+    /// expensive.
     pub cache: Option<bool>,
-    /// Long entries are read header first, the value only if it is wanted.
+    /// The header of a long entry is read first, and the value only if it is wanted.
     pub multi_read: bool,
-    /// A GET reads all candidates in its first doorbell. `None`: where a round trip is dear.
+    /// A GET reads all candidates in its first doorbell. `None`: only where a round trip is
+    /// expensive.
     pub batched_reads: Option<bool>,
-    /// Entries carry a checksum; needed by readers for whom a second look is dear.
+    /// Entries carry a checksum. Readers for whom a second look is expensive need it.
     pub checksums: bool,
 }
 
@@ -103,17 +105,17 @@ impl Options {
     }
 }
 
-/// By which rules the clients of a table go: bits of [`Geometry::options`] above those of
+/// The rules that the clients of a table follow: bits of [`Geometry::options`] above the bits of
 /// [`Options`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Loch's own: [`crate::nessie::Client`].
+    /// Loch's own protocol: [`crate::nessie::Client`].
     #[default]
     Loch,
-    /// The published one, repaired: [`crate::nessie::published::Client`].
+    /// The published protocol, repaired: [`crate::nessie::published::Client`].
     Published {
-        /// A GET that meets an undecided PUT takes the previous version; without, it waits until
-        /// the PUT is decided (nessie §4.3.2).
+        /// A GET that meets an undecided PUT takes the previous version. Without this switch it
+        /// waits until the PUT is decided (nessie §4.3.2).
         previous_versions: bool,
     },
 }
@@ -139,29 +141,30 @@ impl Protocol {
     }
 }
 
-/// A [`Geometry`] whose every field was checked, with what follows from it.
+/// A [`Geometry`] with every field checked, and the values that follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What was checked.
+    /// The checked geometry.
     pub geometry: Geometry,
-    /// Its options.
+    /// The options.
     pub options: Options,
-    /// Its protocol.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Whether all candidates of a key are on one node, its owner, and its entry too (nessie §5,
-    /// "partially coupled"): a table whose values are written by its nodes' workers alone.
+    /// Whether a key's owner node holds all candidates of the key and its entry too (nessie §5,
+    /// "partially coupled"): for a table whose values are written only by its nodes' workers.
     pub coupled: bool,
-    /// How index entries are divided.
+    /// The fields of an index entry.
     pub bits: Bits,
 }
 
-/// How the 64 bits of an index entry are divided, from the low end: state, filter, generation, data
-/// table, index of the entry in it.
+/// The fields of the 64 bits of an index entry, from the low end: state, filter, generation, data
+/// table, index of the entry in the data table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits {
     /// Candidate slots of a key.
     pub candidates: u32,
-    /// Values of the hop count: an entry can be moved this many times less one until its next PUT.
+    /// The number of values of the hop count: an entry can be moved one time less than this until
+    /// its next PUT.
     pub hops: u32,
     /// First bit of the filter.
     pub filter_at: u32,
@@ -177,9 +180,9 @@ pub struct Bits {
 
 impl Bits {
     fn new(candidates: u32, data_bytes: u64) -> Self {
-        // State counts kinds with their hop and candidate index (see `ite`): 2 + H for EMPTY, T and
-        // V, and H-1 times the candidates for each of F and C. One hop at least; more if they cost
-        // no bit.
+        // The state field enumerates kinds with their hop and candidate index (see `ite`): 2 + H
+        // values for EMPTY, T and V, and H-1 times the candidates for each of F and C. H is at
+        // least one, and larger if that costs no bit.
         let states = |hops: u32| 2 + hops + 2 * (hops - 1) * candidates;
         let state_bits = states(2).next_power_of_two().ilog2().max(5);
         let hops = (2..=4).rev().find(|h| states(*h) <= 1 << state_bits).expect("two hops fit");
@@ -200,24 +203,24 @@ impl Bits {
 }
 
 impl Geometry {
-    /// What a table's directory entry says of it.
+    /// The geometry that a table's directory entry describes.
     pub fn of(params: &TableParams) -> Self {
         let bytes = params.as_bytes();
         Self::read_from_prefix(bytes).expect("an entry is longer").0
     }
 
-    /// As it is in a directory entry.
+    /// The geometry as a directory entry holds it.
     pub fn params(&self, service: Service) -> TableParams {
         let mut params = TableParams { service, ..TableParams::default() };
         params.as_mut_bytes()[..size_of::<Self>()].copy_from_slice(self.as_bytes());
         params
     }
 
-    /// The geometry of a table of `table_bytes` per node whose index has at least `index_slots`
+    /// The geometry of a table with `table_bytes` per node, whose index has at least `index_slots`
     /// slots over all nodes.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if that does not fit, saying what would.
+    /// [`LayoutError::Geometry`] if that does not fit; it names values that would.
     pub fn plan(
         nodes: u16,
         table_bytes: u64,
@@ -227,8 +230,8 @@ impl Geometry {
         value_bytes_max: u64,
         options: Options,
     ) -> Result<Self, LayoutError> {
-        // Shards are of equal size and as small as is useful: they are what moves when a cluster
-        // grows. Sixteen a node for small tables, more for large ones.
+        // Shards have equal sizes and are as small as is useful, because a growing cluster moves
+        // whole shards: sixteen on a node for small tables, more for large ones.
         let per_node = index_slots.div_ceil(nodes.max(1) as u64);
         let shards_per_node = (per_node / (1 << 20)).next_power_of_two();
         let shards_per_node = shards_per_node.clamp(16, SHARDS_PER_NODE_MAX as u64) as u32;
@@ -246,7 +249,7 @@ impl Geometry {
             seed: SEED,
         };
         let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
-        // Every chunk needs itself and a word in the chunk table.
+        // Every chunk needs its own bytes and a word in the chunk table.
         let room = table_bytes.saturating_sub(overhead).saturating_sub(TABLE_ALIGN_BYTES);
         geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
         geometry.validate().map(|shape| shape.geometry).map_err(|error| {
@@ -263,10 +266,10 @@ impl Geometry {
         Self { options: self.options | COUPLED, ..self }
     }
 
-    /// Checks every field and derives the rest.
+    /// Checks every field and derives the other values.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] that names the field and what it may be.
+    /// [`LayoutError::Geometry`], which names the field and its valid values.
     pub fn validate(&self) -> Result<Shape, LayoutError> {
         let wrong = |text: String| Err(LayoutError::Geometry(text));
         if !(2..=4).contains(&self.ways) {
@@ -347,10 +350,10 @@ impl Geometry {
     }
 }
 
-/// The fewest buckets of a shard: as many as a key has candidates in it at most, so that they can
-/// be told apart.
+/// The fewest buckets of a shard: as many as the most candidates that a key has in it, so that the
+/// candidates differ.
 const BUCKETS_PER_SHARD_MIN: u64 = 4;
-/// The fewest chunks of a data table: below, no client could lease a slab of each common size.
+/// The fewest chunks of a data table: with fewer, no client could lease a slab of each common size.
 const MIN_CHUNKS: u64 = 16;
 
 impl Shape {

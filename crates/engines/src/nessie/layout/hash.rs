@@ -9,14 +9,14 @@ use super::slab::{Class, Classes, Slab};
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
 use crate::region::STAMP_OFFSET;
 
-/// Where everything of one table is: the cluster map as the data path needs it.
+/// The addresses of all parts of one table: the cluster map as the data path needs it.
 #[derive(Clone, Debug)]
 pub struct TableMap {
     /// The table's shape.
     pub shape: Shape,
-    /// Reads and writes its index entries.
+    /// The codec of the table's index entries.
     pub codec: Codec,
-    /// Its size classes.
+    /// The table's size classes.
     pub classes: Classes,
     /// First byte of each index shard, by shard number. A shard moves by changing its line here.
     shards: Vec<RemoteAddr>,
@@ -30,10 +30,10 @@ pub struct TableMap {
 
 impl TableMap {
     /// The map of a table that starts at `nodes[i].0` on node `i`, which has `nodes[i].1` session
-    /// slots. Shards are dealt out to the nodes in turn.
+    /// slots. The nodes get shards in turn.
     ///
     /// # Panics
-    /// If `nodes` are not as many as the geometry says.
+    /// If the number of `nodes` is not the geometry's.
     pub fn new(shape: Shape, nodes: &[(RemoteAddr, u32)]) -> Self {
         let geometry = &shape.geometry;
         assert_eq!(nodes.len(), geometry.nodes as usize, "one table on each node");
@@ -91,8 +91,8 @@ impl TableMap {
         self.tables[dti as usize].add(self.shape.chunk_table_offset() + chunk * 8)
     }
 
-    /// The class of the slab that a descriptor at `chunk` names; `None` if there can be no such
-    /// slab.
+    /// The class of the slab that a descriptor at `chunk` names; `None` if no such slab is
+    /// possible.
     pub fn slab_class(&self, chunk: u32, id: u8, chunks: u32) -> Option<Class> {
         let class = self.classes.by_id(id, chunks)?;
         class.may_start_at(chunk, self.shape.geometry.chunks).then_some(class)
@@ -105,7 +105,7 @@ impl TableMap {
         base.add(slab.chunk as u64 * crate::limits::CHUNK_BYTES)
     }
 
-    /// Shard and bucket that a hash value of a key stands for.
+    /// The shard and the bucket that a hash value of a key stands for.
     #[inline(always)]
     fn bucket(&self, h: u64, key: &KeyHash) -> (RemoteAddr, u64) {
         let shard = if self.shape.coupled {
@@ -117,7 +117,7 @@ impl TableMap {
         (self.shards[shard as usize], bucket)
     }
 
-    /// The shard among those of the key's owner: every so many-th is a given node's.
+    /// The shard among those of the key's owner: shards belong to the nodes in turn.
     #[inline]
     fn shard_of_owner(&self, h: u64, key: &KeyHash) -> u64 {
         let own = ((h >> 32) * self.shape.geometry.shards_per_node as u64) >> 32;
@@ -130,7 +130,7 @@ impl TableMap {
     }
 }
 
-/// The hash of a key: everything that candidates are derived from.
+/// The hash of a key, from which all its candidates are derived.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHash {
     low: u64,
@@ -145,7 +145,7 @@ impl KeyHash {
         Self { low: hash as u64, high: (hash >> 64) as u64 }
     }
 
-    /// Names the key in caches.
+    /// The key's name in caches.
     #[inline]
     pub fn name(&self) -> u64 {
         self.low ^ self.high.rotate_left(32)
@@ -157,26 +157,26 @@ impl KeyHash {
         map.codec.filter(self.high >> 40)
     }
 
-    /// The node, by its place in the map, that owns the key in a coupled table. Its bits are not
-    /// those that choose the first bucket and the filter.
+    /// The node, by its place in the map, that owns the key in a coupled table. The choice uses
+    /// other bits than the choice of the first bucket and the filter.
     #[inline]
     pub fn owner(&self, map: &TableMap) -> u8 {
         (((self.high & u32::MAX as u64) * map.tables.len() as u64) >> 32) as u8
     }
 
-    /// Where home is in the first bucket.
+    /// The position of the home slot in the first bucket.
     #[inline]
     fn home(&self, map: &TableMap) -> u8 {
         (self.high >> 60) as u8 & (map.shape.geometry.bucket_slots - 1)
     }
 
-    /// The bucket of the first hash function, where most keys are.
+    /// The bucket of the first hash function, which holds most keys.
     #[inline(always)]
     pub fn first_bucket(&self, map: &TableMap) -> RemoteAddr {
         self.bucket(map, &[])
     }
 
-    /// The bucket of the hash function that comes after those whose buckets are `earlier`.
+    /// The bucket of the next hash function, after those whose buckets are `earlier`.
     #[inline(always)]
     pub fn bucket(&self, map: &TableMap, earlier: &[RemoteAddr]) -> RemoteAddr {
         let geometry = &map.shape.geometry;
@@ -238,7 +238,7 @@ impl Candidates {
         }
     }
 
-    /// How many there are.
+    /// The number of candidates.
     #[inline]
     pub fn count(&self) -> usize {
         self.ways as usize * self.bucket_slots as usize
@@ -264,8 +264,8 @@ impl Candidates {
             .add((c % self.bucket_slots as usize) as u64 * 8)
     }
 
-    /// Where candidate `c` stands among the words of all buckets as they lie in memory, and the
-    /// other way round: in the first bucket positions are exchanged so that home comes first.
+    /// The position of candidate `c` among the words of all buckets as they lie in memory, and the
+    /// reverse: in the first bucket two positions are exchanged so that home comes first.
     #[inline]
     pub fn position(&self, c: usize) -> usize {
         if c < self.bucket_slots as usize { c ^ self.home as usize } else { c }
@@ -281,7 +281,7 @@ impl Candidates {
         arranged
     }
 
-    /// Which candidate a slot is.
+    /// The candidate number of a slot.
     pub fn index_of(&self, slot: RemoteAddr) -> Option<usize> {
         (0..self.count()).find(|c| self.slot(*c) == slot)
     }

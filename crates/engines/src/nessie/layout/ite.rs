@@ -1,10 +1,11 @@
-//! The index table entry: 64 bits that say what is in a slot (nessie §4.1.1).
+//! The index table entry: the 64 bits that say what a slot holds (nessie §4.1.1).
 //!
-//! An entry is EMPTY, with a tag that never repeats in its slot, or names a data table entry by
-//! data table, index and generation, together with a state and filter bits of the key's hash:
+//! An entry is EMPTY, with a tag that never repeats in its slot, or it names a data table entry by
+//! data table, index and generation. It then also carries a state and filter bits of the key's
+//! hash:
 //!
-//! * **T**, tentative: an insert that is not decided; invisible. Only its owner may commit it,
-//!   anybody may remove it.
+//! * **T**, tentative: an insert that is not decided. It is invisible. Only its owner may commit
+//!   it; any client may remove it.
 //! * **V**, visible, with its hop count.
 //! * **F**, frozen: visible, and being moved to candidate `aux`.
 //! * **C**, copy: visible, and being moved from candidate `aux`.
@@ -18,10 +19,10 @@ use super::geometry::Bits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Ite(pub u64);
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing.
+    /// No entry.
     Empty,
     /// An undecided insert.
     Tentative,
@@ -34,14 +35,14 @@ pub enum State {
     Frozen {
         /// Moves since the value was installed, this one included.
         hop: u32,
-        /// The candidate it moves to.
+        /// The candidate to which the value moves.
         to: u32,
     },
     /// A value that is being moved here.
     Copy {
         /// Moves since the value was installed, this one included.
         hop: u32,
-        /// The candidate it comes from.
+        /// The candidate from which the value comes.
         from: u32,
     },
 }
@@ -55,13 +56,13 @@ pub struct Place {
     pub idx: u32,
 }
 
-/// Reads and writes words under one shape.
+/// Reads and writes words of one shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Codec {
     bits: Bits,
     state_mask: u64,
     filter_mask: u64,
-    /// The mask in its place.
+    /// The mask of the filter bits at their place in a word.
     filter_field: u64,
 }
 
@@ -104,7 +105,7 @@ impl Codec {
             | (place.idx as u64) << self.bits.idx_at)
     }
 
-    /// The same entry in another state.
+    /// A word for the same entry in another state.
     #[inline]
     pub fn with_state(&self, word: Ite, state: State) -> Ite {
         Ite(word.0 & !self.state_mask | self.state_bits(state))
@@ -124,7 +125,7 @@ impl Codec {
         }
     }
 
-    /// What the word says of its slot; `None` for bits that no client writes.
+    /// The state of a slot that holds the word; `None` for bits that no client writes.
     pub fn try_state(&self, word: Ite) -> Option<State> {
         let (hops, candidates) = (self.bits.hops as u64, self.bits.candidates as u64);
         let moving = (hops - 1) * candidates;
@@ -145,8 +146,8 @@ impl Codec {
         })
     }
 
-    /// What the word says of its slot. Bits that no client writes (damage: `loch check` names it)
-    /// read as a tentative entry, which every operation may remove.
+    /// The state of a slot that holds the word. Bits that no client writes (damage: `loch check`
+    /// names it) read as a tentative entry, which every operation may remove.
     #[inline]
     pub fn state(&self, word: Ite) -> State {
         self.try_state(word).unwrap_or(State::Tentative)
@@ -170,7 +171,7 @@ impl Codec {
         word.0 & self.filter_field == filter
     }
 
-    /// The entry it names.
+    /// The entry that the word names.
     #[inline(always)]
     pub fn place(&self, word: Ite) -> Place {
         Place { dti: (word.0 >> self.bits.dti_at) as u8, idx: (word.0 >> self.bits.idx_at) as u32 }
@@ -194,7 +195,7 @@ impl Codec {
         (a.0 ^ b.0) >> self.bits.gen_at == 0
     }
 
-    /// Moves an entry can make until its next PUT.
+    /// The number of moves that an entry can make until its next PUT.
     pub fn hops_max(&self) -> u32 {
         self.bits.hops - 1
     }

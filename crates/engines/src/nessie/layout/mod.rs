@@ -1,4 +1,4 @@
-//! The layout: what the words and bytes of a table mean, and where they are. Nothing here reads or
+//! The layout: the meaning and the places of a table's words and bytes. No code here reads or
 //! writes memory.
 //!
 //! | file | what it lays out |

@@ -1,8 +1,8 @@
 //! Size classes, slabs and the chunk table: how a data table is cut into entries.
 //!
 //! A data table is an array of chunks, each with a descriptor word in the chunk table. A client
-//! leases a run of chunks by CAS and cuts it into entries of one size: a **slab**. Long entries
-//! have a run of their own, a slab of one entry.
+//! leases a run of chunks by CAS and cuts it into entries of one size: a **slab**. Each long entry
+//! has a run of its own, a slab of one entry.
 //!
 //! | slab offset | bytes | field |
 //! | --- | --- | --- |
@@ -11,10 +11,10 @@
 //! | 64 | 4 × entries | notes |
 //! | data_at | class bytes × entries | entries |
 //!
-//! **Notes.** Whoever unlinks an entry from the index WRITEs the low half of its generation into
-//! its note; whoever reuses the entry clears the note and then changes the generation. So an entry
-//! is free if, and only if, its note is its generation; a note that comes late is of an older
-//! generation and says nothing.
+//! **Notes.** The client that unlinks an entry from the index WRITEs the low half of the entry's
+//! generation into its note. The client that reuses the entry clears the note and then changes the
+//! generation. So an entry is free if, and only if, its note is its generation. A note that comes
+//! late belongs to an older generation and says nothing.
 
 use super::ite::Place;
 use crate::limits::{CHUNK_BYTES, GRAIN_BYTES};
@@ -31,10 +31,10 @@ const CLASS_BYTES_MAX: u64 = 256 << 10;
 const SLAB_BYTES_WANTED: u64 = 1 << 20;
 const SLAB_ENTRIES_WANTED: u64 = 8;
 
-/// How entries of a size lie in their slabs.
+/// How entries of one size lie in their slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
-    /// Its number; [`LARGE`] for long entries, which also differ in `chunks`.
+    /// The number of the class; [`LARGE`] for long entries, whose classes also differ in `chunks`.
     pub id: u8,
     /// Chunks of a slab; a power of two unless the class is [`LARGE`].
     pub chunks: u32,
@@ -60,14 +60,14 @@ pub struct Slab {
 pub struct Entry {
     /// The slab.
     pub slab: Slab,
-    /// Its number in the slab.
+    /// The entry's number in the slab.
     pub number: u32,
 }
 
 impl Class {
     fn new(id: u8, entry_bytes: u64, chunks: u32) -> Self {
         let bytes = chunks as u64 * CHUNK_BYTES;
-        // Notes and entries share what the header leaves; the entries start on a cache line.
+        // Notes and entries share the bytes after the header; the entries start on a cache line.
         let mut entries = (bytes - SLAB_HEADER_BYTES) / (entry_bytes + 4);
         while entries > 0 && data_at(entries) + entries * entry_bytes > bytes {
             entries -= 1;
@@ -81,20 +81,21 @@ impl Class {
         Self { id: LARGE, chunks: chunks as u32, entries: 1, entry_bytes, data_at: data_at(1) }
     }
 
-    /// Whether a slab of the class can start at a chunk of a data table of so many: whoever reads a
-    /// descriptor asks, for it may be damaged, and would lead out of the data table.
+    /// Whether a slab of the class can start at a chunk of a data table with `of_chunks` chunks. A
+    /// reader of a descriptor asks this, because a damaged descriptor would lead out of the data
+    /// table.
     pub fn may_start_at(&self, chunk: u32, of_chunks: u64) -> bool {
         let aligned = self.id == LARGE || chunk.is_multiple_of(self.chunks);
         aligned && chunk as u64 + self.chunks as u64 <= of_chunks
     }
 
-    /// Where entry `number` starts in its slab.
+    /// The offset of entry `number` in its slab.
     #[inline]
     pub fn entry_at(&self, number: u32) -> u64 {
         self.data_at + number as u64 * self.entry_bytes
     }
 
-    /// Where the note of entry `number` is in its slab.
+    /// The offset of the note of entry `number` in its slab.
     #[inline]
     pub fn note_at(&self, number: u32) -> u64 {
         SLAB_HEADER_BYTES + number as u64 * 4
@@ -107,7 +108,7 @@ impl Class {
         Place { dti: entry.slab.dti, idx: (at / GRAIN_BYTES) as u32 }
     }
 
-    /// The entry at a place, if one of this class can start there.
+    /// The entry at a place, if an entry of this class can start there.
     #[inline]
     pub fn entry(&self, place: Place) -> Option<Entry> {
         let at = place.idx as u64 * GRAIN_BYTES;
@@ -117,7 +118,7 @@ impl Class {
             chunk &= !(self.chunks as u64 - 1);
         }
         let offset = (at - chunk * CHUNK_BYTES).checked_sub(self.data_at)?;
-        // Thirty-two bits divide faster, and no run is longer.
+        // A division of thirty-two bits is faster, and no run is longer.
         let (offset, entry_bytes) = (u32::try_from(offset).ok()?, self.entry_bytes as u32);
         let number = offset / entry_bytes;
         let slab = Slab { dti: place.dti, chunk: chunk as u32 };
@@ -136,8 +137,8 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// The classes of a table whose data tables have `data_bytes`: the smaller it is, the smaller
-    /// are its slabs, so that many clients can have their own, of many classes.
+    /// The classes of a table whose data tables have `data_bytes`. A smaller data table has smaller
+    /// slabs, so that many clients can have their own slabs of many classes.
     pub fn new(data_bytes: u64) -> Self {
         let wanted = SLAB_BYTES_WANTED.min(data_bytes / 512).max(CHUNK_BYTES);
         let most = (data_bytes / 16).max(CHUNK_BYTES);
@@ -186,60 +187,61 @@ impl Classes {
     }
 }
 
-/// What a chunk is used for: the meaning of its descriptor word.
+/// The use of a chunk: the meaning of its descriptor word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunk {
-    /// Not used.
+    /// The chunk is not used.
     Free,
-    /// First of a run that `owner` is putting together; its bytes mean nothing yet.
+    /// The first chunk of a run that `owner` is putting together; its bytes mean nothing yet.
     Forming {
         /// Class number.
         class: u8,
         /// Chunks of the run.
         chunks: u32,
-        /// Incarnation of the session, its low half.
+        /// The low half of the session's incarnation.
         owner: u32,
     },
-    /// First of a slab that `owner` allocates from.
+    /// The first chunk of a slab from which `owner` allocates.
     Leased {
         /// Class number.
         class: u8,
         /// Chunks of the run.
         chunks: u32,
-        /// Incarnation of the session, its low half.
+        /// The low half of the session's incarnation.
         owner: u32,
     },
-    /// First of a slab that `owner` takes over from somebody who does not use it; a grace period
-    /// before it may allocate from it.
+    /// The first chunk of a slab that `owner` takes over from a client that does not use it. The
+    /// owner may allocate from it after a grace period.
     Seized {
         /// Class number.
         class: u8,
         /// Chunks of the run.
         chunks: u32,
-        /// Incarnation of the session, its low half.
+        /// The low half of the session's incarnation.
         owner: u32,
     },
-    /// First of a slab without owner.
+    /// The first chunk of a slab without an owner.
     Abandoned {
         /// Class number.
         class: u8,
         /// Chunks of the run.
         chunks: u32,
-        /// Free entries that its last owner knew of; a hint.
+        /// The free entries that its last owner knew of; a hint.
         free_hint: u32,
     },
-    /// First of a slab without an entry in use, which `owner` will take apart after grace periods.
+    /// The first chunk of a slab without an entry in use. `owner` will take it apart after grace
+    /// periods.
     Closing {
         /// Class number.
         class: u8,
         /// Chunks of the run.
         chunks: u32,
-        /// Incarnation of the session, its low half.
+        /// The low half of the session's incarnation.
         owner: u32,
     },
-    /// Belongs to the run that starts `back` chunks before.
+    /// A chunk of the run that starts `back` chunks before.
     Tail {
-        /// Chunks back to the first of the run.
+        /// Chunks back to the first chunk of the run.
         back: u32,
     },
 }
@@ -264,7 +266,7 @@ impl Chunk {
         }
     }
 
-    /// What a descriptor word means; `None` for words that nobody writes.
+    /// The meaning of a descriptor word; `None` for words that no client writes.
     pub fn from_word(word: u64) -> Option<Self> {
         let class = (word >> 3) as u8;
         let chunks = (word >> 11) as u32 & ((1 << RUN_BITS) - 1);

@@ -1,8 +1,8 @@
-//! Allocating: an entry of the client's own, from wherever there is one.
+//! Allocating: how a client gets an entry of its own.
 //!
-//! In order of preference: what others retired in the client's own slabs; a slab that somebody left
-//! behind with room in it; free chunks; any slab left behind; and, when memory is short, what
-//! `reclaim.rs` can make available.
+//! A client tries these sources in order: entries that others retired in the client's own slabs; an
+//! abandoned slab with room in it; free chunks; any abandoned slab; and, when memory is short, the
+//! entries that `reclaim.rs` can make available.
 
 use loch_fabric::Fabric;
 
@@ -14,14 +14,15 @@ use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::layout::slab::Class;
 
-/// Resting entries that are worth a grace period while there is still memory.
+/// The number of resting entries that is worth a grace period while there is still memory.
 const PARKED_ENTRIES: usize = 256;
 
 impl<F: Fabric> Client<F> {
-    /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: nothing but
-    /// that operation's epoch keeps the scrubber from taking the entry for a leaked one.
+    /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: only that
+    /// operation's epoch keeps the scrubber from taking the entry for a leaked one.
     ///
-    /// Not to be called inside an epoch: it may have to wait for others, and they for it.
+    /// Must not be called inside an epoch: it may have to wait for other clients, while they wait
+    /// for the epoch.
     pub(in crate::nessie) async fn allocate(
         &self,
         entry_len: usize,
@@ -36,19 +37,19 @@ impl<F: Fabric> Client<F> {
                 return Ok((own, epoch));
             }
             drop(epoch);
-            // Room that others always take first, or that damaged notes only promise.
+            // The room was one that others always take first, or that only damaged notes promise.
             let now = self.fabric.now_us();
             if now > *until.get_or_insert(now + self.timeout_us) {
                 return Err(EngineError::Timeout { timeout_us: self.timeout_us });
             }
             self.make_room(class, sweep).await?;
-            // What a sweep finds and nobody can take is not looked for again at once.
+            // If a sweep finds entries that cannot be taken, the next round does not sweep.
             sweep = !sweep;
         }
     }
 
-    /// Finds room for entries of a class, or says that there is none. With `sweep` the client's own
-    /// slabs come first.
+    /// Makes room for entries of a class, or fails if there is no room. With `sweep` it tries the
+    /// client's own slabs first.
     async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
         let rooms = self.rooms.get();
         let enough = (class.entries / 16).max(1);

@@ -1,10 +1,10 @@
-//! Leasing: where a client's slabs come from and go to, all by CAS on chunk descriptors.
+//! Leasing: how a client gets and gives up slabs, by CAS on chunk descriptors.
 //!
 //! # Invariants
-//! 1. Only the session named in a descriptor changes it; the exceptions are an abandoned slab,
-//!    which anybody may lease, and a leased one, which anybody may seize.
-//! 2. A slab is formatted before it is leased: whoever finds it leased or abandoned can trust its
-//!    notes.
+//! 1. Only the session named in a descriptor changes it, with two exceptions: any session may lease
+//!    an abandoned slab, and any session may seize a leased slab.
+//! 2. A slab is formatted before it is leased, so a client that finds it leased or abandoned can
+//!    trust its notes.
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
@@ -21,9 +21,10 @@ impl<F: Fabric> Client<F> {
         self.retire(own.entry, own.class, own.generation)
     }
 
-    /// Notes that an entry is out of the index; the caller is who took it out, by CAS. One small
-    /// WRITE that nobody waits for. The operation has had its effect by now, so a node that cannot
-    /// be reached is no reason to say otherwise: the scrubber finds entries without a note.
+    /// Notes that an entry is out of the index. The caller is the client that took it out, by CAS.
+    /// The note is one small WRITE that the client does not wait for. The operation has had its
+    /// effect by now, so an unreachable node is no reason to report failure: the scrubber finds
+    /// entries without a note.
     pub(in crate::nessie) fn retire(
         &self,
         entry: Entry,
@@ -41,8 +42,8 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Says that the entry of `word` will be retired if it is of this class, so that its note is
-    /// near by then: a CAS waits for all stores before it, those of other lanes too.
+    /// Prefetches the note of the entry of `word`, which will be retired if it is of this class: a
+    /// CAS waits for all stores before it, also for those of other lanes.
     #[inline]
     pub(in crate::nessie) fn will_retire(&self, word: Ite, class: Class) {
         if let Some(entry) = class.entry(self.map.codec.place(word)) {
@@ -71,12 +72,12 @@ impl<F: Fabric> Client<F> {
         Chunk::Closing { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
-    /// Says to the other lanes that there is room now.
+    /// Tells the other lanes that there is room now.
     pub(super) fn count_room(&self) {
         self.rooms.set(self.rooms.get() + 1);
     }
 
-    /// Reads the notes of up to `slabs` of the class's slabs and lists what is free.
+    /// Reads the notes of up to `slabs` of the class's slabs and lists the free entries.
     pub(super) async fn sweep_some(
         &self,
         class: Class,
@@ -107,7 +108,7 @@ impl<F: Fabric> Client<F> {
         Ok(found)
     }
 
-    /// Lists the entries of a slab whose notes are set; whether they are free is checked when they
+    /// Lists the entries of a slab whose notes are set. Whether they are free is checked when they
     /// are taken.
     async fn sweep(&self, class: Class, slab: Slab) -> Result<u32, EngineError> {
         let at = self.map.slab_addr(slab).add(SLAB_HEADER_BYTES);
@@ -125,7 +126,7 @@ impl<F: Fabric> Client<F> {
         Ok(found)
     }
 
-    /// Leases one slab of a kind in a data table, if there is one with room in it.
+    /// Leases one slab of the wanted kind in a data table, if there is one with room in it.
     pub(super) async fn lease(
         &self,
         dti: u8,
@@ -142,7 +143,7 @@ impl<F: Fabric> Client<F> {
             if leased {
                 return Ok(true);
             }
-            // Somebody was faster, or there was no room in it: look at the others.
+            // Another client was faster, or there was no room in the slab: look at the other slabs.
             words[chunk as usize] = u64::MAX;
         }
         Ok(false)
@@ -183,8 +184,8 @@ impl<F: Fabric> Client<F> {
                 return Ok(false);
             }
         }
-        // Generations of a run that was used before start above a stamp: any will do, because two
-        // grace periods have passed, but different ones make a mistake visible.
+        // The generations of a run that was used before start above a stamp. Any start would do,
+        // because two grace periods have passed, but different ones make a mistake visible.
         let floor = self.stamp().await?;
         let at = self.map.slab_addr(slab);
         let mut header = vec![0; (SLAB_HEADER_BYTES + class.entries as u64 * 4) as usize];
@@ -198,8 +199,8 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Gives the first `chunks` of a run back, whose first one we hold as `head`, that one last:
-    /// until then the run is ours.
+    /// Gives back the first `chunks` chunks of a run, whose first chunk we hold as `head`. The
+    /// first chunk goes last: until then the run is ours.
     pub(super) async fn free_run(
         &self,
         slab: Slab,
@@ -213,7 +214,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Leases a slab that somebody left behind; whether there was room in it.
+    /// Leases an abandoned slab. Returns whether there was room in it.
     async fn adopt(&self, slab: Slab, class: Class, word: u64) -> Result<bool, EngineError> {
         if !self.cas_chunk(slab, 0, word, self.leased(class)).await? {
             return Ok(false);
@@ -234,7 +235,7 @@ impl<F: Fabric> Client<F> {
         Ok(has_room)
     }
 
-    /// How many entries of a slab were ever used, and the notes of all.
+    /// The number of a slab's entries that were ever used, and the notes of all entries.
     pub(in crate::nessie) async fn read_notes(
         &self,
         slab: Slab,
@@ -269,14 +270,14 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Which slabs a search is for.
+/// The kind of slab that a search is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Abandoned with a sixteenth free or more.
+    /// Abandoned slabs with at least a sixteenth of their entries free.
     Roomy,
     /// Free chunks.
     Free,
-    /// Abandoned.
+    /// Abandoned slabs.
     Abandoned,
 }
 
@@ -300,7 +301,8 @@ impl Kind {
         let is_free = |at: usize| words[at..at + run].iter().all(|w| *w == Chunk::Free.to_word());
         let last = words.len().checked_sub(run)?;
         if class.id == LARGE {
-            // Long runs from the far end, so that slabs do not break up the room they need.
+            // Long runs come from the far end, so that slabs do not break up the room that they
+            // need.
             let mut at = last;
             loop {
                 match words[at..at + run].iter().position(|w| *w != Chunk::Free.to_word()) {
@@ -328,7 +330,7 @@ mod tests {
             .prop_map(move |len| classes.of(len))
     }
 
-    /// Runs of words: free ones, an abandoned slab of the class, and what is in the way.
+    /// Runs of words: free chunks, an abandoned slab of the class, and other uses in the way.
     fn words(class: Class) -> impl Strategy<Value = Vec<u64>> {
         let (id, chunks) = (class.id, class.chunks);
         let hint = 0..class.entries + 1;
@@ -352,7 +354,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of all chunks at which a lease may start, the first; for long entries, the last.
+        /// A lease starts at the first possible chunk; for long entries, at the last possible one.
         #[test]
         fn a_search_finds_what_a_look_at_every_chunk_finds(
             (class, words) in class().prop_flat_map(|c| (Just(c), words(c))),

@@ -1,4 +1,4 @@
-//! Memory: where the entries of a client's operations come from, and where they go.
+//! Memory: how the operations of a client get entries, and how they give them back.
 //!
 //! | file | what it does |
 //! | --- | --- |

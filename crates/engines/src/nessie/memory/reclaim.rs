@@ -1,15 +1,15 @@
-//! Reclaiming: what an allocation can still do when memory is short, and what a client leaves
-//! behind.
+//! Reclaiming: the last means of an allocation when memory is short, and the clean-up of a client
+//! that ends.
 //!
-//! Three things make room after grace periods: a slab that another client holds without using it is
-//! **seized**; entries whose short generation would start over have **rested**; and slabs without
-//! an entry in use are **taken apart**, so that other classes can have their chunks.
+//! Three things make room after grace periods. A slab that another client holds without using it is
+//! **seized**. Entries whose short generation would start over have **rested**. Slabs without an
+//! entry in use are **taken apart**, so that other classes can have their chunks.
 //!
 //! # Invariants
-//! 1. Who seizes a slab allocates from it only after a grace period: until then its last owner may
-//!    be in the middle of taking an entry.
+//! 1. A client that seizes a slab allocates from it only after a grace period: until then the last
+//!    owner may be in the middle of taking an entry.
 //! 2. A run changes its class only after two grace periods without an entry in use, so no reader
-//!    takes its bytes for what they were, neither from the index nor from a cache.
+//!    takes its bytes for the old entries, neither from the index nor from a cache.
 
 use loch_fabric::Fabric;
 
@@ -21,7 +21,7 @@ use crate::nessie::layout::dte::note_of;
 use crate::nessie::layout::slab::{Chunk, Class, Slab};
 use crate::planted::{self, Bug};
 
-/// A lane's look at one of the waits, which goes back to the others unless it is over: also if the
+/// A lane's look at one of the waits. The wait goes back to the list unless it is over, also if the
 /// lane is dropped in the middle.
 struct Look<'a, F: Fabric> {
     client: &'a Client<F>,
@@ -51,16 +51,16 @@ impl<F: Fabric> Drop for Look<'_, F> {
     }
 }
 
-/// How long an allocation waits for grace periods when nothing else is left.
+/// How long an allocation waits for grace periods when it has no other means left.
 const GRACE_WAIT_US: u64 = 500_000;
-/// Pause between two looks at a grace period.
+/// The pause between two looks at a grace period.
 const GRACE_POLL_US: u64 = 50;
 /// Slabs seized or taken apart at a time.
 const SLABS_AT_A_TIME: usize = 16;
 
 impl<F: Fabric> Client<F> {
-    /// The last resort: what needs grace periods. `rooms` is what [`Client::rooms`] was before the
-    /// caller looked for room elsewhere.
+    /// The last resort: the sources that need grace periods. `rooms` is the value of
+    /// [`Client::rooms`] before the caller looked for room elsewhere.
     pub(super) async fn wait_for_room(&self, class: Class, rooms: u64) -> Result<(), EngineError> {
         if !self.is_waiting() {
             self.rest_parked(class, 1).await?;
@@ -69,7 +69,7 @@ impl<F: Fabric> Client<F> {
                 self.take_apart(*dti).await?;
             }
         }
-        // Another lane may be the one that looks at the grace periods, and may make the room.
+        // Another lane may be the one that looks at the grace periods, and that makes the room.
         let until = self.fabric.now_us() + GRACE_WAIT_US;
         while self.is_waiting() && self.fabric.now_us() < until {
             if self.poll_waits().await? || !self.is_waiting() {
@@ -78,7 +78,7 @@ impl<F: Fabric> Client<F> {
             self.fabric.pause(GRACE_POLL_US).await;
         }
         if self.rooms.get() != rooms {
-            // Another lane has made room where we had looked already.
+            // Another lane has made room in a place where we had looked already.
             return Ok(());
         }
         Err(EngineError::OutOfMemory {
@@ -87,7 +87,7 @@ impl<F: Fabric> Client<F> {
         })
     }
 
-    /// Begins to let parked entries rest, if there are `least`.
+    /// Starts the rest of parked entries, if there are at least `least` of them.
     pub(super) async fn rest_parked(&self, class: Class, least: usize) -> Result<(), EngineError> {
         let parked = {
             let mut alloc = self.alloc.borrow_mut();
@@ -106,12 +106,12 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Whether a grace period is under way, those included that a lane is looking at.
+    /// Whether a grace period is under way, including those that a lane is looking at.
     fn is_waiting(&self) -> bool {
         self.looking.get() > 0 || !self.waits.borrow().is_empty()
     }
 
-    /// Seizes slabs of the class that others hold with much room in them (invariant 1).
+    /// Seizes slabs of the class that other sessions hold with much room in them (invariant 1).
     async fn seize(&self, dti: u8, class: Class) -> Result<(), EngineError> {
         let words = self.read_chunk_table(dti).await?;
         let mut seized = Vec::new();
@@ -148,7 +148,7 @@ impl<F: Fabric> Client<F> {
         Ok(noted + fresh >= (class.entries / 8).max(1))
     }
 
-    /// Begins to take slabs apart that hold no entry, own ones or abandoned (invariant 2).
+    /// Begins to take apart slabs without entries, both own and abandoned ones (invariant 2).
     async fn take_apart(&self, dti: u8) -> Result<(), EngineError> {
         let words = self.read_chunk_table(dti).await?;
         let mut empty = Vec::new();
@@ -167,7 +167,8 @@ impl<F: Fabric> Client<F> {
             if !self.is_roomy(slab, class).await? {
                 continue;
             }
-            // First nobody may allocate from it, then it is looked at, not the other way round.
+            // Allocation from the slab is stopped first, and then its entries are looked at; never
+            // in the other order.
             let closing = self.closing(class);
             if !self.cas_chunk(slab, 0, word, closing).await? {
                 continue;
@@ -202,9 +203,9 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Looks at all grace periods; whether one of them made room.
+    /// Looks at all grace periods. Returns whether one of them made room.
     pub(super) async fn poll_waits(&self) -> Result<bool, EngineError> {
-        // Others wait for us as we wait for them.
+        // Other clients wait for us as we wait for them.
         self.session.settle(&self.fabric)?;
         let mut room = false;
         let count = self.waits.borrow().len();
@@ -225,15 +226,15 @@ impl<F: Fabric> Client<F> {
         Ok(room)
     }
 
-    /// Does what became possible, one thing after the other, and leaves in `then` what is left.
-    /// What is begun is not left: if the lane is dropped in the middle of it a CAS may still be
-    /// under way, and to do it again could undo what others did since. The node finds it when we
-    /// are gone.
+    /// Does the actions that became possible, one after the other, and leaves the others in `then`.
+    /// An action that was begun is not left there: if the lane is dropped in the middle of it, a
+    /// CAS may still be under way, and a second attempt could undo what others did since. The node
+    /// cleans it up after this client has ended.
     async fn after_grace(&self, then: &mut Then) -> Result<bool, EngineError> {
         let mut room = false;
         match then {
             Then::Rested(class, places) => {
-                // Invariant 4 of `alloc.rs`. Nothing is waited for in it.
+                // Invariant 4 of `alloc.rs`. The code waits for nothing inside this epoch.
                 let epoch = self.session.pin(&self.fabric)?;
                 if planted::is(Bug::NoteOutsideEpoch) {
                     drop(epoch);
@@ -265,8 +266,8 @@ impl<F: Fabric> Client<F> {
         Ok(room)
     }
 
-    /// Leaves all slabs behind for others. What is not left behind in order, because the client
-    /// dies, is found by its node.
+    /// Abandons all slabs so that others can lease them. If the client dies before, its node does
+    /// that instead.
     pub async fn detach(&self) -> Result<(), EngineError> {
         self.session.quiesce(&self.fabric).await?;
         let waits = std::mem::take(&mut *self.waits.borrow_mut());
@@ -275,7 +276,8 @@ impl<F: Fabric> Client<F> {
                 Then::Rested(class, places) => {
                     self.alloc.borrow_mut().list(class).parked.extend(places);
                 }
-                // Invariant 1: nobody may adopt them yet. The node's scrubber waits in our place.
+                // Invariant 1: these slabs may not be leased yet. The node's scrubber waits in our
+                // place.
                 Then::Seize(..) => (),
                 Then::TakeApart(slabs) => {
                     for (slab, class) in slabs {

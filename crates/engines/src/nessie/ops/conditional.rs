@@ -1,7 +1,7 @@
 //! PUTs with a condition, and fetch_add.
 //!
-//! All are updates whose CAS expects the word that was tested. Their entries are not BLIND: a PUT
-//! that loses to one of them starts over, and they themselves are never absorbed.
+//! Each of them is an update whose CAS expects the word that was tested. Their entries are not
+//! BLIND: a PUT that loses to one of them starts over, and they themselves are never absorbed.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::nessie::client::Client;
 use crate::operation::{Conditional, Expect, PutOptions};
 
 impl<F: Fabric> Client<F> {
-    /// Gives `key` the value `value` if what it has is as expected.
+    /// Gives `key` the value `value` if the present value is as expected.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -37,8 +37,8 @@ impl<F: Fabric> Client<F> {
         })
     }
 
-    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
-    /// was; a key without a value counts as 0.
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number
+    /// before; a key without a value counts as 0.
     ///
     /// # Errors
     /// As [`Client::put`], and [`EngineError::NotACounter`].

@@ -9,13 +9,13 @@ use crate::nessie::layout::dte::flags;
 use crate::nessie::layout::ite::State;
 
 impl<F: Fabric> Client<F> {
-    /// Takes the value of `key` away; whether it had one.
+    /// Deletes the value of `key`. Returns whether the key had a value.
     ///
-    /// Unlike a PUT, a DELETE that loses its CAS is never taken for done: it says whether there was
-    /// a value, and what it lost to may have changed the answer.
+    /// Unlike a PUT, a DELETE that loses its CAS never counts as done: it returns whether there was
+    /// a value, and the operation that won may have changed the answer.
     ///
     /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] nothing was deleted.
+    /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] nothing was deleted.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
         let candidates = self.candidates(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
@@ -42,8 +42,8 @@ impl<F: Fabric> Client<F> {
                     }
                 }
                 Lookup::Found(found, entry) => {
-                    // Before the CAS: after it, time may have come for a value that others still
-                    // saw.
+                    // Looked at before the CAS: after the CAS the value may have expired, although
+                    // other clients still saw it.
                     let was_expired = self.is_expired(&found.header, &entry);
                     if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
                         self.help(&candidates, key, found.slot, found.word).await?;

@@ -1,7 +1,7 @@
-//! An entry to be, and how it is written before it is installed.
+//! A draft of an entry, and how it is written before it is installed.
 //!
-//! It is written whole into an entry that the client owns, all but its generation, which is there
-//! already; nobody reads it before a word of the index names it.
+//! The draft is written whole into an entry that the client owns, except for the generation, which
+//! is there already. No client reads the entry before a word of the index names it.
 
 use std::cell::Cell;
 
@@ -16,29 +16,29 @@ use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
 use crate::operation::PutOptions;
 
-/// On what condition an entry is installed.
+/// The condition on which an entry is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::nessie) enum Rule {
-    /// On none.
+    /// No condition.
     Always,
-    /// If the key has no value.
+    /// The key has no value.
     IfAbsent,
-    /// If the key's value has this version.
+    /// The key's value has this version.
     IfVersion(u64),
-    /// Whatever there is, with this added to it.
+    /// No condition; the new value is the present number plus this.
     Add(u64),
 }
 
-/// What became of an entry that was to be installed.
+/// The outcome of an attempt to install an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::nessie) enum Installed {
-    /// It is the key's value, or was for a moment. With [`Rule::Add`]: what the number was.
+    /// The entry is the key's value, or was for a moment. With [`Rule::Add`]: the number before.
     Yes(u64),
-    /// The condition did not hold: the version the key's value has, if it has one.
+    /// The condition did not hold: the version of the key's value, if it has one.
     No(Option<u64>),
 }
 
-/// An entry to be: everything but its place.
+/// A draft of an entry: everything but its place.
 pub(in crate::nessie) struct Draft<'a> {
     pub hash: KeyHash,
     pub key: &'a [u8],
@@ -48,23 +48,24 @@ pub(in crate::nessie) struct Draft<'a> {
     pub version: u64,
 }
 
-/// Where the value of a draft comes from.
+/// The source of a draft's value.
 pub(in crate::nessie) enum DraftValue<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// A number, which depends on what there is.
+    /// A number that depends on the present value.
     Number(Cell<u64>),
-    /// So many bytes that are in the entry already.
+    /// Bytes that are in the entry already; this is their number.
     InPlace(usize),
 }
 
 /// How one attempt to install ended.
 pub(in crate::nessie) enum Attempt {
-    /// For good.
+    /// The operation is done.
     Done(Installed),
-    /// A slot changed; the entry's word was never in the index.
+    /// A slot changed, and the entry's word was never in the index: start over.
     Again,
-    /// A slot changed, and the entry's tentative word was in the index: it needs a new generation.
+    /// A slot changed after the entry's tentative word was in the index: the entry needs a new
+    /// generation.
     Renew,
 }
 
@@ -111,7 +112,7 @@ impl<F: Fabric> Client<F> {
         Ok(draft)
     }
 
-    /// Refuses a value that is longer than the table's may be.
+    /// Refuses a value that is longer than the table allows.
     pub(in crate::nessie) fn check_value(&self, len: usize) -> Result<(), EngineError> {
         let (len, max) = (len as u64, self.map.shape.geometry.value_bytes_max);
         if len > max {
@@ -157,7 +158,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Writes all but the value, which is in its place already.
+    /// Writes everything but the value, which is in its place already.
     async fn write_around(
         &self,
         draft: &Draft<'_>,
@@ -180,7 +181,7 @@ impl<F: Fabric> Client<F> {
         self.map.codec.entry(state, candidates.filter, own.place, own.generation)
     }
 
-    /// Remembers what was just installed.
+    /// Remembers the entry that was just installed.
     pub(super) fn installed(
         &self,
         candidates: &Candidates,

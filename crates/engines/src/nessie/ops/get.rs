@@ -1,8 +1,8 @@
 //! GET (nessie §4.2.1): the client reads the slots, and then the entry they name.
 //!
-//! A GET never helps, never waits for anybody and never writes (but for an expired entry, which it
-//! removes before it says that it is absent). It starts over only when another operation changed a
-//! slot it looked at.
+//! A GET never helps, never waits for other clients and never writes, with one exception: it
+//! removes an expired entry before it reports the key as absent. It starts over only when another
+//! operation changed a slot that it looked at.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
@@ -16,7 +16,7 @@ use crate::nessie::layout::ite::{Ite, State};
 use crate::operation::Value;
 use crate::planted::{self, Bug};
 
-/// What one pass over the candidates came to.
+/// The outcome of one pass over the candidates.
 enum Pass {
     Found(usize, Ite, Header),
     Absent,
@@ -27,7 +27,7 @@ impl<F: Fabric> Client<F> {
     /// The value of `key`, if it has one. `buf` is filled with the entry.
     ///
     /// # Errors
-    /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing the key's slots.
+    /// [`EngineError`]; [`EngineError::Timeout`] if other clients kept changing the key's slots.
     pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Value>, EngineError> {
         let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
@@ -40,9 +40,9 @@ impl<F: Fabric> Client<F> {
         if !self.one_by_one {
             return self.get_anyhow(hash, key, buf, None).await;
         }
-        // The usual case, straight down: one bucket after the other, and most keys are in the
-        // first; the first entry whose filter bits agree is the key's, and as long as the last
-        // one was. The general path does everything else.
+        // The usual case, without detours: one bucket after the other, because most keys are in the
+        // first. The first entry whose filter bits agree is usually the key's, and as long as the
+        // last entry that was read. The general path does everything else.
         let geometry = &self.map.shape.geometry;
         let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
         let filter = hash.filter(&self.map);
@@ -90,8 +90,8 @@ impl<F: Fabric> Client<F> {
         self.get_anyhow(hash, key, buf, Some(words)).await
     }
 
-    /// The general path of a GET. The straight path calls it wherever it gives up, and does not
-    /// leave its loop for one call at the end: that costs a GET in many lanes a tenth.
+    /// The general path of a GET. The straight path calls it at each place where it gives up. To
+    /// leave the loop for a single call at its end would cost a GET in many lanes a tenth.
     async fn get_anyhow(
         &self,
         hash: KeyHash,
@@ -103,7 +103,7 @@ impl<F: Fabric> Client<F> {
         Ok(found.map(|(header, entry)| header.value_in(entry)))
     }
 
-    /// The first slot of a bucket that may show the key, and its word.
+    /// The first slot of a bucket that may show the key, with its word.
     #[inline(always)]
     pub(super) fn first_match(&self, bucket: &[u64], filter: u64) -> Option<(usize, Ite)> {
         let codec = &self.map.codec;
@@ -111,8 +111,8 @@ impl<F: Fabric> Client<F> {
         bucket.iter().map(|w| Ite(*w)).enumerate().find(|(_, w)| may(*w))
     }
 
-    /// The header of an entry of the key that was just read from `at`, if `buf` holds it up to its
-    /// key at least.
+    /// The header of an entry that was just read from `at`, if the entry has the key and `buf`
+    /// holds it at least up to its key.
     #[inline(always)]
     pub(super) fn sound_key(
         &self,
@@ -160,9 +160,9 @@ impl<F: Fabric> Client<F> {
         Ok(self.look_up(hash, key, Want::Key, Buf::new(), None).await?.is_some())
     }
 
-    /// The general path: header and bytes of the key's entry, as far as they are wanted. `misses`
-    /// are the words of all buckets, as they lie in memory, if they have been read and none of them
-    /// is the key's.
+    /// The general path: reads the header and the wanted bytes of the key's entry. `misses` are the
+    /// words of all buckets, as they lie in memory, if they have been read and none of them belongs
+    /// to the key.
     async fn look_up(
         &self,
         hash: KeyHash,
@@ -228,9 +228,10 @@ impl<F: Fabric> Client<F> {
                 Err(error) => return (buf, Err(error)),
             }
         }
-        // A second look, posted after the first completed: had the value moved from a slot that was
-        // not yet looked at into one that was, a word would be another (every word is unique).
-        // Linearization point of a miss (protocol G3): any moment between the two looks.
+        // A second look, posted after the first one completed. If the value had moved from a slot
+        // that was not yet looked at into a slot that was, one of the words would differ (every
+        // word is unique). Linearization point of a miss (protocol G3): any moment between the two
+        // looks.
         if planted::is(Bug::NoSecondLook) {
             return (buf, Ok(Pass::Absent));
         }
@@ -242,8 +243,8 @@ impl<F: Fabric> Client<F> {
         (buf, pass)
     }
 
-    /// A hit, unless this is a client that no grace period waits for: then the slot must still hold
-    /// the word after the entry was read, so that the entry was not reused in between.
+    /// A hit. If this client is an observer, for which no grace period waits, the slot must still
+    /// hold the word after the entry was read, so that the entry was not reused in between.
     async fn observe(
         &self,
         candidates: &Candidates,
@@ -261,8 +262,9 @@ impl<F: Fabric> Client<F> {
         header.expires_at_ms(entry).is_some_and(|at| at <= self.fabric.wall_ms())
     }
 
-    /// Removes an expired entry (protocol G4); whether it is gone by our hand. The removal, not the
-    /// clock, is the event that all clients agree on, so it comes before anybody is told.
+    /// Removes an expired entry (protocol G4). Returns whether this client removed it. The removal,
+    /// not the clock, is the event that all clients agree on, so it comes before any caller learns
+    /// of the expiry.
     pub(super) async fn expire(
         &self,
         candidates: &Candidates,
@@ -272,7 +274,8 @@ impl<F: Fabric> Client<F> {
         header: &Header,
     ) -> Result<bool, EngineError> {
         if self.session.is_observer() {
-            // May not remove it; whoever may will come to the same conclusion.
+            // An observer may not remove the entry. A client that may will come to the same
+            // conclusion.
             return Ok(true);
         }
         if !matches!(self.map.codec.state(word), State::Visible { .. }) {
@@ -292,7 +295,8 @@ impl<F: Fabric> Client<F> {
         let class = self.map.classes.of(header.entry_len());
         let place = self.map.codec.place(word);
         let Some(entry) = class.entry(place) else {
-            // The CAS was made, so the operation is done; what it unlinked is no entry.
+            // The CAS was made, so the operation is done; but the word that it unlinked names no
+            // entry.
             tracing::warn!(?place, bytes = class.entry_bytes, "damaged memory: no entry is there");
             return Ok(());
         };

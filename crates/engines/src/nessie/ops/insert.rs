@@ -1,13 +1,13 @@
 //! Inserting a key that has no value (nessie §4.2.2, repaired).
 //!
 //! Two clients that insert the same key may choose different slots. So an insert is **tentative**
-//! until it has looked at all other slots *after* its own word was in place: of two, the later one
-//! to look sees the other. The one in the higher slot gives way; a tentative word is invisible and
-//! may be removed by anybody at any time, and only its owner commits it, with one CAS.
+//! until it has looked at all other slots *after* its own word was in place: of two inserts, the
+//! one that looks later sees the other. The insert in the higher slot gives way. A tentative word
+//! is invisible, and any client may remove it at any time; only its owner commits it, with one CAS.
 //!
 //! **Home.** If the key's home slot is free, the value goes there with a single CAS, after a second
-//! look at the other slots. For that to be sound everybody else must respect a free home: a
-//! tentative insert elsewhere gives way when it sees one, and a move changes its tag.
+//! look at the other slots. This is sound only if all other operations respect a free home: a
+//! tentative insert elsewhere gives way when it sees a free home, and a move changes its tag.
 
 use loch_fabric::Fabric;
 
@@ -23,7 +23,7 @@ use crate::nessie::layout::ite::{Ite, State};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
-    /// Inserts; `words` show no value of the key.
+    /// Inserts a key; `words` show no value of the key.
     pub(super) async fn insert(
         &self,
         candidates: &Candidates,
@@ -65,8 +65,8 @@ impl<F: Fabric> Client<F> {
         draft: &Draft<'_>,
         own: Own,
     ) -> Result<Attempt, EngineError> {
-        // Protocol K1. Posted after the home word arrived: a rival that was committed since has
-        // changed it.
+        // Protocol K1. The look is posted after the home word arrived: a rival that committed in
+        // between has changed the home word.
         let words = self.collect(candidates).await?;
         for (slot, word) in words.into_iter().enumerate().take(candidates.count()).skip(1) {
             match self.other(candidates, word, draft.key).await? {
@@ -107,12 +107,13 @@ impl<F: Fabric> Client<F> {
         }
         let verified = self.verify(candidates, slot, draft.key, rival).await;
         if let Err(error @ EngineError::Damaged { .. }) = verified {
-            // The entry is about to be released: nothing may name it.
+            // The entry is about to be released: no word may name it.
             self.clear(candidates, slot, tentative).await?;
             return Err(error);
         }
         if !verified? {
-            // Protocol K8. Whether we remove it or somebody has: the word was in the index.
+            // Protocol K8. Either this client removes the word or another one has: in both cases
+            // the word was in the index.
             self.clear(candidates, slot, tentative).await?;
             return Ok(Attempt::Renew);
         }
@@ -122,13 +123,13 @@ impl<F: Fabric> Client<F> {
                 self.installed(candidates, slot, new, draft, own);
                 Ok(Attempt::Done(Installed::Yes(0)))
             }
-            // Removed by somebody: it certainly had no effect.
+            // Another client removed the word: it certainly had no effect.
             Err(_) => Ok(Attempt::Renew),
         }
     }
 
-    /// Looks at all other slots, after the tentative word in `mine` is in place (protocol K6);
-    /// whether it may be committed.
+    /// Looks at all other slots, after the tentative word in `mine` is in place (protocol K6).
+    /// Returns whether the word may be committed.
     async fn verify(
         &self,
         candidates: &Candidates,
@@ -148,7 +149,7 @@ impl<F: Fabric> Client<F> {
             let mut looks = 0;
             loop {
                 if slot == 0 && self.map.codec.is_empty(word) && !planted::is(Bug::HomeIgnored) {
-                    // Home must be used while it is free.
+                    // A free home must be used.
                     return Ok(false);
                 }
                 match self.other(candidates, word, key).await? {
@@ -167,7 +168,7 @@ impl<F: Fabric> Client<F> {
                 }
                 looks += 1;
                 if looks == LOOKS_MAX {
-                    // It never stands still: to give way is right at any time.
+                    // The slot never stands still: giving way is right at any time.
                     return Ok(false);
                 }
                 word = Ite(self.read_word(candidates.slot(slot)).await?);

@@ -3,12 +3,12 @@
 //! Only the index word moves; the data stays. The source is **frozen** (F, which names the
 //! destination), the destination gets a **copy** (C, which names the source), and then, strictly in
 //! this order, the source is dropped and the copy becomes visible for good. F and C are both
-//! readable and of one entry, so readers notice nothing. A mover may stop anywhere: any writer of
-//! the key who meets F or C completes the move, or undoes it if the copy was never made.
+//! readable and name the same entry, so readers notice nothing. A mover may stop anywhere. Any
+//! writer of the key that meets F or C completes the move, or undoes it if the copy was never made.
 //!
-//! Between copy and drop the mover looks at all other candidates of the key it moves: a tentative
-//! insert of that key may have looked at both slots at moments when it saw the value in neither, so
-//! it is removed; and a free home gets a new tag, for the same reason.
+//! Between copy and drop the mover looks at all other candidates of the key that it moves. A
+//! tentative insert of that key may have looked at the two slots at moments when it saw the value
+//! in neither, so the mover removes it. For the same reason the mover gives a free home a new tag.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
@@ -21,42 +21,43 @@ use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::{Ite, State};
 use crate::planted::{self, Bug};
 
-/// Bytes of a key that are read with the header of an entry whose key is not known.
+/// Bytes of the key that are read with the header of an entry whose key is not known.
 const KEY_GUESS_BYTES: usize = 64;
 
 /// An entry that may be moved to make room.
 struct Victim {
     at: RemoteAddr,
     word: Ite,
-    /// The victim for whose sake this one would move, by its place in the search.
+    /// The victim that this one would make room for, by its place in the search.
     for_the_sake_of: Option<usize>,
     depth: usize,
-    /// Its key and candidates, once they were read.
+    /// The victim's key and candidates, once they are read.
     key: Option<(Vec<u8>, Candidates)>,
 }
 
 /// One move of a chain.
 pub(in crate::nessie) struct Step {
     pub key: Vec<u8>,
-    /// Of that key.
+    /// The candidates of the key that moves.
     pub candidates: Candidates,
     pub from: usize,
     pub word: Ite,
     pub to: usize,
 }
 
-/// What a search for moves that free a slot came to.
+/// The outcome of a search for moves that free a slot.
 pub(in crate::nessie) enum Room {
-    /// A slot changed: perhaps it is free now.
+    /// A slot changed: it may be free now.
     Changed,
-    /// These moves, one after the other.
+    /// These moves free a slot, one after the other.
     Chain(Vec<Step>),
-    /// No moves do; but these words are about to change.
+    /// No moves free a slot; but these words are about to change.
     Unsettled(Vec<Ite>),
 }
 
-/// Victim `last` moves to its candidate `to`, then the one for whose sake it moved to where it was,
-/// and so on. `None` if a slot is no candidate of the key that was read from it.
+/// The chain in which victim `last` moves to its candidate `to`, then the victim that it makes room
+/// for moves to its old slot, and so on. `None` if a slot is not a candidate of the key that was
+/// read from it.
 fn chain_of(search: &[Victim], last: usize, to: usize) -> Option<Vec<Step>> {
     let (mut at, mut to, mut steps) = (last, to, Vec::new());
     loop {
@@ -71,8 +72,8 @@ fn chain_of(search: &[Victim], last: usize, to: usize) -> Option<Vec<Step>> {
 }
 
 impl<F: Fabric> Client<F> {
-    /// Frees one of a key's slots, all of which are taken, by moving others. `false` if there is no
-    /// chain of moves that does; `true` is no promise that a slot is still free.
+    /// Frees one of a key's slots, all of which are taken, by moving other entries. `false` if no
+    /// chain of moves can do it; `true` does not promise that a slot is still free.
     pub(super) async fn make_slot(
         &self,
         candidates: &Candidates,
@@ -97,8 +98,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Looks for moves that free one of a key's slots. Breadth first, so that it is the shortest
-    /// chain, to be made from its end: no entry is ever in no slot.
+    /// Looks for moves that free one of a key's slots. The search is breadth-first, which finds the
+    /// shortest chain. The chain is made from its end, so that every entry is always in a slot.
     pub(in crate::nessie) async fn find_room(
         &self,
         candidates: &Candidates,
@@ -116,7 +117,7 @@ impl<F: Fabric> Client<F> {
         let mut next = 0;
         while next < search.len() {
             let Some((key, theirs)) = self.occupant(search[next].word).await? else {
-                // The slot changed meanwhile: perhaps it is free now.
+                // The slot changed meanwhile: it may be free now.
                 return Ok(Room::Changed);
             };
             search[next].key = Some((key, theirs));
@@ -141,8 +142,8 @@ impl<F: Fabric> Client<F> {
         Ok(Room::Unsettled(unsettled))
     }
 
-    /// Decides what somebody, who may be dead, left undecided in a slot that is needed: removes a
-    /// tentative word, completes or undoes a move. Both are safe at any time, for anybody.
+    /// Settles what a client, which may be dead, left undecided in a slot that is needed: removes a
+    /// tentative word, completes or undoes a move. Any client may do both at any time.
     async fn settle(&self, word: Ite) -> Result<(), EngineError> {
         let Some((key, theirs)) = self.occupant(word).await? else { return Ok(()) };
         let words = self.collect(&theirs).await?;
@@ -168,7 +169,7 @@ impl<F: Fabric> Client<F> {
         movable.then_some(Victim { at, word, for_the_sake_of, depth, key: None })
     }
 
-    /// Whether a word is about to change by itself, so that it pays to look again.
+    /// Whether a word is about to change without this client, so that it pays to look again.
     fn is_unsettled(&self, word: Ite) -> bool {
         !matches!(self.map.codec.state(word), State::Visible { .. })
     }
@@ -182,7 +183,7 @@ impl<F: Fabric> Client<F> {
         Ok(Some((key, candidates)))
     }
 
-    /// Header and key of the entry that a word names; `None` if the slot has changed.
+    /// The header and the key of the entry that a word names; `None` if the slot has changed.
     pub(in crate::nessie) async fn read_key(
         &self,
         word: Ite,
@@ -223,8 +224,8 @@ impl<F: Fabric> Client<F> {
         Ok(Some((header, buf)))
     }
 
-    /// Moves an entry from candidate `from`, where `word` shows it, to candidate `to` of its key;
-    /// whether it did. No linearization point: nothing that can be seen changes.
+    /// Moves an entry from candidate `from`, where `word` shows it, to candidate `to` of its key.
+    /// Returns whether it did. There is no linearization point: no visible state changes.
     pub(in crate::nessie) async fn migrate(
         &self,
         candidates: &Candidates,
@@ -240,8 +241,8 @@ impl<F: Fabric> Client<F> {
         if hop >= codec.hops_max() || Ite(self.read_word(candidates.slot(from)).await?) != word {
             return Ok(false);
         }
-        // Protocol M2: the destination is read before the source is frozen. Had it been free only
-        // after, a PUT of the key that came and went in between would go unnoticed.
+        // Protocol M2: the destination is read before the source is frozen. Otherwise a PUT of the
+        // key could come and go between the freezing and the read, and go unnoticed.
         let free = Ite(self.read_word(candidates.slot(to)).await?);
         if !codec.is_empty(free) {
             return Ok(false);
@@ -269,7 +270,7 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Moves a key's entry to a free candidate of it, if it has both: for tests, which need more
+    /// Moves a key's entry to a free candidate, if the key has both: for tests, which need more
     /// moves than full indexes make.
     #[cfg(feature = "planted")]
     pub async fn wander(&self, key: &[u8]) -> Result<bool, EngineError> {
@@ -277,7 +278,7 @@ impl<F: Fabric> Client<F> {
         let _epoch = self.session.pin(&self.fabric)?;
         let words = self.collect(&candidates).await?;
         let count = candidates.count();
-        // To the home last: what goes wrong where the home stays free is the rarest.
+        // The home comes last: faults that need a free home are the rarest.
         let others = count - 1;
         let first = self.fabric.random() as usize;
         let mut all = (0..others).map(|slot| 1 + (first + slot) % others).chain([0]);
@@ -295,8 +296,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Completes a move whose copy is in place (protocol M5 to M7): looks around, drops the source,
-    /// shows the copy.
-    /// Anybody may do it, and several may do it at once.
+    /// shows the copy. Any client may do it, and several may do it at once.
     async fn finish_move(
         &self,
         candidates: &Candidates,
@@ -314,7 +314,8 @@ impl<F: Fabric> Client<F> {
             let mut looks = 0;
             loop {
                 let must_go = if codec.is_empty(word) {
-                    // A free home: whoever is about to insert there expects its old tag.
+                    // A free home gets a new tag: an insert that is about to use it expects the old
+                    // one.
                     Some(slot == 0 && !planted::is(Bug::NoHomeBump))
                 } else if codec.is_visible(word) || planted::is(Bug::NoMoveScan) {
                     Some(false)
@@ -328,7 +329,8 @@ impl<F: Fabric> Client<F> {
                 }
                 looks += 1;
                 if looks == LOOKS_MAX {
-                    // The move stays as it is, which is right at any time: for whoever comes next.
+                    // The move stays as it is, which is right at any time. The next writer of the
+                    // key completes it.
                     return Ok(());
                 }
             }
@@ -340,7 +342,7 @@ impl<F: Fabric> Client<F> {
         if planted::is(Bug::FinishBeforeDrop) {
             let _ = self.cas(candidates, copy.0, copy.1, shown).await?;
         }
-        // In this order: between the two, the copy alone shows the value.
+        // In this order: between the two steps the copy alone shows the value.
         self.clear(candidates, source.0, source.1).await?;
         let _ = self.cas(candidates, copy.0, copy.1, shown).await?;
         Ok(())
@@ -366,8 +368,8 @@ impl<F: Fabric> Client<F> {
                     if there == copy {
                         return self.finish_move(candidates, key, (slot, word), (to, copy)).await;
                     }
-                    // A free destination gets a new tag first, so that the mover, if it is only
-                    // slow, can no longer make its copy.
+                    // A free destination gets a new tag first, so that a mover that is only slow
+                    // can no longer make its copy.
                     if !codec.is_empty(there)
                         || planted::is(Bug::NoBumpOnUndo)
                         || self.clear(candidates, to, there).await?
@@ -406,7 +408,7 @@ mod tests {
     use crate::nessie::client::tests::client;
     use crate::operation::PutOptions;
 
-    /// One of them ends with its data table.
+    /// One of the entries ends with its data table.
     #[test]
     fn the_key_of_every_entry_can_be_read() {
         let client = client(2 << 20);

@@ -1,4 +1,4 @@
-//! The operations: one file for each action of the protocol, above what they share.
+//! The operations: one file for each action of the protocol, and the code that they share.
 //!
 //! | file | what it does |
 //! | --- | --- |

@@ -1,14 +1,13 @@
 //! PUT (nessie §4.2.2, repaired): write the entry, then publish it with one CAS.
 //!
-//! The entry is written into the client's own memory before anything else, so a PUT that was taken
-//! over by nobody is one CAS on a slot. If the key has a value the CAS replaces it; if it has none,
-//! see `insert.rs`.
+//! The entry is written into the client's own memory first, so a PUT that meets no other writer is
+//! one CAS on a slot. If the key has a value the CAS replaces it; if it has none, see `insert.rs`.
 //!
 //! **Absorbing.** An unconditional PUT that loses its CAS to another unconditional PUT of the same
 //! key is done: it took effect just before the winner and was overwritten at once. That is sound
-//! only between unconditional PUTs (flag BLIND), and only if the losing CAS expected a word that
-//! was read by this operation: had it been remembered from before, the winner might have come
-//! before this operation began.
+//! only between unconditional PUTs (flag BLIND), and only if this operation itself read the word
+//! that the losing CAS expected. If the word had been remembered from before, the winner might have
+//! come before this operation began.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -30,7 +29,8 @@ impl<F: Fabric> Client<F> {
     /// Gives `key` the value `value`. Returns the value's version.
     ///
     /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] the key's value is
+    /// unchanged.
     pub async fn put(
         &self,
         key: &[u8],
@@ -48,8 +48,9 @@ impl<F: Fabric> Client<F> {
         Ok(draft.version)
     }
 
-    /// The usual case, straight down: one bucket after the other until one shows the key's value,
-    /// and nobody else wants to change it. Writes the entry in any case; whether it was installed.
+    /// The usual case, without detours: looks at one bucket after the other until one shows the
+    /// key's value, as long as no other client changes it. Writes the entry in any case. Returns
+    /// whether it was installed.
     async fn update_in_place(&self, draft: &Draft<'_>, own: Own) -> Result<bool, EngineError> {
         let geometry = &self.map.shape.geometry;
         let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
@@ -111,7 +112,8 @@ impl<F: Fabric> Client<F> {
                 Ok(Attempt::Again) => (),
                 Ok(Attempt::Renew) => (own, epoch) = self.renew(draft, own, epoch).await?,
                 Err(error) => {
-                    // After a fabric error nothing is known of the entry; the scrubber knows.
+                    // After a fabric error the entry's state is unknown to the client, but not to
+                    // the scrubber.
                     if !matches!(error, EngineError::Ambiguous(_) | EngineError::Fabric(_)) {
                         self.release(own)?;
                     }
@@ -125,8 +127,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// An update by a remembered word: one round trip. Only the CAS knows whether the word is still
-    /// true, and a failure says nothing about when it ceased to be: nothing is absorbed.
+    /// An update by a remembered word: one round trip. Only the CAS shows whether the word is still
+    /// current, and a failure does not show when it changed: no PUT is absorbed.
     async fn install_cached(
         &self,
         candidates: &Candidates,
@@ -183,7 +185,7 @@ impl<F: Fabric> Client<F> {
         match self.find(candidates, &words, draft.key).await? {
             Lookup::Changed => Ok(Attempt::Again),
             Lookup::Absent => match rule {
-                // The version is gone; a second look makes sure that it did not just move.
+                // The version is gone; a second look makes sure that the value did not just move.
                 Rule::IfVersion(_) => self.confirm_absent(candidates, &words, own).await,
                 _ => self.insert(candidates, &words, draft, own, rule, rival).await,
             },
@@ -255,7 +257,8 @@ impl<F: Fabric> Client<F> {
                 if rule == Rule::Always
                     && self.absorbs(candidates, draft.key, found.word, now).await?
                 {
-                    // Linearization point (protocol P5): just before the CAS that we lost to.
+                    // Linearization point (protocol P5): just before the CAS to which this one
+                    // lost.
                     self.release(own)?;
                     return Ok(Attempt::Done(Installed::Yes(0)));
                 }
@@ -264,8 +267,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Whether `now`, which a slot holds instead of `was`, was put there by an unconditional PUT of
-    /// the same key.
+    /// Whether an unconditional PUT of the same key put `now`, which a slot holds instead of `was`,
+    /// there.
     async fn absorbs(
         &self,
         candidates: &Candidates,
@@ -297,7 +300,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Gives an owned entry, whose tentative word was in the index, a new generation, so that the
-    /// word is never used again (rule U).
+    /// old word is never used again (rule U).
     async fn renew<'a>(
         &'a self,
         draft: &Draft<'_>,
@@ -312,8 +315,8 @@ impl<F: Fabric> Client<F> {
             self.write(draft, own).await?;
             return Ok((own, epoch));
         }
-        // Its short generation would start over: let it rest, and go on with another entry. Our
-        // epoch is held meanwhile: it is what keeps the entry ours.
+        // The entry's short generation would start over: the entry rests, and the operation goes on
+        // with another one. Our epoch is held meanwhile: it keeps the entry ours.
         let (fresh, fresh_epoch) = self.allocate(own.class.entry_bytes as usize).await?;
         if let DraftValue::InPlace(len) = draft.value {
             let at = draft.header(0).value_at() as u64;

@@ -13,12 +13,12 @@ use crate::planted::{self, Bug};
 /// The words of a key's candidates, by candidate number.
 pub(in crate::nessie) type Words = [Ite; CANDIDATES_MAX];
 
-/// How much of an entry is wanted.
+/// The part of an entry that is wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::nessie) enum Want {
     /// Header, expiry and key.
     Key,
-    /// Everything, if the key is the one that is looked for.
+    /// Everything, if the entry has the wanted key.
     Value,
 }
 
@@ -26,9 +26,9 @@ pub(in crate::nessie) enum Want {
 pub(in crate::nessie) enum Seen {
     /// The entry has the key.
     Match(Header),
-    /// The entry has another key; so has the slot for as long as it holds this word.
+    /// The entry has another key, and so has the slot for as long as it holds this word.
     Other,
-    /// The entry is no longer what the word names: the slot has changed.
+    /// The entry is no longer the one that the word names: the slot has changed.
     Changed,
 }
 
@@ -53,8 +53,8 @@ impl<F: Fabric> Client<F> {
 
     /// READs an entry and validates it against the word that names it (protocol R).
     ///
-    /// The bytes may be torn, or of another entry altogether; they count only if the generation is
-    /// the word's, and it still is when the copy is done (or the checksum is right).
+    /// The bytes may be torn, or belong to another entry. They count only if the generation is the
+    /// word's, and it is still the same when the copy is done (or the checksum is right).
     #[inline]
     pub(in crate::nessie) async fn read_entry(
         &self,
@@ -84,12 +84,12 @@ impl<F: Fabric> Client<F> {
         let same_key =
             header.key_len() == key.len() && buf.get(header.key_at()..key_end) == Some(key);
         let wanted = match want {
-            // The sum of the key covers the key, so it must be here even if it is another one.
+            // The checksum covers the key, so the key must be here even if it is another one.
             _ if !same_key => key_end,
             Want::Key => key_end,
             Want::Value => header.entry_len(),
         };
-        // What is longer than an entry can be is torn, or damaged.
+        // A length that no entry can have is torn or damaged.
         if wanted > room || same_key && !self.may_be_long(&header, room) {
             return (buf, Ok(Seen::Changed));
         }
@@ -116,7 +116,7 @@ impl<F: Fabric> Client<F> {
         (buf, Ok(seen))
     }
 
-    /// Whether a copy of an entry, made just now, is of one incarnation of it.
+    /// Whether a copy of an entry, made just now, holds a single incarnation of it.
     #[inline]
     pub(in crate::nessie) fn is_valid(
         &self,
@@ -140,14 +140,14 @@ impl<F: Fabric> Client<F> {
         self.fabric.caps().validation == Validation::Checksum
     }
 
-    /// Remembers how long entries are.
+    /// Remembers the length of entries.
     #[inline(always)]
     pub(in crate::nessie) fn hint_read(&self, header: &Header) {
         self.read_hint.set(header.entry_len().next_multiple_of(GRAIN_BYTES as usize));
     }
 
-    /// Where the entry that a word names starts, and how many bytes of its data table follow;
-    /// `None` if there is no such place: nobody writes such a word.
+    /// The start of the entry that a word names, and the number of bytes from there to the end of
+    /// its data table; `None` if there is no such place: no client writes such a word.
     #[inline(always)]
     pub(in crate::nessie) fn entry_at(&self, word: Ite) -> Option<(RemoteAddr, usize)> {
         let place = self.map.codec.place(word);
@@ -157,7 +157,7 @@ impl<F: Fabric> Client<F> {
         (room >= HEADER_BYTES as u64).then(|| (base.add(at), room as usize))
     }
 
-    /// Whether an entry with `room` bytes to the end of its data table may be as long as its header
+    /// Whether an entry with `room` bytes to the end of its data table can be as long as its header
     /// says.
     #[inline]
     pub(in crate::nessie) fn may_be_long(&self, header: &Header, room: usize) -> bool {
@@ -165,8 +165,8 @@ impl<F: Fabric> Client<F> {
         header.value_len() as u64 <= max && header.entry_len() <= room
     }
 
-    /// Bytes to ask for before the entry's length is known: as many as the last entry had, if that
-    /// is little; of long ones only what tells whether the rest is wanted (nessie §4.3.2).
+    /// Bytes to read before the entry's length is known: the last entry's length, if that is short.
+    /// Of long entries only the part that shows whether the rest is wanted (nessie §4.3.2).
     #[inline]
     pub(in crate::nessie) fn first_read_len(&self, key_len: usize, want: Want) -> usize {
         let key_end = HEADER_BYTES + EXPIRY_BYTES + key_len;
@@ -178,7 +178,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The visible slot that has the key; `None` if the words show none.
+    /// The visible slot that has the key; `None` if no word shows it.
     pub(super) async fn find(
         &self,
         candidates: &Candidates,
@@ -206,7 +206,7 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// What a look at all candidates showed.
+/// The result of a look at all candidates.
 pub(in crate::nessie) enum Lookup {
     /// The key is in this slot. The buffer holds the entry up to its key.
     Found(Match, Buf),

@@ -1,5 +1,5 @@
-//! Operations by what the client's cache remembers: the slot in which a key was found, and the word
-//! that it had. Why that is sound is at the top of `client/cache.rs`.
+//! Operations that use the client's cache, which remembers the slot in which a key was found and
+//! the word in it. The top of `client/cache.rs` says why that is sound.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -16,7 +16,7 @@ use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
-    /// A GET by a remembered word: one round trip. Gives the buffer back if that did not do.
+    /// A GET by a remembered word: one round trip. Gives the buffer back if the word did not do.
     pub(super) async fn get_cached(
         &self,
         candidates: &Candidates,
@@ -35,9 +35,9 @@ impl<F: Fabric> Client<F> {
                 return Ok(Ok(header.value_in(buf)));
             }
         } else {
-            // The slot and the entry in one doorbell. Which is read first is not known, so the
-            // entry's own generation must agree too: then it was in place when it was read, and it
-            // is what the word names.
+            // The slot and the entry are read in one doorbell, in an unknown order. So the entry's
+            // own generation must agree too: then the entry was in place when it was read, and it
+            // is the one that the word names.
             let place = self.map.codec.place(line.word);
             let base = self.map.data_base(place.dti).expect("a remembered place is in the map");
             let at = base.add(place.idx as u64 * GRAIN_BYTES);
@@ -66,7 +66,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The epoch of a line whose word was just seen in its slot.
+    /// The epoch for a cache line whose word was just seen in its slot.
     #[inline]
     pub(in crate::nessie) fn seen_epoch(&self) -> u64 {
         if planted::is(Bug::CacheLinesTooYoung) {
@@ -76,8 +76,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Whether this client would still use a remembered word that names an entry by this
-    /// generation, or one that is the same in a word. `home_epoch` is the epoch of its home node.
-    /// For tests: nobody else sees into a cache.
+    /// generation, or by another one with the same bits in a word. `home_epoch` is the epoch of the
+    /// client's home node. For tests: no other code looks into a cache.
     #[cfg(feature = "planted")]
     pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
         let Some(cache) = &self.cache else { return false };
@@ -96,8 +96,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Remembers an entry that was just read from, or just put into, a slot. `entry` holds at least
-    /// its header and key.
+    /// Remembers an entry that was just read from, or put into, a slot. `entry` holds at least its
+    /// header and key.
     #[inline]
     pub(super) fn remember(&self, candidates: &Candidates, slot: usize, word: Ite, entry: &[u8]) {
         if let Some(cache) = &self.cache

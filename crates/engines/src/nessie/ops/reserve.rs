@@ -10,16 +10,17 @@ use crate::nessie::client::alloc::Own;
 use crate::nessie::layout::dte::flags;
 use crate::operation::PutOptions;
 
-/// An entry whose value is being written into its place. It becomes the key's value with
-/// [`Reservation::commit`]; dropped before, it leaves nothing behind.
+/// An entry whose value is being written in place. [`Reservation::commit`] makes it the key's
+/// value. If the reservation is dropped before, it leaves nothing behind.
 ///
-/// While it lives its client's epoch stands still: memory that others wait to reuse waits with it.
+/// While a reservation lives, its client's epoch stands still: memory that other clients wait to
+/// reuse waits with it.
 pub struct Reservation<'a, F: Fabric> {
     client: &'a Client<F>,
     key: Vec<u8>,
-    /// The draft, but for its key.
+    /// The draft, without its key.
     draft: Draft<'static>,
-    /// `None` once committed.
+    /// The entry and the client's epoch; `None` once committed.
     held: Option<(Own, Pin<'a, F>)>,
 }
 
@@ -57,13 +58,13 @@ impl<F: Fabric> Reservation<'_, F> {
         self.draft.value_len()
     }
 
-    /// Writes `bytes` at `offset` of the value.
+    /// Writes `bytes` at `offset` into the value.
     ///
     /// # Errors
     /// The fabric's.
     ///
     /// # Panics
-    /// If they do not lie inside the value.
+    /// If they do not fit into the value.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError> {
         let end = offset.checked_add(bytes.len());
         let inside = end.is_some_and(|end| end <= self.len());
@@ -71,7 +72,7 @@ impl<F: Fabric> Reservation<'_, F> {
         Ok(self.client.fabric.store(self.value_addr().add(offset as u64), &[bytes])?)
     }
 
-    /// The place of the value, for code that fills it without a detour (a system call, a device).
+    /// The address of the value, for code that fills it without a copy (a system call, a device).
     /// The bytes are shared memory: write through the pointer, form no reference.
     ///
     /// # Errors
@@ -80,7 +81,7 @@ impl<F: Fabric> Reservation<'_, F> {
         Ok(self.client.fabric.raw(self.value_addr(), self.len())?)
     }
 
-    /// Makes it the key's value. Returns the version.
+    /// Makes the entry the key's value. Returns the version.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -95,7 +96,7 @@ impl<F: Fabric> Reservation<'_, F> {
 impl<F: Fabric> Drop for Reservation<'_, F> {
     fn drop(&mut self) {
         if let Some((own, _epoch)) = self.held.take() {
-            // If the note cannot be written the entry leaks until it is scrubbed.
+            // If the note cannot be written, the entry leaks until it is scrubbed.
             let _ = self.client.release(own);
         }
     }

@@ -1,5 +1,5 @@
-//! Tentative inserts of others: what a slot means to an insert of a key, and how long a rival is
-//! waited for.
+//! Tentative inserts of other clients: what a slot means to an insert of a key, and how long the
+//! insert waits for a rival.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -10,12 +10,12 @@ use crate::nessie::client::Client;
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::Ite;
 
-/// Another client's tentative insert in a lower slot, for which ours gave way.
+/// Another client's tentative insert in a lower slot, to which ours gave way.
 #[derive(Default)]
 pub(in crate::nessie) struct Rival(Option<(usize, Ite, u64)>);
 
 impl Rival {
-    /// Whether the word has stood in the slot for longer than anybody is waited for.
+    /// Whether the word has stood in the slot for longer than the patience of an insert.
     pub(in crate::nessie) fn outlasted(&mut self, slot: usize, word: Ite, now_us: u64) -> bool {
         match self.0 {
             Some((s, w, since)) if (s, w) == (slot, word) => now_us - since > PATIENCE_US,
@@ -27,15 +27,15 @@ impl Rival {
     }
 }
 
-/// What a slot means to an insert of a key.
+/// The meaning of a slot to an insert of a key.
 pub(super) enum Other {
-    /// Nothing: free, or another key's.
+    /// The slot is free, or holds another key.
     Unrelated,
-    /// It shows a value of the key.
+    /// The slot shows a value of the key.
     Visible,
-    /// A tentative insert of the key.
+    /// The slot holds a tentative insert of the key.
     Tentative,
-    /// It changed while it was looked at.
+    /// The slot changed while it was looked at.
     Changed,
 }
 
@@ -86,7 +86,7 @@ mod tests {
         assert!(!outlasted(1, a, 0));
         assert!(!outlasted(1, a, PATIENCE_US));
         assert!(outlasted(1, a, PATIENCE_US + 1));
-        // Another word, and then the same in another slot: each is waited for anew.
+        // Another word, and then the same word in another slot: the wait for each starts anew.
         assert!(!outlasted(1, b, PATIENCE_US + 10));
         assert!(!outlasted(1, b, 2 * PATIENCE_US + 10));
         assert!(!outlasted(2, b, 2 * PATIENCE_US + 20));

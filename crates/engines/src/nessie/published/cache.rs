@@ -1,10 +1,10 @@
 //! The local cache of entries, keyed by the index word that names them (nessie §4.1.3).
 //!
-//! Only committed entries are kept: they never change, and a slot that holds the word holds the
-//! value. A line spares the READ of the entry, never the READ of the slot. Generations in words
-//! start over some day: a line that was not used for two epochs is not used again, and none is by
-//! the scrubber and the check, which look at entries between operations too (see [`crate::epoch`],
-//! invariant 4).
+//! The cache keeps only committed entries. They never change, and a slot that holds the word holds
+//! the value. A line saves the READ of the entry, never the READ of the slot. Generations in words
+//! start over some day, so a line that was not used for two epochs is not used again. The scrubber
+//! and the check use no lines at all, because they also look at entries between operations (see
+//! [`crate::epoch`], invariant 4).
 
 use loch_fabric::{Buf, Fabric};
 
@@ -12,14 +12,15 @@ use super::client::Client;
 use super::entry::Dte;
 use crate::nessie::layout::ite::Ite;
 
-/// What lines are found by: every bit of the word counts, and the low ones choose the set.
+/// The number by which a line is found: every bit of the word counts, and the low bits choose the
+/// set.
 fn name_of(word: Ite) -> u64 {
     word.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
 impl<F: Fabric> Client<F> {
-    /// The entry that a word names, if it is in the cache and of the key. `buf` gets its bytes, all
-    /// of them if they are wanted: else there is no hit.
+    /// The entry that a word names, if the cache has it and it has the key. `buf` gets its bytes.
+    /// If all bytes are wanted and the cache has only some of them, there is no hit.
     pub(super) fn cached(
         &self,
         word: Ite,
@@ -39,7 +40,7 @@ impl<F: Fabric> Client<F> {
         Dte::read(buf)
     }
 
-    /// Keeps a committed entry. `entry` holds at least what precedes its value.
+    /// Keeps a committed entry. `entry` holds at least the bytes before its value.
     pub(super) fn keep(&self, word: Ite, entry: &[u8]) {
         if let Some(cache) = &self.base.cache
             && !self.base.session.is_observer()

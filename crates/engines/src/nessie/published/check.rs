@@ -1,5 +1,5 @@
-//! Verifies a table of this protocol: what [`super::super::Client::check`] looks at, by these
-//! rules.
+//! Verifies a table of this protocol: looks at the same memory as [`super::super::Client::check`],
+//! by these rules.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
@@ -23,8 +23,8 @@ struct Occupied {
 
 impl<F: Fabric> Client<F> {
     /// Verifies the invariants for every slot, and every chunk descriptor and entry. May run beside
-    /// other clients. What the report counts: tentative, inserts that have not taken effect;
-    /// moving, copies in the slot where they mean nothing.
+    /// other clients. In the report, "tentative" counts inserts that have not taken effect, and
+    /// "moving" counts copies in the slot where they mean nothing.
     ///
     /// # Errors
     /// The fabric's.
@@ -32,7 +32,7 @@ impl<F: Fabric> Client<F> {
         self.base.check_by(self).await
     }
 
-    /// What a slot that holds a word means, if it means anything.
+    /// The meaning of a slot that holds a word, if it has one.
     pub(super) async fn meaning_at(
         &self,
         at: RemoteAddr,
@@ -45,7 +45,7 @@ impl<F: Fabric> Client<F> {
         Ok(occupied.map(|occupied| occupied.dte.meaning(occupied.slot)))
     }
 
-    /// What is wrong with a slot that holds a word, if anything is.
+    /// The description of what is wrong with a slot that holds a word, if anything is.
     pub(super) async fn wrong_with_slot(
         &self,
         at: RemoteAddr,
@@ -105,7 +105,7 @@ impl<F: Fabric> Client<F> {
         Ok(Ok(Occupied { key, candidates, slot, dte }))
     }
 
-    /// I3: the previous version of what is not committed is there.
+    /// I3: the previous version of an entry that is not committed is there.
     async fn wrong_with_previous(
         &self,
         occupied: &Occupied,

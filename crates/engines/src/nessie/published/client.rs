@@ -16,20 +16,20 @@ use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
 
 /// A client of a table of the published protocol, repaired. It has the methods of
-/// [`super::super::Client`] but for reservations, with the same meaning and errors.
+/// [`super::super::Client`] except for reservations, with the same meaning and errors.
 ///
-/// Memory, sessions, epochs and the check of what was read are the same; so all of that is left to
-/// a client of the other kind.
+/// The client uses a client of the other kind for everything that both protocols share: memory,
+/// sessions, epochs and the validation of READs.
 pub struct Client<F: Fabric> {
     pub(in crate::nessie) base: client::Client<F>,
-    /// Whether a GET takes the previous version of what is not decided.
+    /// Whether a GET takes the previous version of an undecided entry.
     pub(super) previous_versions: bool,
 }
 
 impl<F: Fabric> Client<F> {
     /// A client over `fabric`, to which all regions of `map` are attached.
     ///
-    /// `timeout_us` bounds the time an operation goes on after it first had to start over.
+    /// `timeout_us` bounds the time for which an operation goes on after its first restart.
     ///
     /// # Panics
     /// If the table is of another protocol.
@@ -57,7 +57,8 @@ impl<F: Fabric> Client<F> {
         self.base.map()
     }
 
-    /// What was counted besides verbs; helped: undecided entries of others that were aborted.
+    /// The counts besides verbs. Here "helped" counts undecided entries of others that were
+    /// aborted.
     pub fn counts(&self) -> &Counts {
         self.base.counts()
     }
@@ -73,10 +74,10 @@ impl<F: Fabric> Client<F> {
         self.base.set_quarantine(entries);
     }
 
-    /// Refuses what a PUT would for its key or its value's length, before there is a value.
+    /// Refuses a key, or the length of a value, that a PUT would refuse, before there is a value.
     ///
     /// # Errors
-    /// [`EngineError`] as the PUT's.
+    /// The [`EngineError`] of the PUT.
     pub fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
         self.base.hash(key)?;
         self.base.check_value(len)
@@ -95,7 +96,7 @@ impl<F: Fabric> Client<F> {
         self.base.hold()
     }
 
-    /// Leaves all slabs behind for others.
+    /// Abandons all slabs so that others can lease them.
     ///
     /// # Errors
     /// The fabric's.
@@ -103,7 +104,7 @@ impl<F: Fabric> Client<F> {
         self.base.detach().await
     }
 
-    /// How data table `dti` is used.
+    /// The usage of data table `dti`.
     ///
     /// # Errors
     /// The fabric's.
@@ -117,7 +118,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Decides a pending entry: `P -> status`, by CAS at the card that owns the entry's memory.
-    /// Whether it was still pending, and of that generation.
+    /// Returns whether the entry was still pending and had that generation.
     pub(super) async fn decide(
         &self,
         word: Ite,
@@ -135,19 +136,19 @@ impl<F: Fabric> Client<F> {
         Ok(self.base.fabric.compare_swap(at, from, to).await? == from)
     }
 
-    /// Aborts what another client left pending.
+    /// Aborts an entry that another client left pending.
     pub(super) async fn abort(&self, word: Ite, dte: &Dte) -> Result<bool, EngineError> {
         let helped = &self.base.counts.helped;
         helped.set(helped.get() + 1);
         self.decide(word, dte.header.generation, Status::Aborted).await
     }
 
-    /// Retires an entry that nothing refers to any more, and that this client's CAS made so.
+    /// Retires an entry to which no word refers any more because of this client's CAS.
     pub(super) fn retire(&self, old: Previous) -> Result<(), EngineError> {
         let class = self.base.map.classes.of(old.len);
         let place = self.base.map.codec.place(old.word);
         let Some(entry) = class.entry(place) else {
-            // The operation is done; what it replaced is no entry.
+            // The operation is done; but the word that it replaced names no entry.
             tracing::warn!(?place, bytes = old.len, "damaged memory: no entry is there");
             return Ok(());
         };
@@ -155,8 +156,8 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Whether an error leaves it open what became of the verb that failed: then nothing is undone, and
-/// the scrubber finds what is left.
+/// Whether an error leaves the outcome of the failed verb open: then nothing is undone, and the
+/// scrubber finds what is left.
 pub(super) fn is_of_the_fabric(error: &EngineError) -> bool {
     matches!(error, EngineError::Ambiguous(_) | EngineError::Fabric(_))
 }

@@ -1,7 +1,7 @@
 //! PUTs with a condition, and fetch_add: updates whose CAS expects the word that was tested.
 //!
-//! From that CAS to the commit nobody can change the slot without aborting the entry in it, so what
-//! was tested still holds at the commit, which is their linearization point.
+//! From that CAS to the commit no client can change the slot without aborting the entry in it. The
+//! tested condition therefore still holds at the commit, which is the linearization point.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::nessie::ops::draft::{DraftValue, Installed, Rule};
 use crate::operation::{Conditional, Expect, PutOptions};
 
 impl<F: Fabric> Client<F> {
-    /// Gives `key` the value `value` if what it has is as expected.
+    /// Gives `key` the value `value` if the present value is as expected.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -35,8 +35,8 @@ impl<F: Fabric> Client<F> {
         })
     }
 
-    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns what it
-    /// was; a key without a value counts as 0.
+    /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number
+    /// before; a key without a value counts as 0.
     ///
     /// # Errors
     /// As [`Client::put`], and [`EngineError::NotACounter`].

@@ -1,4 +1,4 @@
-//! DELETE (nessie §4.2.4, repaired): one CAS, no tombstone; and the removal of what has expired.
+//! DELETE (nessie §4.2.4, repaired): one CAS, no tombstone; and the removal of expired values.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -13,10 +13,10 @@ use crate::nessie::ops::read::Want;
 use crate::nessie::ops::tentative::Rival;
 
 impl<F: Fabric> Client<F> {
-    /// Takes the value of `key` away; whether it had one.
+    /// Deletes the value of `key`. Returns whether the key had a value.
     ///
     /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] nothing was deleted.
+    /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] nothing was deleted.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
         let candidates = self.base.candidates(key)?;
         let _epoch = self.base.session.pin(&self.base.fabric)?;
@@ -33,8 +33,8 @@ impl<F: Fabric> Client<F> {
                     }
                     Settled::Present(slot) => {
                         if let Some(value) = self.shown(key, &survey, slot).await? {
-                            // Before the CAS: after it, time may have come for a value that others
-                            // still saw.
+                            // Looked at before the CAS: after the CAS the value may have expired,
+                            // although other clients still saw it.
                             let was_expired = self.is_expired(&value);
                             if self.unlink(&candidates, &survey, slot).await? {
                                 return Ok(!was_expired);
@@ -47,7 +47,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The reverse pass over what a survey found no value in.
+    /// The reverse pass over a survey that found no value.
     pub(super) async fn is_absent(
         &self,
         candidates: &Candidates,
@@ -80,7 +80,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Takes the value that a slot shows out of the index; whether it did.
+    /// Takes the value that a slot shows out of the index. Returns whether it did.
     pub(super) async fn unlink(
         &self,
         candidates: &Candidates,
@@ -104,8 +104,9 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Removes the value of `key` if it has expired; whether it did. The removal, not the clock, is
-    /// the event that all clients agree on, so it comes before anybody is told.
+    /// Removes the value of `key` if it has expired. Returns whether it did. The removal, not the
+    /// clock, is the event that all clients agree on, so it comes before any caller learns of the
+    /// expiry.
     pub(super) async fn expire(
         &self,
         candidates: &Candidates,

@@ -1,4 +1,4 @@
-//! An entry to be, and how it is written, pending, before a word of the index names it.
+//! How a draft of an entry is written, pending, before a word of the index names it.
 
 use loch_fabric::Fabric;
 use zerocopy::IntoBytes;
@@ -15,11 +15,12 @@ use crate::operation::PutOptions;
 
 /// How one attempt to install an entry ended.
 pub(super) enum Attempt {
-    /// For good. The entry is in the index, or was released.
+    /// The operation is done. The entry is in the index, or was released.
     Done(Installed),
-    /// A slot changed; the entry's word was never in the index.
+    /// A slot changed, and the entry's word was never in the index: start over.
     Again,
-    /// The entry's word was in the index, and the entry was aborted: another one is needed.
+    /// The entry's word was in the index, and the entry was aborted: the operation needs another
+    /// entry.
     Spent,
     /// All candidates are taken; the entry's word was never in the index.
     Full(Box<Words>),
@@ -68,7 +69,7 @@ impl<F: Fabric> Client<F> {
         Ok(self.base.fabric.store(own.at.add(8), &parts)?)
     }
 
-    /// Remembers what was just committed.
+    /// Remembers the entry that was just committed.
     pub(super) fn installed(
         &self,
         word: Ite,

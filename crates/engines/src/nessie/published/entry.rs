@@ -1,5 +1,5 @@
-//! What an entry of this protocol has besides a header: its status, its previous version, and
-//! whether it is a copy that MIGRATE made.
+//! The extension of an entry in this protocol: its status, its previous version, and whether
+//! MIGRATE made it as a copy.
 //!
 //! | offset in the entry | bytes | field |
 //! | --- | --- | --- |
@@ -11,10 +11,10 @@
 //! | 61 | 1 | a copy: the candidate it was copied to, plus one; else 0 |
 //! | 62 | 2 | reserved, zero |
 //!
-//! The status word is the only one that changes while the entry is in use, once, by CAS. It names
-//! the generation, so that a CAS that comes late finds another word; it is not under the checksum.
-//! Generation and length of the previous version are there so that whoever retires it need not read
-//! it.
+//! The status word is the only word that changes while the entry is in use, and it changes once, by
+//! CAS. It contains the generation, so that a CAS that comes late finds another word. The checksum
+//! does not cover it. The extension holds the generation and the length of the previous version, so
+//! that a client can retire it without reading it.
 
 use loch_fabric::RemoteAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -26,32 +26,33 @@ use crate::nessie::layout::ite::Ite;
 const STATUS_OFFSET: u64 = HEADER_BYTES as u64;
 
 /// Whether an operation has taken effect: the published valid bit (nessie §4.1.2), with a third
-/// value so that an operation that its client does not finish can be ended by others.
+/// value so that other clients can end an operation that its client does not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Status {
-    /// Not decided: only the owner may commit it, anybody may abort it.
+    /// The operation is not decided: only the owner may commit it, and any client may abort it.
     Pending = 1,
-    /// It took effect.
+    /// The operation took effect.
     Committed = 2,
-    /// It never will.
+    /// The operation never takes effect.
     Aborted = 3,
 }
 
 impl Status {
-    /// The status word of an entry of a generation.
+    /// The status word of an entry with this generation.
     pub fn word(self, generation: u64) -> u64 {
         generation << 2 | self as u64
     }
 
-    /// What the status word of an entry of a generation says; `None` if it is of another one.
+    /// The status in the status word of an entry with this generation; `None` if the word has
+    /// another generation.
     pub fn of_word(word: u64, generation: u64) -> Option<Self> {
         [Self::Pending, Self::Committed, Self::Aborted]
             .into_iter()
             .find(|status| status.word(generation) == word)
     }
 
-    /// Where the status word of the entry at an address is.
+    /// The address of the status word of the entry at `entry`.
     pub fn addr(entry: RemoteAddr) -> RemoteAddr {
         entry.add(STATUS_OFFSET)
     }
@@ -74,7 +75,7 @@ pub(super) struct Extension {
 const _: () = assert!(size_of::<Extension>() == EXTENSION_BYTES);
 const _: () = assert!(STATUS_OFFSET.is_multiple_of(8));
 
-/// The entry that another one replaces.
+/// The entry that another entry replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Previous {
     pub word: Ite,
@@ -121,35 +122,36 @@ impl Extension {
     }
 }
 
-/// A validated look at an entry of the key that was looked for.
+/// A validated look at an entry of the wanted key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dte {
     pub header: Header,
     pub prev: Option<Previous>,
     pub route: Option<Route>,
-    /// At the moment of the READ. [`Status::Committed`] and [`Status::Aborted`] are for good.
+    /// The status at the moment of the READ. [`Status::Committed`] and [`Status::Aborted`] never
+    /// change.
     pub status: Status,
     pub expires_at_ms: Option<u64>,
 }
 
-/// What an entry of a key, in a slot of the key, says of the key's value.
+/// What an entry of a key, in a slot of the key, means for the key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// The entry is the value.
     Present,
     /// The entry's previous version is the value.
     Previous { pending: bool },
-    /// The entry is the value, but has been moved: the slot is to be cleared.
+    /// The entry is the value, but has been moved: this slot has to be cleared.
     MovedSource,
     /// An insert that has not taken effect: no value.
     Insert { pending: bool },
-    /// A copy that has not taken effect, where it is copied to: no value.
+    /// A copy that has not taken effect, in its destination: no value.
     Destination { pending: bool },
 }
 
 impl Dte {
-    /// Reads what precedes the key; `None` if it is not an entry of this protocol, or if its status
-    /// is of another generation.
+    /// Reads the bytes before the key; `None` if it is not an entry of this protocol, or if its
+    /// status has another generation.
     pub fn read(entry: &[u8]) -> Option<Self> {
         let header = Header::read(entry)?;
         let bytes = entry.get(HEADER_BYTES..)?;
@@ -164,7 +166,7 @@ impl Dte {
         })
     }
 
-    /// What the entry means in a slot of its key.
+    /// The meaning of the entry in a slot of its key.
     pub fn meaning(&self, slot: usize) -> Meaning {
         let pending = self.status == Status::Pending;
         let at_source = self.route.is_some_and(|route| route.from == slot);
@@ -177,8 +179,8 @@ impl Dte {
         }
     }
 
-    /// The value's entry, if this one is in a slot of the key that shows a value: the entry itself,
-    /// which `word` names, or its previous version.
+    /// The entry of the value, if a slot of the key with this entry shows a value: the entry
+    /// itself, which `word` names, or its previous version.
     pub fn shown(&self, word: Ite) -> Previous {
         let own =
             Previous { word, generation: self.header.generation, len: self.header.entry_len() };

@@ -1,8 +1,9 @@
-//! GET (nessie §4.2.1): a forward pass over the candidates until one shows a value, and, if none
-//! does, a reverse pass over all of them.
+//! GET (nessie §4.2.1): a forward pass over the candidates until one of them shows a value; if none
+//! of them does, a reverse pass over all.
 //!
-//! A GET never waits for anybody, unless the table goes without previous versions: then it waits
-//! for an undecided PUT, and aborts it when it loses patience, so that a dead writer blocks nobody.
+//! A GET never waits for other clients, unless the table has previous versions switched off. It
+//! then waits for an undecided PUT and aborts it when it loses patience, so that a dead writer
+//! blocks no reader.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -18,7 +19,7 @@ use crate::nessie::ops::read::Want;
 use crate::nessie::ops::tentative::Rival;
 use crate::operation::Value;
 
-/// What a GET looks for, and whom it waits for.
+/// The target of a GET, and the rivals for which it waits.
 struct Search<'a> {
     candidates: Candidates,
     key: &'a [u8],
@@ -26,20 +27,20 @@ struct Search<'a> {
     rival: Rival,
 }
 
-/// What one pass came to.
+/// The outcome of one pass.
 enum Pass {
     Found(Dte),
     Absent,
     Changed,
 }
 
-/// What one slot says.
+/// The content of one slot.
 enum Look {
     /// The value is in the buffer.
     Found(Dte),
-    /// No value.
+    /// The slot shows no value.
     Nothing,
-    /// No value, as long as this entry is not committed.
+    /// The slot shows no value as long as this entry is not committed.
     Pending(Ite, u64),
     Changed,
 }
@@ -48,7 +49,7 @@ impl<F: Fabric> Client<F> {
     /// The value of `key`, if it has one. `buf` is filled with the entry.
     ///
     /// # Errors
-    /// [`EngineError`]; [`EngineError::Timeout`] if others kept changing the key's slots.
+    /// [`EngineError`]; [`EngineError::Timeout`] if other clients kept changing the key's slots.
     pub async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         let (buf, found) = self.look_up(key, Want::Value, buf).await?;
         Ok(found.map(|dte| dte.header.value_in(buf)))
@@ -77,7 +78,8 @@ impl<F: Fabric> Client<F> {
             buf = filled;
             match pass? {
                 Pass::Found(dte) if self.is_expired(&dte) => {
-                    // Who may not remove it: whoever may will come to the same conclusion.
+                    // An observer may not remove the value. A client that may will come to the same
+                    // conclusion.
                     let gone = self.base.session.is_observer()
                         || self.expire(&search.candidates, key, &mut search.rival).await?;
                     if gone {
@@ -92,8 +94,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Where a round trip is cheap the buckets are read one after the other, as published; else all
-    /// in one doorbell.
+    /// Where a round trip is cheap the buckets are read one after the other, as published;
+    /// otherwise all are read in one doorbell.
     async fn get_pass(
         &self,
         search: &mut Search<'_>,
@@ -150,12 +152,12 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// What a slot says of the key's value.
+    /// What a slot says about the key's value.
     ///
     /// Linearization point of a hit. If the entry is committed: the READ of the slot, or the
     /// commit, if that came after. If the previous version is the value: the READ of the entry if
-    /// it was pending then, the READ of the slot if it was aborted; an entry that is replaced has
-    /// been decided before, so that the previous version was the value at that moment.
+    /// it was pending then, or the READ of the slot if it was aborted. An entry is decided before
+    /// it is replaced, so the previous version was the value at that moment.
     async fn look(
         &self,
         search: &mut Search<'_>,
@@ -189,9 +191,9 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// A hit, unless this is a client that no grace period waits for: then the slot must still hold
-    /// the word, so that what was read was not reused in between; and the entry that it names must
-    /// say the same, so that its previous version was not.
+    /// A hit. If this client is an observer, for which no grace period waits, the slot must still
+    /// hold the word, so that the entry was not reused in between; and the entry that the word
+    /// names must say the same, so that its previous version was not reused.
     async fn observe(
         &self,
         candidates: &Candidates,

@@ -2,8 +2,9 @@
 //! slots, and the commit.
 //!
 //! Two clients that insert the same key may choose different slots. Each makes its reverse pass
-//! after its own word is in place, so of two, the later one to look sees the other. The one in the
-//! higher slot gives way, or is made to: whoever finds it aborts it, before it commits itself.
+//! after its own word is in place, so of two inserts the one that looks later sees the other. The
+//! insert in the higher slot gives way, or is made to: the other insert aborts it before it commits
+//! itself.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -21,18 +22,18 @@ use crate::nessie::ops::read::Want;
 use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 
-/// What one slot means to an insert whose word is in place.
+/// The meaning of a slot to an insert whose word is in place.
 enum Other {
-    /// Nothing, or nothing any more.
+    /// The slot means nothing, or nothing any more.
     Harmless,
     /// The insert has to give way.
     Prior,
-    /// The slot changed, or what it named was decided: look again.
+    /// The slot changed, or its entry was decided: look again.
     Changed,
 }
 
 impl<F: Fabric> Client<F> {
-    /// Inserts; the survey shows no value of the key.
+    /// Inserts a key; the survey shows no value of the key.
     pub(super) async fn insert(
         &self,
         candidates: &Candidates,
@@ -71,7 +72,7 @@ impl<F: Fabric> Client<F> {
                 }
             }
             Ok(false) | Err(_) => {
-                // It may have been aborted before; nobody else commits it.
+                // The entry may have been aborted before; no other client commits it.
                 self.decide(new, own.generation, Status::Aborted).await?;
             }
         }
@@ -82,7 +83,8 @@ impl<F: Fabric> Client<F> {
         Ok(alone.map_or_else(Attempt::Failed, |_| Attempt::Spent))
     }
 
-    /// Looks at all other slots, after the word in `mine` is in place; whether it may be committed.
+    /// Looks at all other slots, after the word in `mine` is in place. Returns whether the word may
+    /// be committed.
     async fn reverse_pass(
         &self,
         candidates: &Candidates,
@@ -108,7 +110,7 @@ impl<F: Fabric> Client<F> {
                 }
                 looks += 1;
                 if looks == LOOKS_MAX {
-                    // It never stands still: to give way is right at any time.
+                    // The slot never stands still: giving way is right at any time.
                     return Ok(false);
                 }
                 word = Ite(self.base.read_word(candidates.slot(slot)).await?);

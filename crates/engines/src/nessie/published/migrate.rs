@@ -1,14 +1,15 @@
 //! MIGRATE (nessie §4.2.3, repaired): making room by copying an entry to another of its candidates.
 //!
 //! The copy names both candidates and is put into both slots, first the source, then the
-//! destination; as long as it is pending the source shows its previous version, which is what was
-//! copied, and the destination shows nothing. One CAS on the status commits it: now the destination
-//! shows the copy, and the source, which shows the same copy, is to be cleared. So at no moment is
-//! the value in no slot, and whoever stops leaves something that the next writer of the key
-//! settles.
+//! destination. As long as the copy is pending, the source shows its previous version, which is the
+//! entry that was copied, and the destination shows nothing. One CAS on the status commits the
+//! copy: now the destination shows it, and the source, which names the same copy, has to be
+//! cleared. So at every moment a slot shows the value, and the next writer of the key settles what
+//! a stopped mover leaves.
 //!
 //! Between the second CAS and the commit the mover aborts all pending inserts of the key: one of
-//! them may have made its reverse pass when the value was in neither of the two slots it looked at.
+//! them may have made its reverse pass when the value was in neither of the two slots that it
+//! looked at.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -28,21 +29,21 @@ use crate::nessie::ops::read::{Want, Words};
 use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 
-/// What became of the entry that a copy was to be written into.
+/// The outcome of a move, with the entry that the copy was to be written into.
 enum Moved {
     /// The value is in its new slot.
     Yes,
-    /// It is where it was; the entry's word was in the index.
+    /// The value is where it was; the copy's word was in the index.
     No,
-    /// It is where it was; the entry's word was never in the index.
+    /// The value is where it was; the copy's word was never in the index.
     Never,
 }
 
 impl<F: Fabric> Client<F> {
-    /// Frees one of a key's slots, all of which are taken, by moving others. `false` if there is no
-    /// chain of moves that does; `true` is no promise that a slot is still free.
+    /// Frees one of a key's slots, all of which are taken, by moving other entries. `false` if no
+    /// chain of moves can do it; `true` does not promise that a slot is still free.
     ///
-    /// Not to be called inside an epoch: every copy needs an entry.
+    /// Must not be called inside an epoch: every copy needs an entry.
     pub(super) async fn make_slot(
         &self,
         candidates: &Candidates,
@@ -67,7 +68,7 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Moves the value of a key from one candidate to another; whether it did.
+    /// Moves the value of a key from one candidate to another. Returns whether it did.
     pub(super) async fn migrate(
         &self,
         step: &Step,
@@ -100,9 +101,9 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// The slots of the key that is to be moved, if its value is in the source, decided, and the
-    /// destination is free. Settles what else it finds: a slot that is needed may hold what a dead
-    /// client left.
+    /// The slots of the key that is to be moved, if its decided value is in the source and the
+    /// destination is free. Otherwise it settles what it finds: a slot that is needed may hold an
+    /// entry that a dead client left.
     async fn movable(&self, step: &Step, rival: &mut Rival) -> Result<Option<Survey>, EngineError> {
         let Step { key, candidates, from, word, to } = step;
         let Some(survey) = self.survey(candidates, key).await? else { return Ok(None) };
@@ -143,9 +144,9 @@ impl<F: Fabric> Client<F> {
         }
         let mut free = survey.words[*to];
         if meaning != Meaning::Present {
-            // What is there may be a copy that was aborted on its way to the same destination,
-            // which has another tag by now: without this every copy would be aborted as the one
-            // before.
+            // The source may hold a copy that was aborted on its way to the same destination. The
+            // destination has another tag by now: without reading it again, every copy would be
+            // aborted like the one before.
             free = Ite(self.base.read_word(candidates.slot(*to)).await?);
             if !self.base.map.codec.is_empty(free) {
                 return Ok(Moved::Never);
@@ -162,21 +163,22 @@ impl<F: Fabric> Client<F> {
             self.retire_entry(*word, dte)?;
         }
         if self.base.cas(candidates, *to, free, new).await?.is_err() {
-            // It stays at the source as an aborted entry, and means its previous version.
+            // The copy stays at the source as an aborted entry, which stands for its previous
+            // version.
             self.decide(new, own.generation, Status::Aborted).await?;
             return Ok(Moved::No);
         }
         let alone = self.abort_inserts(candidates, key, route).await;
         let committed = match alone {
             Err(error) if is_of_the_fabric(&error) => return Err(error),
-            // The commit: an abstract no-op.
+            // The commit. The key's value does not change.
             Ok(true) => self.decide(new, own.generation, Status::Committed).await?,
             Ok(false) | Err(_) => {
                 self.decide(new, own.generation, Status::Aborted).await?;
                 false
             }
         };
-        // Now it means nothing in one of the two slots.
+        // Now the copy means nothing in one of the two slots.
         self.base.clear(candidates, if committed { *from } else { *to }, new).await?;
         if !committed {
             return Ok(Moved::No);
@@ -214,7 +216,7 @@ impl<F: Fabric> Client<F> {
         Ok(true)
     }
 
-    /// Whether what a slot holds is no pending insert of the key, or was aborted just now.
+    /// Whether a slot's word is not a pending insert of the key, or was aborted just now.
     async fn is_harmless(&self, slot: usize, word: Ite, key: &[u8]) -> Result<bool, EngineError> {
         match self.read_entry(word, key, Want::Key, Buf::new()).await.1? {
             Seen::Changed => Ok(false),
@@ -225,7 +227,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Moves a key's value to a free candidate of it, if it has both: for tests, which need more
+    /// Moves a key's value to a free candidate, if the key has both: for tests, which need more
     /// moves than full indexes make.
     #[cfg(feature = "planted")]
     pub async fn wander(&self, key: &[u8]) -> Result<bool, EngineError> {

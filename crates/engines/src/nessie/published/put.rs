@@ -1,13 +1,14 @@
 //! PUT (nessie §4.2.2, repaired): write the entry, pending; put it into a slot by CAS; make sure
-//! that nothing is in its way; commit it by CAS on its status.
+//! that no other operation is in its way; commit it by CAS on its status.
 //!
-//! An update replaces the word in the slot that shows the value, so nothing can be in its way but
-//! another writer of the same slot, and who replaces an entry has decided it before. An insert may
-//! choose any free slot: see `insert.rs`. Until the commit the value is what it was, because the
-//! entry names the one that it replaced; that one is therefore retired only after the commit.
+//! An update replaces the word in the slot that shows the value. Only another writer of the same
+//! slot can be in its way, and a writer decides an entry before it replaces it. An insert may
+//! choose any free slot: see `insert.rs`. Until the commit the value is unchanged, because the new
+//! entry names the entry that it replaced; the replaced entry is therefore retired only after the
+//! commit.
 //!
-//! An entry whose word was in the index is never used again for another attempt: whoever aborted it
-//! may have cleared its slot, and the word must not come back.
+//! An entry whose word was in the index is never used for another attempt: the client that aborted
+//! it may have cleared its slot, and the word must not come back.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -32,7 +33,8 @@ impl<F: Fabric> Client<F> {
     /// Gives `key` the value `value`. Returns the value's version.
     ///
     /// # Errors
-    /// [`EngineError`]; after any but [`EngineError::Ambiguous`] the key's value is what it was.
+    /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] the key's value is
+    /// unchanged.
     pub async fn put(
         &self,
         key: &[u8],
@@ -63,14 +65,15 @@ impl<F: Fabric> Client<F> {
                 Ok(Attempt::Again) => held = Some((own, epoch)),
                 Ok(Attempt::Spent) => drop(epoch),
                 Ok(Attempt::Full(words)) => {
-                    // To make room takes an entry of its own, and an epoch with it.
+                    // Making room takes an entry of its own, and an epoch with it.
                     self.base.release(own)?;
                     drop(epoch);
                     self.make_room(&candidates, &words, &mut rival).await?;
                 }
                 Ok(Attempt::Failed(error)) => return Err(error),
                 Err(error) => {
-                    // After a fabric error nothing is known of the entry; the scrubber knows.
+                    // After a fabric error the entry's state is unknown to the client, but not to
+                    // the scrubber.
                     if !is_of_the_fabric(&error) {
                         self.base.release(own)?;
                     }
@@ -153,7 +156,7 @@ impl<F: Fabric> Client<F> {
                 Rule::Always | Rule::Add(_) => false,
             };
             if refused {
-                // Linearization point of a condition that failed: that of a GET.
+                // Linearization point of a condition that failed: the linearization point of a GET.
                 self.base.release(own)?;
                 return Ok(Attempt::Done(Installed::No(Some(value.header.version))));
             }
@@ -175,7 +178,7 @@ impl<F: Fabric> Client<F> {
             return Ok(Attempt::Again);
         }
         if meaning != Meaning::Present {
-            // Aborted: nothing needs it but the slot.
+            // The replaced entry is aborted: only the slot needed it.
             self.retire_entry(word, dte)?;
         }
         if planted::is(Bug::RetiresPreviousEarly) {
@@ -183,8 +186,8 @@ impl<F: Fabric> Client<F> {
         }
         // Linearization point of an update.
         if !self.decide(new, own.generation, Status::Committed).await? {
-            // Somebody lost patience. The entry stays and means its previous version, until the
-            // next writer replaces and retires it.
+            // Another client lost patience. The entry stays and stands for its previous version,
+            // until the next writer replaces and retires it.
             return Ok(Attempt::Spent);
         }
         self.retire(prev)?;

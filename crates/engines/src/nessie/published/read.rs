@@ -1,4 +1,4 @@
-//! Reading entries, and what all candidates of a key together say.
+//! Reading entries, and the combined view of all candidates of a key.
 
 use loch_fabric::{Buf, Fabric};
 
@@ -16,25 +16,25 @@ use crate::planted::{self, Bug};
 pub(super) enum Seen {
     /// The entry has the key.
     Match(Dte),
-    /// The entry has another key; so has the slot for as long as it holds this word.
+    /// The entry has another key, and so has the slot for as long as it holds this word.
     Other,
-    /// The entry is no longer what the word names: the slot has changed.
+    /// The entry is no longer the one that the word names: the slot has changed.
     Changed,
 }
 
-/// All candidates of a key, and what those say that name entries of the key.
+/// All candidates of a key, with the entries of the key that they name.
 pub(super) struct Survey {
     pub words: Words,
     entries: [Option<(Meaning, Dte)>; CANDIDATES_MAX],
 }
 
 impl Survey {
-    /// What slot `slot` says, if it names an entry of the key.
+    /// The meaning and the entry of slot `slot`, if it names an entry of the key.
     pub fn entry(&self, slot: usize) -> Option<(Meaning, &Dte)> {
         self.entries[slot].as_ref().map(|(meaning, dte)| (*meaning, dte))
     }
 
-    /// The slots that name entries of the key, and what they say.
+    /// The slots that name entries of the key, with their meanings and entries.
     pub fn entries(&self) -> impl Iterator<Item = (usize, Meaning, &Dte)> {
         let entries = self.entries.iter().enumerate();
         entries.filter_map(|(slot, entry)| entry.as_ref().map(|(m, dte)| (slot, *m, dte)))
@@ -49,7 +49,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// READs an entry, unless it is in the cache, and validates it against the word that names it.
-    /// With [`Want::Value`] the whole entry, if it is committed: of one that is not, the value is
+    /// With [`Want::Value`] a committed entry is read whole. The value of an uncommitted entry is
     /// of no use (nessie §4.3.2, "multiple reads").
     pub(super) async fn read_entry(
         &self,
@@ -77,7 +77,7 @@ impl<F: Fabric> Client<F> {
         let committed = dte.is_some_and(|dte| dte.status == Status::Committed);
         let with_value = same_key && want == Want::Value && committed;
         let wanted = if with_value { header.entry_len() } else { header.value_at() };
-        // What is longer than an entry can be is torn, or damaged.
+        // A length that no entry can have is torn or damaged.
         if wanted > room || same_key && !self.base.may_be_long(&header, room) {
             return (buf, Ok(Seen::Changed));
         }
@@ -107,7 +107,7 @@ impl<F: Fabric> Client<F> {
         (buf, Ok(Seen::Match(dte)))
     }
 
-    /// The header of what was read, if its generation is the word's.
+    /// The header of the bytes that were read, if its generation is the word's.
     pub(super) fn current(&self, word: Ite, buf: &[u8]) -> Option<Header> {
         let codec = &self.base.map.codec;
         let header = Header::read(buf)?;
@@ -115,8 +115,8 @@ impl<F: Fabric> Client<F> {
         (same || planted::is(Bug::NoGenerationCheck)).then_some(header)
     }
 
-    /// READs the entry that holds a value: committed, of this generation. `None` if it is no longer
-    /// there, because the value was replaced.
+    /// READs the entry that holds a value: committed, with this generation. `None` if it is no
+    /// longer there because the value was replaced.
     pub(super) async fn read_shown(
         &self,
         shown: Previous,
@@ -135,8 +135,8 @@ impl<F: Fabric> Client<F> {
         (buf, seen)
     }
 
-    /// The forward pass of a writer: READs all candidates in one doorbell, and what precedes the
-    /// value of every entry that may be the key's. `None` if a slot changed meanwhile.
+    /// The forward pass of a writer: READs all candidates in one doorbell, and the bytes before the
+    /// value of every entry that may have the key. `None` if a slot changed meanwhile.
     pub(super) async fn survey(
         &self,
         candidates: &Candidates,
@@ -161,9 +161,9 @@ impl<F: Fabric> Client<F> {
         Ok(Some(survey))
     }
 
-    /// The reverse pass of an operation that found no value: whether there was none at some moment
-    /// after the forward pass. Every word must be what it was, and then was so all the time, for
-    /// words are unique in their slots; and what was pending must not have been committed.
+    /// The reverse pass of an operation that found no value: whether the key had no value at some
+    /// moment after the forward pass. Every word must be unchanged; it was then unchanged all the
+    /// time, because words are unique in their slots. And no pending entry may have been committed.
     pub(super) async fn confirm_absent(
         &self,
         candidates: &Candidates,

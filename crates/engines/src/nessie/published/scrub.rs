@@ -1,9 +1,9 @@
-//! The scrubber's rules (see [`super::super::Client::scrub`]): what a dead client left in this
-//! protocol, and how it is settled.
+//! The scrubber's rules (see [`super::super::Client::scrub`]): how it settles the entries that a
+//! dead client of this protocol left.
 //!
 //! An entry is needed if a slot of its key names it and it shows a value there, or if it is the
-//! previous version of one that a slot names and that is not committed. What is still pending after
-//! a grace period is nobody's any more: its operation has ended.
+//! previous version of an uncommitted entry that a slot names. An entry that is still pending after
+//! a grace period has no owner any more: its operation has ended.
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
@@ -35,7 +35,7 @@ impl<F: Fabric> Client<F> {
         is_it && dte.status != Status::Committed && !planted::is(Bug::PreviousNotNeeded)
     }
 
-    /// What a word in a slot of the suspect's key says of the suspect; `None`: nothing.
+    /// What a word in a slot of the suspect's key says about the suspect; `None`: nothing.
     async fn standing_in(
         &self,
         suspect: &Suspect,
@@ -69,7 +69,7 @@ impl<F: Fabric> Rules for Client<F> {
             }
             match self.standing_in(&suspect, &key, slot, *word).await? {
                 None => (),
-                // A copy is shown in one slot, and perhaps left in another.
+                // A copy is shown in one slot, and may be left over in another.
                 Some(Standing::Shown) => shown = true,
                 Some(other) => return Ok(Some(other)),
             }

@@ -1,10 +1,11 @@
-//! What every writer does first: it decides what others left undecided in the key's slots, and
-//! clears what means nothing any more. One step at a time; after each it looks again.
+//! The first step of every writer: it decides the entries that others left undecided in the key's
+//! slots, and clears words that mean nothing any more. It takes one step at a time, and looks again
+//! after each.
 //!
-//! Nobody is waited for longer than `patience`: anybody may abort what is pending, by one CAS on
-//! its status, and its owner learns it from its own failed CAS. An old word is never written back:
-//! an aborted update stays in its slot, and means its previous version, until the next writer
-//! replaces it.
+//! No client is waited for longer than `patience`: any client may abort a pending entry, by one CAS
+//! on its status, and the owner learns it from its own failed CAS. An old word is never written
+//! back: an aborted update stays in its slot, and stands for its previous version, until the next
+//! writer replaces it.
 
 use loch_fabric::Fabric;
 
@@ -17,13 +18,13 @@ use crate::nessie::layout::ite::Ite;
 use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 
-/// What a survey says once there is nothing left to settle.
+/// The result of a survey.
 pub(super) enum Settled {
-    /// Something was settled, or has to be waited for: look again.
+    /// A step was taken, or another client has to be waited for: look again.
     Not,
     /// This slot alone shows a value, and its entry, or its previous version, is decided.
     Present(usize),
-    /// No slot does.
+    /// No slot shows a value.
     Absent,
 }
 
@@ -60,7 +61,7 @@ impl<F: Fabric> Client<F> {
         if let Some((slot, meaning, dte)) = find(void) {
             let word = survey.words[slot];
             let cleared = self.base.clear(candidates, slot, word).await?;
-            // A copy is still named by its source.
+            // The copy's source still names it.
             if cleared && meaning == (Meaning::Insert { pending: false }) {
                 self.retire_entry(word, dte)?;
             }
@@ -76,7 +77,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Aborts a pending entry that has stood in its slot for longer than anybody is waited for.
+    /// Aborts a pending entry that has stood in its slot for longer than the patience of a writer.
     pub(super) async fn wait_for(
         &self,
         rival: &mut Rival,
@@ -90,8 +91,9 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Before an entry is replaced in the slot where it shows a value: cuts what a MIGRATE that
-    /// copied it may have left in the other slot. Whether the slot may be changed now.
+    /// Called before an entry is replaced in the slot where it shows a value: cuts what a MIGRATE
+    /// that copied the entry may have left in the other slot. Returns whether the slot may be
+    /// changed now.
     pub(super) async fn cut_loose(
         &self,
         candidates: &Candidates,
@@ -101,17 +103,18 @@ impl<F: Fabric> Client<F> {
     ) -> Result<bool, EngineError> {
         let Some(Route { from, to }) = dte.route else { return Ok(true) };
         if meaning == Meaning::Present {
-            // Its source may name it still: what is about to be replaced would stay the value
-            // there. Nobody puts it there again, so whoever clears it, it is gone.
+            // The copy's source may still name it: the entry that is about to be replaced would
+            // stay the value there. No client puts it there again, so it is gone whichever client
+            // clears it.
             let there = Ite(self.base.read_word(candidates.slot(from)).await?);
             if there == word {
                 self.base.clear(candidates, from, word).await?;
             }
             return Ok(true);
         }
-        // Aborted, and its mover may be slow rather than dead, and still about to put it into its
-        // destination, where it would outlive its retirement. A free destination gets another tag:
-        // the mover's CAS expects the old one.
+        // The copy is aborted, but its mover may be slow rather than dead. It could still put the
+        // copy into its destination, where the copy would outlive its retirement. A free
+        // destination therefore gets another tag: the mover's CAS expects the old one.
         let there = Ite(self.base.read_word(candidates.slot(to)).await?);
         if planted::is(Bug::DestinationStays) {
             return Ok(true);
