@@ -4,7 +4,8 @@
 //! ([`server`]), one puts in order what dead clients left ([`scrubber`]). Neither takes part in
 //! what clients do with the tables. For tables of engines whose server takes part there are workers
 //! besides ([`workers`]), and a thread that keeps them in touch with the other nodes
-//! ([`neighbours`]).
+//! ([`neighbours`]). Where memory is reached over a network there is a control plane ([`control`]),
+//! and a device ([`network`]).
 //!
 //! # Faults
 //! A node that is killed leaves its region and its socket. Clients go on with the tables they have;

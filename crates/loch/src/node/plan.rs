@@ -53,9 +53,7 @@ impl NodePlan {
             cluster,
         })
     }
-}
 
-impl NodePlan {
     fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
         let network = Network::new(config)?;
         let workers = WorkerPlan::new(&config.workers, &config.tables)?;

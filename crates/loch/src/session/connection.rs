@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A connection that carries sessions stays open until the last of them has ended, however it
-//!    fares: closing it tells the node that they are over (see [`crate::wire`]). So whoever has a
+//!    fares: closing it tells the node that they are over (see [`wire`]). So whoever has a
 //!    session holds the connection, and one that went wrong is marked, not dropped.
 //! 2. Every wait is bounded.
 

@@ -17,8 +17,7 @@ use crate::layout::memory::{Member, Memory};
 use crate::limits::CLOSE_TIMEOUT;
 use crate::session::connection::Connection;
 use crate::session::local::LocalNodes;
-use crate::session::slot::abandon_own_slot;
-use crate::session::slot::{Opened, Process, free_own_slot};
+use crate::session::slot::{Opened, Process, abandon_own_slot, free_own_slot};
 
 /// A session at the home node of a table.
 pub(crate) struct Lease {

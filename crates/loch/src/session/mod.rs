@@ -1,4 +1,15 @@
-//! Between a client and its node: the socket, and the session that is opened over it.
+//! Between a client and its node: the socket, the session that is opened over it, and the endpoints
+//! that both have.
+//!
+//! | file | what it is about |
+//! | --- | --- |
+//! | `wire.rs` | what the two say to each other |
+//! | `connection.rs` | the client's side of the socket |
+//! | `slot.rs` | a session's slot in the node's memory |
+//! | `lease.rs` | a table's session, and how it ends |
+//! | `local.rs` | nodes inside this process, as their clients see them |
+//! | `endpoint.rs` | an endpoint that yields while it waits |
+//! | `device.rs` | an RDMA device, and an endpoint of it |
 
 pub(crate) mod connection;
 #[cfg(feature = "verbs")]

@@ -11,7 +11,7 @@ use crate::{
     Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Table, Value, Version,
 };
 
-/// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`](crate::lanes))
+/// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`])
 /// or any executor that stays on one thread. Each operation is what it is on the table; dropping
 /// its future is like dying in the middle of it: it may or may not have happened.
 ///
