@@ -171,7 +171,7 @@ pub enum Next<M> {
     /// Do the next turn.
     Turn,
     /// Nodes have come back with other memory; this is now the memory of all nodes.
-    Attach(Attached<M>),
+    Attach(Box<Attached<M>>),
     /// Report on the table as soon as possible. The host asks again until the worker has done it.
     Report,
     /// End.
@@ -267,7 +267,7 @@ pub(crate) async fn run<H: WorkerHost>(
                     host.report(report);
                 }
             }
-            Next::Attach(anew) => return Ok(Some(anew)),
+            Next::Attach(anew) => return Ok(Some(*anew)),
             Next::Stop => return Ok(None),
         }
     }
@@ -330,6 +330,7 @@ pub(crate) async fn in_sessions<H: WorkerHost>(
 ///
 /// # Errors
 /// All errors of the turn but this one.
+#[inline]
 pub(crate) fn unless_out_of_reach(turned: Result<bool, WorkerError>) -> Result<bool, WorkerError> {
     use EngineError::{Ambiguous, Fabric};
     match turned {

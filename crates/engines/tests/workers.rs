@@ -145,7 +145,7 @@ impl WorkerHost for SimHost {
         if self.desk.stops.get() {
             Next::Stop
         } else if self.desk.attaches.take() {
-            Next::Attach(self.table.clone())
+            Next::Attach(Box::new(self.table.clone()))
         } else if self.desk.inspects.get() {
             Next::Report
         } else {

@@ -100,13 +100,14 @@ impl<T> ThreadHost<T> {
         Attached { params: table.entry.params, places: table.places.clone(), memory }
     }
 
+    #[inline]
     fn look_around(&self) -> Next<Arc<Memory>> {
         if self.failure.is_stopping() {
             return Next::Stop;
         }
         if let Some((generation, memory)) = self.surroundings.newer_than(self.generation.get()) {
             self.generation.set(generation);
-            return Next::Attach(self.view(memory));
+            return Next::Attach(Box::new(self.view(memory)));
         }
         let mut asked = self.asked.borrow_mut();
         if asked.is_none() {
