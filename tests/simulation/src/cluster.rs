@@ -1,5 +1,5 @@
 //! A simulated cluster with one table: nodes, the places of their clients, and an agent on each
-//! node that does what a node's own process does when a client has died.
+//! node that acts as the node's own process when a client has died.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -35,12 +35,12 @@ pub struct Cluster {
     pub nodes: u16,
     incarnations: Cell<u64>,
     agents: Vec<Rc<Agent>>,
-    /// Where they are attached.
+    /// The places where clients are attached.
     seats: RefCell<Vec<Option<Seat>>>,
     timeout_us: u64,
     agent_pause_us: u64,
     cache: CacheLimits,
-    /// Whether agents stand still where clients do.
+    /// Whether agents can be stopped at the same points as clients.
     agents_stop: bool,
     pub watch: Rc<Watch>,
 }
@@ -48,14 +48,14 @@ pub struct Cluster {
 /// A node's own process.
 #[derive(Default)]
 struct Agent {
-    /// Sessions that ended without leaving their slabs behind.
+    /// Sessions that ended without abandoning their slabs.
     dead: RefCell<VecDeque<u32>>,
     ends: Cell<bool>,
     ended: Cell<bool>,
     freed: Cell<u64>,
 }
 
-/// A client's place: where it is attached, and as whom.
+/// A client's place: its endpoint and its session.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
     pub process: ProcessId,
@@ -65,7 +65,7 @@ pub struct Seat {
 }
 
 impl Cluster {
-    /// Makes the nodes, all memory zero.
+    /// Makes the nodes, with all memory zero.
     pub fn new(seed: u64, setting: &Setting) -> Self {
         let Setting { profile, table, timeout_us, agent_pause_us, .. } = setting;
         let planned = Geometry::plan(
@@ -81,7 +81,7 @@ impl Cluster {
         (geometry.shards_per_node, geometry.buckets_per_shard) = (1, table.buckets_per_node);
         let planned = geometry.with_protocol(table.protocol).validate();
         let mut shape = planned.expect("the workloads' tables can be laid out");
-        // Smaller than a user's table can be, and with fewer generations.
+        // The table is smaller than a user's table can be, and has fewer generations.
         shape.geometry.chunks = table.chunks;
         shape.bits.gen_bits = table.gen_bits.unwrap_or(shape.bits.gen_bits);
         let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
@@ -131,8 +131,8 @@ impl Cluster {
         (Seat { process, home, slot, incarnation }, client)
     }
 
-    /// What a node does when it sees that a client is gone: cuts it off, frees its slot, and lets
-    /// the agent put in order what it left. `fences` is what a planted bug leaves out.
+    /// Acts as a node that sees that a client is gone: cuts it off, frees its slot, and lets the
+    /// agent clean up what it left. `fences` says which of these steps a planted bug leaves out.
     pub fn bury(&self, seat: Seat, fences: bool) {
         if fences {
             self.world.fence(seat.process);
@@ -147,7 +147,7 @@ impl Cluster {
         agent.dead.borrow_mut().push_back(seat.incarnation as u32);
     }
 
-    /// The sessions that are taken, and what they announce; for the reader of a failure.
+    /// The sessions that are taken, and their announcements, for the reader of a failure.
     pub fn sessions_told(&self) -> String {
         let mut told = String::new();
         for node in 0..self.nodes {
@@ -167,8 +167,8 @@ impl Cluster {
         told
     }
 
-    /// Starts a node's agent, which scrubs its data table and those of all others in turn. The one
-    /// before, if there was one, died with its host.
+    /// Starts a node's agent, which scrubs its own data table and all others in turn. The agent
+    /// before it, if there was one, died with its host.
     pub fn start_agent(&self, home: RegionId) {
         let last = self.seats.borrow_mut()[home.0 as usize].take();
         if let Some(last) = last {
@@ -184,12 +184,12 @@ impl Cluster {
         self.world.start(seat.process, work(client, agent, map, self.nodes, self.agent_pause_us));
     }
 
-    /// Lets the agents do what is left to do and end.
+    /// Lets the agents finish their work and end.
     pub fn end_agents(&self) {
         self.agents.iter().for_each(|agent| agent.ends.set(true));
     }
 
-    /// Whether they have ended.
+    /// Whether the agents have ended.
     pub fn agents_ended(&self) -> bool {
         self.agents.iter().all(|agent| agent.ended.get())
     }
@@ -208,7 +208,8 @@ async fn work(
     agent_pause_us: u64,
 ) {
     let mut turn = 0;
-    // After it was told to end: once more over all data tables, since the last client is gone.
+    // The agent was told to end: it scrubs all data tables once more, since the last client is
+    // gone.
     let mut left = u64::from(nodes);
     while left > 0 {
         reconnect(client.fabric()).await;
@@ -221,7 +222,7 @@ async fn work(
             if done {
                 agent.dead.borrow_mut().pop_front();
             } else {
-                // What cannot be reached may be refused at once: time has to go on all the same.
+                // An unreachable node may refuse verbs at once: time has to go on all the same.
                 client.fabric().pause(100).await;
             }
             continue;
@@ -229,7 +230,7 @@ async fn work(
         let ends = agent.ends.get();
         let dti = (turn % u64::from(nodes)) as u8;
         turn += 1;
-        // A scrub that cannot be done now is done later.
+        // A scrub that fails now is tried again later.
         let scrubbed = client.scrub(dti, SCRUB_WAIT_US).await;
         agent.freed.set(agent.freed.get() + scrubbed.as_ref().map_or(0, |done| done.freed));
         if ends {
@@ -241,7 +242,7 @@ async fn work(
     agent.ended.set(true);
 }
 
-/// Makes broken connections again, as far as that can be done now.
+/// Restores broken connections, as far as that is possible now.
 pub async fn reconnect(fabric: &SimEndpoint) {
     for node in fabric.broken() {
         if fabric.reconnect(node).await.is_err() {

@@ -89,7 +89,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // What a run says when it panics is part of its failure, which is printed below.
+    // The message of a panic is part of the run's failure, which is printed below.
     std::panic::set_hook(Box::new(|_| ()));
     let ended = match Arguments::parse().command {
         Command::One { workload, seed, protocol, plant } => {
@@ -127,7 +127,7 @@ fn failed(subject: Subject, seed: u64, failure: &str) -> String {
     )
 }
 
-/// In so many seeds of an engine everything that can go wrong does.
+/// In this many seeds of an engine everything that can go wrong does go wrong.
 const SEEDS_WITH_EVERYTHING: u64 = 200;
 
 /// Runs `count` seeds of each workload, on as many threads as there are processors.

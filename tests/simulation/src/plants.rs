@@ -19,12 +19,12 @@ pub enum Plant {
     CpuAtomics,
 }
 
-/// Whose rule is left out. Some rules are those of several.
+/// The owner of the rule that a bug leaves out. Some rules belong to several engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     Loch,
     Published,
-    /// Requests and replies, of all engines that have some.
+    /// Requests and replies, of all engines that have them.
     Requests,
     Herd,
     Pilaf,
@@ -35,7 +35,7 @@ impl Family {
     const ALL: [Family; 6] =
         [Self::Loch, Self::Published, Self::Requests, Self::Herd, Self::Pilaf, Self::KvDirect];
 
-    /// Where its bugs are looked for, in turn.
+    /// The subjects in which its bugs are looked for, in turn.
     fn subjects(self) -> Vec<Subject> {
         match self {
             Family::Loch => Kind::all(Protocol::Loch).map(Subject::Nessie).into(),
@@ -139,7 +139,8 @@ impl Plant {
         engines.chain([Plant::NoFence, Plant::CpuAtomics]).collect()
     }
 
-    /// What a seed runs to find it: all that has the rule in turn, unless only some would find it.
+    /// The subject that a seed runs to find the bug: all subjects with the rule in turn, unless
+    /// only some of them would find it.
     fn subject(self, seed: u64) -> Subject {
         let of = |protocol, workloads: &[Workload]| -> Vec<Subject> {
             let kind =
@@ -157,7 +158,7 @@ impl Plant {
             Plant::Engine(Family::Loch, Bug::NoHomeBump | Bug::NoMoveScan) => {
                 of(Protocol::Loch, &[Workload::Moves])
             }
-            // Their known seeds are of the workloads that there were first.
+            // The known seeds of these bugs are of the workloads that there were first.
             Plant::Engine(
                 Family::Loch,
                 Bug::NoteWithoutGeneration | Bug::ForgetsWhatIsUnderWay,
@@ -190,9 +191,9 @@ impl Plant {
         subjects[(seed % subjects.len() as u64) as usize]
     }
 
-    /// Of those that take too many seeds for every change, one that found it. After a change of
-    /// what seeds are made into it is another one's neighbour, and `plants` without `--quick` finds
-    /// it.
+    /// For a bug that takes too many seeds for every change, one seed that found it. After a change
+    /// of the drawing of settings another seed finds it; `plants` without `--quick` finds that
+    /// seed.
     fn known_seed(self) -> Option<u64> {
         let Plant::Engine(family, bug) = self else { return None };
         Some(match (family, bug) {
@@ -248,8 +249,8 @@ fn plant(_: Option<Bug>) -> Result<(), String> {
     Err("no bug can be planted in this build: build with --features planted".into())
 }
 
-/// Plants every bug, or one, and looks for it with up to `most` seeds, all that has the rule in
-/// turn.
+/// Plants every bug, or one, and looks for it with up to `most` seeds, in all subjects that have
+/// the rule in turn.
 pub fn hunt_all(most: u64, only: Option<&str>, quick: bool) -> Result<(), String> {
     plant(None)?;
     let plants = match only {
@@ -280,16 +281,16 @@ pub fn hunt_all(most: u64, only: Option<&str>, quick: bool) -> Result<(), String
     if missed.is_empty() { Ok(()) } else { Err(format!("not found: {}", missed.join(", "))) }
 }
 
-/// Processor time of this process so far: how long a search takes does not depend on what else the
-/// machine does.
+/// Processor time of this process so far: the time that a search takes then does not depend on the
+/// machine's other work.
 fn cpu_seconds() -> f64 {
-    // Fields 14 and 15, counted from 1; the second, in parentheses, may hold spaces.
+    // Fields 14 and 15, counted from 1; the second field, in parentheses, may hold spaces.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// A seed that finds a bug, and what it says: the first, or one of the first.
+/// A seed that finds a bug, with its failure: the first such seed, or one of the first.
 fn hunt(plant: Plant, from: u64, most: u64) -> Option<(u64, String)> {
     let look = |seed: u64| {
         let ran = plant.run(plant.subject(seed), seed);

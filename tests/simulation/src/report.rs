@@ -1,15 +1,15 @@
-//! What a run was like, and the verdict on its history.
+//! The report of a run, and the verdict on its history.
 
 use loch_history::{Answer, History, Operation, Outcome, Verdict, check, timeline};
 
 use crate::watch::Slabs;
 
-/// Configurations that the search may look at for one history.
+/// The number of configurations that the search may look at for one history.
 pub const SEARCH_BUDGET: u64 = 2_000_000;
-/// What is said when it may look no further: a failure, but no bug found.
+/// The message of a search that may look no further: a failure, but no bug found.
 pub const BUDGET_SPENT: &str = "the search ran out of its budget";
 
-/// What a run was like.
+/// The report of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub operations: u64,
@@ -26,7 +26,7 @@ pub struct Report {
     pub forwarded: u64,
     /// Snapshots that logs made.
     pub snapshots: u64,
-    /// Whether the history is one of a table that lost values, as that table may.
+    /// Whether the history is of a table that lost values, as that table may.
     pub lossy: u64,
     pub cuts: u64,
     pub unknown: u64,
@@ -34,7 +34,7 @@ pub struct Report {
     /// Leaked entries that the agents freed.
     pub freed: u64,
     pub slabs: Slabs,
-    /// Of all that was asked and answered.
+    /// The fingerprint of all calls and answers.
     pub fingerprint: u64,
 }
 
@@ -49,7 +49,7 @@ impl Report {
         self.fingerprint = fingerprint(operations);
     }
 
-    /// Adds another's counts.
+    /// Adds another report's counts.
     pub fn add(&mut self, other: &Report) {
         self.operations += other.operations;
         self.events += other.events;
@@ -72,11 +72,10 @@ impl Report {
     }
 }
 
-/// Whether what was asked and answered is linearizable; the search may look at so many
-/// configurations.
+/// Whether the calls and answers are linearizable. The search may look at `budget` configurations.
 ///
 /// # Errors
-/// What is wrong, with the history that shows it.
+/// The violation, with the history that shows it.
 pub fn judge(operations: Vec<Operation>, budget: u64) -> Result<(), String> {
     let history = History::from(operations);
     match check(&history, budget) {
@@ -88,7 +87,7 @@ pub fn judge(operations: Vec<Operation>, budget: u64) -> Result<(), String> {
     }
 }
 
-/// Of all that was asked and answered, and when.
+/// The fingerprint of all calls and answers, and of their times.
 fn fingerprint(operations: &[Operation]) -> u64 {
     let text = format!("{operations:?}");
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -1,4 +1,4 @@
-//! One run: a cluster, its clients, what goes wrong, and the verdict.
+//! One run: a cluster, its clients, the faults, and the verdict.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ const EVENTS_MAX: u64 = 5_000_000;
 /// How long after its death a client is buried at the earliest and at the latest.
 const BURIED_AFTER_NS: (u64, u64) = (10_000, 500_000);
 
-/// What a test of the test leaves out around the engine.
+/// The parts around the engine that a test of the test leaves out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sabotage {
     /// Dead clients are not cut off before their place is given away.
@@ -36,7 +36,7 @@ pub struct Sabotage {
 /// Runs one seed.
 ///
 /// # Errors
-/// What is wrong, in words, with the history that shows it.
+/// The violation, in words, with the history that shows it.
 pub fn run(subject: Subject, seed: u64, sabotage: Sabotage) -> Result<Report, String> {
     let ran = catch_unwind(AssertUnwindSafe(|| match subject {
         Subject::Nessie(kind) => Run::new(kind, seed, sabotage).run(),
@@ -49,11 +49,11 @@ pub fn run(subject: Subject, seed: u64, sabotage: Sabotage) -> Result<Report, St
     })
 }
 
-/// Of seven seeds, these append. The seeds that `plants` knows are others.
+/// Of seven seeds, these have APPENDs. The seeds that `plants` knows are others.
 const APPENDING: [u64; 4] = [1, 2, 4, 6];
 
 struct Run {
-    /// What went wrong while a client was stopped in its turn.
+    /// The failure that was found while a client was stopped in its turn.
     failure: Option<String>,
     setting: Rc<Setting>,
     cluster: Cluster,
@@ -61,22 +61,22 @@ struct Run {
     random: ChaCha8Rng,
     sabotage: Sabotage,
     clients: Vec<Slot>,
-    /// Dead, and when they are to be buried.
+    /// Dead clients, and when they have to be buried.
     graves: Vec<(u64, Seat)>,
     down: Option<(RegionId, u64)>,
     cut: Option<(RegionId, RegionId, u64)>,
-    /// When the next kill, cut and crash are due.
+    /// The times of the next kill, cut and crash.
     next_ns: [u64; 3],
     report: Report,
 }
 
-/// A client, and what it has left to do.
+/// A client, and the work that it has left.
 struct Slot {
     number: u32,
     seat: Option<Seat>,
     client: Option<Rc<Client>>,
-    /// Operations it begins with when it starts anew; where sessions are long and short, those that
-    /// are left.
+    /// The number of operations with which the client begins when it starts anew; if sessions are
+    /// long and short, the number of operations that are left.
     ops: usize,
     done: bool,
 }
@@ -153,7 +153,7 @@ impl Run {
         self.cluster.world.make_mortal(seat.process);
         let slot = &mut self.clients[index];
         let (ops, left) = match self.setting.lives {
-            // A client that dies again and again does less and less.
+            // A client that dies repeatedly does less each time.
             None => (slot.ops, slot.ops * 2 / 3),
             Some(lives) if index < lives.long => (slot.ops, slot.ops / 2),
             Some(lives) => {
@@ -175,14 +175,14 @@ impl Run {
         self.cluster.world.start(seat.process, program);
     }
 
-    /// Lets the clients work, and things go wrong, until all have ended.
+    /// Lets the clients work, and injects faults, until all clients have ended.
     fn live(run: &RefCell<Self>, world: &World) -> Result<(), String> {
         run.borrow_mut().begin();
         while !run.borrow().clients.iter().all(|slot| slot.done) {
             Self::step(run, world)?;
             run.borrow_mut().disturb();
         }
-        // Nothing goes wrong any more.
+        // No more faults happen from now on.
         world.set_faults(Faults::default());
         run.borrow_mut().mend(u64::MAX);
         run.borrow_mut().dig(u64::MAX);
@@ -202,8 +202,8 @@ impl Run {
         }
     }
 
-    /// Lets the next thing happen. If that is the turn of a client that is stopped in it, much else
-    /// happens meanwhile: so nothing is borrowed.
+    /// Lets the next event happen. If that is the turn of a client that is stopped in it, many
+    /// other events happen meanwhile: so nothing is borrowed here.
     fn step(run: &RefCell<Self>, world: &World) -> Result<(), String> {
         if !world.step() {
             return Err("nothing happens any more, and not everybody has ended".into());
@@ -215,7 +215,7 @@ impl Run {
         }
     }
 
-    /// Looks after the clients, and whether all is well.
+    /// Looks after the clients, and checks that all is well.
     fn look_after(&mut self) -> Result<(), String> {
         if self.cluster.world.events() > EVENTS_MAX {
             let left = self.clients.iter().filter(|slot| !slot.done).count();
@@ -238,7 +238,8 @@ impl Run {
             if !self.cluster.world.is_alive(seat.process) {
                 self.died(index, seat);
             } else if self.cluster.world.has_ended(seat.process) {
-                // Its session ends in order: after it left its slabs behind, or tried to.
+                // The client's session ends in order: after the client abandoned its slabs, or
+                // tried to.
                 self.retire(index, seat);
             }
         }
@@ -275,7 +276,7 @@ impl Run {
         self.go_on(index, seat.home);
     }
 
-    /// Lets a client begin another session, if it has something left to do.
+    /// Lets a client begin another session, if it has work left.
     fn go_on(&mut self, index: usize, home: RegionId) {
         if self.clients[index].ops == 0 {
             self.clients[index].done = true;
@@ -284,7 +285,7 @@ impl Run {
         }
     }
 
-    /// Buries whose time has come.
+    /// Buries the clients whose time has come.
     fn dig(&mut self, now: u64) {
         let home_is_up = |seat: &Seat| self.down.is_none_or(|(node, _)| node != seat.home);
         let due: Vec<Seat> = {
@@ -298,7 +299,7 @@ impl Run {
         }
     }
 
-    /// Whether something that happens every so often happens now, and if so when it does again.
+    /// Whether a recurring event happens now. If so, draws the time of the next one.
     fn strikes(&mut self, which: usize, every_us: u64) -> bool {
         let now = self.cluster.world.now_ns();
         if every_us == 0 || now < self.next_ns[which] {
@@ -359,7 +360,7 @@ impl Run {
         }
     }
 
-    /// After everybody has ended: reads every key, and looks at all of the memory.
+    /// Called after all clients have ended: reads every key, and checks all of the memory.
     fn audit(run: &RefCell<Self>, world: &World) -> Result<(), String> {
         let result = Rc::new(RefCell::new(None));
         let seat = {

@@ -1,4 +1,4 @@
-//! What a client does, and the notes it makes of it.
+//! The work of a client, and the notes that it makes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,20 +19,20 @@ use crate::Client;
 use crate::cluster::reconnect;
 use crate::workload::Setting;
 
-/// What all clients of a run share.
+/// The state that all clients of a run share.
 pub struct Notes {
     pub world: World,
     pub operations: RefCell<Vec<Operation>>,
-    /// The process of each.
+    /// The process of each client.
     pub processes: RefCell<Vec<ProcessId>>,
     /// Answers that no store gives; each ends the run.
     pub absurd: RefCell<Vec<String>>,
     values: RefCell<u64>,
-    /// Versions that were told of, by key: conditional PUTs ask for one of the last.
+    /// Versions that clients were told, by key: conditional PUTs ask for one of the last.
     versions: RefCell<BTreeMap<u64, Vec<u64>>>,
-    /// The ends of values that expire, which nobody asks for.
+    /// The expiries of values, as operations that no client called.
     pub expiries: RefCell<Vec<Operation>>,
-    /// When a value expires, by the clock of who wrote it.
+    /// When a value expires, by the clock of its writer.
     expires_at_ms: RefCell<BTreeMap<u64, u64>>,
 }
 
@@ -50,8 +50,8 @@ impl Notes {
         }
     }
 
-    /// A value is about to be written that expires after `ttl_ms` by the clock of its writer.
-    /// Another clock may say so sooner, by as much as two clocks are apart.
+    /// Notes that a value is about to be written that expires after `ttl_ms` by the clock of its
+    /// writer. Another clock may reach that time sooner, by the difference between two clocks.
     fn expires(&self, key: u64, value: u64, now_ms: u64, ttl_ms: u64, skew_ms: u64) -> PutOptions {
         let at = now_ms + ttl_ms;
         let soonest_ms = (self.world.now_ns() / 1_000_000 + ttl_ms).saturating_sub(skew_ms);
@@ -73,7 +73,7 @@ impl Notes {
         (operation.returned, operation.outcome) = (self.world.now_ns(), outcome);
     }
 
-    /// A process is fenced: nothing of it takes effect from now on.
+    /// A process is fenced: none of its operations takes effect from now on.
     pub fn settled(&self, process: ProcessId) {
         let now = self.world.now_ns();
         let mut operations = self.operations.borrow_mut();
@@ -99,17 +99,18 @@ impl Notes {
     }
 }
 
-/// The name of a key that is checked.
+/// The name of a checked key.
 pub fn key_name(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
-/// The name of one that is only in the way.
+/// The name of a key that is only in the way.
 pub fn crowd_name(key: u64) -> Vec<u8> {
     format!("crowd-{key}").into_bytes()
 }
 
-/// The bytes of a value: its tag, and then what the tag says. A length that the tag decides, too.
+/// The bytes of a value: its tag, and then bytes that follow from the tag. The tag also decides the
+/// length.
 pub fn value_of(tag: u64, setting: &Setting, is_number: bool) -> Vec<u8> {
     let len =
         if is_number { 8 } else { setting.value_bytes[tag as usize % setting.value_bytes.len()] };
@@ -128,8 +129,8 @@ pub fn tag_of(value: &[u8], setting: &Setting, is_number: bool) -> Option<u64> {
     pieces_of(value, setting, is_number).into_iter().reduce(appended)
 }
 
-/// The tags of what a value is made of, the first of which was put and the others appended; nothing
-/// if it is not whole.
+/// The tags of a value's parts: the first part was put and the others appended. Empty if the value
+/// is not whole.
 fn pieces_of(mut value: &[u8], setting: &Setting, is_number: bool) -> Vec<u64> {
     let mut pieces = Vec::new();
     while let Some(tag) = value.first_chunk().copied().map(u64::from_le_bytes) {
@@ -141,7 +142,7 @@ fn pieces_of(mut value: &[u8], setting: &Setting, is_number: bool) -> Vec<u64> {
     if is_whole { pieces } else { Vec::new() }
 }
 
-/// A client's program: so many operations, some at a time.
+/// A client's program: a number of operations, some at a time.
 pub async fn work(
     client: Rc<Client>,
     number: u32,
@@ -152,9 +153,9 @@ pub async fn work(
 ) {
     client.set_quarantine(setting.quarantine);
     let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
-    // The first is the one who lets others come and go.
+    // The first client is the one that makes the other keys come and go.
     let in_the_way = number == 0 && setting.crowd > 0;
-    // At first they all come.
+    // At first they are all inserted.
     let first = if in_the_way && ops == setting.ops { setting.crowd } else { 0 };
     let operations = (0..first + ops as u64).map(|op| {
         let (client, setting, notes, random) = (&client, &setting, &notes, &random);
@@ -171,11 +172,11 @@ pub async fn work(
         }
     });
     lanes::run(setting.lanes, operations, |()| ()).await;
-    // What is left of it, if it cannot be done in order, its node takes for dead.
+    // If the client cannot detach in order, its node treats the rest as a dead client's.
     let _ = client.detach().await;
 }
 
-/// Moves a key that is asked for.
+/// Moves a checked key.
 async fn wander(client: &Client, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
     let key = random.borrow_mut().random_range(0..setting.keys);
     #[cfg(feature = "planted")]
@@ -208,7 +209,7 @@ async fn fill(client: &Client, setting: &Setting, key: u64) {
     }
 }
 
-/// Puts or deletes a key that nobody asks for.
+/// Puts or deletes a key that is not checked.
 async fn crowd(client: &Client, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
     let (key, puts, tag) = {
         let mut random = random.borrow_mut();
@@ -366,7 +367,8 @@ async fn answer(
             }
         }),
         Ask::Put(value) => {
-            // An absorbed PUT has a version that nobody will ever see; so has any other.
+            // The version of an absorbed PUT is one that no client ever sees, like any other unseen
+            // version.
             let version = client.put(&name, &bytes(value), options).await?;
             notes.told(key, version);
             Answer::Stored(version)

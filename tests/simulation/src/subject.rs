@@ -1,5 +1,5 @@
-//! What a seed is run on: clients that do everything themselves, by one of two protocols, or an
-//! engine whose servers take part.
+//! The subject of a seed: clients that do everything themselves, by one of two protocols, or an
+//! engine whose workers take part.
 
 use std::str::FromStr;
 
@@ -8,14 +8,14 @@ use clap::ValueEnum;
 use crate::served::Engine;
 use crate::workload::{Kind, Protocol, Workload};
 
-/// What a seed is run on.
+/// The subject of a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Nessie(Kind),
     Served(Engine),
 }
 
-/// The name of one, of the command line. Those of nessie have a protocol besides.
+/// A subject's name on the command line. The names of nessie's workloads also need a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     Workload(Workload),
@@ -23,13 +23,13 @@ pub enum Name {
 }
 
 impl Subject {
-    /// All of them.
+    /// All subjects.
     pub fn all() -> Vec<Subject> {
         let driven = [Protocol::Loch, Protocol::Published].into_iter().flat_map(Kind::all);
         driven.map(Subject::Nessie).chain(Engine::ALL.map(Subject::Served)).collect()
     }
 
-    /// As the command line names it.
+    /// The name on the command line.
     pub fn name(self) -> String {
         match self {
             Subject::Nessie(kind) => kind.name(),
@@ -51,7 +51,7 @@ impl Subject {
 }
 
 impl Name {
-    /// What is meant by it.
+    /// The subject of the name.
     pub fn subject(self, protocol: Protocol) -> Subject {
         match self {
             Name::Workload(workload) => Subject::Nessie(Kind { protocol, workload }),

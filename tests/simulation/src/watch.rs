@@ -1,26 +1,25 @@
-//! Who changes which memory, watched at every change: the rules that guard the reuse of memory are
-//! rules about stores and CAS of clients, and most of what breaks them does no harm that a history
-//! would show.
+//! A watch over every change of memory. The rules that guard the reuse of memory are rules about
+//! the stores and CASes of clients, and most violations do no harm that a history would show.
 //!
 //! # Rules
-//! 1. A processor stores into a slab only for a session that leases it, or puts it together, or
-//!    takes it apart, or has lost it to one that still waits for a grace period.
+//! 1. A processor stores into a slab only for a session that leases it, puts it together, or takes
+//!    it apart, or that has lost it to a session that still waits for a grace period.
 //! 2. A note is WRITTEN only into the notes of a slab, and no atomic changes a slab's header or
 //!    notes.
-//! 3. A descriptor is changed only by the session that it names, while that session lives; but an
-//!    abandoned slab may be leased by anybody, and a leased one seized (`lease.rs`, invariant 1).
-//! 4. From the seizure of a slab until somebody may allocate from it, every operation that was
-//!    under way has ended; from the closing of a slab until its chunks are free, that has happened
-//!    twice, and every node has begun two epochs (`reclaim.rs`, invariants 1 and 2).
-//! 5. The count of a slab's entries that were ever used grows by one at a time. One of those is
-//!    taken only if its note says its generation, and gets a greater one. One whose short
-//!    generation starts over rested first, as long as a closed slab by rule 4, before it was noted
-//!    free again (`alloc.rs`, invariants 1 to 3).
-//! 6. No entry is noted free that was never used since its slab was cut (`alloc.rs`, invariant 4;
-//!    `scrub.rs`).
-//! 7. When an entry gets a generation, no client would still use a remembered word that names it by
-//!    that generation (`alloc.rs`, invariant 3; `reclaim.rs`, invariant 2). Clients are asked, for
-//!    nobody else sees into a cache: only with the feature `planted`.
+//! 3. Only the session that a descriptor names changes it, while that session lives. But any
+//!    session may lease an abandoned slab, and seize a leased one (`lease.rs`, invariant 1).
+//! 4. Between the seizure of a slab and its first use for allocation, every operation that was
+//!    under way has ended. Between the closing of a slab and the freeing of its chunks, that has
+//!    happened twice, and every node has begun two epochs (`reclaim.rs`, invariants 1 and 2).
+//! 5. The count of a slab's entries that were ever used grows by one at a time. A used entry is
+//!    taken only if its note is its generation, and it then gets a greater generation. An entry
+//!    whose short generation starts over has rested before it was noted free again, for as long as
+//!    a closed slab does by rule 4 (`alloc.rs`, invariants 1 to 3).
+//! 6. An entry that was never used since its slab was cut is not noted free (`alloc.rs`, invariant
+//!    4; `scrub.rs`).
+//! 7. When an entry gets a generation, no client would still use a remembered word that names the
+//!    entry by that generation (`alloc.rs`, invariant 3; `reclaim.rs`, invariant 2). The watch asks
+//!    the clients, because no other code sees into a cache: only with the feature `planted`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,22 +35,22 @@ use loch_fabric::{RegionId, RemoteAddr};
 
 use crate::Client;
 
-/// What became of slabs.
+/// The fates of slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slabs {
-    /// Cut out of free chunks.
+    /// Slabs that were cut out of free chunks.
     pub cut: u64,
-    /// Of those, such as had been a slab of another class, or of the same one, before.
+    /// Of those, slabs whose chunks had been a slab before, of another or the same class.
     pub cut_anew: u64,
-    /// Left behind by their owners, or found after their deaths.
+    /// Slabs that their owners abandoned, or that were found after their owners' deaths.
     pub abandoned: u64,
-    /// Leased after they were left behind.
+    /// Slabs that were leased after they were abandoned.
     pub adopted: u64,
-    /// Taken from owners that live.
+    /// Slabs that were taken from living owners.
     pub seized: u64,
-    /// Of those, such as came to be used by who seized them.
+    /// Of those, slabs that came to be used by the session that seized them.
     pub taken_over: u64,
-    /// Taken apart.
+    /// Slabs that were taken apart.
     pub taken_apart: u64,
     /// Entries that rested before their generation started over.
     pub rested: u64,
@@ -83,31 +82,32 @@ pub struct Watch {
     /// Clients that may remember words, and the nodes of their sessions.
     remembering: RefCell<Vec<(RegionId, Weak<Client>)>>,
     slabs: Cell<Slabs>,
-    /// Chunks that a slab ever began at.
+    /// Chunks at which a slab ever began.
     used: RefCell<BTreeSet<Slab>>,
-    /// What each session slot last announced, if it is of an operation under way, and when.
+    /// The last announcement of each session slot, if an operation is under way, and its number.
     active: RefCell<BTreeMap<u64, (u64, u64)>>,
     /// Announcements so far.
     announcements: Cell<u64>,
-    /// What passed since a slab was seized or closed, by its descriptor.
+    /// The grace periods since a slab was seized or closed, by its descriptor.
     slabs_wait: RefCell<BTreeMap<u64, Wait>>,
-    /// What passed since a note was cleared, by the note, until its entry has a new generation.
+    /// The grace periods since a note was cleared, by the note, until its entry has a new
+    /// generation.
     notes_wait: RefCell<BTreeMap<u64, Wait>>,
-    /// What notes said that were cleared, until the entry has a new generation.
+    /// The former content of cleared notes, until the entry has a new generation.
     cleared: RefCell<BTreeMap<u64, u32>>,
     /// Notes whose entries got a new generation before the store that clears them reached memory.
     late: RefCell<BTreeSet<u64>>,
-    /// Entries that may start over, by their notes.
+    /// Entries whose generation may start over, by their notes.
     rested: RefCell<BTreeSet<u64>>,
     broken: RefCell<Option<String>>,
 }
 
-/// Grace periods as they are, whoever waits for them.
+/// The grace periods that really pass, independent of the clients that wait for them.
 #[derive(Clone, Debug)]
 struct Wait {
-    /// How often everything has ended that was under way.
+    /// How often all operations that were under way have ended.
     passed: u32,
-    /// What was under way when that began for the last time: slots and their announcements.
+    /// The operations that were under way at the last beginning: slots and their announcements.
     under_way: BTreeSet<(u64, u64)>,
     /// The epochs of the nodes at the beginning.
     epochs: Vec<u64>,
@@ -139,27 +139,27 @@ impl Watch {
         watch
     }
 
-    /// A session begins.
+    /// Takes note that a session begins.
     pub fn joins(&self, process: ProcessId, incarnation: u64) {
         self.seats.borrow_mut().insert(process, incarnation as u32);
         self.live.borrow_mut().insert(incarnation as u32);
     }
 
-    /// A client of a session at a node begins, and will remember words.
+    /// Takes note that a client with a session at a node begins, and will remember words.
     pub fn remembers(&self, home: RegionId, client: &Rc<Client>) {
         self.remembering.borrow_mut().push((home, Rc::downgrade(client)));
     }
 
-    /// A session has ended, as all can see.
+    /// Takes note that a session has ended, as all clients can see.
     pub fn leaves(&self, incarnation: u64, slot: RemoteAddr) {
         self.live.borrow_mut().remove(&(incarnation as u32));
-        // What it remembers, and will never use, lives as long as its process.
+        // The words that the client remembers, and will never use, live as long as its process.
         let is_other = |client: Rc<Client>| client.incarnation() != incarnation;
         self.remembering.borrow_mut().retain(|(_, client)| client.upgrade().is_some_and(is_other));
         self.ended(slot.add(8).to_word());
     }
 
-    /// What a slot announced is over.
+    /// Takes note that the announced operation of a slot has ended.
     fn ended(&self, slot: u64) {
         let Some((_, serial)) = self.active.borrow_mut().remove(&slot) else { return };
         let (mut slabs, mut notes) = (self.slabs_wait.borrow_mut(), self.notes_wait.borrow_mut());
@@ -170,7 +170,7 @@ impl Watch {
         }
     }
 
-    /// Lets pass what has nothing left to wait for.
+    /// Counts a grace period for a wait that has no operation left to wait for.
     fn pass(&self, wait: &mut Wait) {
         while wait.under_way.is_empty() && wait.passed < 2 {
             wait.passed += 1;
@@ -196,13 +196,13 @@ impl Watch {
         nodes.map(|node| self.world.load(RemoteAddr::new(node, EPOCH_OFFSET))).collect()
     }
 
-    /// Whether two grace periods have passed, for what is under way and for what is remembered.
+    /// Whether two grace periods have passed, for operations under way and for remembered words.
     fn is_rested(&self, wait: &Wait) -> bool {
         let begun = |(now, then): (u64, &u64)| now >= then + 2;
         wait.passed >= 2 && self.epochs().into_iter().zip(&wait.epochs).all(begun)
     }
 
-    /// A session says whether something of it is under way.
+    /// Takes note of a session's announcement whether an operation is under way.
     fn announced(&self, slot: u64, word: u64) {
         let before = self.active.borrow().get(&slot).copied();
         if before.map(|(word, _)| word) == Some(word) {
@@ -215,12 +215,12 @@ impl Watch {
         }
     }
 
-    /// What became of slabs so far.
+    /// The fates of slabs so far.
     pub fn slabs(&self) -> Slabs {
         self.slabs.get()
     }
 
-    /// The first rule that was broken, and how.
+    /// The first rule that was broken, with a description.
     pub fn broken(&self) -> Option<String> {
         self.broken.borrow().clone()
     }
@@ -257,7 +257,7 @@ impl Watch {
         }
     }
 
-    /// What a chunk belongs to, where that begins, and its class if it is cut.
+    /// The use of a chunk, the first chunk of its run, and its class if it is cut.
     fn run_at(&self, dti: u8, chunk: u32) -> (Option<Chunk>, u32, Option<Class>) {
         let word = |chunk: u32| self.world.load(self.map.chunk_addr(dti, u64::from(chunk)));
         let (head, at) = match Chunk::from_word(word(chunk)) {
@@ -295,7 +295,7 @@ impl Watch {
                     | Chunk::Closing { owner, .. },
                 ) if owner == session => class
                     .and_then(|class| self.of_entry(class, Slab { dti, chunk: at }, change, into)),
-                // By its last owner, in the middle of an operation.
+                // The store is by the slab's last owner, in the middle of an operation.
                 Some(Chunk::Seized { .. }) => class
                     .and_then(|class| self.of_entry(class, Slab { dti, chunk: at }, change, into)),
                 _ => told("stored"),
@@ -321,7 +321,7 @@ impl Watch {
         }
     }
 
-    /// Rule 6, for what was just stored or WRITTEN into a slab's notes.
+    /// Rule 6, for bytes that were just stored or WRITTEN into a slab's notes.
     fn noted(&self, class: Class, slab: Slab, change: Change, into: u64) -> Option<String> {
         let at = RemoteAddr::new(change.at.region(), change.at.offset() & !7);
         let note = (self.world.load(at) >> ((change.at.offset() & 4) * 8)) as u32;
@@ -371,8 +371,8 @@ impl Watch {
         let formatted = self.world.load(base.add(FORMATTED_OFFSET));
         let is_generation = change.at == base.add(class.entry_at(number as u32)) && change.len == 8;
         let note = base.add(class.note_at(number as u32)).to_word();
-        // Its note was cleared because it is taken, unless it has rested, and the stores that noted
-        // it free again are still on their way.
+        // The entry's note was cleared because the entry is taken, unless the entry has rested and
+        // the stores that note it free again are still on their way.
         let has_rested = is_generation && {
             let mut waits = self.notes_wait.borrow_mut();
             let has_rested = waits.get(&note).is_some_and(|wait| self.is_rested(wait));
@@ -392,7 +392,7 @@ impl Watch {
             }
         }
         if number >= formatted.min(u64::from(class.entries)) {
-            // It was never used in this cut: what its note said was of another.
+            // The entry was never used in this cut: its former note belonged to another cut.
             self.cleared.borrow_mut().remove(&note);
             return None;
         }
@@ -435,13 +435,14 @@ impl Watch {
                 self.cleared.borrow_mut().insert(change.at.to_word(), before);
             }
             if self.starts_over {
-                // The scrubber may free it while it rests; then it is parked again, as unused.
+                // The scrubber may free the entry while it rests; it is then parked again, as
+                // unused.
                 let mut waits = self.notes_wait.borrow_mut();
                 waits.entry(change.at.to_word()).or_insert_with(|| self.wait());
             }
             return None;
         }
-        // Nobody but a client whose entries have rested stores a note that is not zero.
+        // Only a client whose entries have rested stores a note that is not zero.
         self.count(|slabs| slabs.rested += 1);
         let wrong = self.noted(class, slab, change, into);
         if wrong.is_some() {

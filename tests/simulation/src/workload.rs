@@ -1,8 +1,8 @@
-//! What the clients do, on what table, and what goes wrong meanwhile: all drawn from a seed.
+//! The clients' work, the table, and the faults of a run: all drawn from a seed.
 //!
 //! Each seed switches some faults on and others off, and picks rates, the table's options and the
-//! profile anew ("swarm testing"): a mixture that always has everything hides what only some of it
-//! would show.
+//! profile anew ("swarm testing"): a mixture that always contains everything hides failures that
+//! only a part of it would show.
 
 use clap::ValueEnum;
 use loch_engines::nessie::geometry::{self, Options};
@@ -45,7 +45,7 @@ pub enum Protocol {
     Published,
 }
 
-/// What a run is of: a kind of work under a protocol.
+/// The subject of a run: a kind of work under a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub protocol: Protocol,
@@ -56,7 +56,7 @@ pub struct Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     pub nodes: u16,
-    /// Of each node's data table.
+    /// Chunks of each node's data table.
     pub chunks: u64,
     pub buckets_per_node: u32,
     pub ways: u8,
@@ -64,7 +64,7 @@ pub struct Table {
     pub value_bytes_max: u64,
     pub options: Options,
     pub protocol: geometry::Protocol,
-    /// Bits of a generation that index words have, if they are fewer than the shape leaves.
+    /// Bits of a generation in index words, if they are fewer than the shape leaves.
     pub gen_bits: Option<u32>,
 }
 
@@ -78,11 +78,12 @@ pub struct Setting {
     pub lanes: usize,
     /// Operations of each client.
     pub ops: usize,
-    /// How they are divided into sessions; if not at all, all are of one session unless it dies.
+    /// How the operations are divided into sessions. If they are not, a client has one session
+    /// unless it dies.
     pub lives: Option<Lives>,
-    /// Clients from this one on only read, now and then.
+    /// Clients from this number on only read, now and then.
     pub writers: usize,
-    /// How long those wait between two operations at most.
+    /// The longest time that those clients wait between two operations.
     pub think_us: u64,
     /// The share of values that expire.
     pub expires: f64,
@@ -90,9 +91,9 @@ pub struct Setting {
     pub cached_bytes_max: usize,
     /// Pause of a node's agent between two looks for something to do.
     pub agent_pause_us: u64,
-    /// Of the 16 kinds of operations that are picked, so many more are PUTs than else.
+    /// Of the 16 kinds of operations that are picked, this many more than usual are PUTs.
     pub puts: u32,
-    /// Of the 16 kinds of operations that are picked, so many are DELETEs.
+    /// Of the 16 kinds of operations that are picked, this many are DELETEs.
     pub deletes: u32,
     /// Whether some of the PUTs are APPENDs.
     pub appends: bool,
@@ -104,23 +105,23 @@ pub struct Setting {
     pub keys: u64,
     /// Other keys, which come and go to be in the way.
     pub crowd: u64,
-    /// Of the checked keys, the first so many hold numbers.
+    /// This many of the checked keys, the first ones, hold numbers.
     pub numbers: u64,
     pub timeout_us: u64,
     pub quarantine: usize,
     pub value_bytes: &'static [usize],
-    /// Mean time between two of these, in microseconds; 0: never.
+    /// Mean time between two of these faults, in microseconds; 0: never.
     pub cut_every_us: u64,
     pub crash_every_us: u64,
     pub kill_every_us: u64,
 }
 
-/// How long the sessions of clients are.
+/// The lengths of clients' sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Lives {
-    /// So many clients have one session as long as they live.
+    /// This many clients have one session as long as they live.
     pub long: usize,
-    /// The others have sessions of one to so many operations.
+    /// The other clients have sessions of one to this many operations.
     pub ops_max: usize,
 }
 
@@ -137,7 +138,7 @@ const SCARCE: [(&[usize], u64); 5] = [
 ];
 
 impl Setting {
-    /// What matters of it, for the reader of a failure.
+    /// The settings that matter to the reader of a failure.
     pub fn told(&self) -> String {
         let Setting { table, faults, clients, lanes, timeout_us, .. } = self;
         format!(
@@ -163,13 +164,13 @@ impl Kind {
         }
     }
 
-    /// What a seed makes of it.
+    /// The setting that a seed draws.
     pub fn setting(self, random: &mut impl Rng) -> Setting {
         let mut setting = self.workload.setting(random);
         if self.protocol == Protocol::Published {
             let previous_versions = random.random_bool(0.7);
             setting.table.protocol = geometry::Protocol::Published { previous_versions };
-            // What others abort is mostly that of clients who are slow, not dead.
+            // Most aborted operations belong to clients that are slow, not dead.
             if random.random_bool(SWITCHED_ON) {
                 setting.faults.pauses = random.random_range(0.0..0.06);
                 setting.faults.pause_ns = [700_000, 2_000_000][random.random_range(0..2usize)];
@@ -186,7 +187,7 @@ const BUCKETS_MIN: u32 = 4;
 const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
-    /// All kinds.
+    /// All workloads.
     pub const ALL: [Workload; 9] = [
         Self::Hot,
         Self::Full,
@@ -214,7 +215,7 @@ impl Workload {
         }
     }
 
-    /// What a seed makes of it.
+    /// The setting that a seed draws.
     fn setting(self, random: &mut impl Rng) -> Setting {
         match self {
             Self::Scarce => scarce(Self::Hot.usual(random), random),
@@ -281,12 +282,12 @@ impl Workload {
             cached_bytes_max: 512,
             agent_pause_us: 200,
             puts: 0,
-            // What is deleted is inserted again, and only inserts move others.
+            // Deleted keys are inserted again, and only inserts move other keys.
             deletes: if full || moves { 5 } else { 2 },
             appends: false,
             moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
             cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
-            // The search for an explanation is exponential in operations of a key at a time.
+            // The search for an explanation is exponential in the concurrent operations on a key.
             keys: if lanes > 1 { keys.max(2) } else { keys },
             crowd,
             numbers: 1,
@@ -299,8 +300,8 @@ impl Workload {
         }
     }
 
-    /// How many keys there are, how many others are in their way, and how many buckets a node has.
-    /// `slots_of_buckets`: of one bucket of each node.
+    /// The number of keys, the number of other keys in their way, and the number of a node's
+    /// buckets. `slots_of_buckets`: the slots of one bucket of each node.
     fn keys(self, slots_of_buckets: u64, random: &mut impl Rng) -> (u64, u64, u32) {
         match self {
             Workload::Hot
@@ -360,7 +361,8 @@ fn scarce(usual: Setting, random: &mut impl Rng) -> Setting {
         faults.pauses = random.random_range(0.0..0.03);
         faults.pause_ns = [400_000, 2_000_000][random.random_range(0..2usize)];
     }
-    // A lane that is held up for long may lease what another one has leased and lost meanwhile.
+    // A lane that is held up for long may lease a slab that another lane has leased and lost
+    // meanwhile.
     if random.random_bool(0.4) {
         setting.lanes = 16;
         faults.delays = random.random_range(0.3..0.8);
@@ -369,13 +371,14 @@ fn scarce(usual: Setting, random: &mut impl Rng) -> Setting {
     setting
 }
 
-/// Sessions or lanes of them are held up for as long as a slab takes to change hands and come back.
+/// Sessions, or some of their lanes, are held up for as long as a slab takes to change hands and
+/// come back.
 fn held_up(usual: Setting, random: &mut impl Rng) -> Setting {
     let setting = scarce(usual, random);
     if random.random() { held_up_lanes(setting, random) } else { stopped(setting, random) }
 }
 
-/// A session of several lanes beside others that come and go.
+/// A session of several lanes beside other sessions that come and go.
 fn held_up_lanes(mut setting: Setting, random: &mut impl Rng) -> Setting {
     let (value_bytes, slab_entries) = SCARCE[random.random_range(0..2usize)];
     let chunks = random.random_range(1..=4);
@@ -423,7 +426,7 @@ fn wraps(usual: Setting, random: &mut impl Rng) -> Setting {
     setting.lives = Some(Lives { long: random.random_range(1..=2), ops_max: 20 });
     setting.keys = random.random_range(2..=6);
     if random.random() {
-        // Some write few keys, and the others come back to what they remember.
+        // Some clients write few keys, and the others come back to the words that they remember.
         setting.writers = random.random_range(1..setting.clients);
         setting.numbers = 0;
         setting.think_us = [20, 300, 3_000][random.random_range(0..3usize)];
@@ -436,9 +439,9 @@ fn wraps(usual: Setting, random: &mut impl Rng) -> Setting {
     if random.random_bool(0.25) { few_entries(setting, random) } else { setting }
 }
 
-/// One writer that has only a few entries, which rest all the time, and others whose lanes come
-/// back to what they remember while answers to some of them are held up: so that they begin in one
-/// epoch and learn what they asked for in another.
+/// One writer has only a few entries, which rest all the time. The lanes of the other clients come
+/// back to words that they remember, while answers to some of them are held up: so they begin in
+/// one epoch and get their answers in another.
 fn few_entries(mut setting: Setting, random: &mut impl Rng) -> Setting {
     (setting.table.nodes, setting.table.chunks) = (1, random.random_range(1..=2));
     setting.table.gen_bits = Some(1);
@@ -472,7 +475,7 @@ fn pick(random: &mut impl Rng, one_host: bool) -> Option<bool> {
     match random.random_range(0..4) {
         0 | 1 => None,
         2 => Some(true),
-        // Where reading together is what the fabric wants, it cannot be switched off.
+        // If the fabric wants all buckets read together, that cannot be switched off.
         _ => Some(!one_host),
     }
 }

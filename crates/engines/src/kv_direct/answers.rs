@@ -1,5 +1,5 @@
-//! A packet whose operations are under way, and their results, which go back in the order in which
-//! the operations stand in the packet, whatever the order in which they are executed.
+//! A packet whose operations are under way, and their results. The results go back in the order in
+//! which the operations stand in the packet, whatever the order of their execution.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,10 +14,10 @@ use super::processor::Job;
 use crate::planted::{self, Bug};
 use crate::requests::Ticket;
 
-/// Packets whose last operation was answered.
+/// Packets with all operations answered.
 pub(super) type Finished = Rc<RefCell<Vec<Rc<Opened>>>>;
 
-/// Bytes of a result without a value, at most: an operation always has as many in its reply.
+/// The most bytes of a result without a value: an operation always has this many in its reply.
 const SHORT_RESULT_BYTES: usize = 24;
 
 /// A packet that was taken out of its slot.
@@ -26,31 +26,31 @@ pub(super) struct Opened {
     ticket: Cell<Option<Ticket>>,
     message: Buf,
     packet: Range<usize>,
-    /// The operations, up to the first that cannot be read, with the hashes of their keys. They
-    /// stay here until the packet is used again: what goes from hand to hand is their numbers.
+    /// The operations, up to the first one that cannot be read, with the hashes of their keys. They
+    /// stay here until the packet is used again: other code refers to them by number.
     operations: Vec<(Packed, KeyHash)>,
     left: Cell<usize>,
     results: RefCell<Results>,
     finished: Option<Finished>,
 }
 
-/// Results, as far as they are known.
+/// The results that are known so far.
 #[derive(Debug, Default)]
 struct Results {
     writer: ReplyWriter,
-    /// Those that are known before one that stands before them is, by number, and where their
-    /// values are.
+    /// Results that became known before an earlier one, by number, with the places of their values.
     early: Vec<Option<(Parts<'static>, Range<u32>)>>,
     early_values: Vec<u8>,
     count: usize,
     written: usize,
-    /// Bytes that the results may take.
+    /// The number of bytes that the results may take.
     room: usize,
 }
 
 impl Opened {
-    /// Opens a packet of a table whose keys are hashed with `seed`, whose results may take `room`
-    /// bytes. Gives back the message that it had before, and whether there are operations.
+    /// Opens a packet of a table whose keys are hashed with `seed`. Its results may take `room`
+    /// bytes. Gives back the message that it held before, and says whether the packet has
+    /// operations.
     pub fn open(
         &mut self,
         ticket: Ticket,
@@ -77,10 +77,10 @@ impl Opened {
         (before, Ok(()))
     }
 
-    /// The operation of this number; nothing behind the last.
+    /// The operation with this number; `None` after the last one.
     ///
     /// # Errors
-    /// It is answered, since it cannot be read.
+    /// The operation cannot be read, and is answered with that.
     #[inline]
     pub fn job(self: &Rc<Self>, number: usize) -> Option<Result<PackedJob, Malformed>> {
         if number < self.operations.len() {
@@ -88,7 +88,7 @@ impl Opened {
         }
         let count = self.results.borrow().count;
         (number < count).then(|| {
-            // What cannot be read is not executed.
+            // An operation that cannot be read is not executed.
             self.answer(number, &Parts::of(&Reply::Failed(Failure::Malformed)));
             Err(Malformed { at: self.packet.len() as u32 })
         })
@@ -102,12 +102,12 @@ impl Opened {
         self.ticket.get().expect("it was opened")
     }
 
-    /// How many operations are to be answered.
+    /// The number of operations that have no answer yet.
     pub fn left(&self) -> usize {
         self.left.get()
     }
 
-    /// The results, all of which are there.
+    /// The results, once all of them are known.
     pub fn results(&self, with: impl FnOnce(&[u8])) {
         with(self.results.borrow().writer.bytes());
     }
@@ -137,7 +137,7 @@ impl Results {
         }
         self.written += 1;
         push(&mut self.writer, self.room, self.count - self.written, reply);
-        // Those that waited for it follow.
+        // The results that waited for this one follow.
         while let Some(slot) = self.early.get_mut(self.written)
             && let Some((reply, at)) = slot.take()
         {
@@ -160,7 +160,7 @@ impl Results {
     }
 }
 
-/// Writes the next result, unless there must be room for `others`.
+/// Writes the next result, unless its room is needed for `others`.
 #[inline(always)]
 fn push(writer: &mut ReplyWriter, room: usize, others: usize, reply: &Parts<'_>) {
     let room = room.saturating_sub(others * SHORT_RESULT_BYTES);
@@ -172,7 +172,7 @@ fn push(writer: &mut ReplyWriter, room: usize, others: usize, reply: &Parts<'_>)
     }
 }
 
-/// The bytes that a result brings.
+/// The bytes that a result carries.
 #[inline]
 pub(super) fn bytes_of<'a>(reply: &Reply<'a>) -> &'a [u8] {
     match reply {

@@ -10,15 +10,17 @@
 //! | | 31 | the next bucket of the chain, 0 if this is the last |
 //!
 //! A slot that is a pointer has 9 bits of secondary hash, then 31 bits of place: the number of
-//! 32-byte units from the start of memory, of which 0 is none. Its type is the class of its slab:
-//! four bits instead of the paper's three, of which Figure 5 leaves 21 unused, so that slabs of up
-//! to 4 KiB are read at once. An inline item is the bytes of consecutive slots. The type of its
-//! first slot tells how many bytes at its end are padding, and whether it expires: nothing of the
-//! item itself is spent on that.
+//! 32-byte units from the start of memory, where 0 means no place. Its type is the class of its
+//! slab. A type has four bits instead of the paper's three (Figure 5 leaves 21 bits unused), so
+//! that slabs of up to 4 KiB are read at once. An inline item is the bytes of consecutive slots.
+//! The type of its first slot tells how many bytes at its end are padding, and whether it expires,
+//! so the item itself needs no byte for that.
 //!
 //! # Invariants
-//! 1. Begins and ends alternate, so inline items do not overlap; no slot of one is a pointer.
-//! 2. What is neither a pointer nor of an inline item is free, and zero, as are its types.
+//! 1. Begins and ends alternate, so inline items do not overlap; no slot of an inline item is a
+//!    pointer.
+//! 2. A slot that is neither a pointer nor part of an inline item is free. Its bytes and its type
+//!    are zero.
 
 use super::key::SECONDARY_BITS;
 use super::memory::{LINE_BYTES, Line};
@@ -63,7 +65,7 @@ const _: () = {
 pub struct Pointer {
     /// Some bits of the hash of the key there.
     pub secondary: u16,
-    /// Where the slab begins, in units of 32 bytes.
+    /// The start of the slab, in units of 32 bytes.
     pub place: u32,
     /// The type of the slab.
     pub kind: u8,
@@ -72,20 +74,21 @@ pub struct Pointer {
 /// Slots that hold an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inline {
-    /// Where the item begins, in bytes of the line.
+    /// The start of the item, in bytes of the line.
     pub at: usize,
-    /// How many bytes it has.
+    /// The item's bytes.
     pub len: usize,
-    /// Whether it expires.
+    /// Whether the item expires.
     pub expires: bool,
 }
 
-/// A bucket. Not aligned as its line is: what holds some of them is handed on by value.
+/// A bucket. It is not aligned as its line is, because a struct with some buckets is handed on by
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket([u8; LINE_BYTES]);
 
 impl Bucket {
-    /// All slots free, nothing after it.
+    /// A bucket with all slots free and no next bucket.
     pub const EMPTY: Self = Self(Line::ZERO.0);
 
     /// The bucket in a line.
@@ -94,19 +97,19 @@ impl Bucket {
         Self(line.0)
     }
 
-    /// As a line.
+    /// The bucket as a line.
     #[inline(always)]
     pub fn line(&self) -> Line {
         Line(self.0)
     }
 
-    /// Its bytes; of its slots only inline items may be changed.
+    /// The bucket's bytes. Of its slots, only the bytes of inline items may be changed.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 
-    /// Its bytes.
+    /// The bucket's bytes.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -127,7 +130,7 @@ impl Bucket {
         self.0[MARKS_AT..].copy_from_slice(&marks.to_le_bytes());
     }
 
-    /// The slots in which inline items begin, a bit for each.
+    /// The slots in which inline items begin, one bit for each slot.
     #[inline(always)]
     pub fn begins(&self) -> u32 {
         self.marks() as u32 & ALL
@@ -145,8 +148,8 @@ impl Bucket {
         (self.marks() >> POINTERS_SHIFT) as u32 & ALL
     }
 
-    /// The slots of inline items: each begins with a 1 of `begins`, and ends with one of `ends`, so
-    /// that the difference has ones from the one to the other.
+    /// The slots of inline items. Each item begins with a 1 of `begins` and ends with a 1 of
+    /// `ends`, so the difference has ones from its first slot to its last.
     #[inline(always)]
     pub fn inline_slots(&self) -> u32 {
         (self.ends() << 1).wrapping_sub(self.begins()) & ALL
@@ -158,13 +161,13 @@ impl Bucket {
         !(self.inline_slots() | self.pointers()) & ALL
     }
 
-    /// How many slots are free.
+    /// The number of free slots.
     #[inline(always)]
     pub fn room(&self) -> u32 {
         self.free().count_ones()
     }
 
-    /// Where the next bucket of the chain is.
+    /// The place of the next bucket of the chain.
     #[inline(always)]
     pub fn next(&self) -> Option<u32> {
         match (self.marks() >> NEXT_SHIFT & NEXT_MASK) as u32 {
@@ -179,7 +182,7 @@ impl Bucket {
         self.set_marks(marks | u64::from(place.unwrap_or(0)) << NEXT_SHIFT);
     }
 
-    /// The eight bytes from the start of a slot on, the first the lowest.
+    /// The eight bytes from the start of a slot on, with the first byte lowest.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -201,11 +204,11 @@ impl Bucket {
 
     fn set_kind(&mut self, slot: u32, kind: u64) {
         let types = self.word(TYPES_AT) & !(0xf << (4 * slot)) | kind << (4 * slot);
-        // The word reaches into the marks, which it writes back as they are.
+        // The word reaches into the marks, which it writes back unchanged.
         self.0[TYPES_AT..TYPES_AT + 8].copy_from_slice(&types.to_le_bytes());
     }
 
-    /// The pointers to keys with this secondary hash, a bit for each.
+    /// The pointers to keys with this secondary hash, one bit for each slot.
     #[inline(always)]
     pub fn pointing(&self, secondary: u16) -> u32 {
         let mut left = self.pointers();
@@ -219,7 +222,7 @@ impl Bucket {
         found
     }
 
-    /// The pointer in a slot that has one.
+    /// The pointer in a slot that is a pointer.
     #[inline]
     pub fn pointer(&self, slot: u32) -> Pointer {
         let bits = self.start_of(slot) & SLOT_MASK;
@@ -230,7 +233,7 @@ impl Bucket {
         }
     }
 
-    /// The item that begins in `slot`; none if that cannot be, in a damaged bucket.
+    /// The item that begins in `slot`; `None` if that is impossible, in a damaged bucket.
     #[inline]
     pub fn inline(&self, slot: u32) -> Option<Inline> {
         let slots = self.slots_from(slot)?;
@@ -239,7 +242,7 @@ impl Bucket {
         Some(Inline { at: slot as usize * SLOT_BYTES, len, expires: kind & EXPIRES != 0 })
     }
 
-    /// How many slots the inline item has that begins in `slot`.
+    /// The number of slots of the inline item that begins in `slot`.
     #[inline(always)]
     fn slots_from(&self, slot: u32) -> Option<u32> {
         match self.ends() >> slot {
@@ -248,8 +251,8 @@ impl Bucket {
         }
     }
 
-    /// Whether an inline item of `len` bytes would have room, if what begins in `own` were not
-    /// there.
+    /// Whether an inline item of `len` bytes would have room if the entry that begins in `own` were
+    /// not there.
     #[inline]
     pub fn has_room(&self, len: usize, own: Option<u32>) -> bool {
         let freed = own.map_or(0, |slot| self.slots_of(slot).count_ones());
@@ -276,10 +279,10 @@ impl Bucket {
         self.set_marks(self.marks() & !mask);
     }
 
-    /// Takes a free slot for a pointer: which one, if there is one.
+    /// Takes a free slot for a pointer. Returns the slot, if one is free.
     ///
     /// # Panics
-    /// If place or type have more bits than there are.
+    /// If place or type have more bits than their fields.
     pub fn insert_pointer(&mut self, pointer: Pointer) -> Option<u32> {
         assert!(pointer.place >> PLACE_BITS == 0 && pointer.kind <= KIND_MAX);
         let free = self.free();
@@ -294,8 +297,9 @@ impl Bucket {
         Some(slot)
     }
 
-    /// Takes slots for an inline item of `len` bytes, those of the entry that begins in `own` among
-    /// them: the first one, if there are enough. Moves other entries if they are scattered.
+    /// Takes slots for an inline item of `len` bytes. The slots of the entry that begins in `own`
+    /// count as free. Returns the first slot, if there are enough. Moves other entries if the free
+    /// slots are scattered.
     pub fn put_inline(&mut self, own: Option<u32>, len: usize, expires: bool) -> Option<u32> {
         let slots = slots_for(len);
         let padding = (slots as usize * SLOT_BYTES - len) as u64;
@@ -319,7 +323,7 @@ impl Bucket {
         }
         let runs = self.run_of(slots);
         if runs == 0 {
-            // Damaged: packed, the entries leave less room than they said.
+            // The bucket is damaged: packed, the entries leave less room than they claimed.
             return None;
         }
         let slot = runs.trailing_zeros();
@@ -329,8 +333,8 @@ impl Bucket {
         Some(slot)
     }
 
-    /// The bytes of the inline item of `len` bytes that begins in `slot`; those of its padding are
-    /// zero after it.
+    /// The bytes of the inline item of `len` bytes that begins in `slot`. The padding after them is
+    /// zero.
     pub fn body_mut(&mut self, slot: u32, len: usize) -> &mut [u8] {
         let at = slot as usize * SLOT_BYTES;
         let end = at + len.next_multiple_of(SLOT_BYTES);
@@ -338,7 +342,7 @@ impl Bucket {
         &mut self.0[at..at + len]
     }
 
-    /// The slots from which on `slots` are free.
+    /// The slots from which on `slots` consecutive slots are free.
     fn run_of(&self, slots: u32) -> u32 {
         let free = self.free();
         (1..slots).fold(free, |runs, next| runs & free >> next)
@@ -360,7 +364,7 @@ impl Bucket {
         packed
     }
 
-    /// What contradicts the invariants.
+    /// The invariant that the bucket breaks, if any.
     pub fn broken(&self) -> Option<&'static str> {
         let (mut inside, mut alternate) = (false, true);
         for slot in 0..SLOTS {
@@ -404,7 +408,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An entry of a bucket, as it should be.
+    /// An entry of a bucket, as the test expects it.
     #[derive(Clone, Debug, PartialEq, Eq)]
     enum Kept {
         Item { bytes: Vec<u8>, expires: bool },
@@ -419,7 +423,8 @@ mod tests {
             }
         }
 
-        /// Puts it into a bucket, in place of what begins in `own`; whether there was room.
+        /// Puts the entry into a bucket, in place of the entry that begins in `own`. Returns
+        /// whether there was room.
         fn put(&self, bucket: &mut Bucket, own: Option<u32>) -> bool {
             match self {
                 Self::Item { bytes, expires } => {
@@ -435,7 +440,7 @@ mod tests {
         }
     }
 
-    /// The entries of a bucket, and where they begin.
+    /// The entries of a bucket, with the slots where they begin.
     fn entries(bucket: &Bucket) -> Vec<(u32, Kept)> {
         let is_slab = |slot: u32| bucket.pointers() >> slot & 1 != 0;
         let begins = (0..SLOTS).filter(|slot| (bucket.begins() >> slot & 1 != 0) || is_slab(*slot));
@@ -528,7 +533,7 @@ mod tests {
             }
         }
 
-        /// A damaged bucket is read like any other: what it says is inside it.
+        /// A damaged bucket is read like any other: its items never reach outside it.
         #[test]
         fn any_line_can_be_looked_at(bytes in proptest::array::uniform32(any::<u64>())) {
             let mut line = Line::ZERO;

@@ -1,17 +1,18 @@
-//! The client: asks the processor that owns a key, many operations in one packet (kv-direct §4).
+//! The client: asks the processor that owns a key, with many operations in one packet (kv-direct
+//! §4).
 //!
-//! What the lanes of a thread ask of a processor at the same time goes there in one packet. The
-//! lane that begins a packet *leads* it: it lets the others have their turn, waits until a request
-//! slot is free, sends the packet, and waits for the results, which each lane then takes for
-//! itself.
+//! The operations that the lanes of a thread ask of a processor at the same time go there in one
+//! packet. The lane that begins a packet *leads* it: it lets the other lanes have their turn, waits
+//! until a request slot is free, sends the packet, and waits for the results. Each lane then takes
+//! its own result.
 //!
 //! # Invariants
-//! 1. A packet is added to until it is sent, by its leader alone; every operation of it gets a
-//!    result or is told why not.
-//! 2. A leader whose future is dropped leaves a mark: what it had not sent is asked for by others
-//!    again, a mutation that it had sent is ambiguous.
+//! 1. Lanes add operations to a packet until its leader sends it; every operation of it gets a
+//!    result or an error.
+//! 2. A leader whose future is dropped leaves a mark. The other lanes then ask again for the
+//!    operations that it had not sent; a mutation that it had sent is ambiguous.
 //!
-//! A client writes nothing but its own request slots.
+//! A client writes only its own request slots.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -31,20 +32,20 @@ use crate::operation::{Expect, Operation, Outcome, Value};
 use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::requests::{ByWrite, Counts, RequestMap, Requester, Timing, WorkerId, WrittenReplies};
 
-/// What a client needs to know of a table.
+/// The part of a table that a client needs to know.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Its requests.
+    /// The table's requests.
     pub map: Arc<RequestMap>,
-    /// What its keys are hashed with.
+    /// The seed with which the table's keys are hashed.
     pub seed: u64,
     /// Bytes of the longest value.
     pub value_bytes_max: u64,
-    /// Operations in a packet, at most; 1: each goes alone.
+    /// The most operations in a packet; 1: each operation goes alone.
     pub batch: usize,
 }
 
-/// Bytes of a result besides a value, at most.
+/// The most bytes that a result has besides a value.
 const RESULT_BYTES: usize = 24;
 
 /// A client of a table: one thread's session slot, endpoint, and packets under way.
@@ -58,21 +59,21 @@ pub struct Client<F: Fabric> {
     batch: usize,
     request_room: usize,
     reply_room: usize,
-    /// For each processor the packet that is added to.
+    /// For each processor the packet to which lanes add operations.
     open: RefCell<Vec<Option<usize>>>,
     packets: Packets,
-    /// Bytes of the longest value that was found of late.
+    /// Bytes of the longest value that was found recently.
     found_bytes: Cell<usize>,
 }
 
-/// A result, its value in the buffer of whoever asked.
+/// A result, with its value in the asking lane's buffer.
 type Answered = (Reply<'static>, Buf);
 
 impl<F: Fabric> Client<F> {
     /// The client that holds `session`, at the `node`-th node of the table's map.
     ///
     /// # Panics
-    /// If the session is an observer's, or its slot none of the map's.
+    /// If the session is an observer's, or its slot is not one of the map's.
     pub fn new(fabric: F, access: Access, session: &Session, node: u16, timing: Timing) -> Self {
         let Access { map, seed, value_bytes_max, batch } = access;
         let service = *map.area().service();
@@ -93,7 +94,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// What was counted besides verbs.
+    /// The counts besides verbs.
     pub fn counts(&self) -> &Counts {
         self.requester.counts()
     }
@@ -129,7 +130,7 @@ impl<F: Fabric> Client<F> {
         if len > max { Err(EngineError::ValueTooLong { len, max }) } else { Ok(()) }
     }
 
-    /// Asks for an operation; `buf` is filled with the value of the result.
+    /// Asks for an operation. `buf` is filled with the value of the result.
     async fn ask(
         &self,
         key: &[u8],
@@ -173,10 +174,10 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Remembers how long values are, so that a packet's results fit its reply.
+    /// Remembers the length of values, so that a packet's results fit its reply.
     fn learn(&self, reply: &Reply<'_>, len: usize) {
         if matches!(reply, Reply::Found { .. }) {
-            // Falls slowly: one short value among long ones says little.
+            // The length falls slowly: one short value among long ones says little.
             let known = self.found_bytes.get();
             self.found_bytes.set(if len >= known {
                 len
@@ -191,7 +192,7 @@ impl<F: Fabric> Client<F> {
         EngineError::Ambiguous(FabricError::OutcomeUnknown { at })
     }
 
-    /// Adds an operation to the processor's open packet, or to a new one; the packet, the
+    /// Adds an operation to the processor's open packet, or to a new one. Returns the packet, the
     /// operation's index in it, and whether it is the first.
     fn join(
         &self,
@@ -211,7 +212,7 @@ impl<F: Fabric> Client<F> {
                 }
                 return (packet, index, false);
             }
-            // Its leader sends it as it is.
+            // The packet's leader sends it as it is.
             *open = None;
         }
         let packet = self.packets.new_packet();
@@ -222,7 +223,7 @@ impl<F: Fabric> Client<F> {
         (packet, index, true)
     }
 
-    /// Whether a packet has room for one more operation, and its reply for the result.
+    /// Whether the packet has room for one more operation, and its reply for the result.
     fn takes(&self, packet: &Packet, key: &[u8], action: &Action<'_>) -> bool {
         let writer = packet.writer.borrow();
         let reads = packet.reads.get() + usize::from(matches!(action, Action::Get));
@@ -232,7 +233,7 @@ impl<F: Fabric> Client<F> {
             && results <= self.reply_room
     }
 
-    /// Sends a packet, to which others may add until then, and waits for the results.
+    /// Sends a packet, to which other lanes may add until then, and waits for the results.
     async fn lead(&self, partition: u32, packet: &Held<'_>, alone: bool) {
         let leading = Leading { client_open: &self.open, partition, packet };
         let to = self.worker(partition);
@@ -284,7 +285,7 @@ impl<F: Fabric> Kv for Client<F> {
         &self.fabric
     }
 
-    /// What the endpoint counted, and the replies, which the workers sent.
+    /// The verbs that the endpoint counted, and the replies, which the workers sent.
     fn counted(&self) -> VerbCount {
         self.requester.counted(&self.fabric)
     }
@@ -336,7 +337,7 @@ impl<F: Fabric> Kv for Client<F> {
     }
 }
 
-/// A packet's leader, who leaves a mark when it goes.
+/// A packet's leader, which leaves a mark when it ends.
 struct Leading<'a> {
     client_open: &'a RefCell<Vec<Option<usize>>>,
     partition: u32,
@@ -349,7 +350,7 @@ impl Leading<'_> {
         self.client_open.borrow()[self.partition as usize] == Some(self.packet.place())
     }
 
-    /// Nothing is added from now on.
+    /// Closes the packet: no operation is added from now on.
     fn close(&self) {
         if self.is_open() {
             self.client_open.borrow_mut()[self.partition as usize] = None;

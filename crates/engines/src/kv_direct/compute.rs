@@ -7,14 +7,15 @@ use super::packing::strange;
 use crate::error::EngineError;
 use crate::operation::Value;
 
-/// What a computation came to.
+/// The outcome of a computation.
 #[derive(Debug)]
 pub enum Computed {
-    /// An update of a scalar: what it was. A reduction: its result. In the low bits of a word.
+    /// An update of a scalar: the element before. A reduction: its result. Both in the low bits of
+    /// a word.
     Scalar(u64),
-    /// An update of a vector that does not return it: how many elements.
+    /// An update of a vector that does not return the vector: the number of elements.
     Updated(u64),
-    /// The elements as they were, or those that were kept.
+    /// The elements before the update, or the elements that a filter kept.
     Vector(Value),
     /// There is no value.
     Absent,
@@ -46,13 +47,13 @@ impl Computed {
     }
 }
 
-/// A client that has values computed on where they are (kv-direct §3.2, Table 1).
+/// A client that can compute on values where they are (kv-direct §3.2, Table 1).
 #[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
 pub trait Compute {
-    /// Executes an action that computes. `buf` is filled with elements that are returned.
+    /// Executes an action that computes. `buf` is filled with the elements that are returned.
     ///
     /// # Errors
-    /// As a PUT's, [`EngineError::NotAVector`], [`EngineError::NoFunction`],
+    /// The errors of a PUT, [`EngineError::NotAVector`], [`EngineError::NoFunction`],
     /// [`EngineError::FunctionFailed`], [`EngineError::UnfitFunction`].
     async fn compute(
         &self,
@@ -61,8 +62,8 @@ pub trait Compute {
         buf: Buf,
     ) -> Result<Computed, EngineError>;
 
-    /// `update_scalar2scalar`: replaces the one element under `key` by what the function makes of
-    /// it and the operand, and returns what it was, in the low bits of a word. A key without a
+    /// `update_scalar2scalar`: replaces the one element under `key` by the function's result for it
+    /// and the operand. Returns the element before, in the low bits of a word. A key without a
     /// value counts as 0. The new value does not expire.
     ///
     /// # Errors
@@ -72,8 +73,8 @@ pub trait Compute {
         computed.scalar()?.ok_or_else(strange)
     }
 
-    /// `update_scalar2vector`: replaces each element by what the function makes of it and the
-    /// operand. How many there are; `None` without a value.
+    /// `update_scalar2vector`: replaces each element by the function's result for it and the
+    /// operand. Returns the number of elements; `None` without a value.
     ///
     /// # Errors
     /// As [`Compute::compute`].
@@ -82,7 +83,7 @@ pub trait Compute {
         self.compute(key, action, Buf::new()).await?.updated()
     }
 
-    /// As [`Compute::update_all`], but returns the elements as they were.
+    /// As [`Compute::update_all`], but returns the elements before the update.
     ///
     /// # Errors
     /// As [`Compute::compute`].
@@ -95,8 +96,8 @@ pub trait Compute {
         self.compute(key, Action::UpdateAll { lambda, returns: true }, buf).await?.vector()
     }
 
-    /// `update_vector2vector`: replaces each element by what the function makes of it and the
-    /// operand of the same index. How many there are; `None` without a value.
+    /// `update_vector2vector`: replaces each element by the function's result for it and the
+    /// operand of the same index. Returns the number of elements; `None` without a value.
     ///
     /// # Errors
     /// As [`Compute::compute`].
@@ -110,7 +111,7 @@ pub trait Compute {
         self.compute(key, action, Buf::new()).await?.updated()
     }
 
-    /// As [`Compute::update_each`], but returns the elements as they were.
+    /// As [`Compute::update_each`], but returns the elements before the update.
     ///
     /// # Errors
     /// As [`Compute::compute`].
@@ -125,7 +126,7 @@ pub trait Compute {
         self.compute(key, action, buf).await?.vector()
     }
 
-    /// What the function makes of the operand and all elements, one after the other; `None` without
+    /// The function's result over the operand and all elements, one after the other; `None` without
     /// a value.
     ///
     /// # Errors
@@ -134,7 +135,7 @@ pub trait Compute {
         self.compute(key, Action::Reduce(lambda), Buf::new()).await?.scalar()
     }
 
-    /// The elements of which the function says so, in their order; `None` without a value.
+    /// The elements for which the function says yes, in their order; `None` without a value.
     ///
     /// # Errors
     /// As [`Compute::compute`].

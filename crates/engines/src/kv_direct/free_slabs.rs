@@ -2,7 +2,7 @@
 //! split and merge them (kv-direct §3.3.2).
 //!
 //! # Invariants
-//! 1. A worker that looks at its own slabs holds off the daemon of those meanwhile.
+//! 1. While a worker looks at its own slabs it holds off their daemon.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,13 +13,13 @@ use crate::serve::Housekeeper;
 /// The free slabs of the workers of a table on one node.
 #[derive(Debug)]
 pub struct FreeSlabs {
-    /// By worker.
+    /// The pools, by worker.
     pools: Vec<Arc<Pools>>,
     daemons: Vec<Mutex<Daemon>>,
 }
 
 impl FreeSlabs {
-    /// Those of so many workers, each with memory of this kind.
+    /// The free slabs of `workers` workers, each with memory of this kind.
     pub(super) fn new(plan: &Plan, workers: u16) -> Self {
         let pools: Vec<_> = (0..workers).map(|_| plan.pools()).collect();
         let daemons = pools.iter().cloned().map(Daemon::new).map(Mutex::new).collect();

@@ -5,7 +5,8 @@
 //! | up to 4 KiB, read at once | 15 bits: bytes of the body; 1 bit: whether it expires |
 //! | larger | 32 bits: bytes of the body; 8 bits: the class; 1 bit: whether it expires; 23 bits 0 |
 //!
-//! So of a power of two two bytes are metadata, as in the paper (kv-direct §5.2.1).
+//! So the metadata of a slab with a power-of-two size take two bytes, as in the paper (kv-direct
+//! §5.2.1).
 
 use super::slab::Class;
 use crate::limits::KV_DIRECT_READ_BYTES_MAX;
@@ -20,7 +21,7 @@ const LARGE_CLASS_SHIFT: u32 = 32;
 
 const _: () = assert!(KV_DIRECT_READ_BYTES_MAX <= SMALL_EXPIRES as u64);
 
-/// What the bytes of an entry's slab say of it.
+/// The header of an entry's slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The size of the slab.
@@ -32,13 +33,13 @@ pub struct Header {
 }
 
 impl Header {
-    /// The largest class of which a slot's type is the number, and whose slabs are read at once.
+    /// The largest class that has a slot type of its own and slabs that are read at once.
     pub const SMALL_CLASS: Class = Class::holding(KV_DIRECT_READ_BYTES_MAX).expect("a page");
 
     /// The type of slots that point to larger slabs.
     pub const LARGE_KIND: u8 = Self::SMALL_CLASS.number() + 1;
 
-    /// The class of a slab for a body of so many bytes, if there is one.
+    /// The class of a slab for a body of this many bytes, if there is one.
     #[inline]
     pub fn class_for(body_bytes: u64) -> Option<Class> {
         match Class::holding(body_bytes + SMALL_HEADER as u64)? {
@@ -47,7 +48,7 @@ impl Header {
         }
     }
 
-    /// Where a body starts in slabs of this class.
+    /// The offset of a body in slabs of this class.
     #[inline(always)]
     pub fn bytes(class: Class) -> usize {
         if class <= Self::SMALL_CLASS { SMALL_HEADER } else { LARGE_HEADER }
@@ -72,8 +73,8 @@ impl Header {
         }
     }
 
-    /// The header of a slab which starts with `bytes`, and to which slots of type `kind` point;
-    /// none if it cannot be one.
+    /// The header of a slab that starts with `bytes`, and to which slots of type `kind` point;
+    /// `None` if the bytes cannot be a header.
     #[inline(always)]
     pub fn read(kind: u8, bytes: &[u8]) -> Option<Self> {
         let header = if kind < Self::LARGE_KIND {
@@ -103,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Damaged bytes are a header of the slabs that they are read for, or none.
+        /// Damaged bytes are a valid header for the slab that was read, or no header.
         #[test]
         fn any_bytes_can_be_read(
             bytes in proptest::collection::vec(any::<u8>(), 0..10),

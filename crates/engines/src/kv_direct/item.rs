@@ -1,10 +1,10 @@
-//! An entry's bytes: key, value, and what else there is to know about them.
+//! An entry's bytes: key, value, and the other fields.
 //!
-//! A *body* is the same inline and in a slab: the key's length where a table's keys differ in it
-//! (one byte below 255, else 255 and two more), the key, the version where the table has versions,
-//! the time of expiry where the entry has one, and the value, which is the rest. In a slab a
-//! [header](super::header) comes before it. A table of keys of one length and without versions
-//! spends nothing else.
+//! A *body* is the same inline and in a slab. It has the key's length if the table's keys differ in
+//! length (one byte below 255, otherwise 255 and two more), the key, the version if the table has
+//! versions, the time of expiry if the entry has one, and the value, which is the rest. In a slab a
+//! [header](super::header) precedes the body. A table with keys of one length and without versions
+//! needs no other byte.
 
 use std::ops::Range;
 
@@ -18,15 +18,15 @@ use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_KEPT_LINES_MAX};
 
 /// Bytes of a version, and of a time of expiry.
 const WORD: usize = 8;
-/// A key's length that does not fit its byte.
+/// Marks a key's length that does not fit its byte.
 const LONG_KEY: u8 = 255;
 
 const _: () = assert!(KEY_BYTES_MAX <= LONG_KEY as usize + u16::MAX as usize);
 
-/// What a table's entries have.
+/// The format of a table's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// Bytes of every key, if all have the same.
+    /// Bytes of every key, if all keys have the same length.
     pub key_bytes: Option<u16>,
     /// Whether entries have versions.
     pub versions: bool,
@@ -41,7 +41,7 @@ pub struct Draft<'a> {
     pub value: &'a [u8],
     /// The version, which a table without versions does not keep.
     pub version: u64,
-    /// When it expires.
+    /// When the value expires.
     pub expires_at_ms: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-/// Where the parts of a body are.
+/// The ranges of a body's parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts {
     pub key: Range<usize>,
@@ -64,7 +64,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Writes a version and a time of expiry to where a body has them.
+    /// Writes a version and a time of expiry to their places in a body.
     #[inline(always)]
     pub fn stamp(&self, body: &mut [u8], version: u64, expires_at_ms: Option<u64>) {
         let words = [(self.version_at, version), (self.expiry_at, expires_at_ms.unwrap_or(0))];
@@ -77,7 +77,7 @@ impl Parts {
 }
 
 impl Format {
-    /// Whether a key is of a length that the table takes.
+    /// Whether the table takes keys of this key's length.
     #[inline(always)]
     pub fn admits(&self, key: &[u8]) -> bool {
         match self.key_bytes {
@@ -98,7 +98,7 @@ impl Format {
         (length + key + words * WORD) as u64 + value as u64
     }
 
-    /// Writes a body to `into`, which has just its length.
+    /// Writes a body to `into`, which has exactly its length.
     pub fn write(&self, draft: &Draft<'_>, into: &mut [u8]) {
         let mut rest = into;
         let mut put = |bytes: &[u8]| {
@@ -126,7 +126,7 @@ impl Format {
         assert!(rest.is_empty(), "a body has the length that was reckoned");
     }
 
-    /// Where the parts of a body are; none if it cannot be one.
+    /// The ranges of a body's parts; `None` if the bytes cannot be a body.
     #[inline(always)]
     pub(super) fn parts(&self, body: &[u8], expires: bool) -> Option<Parts> {
         let (key_at, key_len) = match (self.key_bytes, body) {
@@ -148,20 +148,20 @@ impl Format {
         (at <= body.len()).then_some(parts)
     }
 
-    /// The entry with this body; none if it cannot be one.
+    /// The entry with this body; `None` if the bytes cannot be a body.
     pub fn read<'a>(&self, body: &'a [u8], expires: bool) -> Option<Entry<'a>> {
         let parts = self.parts(body, expires)?;
         Some(Entry { key: &body[parts.key], value: &body[parts.value_at..] })
     }
 
-    /// The key of a body, as far as `body` reaches.
+    /// The key of a body, if `body` reaches to its end.
     pub fn key<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
         let plain = Self { versions: false, ..*self };
         plain.parts(body, false).map(|parts| &body[parts.key])
     }
 }
 
-/// The first bytes of a key's inline items: compared with all of a bucket, before anything else is.
+/// The first bytes of a key's inline items. They are compared with a whole bucket first.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     word: u64,
@@ -188,7 +188,8 @@ impl Probe {
         Self { word: word & mask, mask, is_exact: bytes <= 8 }
     }
 
-    /// Whether an item that begins like that is the key's: the bytes tell its length and all of it.
+    /// Whether an item that begins with these bytes is the key's: they contain its length and the
+    /// whole key.
     #[inline(always)]
     pub fn is_exact(&self) -> bool {
         self.is_exact
@@ -208,7 +209,7 @@ impl Probe {
     }
 }
 
-/// Where an entry is.
+/// The place of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
     /// In the bucket itself, from this slot on.
@@ -220,9 +221,9 @@ pub enum Home {
     Slab {
         /// The slot of its bucket that points there.
         slot: u32,
-        /// Where it begins.
+        /// The start of the slab.
         place: Place,
-        /// Its size.
+        /// The size of the slab.
         class: Class,
     },
 }
@@ -237,22 +238,22 @@ impl Home {
     }
 }
 
-/// What a lookup found: the lines of an entry, to be used again by the next lookup.
+/// The result of a lookup: the lines of an entry. The next lookup uses the memory again.
 #[derive(Debug, Default)]
 pub struct Item {
     lines: Vec<Line>,
-    /// The body's bytes of the lines.
+    /// The range of the body in the bytes of the lines.
     body: Range<usize>,
     parts: Parts,
     home: Option<Home>,
-    /// The version, 0 in a table without.
+    /// The version; 0 in a table without versions.
     pub version: u64,
-    /// When it expires.
+    /// When the value expires.
     pub expires_at_ms: Option<u64>,
 }
 
 impl Item {
-    /// An item that is nothing yet.
+    /// An empty item.
     pub fn new() -> Self {
         Self::default()
     }
@@ -275,12 +276,12 @@ impl Item {
         &self.body()[self.parts.key.clone()]
     }
 
-    /// Where it was found.
+    /// The place where the entry was found.
     pub(super) fn home(&self) -> Option<Home> {
         self.home
     }
 
-    /// Whether its bytes have a time of expiry.
+    /// Whether the entry has a time of expiry.
     pub(super) fn expires(&self) -> bool {
         self.parts.expiry_at.is_some()
     }
@@ -290,12 +291,12 @@ impl Item {
         &self.lines.as_bytes()[self.body.clone()]
     }
 
-    /// Its lines, up to the end of the entry.
+    /// The entry's lines, up to its end.
     pub(super) fn lines(&self) -> &[Line] {
         &self.lines[..self.body.end.div_ceil(size_of::<Line>())]
     }
 
-    /// Gives it another version and time of expiry, where its bytes have them.
+    /// Gives the entry another version and time of expiry, if its bytes have these fields.
     pub(super) fn stamp(&mut self, version: u64, expires_at_ms: Option<u64>) {
         let body = &mut self.lines.as_mut_bytes()[self.body.clone()];
         self.parts.stamp(body, version, expires_at_ms);
@@ -303,7 +304,7 @@ impl Item {
         self.expires_at_ms = expires_at_ms;
     }
 
-    /// Room for `lines` lines that are to be read, of which the first `kept` stay.
+    /// Makes room for `lines` lines that will be read. The first `kept` lines stay.
     #[inline(always)]
     pub(super) fn room(&mut self, lines: usize, kept: usize) -> &mut [Line] {
         if self.lines.len() < lines || self.lines.len() > KV_DIRECT_KEPT_LINES_MAX {
@@ -313,14 +314,14 @@ impl Item {
         &mut self.lines[kept..lines]
     }
 
-    /// All lines there are, as bytes.
+    /// All lines, as bytes.
     #[inline(always)]
     pub(super) fn bytes(&self) -> &[u8] {
         self.lines.as_bytes()
     }
 
-    /// Becomes the entry whose body is the bytes `body` of its lines, if that has this key. Fails
-    /// if there can be no entry.
+    /// Makes this the entry whose body is the bytes `body` of the lines, if it has this key. Fails
+    /// if the bytes cannot be an entry.
     #[inline(always)]
     pub(super) fn become_entry(
         &mut self,
@@ -385,7 +386,7 @@ mod tests {
             prop_assert_eq!(item.become_entry(&format, &other, at, expires, home), Ok(false));
         }
 
-        /// Damaged bytes are an entry inside of them or none.
+        /// Damaged bytes are an entry that lies inside them, or no entry.
         #[test]
         fn any_bytes_can_be_read(
             format in format(),

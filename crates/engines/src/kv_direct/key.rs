@@ -1,4 +1,4 @@
-//! From a key to the processor, the bucket and the slot that may know it (kv-direct §3.3.1).
+//! From a key to the processor, the bucket and the slot that may hold it (kv-direct §3.3.1).
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -7,8 +7,8 @@ pub const SECONDARY_BITS: u32 = 9;
 
 /// The hash of a key.
 ///
-/// The upper half chooses the processor, the lower half bucket and secondary hash: were they of the
-/// same bits, the keys of one processor would share some of their bucket's.
+/// The upper half chooses the processor, the lower half bucket and secondary hash. If both choices
+/// used the same bits, the keys of one processor would share some of their bucket's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash {
     low: u64,
@@ -23,26 +23,26 @@ impl KeyHash {
         Self { low: hash as u64, high: (hash >> 64) as u64 }
     }
 
-    /// The key's processor of `processors`.
+    /// The key's processor out of `processors`.
     #[inline(always)]
     pub fn processor(self, processors: u32) -> u32 {
         share(self.high, processors)
     }
 
-    /// The key's bucket of `buckets`.
+    /// The key's bucket out of `buckets`.
     #[inline(always)]
     pub fn bucket(self, buckets: u32) -> u32 {
         share(self.low, buckets)
     }
 
-    /// What stands beside the pointer to the key's entry.
+    /// The secondary hash, which stands beside the pointer to the key's entry.
     #[inline(always)]
     pub fn secondary(self) -> u16 {
         self.low as u16 & ((1 << SECONDARY_BITS) - 1)
     }
 }
 
-/// One of `parts`, by the upper 32 bits of `hash`.
+/// One of `parts`, chosen by the upper 32 bits of `hash`.
 #[inline(always)]
 fn share(hash: u64, parts: u32) -> u32 {
     (((hash >> 32) * u64::from(parts)) >> 32) as u32

@@ -1,17 +1,16 @@
 //! The memory access engine: host memory as the processor sees it (kv-direct §3.3.4).
 //!
 //! Host memory is an array of 64-byte *lines*. A processor has its lines to itself, and reaches
-//! them by DMA only: one read or write of consecutive lines is one *access*, and is counted. Where
-//! the time of an access is spent is the implementation's business: [`Near`] is the memory of the
-//! processor's own host, where a read prefetches when it is posted and copies when it is polled
-//! again.
+//! them only by DMA: one read or write of consecutive lines is one *access*, and is counted. The
+//! implementation decides where the time of an access is spent. [`Near`] is the memory of the
+//! processor's own host: a read prefetches when it is posted, and copies when it is polled again.
 //!
 //! # Invariants
-//! 1. A write is visible to every read that is posted after it was posted.
-//! 2. At most one operation has an access to half a line under way, or it has only reads under way:
-//!    the station and the allocator see to that, the engine does not order accesses of its own
-//!    accord. Two operations may be at the halves of one line: a write of half a line leaves the
-//!    other as it is then, and a read that looks at one half may find anything in the other.
+//! 1. A write is visible to every read that is posted after the write was posted.
+//! 2. To half a line, one operation at most has an access under way, or there are only reads under
+//!    way. The station and the allocator ensure that; the engine itself does not order accesses.
+//!    Two operations may be at the two halves of one line: a write of half a line leaves the other
+//!    half unchanged, and a read that looks at one half may find anything in the other.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -34,11 +33,11 @@ pub const HALF_BYTES: usize = LINE_BYTES / 2;
 pub struct Line(pub [u8; LINE_BYTES]);
 
 impl Line {
-    /// All bits zero.
+    /// A line with all bits zero.
     pub const ZERO: Self = Self([0; LINE_BYTES]);
 }
 
-/// What an access is for.
+/// The purpose of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A bucket of the hash index, chained ones too.
@@ -69,7 +68,7 @@ impl Accesses {
     }
 }
 
-/// What was accessed so far.
+/// The accesses so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The hash index.
@@ -86,7 +85,7 @@ impl Counts {
         self.index.all() + self.data.all() + self.slabs.all()
     }
 
-    /// Those of a purpose.
+    /// The accesses of a purpose.
     pub fn of(&mut self, purpose: Purpose) -> &mut Accesses {
         match purpose {
             Purpose::Index => &mut self.index,
@@ -115,60 +114,61 @@ impl Counts {
 /// The lines of one processor.
 ///
 /// # Panics
-/// All methods, if a line is not one of the memory's.
+/// All methods panic if a line is not one of the memory's.
 #[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
 pub trait HostMemory {
-    /// Whether lines are loaded as the processor's own memory is, without waiting for anything: a
-    /// read can be [posted](Self::post_line) without a future, and a write is over at once.
+    /// Whether lines can be loaded like the processor's own memory, without waiting: a read can be
+    /// [posted](Self::post_line) without a future, and a write ends at once.
     #[inline(always)]
     fn loads(&self) -> bool {
         false
     }
 
-    /// How many lines there are.
+    /// The number of lines.
     fn lines(&self) -> u32;
 
     /// Reads one line.
     async fn read_line(&self, purpose: Purpose, at: u32) -> Line;
 
-    /// Posts the read of a line, which is [loaded](Self::peek) when others have had their turn. For
-    /// memory that [is for that](Self::loads).
+    /// Posts the read of a line, which is [loaded](Self::peek) after other operations have had
+    /// their turn. Only for memory with [this ability](Self::loads).
     #[inline(always)]
     fn post_line(&self, _: Purpose, _: u32) {}
 
-    /// Brings a line closer, if that is possible: no access, and not counted.
+    /// Prefetches a line, if that is possible. This is no access, and not counted.
     #[inline(always)]
     fn prefetch(&self, _: u32) {}
 
     /// Writes one line. Returns when it is posted.
     async fn write_line(&self, purpose: Purpose, at: u32, line: &Line);
 
-    /// Writes half `half` of the memory, of two halves a line, and leaves the other half of its
-    /// line as it is at that moment: a DMA with byte enables. Returns when it is posted.
+    /// Writes half `half` of the memory, counted in half lines, and leaves the other half of its
+    /// line unchanged: a DMA with byte enables. Returns when it is posted.
     async fn write_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]);
 
-    /// Reads `into.len()` lines from `at` on, as one access.
+    /// Reads `into.len()` lines, starting at `at`, as one access.
     async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]);
 
-    /// Writes `from` at `at` and on, as one access. Returns when it is posted.
+    /// Writes the lines `from`, starting at `at`, as one access. Returns when it is posted.
     async fn write(&self, purpose: Purpose, at: u32, from: &[Line]);
 
-    /// What was accessed so far.
+    /// The accesses so far.
     fn counts(&self) -> Counts;
 
-    /// The content of a line whose read was [posted](Self::post_line). For tests and `loch check`
-    /// that of any line; not counted, and up to date only while no operation is under way.
+    /// The content of a line whose read was [posted](Self::post_line). Tests and `loch check` may
+    /// ask for any line. It is not counted, and up to date only while no operation is under way.
     fn peek(&self, at: u32) -> Line;
 
-    /// An access by another engine on the processor's behalf, which takes its time and is counted,
-    /// and whose bytes are elsewhere: free slabs on their way to or from the host's daemon.
+    /// An access that another engine makes for the processor, with bytes that are elsewhere: free
+    /// slabs on their way to or from the host's daemon. It takes the processor's time and is
+    /// counted.
     async fn exchange(&self, is_write: bool, lines: usize);
 }
 
 /// Memory of the processor's own host.
 ///
-/// A read is pending once: posted, it prefetches; polled again, it copies. Meanwhile other
-/// operations go on, as they do while a DMA is under way.
+/// A read is pending once: posted, it prefetches; polled again, it copies. Other operations go on
+/// in between, as they do while a DMA is under way.
 ///
 /// ```
 /// use loch_engines::kv_direct::memory::{HostMemory, Line, Near, Purpose};
@@ -187,10 +187,10 @@ pub struct Near<M> {
 }
 
 impl<M: DerefMut<Target = [Line]>> Near<M> {
-    /// Memory that is `lines`.
+    /// Memory that consists of `lines`.
     ///
     /// # Panics
-    /// If they are 2^32 or more.
+    /// If there are 2^32 lines or more.
     pub fn new(lines: M) -> Self {
         assert!(u32::try_from(lines.len()).is_ok(), "a processor has less than 2^32 lines");
         Self { lines: RefCell::new(lines), counts: RefCell::default() }
@@ -202,9 +202,9 @@ impl<M: DerefMut<Target = [Line]>> Near<M> {
     }
 }
 
-/// A line's read under way: its first poll posts it, its second takes the line. By hand, because it
-/// is on the path of every operation, and what three `async fn` of each other make of it takes
-/// twice as many instructions.
+/// The read of one line: its first poll posts it, its second takes the line. The future is written
+/// by hand because it is on the path of every operation, and three nested `async fn` take twice as
+/// many instructions.
 struct ReadLine<'a, M> {
     memory: &'a Near<M>,
     purpose: Purpose,
@@ -228,7 +228,7 @@ impl<M: DerefMut<Target = [Line]>> Future for ReadLine<'_, M> {
     }
 }
 
-/// Pending once, so that others go on meanwhile.
+/// A future that is pending once, so that other operations go on meanwhile.
 #[inline(always)]
 pub(super) async fn pending_once() {
     let mut was_posted = false;
@@ -283,7 +283,7 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
     async fn read(&self, purpose: Purpose, at: u32, into: &mut [Line]) {
         self.count(|counts| counts.read(purpose, into.len()));
         let range = at as usize..at as usize + into.len();
-        // The processor's own prefetcher finds the lines after the first few.
+        // The processor's own prefetcher finds the lines after the first eight.
         self.lines.borrow()[range.clone()].iter().take(8).for_each(prefetch_read);
         pending_once().await;
         into.copy_from_slice(&self.lines.borrow()[range]);

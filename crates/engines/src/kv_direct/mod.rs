@@ -1,21 +1,21 @@
-//! KV-Direct: a processor that stands between the network and host memory executes every operation
-//! (kv-direct §3).
+//! KV-Direct: a processor between the network and host memory executes every operation (kv-direct
+//! §3).
 //!
 //! # How it works
 //! Keys are divided among *processors* by their hash; a node has one or more ([`key`]). A client
 //! packs operations into packets ([`packet`]), and WRITEs each into a request slot of the processor
 //! that owns the keys ([`Client`]). The processor unpacks it ([`Worker`]), admits the operations to
-//! its *reservation station* ([`station`]), and executes up to 256 of them at a time; what depends
-//! on an operation under way waits in the station and is executed on the value that it leaves,
-//! without a look at memory ([`processor`]). Results go back in one packet, in the order of the
-//! request.
+//! its *reservation station* ([`station`]), and executes up to 256 of them at a time. An operation
+//! that depends on one under way waits in the station. It is executed on the value that the other
+//! leaves, without a look at memory ([`processor`]). Results go back in one packet, in the order of
+//! the request.
 //!
-//! Host memory is an array of 64-byte lines which only the processor reads and writes, through the
-//! [memory access engine](memory), where every access is counted. A part of it is the *hash index*
+//! Host memory is an array of 64-byte lines that only the processor reads and writes, through the
+//! [memory access engine](memory), which counts every access. A part of it is the *hash index*
 //! ([`bucket`]): a bucket is one line. Short keys and values stand in the bucket, others in slabs
-//! ([`slab`]), whose free entries the processor shares with a daemon on the host.
+//! ([`slab`]). The processor shares the free slabs with a daemon on the host.
 //!
-//! Values can be vectors of numbers: [updates, reductions and filters](vector) with functions that
+//! Values can be vectors of numbers: [updates, reductions and filters](vector) apply functions that
 //! are built in, or that users registered.
 //!
 //! | file | what it does |
@@ -45,12 +45,12 @@
 //! a key, in the order in which it admitted them.
 //!
 //! # What a client can break
-//! Clients read and write no memory but their own request slots. A broken or hostile one can ask
-//! for what it may ask for anyway, and nothing else.
+//! Clients read and write no memory but their own request slots. A broken or hostile client can
+//! only make requests that it may make anyway.
 //!
 //! # Faults
-//! A processor's values are in its process's memory, and die with it. What a client sees then is
-//! said in [`requests`](crate::requests).
+//! A processor's values are in its process's memory, and die with it. [`requests`](crate::requests)
+//! says what a client sees then.
 
 mod answers;
 pub mod bucket;
@@ -90,11 +90,12 @@ use crate::error::LayoutError;
 use crate::limits::REPLIES_MAX;
 use crate::requests::Service;
 
-/// Bytes of an operation in a packet besides key and value, and of the packet itself, at most.
+/// The most bytes that an operation in a packet has besides key and value, together with the bytes
+/// of the packet itself.
 const OPERATION_BYTES: usize = 64;
 
-/// How the requests of a table are served: slots for packets of `packet_bytes`, or for one
-/// operation on the longest key and value, if that is longer, and as many bytes for results.
+/// The service of a table: slots for packets of `packet_bytes`, or for one operation on the longest
+/// key and value, if that is longer, and slots of the same length for results.
 ///
 /// # Errors
 /// [`LayoutError::Geometry`] if a slot cannot be so long.

@@ -1,25 +1,25 @@
-//! What can be asked of a processor, and what it answers (kv-direct §3.2, Table 1).
+//! The operations of a processor and their results (kv-direct §3.2, Table 1).
 
 use crate::operation::{Expect, Operation, PutOptions};
 
 pub use crate::functions::Element;
 use crate::functions::FunctionFailure;
 
-/// A function that is built in. `v` is an element of the value, `d` the operand that goes with it.
+/// A built-in function. `v` is an element of the value, `d` the operand that goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Builtin {
     /// `v + d`, wrapping.
     Add = 0,
-    /// `v + d`, or the nearest number that there is.
+    /// `v + d`, or the nearest number that the element can hold.
     SaturatingAdd = 1,
     /// `v - d`, wrapping.
     Subtract = 2,
-    /// `v - d`, or the nearest number that there is.
+    /// `v - d`, or the nearest number that the element can hold.
     SaturatingSubtract = 3,
-    /// The greater one.
+    /// The greater of `v` and `d`.
     Max = 4,
-    /// The lesser one.
+    /// The lesser of `v` and `d`.
     Min = 5,
     /// Bit by bit; not of floats.
     And = 6,
@@ -29,7 +29,7 @@ pub enum Builtin {
     Xor = 8,
     /// `d`.
     Exchange = 9,
-    /// `d` if `v` is the second operand, else `v`.
+    /// `d` if `v` is the second operand, otherwise `v`.
     CompareSwap = 10,
     /// Filter: whether `v` is `d`.
     Equal = 16,
@@ -41,81 +41,81 @@ pub enum Builtin {
     Greater = 19,
 }
 
-/// What is done with each element.
+/// The function that is applied to each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Function {
-    /// One that every processor has.
+    /// A function that every processor has.
     Builtin(Builtin),
-    /// One that was registered with the table, under this number.
+    /// A function that was registered with the table, under this number.
     User(u16),
 }
 
-/// What an update, a reduction or a filter computes with. Scalars are the low bits of a word,
-/// floats by their bits.
+/// The function and the operands of an update, a reduction or a filter. Scalars are the low bits of
+/// a word, floats by their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lambda {
-    /// What is done with each element.
+    /// The function that is applied to each element.
     pub function: Function,
-    /// What an element is.
+    /// The type of an element.
     pub element: Element,
-    /// The operand; of a reduction the initial value.
+    /// The operand; for a reduction, the initial value.
     pub operand: u64,
-    /// The second operand, of those functions that have one: what a compare-and-swap expects.
+    /// The second operand, for functions that have one: the value that a compare-and-swap expects.
     pub second: u64,
 }
 
 /// One operation on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action<'a> {
-    /// The value.
+    /// Returns the value.
     Get,
-    /// Whether there is a value.
+    /// Returns whether there is a value.
     Contains,
-    /// To have this value.
+    /// Gives the key this value.
     Put {
-        /// The value.
+        /// The new value.
         value: &'a [u8],
-        /// How.
+        /// The options of the PUT.
         options: PutOptions,
     },
-    /// To have this value if what there is, is as expected.
+    /// Gives the key this value if the present value is as expected.
     PutIf {
-        /// The value.
+        /// The new value.
         value: &'a [u8],
-        /// The condition.
+        /// The condition on the present value.
         expect: Expect,
-        /// How.
+        /// The options of the PUT.
         options: PutOptions,
     },
-    /// To have these bytes behind those of the value, which expires when it did; without a value
-    /// these alone, which do not expire.
+    /// Appends these bytes to the value, which still expires when it did. A key without a value
+    /// gets these bytes as a value that does not expire.
     Append(&'a [u8]),
-    /// To have no value.
+    /// Deletes the value.
     Delete,
-    /// `update_scalar2scalar`: replaces the one element by what the function makes of it; a key
+    /// `update_scalar2scalar`: replaces the one element by the function's result for it; a key
     /// without a value counts as 0.
     Update(Lambda),
-    /// `update_scalar2vector`: replaces each element by what the function makes of it and the
+    /// `update_scalar2vector`: replaces each element by the function's result for it and the
     /// operand.
     UpdateAll {
-        /// How.
+        /// The function and its operand.
         lambda: Lambda,
-        /// Whether the elements as they were are returned.
+        /// Whether the elements before the update are returned.
         returns: bool,
     },
-    /// `update_vector2vector`: replaces each element by what the function makes of it and the
+    /// `update_vector2vector`: replaces each element by the function's result for it and the
     /// operand of the same index.
     UpdateEach {
-        /// How; its operand is not used.
+        /// The function; the lambda's operand is not used.
         lambda: Lambda,
-        /// The operands: as many bytes as the value.
+        /// The operands: as many bytes as the value has.
         operands: &'a [u8],
-        /// Whether the elements as they were are returned.
+        /// Whether the elements before the update are returned.
         returns: bool,
     },
-    /// The function's result of the operand and all elements, one after the other.
+    /// Returns the function's result over the operand and all elements, one after the other.
     Reduce(Lambda),
-    /// The elements of which the function says so, in their order.
+    /// Returns the elements for which the function says yes, in their order.
     Filter(Lambda),
 }
 
@@ -137,7 +137,7 @@ impl<'a> From<Operation<'a>> for Action<'a> {
 }
 
 impl Action<'_> {
-    /// The bytes that it brings: a value, or operands.
+    /// The bytes that the action carries: a value, or operands.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -149,7 +149,7 @@ impl Action<'_> {
         }
     }
 
-    /// Whether elements are returned, as many as the value has perhaps.
+    /// Whether elements are returned, perhaps as many as the value has.
     pub fn returns_vector(&self) -> bool {
         matches!(
             self,
@@ -159,46 +159,46 @@ impl Action<'_> {
         )
     }
 
-    /// Whether it changes nothing, so that it may be executed again.
+    /// Whether the action changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
         matches!(self, Action::Get | Action::Contains | Action::Reduce(_) | Action::Filter(_))
     }
 }
 
-/// What an [`Action`] came to.
+/// The outcome of an [`Action`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// GET: the value.
     Found {
-        /// Its version, 0 in a table without.
+        /// The value's version; 0 in a table without versions.
         version: u64,
-        /// When it expires.
+        /// When the value expires.
         expires_at_ms: Option<u64>,
-        /// Its bytes.
+        /// The value's bytes.
         value: &'a [u8],
     },
-    /// GET, and whatever needs a vector: there is no value.
+    /// GET, and actions that need a vector: there is no value.
     Absent,
     /// CONTAINS: whether there is a value.
     Contained(bool),
     /// A PUT of any kind, or an APPEND, was done: the version of the new value.
     Stored(u64),
-    /// The condition did not hold: the version of the value there is, if there is one.
+    /// The condition did not hold: the version of the present value, if there is one.
     Refused(Option<u64>),
     /// DELETE: whether there was a value.
     Deleted(bool),
-    /// An update of a scalar: what it was. A reduction: its result.
+    /// An update of a scalar: the element before. A reduction: its result.
     Scalar(u64),
-    /// An update of a vector that does not return it: how many elements.
+    /// An update of a vector that does not return the vector: the number of elements.
     Updated(u64),
-    /// The elements as they were, or those that were kept.
+    /// The elements before the update, or the elements that a filter kept.
     Vector(&'a [u8]),
-    /// It could not be done, and nothing has changed.
+    /// The action was not done, and nothing has changed.
     Failed(Failure),
 }
 
-/// Why an operation was not done.
+/// The reasons why an operation was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The key and value are longer than the table takes.
@@ -208,29 +208,29 @@ pub enum Failure {
         /// The limit.
         max: u64,
     },
-    /// No slab for so many bytes.
+    /// There is no slab for this many bytes.
     OutOfMemory {
         /// Bytes that were needed.
         bytes: u64,
         /// Bytes of the processor's memory.
         capacity: u64,
     },
-    /// The value is not made of such elements, or of so many.
+    /// The value is not made of such elements, or has another number of them.
     NotAVector {
         /// Bytes of the value.
         len: u64,
-        /// Bytes that an element has, or that the operands have.
+        /// Bytes of an element, or of the operands.
         wanted: u64,
     },
     /// No function was registered under this number.
     NoFunction(u16),
-    /// The function cannot be applied to such elements, or not by such an operation.
+    /// The function cannot be applied to such elements, or by such an operation.
     Unfit,
     /// A registered function trapped, or used up its fuel.
     Trapped(u16),
-    /// The table keeps no versions, or not with keys of such a length.
+    /// The table keeps no versions, or takes no keys of this length.
     Unsupported,
-    /// It is done, and the packet's reply has no room for the value: ask for it alone.
+    /// The operation is done, but the packet's reply has no room for the value: ask for it alone.
     NoRoom,
     /// The packet could not be read from here on.
     Malformed,

@@ -1,9 +1,9 @@
-//! Packets that the lanes of a thread fill together, and what each lane gets of the results.
+//! Packets that the lanes of a thread fill together, and the results for each lane.
 //!
 //! # Invariants
-//! 1. A packet is used anew when no lane holds it any more; until then it is where it was.
-//! 2. Packets are named by their place, not shared by allocation: so a client, with all of its
-//!    packets, can go to another thread when none of its operations is under way.
+//! 1. A packet is used anew when no lane holds it any more; until then it stays in its place.
+//! 2. Packets are named by their place, not shared by allocation. So a client with all of its
+//!    packets can go to another thread when none of its operations is under way.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::operation::{Action, Failure, Reply};
 use super::packet::{Replies, Writer};
 use crate::error::EngineError;
 
-/// A packet, from its first operation until all have their results.
+/// A packet, from its first operation until all lanes have their results.
 #[derive(Debug, Default)]
 pub(super) struct Packet {
     pub writer: RefCell<Writer>,
@@ -25,7 +25,7 @@ pub(super) struct Packet {
     pub error: RefCell<Option<EngineError>>,
     results: RefCell<Vec<(Reply<'static>, Range<usize>)>>,
     pub message: RefCell<Buf>,
-    /// How many lanes hold it.
+    /// The number of lanes that hold the packet.
     holders: Cell<u32>,
 }
 
@@ -38,13 +38,13 @@ pub(super) enum Stage {
     Answered,
     /// There is an error.
     Failed,
-    /// Its leader is gone.
+    /// The packet's leader is gone.
     Left {
         was_sent: bool,
     },
 }
 
-/// What an operation gets from its packet.
+/// The result that an operation gets from its packet.
 pub(super) enum Share {
     Reply(Reply<'static>, Buf),
     Again { alone: bool },
@@ -77,7 +77,7 @@ impl Packets {
         self.hold(place)
     }
 
-    /// The packet at a place, which another lane holds.
+    /// The packet at a place, held by one more lane.
     #[inline]
     pub fn hold(&self, place: usize) -> Held<'_> {
         let held = Held { packets: self, place };
@@ -88,13 +88,13 @@ impl Packets {
 }
 
 impl Held<'_> {
-    /// Its place.
+    /// The packet's place.
     #[inline]
     pub fn place(&self) -> usize {
         self.place
     }
 
-    /// The packet, which must be let go of before the lane waits.
+    /// The packet. The borrow must end before the lane waits.
     #[inline]
     pub fn packet(&self) -> Ref<'_, Packet> {
         Ref::map(self.packets.all.borrow(), |all| &all[self.place])
@@ -118,7 +118,7 @@ impl Drop for Held<'_> {
 }
 
 impl Packet {
-    /// Adds an operation; its index.
+    /// Adds an operation. Returns its index.
     pub fn push(&self, key: &[u8], action: &Action<'_>) -> usize {
         if matches!(action, Action::Get) {
             self.reads.set(self.reads.get() + 1);
@@ -144,7 +144,7 @@ impl Packet {
         Ok(())
     }
 
-    /// What one operation gets, its value in `buf`.
+    /// The result of one operation, with its value in `buf`.
     pub fn share(
         &self,
         index: usize,
@@ -164,7 +164,8 @@ impl Packet {
             }
             Stage::Failed => {
                 let error = self.error.borrow().clone().unwrap_or_else(strange);
-                // Others of the packet change something; of a read nothing is unknown.
+                // Other operations of the packet change something; the outcome of a read is never
+                // ambiguous.
                 let spared = is_read && matches!(error, EngineError::Ambiguous(_));
                 if spared { Share::Again { alone: true } } else { Share::Error(error) }
             }

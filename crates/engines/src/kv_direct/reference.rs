@@ -1,4 +1,5 @@
-//! What a memory is checked against: what was last written, under random interleavings.
+//! A model against which memories are checked: the bytes that were last written, under random
+//! interleavings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use super::key::KeyHash;
 use super::memory::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 use super::storage::{Options, Plan, Storage};
 
-/// What decides how often everything is pending.
+/// The random numbers that decide how often each operation is pending.
 pub type Random = Rc<RefCell<ChaCha8Rng>>;
 
 pub fn random(seed: u64) -> Random {
@@ -36,13 +37,14 @@ pub async fn pending(mut times: u32) {
     .await;
 }
 
-/// What was last written, and who is where: as the station sees to it.
+/// The bytes that were last written, and the accesses under way. It excludes accesses as the
+/// station does.
 pub struct Reference(RefCell<Halves>);
 
 /// The halves of all lines.
 struct Halves {
     last: Vec<u64>,
-    /// Reads, or -1 for a write.
+    /// For each half the number of reads under way, or -1 for a write.
     under_way: Vec<i32>,
     next: u64,
 }
@@ -67,14 +69,14 @@ impl Reference {
         Self(RefCell::new(Halves { last: vec![0; halves], under_way: vec![0; halves], next: 0 }))
     }
 
-    /// What is in each line, no operation being under way.
+    /// The content of each line while no operation is under way.
     pub fn lines(&self) -> Vec<Line> {
         let halves = self.0.borrow();
         halves.last.chunks(2).map(|two| line_of([two[0], two[1]])).collect()
     }
 
-    /// One operation on some lines in a row, or on half a line: a read of what nobody writes, or a
-    /// write where nobody is. How many were done: 0 or 1.
+    /// One operation on some consecutive lines, or on half a line: a read where no write is under
+    /// way, or a write where no access is. Returns the number of operations that were done: 0 or 1.
     pub async fn operate<M: HostMemory>(&self, memory: &M, random: &Random) -> u64 {
         let model = &self.0;
         let kind = up_to(random, 3);
@@ -146,8 +148,8 @@ pub fn plan(lines: u64) -> Plan {
     Plan::new(&options).expect("it is a table")
 }
 
-/// Operations on entries in a memory, `width` at a time, checked against a map: what the processor
-/// does, so that it may run on this memory.
+/// Operations on entries in a memory, `width` at a time, checked against a map. They are the
+/// operations of a processor, so a processor may run on a memory that passes.
 pub async fn entries<H: HostMemory>(
     storage: &Storage<H>,
     random: &Random,
@@ -164,7 +166,7 @@ pub async fn entries<H: HostMemory>(
         let hash = KeyHash::of(SEED, &key);
         let group = storage.group(hash);
         if busy.borrow().contains(&group) {
-            // The station lets it wait.
+            // The station would let it wait.
             return;
         }
         busy.borrow_mut().push(group);
@@ -176,7 +178,7 @@ pub async fn entries<H: HostMemory>(
         if choice < 4 {
             let most = [8, 20, 60, 900][up_to(random, 3) as usize];
             let value = vec![choice as u8 + number as u8; up_to(random, most) as usize];
-            // It may be that there is no room.
+            // There may be no room.
             if storage.store(&mut lookup, &key, &value, 0, None).await.is_ok() {
                 known.borrow_mut().insert(number, value);
             }

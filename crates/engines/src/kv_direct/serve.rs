@@ -1,9 +1,9 @@
 //! A worker of kv-direct, as its node runs it: a processor with a partition of its own, in the
 //! memory of the node's process.
 //!
-//! It WRITEs its replies, so where nodes have come back with other memory it begins anew over other
-//! connections, with the entries it had. In between it finishes what it has begun: entries outlive
-//! their worker only while no operation is under way.
+//! The worker WRITEs its replies. So when nodes have come back with other memory it begins anew
+//! over other connections, with the entries that it had. Before that it finishes the operations
+//! that it has begun: entries outlive their worker only while no operation is under way.
 
 use loch_fabric::Zeroed;
 
@@ -33,7 +33,7 @@ impl Workers for KvDirect {
 
     async fn serve<H: WorkerHost>(shared: &FreeSlabs, host: &H) -> Result<(), WorkerError> {
         let (transport, site) = (host.transport(), host.site());
-        // What goes from one session to the next.
+        // The state that goes from one session to the next.
         let mut kept = None;
         serve::in_sessions(host, async |attached, session| {
             let map = KvDirect::map(&attached.params, &attached.places);
@@ -55,12 +55,12 @@ impl Workers for KvDirect {
                     Serving { transport, worker, links, turns, shared, id, plan, seed };
                 let next = serve::run(&mut serving, host).await?;
                 worker.pause(true);
-                // Nothing new is begun, so it comes to an end.
+                // The worker begins no new operations, so the draining ends.
                 serve::drain(&mut serving, worker.fabric(), host, false).await?;
                 next
             };
             kept = Some(worker.into_parts());
-            // It has nothing in memory that anybody would have to clear up.
+            // The worker leaves nothing in shared memory that somebody would have to clean up.
             Ok((next, true))
         })
         .await
@@ -102,7 +102,7 @@ impl<T: WorkerTransport, U: UserFunctions, N: Turns> Work for Serving<'_, T, U, 
         serve::unless_out_of_reach(self.turns.turn().map_err(WorkerError::from))
     }
 
-    /// Made while no operation is under way: nothing new is begun until it is.
+    /// A report is made while no operation is under way: until then the worker begins no new one.
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
         self.worker.pause(was_busy);
         if was_busy {

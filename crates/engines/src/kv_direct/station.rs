@@ -1,19 +1,20 @@
-//! The reservation station: which operations are under way, and which wait for them (kv-direct
-//! §3.3.3).
+//! The reservation station: the operations that are under way, and those that wait for them
+//! (kv-direct §3.3.3).
 //!
-//! It is a table of hash slots. Operations of one slot are regarded as dependent: keys may be
-//! different, so there are false dependencies, but no true one is missed. The first operation of a
-//! slot *executes*; those that come meanwhile are chained behind it, in their order. When it has
-//! been executed its lane takes those of its own key out of the chain, wherever they stand
-//! ([`Station::next_of_key`]), and executes them on the value that it has at hand; then the first
-//! of the others is next ([`Station::next`]).
+//! The station is a table of hash slots. Operations of one slot count as dependent: their keys may
+//! differ, so there are false dependencies, but no true dependency is missed. The first operation
+//! of a slot *executes*. Operations that come meanwhile are chained behind it, in their order. When
+//! the first has been executed, its lane takes the operations on its own key out of the chain,
+//! wherever they stand ([`Station::next_of_key`]), and executes them on the value that it has at
+//! hand. Then the first of the others is next ([`Station::next`]).
 //!
 //! # Invariants
-//! 1. At most one operation of a slot executes, or some that share it: all keys of one bucket are
-//!    of one slot, so an operation that changes something has its bucket, and whatever hangs on it,
-//!    to itself. Reads share a slot where a value at hand saves them nothing.
-//! 2. Operations on one key are executed in the order in which they were admitted: the chain is in
-//!    that order, and whoever takes from its middle takes the first of that key.
+//! 1. At most one operation of a slot executes, or some that share the slot. All keys of one bucket
+//!    have the same slot, so an operation that changes something has its bucket and the chain
+//!    behind it to itself. Reads share a slot where a value at hand saves them nothing.
+//! 2. Operations on one key are executed in the order in which they were admitted: the chain has
+//!    that order, and a lane that takes an operation from its middle takes the first one on that
+//!    key.
 
 use crate::planted::{self, Bug};
 
@@ -21,7 +22,7 @@ use crate::planted::{self, Bug};
 /// §3.3.3).
 pub const STATION_SLOTS: usize = 1024;
 
-/// The name of no place.
+/// The name that stands for no place.
 const NONE: u16 = u16::MAX;
 
 /// A reservation station for jobs of type `J`.
@@ -29,16 +30,16 @@ const NONE: u16 = u16::MAX;
 pub struct Station<J> {
     slots: Box<[Slot; STATION_SLOTS]>,
     places: Vec<Place<J>>,
-    /// The first place that is not used.
+    /// The first unused place.
     spare: u16,
     waiting: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Operations that execute.
+    /// The number of operations that execute.
     executing: u16,
-    /// Whether they do not share it.
+    /// Whether the executing operation does not share the slot.
     is_exclusive: bool,
     first: u16,
     last: u16,
@@ -51,10 +52,10 @@ struct Place<J> {
 }
 
 impl<J> Station<J> {
-    /// A station with room for so many operations that wait.
+    /// A station with room for `waiting_max` operations that wait.
     ///
     /// # Panics
-    /// If they are more than 65,534.
+    /// If `waiting_max` is more than 65,534.
     pub fn new(waiting_max: usize) -> Self {
         assert!(waiting_max < usize::from(NONE), "{waiting_max} operations cannot wait");
         let next = |place: usize| if place + 1 < waiting_max { place as u16 + 1 } else { NONE };
@@ -73,20 +74,20 @@ impl<J> Station<J> {
         group as usize % STATION_SLOTS
     }
 
-    /// How many operations wait.
+    /// The number of operations that wait.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Whether one more can wait.
+    /// Whether one more operation can wait.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.spare != NONE || planted::is(Bug::FullStationExecutes)
     }
 
-    /// Admits an operation, which `shares` its slot with others of that kind if it does: whether it
-    /// executes now. If not it has to [wait](Self::wait), or the pipeline stalls (kv-direct
-    /// §5.1.3).
+    /// Admits an operation, which may share its slot with others if `shares` says so. Returns
+    /// whether it executes now. If not, it has to [wait](Self::wait), or the pipeline stalls
+    /// (kv-direct §5.1.3).
     #[inline(always)]
     pub fn admit(&mut self, slot: usize, shares: bool) -> bool {
         let known = &mut self.slots[slot];
@@ -102,8 +103,8 @@ impl<J> Station<J> {
         executes
     }
 
-    /// Has the operation that executes, if it is the only one, share its slot no longer; whether it
-    /// has it to itself.
+    /// If the executing operation is the only one of its slot, makes it stop sharing the slot.
+    /// Returns whether it has the slot to itself.
     #[inline]
     pub fn claim(&mut self, slot: usize) -> bool {
         let known = &mut self.slots[slot];
@@ -111,7 +112,7 @@ impl<J> Station<J> {
         known.executing == 1
     }
 
-    /// Chains an operation behind the one of its slot that executes.
+    /// Chains an operation behind the executing operation of its slot.
     ///
     /// # Panics
     /// If there is no room.
@@ -132,15 +133,15 @@ impl<J> Station<J> {
         self.waiting += 1;
     }
 
-    /// Whether anything waits for the operation of a slot.
+    /// Whether an operation waits for the executing operation of a slot.
     #[inline]
     pub fn is_awaited(&self, slot: usize) -> bool {
         self.slots[slot].first != NONE
     }
 
-    /// Takes the first operation of the chain out of which `is` says so, if there is one; if it may
-    /// not overtake others, the first of all or none. There is none for an operation that shares
-    /// its slot with another.
+    /// Takes the first operation in the chain for which `is` says yes, if there is one. If it may
+    /// not overtake others, this is the first operation of the chain or none. There is none for an
+    /// operation that shares its slot.
     #[inline]
     pub fn next_of_key(
         &mut self,
@@ -165,7 +166,7 @@ impl<J> Station<J> {
         None
     }
 
-    /// An operation of the slot is over: if no other executes, the first that waits is next.
+    /// Ends an operation of the slot: if no other executes, the first waiting operation is next.
     #[inline]
     pub fn next(&mut self, slot: usize) -> Option<J> {
         let known = &mut self.slots[slot];
@@ -223,7 +224,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain queue for each slot: operations are (key, number).
+        /// Compares the station with a plain queue for each slot: operations are (key, number).
         #[test]
         fn no_operation_on_a_key_overtakes_another(
             steps in prop::collection::vec((0usize..3, 0u8..4, 0u8..4), 1..300),

@@ -1,8 +1,7 @@
-//! A table of kv-direct: how it is planned, and where its parts are.
+//! A table of kv-direct: its plan, and the places of its parts.
 //!
-//! In the region there are its requests, and nothing else. Each worker's index and slabs are in the
-//! memory of the node's process, as a herd table's values are; what they are like stands in the
-//! table's directory entry.
+//! The region holds only the table's requests. Each worker's index and slabs are in the memory of
+//! the node's process, like the values of a herd table; the table's directory entry describes them.
 
 use std::sync::Arc;
 
@@ -24,41 +23,44 @@ use crate::requests::{Area, RequestMap, Service};
 use crate::room::Room;
 use crate::size::ByteSize;
 
-/// The engine whose workers are processors with a memory of their own, which compute on values.
+/// The engine whose workers are processors with their own memory, and compute on values.
 #[derive(Clone, Copy, Debug)]
 pub struct KvDirect;
 
-/// What can be declared of a table of kv-direct.
+/// The options of a table of kv-direct.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
-    /// Of a worker's memory the share that is its index, between 0 and 1 (kv-direct §3.3.1). What
-    /// is neither in the index nor `inline_bytes` short lies in the rest. Default 0.5.
+    /// The share of a worker's memory that is its index, between 0 and 1 (kv-direct §3.3.1).
+    /// Entries that are longer than `inline_bytes`, or find no room in the index, lie in the rest.
+    /// Default 0.5.
     pub index_ratio: Option<f64>,
-    /// Keys and values that have up to so many bytes together are in the index: then a GET is one
-    /// access to memory, and a PUT two. 0 to 50; default 24.
+    /// Keys and values that have up to this many bytes together are in the index: a GET then takes
+    /// one access to memory, and a PUT two. 0 to 50; default 24.
     pub inline_bytes: Option<u16>,
-    /// Chooses `index_ratio` and `inline_bytes`, so that accesses to memory are as few as can be.
+    /// Chooses `index_ratio` and `inline_bytes` so that there are as few accesses to memory as
+    /// possible.
     pub tuned_for: Option<TunedFor>,
-    /// Bytes of every key, which then need not be told with each. Default: keys of any length.
+    /// Bytes of every key, which entries and requests then need not store. Default: keys of any
+    /// length.
     pub key_bytes: Option<u16>,
-    /// Whether values have versions. Without, none takes a byte for it, all are of version 0, and a
-    /// PUT that expects another is refused. Default yes.
+    /// Whether values have versions. Without versions no value spends bytes on one, all values have
+    /// version 0, and a PUT that expects another version is refused. Default yes.
     pub versions: Option<bool>,
-    /// Bytes of packets: what a client asks of a worker in one WRITE, and what it is answered. Room
-    /// for the longest value there is in any case. Default 4 KiB, or what an eighth of the table's
-    /// memory has room for.
+    /// Bytes of packets: of the requests that a client makes of a worker in one WRITE, and of the
+    /// results. There is room for the longest value in any case. Default 4 KiB, or as much as fits
+    /// an eighth of the table's memory.
     pub packet_bytes: Option<ByteSize>,
-    /// Whether a worker executes what does not depend on each other in any order, and what does
-    /// from a copy (kv-direct §3.3.3). Without, as a measure, an operation waits for those before
-    /// it on the same key. Default yes.
+    /// Whether a worker executes independent operations in any order, and dependent ones on the
+    /// value at hand (kv-direct §3.3.3). Without this, for comparison, an operation waits for
+    /// earlier operations on the same key. Default yes.
     pub out_of_order: Option<bool>,
-    /// The functions of its users, `[[table.functions]]` in TOML. They are compiled when a node
-    /// starts, and should be the same on all nodes. Default none.
+    /// The users' functions, `[[table.functions]]` in TOML. They are compiled when a node starts,
+    /// and should be the same on all nodes. Default none.
     pub functions: Vec<FunctionConfig>,
 }
 
-/// What the keys and values of a table will be like.
+/// The expected keys and values of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TunedFor {
@@ -70,30 +72,30 @@ pub struct TunedFor {
     pub utilisation: f64,
 }
 
-/// Bytes of a packet, unless the table is told otherwise.
+/// Bytes of a packet, unless the table declares another number.
 pub const PACKET_BYTES_DEFAULT: u64 = 4 << 10;
-/// The share of a worker's memory that is its index, unless the table is told otherwise.
+/// The share of a worker's memory that is its index, unless the table declares another.
 const INDEX_RATIO_DEFAULT: f64 = 0.5;
-/// Bytes of a key and its value up to which they are in the index, unless the table is told
-/// otherwise.
+/// Bytes of a key and its value up to which they are in the index, unless the table declares
+/// another number.
 const INLINE_BYTES_DEFAULT: u16 = 24;
 
-/// Where the requests of a table of kv-direct are, and what its workers' memory is like.
+/// The places of a kv-direct table's requests, and the shape of its workers' memory.
 #[derive(Clone, Debug)]
 pub struct Map {
     /// The requests.
     pub requests: Arc<RequestMap>,
     /// The memory of each worker.
     pub partition: PartitionShape,
-    /// How that is divided.
+    /// The division of that memory.
     pub plan: storage::Plan,
     /// Bytes of the longest value.
     pub value_bytes_max: u64,
-    /// What keys are hashed with.
+    /// The seed with which keys are hashed.
     pub seed: u64,
 }
 
-/// What a worker's memory is like, in [`TableParams::words`].
+/// The shape of a worker's memory, as it stands in [`TableParams::words`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionShape {
     /// Bytes of each worker's memory.
@@ -102,7 +104,7 @@ pub struct PartitionShape {
     pub index_millionths: u64,
     /// Bytes of a key and its value up to which they are in the index.
     pub inline_bytes: u16,
-    /// Bytes of every key, if they are all the same.
+    /// Bytes of every key, if all keys have the same length.
     pub key_bytes: Option<u16>,
     /// Whether values have versions and can expire.
     pub versions: bool,
@@ -115,16 +117,16 @@ const VERSIONS: u64 = 1;
 const OUT_OF_ORDER: u64 = 2;
 
 impl PartitionShape {
-    /// That of a table of the directory.
+    /// The shape of a table in the directory.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if it is none.
+    /// [`LayoutError::Geometry`] if the parameters are not a valid shape.
     pub fn of(params: &TableParams) -> Result<Self, LayoutError> {
         let wrong = || LayoutError::Geometry("a table's partitions cannot be".into());
         Self::of_words(params.words).ok_or_else(wrong)
     }
 
-    /// As it is in a directory entry.
+    /// The shape as a directory entry holds it.
     fn words(self) -> [u64; 6] {
         let flags = [(self.versions, VERSIONS), (self.out_of_order, OUT_OF_ORDER)];
         let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
@@ -147,15 +149,15 @@ impl PartitionShape {
         (partition.words() == words).then_some(partition)
     }
 
-    /// The share of the memory that is the index, as it is kept.
+    /// The share of the memory that is the index, as the directory keeps it.
     fn millionths(ratio: f64) -> u64 {
         (ratio * MILLION).round() as u64
     }
 
-    /// Where everything is in a worker's memory.
+    /// The places of all parts in a worker's memory.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] says what it may be.
+    /// [`LayoutError::Geometry`], which names valid values.
     fn plan(self, value_bytes_max: u64) -> Result<storage::Plan, LayoutError> {
         storage::Plan::new(&storage::Options {
             bytes: self.bytes,
@@ -167,7 +169,7 @@ impl PartitionShape {
         })
     }
 
-    /// What is declared, in a worker's memory of so many bytes.
+    /// The declared shape for a worker's memory of this many bytes.
     fn declared(options: &Options, bytes: u64) -> Result<Self, LayoutError> {
         let wrong = |text: String| Err(LayoutError::Geometry(text));
         let Options { index_ratio, inline_bytes, key_bytes, tuned_for, .. } = *options;
@@ -201,7 +203,7 @@ impl PartitionShape {
     }
 }
 
-/// The share of a worker's memory that its index has best, and what is best in it.
+/// The best share of a worker's memory for its index, and the best inline threshold.
 fn tuned(format: Format, wanted: TunedFor) -> Result<(f64, u16), LayoutError> {
     let TunedFor { key_bytes, value_bytes, utilisation } = wanted;
     let bytes = |bytes: u64| bytes.try_into().unwrap_or(usize::MAX);
@@ -215,7 +217,7 @@ fn tuned(format: Format, wanted: TunedFor) -> Result<(f64, u16), LayoutError> {
     Ok((tuned.index_ratio, tuned.inline_bytes_max))
 }
 
-/// The bytes of a packet: as they were chosen, or a share of the memory.
+/// The bytes of a packet: the declared number, or a share of the memory.
 fn packet_bytes(options: &Options, share: u64, item_max: u64) -> Result<u32, LayoutError> {
     let chosen = options.packet_bytes.map(ByteSize::bytes);
     let bytes = chosen.unwrap_or_else(|| PACKET_BYTES_DEFAULT.min(share).max(item_max));
@@ -289,7 +291,7 @@ impl Engine for KvDirect {
         Some(&map.requests)
     }
 
-    /// Without a session nothing can be asked.
+    /// A client without a session cannot make requests.
     type Client<N: Net> = OneOf<Client<N::Waiting>, NeedsSession<N::Waiting>>;
 
     fn client<N: Net, C: Connect<N>>(

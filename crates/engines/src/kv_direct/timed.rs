@@ -1,11 +1,11 @@
-//! Host memory whose accesses take the time of another machine's: the card of the paper, in virtual
-//! time (kv-direct §2.4).
+//! Host memory whose accesses take the time of another machine: the paper's card, in virtual time
+//! (kv-direct §2.4).
 //!
-//! The lines are memory of this process; what an access takes is what a [`Timing`] says. A write's
-//! content is there when it is posted, a read copies when its time is over: so a write is visible
-//! to every read that is posted after it (invariant 1 of [`memory`](super::memory)), and no access
-//! to half a line is under way beside a write to it (invariant 2), so that nobody can tell when in
-//! its time an access reached memory.
+//! The lines are memory of this process, and a [`Timing`] gives the duration of each access. The
+//! content of a write is there when the write is posted; a read copies when its time is over. So a
+//! write is visible to every read that is posted after it (invariant 1 of
+//! [`memory`](super::memory)). No access to half a line is under way beside a write to it
+//! (invariant 2), so no operation can tell at which moment of its time an access reached memory.
 
 use std::cell::{Cell, RefCell};
 use std::ops::DerefMut;
@@ -13,19 +13,19 @@ use std::rc::Rc;
 
 use super::memory::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
-/// What accesses take. Each future is ready when its access is over.
+/// The duration of accesses. Each future is ready when its access is over.
 #[expect(async_fn_in_trait, reason = "a processor and its card stay on one thread")]
 pub trait Timing {
     /// A READ of consecutive bytes of host memory.
     async fn dma_read(&self, bytes: usize);
 
-    /// A WRITE of consecutive bytes of host memory: until it is posted.
+    /// A WRITE of consecutive bytes of host memory; ready when it is posted.
     async fn dma_write(&self, bytes: usize);
 
     /// An access to the card's own memory.
     async fn dram(&self, bytes: usize, is_write: bool);
 
-    /// A clock of the pipeline.
+    /// One clock cycle of the pipeline.
     async fn cycle(&self);
 }
 
@@ -56,16 +56,16 @@ pub struct Timed<M, T> {
 }
 
 impl<M: DerefMut<Target = [Line]>, T: Timing> Timed<M, T> {
-    /// Memory that is `lines`.
+    /// Memory that consists of `lines`.
     ///
     /// # Panics
-    /// If they are 2^32 or more.
+    /// If there are 2^32 lines or more.
     pub fn new(lines: M, timing: T) -> Self {
         assert!(u32::try_from(lines.len()).is_ok(), "a processor has less than 2^32 lines");
         Self { lines: RefCell::new(lines), timing, counts: Cell::default() }
     }
 
-    /// What accesses take.
+    /// The duration of accesses.
     pub fn timing(&self) -> &T {
         &self.timing
     }
@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(memory.read_line(Purpose::Index, 3).await, Line([7; 64]));
             let read_ns = within.now_ns() - posted_ns;
             assert!((800..=1301).contains(&read_ns), "{read_ns}");
-            // As many as there are tags are under way at once.
+            // As many accesses as there are tags are under way at once.
             let began_ns = within.now_ns();
             let reads = (0..128).map(|at| memory.read_line(Purpose::Data, at));
             run(128, reads, |_| ()).await;

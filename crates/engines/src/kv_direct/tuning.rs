@@ -1,13 +1,13 @@
-//! How large the hash index should be, and which entries should be inline (kv-direct §5.1.1).
+//! The best size of the hash index, and the best threshold for inline entries (kv-direct §5.1.1).
 //!
-//! A larger index has fewer collisions, but leaves less memory for what is outside of it. So, for a
+//! A larger index has fewer collisions, but leaves less memory for slabs. So, for a given
 //! threshold, the best index is the largest one with which everything still fits; and the best
-//! threshold is the one with the fewest accesses then. Both depend on the sizes of the entries and
-//! on how full the memory is to be.
+//! threshold is the one that then needs the fewest accesses. Both depend on the sizes of the
+//! entries and on how full the memory will be.
 //!
 //! The figures come from a *sample*: some thousand chains are filled as a partition would be, with
-//! hashed keys and in the same order of preference, and their buckets and accesses are counted. It
-//! has the precision of such a sample, about one percent, and is the same whenever it is repeated.
+//! hashed keys and in the same order of preference, and their buckets and accesses are counted. The
+//! result has a precision of about one percent, and every repetition gives the same result.
 
 use super::bucket::{INLINE_BYTES_MAX, SLOTS, slots_for};
 use super::header::Header;
@@ -23,25 +23,25 @@ pub struct Size {
     pub key_bytes: usize,
     /// Bytes of their values.
     pub value_bytes: usize,
-    /// How many of all entries they are, in proportion to the others'.
+    /// The share of these entries among all, in proportion to the others' shares.
     pub share: f64,
 }
 
-/// What is to be stored.
+/// The entries that will be stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Corpus {
-    /// What the table's entries have.
+    /// The format of the table's entries.
     pub format: Format,
     /// The sizes of the entries.
     pub sizes: Vec<Size>,
-    /// The share of the memory that keys and values are to have.
+    /// The share of the memory that keys and values will have.
     pub utilisation: f64,
 }
 
-/// What a choice comes to.
+/// The costs of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The memory that it needs, 1 for all there is.
+    /// The memory that the choice needs; 1 is all memory.
     pub memory: f64,
     /// Accesses of a GET.
     pub get: f64,
@@ -54,27 +54,28 @@ pub struct Estimate {
 pub struct Tuned {
     /// The hash index's share of the memory.
     pub index_ratio: f64,
-    /// Entries of up to so many bytes are inline.
+    /// Entries of up to this many bytes are inline.
     pub inline_bytes_max: u16,
-    /// What it comes to.
+    /// The costs of this choice.
     pub estimate: Estimate,
 }
 
-/// Entries of a sample, at most.
+/// The most entries of a sample.
 const SAMPLE_ENTRIES: f64 = 100_000.0;
-/// Chains of a sample, at most and at least.
+/// The most and the fewest chains of a sample.
 const SAMPLE_CHAINS: (f64, f64) = (8192.0, 32.0);
-/// Memory that is left free: what pools keep of sizes that are not wanted, and what a sample errs.
+/// Memory that is left free: for slabs of unwanted sizes in the pools, and for the error of the
+/// sample.
 const SPARE: f64 = 0.02;
-/// A smaller index is not looked at.
+/// The smallest index that is considered.
 const RATIO_MIN: f64 = 1.0 / 4096.0;
-/// The index ratio is found within one part of two to this.
+/// The number of halving steps in the search for the index ratio.
 const STEPS: usize = 12;
 
 /// An entry of a sample.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// Slots of its bucket, and whether it is inline.
+    /// Slots of the entry's bucket that it takes, and whether it is inline.
     slots: u32,
     is_inline: bool,
     slab_bytes: u64,
@@ -91,10 +92,10 @@ impl Corpus {
         Self { format, sizes: vec![Size { key_bytes, value_bytes, share: 1.0 }], utilisation }
     }
 
-    /// The index ratio and the inline threshold with the fewest accesses, as many GETs as PUTs.
+    /// The index ratio and the inline threshold with the fewest accesses, for as many GETs as PUTs.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if there are no such entries, or with no choice all of them fit.
+    /// [`LayoutError::Geometry`] if there are no such entries, or if they fit with no choice.
     pub fn tune(&self) -> Result<Tuned, LayoutError> {
         let shares = self.sizes.iter().map(|size| size.share).sum::<f64>();
         let is_valid = self.sizes.iter().all(|size| size.share >= 0.0 && size.key_bytes > 0);
@@ -142,7 +143,8 @@ impl Corpus {
         let mut best = choice(RATIO_MIN)?;
         let mut too_large = 1.0;
         for _ in 0..STEPS {
-            // Between orders of magnitude first: values of a megabyte want little index.
+            // The search first finds the order of magnitude: values of a megabyte want a small
+            // index.
             let middle: f64 = match too_large / best.index_ratio > 2.0 {
                 true => (best.index_ratio * too_large).sqrt(),
                 false => (best.index_ratio + too_large) / 2.0,
@@ -155,7 +157,7 @@ impl Corpus {
         Some(best)
     }
 
-    /// What an index ratio and an inline threshold come to.
+    /// The costs of an index ratio and an inline threshold.
     pub fn estimate(&self, index_ratio: f64, inline_bytes_max: u16) -> Estimate {
         let per_line = self.utilisation * LINE_BYTES as f64 / self.item_bytes();
         let per_chain = per_line / index_ratio;
@@ -166,7 +168,7 @@ impl Corpus {
         let mut sample = Sample::new(chains);
         for entry in 0..entries {
             let hash = KeyHash::of(0, &entry.to_le_bytes());
-            // The chain is chosen by one half of the hash, the size by the other.
+            // One half of the hash chooses the chain, the other half the size.
             let size = self.size_at(f64::from(hash.processor(1 << 24)) / f64::from(1 << 24));
             sample.add(hash.bucket(chains) as usize, shapes[size]);
         }
@@ -183,7 +185,7 @@ impl Corpus {
         Shape { slots, is_inline, slab_bytes: class.map_or(0, |class| class.bytes()) }
     }
 
-    /// The size of an entry at `at` of all, from 0 to 1.
+    /// The size of the entry at position `at` among all, from 0 to 1.
     fn size_at(&self, at: f64) -> usize {
         let mut left = at * self.sizes.iter().map(|size| size.share).sum::<f64>();
         let found = self.sizes.iter().position(|size| {
@@ -197,7 +199,7 @@ impl Corpus {
         self.format.body_bytes(size.key_bytes, size.value_bytes, false)
     }
 
-    /// Bytes of an entry's key and value, on average.
+    /// Average bytes of an entry's key and value.
     fn item_bytes(&self) -> f64 {
         let bytes = |size: &Size| (size.key_bytes + size.value_bytes) as f64 * size.share;
         let shares: f64 = self.sizes.iter().map(|size| size.share).sum();
@@ -207,10 +209,10 @@ impl Corpus {
 
 /// Some chains of a partition.
 struct Sample {
-    /// Of each chain, the free slots and the pointers of each bucket.
+    /// For each chain, the free slots and the pointers of each bucket.
     chains: Vec<Vec<(u32, u32)>>,
     slab_bytes: u64,
-    /// Accesses that a GET of each entry makes, together.
+    /// Accesses of GETs, one for each entry, together.
     reads: f64,
 }
 
@@ -226,7 +228,7 @@ impl Sample {
         if at == buckets.len() {
             buckets.push((SLOTS, 0));
         }
-        // Another key's entry is read if its secondary hash is the same.
+        // Another key's entry is read if it has the same secondary hash.
         let before: u32 = buckets[..=at].iter().map(|(_, pointers)| pointers).sum();
         let false_matches = f64::from(before) / f64::from(1 << SECONDARY_BITS);
         self.reads += at as f64 + 1.0 + false_matches + if shape.is_inline { 0.0 } else { 1.0 };
@@ -254,7 +256,7 @@ mod tests {
     const SEED: u64 = 5;
     const FIXED: Format = Format { key_bytes: Some(8), versions: false };
 
-    /// A partition, filled as a corpus of one size says, with such an index.
+    /// A partition with such an index, filled from a corpus of one size.
     struct Filled {
         storage: Storage<Near<Vec<Line>>>,
         entries: u64,
@@ -263,7 +265,7 @@ mod tests {
     }
 
     impl Filled {
-        /// None if not everything fits.
+        /// `None` if not everything fits.
         fn new(corpus: &Corpus, tuned: &Tuned, bytes: u64) -> Option<Self> {
             let size = corpus.sizes[0];
             let options = Options {

@@ -1,17 +1,17 @@
-//! The worker of a node that is a processor: takes packets, has their operations executed, and
-//! sends the results (kv-direct §3.3, Figure 4).
+//! A worker that is a processor: takes packets, has their operations executed, and sends the
+//! results (kv-direct §3.3, Figure 4).
 //!
 //! # Invariants
-//! 1. The operations of a packet are admitted in their order, and packets of one client in theirs.
-//! 2. A packet is answered when all of its operations are.
+//! 1. The operations of a packet are admitted in their order, and the packets of one client in
+//!    theirs.
+//! 2. A packet is answered when all of its operations are answered.
 //! 3. A packet that changes something is executed once for each session, however often it comes:
 //!    its answer is kept until its slot is used again ([`Inbox`]).
-//! 4. There are versions for all operations that can be under way before one is admitted.
+//! 4. Before an operation is admitted, there are versions for all operations that can be under way.
 //!
-//! # Faults
 //! The results of a packet can get lost with the connection to its client: the client sends the
-//! packet again and gets the answer that was kept. When the processor dies all of its values die
-//! with it: they are in its process's memory.
+//! packet again and gets the kept answer. When the processor dies all of its values die with it:
+//! they are in its process's memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,12 +37,12 @@ use crate::requests::{
 };
 use crate::versions::Versions;
 
-/// Packets that wait to be admitted, at most.
+/// The most packets that wait to be admitted.
 const OPEN_PACKETS_MAX: usize = 64;
-/// Versions that must be there before an operation is admitted.
+/// Versions that must be available before an operation is admitted.
 const VERSIONS_MIN: u64 = 1 << 16;
-/// Polls of a WRITE of results after which its lane is given up: the client's node may be gone, and
-/// the client asks again if it is not. The WRITE goes on by itself.
+/// After this many polls of a WRITE of results its lane is given up: the client's node may be gone.
+/// If it is not, the client asks again. The WRITE goes on by itself.
 const REPLY_POLLS_MAX: u32 = 1000;
 
 /// A worker of a kv-direct table: one partition, and the packets for it.
@@ -50,7 +50,7 @@ pub struct Worker<F: Fabric, H, U> {
     fabric: F,
     map: Arc<RequestMap>,
     id: WorkerId,
-    /// This worker's partition, of so many.
+    /// The number of this worker's partition.
     partition: u32,
     partitions: u32,
     seed: u64,
@@ -64,8 +64,8 @@ pub struct Worker<F: Fabric, H, U> {
 }
 
 impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
-    /// Worker `id` of a table whose keys are hashed with `seed`, which starts now with the values
-    /// of `storage`, for the clients of which `sessions` tells.
+    /// Worker `id` of a table whose keys are hashed with `seed`. It starts now, with the values of
+    /// `storage`, for the clients whose sessions `sessions` knows.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -109,23 +109,23 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         self.processor.storage()
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> Counts {
         self.processor.counts()
     }
 
-    /// Whether no more packets are taken. Then, after a turn in which there was nothing to do, no
-    /// operation is under way: the partition can be looked at, or taken.
+    /// Whether the worker takes no more packets. After the next idle turn no operation is under
+    /// way: the partition can then be looked at, or taken.
     pub fn pause(&self, is_paused: bool) {
         self.is_paused.set(is_paused);
     }
 
-    /// Ends the worker; what is left is the partition, and the functions.
+    /// Ends the worker and returns the partition and the functions.
     pub fn into_parts(self) -> (Storage<H>, U) {
         self.processor.into_parts()
     }
 
-    /// Serves packets for as long as the result lives. What is under way when it is dropped is
+    /// Serves packets for as long as the result lives. If it is dropped, operations under way are
     /// given up in the middle, as when the worker dies.
     pub fn serve(&self) -> impl Turns + '_ {
         Serving {
@@ -165,14 +165,15 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
     /// Sends an answer.
     async fn reply(&self, ticket: Ticket, reply: Buf) {
         let sent = send_reply(&self.fabric, &self.map, self.home(), &ticket, reply);
-        // Results that do not arrive are asked for again.
+        // A client asks again for results that do not arrive.
         if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
             self.give_back(reply);
         }
     }
 
-    /// Keeps a copy of an answer to a packet that must not be executed again: before it is sent,
-    /// since the client may ask again while it is on its way, and may do so in vain.
+    /// Keeps a copy of the answer to a packet that must not be executed again. The copy is made
+    /// before the answer is sent: the client may ask again while the answer is on its way, and the
+    /// answer may get lost.
     fn keep(&self, ticket: &Ticket, reply: &[u8]) {
         let kept = &mut self.kept.borrow_mut()[self.place(ticket)];
         kept.clear();
@@ -205,9 +206,9 @@ struct Serving<'a, F: Fabric, H, U, P, R, S, L, G> {
     pipeline: P,
     /// Packets that are open, and their next operations.
     open: VecDeque<(Rc<Opened>, usize)>,
-    /// Operations of theirs that are not admitted.
+    /// Operations of these packets that are not admitted yet.
     ahead: usize,
-    /// What the pipeline stalls for.
+    /// The operation for which the pipeline stalls.
     stalled: Option<PackedJob>,
     /// Packets to be used again.
     spare: VecDeque<Rc<Opened>>,
@@ -253,7 +254,7 @@ where
     L: Fn() -> G,
     G: Future<Output = Result<(), EngineError>>,
 {
-    /// Whether there are versions, or none are needed. Leases some in time.
+    /// Whether there are enough versions, or no versions are needed. Leases versions in time.
     fn has_versions(&mut self) -> Result<bool, FabricError> {
         let processor = &self.worker.processor;
         if !processor.settings().versions || processor.versions_left() >= VERSIONS_MIN {
@@ -263,7 +264,7 @@ where
         if let Poll::Ready(leased) = poll(leasing) {
             self.leasing = None;
             match leased {
-                // Its own node's memory was not to be reached: it is tried again.
+                // The worker's own node's memory was out of reach: it tries again later.
                 Ok(()) | Err(EngineError::Ambiguous(_)) => (),
                 Err(EngineError::Fabric(error)) => return Err(error),
                 Err(error) => panic!("versions cannot be leased: {error}"),
@@ -272,12 +273,12 @@ where
         Ok(processor.versions_left() >= VERSIONS_MIN)
     }
 
-    /// Takes packets out of the request slots; whether there were any.
+    /// Takes packets out of the request slots. Returns whether there were any.
     fn take(&mut self) -> Result<bool, FabricError> {
         let mut taken = false;
         let worker = self.worker;
-        // Enough for all lanes while the next are looked for; what is taken earlier than that
-        // leaves the processor's caches until it is admitted.
+        // Enough for all lanes while the worker looks for the next packets. A packet that is taken
+        // earlier leaves the processor's caches before it is admitted.
         let wanted = worker.processor.settings().in_flight;
         while self.ahead < wanted && self.open.len() < OPEN_PACKETS_MAX {
             let mut message = worker.buffer();
@@ -313,7 +314,7 @@ where
         let mut packet = self.spare.pop_front().unwrap_or_default();
         let opened = match Rc::get_mut(&mut packet) {
             Some(opened) => opened,
-            // Its last operation was answered, and is being written back.
+            // The packet's last operation was answered, and is being written back.
             None => {
                 self.spare.push_back(packet);
                 packet = Rc::default();
@@ -335,7 +336,7 @@ where
         }
     }
 
-    /// Answers who does not ask by the rules: nothing was done.
+    /// Answers a client that breaks the rules: nothing was executed.
     #[cold]
     fn refuse(&mut self, ticket: Ticket) {
         let mut reply = self.worker.buffer();
@@ -374,7 +375,7 @@ where
         }
     }
 
-    /// Answers the packets that are done.
+    /// Answers the packets whose operations are all done.
     fn answer(&mut self) {
         while let Some(packet) = self.take_finished() {
             let (ticket, mut reply) = (packet.ticket(), self.worker.buffer());

@@ -1,26 +1,28 @@
-//! Appending: records gather in a buffer, the buffer is appended to a segment, the segment is
-//! synced; each step for all that the one before has gathered meanwhile, which is the group commit.
+//! Appending: records gather in a buffer, the buffer is appended to a segment, and the segment is
+//! synced. Each step takes everything that the step before has gathered meanwhile, which is the
+//! group commit.
 //!
 //! # Invariants
 //! 1. `durable` ≤ `written` ≤ `last`: up to these LSNs records were synced, appended, and buffered.
-//! 2. A segment is synced to its end before the first record of the next one is appended. So what
-//!    is durable is a prefix of the log, but for the part of the last segment that was not synced.
-//! 3. After the storage failed once, nothing is ever said to be durable again: the log is
-//!    **poisoned**. What it said before stays true.
+//! 2. A segment is synced to its end before the first record of the next one is appended. So the
+//!    durable records are a prefix of the log, except in the part of the last segment that was not
+//!    synced.
+//! 3. After the storage has failed once, the log never calls another record durable: the log is
+//!    **poisoned**. Records that it called durable before stay durable.
 
 use super::record::{self, HEADER_BYTES, Header, Kind, Op, Record};
 use super::storage::{Storage, StorageError};
 use super::{LogError, Policy};
 
-/// A log that is appended to.
+/// A log, as its owner appends to it.
 #[derive(Debug)]
 pub struct Log<S> {
     pub(super) storage: S,
     pub(super) policy: Policy,
     table: u64,
-    /// Where records go.
+    /// The number of the segment that takes the records.
     segment: u64,
-    /// Its bytes that were appended.
+    /// The bytes that were appended to that segment.
     segment_len: u64,
     /// The number of the next segment.
     next_segment: u64,
@@ -28,9 +30,10 @@ pub struct Log<S> {
     last: u64,
     written: u64,
     durable: u64,
-    /// The LSN up to which the sync under way makes durable.
+    /// The LSN up to which the sync under way makes records durable.
     syncing: Option<u64>,
-    /// When the first record of the buffer came, and the first that is not durable.
+    /// When the first record of the buffer came, and when the first record came that is not
+    /// durable.
     buffered_us: u64,
     unsynced_us: u64,
     /// When the sync under way began.
@@ -41,25 +44,25 @@ pub struct Log<S> {
     pub(super) snapshot_bytes: u64,
 }
 
-/// Where a recovered log goes on.
+/// The place where a recovered log goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Resume {
     pub table: u64,
-    /// The segment in which it goes on, which is made now.
+    /// The segment in which the log goes on. It is made now.
     pub segment: u64,
     /// The LSN of that segment's first record.
     pub first: u64,
-    /// Its records so far, as bytes of that segment.
+    /// The records that the log has so far, as bytes of that segment.
     pub records: Vec<u8>,
-    /// The LSN of the last of them, or of the last one before them.
+    /// The LSN of the last of these records, or of the last record before them.
     pub last: u64,
     pub grown_bytes: u64,
     pub snapshot_bytes: u64,
 }
 
 impl<S: Storage> Log<S> {
-    /// A log that goes on in a segment of its own. All that it holds so far is durable, for what is
-    /// not known to be is written anew into that segment.
+    /// A log that goes on in a new segment. All records that it holds so far are durable: records
+    /// that may not be durable are written again into that segment.
     pub(super) fn resume(storage: S, policy: Policy, at: Resume) -> Result<Self, LogError> {
         let mut log = Self {
             storage,
@@ -96,7 +99,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// How the log is kept.
+    /// The policy of the log.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -126,8 +129,8 @@ impl<S: Storage> Log<S> {
         self.snapshot_bytes
     }
 
-    /// Whether another record may be appended without more being at risk than the policy says. If
-    /// not, [`Log::turn`] until it may.
+    /// Whether another record may be appended without putting more records at risk than the policy
+    /// allows. If not, call [`Log::turn`] until it may.
     pub fn has_room(&self, now_us: u64) -> bool {
         let (at_risk, policy) = (self.last - self.durable, &self.policy);
         at_risk == 0
@@ -135,7 +138,7 @@ impl<S: Storage> Log<S> {
                 && now_us.saturating_sub(self.unsynced_us) < policy.loss_us_max)
     }
 
-    /// Appends a record to the buffer; its LSN.
+    /// Appends a record to the buffer. Returns the record's LSN.
     ///
     /// # Errors
     /// [`LogError::Poisoned`].
@@ -154,8 +157,8 @@ impl<S: Storage> Log<S> {
         Ok(self.last)
     }
 
-    /// Does what is due: takes note of a sync that is over, appends the buffer, begins a sync. Does
-    /// not wait for the disk, but when a segment is full.
+    /// Does the work that is due: takes note of a finished sync, appends the buffer, begins a sync.
+    /// Waits for the disk only when a segment is full.
     ///
     /// # Errors
     /// [`LogError::Storage`] if the storage fails, and [`LogError::Poisoned`] from then on.
@@ -165,7 +168,7 @@ impl<S: Storage> Log<S> {
         self.note(done)
     }
 
-    /// Makes everything durable and waits for it.
+    /// Makes all records durable and waits for that.
     ///
     /// # Errors
     /// As [`Log::turn`].
@@ -212,14 +215,14 @@ impl<S: Storage> Log<S> {
     /// Waits for the sync that is under way.
     fn await_sync(&mut self) -> Result<(), StorageError> {
         if let Some(lsn) = self.syncing.take() {
-            // The storage syncs one thing at a time: its end has to be seen.
+            // The storage does one sync at a time: the end of this one has to be seen.
             while !self.storage.is_synced()? {}
             self.made_durable(lsn, self.synced_us);
         }
         Ok(())
     }
 
-    /// What is left was appended after the sync began, so not before that moment.
+    /// The remaining records were appended after the sync began, so not before that moment.
     fn made_durable(&mut self, lsn: u64, began_us: u64) {
         self.durable = self.durable.max(lsn);
         self.unsynced_us = self.unsynced_us.max(began_us);
@@ -234,8 +237,8 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Goes on in another segment. The next one is there before this one says so, and what is in
-    /// this one is durable before anything is in the next.
+    /// Goes on in another segment. The next segment exists before this one names it, and the
+    /// records of this one are durable before the next one gets any.
     fn rotate(&mut self, now_us: u64) -> Result<(), StorageError> {
         // The seal is a record too.
         let (next, next_len) = self.create(Kind::Log, self.last + 2)?;
@@ -249,21 +252,21 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Makes a segment with its header, durable; its number and length.
+    /// Makes a segment with its header, durably. Returns its number and length.
     fn create(&mut self, kind: Kind, lsn: u64) -> Result<(u64, u64), StorageError> {
         let segment = self.next_segment;
         self.next_segment += 1;
         self.storage.create(segment)?;
         let header = Header { table: self.table, segment, kind, lsn };
         self.storage.append(segment, &header.bytes())?;
-        // A sync under way is another segment's, and has to end first.
+        // A sync under way belongs to another segment, and has to end first.
         self.await_sync()?;
         self.storage.sync(segment)?;
         Ok((segment, HEADER_BYTES as u64))
     }
 
-    /// As [`Log::rotate`], for a snapshot that begins: the LSN before the next segment's first, and
-    /// that segment.
+    /// As [`Log::rotate`], for a snapshot that begins. Returns the LSN before the next segment's
+    /// first record, and that segment.
     pub(super) fn cut(&mut self, now_us: u64) -> Result<(u64, u64), LogError> {
         self.sound()?;
         let done = self.attempt_sync(now_us).and_then(|()| self.rotate(now_us));
@@ -278,7 +281,7 @@ impl<S: Storage> Log<S> {
         self.note(made).map(|(segment, _)| segment)
     }
 
-    /// Lets the storage do something; if it fails the log is poisoned.
+    /// Runs an action on the storage; if it fails the log is poisoned.
     pub(super) fn store<T>(
         &mut self,
         work: impl FnOnce(&mut S) -> Result<T, StorageError>,

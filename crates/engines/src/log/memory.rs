@@ -1,4 +1,4 @@
-//! A disk that is memory, and fails as disks do: for tests and for the simulator.
+//! A disk in memory that fails as disks do: for tests and for the simulator.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,14 +7,15 @@ use std::rc::Rc;
 
 use super::storage::{Storage, StorageError};
 
-/// A disk. Clones are the same disk: it outlives the process that writes to it.
+/// A disk. Clones are the same disk, which outlives the process that writes to it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStorage(Rc<RefCell<Disk>>);
 
 #[derive(Debug, Default)]
 struct Disk {
     segments: BTreeMap<u64, Segment>,
-    /// The sync under way: of which segment, up to which byte, and how many looks it still takes.
+    /// The sync under way: its segment, the byte up to which it syncs, and the number of looks that
+    /// it still takes.
     syncing: Option<(u64, usize, u32)>,
     faults: DiskFaults,
     syncs: u64,
@@ -23,17 +24,17 @@ struct Disk {
 #[derive(Debug, Default)]
 struct Segment {
     bytes: Vec<u8>,
-    /// Whether the process that made it lives and has not sealed it.
+    /// Whether the process that made the segment lives and has not sealed it.
     open: bool,
-    /// From here on a sync would write the bytes.
+    /// The offset from which on a sync would write the bytes.
     clean: usize,
-    /// Bytes before that which count as written and are not on the disk.
+    /// Bytes before that offset that count as written but are not on the disk.
     holes: Vec<Range<usize>>,
 }
 
 impl Segment {
-    /// The disk refuses to write the bytes up to `len`. As with a Linux page cache they can be read
-    /// as before, and no sync tries again.
+    /// The disk refuses to write the bytes up to `len`. As with a Linux page cache, processes can
+    /// read them as before, and no sync tries to write them again.
     fn refuse(&mut self, len: usize) {
         if self.clean < len {
             self.holes.push(self.clean..len);
@@ -41,10 +42,10 @@ impl Segment {
         }
     }
 
-    /// What is left of it after a loss of power: all that is on the disk, and of the rest what
-    /// `random` says, for each sector and for the end.
+    /// Leaves only the bytes that survive a loss of power: all bytes that are on the disk, and of
+    /// the other bytes those that `random` chooses, for each sector and for the end.
     fn lose_power(&mut self, random: &mut impl FnMut() -> u64) {
-        // Nothing after this is on the disk for sure.
+        // No byte after this is certainly on the disk.
         let mut solid = self.clean;
         while let Some(hole) = self.holes.pop_if(|hole| hole.end == solid) {
             solid = hole.start;
@@ -68,52 +69,53 @@ impl Segment {
     }
 }
 
-/// What a disk writes or does not write.
+/// The unit that a disk writes or does not write.
 const SECTOR_BYTES: usize = 64;
 
-/// What goes wrong with a [`MemoryStorage`].
+/// The faults of a [`MemoryStorage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
-    /// Appends succeed so many times more.
+    /// This many more appends succeed.
     pub appends_left: Option<u64>,
-    /// Syncs succeed so many times more. What one that fails should have made durable counts as
+    /// This many more syncs succeed. The bytes that a failed sync should have made durable count as
     /// written from then on.
     pub syncs_left: Option<u64>,
-    /// Removals succeed so many times more.
+    /// This many more removals succeed.
     pub removes_left: Option<u64>,
-    /// Looks at a sync that was begun before it is over.
+    /// The number of looks at a sync before it is over.
     pub sync_looks: u32,
 }
 
 impl MemoryStorage {
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&self, faults: DiskFaults) {
         self.0.borrow_mut().faults = faults;
     }
 
-    /// Syncs so far.
+    /// The number of syncs so far.
     pub fn syncs(&self) -> u64 {
         self.0.borrow().syncs
     }
 
-    /// The process dies: a sync under way ends, or does not; all that was appended can be read, and
-    /// nobody appends to what is there.
+    /// The process dies. A sync under way may end or not; all appended bytes can be read, and no
+    /// process appends to the existing segments.
     pub fn kill(&self) {
         let disk = &mut *self.0.borrow_mut();
         disk.syncing = None;
         disk.segments.values_mut().for_each(|segment| segment.open = false);
     }
 
-    /// After [`MemoryStorage::kill`]: the disk refuses all that was appended and not synced, and
-    /// nobody is there to be told. It can be read as before, until the power is lost.
+    /// After [`MemoryStorage::kill`]: the disk refuses all bytes that were appended and not synced,
+    /// and no process is there to learn of it. The bytes can be read as before, until the power is
+    /// lost.
     pub fn refuse_writes(&self) {
         for segment in self.0.borrow_mut().segments.values_mut() {
             segment.refuse(segment.bytes.len());
         }
     }
 
-    /// The host loses its power. Of what is not on the disk, `random` decides for each sector of 64
-    /// bytes whether it is there, and where the segment ends.
+    /// The host loses its power. For bytes that are not on the disk, `random` decides for each
+    /// sector of 64 bytes whether it is there, and where the segment ends.
     pub fn lose_power(&self, mut random: impl FnMut() -> u64) {
         let disk = &mut *self.0.borrow_mut();
         disk.syncing = None;
@@ -162,7 +164,7 @@ impl Disk {
         self.segments.get_mut(&segment).ok_or_else(|| failed(what, segment, "there is none"))
     }
 
-    /// The segment, if it may be appended to and synced.
+    /// The segment, if a process may append to it and sync it.
     fn opened(&mut self, what: &'static str, segment: u64) -> Result<&mut Segment, StorageError> {
         let found = self.get(what, segment)?;
         if found.open { Ok(found) } else { Err(failed(what, segment, "it is not open")) }
@@ -180,7 +182,7 @@ impl Disk {
     }
 }
 
-/// Whether there is one left.
+/// Takes one from the allowed number. Returns whether there was one.
 fn spend(left: &mut Option<u64>) -> bool {
     match left {
         Some(0) => false,
@@ -210,7 +212,7 @@ impl Storage for MemoryStorage {
     fn append(&mut self, segment: u64, bytes: &[u8]) -> Result<(), StorageError> {
         let disk = &mut *self.0.borrow_mut();
         if !spend(&mut disk.faults.appends_left) {
-            // As a disk that is full: a part of it is written.
+            // Like a full disk, this writes a part of the bytes.
             let half = &bytes[..bytes.len() / 2];
             disk.opened("appending to", segment)?.bytes.extend_from_slice(half);
             return Err(failed("appending to", segment, "the disk is full"));
@@ -266,8 +268,8 @@ mod tests {
 
     const SEGMENT: u64 = 1;
 
-    /// A disk with a segment of so many bytes that were synced and so many more that were not; none
-    /// of them is zero.
+    /// A disk with one segment of `synced` bytes that were synced and `unsynced` bytes that were
+    /// not; no byte is zero.
     fn disk(synced: usize, unsynced: usize) -> MemoryStorage {
         let mut disk = MemoryStorage::default();
         disk.create(SEGMENT).unwrap();
@@ -281,7 +283,7 @@ mod tests {
         disk.clone().read(SEGMENT).unwrap()
     }
 
-    /// Numbers that begin with `first` and have every remainder.
+    /// Numbers that begin with `first` and take every remainder.
     fn numbers(first: u64) -> impl FnMut() -> u64 {
         let mut next = first;
         move || {
@@ -313,7 +315,7 @@ mod tests {
         for first in 0..8 {
             let mut disk = disk(100, 64);
             disk.refuse_writes();
-            // A sync that succeeds does not write it, and what comes after it is on the disk.
+            // A sync that succeeds does not write it, while bytes after it are on the disk.
             disk.sync(SEGMENT).unwrap();
             disk.append(SEGMENT, &[9; 10]).unwrap();
             disk.sync(SEGMENT).unwrap();
@@ -328,7 +330,7 @@ mod tests {
         assert_eq!((there, gone), (2, 6));
     }
 
-    /// Where nothing was written after it, the end of the segment may be gone with it.
+    /// If no byte was written after it, the end of the segment may be gone with it.
     #[test]
     fn what_was_refused_last_may_be_cut_off() {
         let lens = (65..130).map(|first| {

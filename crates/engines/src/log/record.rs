@@ -1,12 +1,12 @@
 //! The bytes of segments and records.
 //!
-//! A segment begins with its header and goes on with records; a record is a multiple of eight bytes
-//! long. `docs/memory-layout.md` has them as tables.
+//! A segment begins with its header and continues with records; the length of a record is a
+//! multiple of eight bytes. `docs/memory-layout.md` has both as tables.
 //!
 //! # Invariants
-//! 1. A record counts only if its checksum is right, and the checksum covers its segment's number:
-//!    what a disk kept of another segment is no record of this one.
-//! 2. Whatever the bytes, decoding neither panics nor reads beyond them.
+//! 1. A record counts only if its checksum is right. The checksum covers the number of the record's
+//!    segment, so bytes of another segment that a disk kept never count as a record of this one.
+//! 2. Decoding neither panics nor reads beyond the bytes, whatever they are.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -22,14 +22,14 @@ pub const HEADER_BYTES: usize = 64;
 /// Bytes of a record before its key.
 pub const RECORD_BYTES: usize = 48;
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Changes, one after the other.
     Log,
     /// A part of a snapshot.
     Snapshot {
-        /// Which one, from 0.
+        /// The number of the part, from 0.
         part: u32,
     },
 }
@@ -51,16 +51,16 @@ struct RawHeader {
     checksum: u64,
 }
 
-/// What a segment's header says.
+/// The fields of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Of which table and node it is.
+    /// The table and node to which the segment belongs.
     pub table: u64,
-    /// Its number.
+    /// The segment's number.
     pub segment: u64,
-    /// What it holds.
+    /// The segment's content.
     pub kind: Kind,
-    /// Of a log segment: the LSN of its first record. Of a snapshot: the last one that the snapshot
+    /// In a log segment: the LSN of its first record. In a snapshot: the last LSN that the snapshot
     /// makes superfluous.
     pub lsn: u64,
 }
@@ -68,27 +68,27 @@ pub struct Header {
 /// A key's new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// This value.
+    /// The key has this value.
     Put {
-        /// Its bytes.
+        /// The value's bytes.
         value: &'a [u8],
-        /// Its version.
+        /// The value's version.
         version: u64,
-        /// When it expires, in milliseconds since the Unix epoch.
+        /// When the value expires, in milliseconds since the Unix epoch.
         expires_at_ms: Option<u64>,
     },
-    /// None.
+    /// The key has no value.
     Delete,
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op<'a> {
-    /// A key has a new state. To say it again changes nothing.
+    /// A key has a new state. Repeating the record changes nothing.
     Change {
         /// The key.
         key: &'a [u8],
-        /// Its state.
+        /// The key's new state.
         change: Change<'a>,
     },
     /// Versions below this number may have been given away.
@@ -96,12 +96,13 @@ pub enum Op<'a> {
         /// The number.
         end: u64,
     },
-    /// The last of a log segment: the log goes on in this one.
+    /// The last record of a log segment: the log goes on in this segment.
     Seal {
         /// The segment.
         next: u64,
     },
-    /// The last of a snapshot. It is only good together with the log up to this LSN.
+    /// The last record of a snapshot. The snapshot is valid only together with the log up to this
+    /// LSN.
     End {
         /// The LSN.
         lsn: u64,
@@ -115,7 +116,7 @@ pub struct Record<'a> {
     pub lsn: u64,
     /// The last LSN that was known to be durable when this record was made.
     pub durable: u64,
-    /// What it says.
+    /// The record's content.
     pub op: Op<'a>,
 }
 
@@ -124,11 +125,12 @@ pub struct Record<'a> {
 struct RawRecord {
     checksum: u64,
     lsn: u64,
-    /// A version, a lease's end, a segment, an LSN.
+    /// The record's number: a version, a lease's end, a segment, or an LSN.
     number: u64,
     expires_at_ms: u64,
     value_len: u32,
-    /// Records before this one that were not known to be durable; `u32::MAX` or more: that many.
+    /// The number of records before this one that were not known to be durable; `u32::MAX` means
+    /// that many or more.
     unsynced: u32,
     key_len: u32,
     kind: u16,
@@ -152,7 +154,7 @@ mod code {
 }
 
 impl Header {
-    /// The bytes a segment begins with.
+    /// The bytes with which a segment begins.
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let (kind, part) = match self.kind {
             Kind::Log => (1, 0),
@@ -174,7 +176,7 @@ impl Header {
         zerocopy::transmute!(raw)
     }
 
-    /// The header that a segment begins with; `None` if it is none, or of another segment.
+    /// The header with which a segment begins; `None` if it is invalid, or of another segment.
     pub fn read(bytes: &[u8], segment: u64) -> Option<Self> {
         let (raw, _) = RawHeader::read_from_prefix(bytes).ok()?;
         let kind = match raw.kind {
@@ -201,7 +203,8 @@ pub fn write(segment: u64, record: &Record<'_>, buf: &mut Vec<u8>) {
     };
     let unsynced = record.lsn - record.durable;
     let raw = RawRecord {
-        // Where the checksum will stand. Until then it is the segment's number, which is covered.
+        // The place of the checksum. Until it is computed, the segment's number stands here, which
+        // the checksum covers.
         checksum: segment,
         lsn: record.lsn,
         number,
@@ -222,7 +225,7 @@ pub fn write(segment: u64, record: &Record<'_>, buf: &mut Vec<u8>) {
     buf[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What the bytes at the start of a record say, if it is one: its checksum was not looked at.
+/// The fields of bytes that look like a record. Their checksum was not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// See [`Record::lsn`].
@@ -234,7 +237,7 @@ pub struct Claim {
 }
 
 impl RawRecord {
-    /// What it says, if a record of `bytes` bytes or less can say so.
+    /// The claim of this header, if a record of at most `bytes` bytes can make it.
     fn claim(&self, bytes: usize) -> Option<Claim> {
         let (key_len, value_len) = (self.key_len as usize, self.value_len as usize);
         let len = RECORD_BYTES.checked_add(key_len)?.checked_add(value_len)?;
@@ -244,20 +247,21 @@ impl RawRecord {
         if len > bytes || !is_sound {
             return None;
         }
-        // Beyond what the field can say, nothing is known to have been durable.
+        // If the number exceeds the field, no record is known to have been durable.
         let is_told = self.unsynced != u32::MAX;
         let durable = if is_told { self.lsn - u64::from(self.unsynced) } else { 0 };
         Some(Claim { lsn: self.lsn, durable, len })
     }
 }
 
-/// What the bytes at the start of `bytes` say if they are a record, without a look at the checksum;
-/// `None` if they cannot be one, or not all of it is there.
+/// The claim of the bytes at the start of `bytes`, without a check of the checksum; `None` if they
+/// cannot be a record, or if a part of it is missing.
 pub fn claim(bytes: &[u8]) -> Option<Claim> {
     RawRecord::read_from_prefix(bytes).ok()?.0.claim(bytes.len())
 }
 
-/// The record at the start of `bytes`, and its length; `None` if there is none, or not all of it.
+/// The record at the start of `bytes`, and its length; `None` if there is no record, or only a part
+/// of one.
 pub fn read(segment: u64, bytes: &[u8]) -> Option<(Record<'_>, usize)> {
     let (raw, rest) = RawRecord::read_from_prefix(bytes).ok()?;
     let Claim { lsn, durable, len } = raw.claim(bytes.len())?;
@@ -281,7 +285,7 @@ pub fn read(segment: u64, bytes: &[u8]) -> Option<(Record<'_>, usize)> {
     Some((Record { lsn, durable, op }, len))
 }
 
-/// The checksum of a record with its segment's number in the place of the checksum.
+/// The checksum of a record that has its segment's number in the place of the checksum.
 fn checksum_of(segment: u64, record: &[u8]) -> u64 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
     digest.update(&segment.to_le_bytes());
@@ -310,7 +314,7 @@ mod tests {
         }
     }
 
-    /// A key has a byte at least, and records are counted from 1.
+    /// A key has at least one byte, and records are counted from 1.
     #[test]
     fn what_no_log_writes_is_no_record() {
         let put = Change::Put { value: b"v", version: 1, expires_at_ms: None };

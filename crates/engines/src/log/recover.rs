@@ -1,29 +1,29 @@
-//! Recovery: what a log says after its writer died.
+//! Recovery: reads a log after its writer has died.
 //!
-//! A whole snapshot is read, and then every record after it. The end of the log is where the first
-//! record is missing or damaged, if that can be the work of a crash: **a torn tail** is cut off. It
-//! cannot be if that record is known to have been durable, because a later one says so (each
-//! says what was durable when it was made), or if a snapshot counts on it: then the log is
-//! **damaged**, which is an error that names the place. So is a **missing segment**: records are
-//! numbered, and the last of a full segment names the next.
+//! A recovery reads a whole snapshot, and then every record after it. The log ends where the first
+//! record is missing or damaged, if a crash can explain that: **a torn tail** is cut off. A crash
+//! cannot explain it if that record is known to have been durable, because a later record says so
+//! (each record says which records were durable when it was made), or if a snapshot relies on it.
+//! Then the log is **damaged**, which is an error that names the place. A **missing segment** is
+//! damage too: records are numbered, and the last record of a full segment names the next segment.
 //!
-//! What cannot be told: damage to the very last records, those of the last sync and after, looks
-//! like a torn tail.
+//! A recovery cannot detect all damage: if the very last records are damaged, those of the last
+//! sync and after, they look like a torn tail.
 //!
-//! # What can be read is not what is durable
-//! The writer may have died because a sync failed, and after that the pages which never reached the
-//! disk are read like any others, until the host loses its power; another sync of them succeeds and
-//! does nothing. A disk may also refuse pages when nobody is left to be told. So a recovery counts
-//! as durable only what its predecessor must have synced:
-//! 1. **A segment of the log that something was appended after** (the next one has more than its
-//!    header). The last one that holds anything is written anew into a segment of this process's
+//! # Readable is not durable
+//! The writer may have died because a sync failed. Pages that never reached the disk can then be
+//! read like any others, until the host loses its power; another sync of them succeeds and does
+//! nothing. A disk may also refuse pages when no process is left to learn of it. So a recovery
+//! counts as durable only the records that its predecessor must have synced:
+//! 1. **A segment of the log after which something was appended** (the next segment has more than
+//!    its header). The last segment with records is written again into a segment of this process's
 //!    own, which is synced before the old one is removed.
-//! 2. **A snapshot of which something that it replaces is gone.** If the log is there from before
-//!    it, the recovery begins with that and drops the snapshot.
+//! 2. **A snapshot that has replaced something, part of which is gone.** If the log from before the
+//!    snapshot is still there, the recovery begins with that log and drops the snapshot.
 //!
-//! A crash in the middle of this leaves two segments with the same first record. Nothing is
-//! appended to the new one before the old one is gone, so the one that has more of the records has
-//! all that anybody was told of.
+//! A crash in the middle of this leaves two segments with the same first record. No record is
+//! appended to the new one before the old one is gone, so the segment with more of the records has
+//! all records that any client knows of.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +33,14 @@ use super::storage::Storage;
 use super::{LogError, Policy};
 use crate::planted::{self, Bug};
 
-/// What a recovery found.
+/// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Keys that came from the snapshot.
     pub from_snapshot: u64,
     /// Records of the log that were replayed.
     pub replayed: u64,
-    /// The LSN of the last.
+    /// The LSN of the last record.
     pub last: u64,
     /// Bytes of a torn tail that were cut off.
     pub torn_bytes: u64,
@@ -48,12 +48,12 @@ pub struct Recovered {
     pub leased: u64,
 }
 
-/// What a log tells whoever recovers from it, in order.
+/// A change that the log reports to its reader, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Its new state.
+    /// The key's new state.
     pub change: Change<'a>,
 }
 
@@ -69,46 +69,47 @@ impl Segment {
     }
 }
 
-/// How a log ends.
+/// The end of a log.
 struct Ending {
-    /// What is left of the last segment of which anything is.
+    /// The length to which the last segment with records is cut, if it is cut.
     cut: Option<usize>,
-    /// Segments to be removed.
+    /// Segments that have to be removed.
     superfluous: Vec<u64>,
 }
 
-/// The part of a log that is written anew.
+/// The part of a log that is written again.
 struct Renewed {
-    /// The LSN of its first record.
+    /// The LSN of the part's first record.
     first: u64,
-    /// Its records, as bytes of the segment they go to.
+    /// The part's records, as bytes of their new segment.
     records: Vec<u8>,
-    /// The segments that it replaces.
+    /// The segments that the part replaces.
     replaced: Vec<u64>,
 }
 
-/// A snapshot that is whole.
+/// A complete snapshot.
 #[derive(Clone, Copy, Default)]
 struct Base {
-    /// It makes the records up to this LSN superfluous.
+    /// The snapshot makes the records up to this LSN superfluous.
     lsn: u64,
-    /// It is only good together with the log up to this LSN.
+    /// The snapshot is valid only together with the log up to this LSN.
     needs: u64,
 }
 
-/// How the records of a segment end.
+/// The end of a segment's records.
 enum End {
-    /// With its bytes.
+    /// The records end with the segment's bytes.
     Whole,
-    /// With a record that is none, at this offset.
+    /// The bytes at this offset are not a valid record.
     Torn(usize),
 }
 
-/// Reads the log of `table` from `storage`, tells `each` what it says, and returns it to be
-/// appended to. Storage without any segment is an empty log.
+/// Reads the log of `table` from `storage`, reports its changes to `each`, and returns the log to
+/// be appended to. Storage without any segment is an empty log.
 ///
 /// # Errors
-/// [`LogError`], and whatever `each` returns. Unless the storage itself failed it is as it was.
+/// [`LogError`], and the errors that `each` returns. Unless the storage itself failed it is
+/// unchanged then.
 pub fn recover<S, E>(
     mut storage: S,
     table: u64,
@@ -132,7 +133,7 @@ where
     let ending = tell_logs(&logs, base, &mut found, &mut each)?;
     logs.retain(|log| !ending.superfluous.contains(&log.header.segment));
     let mut superfluous = [unmade, others, ending.superfluous].concat();
-    // Snapshots that the recovery did not begin with are of no use any more.
+    // The recovery did not begin with the other snapshots, so they are of no use any more.
     let others = snapshots.iter().filter(|part| part.header.lsn != base.lsn);
     superfluous.extend(others.map(|part| part.header.segment));
     let renewed = renew(&logs, ending.cut, next_segment, &mut found);
@@ -153,15 +154,16 @@ where
         records: renewed.records,
     };
     let mut log = Log::resume(storage, policy, at)?;
-    // Only now, and the oldest first: what the log goes on with is durable.
+    // The segments are removed only now, the oldest first: the records with which the log goes on
+    // are durable.
     superfluous.sort_unstable();
     log.store(|storage| superfluous.iter().try_for_each(|segment| storage.remove(*segment)))?;
     Ok((log, found))
 }
 
-/// The segments of the log in the order of their records. Of two with the same first record, one is
-/// a copy that a recovery had begun: the one that has more of the records stays, the old one if
-/// both have as many. And the numbers of the others.
+/// The segments of the log in the order of their records, and the numbers of the segments that are
+/// dropped. Of two segments with the same first record, one is an unfinished copy by a recovery:
+/// the one with more of the records stays, or the old one if both have equally many.
 fn in_order(mut logs: Vec<Segment>) -> (Vec<Segment>, Vec<u64>) {
     logs.sort_by_key(|log| (log.header.lsn, log.header.segment));
     let (mut kept, mut others): (Vec<Segment>, _) = (Vec::new(), Vec::new());
@@ -177,7 +179,7 @@ fn in_order(mut logs: Vec<Segment>) -> (Vec<Segment>, Vec<u64>) {
     (kept, others)
 }
 
-/// How many records a segment of the log has before it is torn.
+/// The number of records that a segment of the log has before it is torn.
 fn records(log: &Segment) -> u64 {
     let mut count = 0;
     let walked = walk(log, |record| {
@@ -188,8 +190,8 @@ fn records(log: &Segment) -> u64 {
     walked.map_or(0, |_| count)
 }
 
-/// The last segment that holds anything, up to where it is cut, as segment `into`; with it goes the
-/// empty one after it.
+/// The last segment with records, up to where it is cut, as segment `into`. It also replaces the
+/// empty segment after it.
 fn renew(logs: &[Segment], cut: Option<usize>, into: u64, found: &mut Recovered) -> Renewed {
     let number = |log: &Segment| log.header.segment;
     let Some(at) = logs.iter().rposition(|log| !log.is_empty()) else {
@@ -207,7 +209,8 @@ fn renew(logs: &[Segment], cut: Option<usize>, into: u64, found: &mut Recovered)
     while next < end {
         let read = record::read(number(old), &old.bytes[next..]);
         let (record, len) = read.expect("it was read when it was told");
-        // The segment that a seal names goes with it. Its LSN is counted and stays in use.
+        // The segment that a seal names is dropped with the seal. The seal's LSN is counted and
+        // stays in use.
         let op = match record.op {
             Op::Seal { .. } => Op::Lease { end: 0 },
             op => op,
@@ -219,8 +222,8 @@ fn renew(logs: &[Segment], cut: Option<usize>, into: u64, found: &mut Recovered)
     Renewed { first: old.header.lsn, records, replaced }
 }
 
-/// All segments that have a header, in order; those that were being made; and the number of the
-/// next.
+/// All segments with a header, in order; the unfinished segments; and the number of the next
+/// segment.
 fn load<S: Storage>(
     storage: &mut S,
     table: u64,
@@ -236,8 +239,9 @@ fn load<S: Storage>(
                 let (segment, found) = (*segment, header.table);
                 return Err(LogError::AnotherTable { segment, found, expected: table });
             }
-            // It was being made: the header is durable before anything else is there. There may be
-            // several, as what a recovery has begun to make comes after what its predecessor had.
+            // The segment was unfinished: its header is durable before anything else is in it.
+            // There may be several such segments, as a recovery makes its own after its
+            // predecessor's.
             None if bytes.len() <= HEADER_BYTES => unmade.push(*segment),
             None => return Err(LogError::Damaged { segment: *segment, offset: 0 }),
         }
@@ -245,7 +249,7 @@ fn load<S: Storage>(
     Ok((segments, unmade, next))
 }
 
-/// Reads the records of a segment until `each` says no or they end.
+/// Reads the records of a segment until `each` returns no or the records end.
 fn walk<E>(
     segment: &Segment,
     mut each: impl FnMut(record::Record<'_>) -> Result<bool, E>,
@@ -264,9 +268,9 @@ fn walk<E>(
     Ok(End::Whole)
 }
 
-/// Tells the oldest snapshot that is whole and after which nothing of the log is missing, up to
-/// `first`, the LSN of the log's first record. It is one that was made durable. Nothing is told if
-/// all of the log is there; and if there is no such snapshot the newest is told.
+/// Reports the oldest complete snapshot after which no part of the log is missing, up to `first`,
+/// the LSN of the log's first record. Such a snapshot was made durable. Reports nothing if the
+/// whole log is there. If there is no such snapshot, reports the newest one.
 fn tell_snapshot<E: From<LogError>>(
     parts: &[Segment],
     first: Option<u64>,
@@ -302,7 +306,7 @@ fn tell_snapshot<E: From<LogError>>(
     Ok(base)
 }
 
-/// The LSN that a snapshot of these parts needs the log up to, if it is whole.
+/// If the snapshot with these parts is complete: the LSN up to which it needs the log.
 fn whole(parts: &[&Segment]) -> Option<u64> {
     let (mut last, mut end) = (0, None);
     for (number, part) in parts.iter().enumerate() {
@@ -321,7 +325,7 @@ fn whole(parts: &[&Segment]) -> Option<u64> {
     end
 }
 
-/// Tells the records after `base`, and says how the log ends.
+/// Reports the records after `base`, and returns the end of the log.
 fn tell_logs<E: From<LogError>>(
     logs: &[Segment],
     base: Base,
@@ -329,15 +333,16 @@ fn tell_logs<E: From<LogError>>(
     each: &mut impl FnMut(Told<'_>) -> Result<(), E>,
 ) -> Result<Ending, E> {
     let mut sealed = None;
-    // Nothing is wrong with records that the snapshot made superfluous.
+    // Missing records do not matter if the snapshot made them superfluous.
     let mut lsn = base.lsn.min(logs.first().map_or(0, |log| log.header.lsn - 1));
     for (index, log) in logs.iter().enumerate() {
         let (first, segment) = (log.header.lsn, log.header.segment);
-        // A later one than the seal says is a copy of that one.
+        // A later segment than the seal names is a copy of that one.
         let follows = first == lsn + 1 && sealed.is_none_or(|next| next <= segment);
         let is_last = index > 0 && index + 1 == logs.len();
         if !follows && sealed.is_none() && log.is_empty() && is_last {
-            // It was being made: the segment before it, which is there, was not sealed yet.
+            // The segment was unfinished: the segment before it, which is there, was not sealed
+            // yet.
             found.last = lsn.max(base.lsn);
             return Ok(Ending { cut: None, superfluous: vec![segment] });
         }
@@ -387,20 +392,20 @@ fn tell<E>(
 
 /// A log that ends in the middle of a segment.
 struct Torn<'a> {
-    /// That segment, and those after it.
+    /// That segment, and the segments after it.
     logs: &'a [Segment],
     offset: usize,
-    /// The first record that is not there.
+    /// The first missing record.
     lsn: u64,
-    /// What a snapshot counts on.
+    /// The LSN up to which a snapshot needs the log.
     needs: u64,
 }
 
 impl Torn<'_> {
-    /// What is to be cut off, if this can be the work of a crash.
+    /// The part that has to be cut off, if a crash can explain it.
     fn judge(&self, base: u64) -> Result<Ending, LogError> {
         let segment = self.logs[0].header.segment;
-        // A segment is synced before there is anything in the next one.
+        // A segment is synced before the next one gets a record.
         let goes_on = self.logs[1..].iter().any(|log| !log.is_empty());
         if self.lsn <= self.needs.max(base) || goes_on || self.was_durable().is_said {
             return Err(LogError::Damaged { segment, offset: self.offset as u64 });
@@ -409,19 +414,19 @@ impl Torn<'_> {
         Ok(Ending { cut: Some(self.offset), superfluous })
     }
 
-    /// Whether a later record of the segment says that the first one that is not there was durable.
+    /// Whether a later record of the segment says that the first missing record was durable.
     ///
     /// A record may begin at any word, and a client's value may be made of words that look like the
-    /// beginnings of long records. So a checksum is computed only where a record could be that says
-    /// so, and of so many bytes at most; a value that was made for it can hide damage, and cannot
-    /// keep a node from starting.
+    /// beginnings of long records. So a checksum is computed only where a record with this
+    /// statement could be, and over a bounded number of bytes. A malicious value can hide damage,
+    /// but cannot keep a node from starting.
     fn was_durable(&self) -> Evidence {
         let (number, bytes) = (self.logs[0].header.segment, &self.logs[0].bytes[..]);
         let budget = (bytes.len() - self.offset) as u64 * CHECKED_TIMES_MAX;
         let mut evidence = Evidence::default();
         for at in (self.offset..bytes.len()).step_by(8) {
             let Some(claim) = record::claim(&bytes[at..]) else { continue };
-            // Between the two are all records that their numbers leave room for.
+            // Between the two stand as many records as their numbers allow.
             let records_max = ((at - self.offset) / RECORD_BYTES) as u64 + 1;
             let is_later = claim.lsn > self.lsn && claim.lsn - self.lsn <= records_max;
             if !is_later || claim.durable < self.lsn {
@@ -440,15 +445,15 @@ impl Torn<'_> {
     }
 }
 
-/// Checksums are computed of so many times the bytes that they are looked for in. Records that a
-/// log has written need once.
+/// Checksums are computed over at most this many times the bytes that are searched. Records that a
+/// log has written need one time.
 const CHECKED_TIMES_MAX: u64 = 4;
 
-/// What the search for a later record has found.
+/// The result of the search for a later record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Evidence {
     is_said: bool,
-    /// Bytes of which a checksum was computed.
+    /// The number of bytes over which checksums were computed.
     checked_bytes: u64,
 }
 
@@ -459,7 +464,7 @@ mod tests {
     const SEGMENT: u64 = 7;
     const TORN: u64 = 1_000_000;
 
-    /// A segment whose first record is torn and which goes on with these words.
+    /// The evidence in a segment whose first record is torn and which goes on with these words.
     fn evidence(words: &[u64]) -> (Evidence, u64) {
         let header = Header { table: 1, segment: SEGMENT, kind: Kind::Log, lsn: TORN };
         let mut bytes = header.bytes().to_vec();
@@ -474,11 +479,11 @@ mod tests {
         bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")))
     }
 
-    /// A client chooses the bytes of its values. Each word of these is the beginning of what could
-    /// be a long record, so a look at every checksum is a look at tens of gigabytes.
+    /// A client chooses the bytes of its values. Each word of these values looks like the beginning
+    /// of a long record, so checking every checksum would read tens of gigabytes.
     #[test]
     fn a_value_made_of_headers_is_looked_at_a_few_times_and_not_once_for_each_word() {
-        /// A multiple of a header's.
+        /// A multiple of a header's words.
         const WORDS: usize = 3 << 15;
         let record = |number: u64, len: usize| {
             let rest = (len * 8).saturating_sub(RECORD_BYTES + 8) as u64;
@@ -490,7 +495,7 @@ mod tests {
             // The client knows the LSN, and that the record after the next is the next but one.
             (0..WORDS / 6).flat_map(|i| record(1, WORDS - i * 6)).collect(),
             (0..WORDS / 6).flat_map(|i| record(1 + i as u64, (WORDS - i * 6) / 2)).collect(),
-            // Each goes over the five after it.
+            // Each record reaches over the five after it.
             (0..WORDS / 6).flat_map(|i| record(1 + i as u64, 30)).collect(),
         ];
         for (number, words) in patterns.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The rules of the log that hold only now and then, each in the one situation in which it matters.
+//! Rules of the log that matter only in rare situations, each tested in its situation.
 
 use super::record::{self, HEADER_BYTES, Header, Kind, RECORD_BYTES, Record};
 use super::tests::{
@@ -13,7 +13,7 @@ fn put(value: &[u8]) -> Change<'_> {
     Change::Put { value, version: 1, expires_at_ms: None }
 }
 
-/// What a recovery finds.
+/// The result of a recovery.
 fn found(disk: &MemoryStorage) -> Recovered {
     recover(disk.clone(), 77, policy(), |_| Ok::<(), LogError>(())).unwrap().1
 }
@@ -38,7 +38,7 @@ fn with_sync_a_sync_begins_with_the_record() {
     assert_eq!(log.durable(), log.last());
 }
 
-/// A sync of nothing would wear the disk of a server that nobody writes to.
+/// A sync without new records would wear out the disk of a server that gets no changes.
 #[test]
 fn a_log_of_which_all_is_durable_is_not_synced_again() {
     let disk = MemoryStorage::default();
@@ -53,7 +53,7 @@ fn a_log_of_which_all_is_durable_is_not_synced_again() {
     assert_eq!(disk.syncs(), syncs);
 }
 
-/// What a recovery copied into the segment counts too, by its bytes.
+/// The bytes that a recovery copied into the segment count too.
 #[test]
 fn a_segment_is_full_when_it_has_its_bytes_and_not_before() {
     let policy = Policy { segment_bytes: 2_000, ..policy() };
@@ -112,8 +112,8 @@ fn a_log_knows_how_much_of_it_a_snapshot_would_replace() {
     assert!(log.grown_bytes() < all && log.snapshot_bytes() > 0);
 }
 
-/// A server that starts anew makes its next snapshot when it would have without. It counts the
-/// headers of segments, too.
+/// A restarted server makes its next snapshot at the same time as without the restart. It counts
+/// the headers of segments, too.
 #[test]
 fn the_next_process_knows_how_much_of_the_log_a_snapshot_would_replace() {
     let small = Policy { segment_bytes: 600, ..policy() };
@@ -218,7 +218,7 @@ fn a_snapshot_that_was_never_ended_is_removed_by_the_next_process() {
     log.sync(0).unwrap();
     drop((log, never_ended));
     assert_eq!(open(&disk).unwrap().1, changes(0..2));
-    // The sealed one, and the copy of the last.
+    // The sealed segment, and the copy of the last one.
     assert_eq!(disk.segments().unwrap().len(), 2);
 }
 
@@ -239,8 +239,8 @@ fn the_log_that_is_written_beside_a_snapshot_stays() {
     assert_eq!(told[told.len() - 30..], changes(0..30));
 }
 
-/// A disk with a snapshot of several parts and the log that it counts on, in one segment; the first
-/// part, the log's segment, and the length of that after each of its records.
+/// A disk with a snapshot of several parts and, in one segment, the log that it needs. Returns the
+/// first part, the log's segment, and the length of that segment after each of its records.
 fn snapshot_of_parts() -> (MemoryStorage, u64, u64, Vec<usize>) {
     let mut disk = MemoryStorage::default();
     let (mut log, _) = open_with(&disk, Policy { segment_bytes: 1_000, ..policy() }).unwrap();
@@ -279,8 +279,8 @@ fn damage_to_any_part_of_a_snapshot_is_no_end_of_it() {
     }
 }
 
-/// A table that nobody has changed since its snapshot was made: each record of the snapshot, its
-/// end too, has a part of its own, and the log has none.
+/// A table without changes since its snapshot was made: each record of the snapshot, also the last
+/// one, has a part of its own, and the log has no records.
 fn nothing_but_a_snapshot() -> (MemoryStorage, Vec<u64>) {
     let mut disk = MemoryStorage::default();
     let (mut log, _) = open_with(&disk, Policy { segment_bytes: 1, ..policy() }).unwrap();
@@ -295,9 +295,9 @@ fn nothing_but_a_snapshot() -> (MemoryStorage, Vec<u64>) {
     (disk, parts)
 }
 
-/// A segment without records at the end of the log may be one that was being made. The first one is
-/// not: what was before it is in the snapshot. It was taken for such a one when the snapshot was
-/// damaged, and the table was empty.
+/// A segment without records at the end of the log may be unfinished. The first segment is never
+/// unfinished: the records before it are in the snapshot. It once counted as unfinished when the
+/// snapshot was damaged, and the table was empty.
 #[test]
 fn a_damaged_snapshot_is_an_error_though_nothing_was_logged_after_it() {
     let (disk, parts) = nothing_but_a_snapshot();
@@ -314,7 +314,7 @@ fn a_damaged_snapshot_is_an_error_though_nothing_was_logged_after_it() {
     let (mut disk, _) = nothing_but_a_snapshot();
     parts.iter().for_each(|part| disk.remove(*part).unwrap());
     assert_eq!(open(&disk).err(), missing(1, 2));
-    // Nor is it an empty log if the log is not there at all.
+    // A missing log is not an empty log either.
     for damaged in [false, true] {
         let (mut disk, _) = nothing_but_a_snapshot();
         disk.remove(parts[0] - 1).unwrap();
@@ -335,7 +335,8 @@ fn a_part_that_is_missing_is_no_end_of_a_snapshot() {
     }
 }
 
-/// Its keys are of while it was written. Without the log of that time they are of no time.
+/// The snapshot's keys are from the time of its writing. Without the log of that time they belong
+/// to no single moment.
 #[test]
 fn a_snapshot_is_not_told_without_the_log_that_it_counts_on() {
     let (_, _, segment, ends) = snapshot_of_parts();
@@ -349,7 +350,7 @@ fn a_snapshot_is_not_told_without_the_log_that_it_counts_on() {
     }
 }
 
-/// A segment that is sealed was durable, whatever its records say of each other.
+/// A sealed segment was durable, whatever its records say of each other.
 #[test]
 fn damage_to_a_sealed_segment_is_no_torn_tail() {
     let write = || {
@@ -371,7 +372,7 @@ fn damage_to_a_sealed_segment_is_no_torn_tail() {
     }
 }
 
-/// A seal that is on the disk without what was written with it.
+/// A seal is on the disk without the records that were written with it.
 #[test]
 fn a_seal_does_not_say_that_what_came_with_it_is_durable() {
     let (disk, segment) = sealed_in_vain();
@@ -394,7 +395,7 @@ fn sealed_in_vain() -> (MemoryStorage, u64) {
             log.sync(0).unwrap();
         }
     }
-    // One for the next segment.
+    // One sync is for the next segment.
     disk.set_faults(DiskFaults { syncs_left: Some(1), ..NONE });
     assert!(matches!(log.turn(0), Err(LogError::Storage(_))));
     disk.set_faults(NONE);
@@ -402,7 +403,7 @@ fn sealed_in_vain() -> (MemoryStorage, u64) {
     (disk, 1)
 }
 
-/// A process has copied the last segment, and died before the old one was gone.
+/// A process has copied the last segment, and died before it removed the old one.
 fn copied() -> (MemoryStorage, u64, u64) {
     let (mut disk, old) = ten_and_ten();
     disk.set_faults(DiskFaults { removes_left: Some(0), ..NONE });
@@ -414,8 +415,8 @@ fn copied() -> (MemoryStorage, u64, u64) {
     (disk, old, copy)
 }
 
-/// The length of a segment up to its record of change `number`, which is the record after the first
-/// that many.
+/// The length of a segment up to its record of change `number`, which comes after the first
+/// `number` records.
 fn up_to(disk: &mut MemoryStorage, segment: u64, number: usize) -> usize {
     let bytes = disk.read(segment).unwrap();
     (0..number).fold(HEADER_BYTES, |at, _| at + record::read(segment, &bytes[at..]).unwrap().1)
@@ -435,7 +436,7 @@ fn of_a_segment_and_its_copy_the_one_with_more_records_counts() {
     }
 }
 
-/// A host that loses its power while a copy is made may leave more of the copy than of the segment.
+/// A host that loses its power during the copying may keep more of the copy than of the segment.
 #[test]
 fn a_copy_does_not_say_that_it_is_durable() {
     let (mut disk, old, copy) = copied();
@@ -445,7 +446,7 @@ fn a_copy_does_not_say_that_it_is_durable() {
     assert_eq!(open(&disk).unwrap().1, changes(0..15));
 }
 
-/// A segment: its number, its first LSN, and its records as (LSN, what it says).
+/// A segment: its number, its first LSN, and its records as (LSN, content).
 type Made<'a> = (u64, u64, &'a [(u64, Op<'a>)]);
 
 /// A disk with these segments.
@@ -489,7 +490,7 @@ fn a_seal_is_followed_by_the_segment_that_it_names_or_a_copy_of_it() {
         assert_eq!(follows(next).unwrap().1, told(&[b"a", b"b"]), "{next}");
     }
     assert_eq!(follows(8).err(), Some(LogError::Missing { lsn: 3, found: 3 }));
-    // One that holds nothing was not being made if what came before it is missing.
+    // A segment without records is not unfinished if the segment before it is missing.
     let disk = made(&[(4, 1, &[(1, A), (2, Op::Seal { next: 5 })]), (7, 9, &[])]);
     assert_eq!(open(&disk).err(), Some(LogError::Missing { lsn: 3, found: 9 }));
 }
@@ -511,7 +512,7 @@ fn the_highest_lease_counts_wherever_it_is() {
     assert_eq!(leased(&disk), 700, "the snapshot says it");
 }
 
-/// The removal of what a snapshot replaced stopped half-way: what is left of it is not told again.
+/// The removal of replaced segments stopped half-way: the remaining ones are not reported again.
 #[test]
 fn records_that_a_snapshot_made_superfluous_are_not_told() {
     let tiny = Policy { segment_bytes: 300, ..policy() };

@@ -1,19 +1,20 @@
-//! Compaction: a snapshot of the table takes the place of the log before it.
+//! Compaction: a snapshot of the table replaces the log before it.
 //!
 //! 1. [`Log::begin_snapshot`] seals the segment and goes on in a new one, whose first LSN is *s* +
 //!    1.
-//! 2. The owner adds every key with its state ([`Log::add`]), while the log is appended to. A state
-//!    may be one of after *s*: it will be said again by the log, and to say it again changes
-//!    nothing.
-//! 3. [`Log::finish_snapshot`] makes the log durable up to its last LSN *e*, and only then ends the
-//!    snapshot, with a record that says *e*, and makes that durable. This is the switch: from here
-//!    on a recovery can begin with the snapshot, and needs the log from *s* + 1 to *e*.
+//! 2. The owner adds every key with its state ([`Log::add`]), while changes are appended to the
+//!    log. A state may be newer than *s*: the log will then repeat it, and repeating a state
+//!    changes nothing.
+//! 3. [`Log::finish_snapshot`] makes the log durable up to its last LSN *e*. Only then does it end
+//!    the snapshot, with a record that contains *e*, and make that record durable. This is the
+//!    switch: from here on a recovery can begin with the snapshot, and needs the log from *s* + 1
+//!    to *e*.
 //! 4. Segments before the new one, and older snapshots, are removed, the oldest first.
 //!
-//! A crash before the switch leaves a snapshot that is not whole, and all of the log. One after it
-//! leaves segments too many. One **at** it leaves a snapshot that can be read and may not be on the
-//! disk, and everything that it replaces; so a recovery takes the snapshot only if something of
-//! what it replaces is gone (`recover.rs`).
+//! A crash before the switch leaves an incomplete snapshot and the whole log. A crash after it
+//! leaves superfluous segments. A crash **at** the switch leaves a snapshot that can be read but
+//! may not be on the disk, and everything that it replaces; so a recovery takes the snapshot only
+//! if something that it replaces is gone (`recover.rs`).
 
 use super::LogError;
 use super::append::Log;
@@ -24,9 +25,9 @@ use super::storage::Storage;
 #[must_use = "a snapshot is finished or abandoned"]
 #[derive(Debug)]
 pub struct Snapshot {
-    /// It makes records up to this LSN superfluous.
+    /// The snapshot makes records up to this LSN superfluous.
     lsn: u64,
-    /// The log's segment that begins after it.
+    /// The segment of the log that begins after the snapshot's LSN.
     first_kept: u64,
     parts: Vec<u64>,
     /// Bytes of the last part.
@@ -36,11 +37,11 @@ pub struct Snapshot {
     bytes: u64,
 }
 
-/// Bytes that are gathered before they are appended.
+/// Bytes that the buffer gathers before they are appended.
 const BUFFER_BYTES: usize = 64 << 10;
 
 impl<S: Storage> Log<S> {
-    /// Begins a snapshot of everything that was logged so far. The owner has made all of it.
+    /// Begins a snapshot of all changes that were logged so far. The owner has made all of them.
     ///
     /// # Errors
     /// As [`Log::turn`].
@@ -59,7 +60,7 @@ impl<S: Storage> Log<S> {
         })
     }
 
-    /// Adds what a key's state is by now, or a lease.
+    /// Adds the present state of a key, or a lease.
     ///
     /// # Errors
     /// As [`Log::turn`].
@@ -79,29 +80,29 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Ends a snapshot to which every key was added, and removes what it replaces.
+    /// Ends a snapshot that has every key, and removes what it replaces.
     ///
     /// # Errors
     /// As [`Log::turn`].
     pub fn finish_snapshot(&mut self, mut snapshot: Snapshot, now_us: u64) -> Result<(), LogError> {
         self.sync(now_us)?;
         let lsn = self.last();
-        // All parts but the last are durable, so an end is never durable without what it ends.
+        // All parts but the last are durable, so the end is never durable without the rest.
         self.add(&mut snapshot, Op::End { lsn })?;
         // The switch.
         self.seal_part(&mut snapshot)?;
         self.snapshot_bytes = snapshot.bytes;
-        // Its own parts come after that.
+        // The snapshot's own parts have higher numbers.
         let first_kept = snapshot.first_kept;
         self.store(|storage| {
             let mut replaced =
                 storage.segments()?.into_iter().filter(|segment| *segment < first_kept);
-            // In ascending order: a recovery goes by what is missing first.
+            // In ascending order: a recovery concludes from the oldest missing segment.
             replaced.try_for_each(|segment| storage.remove(segment))
         })
     }
 
-    /// Gives a snapshot up.
+    /// Abandons a snapshot.
     ///
     /// # Errors
     /// As [`Log::turn`].
@@ -109,7 +110,7 @@ impl<S: Storage> Log<S> {
         self.store(|storage| snapshot.parts.iter().try_for_each(|part| storage.remove(*part)))
     }
 
-    /// Writes what is left of a part, and makes it durable.
+    /// Writes the rest of a part, and makes it durable.
     fn seal_part(&mut self, snapshot: &mut Snapshot) -> Result<(), LogError> {
         self.write_part(snapshot)?;
         let part = snapshot.part();

@@ -1,4 +1,4 @@
-//! What a log says after everything that can happen to it.
+//! The content of a log after every possible failure.
 
 use super::record::HEADER_BYTES;
 use super::*;
@@ -33,7 +33,7 @@ pub(super) fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Told), L
     open_with(disk, policy())
 }
 
-/// The number-th change: its key and value.
+/// The change with this number: its key and value.
 pub(super) fn change(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
     let key = format!("key {}", number % 5).into_bytes();
     let value = (!number.is_multiple_of(4)).then(|| vec![number as u8; number as usize % 90]);
@@ -53,7 +53,7 @@ pub(super) fn changes(numbers: std::ops::Range<u64>) -> Told {
     numbers.map(change).collect()
 }
 
-/// The disk after ten changes that are durable and, in the same segment, ten that are only written.
+/// The disk after ten durable changes and, in the same segment, ten changes that are only written.
 pub(super) fn ten_and_ten() -> (MemoryStorage, u64) {
     let disk = MemoryStorage::default();
     let (mut log, _) = open(&disk).unwrap();
@@ -93,7 +93,7 @@ fn a_torn_tail_is_cut_off_wherever_it_is_torn() {
         let (mut log, told) = open(&disk).unwrap();
         assert_eq!(told, changes(0..told.len() as u64));
         assert!(told.len() >= before.len());
-        // What is appended now is not mistaken for what was there, nor the other way round.
+        // Changes that are appended now do not mix with the changes that were there.
         let next = told.len() as u64;
         append(&mut log, next).unwrap();
         log.sync(0).unwrap();
@@ -116,7 +116,7 @@ fn damage_to_what_was_durable_is_named() {
                 assert_eq!(of, segment);
                 assert!(offset as usize <= byte && kept == 0);
             }
-            // From here on nothing says that it was durable.
+            // From here on no record says that it was durable.
             Ok((_, told)) => {
                 assert!(told.len() >= 10, "byte {byte}");
                 kept += 1;
@@ -180,7 +180,7 @@ fn a_failed_sync_poisons_the_log() {
     log.turn(1).unwrap();
     let durable = log.durable();
     assert!(matches!(log.turn(2), Err(LogError::Storage(_))));
-    // The disk works again, but nobody knows what is on it.
+    // The disk works again, but nobody knows which bytes are on it.
     disk.set_faults(DiskFaults::default());
     assert!(matches!(log.turn(3), Err(LogError::Poisoned(_))));
     assert!(matches!(log.sync(3), Err(LogError::Poisoned(_))));
@@ -225,7 +225,7 @@ fn no_more_is_at_risk_than_the_policy_says() {
         log.turn(now).unwrap();
     }
     assert!(number > 100 && waited > 1_000, "{number} {waited}");
-    // Nor anything older than half a millisecond.
+    // Nothing older than half a millisecond is lost either.
     let stuck = Policy { loss_records_max: 1 << 20, loss_us_max: 500, sync_us: 100, ..policy() };
     let disk = MemoryStorage::default();
     let (mut log, _) = open_with(&disk, stuck).unwrap();
@@ -251,7 +251,8 @@ fn records_that_come_while_a_sync_is_under_way_share_the_next() {
     assert!(log.durable() > 80);
 }
 
-/// Ten changes that are durable and ten that a dead process has only written, as `die` leaves them.
+/// Ten durable changes and ten that a dead process has only written, in the state that `die`
+/// leaves.
 fn ten_and_ten_of_the_dead(
     die: impl FnOnce(&MemoryStorage, &mut Log<MemoryStorage>),
 ) -> MemoryStorage {
@@ -269,8 +270,8 @@ fn ten_and_ten_of_the_dead(
     disk
 }
 
-/// The next process reads what is not on the disk, goes on from it, and calls later changes
-/// durable. Then the host loses its power.
+/// The next process reads records that are not on the disk, goes on from them, and calls later
+/// changes durable. Then the host loses its power.
 fn goes_on_and_loses_nothing(disk: &MemoryStorage) {
     let (mut log, told) = open(disk).unwrap();
     assert_eq!(told, changes(0..20));
@@ -300,7 +301,7 @@ fn nor_are_those_that_the_disk_refused_when_nobody_was_there() {
     }));
 }
 
-/// The next segment is there, durable and empty; the last one says so, and that is not durable.
+/// The next segment is there, durable and empty. The record that names it is not durable.
 #[test]
 fn nor_is_a_segment_whose_seal_could_not_be_written() {
     goes_on_and_loses_nothing(&ten_and_ten_of_the_dead(|disk, log| {
@@ -311,8 +312,9 @@ fn nor_is_a_segment_whose_seal_could_not_be_written() {
     }));
 }
 
-/// A snapshot ends with a record that says so. If that cannot be made durable the process dies, and
-/// the next one reads it all the same. Nothing that it would replace may go.
+/// A snapshot ends with a record that says so. If that record cannot be made durable the process
+/// dies, but the next process reads the record. Nothing that the snapshot would replace may be
+/// removed.
 #[test]
 fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
     let mut disk = MemoryStorage::default();
@@ -330,8 +332,8 @@ fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
     snapshot(&mut log, &mut told, &mut next).unwrap();
     change_some(&mut log, &mut told, &mut next);
     let before = disk.segments().unwrap();
-    // Two for the log's next segment and the seal, one for the part, one for the log: then the
-    // switch.
+    // Two syncs are for the log's next segment and the seal, one for the part, one for the log.
+    // Then comes the switch.
     disk.set_faults(DiskFaults { syncs_left: Some(4), ..DiskFaults::default() });
     let failed = snapshot(&mut log, &mut told, &mut next);
     assert!(matches!(&failed, Err(LogError::Storage(error)) if error.what == "syncing"));
@@ -343,7 +345,7 @@ fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
     change_some(&mut log, &mut told, &mut next);
     disk.lose_power(|| 3);
     assert_eq!(state(&open(&disk).unwrap().1), state(&told));
-    // One that was made durable is gone back to when its replacing was interrupted.
+    // A recovery goes back to a snapshot that was made durable when its replacing was interrupted.
     let (mut log, _) = open(&disk).unwrap();
     disk.set_faults(DiskFaults { removes_left: Some(1), ..DiskFaults::default() });
     assert!(snapshot(&mut log, &mut told, &mut next).is_err());
@@ -352,7 +354,7 @@ fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
     assert_eq!(state(&open(&disk).unwrap().1), state(&told));
 }
 
-/// Everything in a model: the state after each record.
+/// A model of the whole table: the state after each record.
 pub(super) fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
     let mut state = std::collections::BTreeMap::new();
     for (key, value) in changes {
@@ -364,7 +366,7 @@ pub(super) fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u
     state
 }
 
-/// Writes a snapshot, with changes in between; whether it got to its end.
+/// Writes a snapshot, with changes in between. Returns whether it was finished.
 pub(super) fn snapshot(
     log: &mut Log<MemoryStorage>,
     told: &mut Told,
@@ -404,15 +406,15 @@ fn a_snapshot_takes_the_place_of_what_was_before() {
         drop(log);
         log = open_with(&disk, Policy { segment_bytes: 700, ..policy() }).unwrap().0;
     }
-    // A damaged snapshot is not passed over: what it replaced is gone.
+    // A damaged snapshot is not passed over: the log that it replaced is gone.
     let segments = disk.segments().unwrap();
     disk.flip(segments[0], HEADER_BYTES * 8 + 100);
     assert!(open(&disk).is_err());
 }
 
 proptest! {
-    /// Whatever is written, synced and compacted when the power fails: what is told is what was
-    /// done up to some moment, and not less than was durable.
+    /// The power fails after any writes, syncs and compactions: the recovery reports the changes up
+    /// to some moment, and at least the durable ones.
     #[test]
     fn what_is_lost_is_a_suffix_and_nothing_that_was_durable(
         lives in prop::collection::vec((1u64..60, any::<bool>(), 0u64..40, any::<u64>()), 1..6),
@@ -456,7 +458,7 @@ proptest! {
             let (_, recovered) = open_with(&disk, Policy { segment_bytes, ..policy() })
                 .map_err(|error| TestCaseError::fail(error.to_string()))?;
             let least = if power { durable } else { written };
-            // A state lasts until the next one: it has to be one of that moment or after.
+            // A state lasts until the next one: it has to be the state at that moment or later.
             let lasts = |at: usize| states.get(at + 1).is_none_or(|(lsn, ..)| *lsn > least);
             let found =
                 (0..states.len()).find(|at| lasts(*at) && states[*at].1 == state(&recovered));
@@ -467,7 +469,7 @@ proptest! {
         }
     }
 
-    /// The storage fails at any of its steps: what was durable is there when it works again.
+    /// The storage fails at any of its steps: durable changes are there when it works again.
     #[test]
     fn a_disk_that_fails_anywhere_takes_nothing_that_was_durable(
         appends_left in 0u64..40, syncs_left in 0u64..20, which: bool, power: bool,
@@ -512,9 +514,10 @@ proptest! {
         }
     }
 
-    /// One process after the other: each reads what the last one left in the page cache or on the
-    /// disk, goes on, and dies of a failure of the disk, by a kill, or with the host; some before
-    /// they have read everything. What one has read is durable from then on.
+    /// One process follows another. Each reads the bytes that the last one left in the page cache
+    /// or on the disk, goes on, and dies of a failure of the disk, by a kill, or with the host;
+    /// some die before they have read everything. Changes that a process has read are durable from
+    /// then on.
     #[test]
     fn what_was_read_once_stays(
         lives in prop::collection::vec(

@@ -1,19 +1,20 @@
 //! A simulated cluster whose nodes have workers: clients, faults, crashes, and a verdict.
 //!
-//! For every engine whose servers take part in operations. An engine implements [`Engine`] (how its
-//! table is made, what a worker's program is) and [`Program`] (what a client does, for most the
-//! operations of [`Kv`](loch_engines::Kv)); [`run`] then plays one seed: some clients work on a few
-//! keys, workers and clients die and come back, messages are torn, delayed and, where the engine
-//! sends some, lost and doubled; and what the clients were told is checked to be linearizable.
+//! This module serves every engine whose workers take part in operations. An engine implements
+//! [`Engine`] (how its table is made, and a worker's program) and [`Program`] (a client's work, for
+//! most engines the operations of [`Kv`](loch_engines::Kv)). [`run`] then plays one seed: some
+//! clients work on a few keys; workers and clients die and come back; messages are torn, delayed
+//! and, where the engine sends datagrams, lost and doubled. The clients' answers are checked to be
+//! linearizable.
 //!
-//! Not everybody is honest. In some runs a client has a session and names another one, with the
-//! largest number that there is, in its requests; in others a process without a session sends
-//! datagrams in the name of a client whose secret it does not know. The first may only harm itself;
-//! nothing that the second asks for may be done.
+//! Not every process is honest. In some runs a client names another session than its own in its
+//! requests, with the largest possible number. In others a process without a session sends
+//! datagrams in the name of a client whose secret it does not know. The client may only harm
+//! itself; no request of the process may be executed.
 //!
 //! A worker dies in two ways: its process is killed ([`Engine::SENDS`] false), or its program is
-//! dropped at whatever it waits for and started anew in the same process, whose datagrams then
-//! still find it. Clients are killed.
+//! dropped at any point where it waits and started anew in the same process, which the datagrams
+//! for the old program still reach. Clients are killed.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -35,26 +36,26 @@ use super::setting::{SESSIONS, Setting};
 use crate::report::Report;
 use crate::watch::Watch;
 
-/// Operations that a client asks for in the name of another session, and a process in that of a
+/// Operations that a client requests in the name of another session, or a process in the name of a
 /// client.
 const LIES: usize = 3;
 const FORGERIES: usize = 60;
-/// The number of such a one, for the reader of a failure.
+/// The number of such a client or process, for the reader of a failure.
 const LIAR: u32 = 1_000;
 /// A run that needs more events than this is stuck.
 const EVENTS_MAX: u64 = 20_000_000;
 
-/// Who a process is.
+/// A process's identity.
 pub struct Seat {
-    /// Its way to the cluster.
+    /// The process's endpoint in the cluster.
     pub endpoint: SimEndpoint,
-    /// Its session at its node.
+    /// The process's session at its node.
     pub session: Session,
     world: World,
 }
 
 impl Seat {
-    /// What every node knows of the sessions.
+    /// The knowledge of every node about the sessions.
     pub fn sessions(&self) -> requests::Sessions {
         let world = self.world.clone();
         Box::new(move |node, slot| {
@@ -71,14 +72,14 @@ fn secret_of(incarnation: u64) -> Secret {
 
 /// An engine under test.
 pub trait Engine: Sized + 'static {
-    /// Its client.
+    /// The engine's client.
     type Client: Program + 'static;
-    /// Whether workers receive datagrams, so that their processes have to stay.
+    /// Whether workers receive datagrams, so that their processes have to stay alive.
     const SENDS: bool;
     /// Whether clients may name a session that they do not have, and processes forge datagrams.
     const DISHONEST: bool = false;
 
-    /// What a seed makes of the cluster.
+    /// The setting that a seed draws.
     fn draw(random: &mut ChaCha8Rng) -> Setting {
         Setting::draw(random, Self::SENDS)
     }
@@ -96,7 +97,7 @@ pub trait Engine: Sized + 'static {
     fn client(&self, seat: Seat, setting: &Setting, workers: &[ProcessId]) -> Self::Client;
 
     /// A worker's program, which ends when it is dropped. `dead` are the sessions at its node that
-    /// ended without putting anything in order, for the first worker that asks.
+    /// ended without cleaning up, for the first worker that asks.
     fn serve(
         self: Rc<Self>,
         seat: Seat,
@@ -104,14 +105,14 @@ pub trait Engine: Sized + 'static {
         dead: Vec<u64>,
     ) -> impl Future<Output = ()> + 'static;
 
-    /// A worker was killed: records what is lost with it.
+    /// Takes note that a worker was killed: records the values that are lost with it.
     fn lost(&self, _: WorkerId, _: &Recorder) {}
 
-    /// Looks at the memory after everybody has ended. `dead` are of each node all sessions that
-    /// ended: a worker that was told of some may have died before it put anything in order.
+    /// Checks the memory after all processes have ended. `dead` are, for each node, all sessions
+    /// that ended: a worker that was told of some may have died before it cleaned up.
     fn audit(&self, seat: Seat, dead: Vec<Vec<u64>>) -> impl Future<Output = Result<(), String>>;
 
-    /// A client whose requests all are datagrams, if the engine has such.
+    /// A client whose requests are all datagrams, if the engine has such clients.
     fn sender(&self, _: Seat, _: &Setting, _: &[ProcessId]) -> Option<Self::Client> {
         None
     }
@@ -121,29 +122,29 @@ pub trait Engine: Sized + 'static {
         None
     }
 
-    /// Snapshots that its logs made, if it has some.
+    /// The number of snapshots that the engine's logs made, if it has logs.
     fn snapshots(&self) -> u64 {
         0
     }
 
-    /// Operations that were executed on a value at hand, if it has such.
+    /// The number of operations that were executed on a value at hand, if the engine does that.
     fn forwarded(&self) -> u64 {
         0
     }
 
-    /// What it has drawn, for the reader of a failure.
+    /// The engine's own drawn options, for the reader of a failure.
     fn told(&self) -> String {
         String::new()
     }
 }
 
-/// Sessions of all nodes, as their own processes hand them out.
+/// The sessions of all nodes, as the nodes' own processes hand them out.
 struct Sessions {
     world: World,
     next: Cell<u64>,
-    /// Of each node, those that ended since a worker asked.
+    /// For each node, the sessions that ended since a worker asked.
     dead: RefCell<Vec<Vec<u64>>>,
-    /// Of each node, all that ended.
+    /// For each node, all sessions that ended.
     ended: RefCell<Vec<Vec<u64>>>,
     watch: Option<Rc<Watch>>,
 }
@@ -181,9 +182,9 @@ impl Sessions {
 struct Desk {
     id: WorkerId,
     process: Cell<ProcessId>,
-    /// Goes up when the program in the process is to be dropped.
+    /// Goes up when the program in the process has to be dropped.
     crashes: Cell<u32>,
-    /// Until when the program does not run.
+    /// The time until which the program does not run.
     down_until_ns: Cell<u64>,
     slot: Cell<Option<u32>>,
 }
@@ -209,14 +210,14 @@ struct Run<E: Engine> {
     next_kill_ns: u64,
     next_restart_ns: u64,
     next_cut_ns: u64,
-    /// The link that is cut, and until when.
+    /// The link that is cut, and the time until which it is cut.
     cut: Option<(RegionId, RegionId, u64)>,
 }
 
 /// Plays one seed.
 ///
 /// # Errors
-/// What is wrong, in words, with the history that shows it.
+/// The violation, in words, with the history that shows it.
 pub fn run<E: Engine>(seed: u64) -> Result<Report, String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let setting = Rc::new(E::draw(&mut random));
@@ -319,7 +320,7 @@ impl<E: Engine> Run<E> {
         Ok(())
     }
 
-    /// The program of a worker's process: the engine's, again and again.
+    /// Starts the program of a worker's process: the engine's program, again and again.
     fn start_worker(&self, desk: &Rc<Desk>) {
         let (desk, engine) = (desk.clone(), self.engine.clone());
         let (sessions, process) = (self.sessions.clone(), desk.process.get());
@@ -375,7 +376,7 @@ impl<E: Engine> Run<E> {
         self.desks.iter().map(|desk| desk.process.get()).collect()
     }
 
-    /// Perhaps a client that has the first slot of node 0, and names another session in its
+    /// May start a client that has the first slot of node 0, and names another session in its
     /// requests.
     fn start_liar(&mut self) -> Option<(ProcessId, u32)> {
         if !E::DISHONEST || E::SENDS || self.setting.draw >> 30 & 3 != 0 {
@@ -385,7 +386,7 @@ impl<E: Engine> Run<E> {
         let mut seat = self.sessions.open(process, 0);
         let slot = seat.session.slot();
         seat.session = Session::new(RegionId(0), slot, u64::MAX);
-        // Nobody will answer it.
+        // No worker will answer it.
         let timing = Timing { timeout_us: 500, ..self.setting.timing };
         let setting = Setting { timing, ..(*self.setting).clone() };
         let client = self.engine.client(seat, &setting, &self.worker_processes());
@@ -395,8 +396,8 @@ impl<E: Engine> Run<E> {
         Some((process, slot))
     }
 
-    /// Perhaps a process that sends datagrams in the name of the first client, whose number and
-    /// session it knows, and whose secret it does not.
+    /// May start a process that sends datagrams in the name of the first client. It knows the
+    /// client's number and session, but not its secret.
     fn start_forger(&mut self) -> Option<ProcessId> {
         if !E::DISHONEST || !E::SENDS || self.setting.draw >> 30 & 3 != 0 {
             return None;
@@ -411,7 +412,7 @@ impl<E: Engine> Run<E> {
             session: Session::new(home, slot, incarnation).with_secret(secret),
             world: self.world.clone(),
         };
-        // It gives up soon, and goes on with the next.
+        // The process gives up soon, and goes on with the next request.
         let timing = Timing { resend_us: 50, timeout_us: 200 };
         let setting = Setting { timing, ..(*self.setting).clone() };
         let client = self.engine.sender(seat, &setting, &self.worker_processes())?;
@@ -479,7 +480,7 @@ impl<E: Engine> Run<E> {
     fn mend(&mut self, now: u64) {
         if let Some((a, b, _)) = self.cut.take_if(|(.., until)| *until <= now) {
             self.world.heal(a, b);
-            // What was held up by this one is not held up by the next as well.
+            // A verb that this cut held up must not be held up by the next one as well.
             let later = now.saturating_add(self.setting.profile.retry_ns);
             self.next_cut_ns = self.next_cut_ns.max(later);
         }
@@ -502,11 +503,11 @@ impl<E: Engine> Run<E> {
         self.world.kill(process);
         self.world.fence(process);
         self.sessions.close(RegionId(node as u8), slot);
-        // A client that dies again and again does less and less.
+        // A client that dies repeatedly does less each time.
         self.stools[number] = self.start_client(number, ops * 2 / 3);
     }
 
-    /// After everybody has ended: reads every key, and looks at the memory.
+    /// Called after all processes have ended: reads every key, and checks the memory.
     fn audit(&mut self) -> Result<(), String> {
         let process = self.world.add_process(RegionId(0));
         let workers = self.worker_processes();

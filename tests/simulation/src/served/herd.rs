@@ -1,20 +1,21 @@
-//! The herd engine, as a store and as a cache, asked by WRITE and by SEND.
+//! The herd engine, as a store and as a cache, with requests by WRITE and by SEND.
 //!
-//! # What a cache may do
-//! In a cache a value can disappear by itself. That is a DELETE that nobody asked for, so a history
-//! is checked with **phantoms**: for each operation that was told, or may have been, that a key has
-//! no value, a DELETE of unknown outcome, which may have taken effect at any moment, or never.
+//! # The freedom of a cache
+//! In a cache a value can disappear by itself. That is a DELETE that no client called. A history is
+//! therefore checked with **phantoms**: for each operation that found no value of its key, or may
+//! have found none, a DELETE of unknown outcome, which may have taken effect at any moment, or
+//! never.
 //!
 //! That is sound: an order in which some phantoms took effect is one in which the key's value
-//! disappeared at these moments, and otherwise every answer fits. And it is complete: in any order
-//! with disappearances, each can be put off until just before the first operation that depends on
-//! it. If that is an operation that finds no value, its own phantom is the disappearance; if it is
-//! one that replaces the value, the disappearance is not needed; and nothing that finds a value
-//! comes in between. So one phantom for each operation that can find no value is enough. A hit of
-//! what was overwritten or deleted is a violation all the same: phantoms make nothing come back.
+//! disappeared at these moments, and all answers fit. And it is complete: in any order with
+//! disappearances, each disappearance can be delayed until just before the first operation that
+//! depends on it. If that operation finds no value, its own phantom is the disappearance. If it
+//! replaces the value, the disappearance is not needed. And no operation that finds a value comes
+//! in between. So one phantom for each operation that can find no value is enough. A hit of a value
+//! that was overwritten or deleted is still a violation: phantoms bring no value back.
 //!
-//! When a worker dies its partition dies with it, in a store as well. There a phantom for each key
-//! and death, no earlier than the death, is all that is allowed.
+//! When a worker dies its partition dies with it, in a store as well. In a store only one phantom
+//! for each key and death is allowed, no earlier than the death.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -48,11 +49,11 @@ const CLIENTS: u32 = 4;
 const SEED: u64 = 7;
 const EVENTS_MAX: u64 = 5_000_000;
 
-/// What a run is like; the rest is its seed's.
+/// The conditions of a run; the seed decides the rest.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     mode: Mode,
-    /// So little memory that values are evicted all the time.
+    /// Whether there is so little memory that values are evicted all the time.
     tiny: bool,
     by_send: bool,
     /// Whether clients and workers die.
@@ -75,7 +76,7 @@ impl Setting {
     }
 }
 
-/// What clients were told, and when workers died.
+/// The clients' answers, and the times when workers died.
 #[derive(Default)]
 struct Notes {
     operations: RefCell<Vec<Operation>>,
@@ -88,7 +89,7 @@ struct Run {
     setting: Setting,
     map: Arc<RequestMap>,
     workers: Vec<ProcessId>,
-    /// Set for a worker that is to die.
+    /// Set for a worker that has to die.
     strikes: Vec<Rc<Cell<bool>>>,
     notes: Rc<Notes>,
     random: ChaCha8Rng,
@@ -167,7 +168,7 @@ impl Run {
         self.strikes.push(strike);
     }
 
-    /// A client in session slot `slot` of a node, in place of the one that died there.
+    /// Starts a client in session slot `slot` of a node, in place of the client that died there.
     fn start_client(&mut self, number: u32, operations: usize) -> ProcessId {
         let home = RegionId((number % u32::from(NODES)) as u8);
         let process = self.world.add_process(home);
@@ -220,7 +221,7 @@ impl Run {
         self.world.start(process, program);
     }
 
-    /// Lets all clients come to their ends; the history, with what a cache may do.
+    /// Lets all clients finish. Returns the history, with the phantoms that a cache may have.
     fn finish(mut self) -> Result<(World, Rc<Notes>), String> {
         let mut clients: Vec<(ProcessId, usize)> = (0..CLIENTS)
             .map(|number| {
@@ -252,8 +253,7 @@ impl Run {
     }
 }
 
-/// A worker's process. When the worker dies, its successor has the address of its predecessor, and
-/// nothing else of it.
+/// A worker's process. When the worker dies, its successor has its address, and nothing else of it.
 async fn serve(
     world: World,
     process: ProcessId,
@@ -283,7 +283,7 @@ async fn serve(
     }
 }
 
-/// A client's process: so many operations on random keys, a few at a time.
+/// A client's process: a number of operations on random keys, a few at a time.
 async fn ask<P: RequestPath<SimEndpoint>>(
     client: Client<SimEndpoint, P>,
     world: World,
@@ -329,7 +329,7 @@ fn draw(key: u64, kind: u8, value: u64, notes: &Notes) -> Ask {
     }
 }
 
-/// The last version that anybody was told of.
+/// The last version that any client was told.
 fn a_version(key: u64, notes: &Notes) -> u64 {
     let version = |operation: &Operation| match operation.outcome {
         Outcome::Known(
@@ -350,8 +350,8 @@ fn key_of(key: u64) -> Vec<u8> {
 }
 
 thread_local! {
-    /// Two keys of one partition that have the same tag, and are told apart by comparing keys alone
-    /// where an index has one bucket; in larger ones they are in different buckets.
+    /// Two keys of one partition with the same tag. Where an index has one bucket, only comparing
+    /// the keys tells them apart; in larger indexes they are in different buckets.
     static TWINS: [Vec<u8>; 2] = twins();
 }
 
@@ -359,7 +359,7 @@ fn twins() -> [Vec<u8>; 2] {
     let mut seen = HashMap::new();
     for number in 0u32.. {
         let key = format!("twin {number}").into_bytes();
-        // As `herd/key.rs` has it.
+        // The same computation as in `herd/key.rs`.
         let low = xxh3_128_with_seed(&key, SEED) as u64;
         let partition = KeyHash::of(SEED, &key).partition(u32::from(NODES * WORKERS));
         let (sister, other) = seen.entry((partition, low as u16)).or_insert((key.clone(), low));
@@ -370,14 +370,14 @@ fn twins() -> [Vec<u8>; 2] {
     unreachable!("tags have 16 bits")
 }
 
-/// A value that says what it is, and is long enough to be torn and to fill a log.
+/// A value that contains its tag, and is long enough to be torn and to fill a log.
 fn value_of(tag: u64) -> Vec<u8> {
     let mut bytes = tag.to_le_bytes().to_vec();
     bytes.resize(8 + tag as usize % 60 * 8, tag as u8);
     bytes
 }
 
-/// A number, or the tag of a value that was put and of those that were appended.
+/// A number, or the combined tag of a value that was put and of those that were appended.
 fn tag_of(bytes: &[u8]) -> u64 {
     let (mut left, mut whole) = (bytes, None);
     while let Some(tag) = left.first_chunk().copied().map(u64::from_le_bytes) {
@@ -429,7 +429,7 @@ async fn perform<P: RequestPath<SimEndpoint>>(
     }
 }
 
-/// Whether the operation found no value, or may have.
+/// Whether the operation found no value, or may have found none.
 fn may_have_missed(operation: &Operation) -> bool {
     match operation.outcome {
         Outcome::Known(
@@ -453,7 +453,7 @@ fn phantom(key: u64, called: u64, outcome: Outcome) -> Operation {
 /// Runs one seed.
 ///
 /// # Errors
-/// What is wrong, with the history that shows it.
+/// The violation, with the history that shows it.
 pub fn run(mode: Mode, seed: u64) -> Result<Report, String> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let setting = Setting::draw(mode, &mut random);

@@ -1,4 +1,4 @@
-//! The engines whose servers take part in operations.
+//! The engines whose workers take part in operations.
 
 mod cluster;
 mod herd;
@@ -36,7 +36,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// All of them.
+    /// All engines.
     pub const ALL: [Engine; 8] = [
         Engine::Server,
         Engine::Hybrid,
@@ -54,10 +54,10 @@ impl Engine {
         value.get_name().to_string()
     }
 
-    /// Whether what the runs are there for has happened in them.
+    /// Whether the events for which the runs exist have happened in them.
     ///
     /// # Errors
-    /// What has not.
+    /// The event that has not happened.
     pub fn check_strikes(self, total: &Report) -> Result<(), String> {
         let is_scarce = matches!(self, Engine::ServerScarce | Engine::HybridScarce);
         let needed = [
@@ -81,7 +81,7 @@ impl Engine {
     /// Runs one seed.
     ///
     /// # Errors
-    /// What is wrong, in words, with the history that shows it.
+    /// The violation, in words, with the history that shows it.
     pub fn run(self, seed: u64) -> Result<Report, String> {
         match self {
             Engine::Server => cluster::run::<nessie::ServerDriven<false>>(seed),

@@ -15,9 +15,9 @@ use super::cluster::{Engine, Seat};
 use super::setting::{Setting, VALUE_BYTES_MAX, places};
 use crate::watch::Watch;
 
-/// A worker serves so many requests at a time.
+/// The number of requests that a worker serves at a time.
 const LANES: usize = 4;
-/// How often it is looked whether anything is left behind.
+/// The number of looks whether a session left anything behind.
 const LOOKS_MAX: u32 = 3;
 /// How long a worker's nessie client goes on with an operation.
 const TIMEOUT_US: u64 = 20_000;
@@ -34,12 +34,13 @@ fn table(setting: &Setting) -> Served {
     let value_bytes_max = if setting.chunks.is_some() { 32 << 10 } else { VALUE_BYTES_MAX as u64 };
     let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, value_bytes_max, options);
     let mut geometry = planned.unwrap().coupled();
-    // So few slots that inserts move others, and so few chunks that memory is used again.
+    // There are so few slots that inserts move other keys, and so few chunks that memory is used
+    // again.
     let buckets = if setting.chunks.is_some() { 64 } else { 4 };
     (geometry.shards_per_node, geometry.buckets_per_shard) = (1, buckets);
     geometry.chunks = 40;
     let mut shape = geometry.validate().unwrap();
-    // Fewer than a user's table can have.
+    // Fewer chunks than a user's table can have.
     shape.geometry.chunks = setting.chunks.unwrap_or(40);
     Served::new(shape, setting.service, &places(setting)).unwrap()
 }
@@ -53,7 +54,7 @@ fn nessie_client(map: &Served, seat: Seat) -> nessie::Client<SimEndpoint> {
     nessie::Client::new(seat.endpoint, map.table.clone(), seat.session, cache, TIMEOUT_US)
 }
 
-/// Puts in order what sessions left of a node's chunks. Workers lease those of their own node.
+/// Cleans up the chunks of a node that sessions left. Workers lease chunks of their own node.
 async fn release(map: &Served, seat: &Seat, node: usize, dead: Vec<u64>) {
     for owner in dead {
         let released = release_dead(&seat.endpoint, &map.table, node as u8, owner as u32).await;
@@ -61,7 +62,7 @@ async fn release(map: &Served, seat: &Seat, node: usize, dead: Vec<u64>) {
     }
 }
 
-/// What a node does when it starts a worker, and then the worker.
+/// Acts as the node that starts a worker, and then runs the worker.
 async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
     release(&map, &seat, id.node.into(), dead).await;
     let sessions = seat.sessions();
@@ -74,7 +75,7 @@ async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
     }
 }
 
-/// The memory is in order, and what dead workers left is found.
+/// Checks that the memory is in order, and that what dead workers left is found.
 async fn audit(map: &Served, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), String> {
     for (node, dead) in dead.into_iter().enumerate() {
         release(map, &seat, node, dead).await;
@@ -93,13 +94,13 @@ async fn audit(map: &Served, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), Stri
             return Ok(());
         }
         left = Some(report);
-        // Workers may still be at what nobody waits for any more.
+        // Workers may still be executing requests that no client waits for any more.
         client.fabric().pause(TIMEOUT_US).await;
     }
     Err(format!("left behind at the end: {left:?}"))
 }
 
-/// A table whose clients ask for everything; with memory that is scarce or not.
+/// A table whose clients make a request for every operation; with scarce memory or not.
 pub struct ServerDriven<const SCARCE: bool>(Served);
 
 fn draw(random: &mut ChaCha8Rng, is_scarce: bool) -> Setting {
@@ -145,7 +146,8 @@ impl<const SCARCE: bool> Engine for ServerDriven<SCARCE> {
     }
 }
 
-/// A table whose clients GET by themselves and ask for the rest; with memory that is scarce or not.
+/// A table whose clients do GETs by themselves and make requests for the rest; with scarce memory
+/// or not.
 pub struct Hybrid<const SCARCE: bool>(Served);
 
 impl<const SCARCE: bool> Engine for Hybrid<SCARCE> {

@@ -1,5 +1,5 @@
-//! Pilaf, with a log whose disk loses what was not synced, fails, and refuses to write what was
-//! appended when nobody is there to be told.
+//! Pilaf, with a log whose disk loses bytes that were not synced, fails, and refuses to write
+//! appended bytes when no process is left to learn of it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,12 +19,12 @@ use super::setting::Setting;
 const SEED: u64 = 5;
 const VALUE_BYTES_MAX: u64 = 300;
 const ARENA_BYTES: u64 = 64 << 10;
-/// So few that inserts move others.
+/// There are so few slots that inserts move other keys.
 const INDEX_SLOTS: u64 = 4;
 
 /// A table of pilaf, with a log on each node.
 pub struct Pilaf {
-    /// Snapshots that were made in the longest life of a server.
+    /// The number of snapshots that were made in the longest life of a server.
     snapshots: Cell<u64>,
     map: Arc<RequestMap>,
     shapes: Vec<Shape>,
@@ -33,11 +33,11 @@ pub struct Pilaf {
     draw: u64,
 }
 
-/// Syncs that succeed in a server's life, at most, where the disk fails.
+/// The most syncs that succeed in a server's life, if the disk fails.
 const SYNCS_MAX: u64 = 100;
 
 impl Pilaf {
-    /// What happens to a node's disk, and to the host, between two lives of its server.
+    /// The faults of a node's disk, and of the host, between two lives of its server.
     fn strike(&self, disk: &MemoryStorage, random: impl Fn() -> u64) {
         disk.kill();
         let loses_power = self.draw >> 20 & 1 == 1;
@@ -76,7 +76,7 @@ impl Pilaf {
         let access = Access {
             roots: self.shapes.iter().map(|shape| shape.root).collect(),
             map: self.map.clone(),
-            // Some have to find out where servers receive.
+            // Some clients have to find out where servers receive.
             servers: match self.draw >> 21 & 1 {
                 0 => BySend::new(&servers, 1),
                 _ => BySend::seeking(&self.map),
@@ -94,9 +94,9 @@ impl Engine for Pilaf {
     const SENDS: bool = true;
     const DISHONEST: bool = true;
 
-    /// Beside few keys: exactly as many as the first index has slots, so that inserts move others,
-    /// or more, so that the index grows in every life of a server, and its memory becomes that of
-    /// values.
+    /// A few keys more: exactly as many as the first index has slots, so that inserts move other
+    /// keys; or more than that, so that the index grows in every life of a server and its old
+    /// memory is used for values.
     fn draw(random: &mut ChaCha8Rng) -> Setting {
         let mut setting = Setting::draw(random, Self::SENDS);
         let kind = random.random_range(0..3);
@@ -148,7 +148,7 @@ impl Engine for Pilaf {
     }
 
     fn client(&self, seat: Seat, setting: &Setting, workers: &[ProcessId]) -> Self::Client {
-        // Some requests are too long to be sent, or all, or none.
+        // Some requests are too long to be SENT, or all, or none.
         self.client_that_sends([0, 120, 4096][self.draw as usize % 3], seat, setting, workers)
     }
 
@@ -174,7 +174,7 @@ impl Engine for Pilaf {
         };
         for turn in 0u32.. {
             match server.turn() {
-                // It stops, and is started anew.
+                // The server stops, and is started anew.
                 Err(WorkerError::Log(LogError::Storage(_))) if self.disks_fail() => return,
                 turned => drop(turned.expect("its memory and its disk are there")),
             }
@@ -187,7 +187,7 @@ impl Engine for Pilaf {
         }
     }
 
-    /// Its servers do that while they live.
+    /// The table's servers check it while they live.
     async fn audit(&self, _: Seat, _: Vec<Vec<u64>>) -> Result<(), String> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What was asked and answered, and whether it is linearizable.
+//! The calls and answers of a run, and whether they are linearizable.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,33 +9,33 @@ use loch_history::{Answer, Ask, Operation, Outcome};
 
 use crate::report::{Report, judge};
 
-/// Operations so far. One that has not returned counts as unknown.
+/// The operations so far. The outcome of an operation that has not returned is unknown.
 pub struct Recorder {
     world: World,
     operations: RefCell<Vec<Operation>>,
-    /// DELETEs that nobody asked for.
+    /// DELETEs that no client called.
     losses: RefCell<Vec<Operation>>,
     tags: RefCell<u64>,
-    /// By the words of workers' incarnations.
+    /// The workers, by the words of their incarnations.
     workers: RefCell<BTreeMap<RemoteAddr, Presence>>,
     absurd: RefCell<Option<String>>,
 }
 
-/// Configurations that the search may look at for one history: where clients give up soon and
-/// workers die often, many outcomes are unknown.
+/// The number of configurations that the search may look at for one history: if clients give up
+/// soon and workers die often, many outcomes are unknown.
 const SEARCH_BUDGET: u64 = 16_000_000;
 
-/// What is known of who serves as a worker.
+/// The times at which a worker was there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Presence {
-    /// When the last one made itself known.
+    /// When the last incarnation made itself known.
     announced_ns: u64,
-    /// Since when there is none.
+    /// The time since which there is no incarnation.
     gone_ns: Option<u64>,
 }
 
-/// For so long after its node forgot it, a client may be told what a worker said before it died:
-/// messages are held up for up to 500 us.
+/// For this long after its node forgot a worker, a client may still get an answer that the worker
+/// gave before it died: messages are held up for up to 500 us.
 const SAID_BEFORE_NS: u64 = 600_000;
 
 impl Recorder {
@@ -50,7 +50,8 @@ impl Recorder {
         }
     }
 
-    /// For what nobody takes note of: its values are none of anybody else's.
+    /// A recorder for a forger, whose operations are not recorded: no other recorder has its
+    /// values.
     pub fn of_a_forger(world: World) -> Self {
         Self { tags: RefCell::new(1 << 24), ..Self::new(world) }
     }
@@ -59,11 +60,11 @@ impl Recorder {
     pub fn tag(&self) -> u64 {
         let mut tags = self.tags.borrow_mut();
         *tags += 1;
-        // Far from what adding makes.
+        // The low half is free for additions.
         *tags << 32
     }
 
-    /// An operation is called; gives it a number.
+    /// Records the call of an operation, and gives it a number.
     pub fn call(&self, client: u32, key: u64, ask: Ask) -> usize {
         let mut operations = self.operations.borrow_mut();
         let (called, outcome) = (self.world.now_ns(), Outcome::Unknown);
@@ -71,14 +72,14 @@ impl Recorder {
         operations.len() - 1
     }
 
-    /// It returned.
+    /// Records the return of an operation.
     pub fn answer(&self, number: usize, answer: Answer) {
         let operation = &mut self.operations.borrow_mut()[number];
         operation.returned = self.world.now_ns();
         operation.outcome = Outcome::Known(answer);
     }
 
-    /// What a key had is lost now, if it had something.
+    /// Records that a key's value is lost now, if it had one.
     pub fn lost(&self, key: u64) {
         let called = self.world.now_ns();
         self.losses.borrow_mut().push(Operation {
@@ -105,9 +106,10 @@ impl Recorder {
         }
     }
 
-    /// A client was told that nobody knows what became of a mutation at the worker whose
-    /// incarnation is in that word, though it had time left. Then there must have been another
-    /// worker since: as long as there is none, what the dead one did may come to light yet.
+    /// Records that a client was told that the outcome of a mutation is unknown, although it had
+    /// time left. The mutation was at the worker whose incarnation is in that word. Then there must
+    /// have been another incarnation since: as long as there is none, the work of the dead one may
+    /// still come to light.
     pub fn unknown(&self, number: usize, timeout_us: u64, word: RemoteAddr) {
         let now = self.world.now_ns();
         let called = self.operations.borrow()[number].called;
@@ -124,10 +126,10 @@ impl Recorder {
         }
     }
 
-    /// Whether everybody was told what can be.
+    /// Whether all answers were possible.
     ///
     /// # Errors
-    /// What cannot.
+    /// The impossible answer.
     pub fn nothing_absurd(&self) -> Result<(), String> {
         self.absurd.borrow().clone().map_or(Ok(()), Err)
     }

@@ -1,4 +1,4 @@
-//! What a client does: operations drawn from a seed, in lanes, each recorded.
+//! The work of a client: operations drawn from a seed, in lanes, each recorded.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,14 +12,14 @@ use rand_chacha::ChaCha8Rng;
 
 use super::recorder::Recorder;
 
-/// How much a client does.
+/// The amount and the kind of a client's work.
 pub struct Load {
     pub lanes: usize,
     pub ops: usize,
     pub keys: u64,
     /// The keys from this one on hold numbers that are added to.
     pub numbers_from: u64,
-    /// Lengths of the values of the others.
+    /// Lengths of the other keys' values.
     pub value_bytes: &'static [usize],
     /// Whether most keys come and go.
     pub churns: bool,
@@ -31,7 +31,7 @@ fn key_name(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
-/// What a client's process does.
+/// The work of a client's process.
 #[allow(async_fn_in_trait, reason = "one thread, no bounds")]
 pub trait Program {
     /// Works until the load is done.
@@ -41,13 +41,14 @@ pub trait Program {
     async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String>;
 }
 
-/// A value: its tag, with how many bytes follow in the low half, and bytes that follow from it.
+/// A value: its tag, with the number of following bytes in the low half, and bytes that follow from
+/// the tag.
 pub fn value_of(tag: u64, len: usize) -> Vec<u8> {
     let filler = (0..len).map(|i| (tag >> 32) as u8 ^ i as u8);
     (tag | len as u64).to_le_bytes().into_iter().chain(filler).collect()
 }
 
-/// The tag of a value, if it is whole: a number, or a value that was put and those that were
+/// The tag of a value, if it is whole: a number, or a value that was put with the values that were
 /// appended.
 pub fn tag_of(value: &[u8]) -> Option<u64> {
     if let Ok(number) = value.try_into() {
@@ -57,17 +58,17 @@ pub fn tag_of(value: &[u8]) -> Option<u64> {
     while !left.is_empty() {
         let head = u64::from_le_bytes(*left.first_chunk()?);
         let (tag, len) = (head & !LEN, (head & LEN) as usize);
-        // Whatever a torn value says, it is no longer than it is.
+        // A torn value may claim any length, but its length here is the real one.
         left = left.strip_prefix(&value_of(tag, len.min(left.len()))[..])?;
         whole = Some(whole.map_or(tag, |whole| appended(whole, tag)));
     }
     whole
 }
 
-/// The half of a value's first word that tells its length: tags have nothing there.
+/// The half of a value's first word that holds its length: tags are zero there.
 const LEN: u64 = 0xffff_ffff;
 
-/// Clients of engines that have no more operations than all.
+/// Clients of engines that have only the operations of all engines.
 impl<C: Kv> Program for C {
     async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64) {
         let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
@@ -142,7 +143,7 @@ impl<C: Kv> Lane<'_, C> {
                 self.mutate(key, Ask::Add(3), add, Answer::Before).await;
             }
             14 => {
-                // What it says is what a GET would, but for the value.
+                // The answer must be the same as a GET's, except for the value.
                 let is = self.client.contains(&name).await;
                 assert!(is.is_ok() || matches!(is, Err(EngineError::Timeout { .. })), "{is:?}");
             }

@@ -9,20 +9,20 @@ use rand_chacha::ChaCha8Rng;
 
 /// Session slots of a node.
 pub const SESSIONS: u32 = 16;
-/// The longest value that is written where memory is not scarce.
+/// The longest value that is written if memory is not scarce.
 pub const VALUE_BYTES_MAX: usize = 300;
 const VALUE_BYTES: &[usize] = &[8, 16, 32, 108, VALUE_BYTES_MAX];
 /// The longest key.
 pub const KEY_BYTES_MAX: usize = 16;
 
-/// What a seed makes of the cluster; engines lay their tables out by it.
+/// The setting of the cluster that a seed draws; engines lay out their tables by it.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Of this kind is the hardware.
+    /// The kind of hardware.
     pub profile: Profile,
     /// Nodes.
     pub nodes: u16,
-    /// How requests are served; engines change what they need otherwise.
+    /// The service of requests; engines change it as they need.
     pub service: Service,
     /// The first byte of the table on every node.
     pub offset: u64,
@@ -30,21 +30,22 @@ pub struct Setting {
     pub draw: u64,
     /// A client's patience.
     pub timing: Timing,
-    /// What messages and memory suffer.
+    /// The faults of messages and memory.
     pub faults: Faults,
-    /// Clients, and the operations that each has under way, and does.
+    /// The number of clients, the operations that each has under way, and the operations that each
+    /// does in all.
     pub clients: usize,
     pub lanes: usize,
     pub ops: usize,
-    /// Keys, all of whose histories are checked.
+    /// The number of keys. All of their histories are checked.
     pub keys: u64,
     /// The keys from this one on hold numbers that are added to.
     pub numbers_from: u64,
-    /// Lengths of the values of the others.
+    /// Lengths of the other keys' values.
     pub value_bytes: &'static [usize],
     /// Whether most keys come and go: fewer conditional PUTs and additions, more DELETEs and PUTs.
     pub churns: bool,
-    /// Chunks of each node's data table, where memory is to be scarce.
+    /// Chunks of each node's data table, if memory is scarce.
     pub chunks: Option<u64>,
     /// Mean time between two deaths of clients, and of workers, in microseconds; 0: none.
     pub kill_every_us: u64,
@@ -54,7 +55,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What a seed makes of it. `sends`: whether workers get datagrams, which can be lost.
+    /// The setting that a seed draws. `sends`: whether workers get datagrams, which can be lost.
     pub fn draw(random: &mut ChaCha8Rng, sends: bool) -> Self {
         let one_host = random.random_bool(0.3);
         let profile = if one_host { Profile::ONE_HOST } else { Profile::CONNECTX_3_56 };
@@ -121,7 +122,7 @@ const SCARCE: [(&[usize], u64); 4] =
     [(&[7_600], 8), (&[15_000], 4), (&[3_500], 18), (&[3_500, 7_600, 15_000], 5)];
 
 impl Setting {
-    /// The same with memory that all values together would fill to 70 to 110 %.
+    /// The same setting with memory that all values together would fill to 70 to 110 %.
     pub fn scarce(mut self, random: &mut ChaCha8Rng) -> Self {
         let (value_bytes, slab_entries) = SCARCE[random.random_range(0..SCARCE.len())];
         self.nodes = random.random_range(1..=2);
@@ -140,7 +141,7 @@ impl Setting {
     }
 }
 
-/// Where the table is on each node, and how many session slots that has.
+/// The address of the table on each node, and the number of that node's session slots.
 pub fn places(setting: &Setting) -> Vec<(RemoteAddr, u32)> {
     let at = |node: u16| RemoteAddr::new(RegionId(node as u8), setting.offset);
     (0..setting.nodes).map(|node| (at(node), SESSIONS)).collect()

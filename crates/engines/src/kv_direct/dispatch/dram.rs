@@ -1,9 +1,9 @@
-//! The card's own memory, as the cache of host memory that it is: lines, each with a mark.
+//! The card's own memory as a cache of host memory: lines, each with a mark.
 //!
-//! The paper keeps a mark of 5 bits with each line in spare bits of its ECC: 4 of the address,
-//! because host memory is 16 times as large, and one that says that the line is dirty (kv-direct
-//! §4). Here a mark has 32 bits, so that host memory may be larger, and one that says that there is
-//! nothing.
+//! The paper keeps a mark of 5 bits with each line in spare bits of its ECC: 4 bits of the address,
+//! because host memory is 16 times as large, and one bit that says that the line is dirty
+//! (kv-direct §4). Here a mark has 32 bits, so that host memory may be larger, and one of them says
+//! that the slot is empty.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -15,15 +15,15 @@ use loch_fabric::prefetch_read;
 use crate::kv_direct::memory::{LINE_BYTES, Line};
 use crate::kv_direct::timed::Timing;
 
-/// Which line of host memory a slot holds, and whether host memory has an older one.
+/// The line of host memory that a slot holds, and whether host memory has an older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark(u32);
 
 impl Mark {
-    /// Of a slot that holds nothing.
+    /// The mark of an empty slot.
     pub const EMPTY: Self = Self(0);
 
-    /// Of a slot that holds the line with this tag.
+    /// The mark of a slot that holds the line with this tag.
     ///
     /// # Panics
     /// If the tag has more than 30 bits.
@@ -48,39 +48,39 @@ impl Mark {
 
 /// Memory of the card.
 ///
-/// A line and its mark are read and written together, at one moment of the access: they are one
-/// burst. A write is visible to every read that is begun after it.
+/// A line and its mark are read and written together, at one moment of the access, in one burst. A
+/// write is visible to every read that begins after it.
 ///
 /// # Panics
 /// All methods, if there is no such slot.
 #[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
 pub trait NicDram {
-    /// How many lines it has.
+    /// The number of slots.
     fn slots(&self) -> u32;
 
-    /// What a slot holds.
+    /// The content of a slot.
     async fn read(&self, slot: u32) -> (Mark, Line);
 
-    /// Gives a slot something to hold. Returns when that is posted.
+    /// Fills a slot. Returns when the write is posted.
     async fn write(&self, slot: u32, mark: Mark, line: &Line);
 
     /// As [`NicDram::read`], at once and without an access, while no access is under way.
     fn peek(&self, slot: u32) -> (Mark, Line);
 }
 
-/// Memory of the processor that runs this: on a DPU the real thing, on a host a model of it.
+/// Memory of the processor that runs this: on a DPU the card's memory, on a host a model of it.
 ///
-/// A read is pending once, as that of [`Near`](crate::kv_direct::memory::Near) is.
+/// A read is pending once, as with [`Near`](crate::kv_direct::memory::Near).
 #[derive(Debug)]
 pub struct LocalDram<M> {
     held: RefCell<(M, Vec<Mark>)>,
 }
 
 impl<M: DerefMut<Target = [Line]>> LocalDram<M> {
-    /// Memory that is `lines`; it holds nothing.
+    /// Memory that consists of `lines`, with empty slots.
     ///
     /// # Panics
-    /// If they are 2^32 or more.
+    /// If there are 2^32 lines or more.
     pub fn new(lines: M) -> Self {
         assert!(u32::try_from(lines.len()).is_ok(), "a card has less than 2^32 lines");
         let marks = vec![Mark::EMPTY; lines.len()];
@@ -128,7 +128,7 @@ impl<M: DerefMut<Target = [Line]>> NicDram for LocalDram<M> {
     }
 }
 
-/// Memory whose accesses take the time of another card's.
+/// Memory whose accesses take the time of another card.
 #[derive(Debug)]
 pub struct TimedDram<M, T> {
     local: LocalDram<M>,
@@ -136,10 +136,10 @@ pub struct TimedDram<M, T> {
 }
 
 impl<M: DerefMut<Target = [Line]>, T: Timing> TimedDram<M, T> {
-    /// Memory that is `lines`; it holds nothing.
+    /// Memory that consists of `lines`, with empty slots.
     ///
     /// # Panics
-    /// If they are 2^32 or more.
+    /// If there are 2^32 lines or more.
     pub fn new(lines: M, timing: T) -> Self {
         Self { local: LocalDram::new(lines), timing }
     }

@@ -2,49 +2,53 @@
 //! §3.3.4).
 //!
 //! The card's memory is about as fast as its links to the host, and much smaller than the host's.
-//! Were it a cache of all host memory, its throughput would limit everything; so only a share of
-//! the lines, chosen by a hash of their address, is *cacheable*, and the rest goes to the host
-//! directly. The share is the *load dispatch ratio*, at which memory and links are busy alike:
-//! [`ratio`] computes it.
+//! If it were a cache of all host memory, its throughput would limit everything. So only a share of
+//! the lines, chosen by a hash of their address, is *cacheable*, and accesses to the other lines go
+//! directly to the host. The share is the *load dispatch ratio*, at which memory and links are
+//! equally busy: [`ratio`] computes it.
 //!
 //! The cache is direct-mapped: line `x` of host memory belongs to slot `x` mod the number of slots,
 //! and the quotient is its tag. A line that is written is installed dirty, without a look at the
-//! host; a dirty line is written back when another takes its slot, or by [`Dispatcher::flush`].
+//! host. A dirty line is written back when another line takes its slot, or by
+//! [`Dispatcher::flush`].
 //!
-//! # What is real
-//! On a DPU, whose memory is its own and whose host is behind PCIe, all of it: [`LocalDram`] is the
-//! DPU's memory, `Host` its DMA engine. On a host there is no second memory: there `LocalDram` is
-//! memory like the host's, contents and counts are those of a card, and no time is saved. On the
+//! # Real and modelled parts
+//! On a DPU, which has its own memory and its host behind PCIe, everything is real: [`LocalDram`]
+//! is the DPU's memory, and `Host` its DMA engine. A host has no second memory: there `LocalDram`
+//! is memory like the host's, contents and counts are those of a card, and no time is saved. On the
 //! simulator [`TimedDram`] takes the time of the paper's card.
 //!
 //! # Invariants
 //! 1. *If the mark of a slot says that it holds line `x`, then the slot has the newest content of
 //!    `x`*, at every moment. If no slot holds a cacheable line, host memory has its newest content.
-//!    Marks and lines change together, and only by who holds the slot (`slots.rs`), who writes a
-//!    dirty line back before it installs another. A write to `x` is posted when its slot has it.
-//! 2. Two lines that share a slot are never accessed in host memory at the same time, nor is one
-//!    line twice: each such access is made by who holds the slot. Lines that are not cacheable are
-//!    accessed by their callers alone, whose accesses exclude each other (invariant 2 of
-//!    [`memory`](super::memory)). So the host sees what that invariant demands.
+//!    Marks and lines change together, and only the operation that holds the slot changes them
+//!    (`slots.rs`); it writes a dirty line back before it installs another. A write to `x` is
+//!    posted when its slot has it.
+//! 2. Two lines that share a slot are never accessed in host memory at the same time, and no line
+//!    is accessed twice at the same time: the operation that holds the slot makes each such access.
+//!    Lines that are not cacheable are accessed only by their callers, whose accesses exclude each
+//!    other (invariant 2 of [`memory`](super::memory)). So the host's accesses satisfy that
+//!    invariant.
 //!
 //! # Races
-//! *A hit needs no slot held.* What it read was, at one moment after it was posted, the newest
-//! content of its line (1), and no write to what it looks at, the line or half of it, is under way
-//! beside it. The line may have been evicted since; that changes nothing.
+//! *A hit needs no slot held.* The bytes that it read were, at one moment after it was posted, the
+//! newest content of their line (1), and no write to the bytes it looks at, the line or half of it,
+//! is under way beside it. The line may have been evicted since; that changes nothing.
 //!
-//! *Two operations at the halves of one line* both hold its slot to write, so that neither loses
-//! what the other wrote.
+//! *Two operations at the halves of one line* both hold its slot to write, so neither loses the
+//! other's bytes.
 //!
-//! *A miss looks again when it holds the slot*, unless nobody held it since the look: another
-//! reader of the line may have installed it meanwhile, and may even have gone again, and a write
-//! that evicted and was evicted would leave a mark that is the same as before.
+//! *A miss looks again when it holds the slot*, unless no operation held the slot since the look:
+//! another reader of the line may have installed it meanwhile, and it may even have been evicted
+//! again. A write that evicted and was evicted would leave the same mark as before.
 //!
-//! *A dirty victim whose owner reads it again* misses, or hits while it is still there. If it
-//! misses, it waits for the slot, until its victor has posted the write-back; and what is posted,
-//! host memory shows to every later read. If it hits, the content is the one that is written back.
+//! *A dirty victim whose owner reads it again* misses, or hits while it is still there. On a miss
+//! the owner waits for the slot, until the line that replaces it has posted the write-back; host
+//! memory shows posted bytes to every later read. On a hit, the content is the one that is written
+//! back.
 //!
-//! *Who is dropped* in the middle of an access leaves the slot as it was, perhaps written back once
-//! more than needed, or as it is to be: the install is the last thing that happens.
+//! *An operation that is dropped* in the middle of an access leaves the slot unchanged, perhaps
+//! written back once more than needed, or in its final state: the install is the last step.
 
 mod dram;
 pub mod ratio;
@@ -63,16 +67,16 @@ use super::memory::{Counts, HALF_BYTES, HostMemory, Line, Purpose};
 /// Parts of one access that are under way at a time.
 const PARTS_MAX: usize = 16;
 
-/// What became of accesses to lines.
+/// The outcomes of accesses to lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dispatched {
     /// Reads of cacheable lines that the card's memory had.
     pub read_hits: u64,
-    /// Reads of cacheable lines that it had not.
+    /// Reads of cacheable lines that the card's memory did not have.
     pub read_misses: u64,
     /// Writes of cacheable lines that it had.
     pub write_hits: u64,
-    /// Writes of cacheable lines, or of halves of them, that it had not.
+    /// Writes of cacheable lines, or of halves of them, that it did not have.
     pub write_misses: u64,
     /// Dirty lines that went back to the host.
     pub write_backs: u64,
@@ -116,7 +120,7 @@ impl Dispatched {
 pub struct Dispatcher<H, D> {
     host: H,
     dram: D,
-    /// Lines whose hash is below are cacheable.
+    /// Lines whose hash is below this are cacheable.
     below: u64,
     slots: Slots,
     counts: Cell<Counts>,
@@ -124,7 +128,7 @@ pub struct Dispatcher<H, D> {
 }
 
 impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
-    /// `dram`, which holds nothing, as a cache of that share of `host`.
+    /// `dram`, which is empty, as a cache of this share of `host`.
     ///
     /// # Panics
     /// If the ratio is not from 0 to 1, or the card has no memory.
@@ -136,12 +140,12 @@ impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
         Self { host, dram, below, slots, counts: Cell::default(), dispatched: Cell::default() }
     }
 
-    /// The host's memory, whose counts are the DMAs that were left.
+    /// The host's memory, whose counts are the remaining DMAs.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// What became of accesses so far.
+    /// The outcomes of accesses so far.
     pub fn dispatched(&self) -> Dispatched {
         self.dispatched.get()
     }
@@ -195,7 +199,7 @@ impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
         self.dram.write(slot, mark, line).await;
     }
 
-    /// Writes what a held slot has back to the host, if it is dirty.
+    /// Writes the line of a held slot back to the host, if it is dirty.
     async fn write_back(&self, purpose: Purpose, slot: u32, mark: Mark, line: &Line) {
         let Some(tag) = mark.tag().filter(|_| mark.is_dirty()) else { return };
         self.tally(|tally| tally.write_backs += 1);
@@ -244,8 +248,8 @@ impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
         self.write_slot(slot, Mark::of(tag, true), line).await;
     }
 
-    /// Half a line is written where its line is: on a miss the host's is, rather than fetched to be
-    /// merged with.
+    /// Half a line is written to the place of its line. On a miss that is the host: the line is not
+    /// fetched to be merged.
     async fn write_cacheable_half(&self, purpose: Purpose, half: u32, bytes: &[u8; HALF_BYTES]) {
         let (slot, tag) = self.place(half / 2);
         let _held = self.slots.hold(slot).await;
@@ -261,8 +265,8 @@ impl<H: HostMemory, D: NicDram> Dispatcher<H, D> {
         }
     }
 
-    /// How many of `lines` lines from `at` on are one access: one if it is cacheable, else those up
-    /// to the next that is.
+    /// The number of lines, of `lines` lines from `at` on, that form one access: one if the first
+    /// is cacheable, otherwise all up to the next cacheable line.
     fn run(&self, at: u32, lines: usize) -> usize {
         let next = (at..).take(lines).position(|at| self.is_cacheable(at));
         next.map_or(lines, |next| next.max(1))
@@ -341,7 +345,7 @@ impl<H: HostMemory, D: NicDram> HostMemory for Dispatcher<H, D> {
         lanes::run(PARTS_MAX, parts, |()| ()).await;
     }
 
-    /// What was asked for, before it was dispatched.
+    /// The accesses as they were asked for, before dispatching.
     fn counts(&self) -> Counts {
         self.counts.get()
     }
@@ -349,7 +353,7 @@ impl<H: HostMemory, D: NicDram> HostMemory for Dispatcher<H, D> {
     fn peek(&self, at: u32) -> Line {
         let (slot, tag) = self.place(at);
         let (mark, line) = self.dram.peek(slot);
-        // The mark of a line that is not cacheable is nowhere.
+        // A line that is not cacheable has no mark.
         if mark.tag() == Some(tag) { line } else { self.host.peek(at) }
     }
 
@@ -363,8 +367,8 @@ impl<H: HostMemory, D: NicDram> HostMemory for Dispatcher<H, D> {
     }
 }
 
-/// A hash of a line's address that is as good for neighbours as for lines far apart: the finalizer
-/// of MurmurHash3.
+/// A hash of a line's address that is as good for neighbours as for distant lines: the finalizer of
+/// MurmurHash3.
 #[inline]
 fn mix(at: u32) -> u32 {
     let mut hash = at;

@@ -1,22 +1,22 @@
-//! The load dispatch ratio (kv-direct §3.3.4, §6.3.1): which share of the lines the card's memory
-//! should cache, so that it and the links to the host are busy alike.
+//! The load dispatch ratio (kv-direct §3.3.4, §6.3.1): the share of the lines that the card's
+//! memory should cache, so that it and the links to the host are equally busy.
 //!
-//! Let `r` be the throughput of the card's memory, as a multiple of that of the links; `k` its
+//! Let `r` be the throughput of the card's memory, as a multiple of the links' throughput; `k` its
 //! size, as a share of host memory; and `h(l)` the hit rate if a share `l` of host memory is
-//! cacheable. Each access to a cacheable line is one of the card's memory, each other one and each
-//! miss one over the links, and both end together if
+//! cacheable. Each access to a cacheable line is one access to the card's memory. Each other
+//! access, and each miss, is one access over the links. Both end together if
 //!
 //! > `l / r = (1 - l) + l (1 - h(l))`
 //!
-//! The left side grows with `l`, the right side falls, so that bisection finds the one solution; if
-//! the links have more to do even at `l = 1`, that is the ratio. Under a uniform workload `h(l) = k
-//! / l`. Under a long-tailed one `h(l) = log(k n) / log(l n)`, with `n` the size of the corpus:
-//! approximately the popularity of the `k n` most popular of `l n` under Zipf's law with exponent
-//! 1.
+//! The left side grows with `l` and the right side falls, so bisection finds the one solution. If
+//! the links have more to do even at `l = 1`, the ratio is 1. Under a uniform workload `h(l) = k /
+//! l`. Under a long-tailed workload `h(l) = log(k n) / log(l n)`, with `n` the size of the corpus:
+//! approximately the popularity of the `k n` most popular of `l n` items under Zipf's law with
+//! exponent 1.
 //!
-//! # What the paper's tables are
-//! Tables 5 and 6 come out to all digits but the last with these definitions, which are not all in
-//! the text:
+//! # The definitions behind the paper's tables
+//! Tables 5 and 6 can be reproduced to all digits but the last with these definitions, which are
+//! not all in the text:
 //!
 //! * **n is 10^10.** The paper says "a corpus of 1 billion keys". With 10^9 the ratios are up to
 //!   2.9 % too large. Its "as high as 0.7 with 1M cache in 1G corpus" is log 10^7 / log 10^10, too.
@@ -37,26 +37,26 @@ pub const PAPER_ITEMS: f64 = 1e10;
 /// Steps of bisection: more than a float has bits.
 const STEPS: u32 = 100;
 
-/// How often what is accessed.
+/// The distribution of the accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
-    /// All alike.
+    /// All items are equally popular.
     Uniform,
-    /// By Zipf's law, in a corpus of so many.
+    /// Zipf's law, in a corpus of this many items.
     Zipf {
-        /// How many: keys, or bytes.
+        /// The number of items: keys, or bytes.
         items: f64,
     },
 }
 
-/// A card and its host. Throughput is that of the links alone, 1.
+/// A card and its host. The throughput of the links alone is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
     /// Throughput of the card's memory, as a multiple of that of the links: `r`.
     pub dram_speed: f64,
     /// Size of the card's memory, as a share of that of host memory: `k`.
     pub dram_size: f64,
-    /// How often what is accessed.
+    /// The distribution of the accesses.
     pub popularity: Popularity,
 }
 
@@ -86,7 +86,7 @@ impl Model {
         1.0 / dram.max(links)
     }
 
-    /// The throughput if the card's memory has keys of its own, which host memory has not.
+    /// The throughput if the card's memory has keys of its own, which host memory does not have.
     pub fn partitioned(&self) -> f64 {
         let fits = self.dram_size / (1.0 + self.dram_size);
         let bears = self.dram_speed / (1.0 + self.dram_speed);
@@ -96,7 +96,7 @@ impl Model {
     fn unbounded_hit_rate(&self, ratio: f64) -> f64 {
         match self.popularity {
             Popularity::Uniform => self.dram_size / ratio,
-            // Fewer than two of anything are no distribution.
+            // Fewer than two items have no distribution.
             Popularity::Zipf { items } => {
                 (self.dram_size * items).ln().max(0.0) / (ratio * items).max(2.0).ln()
             }
@@ -146,7 +146,7 @@ fn balance(dram_speed: f64, hit_rate: impl Fn(f64) -> f64) -> f64 {
 
 /// The rows of the paper's tables: `r`.
 pub const PAPER_SPEEDS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
-/// Their columns: `1 / k`.
+/// The columns of the paper's tables: `1 / k`.
 pub const PAPER_SIZES: [f64; 6] = [1024.0, 256.0, 64.0, 16.0, 4.0, 1.0];
 
 /// Table 5 as it is printed: the optimal load dispatch ratio.
@@ -167,7 +167,7 @@ pub const PAPER_TABLE_6: [[f64; 6]; 5] = [
     [7.99, 7.97, 7.87, 7.56, 6.83, 4.52],
 ];
 
-/// A cell of a table, three times.
+/// A cell of a table, in three versions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
     /// As the paper prints it.
@@ -226,7 +226,7 @@ mod tests {
             cells(1).filter(|(_, _, cell)| off(*cell) > 0.02).map(|(r, k, _)| (r, k)).collect();
         let bounded = [(4.0, 1024.0), (8.0, 1024.0), (8.0, 256.0), (8.0, 64.0)];
         assert_eq!(more, bounded);
-        // Where a hit rate over 1 went into the ratio, it matters little.
+        // Where a hit rate over 1 enters the ratio, it matters little.
         assert!(cells(1).filter(|(_, size, _)| *size == 1.0).all(|(_, _, cell)| off(cell) > 0.0));
         let ratio_off = |cell: Cell| (cell.real / cell.printed - 1.0).abs();
         assert!(cells(0).all(|(_, _, cell)| ratio_off(cell) < 0.02));

@@ -1,8 +1,8 @@
-//! Who may change which slot of the cache.
+//! Exclusive access to the slots of the cache.
 //!
 //! # Invariants
-//! 1. At most one holds a slot.
-//! 2. Who waits for a slot has it in the order of their asking, so that nobody starves.
+//! 1. At most one operation holds a slot.
+//! 2. Operations get a slot in the order in which they asked for it, so none starves.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -11,13 +11,13 @@ use std::task::{Context, Poll, Waker};
 /// Counters of changes, which slots share.
 const CHANGES: usize = 1024;
 
-/// The slots of a cache: a bit for each that is held.
+/// The slots of a cache: one bit for each slot says whether it is held.
 #[derive(Debug)]
 pub struct Slots {
     held: Vec<Cell<u64>>,
     waiting: RefCell<Vec<Waiting>>,
     tickets: Cell<u64>,
-    /// Goes up when a slot is taken.
+    /// A counter goes up when one of its slots is taken.
     changes: Vec<Cell<u32>>,
 }
 
@@ -49,18 +49,18 @@ impl Slots {
         }
     }
 
-    /// This moment.
+    /// The present moment.
     pub fn now(&self, slot: u32) -> Moment {
         Moment((!self.is_held(slot)).then(|| self.change(slot).get()))
     }
 
-    /// Holds a slot at once, if nobody held it at that moment or since.
+    /// Holds a slot at once, if no operation has held it since that moment.
     pub fn hold_since(&self, slot: u32, moment: Moment) -> Option<Held<'_>> {
         let same = moment.0 == Some(self.change(slot).get());
         (same && !self.is_held(slot) && self.is_next(slot, u64::MAX)).then(|| self.take(slot))
     }
 
-    /// Holds a slot as soon as it is this one's turn.
+    /// Holds a slot as soon as it is this operation's turn.
     pub async fn hold(&self, slot: u32) -> Held<'_> {
         if !self.is_held(slot) && self.is_next(slot, u64::MAX) {
             return self.take(slot);
@@ -87,12 +87,12 @@ impl Slots {
         Held { slots: self, slot }
     }
 
-    /// Whether nobody waits for a slot with a ticket before this one.
+    /// Whether no operation with an earlier ticket waits for the slot.
     fn is_next(&self, slot: u32, ticket: u64) -> bool {
         !self.waiting.borrow().iter().any(|other| other.slot == slot && other.ticket < ticket)
     }
 
-    /// Wakes who is next to hold a slot.
+    /// Wakes the operation that is next to hold a slot.
     fn wake(&self, slot: u32) {
         let waiting = self.waiting.borrow();
         // Tickets are added in their order.
@@ -113,7 +113,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A place among those who wait.
+/// A place in the queue for a slot.
 struct Place<'a> {
     slots: &'a Slots,
     slot: u32,
@@ -138,7 +138,7 @@ impl<'a> Place<'a> {
 }
 
 impl Drop for Place<'_> {
-    /// It has the slot, or wants it no more: then the next one is to look.
+    /// The operation has the slot, or does not want it any more: the next one has to look.
     fn drop(&mut self) {
         self.slots.waiting.borrow_mut().retain(|own| own.ticket != self.ticket);
         if !self.slots.is_held(self.slot) {

@@ -1,5 +1,5 @@
-//! Random interleavings: a dispatcher always reads what was last written, and the host sees no two
-//! accesses to a line of which one is a write.
+//! Random interleavings: a dispatcher always reads the bytes that were last written, and the host
+//! never sees two accesses to a line at the same time of which one is a write.
 
 use std::cell::RefCell;
 
@@ -18,12 +18,12 @@ struct UnderWay {
     writes: [bool; 2],
 }
 
-/// Host memory whose accesses are pending a random number of times, and that minds invariant 2.
+/// Host memory whose accesses are pending a random number of times, and that checks invariant 2.
 struct Jittery {
     random: Random,
     lines: RefCell<Vec<Line>>,
     under_way: RefCell<Vec<UnderWay>>,
-    /// Lines whose hash is below are accessed by one at a time.
+    /// Lines whose hash is below this are accessed by one operation at a time.
     strict_below: u64,
     counts: Cell<Counts>,
 }
@@ -103,7 +103,7 @@ impl HostMemory for Jittery {
     async fn write(&self, _: Purpose, at: u32, from: &[Line]) {
         let lines = at..at + from.len() as u32;
         lines.clone().for_each(|line| self.begin_write(line, &[0, 1]));
-        // It is posted at once, and may be seen at once.
+        // The write is posted at once, and may be seen at once.
         self.lines.borrow_mut()[at as usize..at as usize + from.len()].copy_from_slice(from);
         pending(up_to(&self.random, 5)).await;
         lines.for_each(|line| self.end_write(line, &[0, 1]));
@@ -232,7 +232,7 @@ fn accesses_are_counted_before_and_after_they_are_dispatched() {
     assert_eq!(dispatched.cacheable(), 2 * cacheable);
     assert_eq!(dispatched.write_misses, cacheable);
     assert_eq!(left.index.writes, 1000 - cacheable + (dispatched.write_backs - left.data.writes));
-    // Lines that are not cacheable are read in as few accesses as they are in a row.
+    // Consecutive lines that are not cacheable are read in one access.
     assert_eq!(left.data.lines_read, 1000 - cacheable + dispatched.read_misses);
     assert!(left.data.reads < left.data.lines_read);
     assert_eq!(dispatched.dram_writes, cacheable + dispatched.read_misses);

@@ -1,6 +1,6 @@
 //! The host's side: queues of requests, lines, and answers.
 //!
-//! Lines are divided among *gatherers* in stripes; each gatherer is one thread's, which alone
+//! Lines are divided among *gatherers* in stripes. Each gatherer belongs to one thread, which alone
 //! touches its lines while batches come in. So no two threads meet at a line, and a gatherer's
 //! batches are carried out in the order in which they were queued.
 
@@ -10,17 +10,18 @@ use std::task::{Context, Poll, Waker};
 
 use crate::kv_direct::memory::{HALF_BYTES, LINE_BYTES, Line};
 
-/// Lines in a row that are one gatherer's.
+/// Consecutive lines that belong to one gatherer.
 pub const STRIPE_LINES: u32 = 64;
-/// Bytes of a request in its queue beside those that it writes: an address, a length and a kind.
+/// Bytes of a request in its queue besides the bytes that it writes: an address, a length and a
+/// kind.
 const REQUEST_BYTES: usize = 8;
 
-/// What is done with lines of a gatherer.
+/// The action on the lines of a gatherer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
     Write,
-    /// The half of the line of that number; its bytes are the first half of the payload.
+    /// Writes the half of the line with this number; its bytes are the first half of the payload.
     WriteHalf(usize),
 }
 
@@ -28,7 +29,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub kind: Kind,
-    /// The first line, of the gatherer's own.
+    /// The first line, counted among the gatherer's own lines.
     pub at: u32,
     pub lines: u32,
 }
@@ -38,7 +39,7 @@ pub(super) struct Request {
 pub struct Batch {
     pub(super) number: u64,
     pub(super) requests: Vec<Request>,
-    /// What writes write, one after the other; then, what reads found.
+    /// The lines that writes write, one after the other; later, the lines that reads found.
     pub(super) lines: Vec<Line>,
 }
 
@@ -47,12 +48,12 @@ impl Batch {
         Self { number, requests: Vec::new(), lines: Vec::new() }
     }
 
-    /// Accesses to random places of memory.
+    /// The number of accesses to random places of memory.
     pub fn accesses(&self) -> usize {
         self.requests.len()
     }
 
-    /// Lines that are read or written.
+    /// The number of lines that are read or written.
     pub fn lines(&self) -> usize {
         self.requests.iter().map(|request| request.lines as usize).sum()
     }
@@ -73,7 +74,7 @@ impl Batch {
         reads.map(|request| request.lines as usize * LINE_BYTES).sum()
     }
 
-    /// Carries its requests out, in their order, and leaves what reads found.
+    /// Carries the requests out, in their order, and leaves the lines that reads found.
     fn perform(&mut self, lines: &mut [Line]) {
         let written = std::mem::take(&mut self.lines);
         let mut written = &written[..];
@@ -95,7 +96,7 @@ impl Batch {
     }
 }
 
-/// Host memory and those who access it for the processor.
+/// Host memory, and the gatherers that access it for the processor.
 #[derive(Debug)]
 pub struct Gatherers {
     each: Vec<Gatherer>,
@@ -120,7 +121,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gatherers {
-    /// So many lines, all zero, of so many gatherers.
+    /// `lines` lines, all zero, divided among `gatherers` gatherers.
     ///
     /// # Panics
     /// If there is no gatherer.
@@ -136,23 +137,23 @@ impl Gatherers {
         Arc::new(Self { each: (0..gatherers).map(|_| gatherer()).collect(), lines })
     }
 
-    /// How many lines there are.
+    /// The number of lines.
     pub fn lines(&self) -> u32 {
         self.lines
     }
 
-    /// How many gatherers.
+    /// The number of gatherers.
     pub fn len(&self) -> usize {
         self.each.len()
     }
 
-    /// Whether there are none: never.
+    /// Whether there are no gatherers, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.each.is_empty()
     }
 
-    /// The next batch of a gatherer, if one is there, in the order in which they were queued. Each
-    /// is to be given back by [`Gatherers::perform`] before the next is taken.
+    /// The next batch of a gatherer, if there is one, in the order in which batches were queued.
+    /// [`Gatherers::perform`] has to give back each batch before the next is taken.
     pub fn take(&self, gatherer: usize) -> Option<Batch> {
         lock(&self.each[gatherer].requests).pop_front()
     }
@@ -171,8 +172,8 @@ impl Gatherers {
         }
     }
 
-    /// A gatherer's next batch, if there is one: what a thread of the host calls again and again.
-    /// Whether there was one.
+    /// Carries out a gatherer's next batch, if there is one; a thread of the host calls this again
+    /// and again. Returns whether there was a batch.
     pub fn turn(&self, gatherer: usize) -> bool {
         let batch = self.take(gatherer);
         let found = batch.is_some();
@@ -182,8 +183,8 @@ impl Gatherers {
         found
     }
 
-    /// The gatherer of a line, its number among the gatherer's own, and how many from it on are in
-    /// its stripe.
+    /// The gatherer of a line, the line's number among the gatherer's own, and the number of lines
+    /// from there to the end of its stripe.
     #[inline]
     pub(super) fn place(&self, at: u32) -> (usize, u32, u32) {
         let (stripe, into) = (at / STRIPE_LINES, at % STRIPE_LINES);
@@ -196,7 +197,7 @@ impl Gatherers {
         lock(&self.each[gatherer].requests).push_back(batch);
     }
 
-    /// The batch of that number, once it is answered.
+    /// The batch with this number, once it is answered.
     pub(super) fn poll_answer(
         &self,
         gatherer: usize,

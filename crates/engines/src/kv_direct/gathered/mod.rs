@@ -1,28 +1,28 @@
 //! CPU-assisted scatter-gather: the host's threads access its memory for the processor (kv-direct
 //! §6.1).
 //!
-//! PCIe carries 64-byte payloads in TLPs of 90 bytes, and tags end before its bandwidth does. So
-//! here the processor's accesses are collected, up to 256 of them, and their addresses go to a
-//! *request queue* in host memory in one DMA; a thread of the host, the *gatherer*, makes the
-//! accesses, puts what it read into a *response queue* and rings the card's doorbell; and the
-//! processor fetches all of it in one DMA, in TLPs of 256 bytes. That is up to 1.8 × the
+//! PCIe carries 64-byte payloads in TLPs of 90 bytes, and tags run out before its bandwidth does.
+//! So here up to 256 accesses of the processor are collected, and their addresses go to a *request
+//! queue* in host memory in one DMA. A thread of the host, the *gatherer*, makes the accesses, puts
+//! the lines that it read into a *response queue*, and rings the card's doorbell. The processor
+//! then fetches all of them in one DMA, in TLPs of 256 bytes. That gives up to 1.8 × the
 //! throughput, for 20 times the latency and some of the host's cores.
 //!
-//! [`Gathered`] is a [`HostMemory`] like any other, so that the processor runs on it unchanged;
-//! only that it needs thousands of accesses under way to be as fast as it can. [`Gatherers`] is
-//! what it shares with the host's threads, each of which calls [`Gatherers::turn`] for its own
-//! gatherer. What travelling costs is what a [`Courier`] says: between threads of one host,
-//! nothing.
+//! [`Gathered`] is a [`HostMemory`] like any other, so the processor runs on it unchanged; but it
+//! needs thousands of accesses under way to be as fast as possible. It shares [`Gatherers`] with
+//! the host's threads, each of which calls [`Gatherers::turn`] for its own gatherer. A [`Courier`]
+//! gives the costs of the transport: between threads of one host it costs nothing.
 //!
-//! # Who carries a batch
-//! There is no thread on the card's side: the access that fills a batch carries it, or the one that
-//! opened it, if it lingered for long enough. The others wait until it is back. So an access has to
-//! be polled until it is over: were it dropped, those that it carries would wait for ever.
+//! # Which access carries a batch
+//! There is no thread on the card's side: the access that fills a batch carries it, or else the
+//! access that opened it, once it has lingered for long enough. The other accesses wait until the
+//! batch is back. So an access has to be polled until it is over: if it were dropped, the accesses
+//! that it carries would wait for ever.
 //!
 //! # Invariants
-//! 1. The batches of one gatherer are queued in the order in which they were opened, also if a
-//!    later one travels faster; a gatherer carries them out in that order, and the accesses of a
-//!    batch in theirs.
+//! 1. The batches of one gatherer are queued in the order in which they were opened, even if a
+//!    later one travels faster. A gatherer carries them out in that order, and the accesses of a
+//!    batch in their order.
 //! 2. A write is over when its batch is queued, a read when its batch is back. With 1, a read that
 //!    was posted later comes after the write (invariant 1 of [`memory`](super::memory)).
 
@@ -48,24 +48,24 @@ pub const BATCH_ACCESSES: usize = 256;
 /// Parts of one access that are under way at a time.
 const PARTS_MAX: usize = 16;
 
-/// What carries batches to the host and back.
+/// The transport of batches to the host and back.
 #[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
 pub trait Courier {
-    /// So many bytes go into a request queue.
+    /// Sends this many bytes to a request queue.
     async fn send(&self, bytes: usize);
 
-    /// A doorbell is heard, and so many bytes come from a response queue.
+    /// Waits for a doorbell, and fetches this many bytes from a response queue.
     async fn fetch(&self, bytes: usize);
 
-    /// How long a batch waits to be filled: it is over when a batch should go as it is.
+    /// Waits for a batch to be filled: it is ready when a batch should go as it is.
     async fn linger(&self);
 }
 
-/// Between threads of one host: nothing has to travel, and a batch goes when all lanes of the
-/// processor had so many turns and did not fill it.
+/// The transport between threads of one host: nothing has to travel, and a batch goes when all
+/// lanes of the processor have had this many turns and did not fill it.
 #[derive(Clone, Copy, Debug)]
 pub struct OneHost {
-    /// How many turns.
+    /// The number of turns.
     pub turns: u32,
 }
 
@@ -87,7 +87,7 @@ impl Courier for OneHost {
     }
 }
 
-/// How far a batch is.
+/// The stage of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Open,
@@ -96,11 +96,11 @@ enum Stage {
     Back,
 }
 
-/// What the accesses of a batch wait for.
+/// The state of a batch for which its accesses wait.
 #[derive(Debug)]
 struct Journey {
     stage: Cell<Stage>,
-    /// What reads found, once it is back.
+    /// The lines that reads found, once the batch is back.
     lines: RefCell<Vec<Line>>,
     waiting: RefCell<Vec<Waker>>,
 }
@@ -129,7 +129,7 @@ impl Journey {
 struct Open {
     batch: Batch,
     journey: Rc<Journey>,
-    /// Lines of the answer that are spoken for.
+    /// Lines of the answer that are already assigned.
     answer_lines: usize,
 }
 
@@ -137,19 +137,19 @@ struct Open {
 #[derive(Debug, Default)]
 struct Side {
     open: RefCell<Option<Open>>,
-    /// Batches that were opened, and how many of them were queued.
+    /// The number of batches that were opened, and the number of them that were queued.
     opened: Cell<u64>,
     queued: Cell<u64>,
-    /// Carriers whose turn to queue it is not.
+    /// Carriers that wait for their turn to queue their batch.
     waiting: RefCell<Vec<Waker>>,
 }
 
-/// What was carried so far.
+/// The transport so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Batches.
     pub batches: u64,
-    /// Accesses in them.
+    /// Accesses in the batches.
     pub accesses: u64,
     /// Bytes that went to the host.
     pub sent_bytes: u64,
@@ -195,16 +195,16 @@ impl<C: Courier> Gathered<C> {
         Self { gatherers, courier, sides, accesses_max: BATCH_ACCESSES, counts, carried }
     }
 
-    /// With batches of so many accesses.
+    /// The same memory with batches of `accesses` accesses.
     ///
     /// # Panics
-    /// If it is none.
+    /// If `accesses` is 0.
     pub fn with_batches(self, accesses: usize) -> Self {
         assert!(accesses > 0, "a batch has an access");
         Self { accesses_max: accesses, ..self }
     }
 
-    /// What was carried so far.
+    /// The transport so far.
     pub fn carried(&self) -> Carried {
         self.carried.get()
     }
@@ -215,8 +215,8 @@ impl<C: Courier> Gathered<C> {
         self.counts.set(counts);
     }
 
-    /// Adds a request to the open batch of a gatherer: its journey, its place in the answer, and
-    /// whether it opened the batch.
+    /// Adds a request to the open batch of a gatherer. Returns its journey, its place in the
+    /// answer, and whether it opened the batch.
     fn add(
         &self,
         gatherer: usize,
@@ -250,7 +250,7 @@ impl<C: Courier> Gathered<C> {
         open.as_ref().is_some_and(|open| open.batch.requests.len() >= self.accesses_max)
     }
 
-    /// Makes an access to lines of one gatherer; its journey, and its place in the answer.
+    /// Makes an access to lines of one gatherer. Returns its journey, and its place in the answer.
     async fn access(
         &self,
         gatherer: usize,
@@ -332,7 +332,7 @@ impl<C: Courier> Gathered<C> {
         assert!(end <= self.gatherers.lines() as usize, "there is no line {end}");
     }
 
-    /// How many of `lines` lines from `at` on are in one stripe.
+    /// The number of lines, of `lines` lines from `at` on, that are in one stripe.
     fn part(&self, at: u32, lines: usize) -> usize {
         lines.min(self.gatherers.place(at).2 as usize)
     }
@@ -393,7 +393,7 @@ impl<C: Courier> HostMemory for Gathered<C> {
         lanes::run(PARTS_MAX, parts, |()| ()).await;
     }
 
-    /// What was asked for, each access by itself.
+    /// The accesses as they were asked for, each counted by itself.
     fn counts(&self) -> Counts {
         self.counts.get()
     }
@@ -403,7 +403,7 @@ impl<C: Courier> HostMemory for Gathered<C> {
         self.gatherers.peek(at)
     }
 
-    /// Free slabs travel by themselves, as they do without gatherers.
+    /// Free slabs travel alone, as they do without gatherers.
     async fn exchange(&self, is_write: bool, lines: usize) {
         let purpose = Purpose::Slabs;
         self.count(|counts| match is_write {

@@ -122,7 +122,7 @@ fn accesses_travel_together() {
             [Box::pin(accesses), Box::pin(gather(&gatherers, &chance, &ended))];
         run(2, both, |_| ()).await;
     });
-    // One write, and 600 reads in two full batches and a rest.
+    // One write, and 600 reads in two full batches and a partial one.
     let carried = memory.carried();
     assert_eq!((carried.batches, carried.accesses), (4, 601));
     assert_eq!((carried.sent_bytes, carried.fetched_bytes), (601 * 8 + 64, 600 * 64));

@@ -1,4 +1,4 @@
-//! Which code each action is written with, and what goes with it: all that the format says of a
+//! The code of each action, and the fields that go with it: the part of the format that concerns a
 //! single action.
 //!
 //! | code | operation | its value |
@@ -34,13 +34,14 @@ mod code {
     pub const APPEND: u8 = 12;
 }
 
-/// What an operation of a code has, beside the flags that it may have. 0: there is no such code.
+/// The fields that an operation of a code has, besides its possible flags. 0: there is no such
+/// code.
 pub(super) const KNOWN: u8 = 1;
-/// A value whose length is said.
+/// A value whose length is written.
 pub(super) const LENGTH: u8 = 2;
 /// A function, and scalars.
 pub(super) const LAMBDA: u8 = 4;
-/// A version that is expected.
+/// An expected version.
 pub(super) const VERSION: u8 = 8;
 
 pub(super) const PARTS: [u8; CODE as usize + 1] = {
@@ -63,22 +64,22 @@ pub(super) const PARTS: [u8; CODE as usize + 1] = {
     parts
 };
 
-/// An action taken apart as it is written.
+/// An action divided into its written parts.
 pub(super) struct Parts<'a> {
     pub code: u8,
     pub extra: bool,
     pub shape: Option<Shape>,
     pub version: Option<u64>,
     pub expires_at_ms: Option<u64>,
-    /// One behind the other, as many as `scalars_len` says.
+    /// The scalars one after the other, with as many bytes as `scalars_len` says.
     pub scalars: [u8; 16],
     pub scalars_len: usize,
-    /// What comes after the scalars.
+    /// The bytes after the scalars.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
-    /// What an action is written as.
+    /// The written parts of an action.
     pub fn of(action: &Action<'a>) -> Self {
         match action {
             Action::Get => Self::new(code::GET),
@@ -128,7 +129,7 @@ impl<'a> Parts<'a> {
         let shape = Shape::of(lambda);
         let (len, second_len) = (shape.element.bytes(), shape.second_len());
         let bits = |scalar: u64, len: usize| u128::from(scalar) & ((1u128 << (8 * len)) - 1);
-        // One behind the other, as one number.
+        // One after the other, as one number.
         let second = bits(lambda.second, second_len);
         let (scalars, scalars_len) = match code {
             code::UPDATE_EACH => (second, second_len),
@@ -139,7 +140,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// An operation of a packet by where its parts are, so that it needs no borrow of the packet.
+/// An operation of a packet, as the offsets of its parts, so that it does not borrow the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
     pub(super) key_at: u32,
@@ -154,26 +155,26 @@ impl Packed {
     /// The key.
     ///
     /// # Panics
-    /// If `packet` is shorter than the one that this was read from. So does
-    /// [`action`](Self::action).
+    /// If `packet` is shorter than the one from which this was read. [`action`](Self::action)
+    /// panics likewise.
     #[inline(always)]
     pub fn key<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         &packet[self.key_at as usize..][..self.key_len as usize]
     }
 
-    /// Whether it changes nothing, so that it may be executed again.
+    /// Whether the operation changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
         matches!(self.code(), code::GET | code::CONTAINS | code::REDUCE | code::FILTER)
     }
 
-    /// Whether it is a GET.
+    /// Whether the operation is a GET.
     #[inline]
     pub fn is_get(&self) -> bool {
         self.code() == code::GET
     }
 
-    /// What is to be done. Scalars are zero above their element.
+    /// The action. Scalars are zero above their element.
     #[inline(always)]
     pub fn action<'a>(&self, packet: &'a [u8]) -> Action<'a> {
         let extra = self.first & EXTRA != 0;
@@ -217,7 +218,7 @@ impl Packed {
         &packet[self.value_at as usize..][..self.value_len as usize]
     }
 
-    /// A word behind the key.
+    /// A word after the key.
     #[inline]
     fn word(&self, packet: &[u8], index: usize) -> u64 {
         let at = self.key_at as usize + self.key_len as usize + index * 8;

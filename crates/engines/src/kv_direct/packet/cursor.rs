@@ -1,4 +1,4 @@
-//! Reading the operations of a packet, which anybody may have written.
+//! Reading the operations of a packet, which may come from any writer.
 
 use super::action::{KNOWN, LAMBDA, LENGTH, PARTS, Packed, VERSION};
 use super::format::{Given, HEAD_BYTES, SAME_SIZES, SAME_VALUE, Shape};
@@ -6,8 +6,8 @@ use super::{CODE, EXTRA, Malformed, skip, take, take_length};
 use crate::kv_direct::operation::{Builtin, Element, Function};
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
 
-/// Where the reading of a packet has got to. It does not borrow the packet, which must be the same
-/// every time: another one is read as if it were hostile.
+/// A position in the reading of a packet. It does not borrow the packet. The caller must pass the
+/// same packet every time: another packet is read as if it were hostile.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     at: u32,
@@ -16,11 +16,11 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Before the first operation.
+    /// The position before the first operation.
     ///
     /// # Errors
-    /// If there is none, or there are more than [`KV_DIRECT_PACKET_OPS_MAX`]: then nobody knows how
-    /// many replies are waited for, and there is none.
+    /// If there is no operation, or more than [`KV_DIRECT_PACKET_OPS_MAX`]: the number of expected
+    /// replies is then unknown, and there is no reply.
     pub fn new(packet: &[u8]) -> Result<Self, Malformed> {
         let malformed = Malformed { at: 0 };
         let left = u16::from_le_bytes(take(packet, &mut 0).ok_or(malformed)?);
@@ -31,13 +31,13 @@ impl Cursor {
         Ok(Self { at: HEAD_BYTES as u32, left, given: Given::NOTHING })
     }
 
-    /// How many operations are left, malformed ones too.
+    /// The number of operations that are left, malformed ones included.
     #[inline]
     pub fn left(&self) -> usize {
         usize::from(self.left)
     }
 
-    /// The next operation. After one that is malformed all are.
+    /// The next operation. After a malformed operation all are malformed.
     #[inline]
     pub fn next(&mut self, packet: &[u8]) -> Option<Result<Packed, Malformed>> {
         self.left = self.left.checked_sub(1)?;
@@ -49,7 +49,7 @@ impl Cursor {
             }
             _ => {
                 let malformed = Malformed { at: self.at };
-                // Nothing that was given holds any more, so that no byte is read as an operation.
+                // All given sizes are dropped, so that no byte is read as an operation.
                 self.at = packet.len() as u32;
                 Some(Err(malformed))
             }
@@ -77,7 +77,7 @@ impl Cursor {
         Some(packed)
     }
 
-    /// Reads the sizes of an operation that brings its own.
+    /// Reads the sizes of an operation that has its own.
     fn sizes(&mut self, packet: &[u8], at: &mut usize, first: u8, parts: u8) -> Option<()> {
         let key_less_one = take_length(packet, at)?;
         if key_less_one as usize >= KEY_BYTES_MAX {
@@ -93,7 +93,7 @@ impl Cursor {
         Some(())
     }
 
-    /// Reads what comes after the key of an operation that can have a value.
+    /// Reads the fields after the key of an operation that can have a value.
     #[inline]
     fn value(
         &mut self,
@@ -128,7 +128,7 @@ impl Cursor {
     }
 }
 
-/// The shape of what has none.
+/// The shape of an operation that has none.
 const NONE: Shape = Shape { function: Function::Builtin(Builtin::Add), element: Element::U8 };
 
 /// The operations of a packet, one after the other.

@@ -1,18 +1,19 @@
-//! What operations are written with: flags, functions, and what flags refer to.
+//! The parts from which operations are written: flags, functions, and the fields to which flags
+//! refer.
 
 use super::take;
 use crate::kv_direct::operation::{Builtin, Element, Function, Lambda};
 
 /// Bytes before the first operation.
 pub(super) const HEAD_BYTES: usize = 2;
-/// The value is the one before.
+/// The value is the same as the one before.
 pub(super) const SAME_VALUE: u8 = 1 << 6;
-/// Sizes and function are those before.
+/// Sizes and function are the same as the ones before.
 pub(super) const SAME_SIZES: u8 = 1 << 7;
-/// Of a shape: the function is a user's.
+/// In a shape: the function is a user's.
 const IS_USER: u8 = 1 << 7;
 
-/// What is done with which elements.
+/// A function, and the type of its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub function: Function,
@@ -24,7 +25,7 @@ impl Shape {
         Self { function: lambda.function, element: lambda.element }
     }
 
-    /// Bytes of the scalars, but the first operand.
+    /// Bytes of the scalars without the first operand.
     pub fn second_len(self) -> usize {
         let has_second = self.function == Function::Builtin(Builtin::CompareSwap);
         if has_second { self.element.bytes() } else { 0 }
@@ -59,7 +60,7 @@ impl Shape {
     }
 }
 
-/// The last sizes, value and function that were given: what flags refer to.
+/// The last sizes, value and function that were given. Flags refer to them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
     /// 0 before the first key.

@@ -1,10 +1,10 @@
 //! The wire format: many operations in one packet (kv-direct §4, "Vector Operation Decoder").
 //!
-//! A message of a network has tens of bytes besides what it says, an operation on a small key-value
-//! has about twenty: so a client packs many operations into one message, and a flag says of each
-//! what it has in common with the one before. Numbers are little-endian; a *length* is written
-//! seven bits to a byte, the lowest first, in as few bytes as it needs, and all but the last have
-//! their highest bit set.
+//! A network message has tens of bytes besides its content, and an operation on a small key-value
+//! pair has about twenty. So a client packs many operations into one message, and a flag of each
+//! operation says what it has in common with the one before. Numbers are little-endian. A *length*
+//! is written seven bits to a byte, the lowest first, in as few bytes as it needs; all bytes but
+//! the last have their highest bit set.
 //!
 //! | packet of operations | field |
 //! | --- | --- |
@@ -64,12 +64,13 @@
 //! | 21, 22, 23, 24, 25 | unfit, unsupported, malformed, damaged, no room | |
 //!
 //! # Invariants
-//! 1. Whatever the bytes, decoding neither panics nor reads beyond them nor takes memory, and ends
-//!    after as many operations as the packet says, at most [`KV_DIRECT_PACKET_OPS_MAX`].
-//! 2. What cannot be read ends the packet there: the operations before it are executed, it and
-//!    all that should follow are [`Malformed`], each of them, so that there are as many replies as
-//!    the packet says. Bytes behind the last operation make that one malformed.
-//! 3. There is no packet of more operations than its bytes: those that are missing cost a count.
+//! 1. Decoding neither panics nor reads beyond the bytes nor takes memory, whatever they are. It
+//!    ends after as many operations as the packet says, at most [`KV_DIRECT_PACKET_OPS_MAX`].
+//! 2. An operation that cannot be read ends the packet there. The operations before it are
+//!    executed. It and all operations that should follow are [`Malformed`], each of them, so that
+//!    there are as many replies as the packet says. Bytes after the last operation make that
+//!    operation malformed.
+//! 3. A packet may claim more operations than its bytes hold: the missing ones only cost a count.
 //!
 //! [`KV_DIRECT_PACKET_OPS_MAX`]: crate::limits::KV_DIRECT_PACKET_OPS_MAX
 
@@ -92,16 +93,16 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the packet cannot be read from its byte {at} on")]
 pub struct Malformed {
-    /// Where reading ended.
+    /// The offset where reading ended.
     pub at: u32,
 }
 
-/// The bit of a reply's or operation's first byte that says `EXTRA` or `EXPIRES`.
+/// The bit of a reply's or an operation's first byte for `EXTRA` or `EXPIRES`.
 const EXTRA: u8 = 1 << 5;
-/// The bits of a first byte that are a code or status.
+/// The bits of a first byte that hold a code or a status.
 const CODE: u8 = EXTRA - 1;
 
-/// The next `N` bytes from `at` on, which is moved behind them.
+/// The next `N` bytes from `at` on; `at` moves to the end of them.
 #[inline(always)]
 fn take<const N: usize>(packet: &[u8], at: &mut usize) -> Option<[u8; N]> {
     let bytes = packet.get(*at..)?.first_chunk::<N>()?;
@@ -109,7 +110,7 @@ fn take<const N: usize>(packet: &[u8], at: &mut usize) -> Option<[u8; N]> {
     Some(*bytes)
 }
 
-/// The next `len` bytes, by where they start.
+/// The next `len` bytes, as the offset where they start.
 #[inline(always)]
 fn skip(packet: &[u8], at: &mut usize, len: usize) -> Option<u32> {
     let start = *at;
@@ -121,7 +122,7 @@ fn skip(packet: &[u8], at: &mut usize, len: usize) -> Option<u32> {
     Some(start as u32)
 }
 
-/// Reads a length that is written as it is meant to be: in as few bytes as it needs.
+/// Reads a length, which must be written in as few bytes as it needs.
 #[inline]
 fn take_length(packet: &[u8], at: &mut usize) -> Option<u32> {
     let mut length = 0u64;

@@ -39,8 +39,8 @@ mod status {
     pub const NO_ROOM: u8 = 25;
 }
 
-/// What a reply of a status has: bytes of its words, beside what follows. 0: there is no such
-/// status.
+/// The fields of a reply with a status: the bytes of its words, and the fields below. 0: there is
+/// no such status.
 const KNOWN: u8 = 1 << 5;
 /// A value.
 const VALUE: u8 = 1 << 6;
@@ -77,18 +77,18 @@ const PARTS: [u8; CODE as usize + 1] = {
     parts
 };
 
-/// A reply taken apart as it is written.
+/// A reply divided into its written parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     first: u8,
-    /// As many bytes of them count as the status says.
+    /// The words; the status says how many of their bytes count.
     words: [u64; 2],
     expires_at_ms: u64,
     value: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
-    /// Those of `reply`.
+    /// The parts of `reply`.
     #[inline(always)]
     pub fn of(reply: &Reply<'a>) -> Self {
         let bare = |status| Self { first: status, words: [0; 2], expires_at_ms: 0, value: &[] };
@@ -119,13 +119,13 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The value, or nothing.
+    /// The value; empty if there is none.
     #[inline(always)]
     pub fn value(&self) -> &'a [u8] {
         self.value
     }
 
-    /// The same with another value in the place of its own.
+    /// The same parts with another value.
     #[inline(always)]
     pub fn with_value<'b>(&self, value: &'b [u8]) -> Parts<'b> {
         Parts { value, ..*self }
@@ -175,10 +175,10 @@ impl<'a> Parts<'a> {
 #[derive(Debug, Default)]
 pub struct ReplyWriter {
     bytes: Vec<u8>,
-    /// The first byte of the last reply, without `SAME_SIZE`; 0 if there is none.
+    /// The first byte of the last reply, without `SAME_SIZE`; 0 if there is no reply.
     first: u8,
     value_len: u32,
-    /// Where the run starts that the last reply is in, and how many are in it.
+    /// The start of the last reply's run, and the number of replies in it.
     run: Option<(usize, u8)>,
 }
 
@@ -192,7 +192,7 @@ impl ReplyWriter {
         self.push_parts(&Parts::of(reply));
     }
 
-    /// As [`push`](Self::push), of a reply that was taken apart.
+    /// As [`push`](Self::push), for a reply that is divided into its parts.
     ///
     /// # Panics
     /// As [`push`](Self::push).
@@ -221,7 +221,7 @@ impl ReplyWriter {
         self.bytes.extend_from_slice(parts.value);
     }
 
-    /// Begins a reply that is not as the last one.
+    /// Begins a reply that differs in its head from the last one.
     fn push_head(&mut self, parts: &Parts<'_>) {
         self.run = None;
         self.first = parts.first;
@@ -234,7 +234,7 @@ impl ReplyWriter {
         }
     }
 
-    /// How many bytes the packet would have with this reply.
+    /// The bytes that the packet would have with this reply.
     pub fn len_with(&self, reply: &Reply<'_>) -> usize {
         let parts = Parts::of(reply);
         self.bytes.len() + self.head_len(&parts) + parts.body_len()
@@ -272,8 +272,8 @@ impl ReplyWriter {
     }
 }
 
-/// Where the reading of a packet of replies has got to. It does not borrow the packet, which must
-/// be the same every time: another one is read as if it were hostile.
+/// A position in the reading of a packet of replies. It does not borrow the packet. The caller must
+/// pass the same packet every time: another packet is read as if it were hostile.
 #[derive(Clone, Copy, Debug)]
 pub struct Replies {
     at: usize,
@@ -281,23 +281,23 @@ pub struct Replies {
     /// The first byte of the last reply; 0 before the first one.
     first: u8,
     value_len: u32,
-    /// Replies that the run under way still has.
+    /// Replies that are left in the current run.
     run: u8,
 }
 
 impl Replies {
-    /// Before the first of `count` replies.
+    /// The position before the first of `count` replies.
     pub fn new(count: usize) -> Self {
         Self { at: 0, left: count, first: 0, value_len: 0, run: 0 }
     }
 
-    /// Where the value of the last reply ends.
+    /// The end of the last reply's value.
     #[inline]
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// The next reply. After one that is malformed all are.
+    /// The next reply. After a malformed reply all are malformed.
     #[inline]
     pub fn next<'a>(&mut self, packet: &'a [u8]) -> Option<Result<Reply<'a>, Malformed>> {
         self.left = self.left.checked_sub(1)?;
@@ -329,7 +329,7 @@ impl Replies {
             }
         }
         let parts = PARTS[usize::from(self.first & CODE)];
-        // A run before the first reply has a status that there is not.
+        // A run before the first reply has an invalid status.
         (parts & KNOWN != 0).then_some(())?;
         let words = skip(packet, at, usize::from(parts & WORDS))? as usize;
         let expires_at_ms = match self.first & EXPIRES {
@@ -347,7 +347,7 @@ impl Replies {
         self.reply(&packet[words..], expires_at_ms, value)
     }
 
-    /// Reads the rest of the head that `first` begins.
+    /// Reads the rest of the head that starts with `first`.
     #[inline]
     fn head(&mut self, packet: &[u8], at: &mut usize, first: u8) -> Option<()> {
         let parts = PARTS[usize::from(first & CODE)];
@@ -363,7 +363,7 @@ impl Replies {
         Some(())
     }
 
-    /// The reply of the status under way, whose words `words` starts with.
+    /// The reply of the current status, whose words start `words`.
     #[inline]
     fn reply<'a>(
         &self,

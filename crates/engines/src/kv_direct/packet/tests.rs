@@ -1,4 +1,4 @@
-//! Packets of anything survive the trip; packets of other bytes end where they make no sense.
+//! All packets survive the round trip; other bytes end where they make no sense.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,8 @@ use crate::kv_direct::operation::{Action, Builtin, Element, Failure, Function, L
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
 use crate::operation::{Expect, PutOptions};
 
-/// What an operation of a test is made of; few different ones, so that some are as those before.
+/// The parts of an operation of a test. There are few different ones, so that some operations equal
+/// those before them.
 #[derive(Clone, Debug)]
 struct Choice {
     key: Vec<u8>,
@@ -64,7 +65,7 @@ impl Choice {
         }
     }
 
-    /// The action as it arrives: without what its function does not use.
+    /// The action as it arrives: without the fields that its function does not use.
     fn arrives(&self) -> Action<'_> {
         let mut action = self.action();
         let is_each = matches!(action, Action::UpdateEach { .. });
@@ -145,7 +146,8 @@ fn replied(choices: &[Choice]) -> ReplyWriter {
     packet
 }
 
-/// Looks at everything that a packet of operations may say, and returns how many make sense.
+/// Looks at everything that a packet of operations may contain, and returns how many operations
+/// make sense.
 fn look(packet: &[u8]) -> usize {
     let Ok(reader) = Reader::new(packet) else {
         return 0;
@@ -300,7 +302,8 @@ fn a_packet_says_how_many_operations_it_has() {
     assert_eq!(Cursor::new(&[1]).unwrap_err(), Malformed { at: 0 });
     let max = KV_DIRECT_PACKET_OPS_MAX as u16;
     assert!(Cursor::new(&(max + 1).to_le_bytes()).is_err());
-    // One operation that makes sense, none behind it: each of them is malformed, and not for long.
+    // One valid operation with nothing behind it: all others are malformed, and reading them soon
+    // ends.
     let mut packet = Writer::default();
     packet.push(b"key", &Action::Get);
     let mut bytes = packet.bytes().to_vec();

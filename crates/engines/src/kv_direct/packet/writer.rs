@@ -34,8 +34,9 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// Adds an operation. Of a lambda, only what it uses is sent: scalars as long as the element,
-    /// the second operand if the function has one, and no operand with a vector of them.
+    /// Adds an operation. Of a lambda, only the fields that it uses are sent: scalars as long as
+    /// the element, the second operand if the function has one, and no operand if there is a vector
+    /// of operands.
     ///
     /// # Panics
     /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the packet has
@@ -79,23 +80,23 @@ impl Writer {
         self.bytes[..HEAD_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
     }
 
-    /// How many bytes the packet would have with this operation.
+    /// The bytes that the packet would have with this operation.
     pub fn len_with(&self, key: &[u8], action: &Action<'_>) -> usize {
         let parts = Parts::of(action);
         self.bytes.len() + parts.len(parts.first(key, &self.given, &self.bytes), key)
     }
 
-    /// The packet; one without operations is none.
+    /// The packet. Without operations it is not a valid packet.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many operations it has.
+    /// The number of operations.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether it changes nothing, so that it may be executed again.
+    /// Whether no operation changes anything, so that the packet may be executed again.
     pub fn is_read(&self) -> bool {
         !self.changes
     }
@@ -118,11 +119,11 @@ impl Parts<'_> {
         self.scalars_len + self.bytes.len()
     }
 
-    /// Whether the value is `other`, which is as long.
+    /// Whether the value is `other`, which has the same length.
     fn value_is(&self, other: &[u8]) -> bool {
         let (scalars, bytes) = other.split_at(self.scalars_len);
-        // Nothing is not compared: with the address of no bytes at all, a masked vector load, which
-        // is what memcmp may be, takes a hundred nanoseconds.
+        // Empty scalars are not compared: with the address of an empty slice, a masked vector load,
+        // which memcmp may use, takes a hundred nanoseconds.
         (scalars.is_empty() || scalars == self.scalars())
             && (bytes.is_empty() || bytes == self.bytes)
     }
@@ -131,7 +132,7 @@ impl Parts<'_> {
         PARTS[usize::from(self.code)] & part != 0
     }
 
-    /// The first byte, after what was given.
+    /// The first byte of the operation, after the `given` fields.
     fn first(&self, key: &[u8], given: &Given, packet: &[u8]) -> u8 {
         let mut first = self.code | if self.extra { EXTRA } else { 0 };
         let mut same_sizes = key.len() as u64 == u64::from(given.key_len);

@@ -1,4 +1,4 @@
-//! What each operation does to the value at hand.
+//! The effect of each operation on the value at hand.
 
 use super::desk::{AtHand, Desk, word};
 use super::{Clock, Job, Processor};
@@ -10,7 +10,7 @@ use crate::limits::{DAEMON_TURNS_MAX, STORES_MAX};
 use crate::operation::{Expect, PutOptions};
 use crate::planted::{self, Bug};
 
-/// Longer values are not kept at hand after they were stored.
+/// The longest value that is kept at hand after it was stored.
 const FORWARD_BYTES_MAX: usize = 512;
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
@@ -20,7 +20,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         if desk.is_there() && expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
             let is_shared = job.action().is_read() && !self.claims(job);
             if is_shared && !planted::is(Bug::ReadsRemoveExpired) {
-                // Others may be reading the bucket: whoever changes the key removes it.
+                // Other operations may be reading the bucket: the next operation that changes the
+                // key removes the value.
                 desk.at_hand = AtHand::Absent;
             } else if let Err(failure) = self.remove(lookup, desk).await {
                 return job.answer(Reply::Failed(failure));
@@ -79,7 +80,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         Ok(())
     }
 
-    /// The next version, where values have some.
+    /// The next version, if values have versions.
     pub(super) fn version(&self) -> u64 {
         if !self.settings.versions {
             return 0;
@@ -123,8 +124,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         Ok(Reply::Stored(version))
     }
 
-    /// Stores a value; if there is no slab for it, again when the host's daemon has merged what is
-    /// free.
+    /// Stores a value. If there is no slab for it, tries again after the host's daemon has merged
+    /// the free slabs.
     async fn store(
         &self,
         lookup: &mut Lookup,
@@ -148,8 +149,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         }
     }
 
-    /// Waits until the daemon has answered; whether it has. If it ever did not, it is not waited
-    /// for until it does.
+    /// Waits until the daemon has answered. Returns whether it has. If the daemon once failed to
+    /// answer, the processor does not wait for it until it answers again.
     #[cold]
     async fn merged(&self) -> bool {
         let starving = || self.storage.slabs().starving();

@@ -1,9 +1,9 @@
-//! What a lane works with.
+//! The working state of a lane.
 
 use crate::kv_direct::item::Item;
 use crate::kv_direct::operation::Reply;
 
-/// What a lane works with.
+/// The working state of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     pub(super) item: Item,
@@ -15,13 +15,13 @@ pub(super) struct Desk {
     pub(super) expires_at_ms: Option<u64>,
 }
 
-/// Where a key's value is.
+/// The place of a key's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum AtHand {
-    /// There is none.
+    /// There is no value.
     #[default]
     Absent,
-    /// As it was read, but for changes that keep its length.
+    /// In the item as it was read, except for changes that keep its length.
     Item,
     /// In a copy.
     Own,
@@ -64,7 +64,7 @@ impl Desk {
     }
 }
 
-/// The bytes of one element, as the low ones of a word.
+/// The bytes of one element, as the low bytes of a word.
 pub(super) fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);

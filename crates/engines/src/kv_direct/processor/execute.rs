@@ -1,4 +1,4 @@
-//! An operation from its lookup to its write-back, and those that it forwards to.
+//! An operation from its lookup to its write-back, and the operations that get its value forwarded.
 
 use super::desk::{AtHand, Desk};
 use super::{Clock, Job, Processor};
@@ -8,8 +8,8 @@ use crate::kv_direct::storage::{Head, Lookup};
 use crate::kv_direct::vector::UserFunctions;
 use crate::planted::{self, Bug};
 
-/// Operations that one lane applies to a value at hand while those on other keys wait for the same
-/// slot.
+/// Operations that one lane applies to a value at hand while operations on other keys wait for the
+/// same slot.
 const OVERTAKING_MAX: usize = 1024;
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
@@ -57,7 +57,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         station.next_of_key(slot, may_overtake, |job| job.key() == key || any)
     }
 
-    /// Writes the value at hand to where it stays.
+    /// Writes the value at hand back to its place.
     async fn write_back(&self, lookup: &mut Lookup, key: &[u8], desk: &mut Desk) {
         let (version, expires_at_ms) = (desk.version, desk.expires_at_ms);
         let written = match desk.at_hand {
@@ -66,7 +66,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             }
             _ => self.storage.store(lookup, key, &desk.own, version, expires_at_ms).await,
         };
-        // Invariant 2: the change was answered, so there is no going on without it.
+        // Invariant 2: the change was answered, so the processor cannot go on without it.
         written.expect("a value that stays where it is can be written there");
         desk.is_dirty = false;
         self.count(|counts| counts.written_back += 1);

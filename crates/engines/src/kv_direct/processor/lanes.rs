@@ -1,8 +1,8 @@
 //! Operations under way: a fixed number of lanes, polled in turn.
 //!
-//! Where lines can be loaded, an operation waits for its head bucket in a queue, and gets a lane
-//! only if it is not for the straight path: a lane's state is large, and what most operations need
-//! of it is nothing.
+//! If lines can be loaded, an operation waits for its head bucket in a queue. It gets a lane only
+//! if the straight path cannot execute it: a lane's state is large, and most operations need none
+//! of it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -33,17 +33,18 @@ pub trait Pipeline<J> {
     /// If there is no room.
     fn admit(&mut self, job: J) -> Result<(), J>;
 
-    /// Goes on with all that are under way; whether there are any.
+    /// Goes on with all operations under way. Returns whether there are any.
     fn turn(&mut self) -> bool;
 }
 
-/// What a lane is to execute.
+/// The next work of a lane.
 pub(super) struct Tray<J> {
     next: Cell<Option<Start<J>>>,
     is_busy: Cell<bool>,
 }
 
-/// An operation, its slot, and its head bucket if that is known, and is not for the straight path.
+/// An operation, its slot, and its head bucket if that is known and the straight path is not
+/// possible.
 type Start<J> = (usize, J, Option<Head>);
 
 impl<J> Default for Tray<J> {
@@ -52,17 +53,18 @@ impl<J> Default for Tray<J> {
     }
 }
 
-/// An operation and its slot, and the line of a bucket: of its group, or further on in the chain.
+/// An operation and its slot, with the line of a bucket: its group's head, or one further on in the
+/// chain.
 struct Posted<J> {
     line: u32,
     slot: u16,
-    /// How far on.
+    /// The number of buckets between the head and this one.
     further: u16,
     job: J,
 }
 
-/// Buckets after the head that an operation goes through without a lane. Longer chains are rare, or
-/// damaged: then somebody has to count.
+/// Buckets after the head that an operation passes without a lane. Longer chains are rare, or
+/// damaged: then a lane has to count the buckets.
 const FURTHER_MAX: u16 = 64;
 
 /// A fixed number of lanes, each of which executes one operation after another.
@@ -70,15 +72,15 @@ struct Lanes<'a, J, H, U, C, L> {
     processor: &'a Processor<J, H, U, C>,
     lanes: Vec<Pin<Box<L>>>,
     idle: Vec<usize>,
-    /// In the order in which they started.
+    /// The busy lanes, in the order in which they started.
     busy: Vec<usize>,
-    /// Operations whose bucket is on its way: there is an idle lane for each.
+    /// Operations whose bucket is on its way: there is an idle lane for each of them.
     posted: VecDeque<Posted<J>>,
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// The lanes in which operations execute, for as long as the processor lives: what is under way
-    /// when they are dropped is given up in the middle.
+    /// The lanes in which operations execute, for as long as the processor lives. If they are
+    /// dropped, operations under way are given up in the middle.
     pub fn pipeline(&self) -> impl Pipeline<J> + '_ {
         Lanes {
             processor: self,
@@ -89,8 +91,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         }
     }
 
-    /// One lane: executes what is in its tray, and then what waits for the same slot, again and
-    /// again. It never ends, so that it is never moved: it is large.
+    /// One lane: executes the operation in its tray, and then the operations that wait for the same
+    /// slot, again and again. The future never ends, so it is never moved: it is large.
     async fn run(&self, tray: &Tray<J>) {
         let mut desk = Desk::default();
         loop {
@@ -110,7 +112,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
                 let mut head = self.storage.head(it.hash()).await;
                 let straight = match self.station.borrow().is_awaited(slot) {
                     false => self.execute_straight(&mut head, &it),
-                    // Its own key's operations shall find the value at hand.
+                    // Other operations on the key should find the value at hand.
                     true => Straight::No,
                 };
                 match straight {
@@ -126,8 +128,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// Writes a bucket in which entries were changed, the last one by an operation to which
-    /// `forwarded` others led.
+    /// Writes a bucket in which entries were changed. The last change came from an operation to
+    /// which `forwarded` others led.
     #[inline(always)]
     fn store_head(&self, head: &Head, is_changed: bool, forwarded: u64) {
         if forwarded > 0 {
@@ -147,29 +149,29 @@ where
     C: Clock,
     L: Future<Output = ()>,
 {
-    /// Has a lane execute an operation.
+    /// Makes a lane execute an operation.
     #[inline(always)]
     fn start(&mut self, start: Start<J>) {
         let number = self.idle.pop().expect("whoever admits looks for room first");
         let tray = &self.processor.trays[number];
         tray.next.set(Some(start));
         tray.is_busy.set(true);
-        // Its first access is posted at once, before those of the next operation.
+        // The lane's first access is posted at once, before the accesses of the next operation.
         match go_on(&mut self.lanes[number], tray) {
             true => self.busy.push(number),
             false => self.idle.push(number),
         }
     }
 
-    /// Has an operation wait for a bucket.
+    /// Makes an operation wait for a bucket.
     #[inline(always)]
     fn post(&mut self, posted: Posted<J>) {
         self.processor.storage.post(posted.line);
         self.posted.push_back(posted);
     }
 
-    /// Executes an operation whose bucket was posted, and those that waited for it, as long as they
-    /// are on entries of that bucket: it is written when all of them are done.
+    /// Executes an operation whose bucket was posted, and the operations that waited for it, as
+    /// long as they are on entries of that bucket. The bucket is written when all of them are done.
     #[inline(always)]
     fn arrived(&mut self, posted: Posted<J>) {
         let (processor, slot) = (self.processor, usize::from(posted.slot));
@@ -191,7 +193,7 @@ where
                 }
                 Straight::Further(_) | Straight::No => {
                     processor.store_head(&head, is_changed, forwarded);
-                    // What was read is the head, or else is read again.
+                    // The bucket that was read is the head; otherwise the head is read again.
                     let head = head.is_of(processor.storage.group(job.hash())).then_some(head);
                     return self.start((slot, job, head));
                 }
@@ -204,7 +206,7 @@ where
             } else {
                 processor.store_head(&head, is_changed, forwarded);
                 (is_changed, forwarded) = (false, 0);
-                // It was under way when the operation was admitted.
+                // The bucket's read was under way when the operation was admitted.
                 processor.storage.post(group);
                 head = processor.storage.loaded(group);
             }
@@ -232,7 +234,7 @@ where
     fn admit(&mut self, job: J) -> Result<(), J> {
         let group = self.processor.storage.group(job.hash());
         let slot = self.processor.slot(group, &job);
-        // A read that has to wait is forwarded to, unless its bucket is loaded faster than that.
+        // A read that has to wait gets a forwarded value, unless loading its bucket is faster.
         let out_of_order = self.processor.settings.out_of_order;
         let loads = self.processor.storage.memory().loads();
         let shares = (loads || !out_of_order) && job.action().is_read();
@@ -271,7 +273,7 @@ where
     }
 }
 
-/// Polls a lane; whether it still has something to do.
+/// Polls a lane. Returns whether it still has work.
 #[inline(always)]
 fn go_on<J, L: Future<Output = ()>>(lane: &mut Pin<Box<L>>, tray: &Tray<J>) -> bool {
     let mut cx = Context::from_waker(Waker::noop());

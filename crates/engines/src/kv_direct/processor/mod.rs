@@ -1,11 +1,10 @@
-//! The out-of-order engine: executes operations, those that do not depend on each other at the same
+//! The out-of-order engine: executes operations, and executes independent operations at the same
 //! time (kv-direct §3.3.3).
 //!
-//! An operation looks its key up, is applied to the value that it found, and writes what changed.
+//! An operation looks its key up, is applied to the value that it found, and writes the change.
 //! Operations on the same key that were admitted meanwhile are applied to the same value before it
-//! is written (*data forwarding*): a key that everybody wants costs one lookup and one write for
-//! all of them. A value that was changed in place is written back when nobody waits for it any
-//! more.
+//! is written (*data forwarding*): a popular key costs one lookup and one write for all of them. A
+//! value that was changed in place is written back when no operation waits for it any more.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -17,15 +16,15 @@
 //!
 //! # Invariants
 //! 1. An operation is applied only while its lane has the key's bucket to itself (the station's
-//!    invariant 1), to the value that the last one before it left.
-//! 2. What was answered is not lost: a change waits for its write-back only if that cannot fail,
-//!    since the value stays where it is ([`Storage::stays`]); every other change is made first and
-//!    answered then.
+//!    invariant 1), to the value that the operation before it left.
+//! 2. An answered change is not lost. A change is answered before its write-back only if the
+//!    write-back cannot fail, because the value stays where it is ([`Storage::stays`]); every other
+//!    change is written first and then answered.
 //! 3. An operation that fails leaves the value as it was.
 //!
 //! # Differs from the paper
-//! There the write-back is a PUT of its own, which looks the key up again. Here the lane that
-//! forwards still has the bucket, so it writes at once.
+//! In the paper the write-back is a PUT of its own, which looks the key up again. Here the lane
+//! that forwards still has the bucket, so it writes at once.
 mod apply;
 mod desk;
 mod execute;
@@ -44,59 +43,59 @@ use super::storage::Storage;
 use super::vector::UserFunctions;
 use crate::planted::{self, Bug};
 
-/// One operation, and where its result goes.
+/// One operation, with the place for its result.
 pub trait Job {
-    /// The hash of its key.
+    /// The hash of the operation's key.
     fn hash(&self) -> KeyHash;
-    /// Its key.
+    /// The operation's key.
     fn key(&self) -> &[u8];
-    /// What is to be done.
+    /// The action.
     fn action(&self) -> Action<'_>;
     /// Takes the result: the operation has taken effect.
     fn answer(&self, reply: Reply<'_>);
 }
 
-/// What the processor's logic takes its time from: in a cycle it forwards an operation on a value
-/// of one line, or on one line of a longer value.
+/// The clock of the processor's logic. In one cycle it forwards an operation on a value of one
+/// line, or on one line of a longer value.
 #[expect(async_fn_in_trait, reason = "a processor and its clock stay on one thread")]
 pub trait Clock {
-    /// Waits for so many cycles, which are nobody else's.
+    /// Waits for `count` cycles, which no other operation uses.
     async fn cycles(&self, count: usize);
 }
 
-/// No clock: as fast as it goes.
+/// No clock: the processor runs as fast as it can.
 impl Clock for () {
     #[inline(always)]
     async fn cycles(&self, _: usize) {}
 }
 
-/// How a processor works.
+/// The settings of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Operations that execute at the same time.
     pub in_flight: usize,
     /// Operations that may wait for others.
     pub waiting: usize,
-    /// Whether operations wait in the station and are forwarded to; else the pipeline stalls for
-    /// them (kv-direct §5.1.3).
+    /// Whether operations wait in the station and get forwarded values; otherwise the pipeline
+    /// stalls for them (kv-direct §5.1.3).
     pub out_of_order: bool,
     /// Whether values have versions.
     pub versions: bool,
 }
 
 impl Default for Settings {
-    /// As in the paper.
+    /// The paper's settings.
     fn default() -> Self {
         Self { in_flight: 256, waiting: 768, out_of_order: true, versions: true }
     }
 }
 
-/// What a processor counts.
+/// The counts of a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations that were executed.
     pub executed: u64,
-    /// Those of them that were executed on a value at hand.
+    /// The executed operations that used a value at hand.
     pub forwarded: u64,
     /// Values that were written back after they were changed at hand.
     pub written_back: u64,
@@ -109,13 +108,13 @@ pub struct Processor<J, H, U, C = ()> {
     clock: C,
     settings: Settings,
     station: RefCell<Station<J>>,
-    /// Where each lane finds what it is to execute.
+    /// For each lane the place of its next operation.
     trays: Box<[Tray<J>]>,
     now_ms: Cell<u64>,
-    /// The next version, and the end of those that may be given.
+    /// The next version, and the end of the versions that may be given.
     versions: Cell<(u64, u64)>,
     counts: Cell<Counts>,
-    /// Whether the host's daemon was waited for in vain.
+    /// Whether the processor waited for the host's daemon in vain.
     is_daemon_gone: Cell<bool>,
 }
 
@@ -142,17 +141,17 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         &self.storage
     }
 
-    /// How it works.
+    /// The processor's settings.
     pub fn settings(&self) -> Settings {
         self.settings
     }
 
-    /// Its clock.
+    /// The processor's clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> Counts {
         self.counts.get()
     }
@@ -162,18 +161,19 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         self.now_ms.set(now_ms);
     }
 
-    /// What it worked with.
+    /// The storage and the functions.
     pub fn into_parts(self) -> (Storage<H>, U) {
         (self.storage, self.functions)
     }
 
-    /// How many versions can be given before more must be [supplied](Self::supply_versions).
+    /// The number of versions that can be given before more must be
+    /// [supplied](Self::supply_versions).
     pub fn versions_left(&self) -> u64 {
         let (next, end) = self.versions.get();
         end - next
     }
 
-    /// Gives it versions that no value of the table ever had.
+    /// Supplies versions that no value of the table ever had.
     pub fn supply_versions(&self, versions: std::ops::Range<u64>) {
         self.versions.set((versions.start, versions.end));
     }
@@ -187,7 +187,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         Station::<J>::slot_of(group)
     }
 
-    /// Whether an operation has its slot to itself, from now on.
+    /// Whether an operation has its slot to itself from now on.
     fn claims(&self, job: &J) -> bool {
         let slot = self.slot(self.storage.group(job.hash()), job);
         self.station.borrow_mut().claim(slot)

@@ -1,4 +1,4 @@
-//! The straight path: an operation on an inline entry, done where the entry stands.
+//! The straight path: an operation on an inline entry, executed in the bucket itself.
 
 use super::{Clock, Job, Processor, desk};
 use crate::kv_direct::memory::HostMemory;
@@ -6,21 +6,21 @@ use crate::kv_direct::operation::{Action, Reply};
 use crate::kv_direct::storage::{Glance, Head};
 use crate::kv_direct::vector::{self, UserFunctions};
 
-/// What became of an operation on the straight path.
+/// The outcome of an operation on the straight path.
 pub(super) enum Straight {
-    /// It is answered.
+    /// The operation is answered.
     Done,
-    /// It is answered, and changed the bucket.
+    /// The operation is answered, and has changed the bucket.
     Changed,
-    /// It is a read, and the bucket in this line is next.
+    /// The operation is a read, and the bucket in this line is next.
     Further(u32),
-    /// It is not for that path.
+    /// The operation is not possible on this path.
     No,
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// Executes what concerns nothing but an inline entry of the head bucket, that stays where it
-    /// is. It is done where the entry stands.
+    /// Executes an operation that concerns only an inline entry of the head bucket, if the entry
+    /// stays in its place. It changes the entry there.
     #[inline(always)]
     pub(super) fn execute_straight(&self, head: &mut Head, job: &J) -> Straight {
         let key = job.key();

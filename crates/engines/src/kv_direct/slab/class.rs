@@ -12,7 +12,7 @@ pub const PLACE_BYTES: u64 = 1 << PLACE_SHIFT;
 /// Places are below this: a pointer in a hash slot has 31 bits (kv-direct §3.3.1).
 pub const PLACES_MAX: u32 = 1 << 31;
 
-/// How large a slab is: class `n` has `32 << n` bytes.
+/// The size of a slab: class `n` has `32 << n` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class(u8);
 
@@ -20,10 +20,10 @@ impl Class {
     /// 32 bytes.
     pub const SMALLEST: Class = Class(0);
 
-    /// 512 bytes: the largest that the processor keeps a stack of (kv-direct §3.3.2).
+    /// 512 bytes: the largest class for which the processor keeps a stack (kv-direct §3.3.2).
     pub const LARGEST_CACHED: Class = Class(4);
 
-    /// How many classes it keeps a stack of.
+    /// The number of classes for which it keeps a stack.
     pub(super) const CACHED: usize = Self::LARGEST_CACHED.index() + 1;
 
     /// 32 GiB: half of what places can address.
@@ -39,18 +39,18 @@ impl Class {
     #[inline(always)]
     pub const fn holding(bytes: u64) -> Option<Self> {
         let places = bytes.div_ceil(PLACE_BYTES);
-        // No size is 0 places, and `ilog2` rounds down.
+        // Every size takes at least one place, and `ilog2` rounds down.
         let number = if places <= 1 { 0 } else { (places - 1).ilog2() + 1 };
         Self::new(number as u8)
     }
 
-    /// Its number, from 0 on.
+    /// The number of the class, from 0 on.
     #[inline(always)]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// As an index.
+    /// The class as an index.
     #[inline(always)]
     pub(super) const fn index(self) -> usize {
         self.0 as usize
@@ -68,7 +68,7 @@ impl Class {
         PLACE_BYTES << self.0
     }
 
-    /// The class of half a slab; none of the smallest.
+    /// The class of half a slab; `None` for the smallest class.
     #[inline(always)]
     pub(super) const fn half(self) -> Option<Self> {
         match self.0.checked_sub(1) {
@@ -83,13 +83,13 @@ impl Class {
     }
 }
 
-/// Where a slab is: a number of 32-byte units from the start of the processor's memory. A slab of
-/// class `n` is at a multiple of `2^n`. Place 0 is none's.
+/// The place of a slab: a number of 32-byte units from the start of the processor's memory. A slab
+/// of class `n` is at a multiple of `2^n`. No slab has place 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(NonZeroU32);
 
 impl Place {
-    /// Place `number`; none if that is 0 or more than 31 bits.
+    /// Place `number`; `None` if that is 0 or has more than 31 bits.
     #[inline(always)]
     pub const fn new(number: u32) -> Option<Self> {
         match NonZeroU32::new(number) {
@@ -98,13 +98,13 @@ impl Place {
         }
     }
 
-    /// Its number: 31 bits, not 0.
+    /// The number of the place: 31 bits, not 0.
     #[inline(always)]
     pub const fn number(self) -> u32 {
         self.0.get()
     }
 
-    /// Where it starts, in bytes from the start of the memory.
+    /// The place's offset in bytes from the start of the memory.
     #[inline(always)]
     pub const fn bytes(self) -> u64 {
         (self.number() as u64) << PLACE_SHIFT
@@ -113,8 +113,8 @@ impl Place {
 
 /// A free slab: an entry of a pool (kv-direct §3.3.2: address and slab type).
 ///
-/// A place of class `n` ends in `n` zeros, so that there is room for the class: the word is twice
-/// the place, plus `2^n`. It is never 0, and words are in the order of the places.
+/// A place of class `n` ends in `n` zeros, so there is room for the class: the word is twice the
+/// place, plus `2^n`. The word is never 0, and words have the order of their places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slab(NonZeroU32);
 
@@ -132,7 +132,7 @@ impl Slab {
         Self::of_word(place.number() << 1 | class.places()).expect("a class has places")
     }
 
-    /// The slab that is this word; none if it is 0.
+    /// The slab in this word; `None` if the word is 0.
     #[inline(always)]
     pub(super) const fn of_word(word: u32) -> Option<Self> {
         match NonZeroU32::new(word) {
@@ -141,13 +141,13 @@ impl Slab {
         }
     }
 
-    /// As a word.
+    /// The slab as a word.
     #[inline(always)]
     pub(super) const fn word(self) -> u32 {
         self.0.get()
     }
 
-    /// Its first place.
+    /// The slab's first place.
     ///
     /// # Panics
     /// If that is 0, which no slab has.
@@ -156,25 +156,25 @@ impl Slab {
         Place::new(self.start()).expect("place 0 is nobody's")
     }
 
-    /// Its size.
+    /// The slab's size.
     #[inline(always)]
     pub const fn class(self) -> Class {
         Class(self.0.trailing_zeros() as u8)
     }
 
-    /// The number of its first place.
+    /// The number of the slab's first place.
     #[inline(always)]
     pub(super) const fn start(self) -> u32 {
         (self.0.get() & (self.0.get() - 1)) >> 1
     }
 
-    /// The number of the place behind it.
+    /// The number of the place behind the slab.
     #[inline(always)]
     pub(super) const fn end(self) -> u32 {
         self.start() + self.class().places()
     }
 
-    /// Its lower and its upper half; none of the smallest class.
+    /// The slab's lower and upper half; `None` for the smallest class.
     #[inline(always)]
     pub(super) fn halves(self) -> Option<(Slab, Slab)> {
         let class = self.class().half()?;

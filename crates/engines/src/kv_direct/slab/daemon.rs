@@ -1,19 +1,21 @@
-//! The daemon on the host: splits slabs where few are left, merges them where there are many
+//! The daemon on the host: splits slabs where few are left, and merges them where there are many
 //! (kv-direct §3.3.2, §4, §5.1.2).
 //!
-//! It works in turns of bounded length, and touches the right ends of the stacks only, so that the
-//! processor never waits for it.
+//! The daemon works in turns of bounded length, and touches only the right ends of the stacks, so
+//! the processor never waits for it.
 //!
-//! # When it does what
+//! # When it splits and merges
 //! * A stack of a small class is **low**: slabs of the next larger class that can spare some are
-//!   put on it, as they are, so that one entry is worth many allocations. The watermark starts at a
-//!   batch, and doubles whenever the stack has run low: what nobody allocates is not cut into.
-//! * A stack is **high**: a merge starts. It takes the small slabs out, but for what the processor
-//!   may need meanwhile, sorts them, and puts back what they make together. What a merge could not
-//!   make less is the new measure: the next one starts at twice as much, so that merging costs a
-//!   constant per slab freed, even if it is in vain.
-//! * A stack is low and **nothing larger** is left: a merge, if more is free than after the last.
-//! * The processor **asks**: a merge of everything, and low watermarks as in the beginning.
+//!   put on it uncut, so that one entry is worth many allocations. The low watermark starts at a
+//!   batch, and doubles whenever the stack has run low: memory for a size that no operation
+//!   allocates is not cut.
+//! * A stack is **high**: a merge starts. It takes out the small slabs, except for those that the
+//!   processor may need meanwhile, sorts them, and puts back the slabs that they form together. The
+//!   number that a merge could not reduce is the new measure: the next merge starts at twice as
+//!   many slabs, so that merging costs a constant per freed slab, even if it is in vain.
+//! * A stack is low and **no larger slab** is left: a merge, if more is free than after the last
+//!   merge.
+//! * The processor **asks**: a merge of everything, and low watermarks as at the beginning.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use super::pools::Question;
 use super::{Class, Pools, Slab};
 use crate::limits::{DAEMON_TURN_ENTRIES, POOL_LOW_MAX, POOL_SHARE, SLAB_BATCH};
 
-/// A stack is high from so many times the largest low watermark on.
+/// A stack is high from this many times the largest low watermark on.
 const HIGH: u64 = 16;
 
 /// A merge under way.
@@ -36,38 +38,39 @@ struct Merge {
     run: Run,
 }
 
-/// How far a merge is.
+/// The stage of a merge.
 #[derive(Debug)]
 enum Stage {
-    /// Slabs are taken out of the stacks from this class on; of the first up to so many, or all.
+    /// Slabs are taken out of the stacks from this class on; of the first class up to this many, or
+    /// all.
     Taking(Class, Option<u64>),
-    /// They are sorted.
+    /// The slabs are sorted.
     Sorting,
-    /// They are put back, from this one on.
+    /// The slabs are put back, from this one on.
     Putting(usize),
 }
 
 /// The host's side of a slab allocator.
 ///
-/// When dropped, it puts back all it has taken.
+/// When dropped, it puts back all slabs that it has taken.
 #[derive(Debug)]
 pub struct Daemon {
     pools: Arc<Pools>,
     /// By small class: with fewer slabs than this its stack is low.
     low: [u64; Class::CACHED],
-    /// What a low watermark can grow to.
+    /// The highest low watermark.
     low_max: u64,
     /// By class: with more slabs than this a merge starts.
     high: Vec<u64>,
     /// Small slabs that were left after the last merge.
     left_over: u64,
     merge: Option<Merge>,
-    /// Slabs on their way, to be put at once.
+    /// Slabs that will be put on a stack together.
     batch: Vec<Slab>,
 }
 
 impl Daemon {
-    /// The daemon of `pools`, which has no other.
+    /// The only daemon of `pools`.
     pub fn new(pools: Arc<Pools>) -> Self {
         let most = u64::from(pools.places() / Class::LARGEST_CACHED.places()) / POOL_SHARE;
         let low_max = most.clamp(1, POOL_LOW_MAX);
@@ -76,11 +79,11 @@ impl Daemon {
         Self { pools, low, low_max, high, left_over: 0, merge: None, batch: Vec::new() }
     }
 
-    /// Does a bounded amount of work. Returns whether there is more: if not, there will be nothing
-    /// to do before the processor has done some more, and the daemon has no slabs in its hands.
+    /// Does a bounded amount of work. Returns whether there is more. If not, there will be nothing
+    /// to do until the processor has done something, and the daemon holds no slabs.
     pub fn turn(&mut self) -> bool {
         let question = match self.pools.question() {
-            // What was merged is left alone until the processor has looked.
+            // The merged slabs are left alone until the processor has looked for its own.
             Question::Answered => return false,
             Question::Open(question) => Some(question),
             Question::None => None,
@@ -104,13 +107,13 @@ impl Daemon {
         Class::between(Class::SMALLEST, Class::LARGEST_CACHED.min(self.pools.largest()))
     }
 
-    /// Slabs that a stack is filled up to, and that are left to it by a merge that was not asked
-    /// for and by other classes that want some.
+    /// The number of slabs up to which a stack is filled. A merge that was not asked for leaves
+    /// this many, and so do other classes that want some.
     fn enough(&self, class: Class) -> u64 {
         2 * self.low.get(class.index()).copied().unwrap_or(self.low_max)
     }
 
-    /// Fills the low stacks; whether anything was moved.
+    /// Fills the low stacks. Returns whether any slab was moved.
     fn split(&mut self) -> bool {
         let mut budget = DAEMON_TURN_ENTRIES;
         for class in self.small() {
@@ -130,8 +133,8 @@ impl Daemon {
         budget < DAEMON_TURN_ENTRIES
     }
 
-    /// Puts up to `want` entries on the stack of a class, from the next larger one that can spare
-    /// some; how many.
+    /// Puts up to `want` entries on the stack of a class, from the next larger class that can spare
+    /// some. Returns how many.
     fn stock(&mut self, class: Class, want: usize) -> usize {
         if want == 0 {
             return 0;
@@ -177,8 +180,8 @@ impl Daemon {
         classes.zip(&self.high).any(|(class, high)| self.pools.stack(class).len() > *high)
     }
 
-    /// Whether some stack is low, with nothing larger to be split, but with smaller slabs that have
-    /// not been merged yet.
+    /// Whether some stack is low, with no larger slab that could be split, but with smaller slabs
+    /// that have not been merged yet.
     fn is_stuck(&self) -> bool {
         let least = self.left_over + self.left_over / 4 + self.low_max;
         self.small().any(|class| {
@@ -193,7 +196,7 @@ impl Daemon {
         smaller.map(|class| self.pools.stack(class).len().saturating_sub(self.enough(class))).sum()
     }
 
-    /// Lowers what earlier merges have taught, where there is less by now.
+    /// Lowers the remembered results of earlier merges where there is less by now.
     fn forget(&mut self) {
         self.left_over = self.left_over.min(self.spare_below(Class::LARGEST_CACHED));
         for (class, high) in self.high.iter_mut().enumerate() {
@@ -203,7 +206,7 @@ impl Daemon {
         }
     }
 
-    /// Remembers what a merge has left.
+    /// Remembers the result of a merge.
     fn learn(&mut self) {
         self.left_over = u64::MAX;
         self.high.fill(u64::MAX);
@@ -231,14 +234,15 @@ impl Daemon {
         Some(merge)
     }
 
-    /// Takes slabs of `class` and above out of their stacks; returns how to go on.
+    /// Takes slabs of `class` and above out of their stacks. Returns the next stage.
     fn take(&self, merge: &mut Merge, mut class: Class, left: Option<u64>) -> Stage {
         let mut budget = DAEMON_TURN_ENTRIES;
         let mut left = left;
         while class < self.pools.largest() {
             let stack = self.pools.stack(class);
             let keep = if merge.question.is_some() { 0 } else { self.enough(class) };
-            // What the processor puts meanwhile is for the next merge, or this one would never end.
+            // Slabs that the processor puts meanwhile are for the next merge, or this one would
+            // never end.
             let rest = left.unwrap_or_else(|| stack.len());
             let want = budget.min(rest as usize);
             let got = stack.take_right(want, keep, |slab| merge.sort.push(slab));
@@ -251,7 +255,7 @@ impl Daemon {
         Stage::Sorting
     }
 
-    /// Puts back what the slabs of these numbers make together.
+    /// Puts back the slabs that the slabs of these numbers form together.
     fn put(&self, merge: &mut Merge, numbers: Range<usize>) {
         let is_last = numbers.end >= merge.sort.len();
         for slab in numbers.map_while(|number| merge.sort.get(number)) {
@@ -278,7 +282,7 @@ impl Daemon {
 }
 
 impl Merge {
-    /// Of about `slabs` slabs.
+    /// A merge of about `slabs` slabs.
     fn new(question: Option<u64>, slabs: usize) -> Self {
         let stage = Stage::Taking(Class::SMALLEST, None);
         Self { question, sort: Sort::with_capacity(slabs), stage, run: Run::default() }

@@ -1,8 +1,8 @@
 //! Merging free slabs: a radix sort by place, then neighbours become one (kv-direct §5.1.2, Figure
 //! 12).
 //!
-//! All in steps of bounded length, since a daemon that merges billions of slabs has other pools to
-//! look after.
+//! All work is in steps of bounded length, since a daemon that merges billions of slabs has other
+//! pools to look after.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const DIGITS: usize = 1 << DIGIT_BITS;
 /// Digits of a word.
 const PASSES: usize = u32::BITS.div_ceil(DIGIT_BITS) as usize;
 
-/// Free slabs that are sorted.
+/// Free slabs while they are sorted.
 ///
 /// Least significant digit first: each pass copies all words from one array to the other, stable in
 /// the order of one digit.
@@ -25,7 +25,7 @@ const PASSES: usize = u32::BITS.div_ceil(DIGIT_BITS) as usize;
 pub(super) struct Sort {
     words: Vec<u32>,
     sorted: Vec<u32>,
-    /// How many words have this digit; then where the next one of them goes.
+    /// The number of words with this digit; then the place of the next of these words.
     counts: Box<[[u32; DIGITS]; PASSES]>,
     pass: usize,
     /// Words copied in this pass.
@@ -33,7 +33,7 @@ pub(super) struct Sort {
 }
 
 impl Sort {
-    /// Nothing yet, with room for this many.
+    /// An empty sort with room for this many slabs.
     pub(super) fn with_capacity(slabs: usize) -> Self {
         let counts = Box::new([[0; DIGITS]; PASSES]);
         let words = Vec::with_capacity(slabs);
@@ -49,18 +49,18 @@ impl Sort {
         }
     }
 
-    /// How many there are.
+    /// The number of slabs.
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Slab `index`, in whatever order they are; none behind the last.
+    /// Slab `index` in the present order; `None` behind the last.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<Slab> {
         self.words.get(index).copied().and_then(Slab::of_word)
     }
 
-    /// Copies up to `budget` words; whether all are in order now.
+    /// Copies up to `budget` words. Returns whether all are in order now.
     pub(super) fn step(&mut self, budget: usize) -> bool {
         if self.copied == 0 && !self.begin() {
             return true;
@@ -80,7 +80,7 @@ impl Sort {
         self.pass == PASSES
     }
 
-    /// Starts the next pass that changes anything, if there is one.
+    /// Starts the next pass that changes the order, if there is one.
     fn begin(&mut self) -> bool {
         let all = self.words.len() as u32;
         while let Some(counts) = self.counts.get_mut(self.pass) {
@@ -90,7 +90,7 @@ impl Sort {
                     next += std::mem::replace(count, next);
                 }
                 if self.sorted.len() < self.words.len() {
-                    // Whose memory is not touched before it is written.
+                    // The memory is not touched before it is written.
                     self.sorted = vec![0; self.words.len()];
                 }
                 return true;
@@ -115,7 +115,7 @@ impl Run {
     /// with it, and the old one is returned.
     ///
     /// # Panics
-    /// If the slab overlaps the run: two owners were told that it is theirs.
+    /// If the slab overlaps the run: the same place was given to two owners.
     #[inline]
     pub(super) fn add(&mut self, slab: Slab) -> Range<u32> {
         if self.0.end == slab.start() {
@@ -136,7 +136,8 @@ impl Run {
     }
 }
 
-/// The places of `range` as few slabs, each aligned, none above `largest`, in order.
+/// The places of `range` as a minimal number of slabs, each aligned, none above `largest`, in
+/// order.
 pub(super) fn cover(range: Range<u32>, largest: Class) -> impl Iterator<Item = Slab> {
     let mut at = range.start;
     std::iter::from_fn(move || {

@@ -3,15 +3,15 @@
 //!
 //! # How it works
 //! Memory is cut into *slabs* of 32 bytes times a power of two, each at a multiple of its size. For
-//! each size there is a stack of free ones on the host ([`Pools`]), and for the small sizes one
-//! more in the processor's own memory ([`Slabs`]), so that nearly every allocation and free is made
-//! there. The two exchange slabs a batch at a time: that is all the allocator costs in accesses to
-//! host memory.
+//! each size there is a stack of free slabs on the host ([`Pools`]). For the small sizes there is
+//! one more stack in the processor's own memory ([`Slabs`]), where nearly every allocation and free
+//! takes place. The two stacks exchange slabs a batch at a time: these are the allocator's only
+//! accesses to host memory.
 //!
-//! The [`Daemon`] on the host works at the other end of the host's stacks. It keeps the small ones
-//! from running low by splitting larger slabs, and merges small slabs when many are free, lazily:
-//! it sorts them by place and looks for neighbours. There are no headers, and no bitmap: a slab
-//! that is free is known by its entry, one that is used by whoever uses it.
+//! The [`Daemon`] on the host works at the other end of the host's stacks. It keeps the stacks of
+//! small slabs from running low by splitting larger slabs. It merges small slabs lazily, when many
+//! are free: it sorts them by place and looks for neighbours. There are no headers, and there is no
+//! bitmap: a free slab is known by its entry in a stack, a used slab only to its user.
 //!
 //! ```text
 //!  processor                    host
@@ -31,17 +31,17 @@
 //! | `merge.rs` | how: a radix sort, and runs of neighbours |
 //!
 //! # Invariants
-//! 1. Each place is in exactly one slab: used, in the processor's stacks, in the pools, or in the
-//!    daemon's hands. Slabs do not overlap and are aligned to their size.
-//! 2. Memory changes its owner only by an entry that one side puts and the other takes (`stack.rs`,
-//!    invariants 1 to 3).
-//! 3. An allocation fails for want of memory only if there is no free slab of its size or above,
-//!    even after everything was merged that was free when it first failed: see [`Slabs::allocate`].
+//! 1. Each place is in exactly one slab: in a used slab, in the processor's stacks, in the pools,
+//!    or in the daemon's hands. Slabs do not overlap and are aligned to their size.
+//! 2. Memory changes its owner only through an entry that one side puts and the other side takes
+//!    (`stack.rs`, invariants 1 to 3).
+//! 3. An allocation fails for lack of memory only if no slab of its size or above is free, even
+//!    after merging everything that was free when it first failed: see [`Slabs::allocate`].
 //!
 //! # Faults
-//! All of it is volatile, as the memory it manages. A daemon that stops, stops splitting and
-//! merging: the processor then cuts larger slabs itself, and what is in pieces stays in pieces.
-//! Whoever is dropped, hands back what it had.
+//! All of it is volatile, as is the memory that it manages. If the daemon stops, nothing is split
+//! or merged: the processor then cuts larger slabs itself, and free memory in pieces stays in
+//! pieces. A side that is dropped hands back its slabs.
 
 mod class;
 mod daemon;

@@ -1,13 +1,13 @@
-//! All free slabs on the host: a stack for each class, and what processor and daemon say to each
-//! other.
+//! All free slabs on the host: a stack for each class, and the messages between processor and
+//! daemon.
 //!
 //! # Invariants
 //! 1. The stack of class `n` holds slabs of class `n`, and larger ones that are cut when they are
-//!    taken out (kv-direct §3.3.2). They do not overlap, so no stack can hold more than all places
-//!    by the class: that many its ring has room for.
-//! 2. A processor that runs out *asks* for everything to be merged. From its answer on the daemon
-//!    takes nothing out of the stacks before the processor has seen the answer: so what the
-//!    processor does not find then, is not there.
+//!    taken out (kv-direct §3.3.2). They do not overlap, so no stack can hold more entries than all
+//!    places divided by the class's size: its ring has room for that many.
+//! 2. A processor that runs out *asks* for a merge of everything. After its answer the daemon takes
+//!    no slab out of the stacks before the processor has seen the answer: so a slab that the
+//!    processor does not find then does not exist.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::stack::{ENTRIES_PER_LINE, MIDDLE, Stack};
 use super::{Class, PLACES_MAX, Slab};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Stacks that there can be.
+/// The most stacks that there can be.
 const CLASSES: usize = Class::LARGEST.index() + 1;
 
-/// The positions that one side stores, and its word to the other side, in lines of its own.
+/// The positions that one side stores, and its word to the other side, in separate lines.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Side {
@@ -31,7 +31,7 @@ struct Side {
 const _: () = assert!(cfg!(feature = "loom") || size_of::<Side>() == Side::LINES * 64);
 
 impl Side {
-    /// Read at once.
+    /// Lines that are read at once.
     const LINES: usize = 4;
 
     fn new() -> Self {
@@ -42,8 +42,8 @@ impl Side {
 /// The free slabs of one processor that are not in the processor's hands: shared by its [`Slabs`]
 /// and its [`Daemon`].
 ///
-/// Takes 4 bytes of host memory for each free slab, which the operating system gives when they are
-/// first used, out of an address range of a quarter of the memory that is managed.
+/// It takes 4 bytes of host memory for each free slab, out of an address range of a quarter of the
+/// managed memory. The operating system provides the bytes at their first use.
 ///
 /// [`Slabs`]: super::Slabs
 /// [`Daemon`]: super::Daemon
@@ -59,8 +59,7 @@ impl Pools {
     /// All places of `places` are free, as slabs up to class `largest`.
     ///
     /// # Panics
-    /// If place 0 is one of them, or one of more than 31 bits; or if there is no address range
-    /// left.
+    /// If one of them is place 0 or has more than 31 bits; or if there is no address range left.
     pub fn new(places: Range<u32>, largest: Class) -> Arc<Self> {
         assert!(places.start > 0, "place 0 is nobody's");
         assert!(places.end <= PLACES_MAX, "places have 31 bits, and {} has more", places.end);
@@ -99,7 +98,7 @@ impl Pools {
         }
     }
 
-    /// Lines of the daemon's positions and its word, which one access reads.
+    /// The number of lines with the daemon's positions and its word, which one access reads.
     pub(super) fn daemon_lines(&self) -> usize {
         Side::LINES
     }
@@ -107,7 +106,7 @@ impl Pools {
     /// The processor asks for everything to be merged.
     pub(super) fn ask(&self) {
         let question = self.processor.word.load(Ordering::Relaxed);
-        // Odd while it wants an answer, and another one each time.
+        // The word is odd while the processor wants an answer, and differs each time.
         self.processor.word.store((question + 1) | 1, Ordering::Release);
     }
 
@@ -128,12 +127,12 @@ impl Pools {
         }
     }
 
-    /// The daemon has merged everything that was there when the question was open.
+    /// The daemon has merged all slabs that were free when the question was asked.
     pub(super) fn answer(&self, question: u64) {
         self.daemon.word.store(question, Ordering::Release);
     }
 
-    /// How many slabs there are in the stacks; out of date as soon as it is known.
+    /// The number of slabs in the stacks. It may be out of date at once.
     pub(super) fn len(&self) -> u64 {
         Class::between(Class::SMALLEST, self.largest()).map(|class| self.stack(class).len()).sum()
     }
@@ -145,14 +144,14 @@ impl Pools {
     }
 }
 
-/// What stands between processor and daemon.
+/// The state of the processor's question to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// Nothing was asked.
+    /// There is no question.
     None,
     /// The daemon has yet to answer this one.
     Open(u64),
-    /// It has answered, and the processor has not yet looked.
+    /// The daemon has answered, and the processor has not yet looked.
     Answered,
 }
 

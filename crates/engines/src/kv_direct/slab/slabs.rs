@@ -1,22 +1,22 @@
 //! The processor's side: allocate and free (kv-direct §3.3.2, §4).
 //!
-//! For each of the small classes the processor has a stack of free slabs in its own memory. Its
-//! left end is popped and pushed; its right end is exchanged with the left end of the host's stack,
-//! a batch at a time, when it has become low or high. A batch is fetched with three accesses: the
-//! claim is written, the daemon's positions are read, then the entries. It is handed back with two:
-//! entries, position. An exchange leaves the stack a batch away from the next one at least, so that
-//! is less than 0.05 accesses for each allocation or free, in whatever order they come.
+//! For each of the small classes the processor has a stack of free slabs in its own memory. The
+//! processor pops and pushes at its left end. When the stack has become low or high, its right end
+//! exchanges a batch with the left end of the host's stack. Fetching a batch takes three accesses:
+//! the claim is written, the daemon's positions are read, then the entries. Handing it back takes
+//! two: entries, position. After an exchange the stack is at least a batch away from the next one,
+//! which makes less than 0.05 accesses for each allocation or free, in whatever order they come.
 //!
 //! Larger slabs come straight from the host's stacks and go straight back.
 //!
 //! # Invariants
 //! 1. A stack of the processor holds slabs of its class, and larger ones that are cut when popped.
-//! 2. An allocation that finds nothing in the host's stacks of its class and all above, and nothing
-//!    in the processor's, hands everything back that the processor has, and asks the daemon to
-//!    merge. If there still is nothing when the daemon has answered, and nothing has changed since,
-//!    there is no such slab; it is not looked for again before something changes.
-//! 3. Slabs change hands in one go, between two awaits: operations under way at the same time never
-//!    see half of an exchange. Its accesses are then awaited by the operation that needed it.
+//! 2. If an allocation finds no slab in the host's stacks of its class and above, and none in the
+//!    processor's stacks, it hands back all slabs of the processor, and asks the daemon to merge.
+//!    If there still is no slab when the daemon has answered, and nothing has changed since, no
+//!    such slab exists; the processor does not look for it again before something changes.
+//! 3. Slabs change hands in one go, between two awaits: other operations under way never see half
+//!    of an exchange. The operation that needed the exchange then awaits its accesses.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,8 +29,8 @@ use super::{Class, Place, Pools, Slab};
 use crate::kv_direct::memory::HostMemory;
 use crate::limits::{SLAB_BATCH, SLABS_HIGH, SLABS_LOW};
 
-/// A larger slab is cut into so many slabs of the class that ran out, if the processor has to help
-/// itself: twice a batch, and no exchange is near after that.
+/// The processor cuts a larger slab into this many slabs of the class that ran out, if it has to
+/// help itself: twice a batch, so that no exchange is near after that.
 const HELPING_SHIFT: u8 = (2 * SLAB_BATCH).ilog2() as u8;
 
 /// The processor's own stack of a class.
@@ -38,7 +38,7 @@ const HELPING_SHIFT: u8 = (2 * SLAB_BATCH).ilog2() as u8;
 struct Stack {
     /// The left end is the front.
     slabs: VecDeque<Slab>,
-    /// With so many or fewer a batch is fetched.
+    /// With this many slabs or fewer a batch is fetched.
     low: usize,
     /// Whether the last batch was not full.
     is_dry: bool,
@@ -65,25 +65,25 @@ impl Stack {
 
 /// The processor's side of its slab allocator.
 ///
-/// When dropped, it hands all it has back to the pools.
+/// When dropped, it hands all its slabs back to the pools.
 #[derive(Debug)]
 pub struct Slabs {
     pools: Arc<Pools>,
     stacks: [RefCell<Stack>; Class::CACHED],
-    /// Whether slabs were freed or fetched since the daemon was asked last.
+    /// Whether slabs were freed or fetched since the last question to the daemon.
     has_changed: Cell<bool>,
-    /// There is no slab of this class or above, unless something has changed.
+    /// No slab of this class or above exists, unless something has changed.
     hopeless: Cell<Option<Class>>,
 }
 
 impl Slabs {
-    /// The processor's side of `pools`, which has no other.
+    /// The only processor's side of `pools`.
     pub fn new(pools: Arc<Pools>) -> Self {
         let stacks = std::array::from_fn(|_| RefCell::new(Stack::new()));
         Self { pools, stacks, has_changed: Cell::new(true), hopeless: Cell::new(None) }
     }
 
-    /// What they are shared with.
+    /// The pools that it shares with the daemon.
     pub fn pools(&self) -> &Arc<Pools> {
         &self.pools
     }
@@ -91,7 +91,7 @@ impl Slabs {
     /// A slab of this class, if there is one.
     ///
     /// If there is none and [`Self::starving`] says that the daemon was asked, it is worth trying
-    /// again when that is over: the memory may be there in pieces.
+    /// again after the answer: the memory may be there in pieces.
     #[inline]
     pub async fn allocate<H: HostMemory>(&self, memory: &H, class: Class) -> Option<Place> {
         if let Some(stack) = self.stacks.get(class.index()) {
@@ -100,7 +100,7 @@ impl Slabs {
                 return stack.pop(class);
             }
         }
-        // Boxed, so that the future of an operation has no room for what it rarely does.
+        // Boxed, so that an operation's future has no room for this rare part.
         Box::pin(self.allocate_slowly(memory, class)).await
     }
 
@@ -122,14 +122,14 @@ impl Slabs {
         Box::pin(self.free_slowly(memory, slab)).await;
     }
 
-    /// Whether the daemon was asked for memory and has not yet answered. It does within a bounded
-    /// number of turns, if it has any.
+    /// Whether the daemon was asked for memory and has not yet answered. The daemon answers within
+    /// a bounded number of its turns, if it gets turns.
     pub fn starving(&self) -> bool {
         matches!(self.pools.question(), Question::Open(_))
     }
 
-    /// All free slabs, in the order of their places; only right while neither an operation nor the
-    /// daemon is at work, and the daemon's last turn said that there is no more.
+    /// All free slabs, in the order of their places. Only correct while neither an operation nor
+    /// the daemon is at work, and the daemon's last turn said that there is no more work.
     pub fn free_slabs(&self) -> Vec<Slab> {
         let mut slabs: Vec<Slab> = self.pools.slabs().collect();
         self.stacks.iter().for_each(|stack| slabs.extend(&stack.borrow().slabs));
@@ -145,7 +145,8 @@ impl Slabs {
         place
     }
 
-    /// Hands back a batch of the class of `slab`; if that has no stack here, `slab` alone.
+    /// Hands back a batch of the class of `slab`; if the class has no stack here, hands back `slab`
+    /// alone.
     #[cold]
     async fn free_slowly<H: HostMemory>(&self, memory: &H, slab: Slab) {
         let class = slab.class();
@@ -161,7 +162,7 @@ impl Slabs {
         traffic.settle(memory).await;
     }
 
-    /// Looks for a slab wherever one can be.
+    /// Looks for a slab in all stacks.
     fn find(&self, class: Class, traffic: &mut Traffic) -> Option<Place> {
         let is_hopeless = self.hopeless.get().is_some_and(|hopeless| class >= hopeless);
         if (is_hopeless && !self.has_changed.get()) || class > self.pools.largest() {
@@ -180,14 +181,14 @@ impl Slabs {
                 self.pools.thank();
                 traffic.write(1);
             }
-            // The daemon may be at work, with the very slab in its hands.
+            // The daemon may be at work and hold the wanted slab.
             Question::Answered | Question::None if place.is_none() => self.ask(traffic),
             Question::Answered | Question::None => {}
         }
         place
     }
 
-    /// Fetches slabs for a stack that has few, and pops one.
+    /// Fetches slabs for a stack that has few, and pops one slab.
     fn restock(&self, class: Class, stack: &mut Stack, traffic: &mut Traffic) -> Option<Place> {
         self.refill(class, stack, traffic);
         if stack.slabs.is_empty() && !self.take_larger(class, stack, traffic) {
@@ -200,22 +201,23 @@ impl Slabs {
     fn refill(&self, class: Class, stack: &mut Stack, traffic: &mut Traffic) {
         let mut want = SLAB_BATCH;
         if stack.is_dry {
-            // Nothing is claimed that was not there lately: a look costs less than a vain claim.
+            // The processor claims only slabs that were there lately: a look costs less than a vain
+            // claim.
             traffic.read(self.pools.daemon_lines());
             want = want.min(self.pools.stack(class).len() as usize);
         }
         let got = self.fetch(class, want, traffic, |slab| stack.slabs.push_back(slab));
         stack.is_dry = got < SLAB_BATCH;
-        // Where the host has little, it is not asked again before half of it is used.
+        // If the host has few slabs, it is not asked again before half of them are used.
         stack.low = if stack.is_dry { SLABS_LOW.min(stack.slabs.len() / 2) } else { SLABS_LOW };
     }
 
-    /// Takes slabs of a larger class from the host for a stack that is empty; whether there were
+    /// Takes slabs of a larger class from the host for an empty stack. Returns whether there were
     /// any.
     fn take_larger(&self, class: Class, stack: &mut Stack, traffic: &mut Traffic) -> bool {
         let next = Class::new(class.number() + 1).unwrap_or(class);
         for larger in Class::between(next, Class::LARGEST_CACHED.min(self.pools.largest())) {
-            // Half, because that class may be in want as well.
+            // Half of them, because the larger class may lack slabs as well.
             let want = SLAB_BATCH.min(self.pools.stack(larger).len().div_ceil(2) as usize);
             if self.fetch(larger, want, traffic, |slab| stack.slabs.push_back(slab)) > 0 {
                 return true;
@@ -228,9 +230,9 @@ impl Slabs {
         true
     }
 
-    /// Takes half of what the processor has for other classes and is large enough.
+    /// Takes half of the processor's slabs of other classes that are large enough.
     fn take_own(&self, class: Class, stack: &mut Stack) {
-        // The borrowed one is the one that is empty.
+        // The empty stack is the one that is borrowed.
         for other in self.stacks.iter().filter_map(|other| other.try_borrow_mut().ok()) {
             let slabs = &mut { other }.slabs;
             let fit = slabs.iter().filter(|slab| slab.class() >= class).count();
@@ -276,7 +278,7 @@ impl Slabs {
         Some(slab)
     }
 
-    /// Takes up to `want` slabs from the host's stack of a class; returns how many.
+    /// Takes up to `want` slabs from the host's stack of a class. Returns how many.
     fn fetch(
         &self,
         class: Class,
@@ -310,7 +312,7 @@ impl Slabs {
         traffic.write(1);
     }
 
-    /// Hands everything back.
+    /// Hands back all slabs.
     fn hand_back_all(&self, traffic: &mut Traffic) {
         let classes = Class::between(Class::SMALLEST, self.pools.largest());
         for (class, stack) in classes.zip(&self.stacks) {
@@ -321,7 +323,7 @@ impl Slabs {
         }
     }
 
-    /// Asks the daemon to merge all there is.
+    /// Asks the daemon to merge all free slabs.
     fn ask(&self, traffic: &mut Traffic) {
         self.hand_back_all(traffic);
         self.has_changed.set(false);

@@ -1,24 +1,25 @@
-//! A double-ended stack of free slabs on the host: the left end is the processor's, the right end
-//! the daemon's (kv-direct §4, Figure 8).
+//! A double-ended stack of free slabs on the host: the left end belongs to the processor, the right
+//! end to the daemon (kv-direct §4, Figure 8).
 //!
-//! The entries are those of a ring from position `left` on and before position `right`; each
-//! position is stored by one side only. A side that puts entries writes them and then moves its
-//! position. A side that takes entries *claims* first, as a worker and a thief do in Cilk's THE
-//! protocol: it moves its position over what it wants, and then looks at the other's. What the
-//! other side does not claim is its own; it moves its position back over the rest.
+//! The entries are those of a ring from position `left` up to, but not including, position `right`.
+//! Only one side stores each position. A side that puts entries writes them and then moves its
+//! position. A side that takes entries *claims* them first, as a worker and a thief do in Cilk's
+//! THE protocol: it moves its position over the wanted entries, and then looks at the other side's
+//! position. It owns the entries that the other side does not claim, and moves its position back
+//! over the rest.
 //!
 //! # Invariants
 //! 1. No entry is taken twice. Between storing its claim and loading the other's position each side
-//!    has a fence of sequential consistency, so of two claims under way one at least is seen by the
-//!    other side. Whoever sees the other's claim takes nothing inside of it, whether or not the
-//!    other will give way as well; and moving back makes a claim smaller, so what was seen was
-//!    enough.
-//! 2. No entry is lost: what neither side took lies between their positions after both moved back.
-//!    But a side may go away empty-handed although there was an entry, if the other was at it.
-//! 3. An entry is written before it can be read (release and acquire of the position) and read
-//!    before it is written anew: a ring has room for all slabs that its pool can ever hold, those
-//!    just being taken included, so a side only comes round to a slot whose slab it was handed
-//!    since, through a chain of such releases.
+//!    has a fence of sequential consistency, so of two claims under way at least one is seen by the
+//!    other side. A side that sees the other's claim takes no entry inside that claim, whether or
+//!    not the other side gives way as well. Moving back makes a claim smaller, so the claim that
+//!    was seen was large enough.
+//! 2. No entry is lost: the entries that neither side took lie between their positions after both
+//!    moved back. But a side may get no entry although there was one, if the other side was at it.
+//! 3. An entry is written before it can be read (release and acquire of the position), and read
+//!    before it is written anew. A ring has room for all slabs that its pool can ever hold,
+//!    including those that are just being taken. So a side returns to a slot only when it has been
+//!    handed the slot's slab since, through a chain of such releases.
 
 use std::ops::Range;
 
@@ -28,10 +29,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// Entries of a line.
 pub(super) const ENTRIES_PER_LINE: usize = 16;
 
-/// Where positions start: far from 0, since the left one may wander down.
+/// The first position: far from 0, since the left one may move down.
 pub(super) const MIDDLE: u64 = 1 << 62;
 
-/// A stack, wherever its parts are.
+/// A stack, wherever its parts lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stack<'a> {
     pub(super) left: &'a AtomicU64,
@@ -40,14 +41,14 @@ pub(super) struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    /// How many entries there are; out of date as soon as it is known, for either side.
+    /// The number of entries. For either side it may be out of date at once.
     #[inline]
     pub(super) fn len(self) -> u64 {
         let left = self.left.load(Ordering::Acquire);
         self.right.load(Ordering::Acquire).saturating_sub(left)
     }
 
-    /// The processor takes up to `want` entries; returns where they were.
+    /// The processor takes up to `want` entries. Returns their positions.
     pub(super) fn take_left(self, want: usize, into: impl FnMut(Slab)) -> Range<u64> {
         let left = self.left.load(Ordering::Relaxed);
         let claim = left + want as u64;
@@ -61,7 +62,7 @@ impl Stack<'_> {
         left..end
     }
 
-    /// The processor puts entries; returns where they are.
+    /// The processor puts entries. Returns their positions.
     pub(super) fn put_left(self, slabs: &[Slab]) -> Range<u64> {
         let end = self.left.load(Ordering::Relaxed);
         let left = end - slabs.len() as u64;
@@ -70,7 +71,7 @@ impl Stack<'_> {
         left..end
     }
 
-    /// The daemon takes up to `want` entries, but leaves `keep` of those it sees.
+    /// The daemon takes up to `want` entries, but leaves `keep` of the entries that it sees.
     pub(super) fn take_right(self, want: usize, keep: u64, into: impl FnMut(Slab)) -> usize {
         let right = self.right.load(Ordering::Relaxed);
         let spare = right.saturating_sub(self.left.load(Ordering::Acquire)).saturating_sub(keep);
@@ -101,7 +102,7 @@ impl Stack<'_> {
         self.entries(self.left.load(Ordering::Acquire)..self.right.load(Ordering::Acquire))
     }
 
-    /// The accesses to the ring that reach these positions, each by its lines.
+    /// The accesses to the ring that reach these positions, each as its number of lines.
     pub(super) fn accesses(self, positions: Range<u64>) -> impl Iterator<Item = usize> {
         let lines = |part: Range<usize>| match part.end {
             end if end == part.start => None,
@@ -110,7 +111,7 @@ impl Stack<'_> {
         self.parts(positions).into_iter().filter_map(lines)
     }
 
-    /// Positions as slots: those up to the ring's end, and those from its start on.
+    /// Positions as slots: first up to the ring's end, then from its start on.
     fn parts(self, positions: Range<u64>) -> [Range<usize>; 2] {
         let count = (positions.end - positions.start) as usize;
         debug_assert!(count <= self.ring.len(), "{count} entries of {}", self.ring.len());
@@ -203,7 +204,7 @@ mod loom_tests {
     }
 
     impl Shared {
-        /// With slabs 1 to `slabs` in the first.
+        /// The stacks, with slabs 1 to `slabs` in the first one.
         fn new(slabs: u32) -> Arc<Self> {
             let end = || AtomicU64::new(MIDDLE);
             let ring = || (0..slabs).map(|_| AtomicU32::new(0)).collect();
@@ -230,7 +231,7 @@ mod loom_tests {
             slabs
         }
 
-        /// Whoever has them, all slabs are there once.
+        /// Whichever side has them, every slab is there once.
         fn complete(&self, slabs: u32, hands: [Vec<Slab>; 2]) {
             let stacks = self.stack(0).all().chain(self.stack(1).all());
             let mut found: Vec<Slab> = hands.into_iter().flatten().chain(stacks).collect();

@@ -1,4 +1,4 @@
-//! Scenarios of both sides together.
+//! Scenarios of processor and daemon together.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::kv_direct::memory::{HostMemory, Line, Near};
 
-/// Turns after which a daemon of these tests has done all there is to do.
+/// Turns after which a daemon of these tests has finished all its work.
 const TURNS_MAX: usize = 1_000_000;
 
-/// A processor and a daemon, and what is in use.
+/// A processor and a daemon, with the slabs in use.
 struct Rig {
     memory: Near<Vec<Line>>,
     slabs: Slabs,
     daemon: Daemon,
-    /// By first place: the class.
+    /// The class of each used slab, by its first place.
     used: BTreeMap<u32, Class>,
     first: u32,
     end: u32,
@@ -45,7 +45,7 @@ impl Rig {
         Some(place)
     }
 
-    /// As a user does who has the patience that the daemon needs.
+    /// Allocates as a user that has the patience that the daemon needs.
     fn allocate(&mut self, class: Class) -> Option<Place> {
         for _ in 0..3 {
             if let Some(place) = self.allocate_once(class) {
@@ -90,7 +90,7 @@ impl Rig {
         assert_eq!(at, self.end);
     }
 
-    /// Gives everything back, and takes it as it was in the beginning.
+    /// Gives all slabs back, and returns to the state of the beginning.
     fn start_over(&mut self) {
         for place in self.used.keys().copied().collect::<Vec<_>>() {
             self.free(place);
@@ -117,7 +117,7 @@ fn class(number: u8) -> Class {
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u8),
-    /// One of those that are used, by its rank.
+    /// Frees one of the used slabs, by its rank.
     Free(usize),
     Turns(u8),
 }
@@ -165,7 +165,7 @@ fn all_memory_can_be_used_as_slabs_of_any_size() {
         while rig.allocate(class(number)).is_some() {
             count += 1;
         }
-        // From place 64 on: up to the first and from the last multiple of a slab there is too
+        // From place 64 on: before the first and after the last multiple of a slab there is too
         // little.
         let whole = merge::cover(64..(1 << 14) + 64, class(number));
         assert_eq!(count, whole.filter(|slab| slab.class() == class(number)).count());
@@ -213,7 +213,7 @@ fn whoever_is_dropped_hands_back_what_it_had() {
         }
         let places: Vec<u32> = rig.used.keys().copied().collect();
         places.iter().filter(|_| rng.random_bool(0.4)).for_each(|place| rig.free(*place));
-        // Somewhere in a merge, or between two.
+        // In the middle of a merge, or between two.
         rig.allocate_once(class(14));
         rig.turns(turns % 12);
         let pools = rig.slabs.pools().clone();
@@ -224,12 +224,12 @@ fn whoever_is_dropped_hands_back_what_it_had() {
     rig.start_over();
 }
 
-/// What is asked of the allocator for each allocation and each free (kv-direct §3.3.1: "< 0.1
-/// amortized DMA operations per dynamic memory allocation").
+/// The bound on accesses for each allocation and each free (kv-direct §3.3.1: "< 0.1 amortized DMA
+/// operations per dynamic memory allocation").
 const ACCESSES_MAX: f64 = 0.1;
 
-/// Runs `steps` steps, with a turn of the daemon after every `every`; each returns how many slabs
-/// it allocated or freed. Returns the accesses for each.
+/// Runs `steps` steps, with a turn of the daemon after each `every` steps. Each step returns how
+/// many slabs it allocated or freed. Returns the accesses for each slab.
 fn cost(
     rig: &mut Rig,
     steps: usize,
@@ -283,7 +283,7 @@ fn replacing_slabs_costs_little() {
     assert!(any < ACCESSES_MAX, "{any}");
 }
 
-/// An adversary that turns back whenever slabs were exchanged.
+/// An adversary that changes direction whenever slabs were exchanged.
 #[test]
 fn going_to_and_fro_around_a_watermark_costs_little() {
     for number in 0..5 {
@@ -304,7 +304,7 @@ fn going_to_and_fro_around_a_watermark_costs_little() {
     }
 }
 
-/// One that stays where it is, wherever that is.
+/// An adversary that stays at one level, at any of them.
 #[test]
 fn alternating_costs_little_on_every_level() {
     let mut rig = large();
@@ -355,7 +355,7 @@ fn shifting_sizes_costs_little() {
     rig.audit();
 }
 
-/// The race of which `stack.rs` has the models, with all that is around it.
+/// The race that the models of `stack.rs` check, with all the code around it.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a race needs another thread")]
 fn both_sides_work_at_the_same_time() {

@@ -1,12 +1,12 @@
-//! What an exchange of slabs costs.
+//! The costs of an exchange of slabs.
 
 use std::ops::Range;
 
 use super::stack::Stack;
 use crate::kv_direct::memory::HostMemory;
 
-/// Accesses to the host's stacks. They are collected while the stacks change hands, which is done
-/// at once, and then made by the operation that had to.
+/// Accesses to the host's stacks. They are collected while the stacks change, which happens at
+/// once. Then the operation that needed the exchange makes them.
 #[derive(Debug, Default)]
 pub(super) struct Traffic(Vec<(bool, usize)>);
 

@@ -1,4 +1,5 @@
-//! Walks the index and every slab, and verifies what operations rely on: `loch check`.
+//! Walks the index and every slab, and verifies the invariants on which operations rely: `loch
+//! check`.
 
 use std::ops::Range;
 
@@ -11,12 +12,12 @@ use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Line};
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 
-/// What a walk through a processor's memory found.
+/// The result of a walk through a processor's memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Entries that can be found.
     pub entries: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of the entries' keys and values.
     pub item_bytes: u64,
     /// Entries that are inline.
     pub inline: u64,
@@ -46,7 +47,7 @@ impl Report {
     }
 }
 
-/// Whose each place is, a bit for each: somebody's, or not yet.
+/// One bit for each place: whether it has an owner already.
 struct Claims(Vec<u64>);
 
 impl Claims {
@@ -54,7 +55,7 @@ impl Claims {
         Self(vec![0; places.div_ceil(64) as usize])
     }
 
-    /// Takes `places`; false if some of them were taken, or are not there.
+    /// Takes `places`; false if some of them were taken, or do not exist.
     fn claim(&mut self, places: Range<u32>) -> bool {
         places.fold(true, |were_free, place| {
             let Some(word) = self.0.get_mut(place as usize / 64) else {
@@ -73,8 +74,8 @@ impl Claims {
 }
 
 impl<H: HostMemory> Storage<H> {
-    /// Verifies every bucket, every entry and every slab. `seed` is what the keys were hashed with.
-    /// Only while neither an operation nor a turn of the daemon is under way.
+    /// Verifies every bucket, every entry and every slab. `seed` is the seed with which the keys
+    /// were hashed. Only while neither an operation nor a turn of the daemon is under way.
     pub fn check(&self, seed: u64) -> Report {
         let lines = self.memory.lines();
         let mut claims = Claims::new(lines * LINE_PLACES);
@@ -101,7 +102,8 @@ impl<H: HostMemory> Storage<H> {
     fn check_chain(&self, seed: u64, head: u32, claims: &mut Claims, report: &mut Report) {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let mut line = head;
-        // A bucket that two chains claim ends the second, so this does not go round in circles.
+        // A bucket that two chains claim ends the second chain, so the walk does not go round in
+        // circles.
         loop {
             let bucket = Bucket::of(&self.memory.peek(line));
             if let Some(what) = bucket.broken() {
@@ -132,7 +134,7 @@ impl<H: HostMemory> Storage<H> {
         }
     }
 
-    /// The key of the entry which begins in a slot, or what is wrong with it.
+    /// The key of the entry that begins in a slot, or a description of what is wrong with it.
     fn check_slot(
         &self,
         seed: u64,
@@ -165,7 +167,8 @@ impl<H: HostMemory> Storage<H> {
         Ok(entry.key.to_vec())
     }
 
-    /// The lines of a slab, which of their bytes are the entry's body, and whether it expires.
+    /// The lines of a slab, the range of the entry's body in their bytes, and whether the entry
+    /// expires.
     fn peek_slab(
         &self,
         pointer: Pointer,

@@ -10,7 +10,8 @@ use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_READ_BYTES_MAX;
 
-/// A bucket of a key's chain, as it was read: the head, unless somebody went on through the chain.
+/// A bucket of a key's chain as it was read: the head, or a later bucket if the lookup went on
+/// through the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     pub(super) line: u32,
@@ -39,7 +40,7 @@ pub(super) struct At {
 }
 
 impl At {
-    /// As what a chain points to.
+    /// The bucket's place, as a chain points to it.
     pub(super) fn place(&self) -> u32 {
         self.line * LINE_PLACES
     }
@@ -51,12 +52,12 @@ impl From<Head> for At {
     }
 }
 
-/// Where a key's entry is, or could be.
+/// The place of a key's entry, or the places where it could be.
 ///
-/// It holds up to two buckets of the chain, so that what follows need not read any. After a lookup
-/// they are, if the key was found, its bucket and the one before it, so that an empty one can be
-/// taken out of the chain; if not, the head and of the others the last of those with the most room:
-/// if neither has room none has, and a chain of full buckets grows at its end.
+/// It holds up to two buckets of the chain, so that the next step need not read any. If the key was
+/// found, these are its bucket and the one before it, so that an empty bucket can be taken out of
+/// the chain. If not, they are the head, and the last of the other buckets with the most room: if
+/// neither has room no bucket has, and a chain of full buckets grows at its end.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     pub(super) secondary: u16,
@@ -73,7 +74,7 @@ impl Lookup {
     }
 }
 
-/// What is searched for.
+/// The target of a search.
 struct Wanted<'a> {
     key: &'a [u8],
     probe: Probe,
@@ -84,7 +85,7 @@ impl<H: HostMemory> Storage<H> {
     /// Looks for the entry of `key`, whose hash is `hash`, and fills `item` if there is one.
     ///
     /// # Errors
-    /// [`Failure::Unsupported`] if the table takes no keys of such a length, [`Failure::Damaged`].
+    /// [`Failure::Unsupported`] if the table takes no keys of this length, [`Failure::Damaged`].
     #[inline]
     pub async fn lookup(
         &self,
@@ -96,7 +97,7 @@ impl<H: HostMemory> Storage<H> {
         self.lookup_from(head, hash, key, item).await
     }
 
-    /// As [`lookup`](Self::lookup), from a head bucket that was read.
+    /// As [`lookup`](Self::lookup), from a head bucket that was read already.
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup).
@@ -127,7 +128,7 @@ impl<H: HostMemory> Storage<H> {
         At { line, bucket: Bucket::of(&self.memory.read_line(Purpose::Index, line).await) }
     }
 
-    /// Goes on through the chain, from its head.
+    /// Goes on through the chain, after its head.
     async fn walk(
         &self,
         mut lookup: Lookup,
@@ -135,7 +136,7 @@ impl<H: HostMemory> Storage<H> {
         item: &mut Item,
     ) -> Result<Lookup, Failure> {
         let mut before = lookup.here;
-        // A chain that is longer than the memory goes round in circles.
+        // A chain that is longer than the memory is a cycle.
         for _ in 0..self.memory.lines() {
             let Some(place) = before.bucket.next() else {
                 return Ok(lookup);
@@ -192,7 +193,7 @@ impl<H: HostMemory> Storage<H> {
         Ok(None)
     }
 
-    /// Reads the entry that a pointer points to: where it is, if it has this key.
+    /// Reads the entry to which a pointer points. Returns its place, if it has this key.
     async fn visit(
         &self,
         slot: u32,
@@ -231,7 +232,8 @@ impl<H: HostMemory> Storage<H> {
         Ok(found.then_some(home))
     }
 
-    /// How many lines the slab of this class at this place is in, of which all have to be there.
+    /// The number of lines in which the slab of this class at this place lies. All of them have to
+    /// exist.
     #[inline(always)]
     pub(super) fn slab_lines(&self, place: Place, class: Class) -> Result<usize, Failure> {
         let lines = class.bytes().div_ceil(LINE_BYTES as u64);

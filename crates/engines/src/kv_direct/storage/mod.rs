@@ -1,9 +1,9 @@
 //! A processor's entries: a hash index and slabs in host memory (kv-direct §3.3.1).
 //!
 //! The first lines of memory are the hash index: a key has one head bucket, from which a chain goes
-//! through buckets in 64-byte slabs. Small entries are inline in a bucket, of others a slot of the
-//! bucket points to the slab. An operation is a [`lookup`](Storage::lookup), which reads the chain
-//! up to the key and the entry, and then at most one of [`store`](Storage::store),
+//! through buckets in 64-byte slabs. Small entries are inline in a bucket; for each other entry a
+//! slot of the bucket points to the slab. An operation is a [`lookup`](Storage::lookup), which
+//! reads the chain up to the key and the entry, and then at most one of [`store`](Storage::store),
 //! [`rewrite`](Storage::rewrite) and [`remove`](Storage::remove), which write and read nothing.
 //!
 //! | operation | inline | in a slab |
@@ -13,18 +13,18 @@
 //! | PUT of a new key | 1 read, 1 write | 1 read, 2 writes |
 //! | DELETE | 1 read, 1 write | 2 reads, 1 write |
 //!
-//! Each chained bucket on the way adds a read, and a PUT that adds a bucket to the chain a write.
+//! Each chained bucket on the way adds a read, and a PUT that adds a bucket to the chain adds a
+//! write.
 //!
 //! # Invariants
 //! 1. A key has at most one entry, in a bucket of its chain. Whether an entry is inline depends on
 //!    its size, and on whether there was room in its bucket when it was written.
-//! 2. Operations on one *group*, which is a chain, exclude each other: the station sees to that. So
-//!    what a lookup has read stays true until the operation is done.
+//! 2. Operations on one *group*, which is a chain, exclude each other; the station ensures that. So
+//!    the bytes that a lookup has read stay current until the operation is done.
 //! 3. A slab belongs to one pointer or one chain, or is free.
-//! 4. An operation that fails has changed nothing: whatever can fail comes before the first write
-//!    of a bucket.
-//! 5. Bytes that contradict themselves are reported as damaged and never followed outside the
-//!    memory.
+//! 4. An operation that fails has changed nothing: every step that can fail comes before the first
+//!    write of a bucket.
+//! 5. Contradictory bytes are reported as damaged, and never followed outside the memory.
 
 mod check;
 mod lookup;
@@ -49,7 +49,7 @@ use super::slab::{Class, PLACE_BYTES, Pools, Slabs};
 /// Places of a line.
 const LINE_PLACES: u32 = (LINE_BYTES as u64 / PLACE_BYTES) as u32;
 
-/// The slab that a chained bucket is in.
+/// The class of the slab of a chained bucket.
 const BUCKET_CLASS: Class = Class::holding(LINE_BYTES as u64).expect("a line is a slab");
 
 const _: () = assert!(BUCKET_CLASS.bytes() == LINE_BYTES as u64);
@@ -63,15 +63,15 @@ pub struct Storage<H> {
     buckets: u32,
     inline_bytes_max: u64,
     value_bytes_max: u64,
-    /// Lines for entries that are on their way to their slabs.
+    /// Lines for entries that are about to be written to their slabs.
     spare: RefCell<Vec<Vec<Line>>>,
 }
 
 impl<H: HostMemory> Storage<H> {
-    /// No entries, in memory that is all zero.
+    /// A storage without entries, in memory that is all zero.
     ///
     /// # Panics
-    /// If the memory has not as many lines as planned.
+    /// If the memory does not have as many lines as planned.
     pub fn new(memory: H, plan: &Plan, pools: Arc<Pools>) -> Self {
         assert_eq!(memory.lines(), plan.lines(), "the memory is the plan's");
         Self {
@@ -95,8 +95,8 @@ impl<H: HostMemory> Storage<H> {
         &self.slabs
     }
 
-    /// The group of a key, which is the number of its head bucket: of operations on one group at
-    /// most one is under way.
+    /// The group of a key, which is the number of its head bucket: at most one operation on a group
+    /// is under way.
     #[inline(always)]
     pub fn group(&self, hash: KeyHash) -> u32 {
         hash.bucket(self.buckets)

@@ -1,4 +1,4 @@
-//! How a processor's memory is divided.
+//! The division of a processor's memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use crate::kv_direct::memory::LINE_BYTES;
 use crate::kv_direct::slab::{Class, PLACES_MAX, Pools};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Free memory is in slabs of at least this size at first.
+/// At first, free memory is in slabs of at least this size.
 const FREE_CLASS: Class = Class::holding(64 << 10).expect("a class for 64 KiB");
 
 const _: () = assert!(FREE_CLASS.number() >= BUCKET_CLASS.number());
 
-/// What a processor's memory is to be for.
+/// The requirements for a processor's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Bytes of the memory.
     pub bytes: u64,
-    /// The hash index's share of it (kv-direct §3.3.1, "hash index ratio").
+    /// The hash index's share of the memory (kv-direct §3.3.1, "hash index ratio").
     pub index_ratio: f64,
-    /// Entries of up to so many bytes are inline ("inline threshold"); 0: none is.
+    /// Entries of up to this many bytes are inline ("inline threshold"); 0: no entry is inline.
     pub inline_bytes_max: u16,
     /// Whether entries have versions.
     pub versions: bool,
     /// Bytes of the longest value.
     pub value_bytes_max: u64,
-    /// Bytes of every key, if all have the same.
+    /// Bytes of every key, if all keys have the same length.
     pub key_bytes: Option<u16>,
 }
 
-/// How a processor's memory is divided: the index first, the slabs after it.
+/// The division of a processor's memory: first the index, then the slabs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     options: Options,
@@ -43,10 +43,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Divides the memory; what is left over of the last line is not used.
+    /// Divides the memory. An incomplete last line is not used.
     ///
     /// # Errors
-    /// [`LayoutError::Geometry`] if an option is out of range, saying which and what the range is.
+    /// [`LayoutError::Geometry`] if an option is out of range; it names the option and its range.
     pub fn new(options: &Options) -> Result<Self, LayoutError> {
         let wrong = |what: String| Err(LayoutError::Geometry(what));
         let Options { bytes, index_ratio, inline_bytes_max, value_bytes_max, .. } = *options;
@@ -96,8 +96,9 @@ impl Plan {
         self.buckets * LINE_PLACES..self.lines * LINE_PLACES
     }
 
-    /// The largest slab that there can be: of the longest entry, or, as chained buckets need slabs
-    /// too and free memory had better be few large slabs than many small ones, of 64 KiB.
+    /// The largest slab that there can be: the slab of the longest entry, or one of 64 KiB if that
+    /// is larger. Chained buckets need slabs too, and few large free slabs are better than many
+    /// small ones.
     pub fn largest_class(&self) -> Class {
         let key = self.options.key_bytes.map_or(KEY_BYTES_MAX, usize::from);
         let value = self.options.value_bytes_max as usize;
@@ -111,7 +112,7 @@ impl Plan {
         Pools::new(self.slab_places(), self.largest_class())
     }
 
-    /// What entries have.
+    /// The format of entries.
     pub fn format(&self) -> Format {
         Format { key_bytes: self.options.key_bytes, versions: self.options.versions }
     }

@@ -13,8 +13,8 @@ use crate::planted::{self, Bug};
 use zerocopy::IntoBytes;
 
 impl<H: HostMemory> Storage<H> {
-    /// Gives the key a value, in place of what `lookup` found, or as new; reads nothing. After it
-    /// `lookup` is up to date.
+    /// Gives the key a value: replaces the entry that `lookup` found, or adds a new one. Reads
+    /// nothing. Afterwards `lookup` is up to date.
     ///
     /// # Errors
     /// [`Failure::TooLong`], [`Failure::OutOfMemory`]; then nothing has changed.
@@ -40,7 +40,7 @@ impl<H: HostMemory> Storage<H> {
     }
 
     /// Whether a [`store`](Self::store) of such a value needs no memory, so that it cannot fail:
-    /// the entry would stay where it is, or there is room for it in the bucket.
+    /// the entry would stay in its place, or its bucket has room for it.
     pub fn stays(&self, lookup: &Lookup, key: &[u8], value_len: usize, expires: bool) -> bool {
         if value_len as u64 > self.value_bytes_max {
             return false;
@@ -55,7 +55,7 @@ impl<H: HostMemory> Storage<H> {
         fits_slab || self.fits_inline(lookup, len)
     }
 
-    /// Whether an entry of such a length goes to the bucket itself.
+    /// Whether an entry of this length goes into the bucket itself.
     #[inline(always)]
     fn fits_inline(&self, lookup: &Lookup, len: u64) -> bool {
         let own = lookup.found.map(Home::slot);
@@ -64,8 +64,9 @@ impl<H: HostMemory> Storage<H> {
 
     /// Writes an entry of `len` bytes in place of the one at `home`.
     ///
-    /// An entry that grows and finds no room in its bucket goes to a slab even if others of its
-    /// size are inline: its bucket has a slot for it, which another may not have.
+    /// An entry that grows and finds no room in its bucket goes to a slab even if other entries of
+    /// its size are inline: its bucket has a slot for the pointer, and another bucket may not have
+    /// one.
     async fn replace(
         &self,
         lookup: &mut Lookup,
@@ -88,7 +89,7 @@ impl<H: HostMemory> Storage<H> {
                     let bucket = &mut lookup.here.bucket;
                     put_pointer(bucket, lookup.secondary, place, class)
                 }
-                // Too large a slab is better than none.
+                // A slab that is too large is better than none.
                 (None, Home::Slab { place, class: old, .. }) if old >= class => {
                     self.write_slab(place, old, draft, len).await;
                     return Ok(());
@@ -107,8 +108,8 @@ impl<H: HostMemory> Storage<H> {
         Ok(())
     }
 
-    /// Writes an entry of `len` bytes of a key that has none: to the first bucket that has room, or
-    /// to a new one of the chain.
+    /// Writes an entry of `len` bytes for a key without an entry: to the first bucket that has
+    /// room, or to a new bucket of the chain.
     async fn insert(
         &self,
         lookup: &mut Lookup,
@@ -160,7 +161,8 @@ impl<H: HostMemory> Storage<H> {
         Ok(())
     }
 
-    /// Whether a bucket that `lookup` holds has so many free slots; makes that its `here`.
+    /// Whether a bucket that `lookup` holds has this many free slots. If so, makes that bucket its
+    /// `here`.
     #[inline(always)]
     fn room_for(&self, lookup: &mut Lookup, slots: u32) -> bool {
         if lookup.here.bucket.room() >= slots {
@@ -175,11 +177,11 @@ impl<H: HostMemory> Storage<H> {
         true
     }
 
-    /// As [`store`](Self::store), for a value that was changed in `item`, which `lookup` filled,
-    /// without changing its length: the entry is written back as it stands.
+    /// As [`store`](Self::store), for a value of unchanged length that was changed in `item`, which
+    /// `lookup` filled: the entry is written back from `item`.
     ///
     /// # Errors
-    /// [`Failure::OutOfMemory`] if it expires now and did not before, or was stored in the
+    /// [`Failure::OutOfMemory`] if the entry expires now and did not before, or was stored in the
     /// meantime.
     #[inline]
     pub async fn rewrite(
@@ -211,13 +213,13 @@ impl<H: HostMemory> Storage<H> {
         Ok(())
     }
 
-    /// Whether the inline item in `slot` still has the length that it has in `item`.
+    /// Whether the inline item in `slot` still has the same length as in `item`.
     fn is_inline_as(&self, lookup: &Lookup, slot: u32, item: &Item) -> bool {
         let inline = lookup.here.bucket.inline(slot);
         inline.is_some_and(|now| now.len == item.body().len() && now.expires == item.expires())
     }
 
-    /// Removes the entry that `lookup` found, if it found one. After it `lookup` is up to date.
+    /// Removes the entry that `lookup` found, if it found one. Afterwards `lookup` is up to date.
     pub async fn remove(&self, lookup: &mut Lookup) -> Result<(), Failure> {
         let Some(home) = lookup.found.take() else {
             return Ok(());
@@ -226,7 +228,7 @@ impl<H: HostMemory> Storage<H> {
         let is_empty = lookup.here.bucket.room() == SLOTS && lookup.here.line >= self.buckets;
         let before = lookup.other.filter(|other| other.bucket.next() == Some(lookup.here.place()));
         match before.filter(|_| is_empty) {
-            // An empty bucket leaves the chain: a write of the one before it instead of its own.
+            // An empty bucket leaves the chain: the bucket before it is written instead of it.
             Some(mut before) => {
                 let empty = Place::new(lookup.here.place()).ok_or(Failure::Damaged)?;
                 let next = lookup.here.bucket.next().filter(|_| !planted::is(Bug::ChainIsCut));
@@ -241,7 +243,7 @@ impl<H: HostMemory> Storage<H> {
         Ok(())
     }
 
-    /// Frees the slab of an entry that is elsewhere now, if it had one.
+    /// Frees the old slab of an entry that has moved elsewhere, if it had one.
     #[inline(always)]
     async fn free(&self, home: Home) {
         if let Home::Slab { place, class, .. } = home {
@@ -254,7 +256,7 @@ impl<H: HostMemory> Storage<H> {
         self.memory.write_line(Purpose::Index, at.line, &at.bucket.line()).await;
     }
 
-    /// Puts an entry into a bucket which has room for it, if that at `own` makes place.
+    /// Puts an entry into a bucket that has room for it once the entry at `own` is gone.
     fn put_inline(
         &self,
         bucket: &mut Bucket,
@@ -286,7 +288,7 @@ impl<H: HostMemory> Storage<H> {
             return self.write_lines(place, class, &lines).await;
         }
         let mut lines = self.spare.borrow_mut().pop().unwrap_or_default();
-        // What the lines held before is written along, behind the entry's end.
+        // The former bytes of the lines are written too, behind the entry's end.
         lines.resize(end.div_ceil(LINE_BYTES), Line::ZERO);
         fill(&mut lines);
         self.write_lines(place, class, &lines).await;
@@ -295,7 +297,7 @@ impl<H: HostMemory> Storage<H> {
         }
     }
 
-    /// Writes lines to a slab, or half a line if that is all it has.
+    /// Writes lines to a slab, or half a line if the slab has only that.
     async fn write_lines(&self, place: Place, class: Class, lines: &[Line]) {
         let at = place.number() / LINE_PLACES;
         match lines {
@@ -322,7 +324,7 @@ impl<H: HostMemory> Storage<H> {
     }
 }
 
-/// Puts a pointer to a slab into a bucket which has a free slot.
+/// Puts a pointer to a slab into a bucket that has a free slot.
 fn put_pointer(bucket: &mut Bucket, secondary: u16, place: Place, class: Class) -> Home {
     let pointer = Pointer { secondary, place: place.number(), kind: Header::kind(class) };
     let slot = bucket.insert_pointer(pointer).expect("a slot is free");

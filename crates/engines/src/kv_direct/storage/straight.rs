@@ -1,9 +1,8 @@
-//! The straight path: an entry that is inline in the head bucket of its chain, used where it
-//! stands.
+//! The straight path: an entry that is inline in the head bucket of its chain is used in its place.
 //!
-//! It is the usual case of small entries, and is written without nested futures and without copying
-//! the entry: each layer of futures costs a copy of its state. What is not as usual is left to
-//! [`Storage::lookup_from`].
+//! This is the usual case of small entries. It is written without nested futures and without
+//! copying the entry: each layer of futures costs a copy of its state. [`Storage::lookup_from`]
+//! handles all other cases.
 
 use loch_fabric::lanes::block_on;
 
@@ -14,16 +13,16 @@ use crate::kv_direct::item::{Parts, Probe};
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::memory::{HostMemory, Purpose};
 
-/// What a head bucket tells of a key.
+/// The information of a head bucket about a key.
 #[derive(Debug)]
 pub enum Glance<'a> {
-    /// Its entry.
+    /// The key's entry.
     Entry(InPlace<'a>),
-    /// There is none.
+    /// The key has no entry.
     Absent,
-    /// There is none up to here; the chain goes on in this line.
+    /// The key has no entry up to here; the chain goes on in this line.
     Further(u32),
-    /// More has to be read.
+    /// More lines have to be read.
     Unclear,
 }
 
@@ -47,19 +46,20 @@ impl InPlace<'_> {
         &mut self.body[self.parts.value_at..]
     }
 
-    /// The version, 0 in a table without.
+    /// The version; 0 in a table without versions.
     #[inline(always)]
     pub fn version(&self) -> u64 {
         self.word(self.parts.version_at).unwrap_or(0)
     }
 
-    /// When it expires.
+    /// When the entry expires.
     #[inline(always)]
     pub fn expires_at_ms(&self) -> Option<u64> {
         self.word(self.parts.expiry_at)
     }
 
-    /// Gives it another version, where entries have one, and another time of expiry, if it has one.
+    /// Gives the entry another version, if entries have versions, and another time of expiry, if it
+    /// has one.
     #[inline(always)]
     pub fn stamp(&mut self, version: u64, expires_at_ms: Option<u64>) {
         self.parts.stamp(self.body, version, expires_at_ms);
@@ -86,14 +86,14 @@ impl<H: HostMemory> Storage<H> {
         self.memory.write_line(Purpose::Index, head.line, &head.bucket.line()).await;
     }
 
-    /// Posts the read of a bucket, which is [loaded](Self::loaded) afterwards, of
-    /// [memory](HostMemory::loads) that is for that.
+    /// Posts the read of a bucket, which is [loaded](Self::loaded) afterwards. Only for
+    /// [memory](HostMemory::loads) with this ability.
     #[inline(always)]
     pub fn post(&self, line: u32) {
         self.memory.post_line(Purpose::Index, line);
     }
 
-    /// Brings a bucket closer that will be [posted](Self::post).
+    /// Prefetches a bucket that will be [posted](Self::post).
     #[inline(always)]
     pub fn prefetch(&self, line: u32) {
         self.memory.prefetch(line);
@@ -105,7 +105,7 @@ impl<H: HostMemory> Storage<H> {
         Head { line, bucket: Bucket::of(&self.memory.peek(line)) }
     }
 
-    /// As [`write_head`](Self::write_head), where head buckets can be loaded.
+    /// As [`write_head`](Self::write_head), for memory whose head buckets can be loaded.
     #[inline(always)]
     pub fn store_head(&self, head: &Head) {
         block_on(self.write_head(head));

@@ -1,4 +1,4 @@
-//! What holds for any sequence of operations, and what they cost.
+//! The properties of all sequences of operations, and the operations' costs.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use crate::kv_direct::slab::Daemon;
 
 const SEED: u64 = 11;
 
-/// What an entry is supposed to be: value, version, time of expiry.
+/// The expected content of an entry: value, version, time of expiry.
 type Known = (Vec<u8>, u64, Option<u64>);
 
 /// Smaller tables are checked after every step.
 const CHECKED_LINES_MAX: u32 = 40;
 
-/// A table, and what it should hold.
+/// A table, and its expected content.
 struct Checked {
     storage: Storage<Near<Vec<Line>>>,
     model: HashMap<Vec<u8>, Known>,
@@ -37,14 +37,15 @@ impl Checked {
         Self { storage, model: HashMap::new(), versions, item: Item::new() }
     }
 
-    /// What the table says of a key.
+    /// The table's entry of a key.
     fn get(&mut self, key: &[u8]) -> Option<Known> {
         let hash = KeyHash::of(SEED, key);
         let found = block_on(self.storage.lookup(hash, key, &mut self.item)).unwrap().found();
         found.then(|| (self.item.value().to_vec(), self.item.version, self.item.expires_at_ms))
     }
 
-    /// Does `step`, looks whether it is as the model says, and whether a second look says the same.
+    /// Does `step`, and checks that the result is the model's, and that a second look gives the
+    /// same.
     fn does(&mut self, step: &Step) {
         let Step { key, change } = step;
         let hash = KeyHash::of(SEED, key);
@@ -70,7 +71,8 @@ impl Checked {
                     }
                 }
                 Change::Flip { version, expires } => {
-                    // Only what `item` says can be rewritten: what the last lookup found.
+                    // Only the entry in `item` can be rewritten: the one that the last lookup
+                    // found.
                     let Some(known) = self.model.get_mut(key) else { continue };
                     let is_read = item.key() == key && item.value() == known.0;
                     if !is_read {
@@ -102,7 +104,7 @@ impl Checked {
 }
 
 impl Checked {
-    /// Whether the memory is in order, and has what the model has.
+    /// Checks that the memory is in order, and has the model's content.
     fn check(&self) {
         let report = self.storage.check(SEED);
         assert_eq!(report.broken, Vec::<String>::new());
@@ -131,7 +133,7 @@ impl Checked {
         self.model.remove(key);
     }
 
-    /// Accesses of the index and of slabs during `work`.
+    /// The accesses to the index and to slabs during `work`.
     fn accesses(&mut self, work: impl FnOnce(&mut Self)) -> (u64, u64) {
         let of = |counts: Counts| (counts.index.all(), counts.data.all());
         let before = of(self.storage.memory().counts());
@@ -157,7 +159,7 @@ enum Change {
 
 fn change() -> impl Strategy<Value = Change> {
     let stamp = || (any::<u64>(), proptest::option::of(any::<u64>()));
-    // Mostly of sizes around those where something else begins, sometimes of any.
+    // Mostly sizes around the limits between forms, sometimes any size.
     let len = prop_oneof![
         8 => 0usize..52,
         4 => 50usize..140,
@@ -232,14 +234,14 @@ fn options(lines: u64) -> Options {
     }
 }
 
-/// kv-direct §3.3: what an operation costs, where no other key is in the way.
+/// kv-direct §3.3: the costs of an operation if no other key is in the way.
 #[test]
 fn an_operation_has_the_accesses_that_it_needs_and_no_more() {
     for (value_len, get, put, new, delete) in [
         (42, (1, 0), (2, 0), (2, 0), (2, 0)),
         (54, (1, 1), (1, 2), (2, 1), (2, 1)),
         (4086, (1, 1), (1, 2), (2, 1), (2, 1)),
-        // Longer than what is read at once: the rest takes a read more.
+        // Longer than the first read: the rest takes one more read.
         (100_000, (1, 2), (1, 3), (2, 1), (2, 2)),
     ] {
         let mut table = Checked::new(&options(1 << 14));
@@ -252,8 +254,8 @@ fn an_operation_has_the_accesses_that_it_needs_and_no_more() {
     }
 }
 
-/// One bucket, so that all keys are in one chain: its buckets are full, and given back when they
-/// are empty, wherever they are.
+/// One bucket, so that all keys are in one chain. Its buckets fill up, and each is given back when
+/// it is empty, wherever it is.
 #[test]
 fn a_chain_grows_and_shrinks() {
     let one_bucket = Options { index_ratio: f64::MIN_POSITIVE, ..options(1 << 10) };
@@ -275,7 +277,8 @@ fn a_chain_grows_and_shrinks() {
     assert_eq!((report.chained, report.free_bytes), (0, free));
 }
 
-/// What cannot be stored changes nothing, and what can is stored although memory ran out before.
+/// A value that cannot be stored changes nothing, and a value that fits is stored although memory
+/// ran out before.
 #[test]
 fn a_full_table_keeps_what_it_has() {
     for value_len in [2, 54, 3000, 70_000] {
@@ -289,7 +292,7 @@ fn a_full_table_keeps_what_it_has() {
         table.put(&known[0], &value[..value_len / 2]).unwrap();
         table.check();
         known.iter().skip(1).take(8).for_each(|key| table.delete(key));
-        // Room for an inline entry of one bucket is no room for one of another.
+        // Room for an inline entry in one bucket is not room in another.
         if value_len > 50 {
             let mut daemon = Daemon::new(table.storage.slabs().pools().clone());
             table.put(&refused, &value).ok();
@@ -315,7 +318,7 @@ fn what_a_table_does_not_take_is_refused() {
 }
 
 /// Two slabs of 32 bytes are in one line, and their keys in two chains: operations on both are
-/// under way at the same time, and none may write what it read of the other's half.
+/// under way at the same time, and none may write back the other's half as it read it.
 #[test]
 fn halves_of_a_line_are_written_each_for_itself() {
     let plan = Plan::new(&Options { inline_bytes_max: 0, ..options(1 << 12) }).unwrap();
@@ -347,8 +350,8 @@ fn halves_of_a_line_are_written_each_for_itself() {
 }
 
 proptest! {
-    /// Bits that flipped are found by the check, or make no difference to it; a lookup in damaged
-    /// memory ends, stays inside, and finds nothing under another key.
+    /// The check finds flipped bits, or they make no difference to it. A lookup in damaged memory
+    /// ends, stays inside, and finds nothing under another key.
     #[test]
     fn damage_is_reported_and_never_followed(
         flips in proptest::collection::vec((0u32..24, 0usize..LINE_BYTES, 0u8..8), 1..12),
@@ -379,7 +382,7 @@ proptest! {
     }
 }
 
-/// What `check` is for: each kind of damage has its words.
+/// The purpose of `check`: each kind of damage has its own words.
 #[test]
 fn a_check_finds_what_is_broken() {
     let key = |n: u64| n.to_le_bytes();

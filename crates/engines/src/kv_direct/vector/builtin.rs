@@ -1,26 +1,27 @@
 //! The functions that every processor has.
 //!
-//! Each is compiled for each element it is defined for, so that its loop has nothing to decide and
-//! the compiler makes vector instructions of it: what an FPGA gets from duplicating a function
-//! (kv-direct §3.2). Functions that look at bits only are compiled for unsigned elements.
+//! Each function is compiled for each element type for which it is defined, so that its loop has no
+//! decisions and the compiler makes vector instructions of it. An FPGA gets the same from
+//! duplicating a function (kv-direct §3.2). Functions that look only at bits are compiled for
+//! unsigned elements.
 
 use std::ops::{BitAnd, BitOr, BitXor};
 
 use super::number::Number;
 use crate::kv_direct::operation::{Builtin, Element, Failure, Lambda};
 
-/// Numbers that a reduction works on at a time, where the order may be chosen.
+/// Numbers that a reduction processes at a time, if it may choose the order.
 const LANES: usize = 16;
 
-/// What is done with a function, once it is known which.
+/// The work that is done with a function, once the function is known.
 trait Work {
     type Output;
 
-    /// Does it.
+    /// Does the work.
     fn run<T: Number>(self, function: impl Fn(T, T) -> T + Copy) -> Self::Output;
 
-    /// Does it with a function that makes the same of any number of operands in whatever order, as
-    /// often as each is given, but for the signs of zeros.
+    /// Does the work with a function whose result over several operands does not depend on their
+    /// order, nor on repetitions of an operand, except for the signs of zeros.
     fn run_in_any_order<T: Number>(self, function: impl Fn(T, T) -> T + Copy) -> Self::Output
     where
         Self: Sized,
@@ -29,7 +30,7 @@ trait Work {
     }
 }
 
-/// Does `work` with a function, of elements of its kind.
+/// Does `work` with a function on elements of its kind.
 #[inline(always)]
 fn with<W: Work>(function: Builtin, lambda: &Lambda, work: W) -> Result<W::Output, Failure> {
     match lambda.element {
@@ -81,7 +82,7 @@ fn float<T: Number, B: Number, W: Work>(
     })
 }
 
-/// What only compares and replaces.
+/// Functions that only compare and replace.
 #[inline(always)]
 fn ordered<T: Number, B: Number, W: Work>(
     function: Builtin,
@@ -117,7 +118,7 @@ impl Work for Scalar {
 /// See [`super::scalar`].
 #[inline]
 pub(super) fn scalar(function: Builtin, lambda: &Lambda, old: u64) -> Result<u64, Failure> {
-    // What sequencers and counters do, one operation after the other on one key.
+    // The usual case of sequencers and counters, with one operation after another on one key.
     if function == Builtin::Add && lambda.element == Element::U64 {
         return Ok(old.wrapping_add(lambda.operand));
     }
@@ -197,7 +198,8 @@ impl Work for Reduce<'_> {
     }
 }
 
-/// Reduces `value` in [`LANES`] parts, each of which starts with `start`, and then the parts.
+/// Reduces `value` in [`LANES`] parts, each of which starts with `start`, and then combines the
+/// parts.
 #[inline(always)]
 fn in_lanes<T: Number>(value: &[u8], start: T, function: impl Fn(T, T) -> T + Copy) -> T {
     let mut lanes = [start; LANES];
@@ -219,7 +221,7 @@ pub(super) fn reduce(function: Builtin, lambda: &Lambda, value: &[u8]) -> Result
         function,
         Builtin::Add | Builtin::SaturatingAdd | Builtin::Subtract | Builtin::SaturatingSubtract
     );
-    // -0 is what changes nothing when it is added: 0 would make 0 of a sum that is -0.
+    // Adding -0 changes no number: adding 0 would make 0 of a sum that is -0.
     let sum = match lambda.element {
         Element::F32 if sums => in_lanes(value, -0f32, f32::plus).to_word(),
         Element::F64 if sums => in_lanes(value, -0f64, f64::plus).to_word(),
@@ -266,8 +268,9 @@ fn filter_of<T: Number>(
     Ok(())
 }
 
-/// Appends those elements that are wanted. Every element is written, and the next one over it if it
-/// is not wanted: whether one is, cannot be foreseen, and a wrong guess costs more than a write.
+/// Appends the wanted elements. Every element is written, and the next one overwrites it if it is
+/// not wanted: the processor cannot predict which elements are wanted, and a wrong guess costs more
+/// than a write.
 #[inline(always)]
 fn keep<T: Number>(value: &[u8], out: &mut Vec<u8>, is_wanted: impl Fn(T) -> bool) {
     let mut end = out.len();

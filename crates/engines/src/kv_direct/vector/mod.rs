@@ -1,28 +1,31 @@
 //! Functions on the elements of a value (kv-direct §3.2).
 //!
-//! A value is a vector of numbers, little-endian and without gaps; which numbers, every operation
-//! says anew. What the built-in functions do, `v` an element and `d` its operand:
+//! A value is a vector of numbers, little-endian and without gaps; every operation says anew which
+//! type of numbers. The built-in functions work as follows, with `v` an element and `d` its
+//! operand:
 //!
 //! * Integers wrap, unless the function says that it saturates. Floats do neither: they become
-//!   infinite, so the saturating functions are the plain ones.
-//! * Bit by bit there are integers only: with floats such a function is [`Failure::Unfit`].
-//! * Floats compare as IEEE 754 says, so a NaN is equal to nothing, nor less or greater. MAX is `d`
-//!   if it is greater than `v`, else `v`; MIN likewise: an operand that is NaN changes nothing, an
-//!   element that is NaN stays, and of 0 and -0 the element stays.
-//! * COMPARE_SWAP compares bits, those of floats too: otherwise nobody could replace a NaN.
-//! * EQUAL, NOT_EQUAL, LESS and GREATER are for filters, all others are for all but filters.
+//!   infinite, so for floats the saturating functions are the plain ones.
+//! * Bitwise functions are for integers only: with floats such a function is [`Failure::Unfit`].
+//! * Floats compare as IEEE 754 says, so a NaN is neither equal to, less than nor greater than any
+//!   number. MAX is `d` if it is greater than `v`, otherwise `v`; MIN likewise. An operand that is
+//!   NaN changes nothing, an element that is NaN stays, and of 0 and -0 the element stays.
+//! * COMPARE_SWAP compares bits, also of floats: otherwise no operation could replace a NaN.
+//! * EQUAL, NOT_EQUAL, LESS and GREATER are only for filters; all other functions are for all
+//!   operations but filters.
 //!
-//! A reduction starts with its operand as `v`; each element is a `d`, and the result the next `v`.
-//! So a subtraction is the operand less all elements, an exchange the last element. Sums of floats
-//! are the exception, since what they come to depends on the order: the elements are added in 16
-//! partial sums, the element of index `i` to that of `i mod 16`, the partial sums one to the other
-//! in order, and the operand comes last. That order is the same on every machine.
+//! A reduction starts with its operand as `v`. Each element is a `d`, and the result is the next
+//! `v`. So a subtraction gives the operand minus all elements, and an exchange gives the last
+//! element. Sums of floats are the exception, since their result depends on the order: the elements
+//! are added in 16 partial sums, the element of index `i` to the sum `i mod 16`; the partial sums
+//! are then added one after the other, and the operand comes last. That order is the same on every
+//! machine.
 //!
 //! # Invariants
-//! 1. What fails changes nothing: neither the value, nor what a filter has put out so far.
-//! 2. A value whose length is no multiple of the element's, or other than that of a vector of
-//!    operands, is [`Failure::NotAVector`], whatever the function. One without elements is a
-//!    vector.
+//! 1. A failed operation changes nothing: neither the value, nor what a filter has put out so far.
+//! 2. A value is [`Failure::NotAVector`], whatever the function, if its length is not a multiple of
+//!    the element's, or differs from the length of a vector of operands. A value without elements
+//!    is a vector.
 
 mod builtin;
 mod number;
@@ -33,8 +36,8 @@ use super::operation::{Failure, Function, Lambda};
 
 pub use crate::functions::{Operands, UserFunctions};
 
-/// What an UPDATE makes of a scalar: of its low bits, as many as the element has. The others of the
-/// result are zero.
+/// The result of an UPDATE of a scalar. It uses the low bits of the scalar, as many as the element
+/// has. The other bits of the result are zero.
 ///
 /// # Errors
 /// As [`UserFunctions`], and [`Failure::Unfit`].
@@ -53,7 +56,7 @@ pub fn scalar(lambda: &Lambda, old: u64, user: &impl UserFunctions) -> Result<u6
     }
 }
 
-/// Replaces each element by what the function makes of it and the lambda's operand.
+/// Replaces each element by the function's result for it and the lambda's operand.
 ///
 /// # Errors
 /// As [`UserFunctions`], and [`Failure::NotAVector`] or [`Failure::Unfit`].
@@ -71,7 +74,7 @@ pub fn update_all(
     }
 }
 
-/// Replaces each element by what the function makes of it and the operand of the same index.
+/// Replaces each element by the function's result for it and the operand of the same index.
 ///
 /// # Errors
 /// As [`update_all`].
@@ -94,7 +97,7 @@ pub fn update_each(
     }
 }
 
-/// What the function makes of the lambda's operand and all elements, one after the other.
+/// The function's result over the lambda's operand and all elements, one after the other.
 ///
 /// # Errors
 /// As [`update_all`].
@@ -106,7 +109,7 @@ pub fn reduce(lambda: &Lambda, value: &[u8], user: &impl UserFunctions) -> Resul
     }
 }
 
-/// Appends those elements to `out` of which the function says so.
+/// Appends to `out` those elements for which the function says yes.
 ///
 /// # Errors
 /// As [`update_all`].

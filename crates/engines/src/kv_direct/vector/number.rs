@@ -1,24 +1,24 @@
 //! Numbers as elements.
 
-/// A number that is an element: all its bits count, in little-endian order.
+/// A number as an element: all its bits count, in little-endian order.
 pub(super) trait Number: Copy + PartialOrd {
     const BYTES: usize;
 
-    /// Its bytes.
+    /// The number in these bytes.
     fn read(bytes: &[u8]) -> Self;
 
     fn write(self, bytes: &mut [u8]);
 
-    /// The number of a word's low bits.
+    /// The number in a word's low bits.
     fn of_word(word: u64) -> Self;
 
-    /// The bits, and zeros above.
+    /// The number's bits, with zeros above them.
     fn to_word(self) -> u64;
 
-    /// Wrapping if it is an integer.
+    /// The sum; it wraps for integers.
     fn plus(self, other: Self) -> Self;
 
-    /// Wrapping if it is an integer.
+    /// The difference; it wraps for integers.
     fn minus(self, other: Self) -> Self;
 
     /// The nearest number to the sum.

@@ -1,4 +1,4 @@
-//! The functions against the same, written for one element at a time.
+//! The functions, compared with the same functions written for one element at a time.
 
 use std::cell::Cell;
 
@@ -31,7 +31,7 @@ fn is_float(element: Element) -> bool {
     matches!(element, Element::F32 | Element::F64)
 }
 
-/// Bit by bit there are integers only.
+/// Bitwise functions are for integers only.
 fn is_unfit(lambda: &Lambda) -> bool {
     let bitwise = [Builtin::And, Builtin::Or, Builtin::Xor].map(Function::Builtin);
     bitwise.contains(&lambda.function) && is_float(lambda.element)
@@ -66,7 +66,7 @@ fn ends(element: Element) -> (i128, i128) {
     }
 }
 
-/// What `function` is to make of an element and its operand, both as bits.
+/// The expected result of `function` for an element and its operand, both as bits.
 fn expected(lambda: &Lambda, v: u64, d: u64) -> Option<u64> {
     let Function::Builtin(function) = lambda.function else { return None };
     let (mask, element) = (mask(lambda.element), lambda.element);
@@ -127,7 +127,7 @@ fn words_of(element: Element, bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(element.bytes()).map(word).collect()
 }
 
-/// Which NaN comes out of a calculation is the machine's affair.
+/// The machine decides which NaN comes out of a calculation.
 fn canonical(element: Element, bits: u64) -> u64 {
     match wide(element, bits) {
         Wide::Float(float) if float.is_nan() => mask(element),
@@ -165,7 +165,7 @@ proptest! {
         let mask = mask(element);
         let olds: Vec<u64> = pairs.iter().map(|(v, _)| v & mask).collect();
         let operands: Vec<u64> = pairs.iter().map(|(_, d)| d & mask).collect();
-        // Elements stand wherever a value starts.
+        // Elements start at any offset.
         let mut value = vec![0; offset];
         value.extend(bytes_of(element, &olds));
         let mut each = value.clone();
@@ -188,7 +188,7 @@ proptest! {
         prop_assert_eq!(&all, &canonicals(element, &want_all));
         prop_assert_eq!(&each, &canonicals(element, &want_each));
         for (old, new) in olds.iter().zip(&all) {
-            // Bits above the element are nobody's.
+            // Bits above the element have no meaning.
             let one = scalar(&lambda, old | !mask, &()).unwrap();
             prop_assert_eq!(canonical(element, one), *new);
         }
@@ -206,7 +206,7 @@ proptest! {
         let elements: Vec<u64> = elements.iter().map(|v| v & mask).collect();
         let reduced = reduce(&lambda, &bytes_of(element, &elements), &());
         if is_unfit(&lambda) {
-            // Even of no elements at all.
+            // The same holds without any elements.
             prop_assert_eq!(reduced, Err(Failure::Unfit));
             return Ok(());
         }
@@ -313,7 +313,7 @@ fn filters_are_no_updates_and_updates_no_filters() {
 
 #[test]
 fn functions_of_users_are_asked_by_their_numbers() {
-    /// Notes what it was asked.
+    /// Records the calls.
     #[derive(Default)]
     struct Noted(Cell<Option<(u16, usize)>>);
     impl UserFunctions for Noted {

@@ -158,7 +158,7 @@ impl<F: Fabric> Client<F> {
         &self.map
     }
 
-    /// What was counted besides verbs.
+    /// The counts besides verbs.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

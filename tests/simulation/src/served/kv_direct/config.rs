@@ -1,4 +1,4 @@
-//! What a seed decides of a table of kv-direct.
+//! The configuration of a kv-direct table that a seed draws.
 
 use loch_engines::kv_direct::storage::Options;
 use loch_engines::kv_direct::{Settings, service};
@@ -9,24 +9,24 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::served::setting::{KEY_BYTES_MAX, SESSIONS, Setting};
 
-/// The longest value that is written: one that is read in two parts.
+/// The longest value that is written: a value that is read in two parts.
 pub const VALUE_BYTES_MAX: usize = 5_000;
 
-/// How processors and clients are made.
+/// The configuration of processors and clients.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Operations in a packet, at most.
+    /// The most operations in a packet.
     pub batch: usize,
     pub settings: Settings,
     pub options: Options,
     /// Whether memory is loaded, not accessed by DMA.
     pub is_near: bool,
-    /// Polls that an access by DMA takes, at most.
+    /// The most polls that an access by DMA takes.
     pub polls_max: u32,
-    /// The share of memory that the card's memory caches, and lines of that.
+    /// The share of memory that the card's memory caches, and the lines of the card's memory.
     pub cached: f64,
     pub cache_lines: usize,
-    /// Turns of the host's daemon for each of the processor.
+    /// Turns of the host's daemon for each turn of the processor.
     pub daemon_turns: f64,
     /// Operations whose futures are dropped before they are over.
     pub cancels: f64,
@@ -45,13 +45,13 @@ pub fn setting(random: &mut ChaCha8Rng) -> Setting {
     setting.service = service(workers, window, SESSIONS, packet_bytes, longest).unwrap();
     setting.lanes = one_of(random, &[1, 3, 8, 16]);
     setting.ops = 60;
-    // The search for an explanation is exponential in operations of a key at a time.
+    // The search for an explanation is exponential in the concurrent operations on a key.
     setting.keys = random.random_range(3..=8).max(setting.lanes as u64);
     setting.timing = Timing { resend_us: random.random_range(20..400), ..setting.timing };
     if random.random_bool(0.3) {
         setting.cut_every_us = random.random_range(200..1_000);
     }
-    // What is under way with somebody who dies is of unknown outcome.
+    // Operations that are under way with a process that dies have unknown outcomes.
     setting.restart_every_us *= 4;
     setting.kill_every_us *= if setting.lanes > 3 { 3 } else { 1 };
     let pauses = if random.random_bool(0.4) { random.random_range(0.0..0.01) } else { 0.0 };
@@ -60,11 +60,11 @@ pub fn setting(random: &mut ChaCha8Rng) -> Setting {
 }
 
 impl Config {
-    /// What a table is like in that cluster.
+    /// The configuration of a table in that cluster.
     pub fn draw(setting: &Setting) -> Self {
         let random = &mut ChaCha8Rng::seed_from_u64(setting.draw);
         let buckets = one_of(random, &[1, 2, 3, 16]);
-        // Mostly so little memory that it runs out.
+        // In most runs there is so little memory that it runs out.
         let lines = buckets + one_of(random, &[4, 16, 40, 120, 1_000]);
         let versions = random.random_bool(0.7);
         Self {

@@ -1,5 +1,4 @@
-//! A processor's memory, whose accesses take their time, and functions that users could have
-//! registered.
+//! A processor's memory, whose accesses take time, and functions that users could have registered.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -15,12 +14,12 @@ use rand_chacha::ChaCha8Rng;
 
 use super::config::Config;
 
-/// Host memory behind a card with some of its own.
+/// Host memory behind a card that has some memory of its own.
 type Behind = Dispatcher<Timed<Vec<Line>, Jitter>, LocalDram<Vec<Line>>>;
 
 /// A processor's memory.
 pub enum Memory {
-    /// That of its own host.
+    /// The memory of the processor's own host.
     Near(Near<Vec<Line>>),
     /// Behind a card.
     Card(Box<Behind>),
@@ -39,7 +38,7 @@ pub fn memory(config: &Config, plan: &Plan, seed: u64) -> Memory {
     Memory::Card(Box::new(Dispatcher::new(host, dram, config.cached)))
 }
 
-/// Whichever it is.
+/// Forwards to whichever memory it is.
 macro_rules! either {
     ($self:expr, $memory:ident => $access:expr) => {
         match $self {
@@ -95,7 +94,7 @@ impl HostMemory for Memory {
     }
 }
 
-/// Accesses that are over after some polls, whoever was first.
+/// Accesses that are over after some polls, in any order.
 pub struct Jitter {
     random: RefCell<ChaCha8Rng>,
     polls_max: u32,

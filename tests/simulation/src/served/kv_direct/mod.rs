@@ -1,13 +1,14 @@
-//! kv-direct: processors with little memory that takes its time, clients with many lanes and
-//! packets.
+//! kv-direct: processors with little memory whose accesses take time, and clients with many lanes
+//! and packets.
 //!
-//! # What is lost with a processor
-//! Its values are in its process's memory. When it dies, each of its keys has a DELETE that nobody
-//! asked for, at that very moment, which may have taken effect or not ([`Recorder::lost`]).
+//! # Values that are lost with a processor
+//! A processor's values are in its process's memory. When it dies, each of its keys gets a DELETE
+//! that no client called, at that very moment, which may have taken effect or not
+//! ([`Recorder::lost`]).
 //!
-//! # What else is looked at
-//! Now and then, when a processor has nothing to do, and at the end, its memory must be in order
-//! (`Storage::check`): every entry is where it is looked for, every slab is somebody's or free.
+//! # Other checks
+//! Now and then, when a processor has no work, and at the end, its memory must be in order
+//! (`Storage::check`): every entry is where a lookup finds it, and every slab is used or free.
 
 mod config;
 mod memory;
@@ -35,9 +36,9 @@ use super::recorder::Recorder;
 use super::setting::{Setting, places};
 
 const SEED: u64 = 9;
-/// Turns without anything to do, of which one is used to look at the memory.
+/// One in this many idle turns is used to check the memory.
 const TURNS_A_CHECK: u32 = 50;
-/// How often it is looked whether the processors have nothing to do any more.
+/// The number of looks whether the processors have finished all work.
 const LOOKS_MAX: u32 = 1_000;
 
 /// A table of kv-direct.
@@ -168,7 +169,7 @@ impl Engine for KvDirect {
             if self.posts.borrow().iter().all(|post| post.is_idle.get()) {
                 return self.posts.borrow().iter().try_for_each(|post| post.check());
             }
-            // They may still be at what nobody waits for any more.
+            // The processors may still be executing requests that no client waits for any more.
             seat.endpoint.pause(10).await;
         }
         Err("a processor is still at work, and nobody has asked for anything".into())

@@ -1,5 +1,5 @@
-//! What a client asks for, of keys of three kinds: values of any length, numbers, and vectors whose
-//! elements are always the same, so that one that is half updated shows.
+//! A client's operations on keys of three kinds: values of any length, numbers, and vectors whose
+//! elements are always equal, so that a half-updated vector shows.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,14 +30,14 @@ pub fn name_of(key: u64) -> Vec<u8> {
     name.into_bytes()
 }
 
-/// What a key's value is.
+/// The kind of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Its tag, and bytes that follow from it.
+    /// A tag, and bytes that follow from it.
     Bytes,
     /// A number.
     Number,
-    /// So many times the same number.
+    /// This many times the same number.
     Vector(usize),
 }
 
@@ -46,7 +46,7 @@ impl Kind {
         match key % 3 {
             0 => Self::Bytes,
             1 => Self::Number,
-            // Inline, in a slab, and longer than what is kept at hand after it was stored.
+            // Three lengths: inline, in a slab, and too long to be kept at hand after a store.
             _ => Self::Vector([3, 37, 150][key as usize / 3 % 3]),
         }
     }
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The number that a value is.
+    /// The number that represents a value.
     fn read(self, bytes: &[u8]) -> u64 {
         match self {
             Self::Bytes => tag_of(bytes).expect("no torn value is ever shown"),
@@ -81,7 +81,7 @@ fn lambda(function: Builtin, operand: u64) -> Lambda {
     Lambda { function, element: Element::U64, operand, second: 0 }
 }
 
-/// A client, and what it remembers.
+/// A client, with the versions that it remembers.
 pub struct Asker {
     client: Client<SimEndpoint>,
     config: Rc<Config>,
@@ -94,11 +94,11 @@ pub struct Asker {
 enum Action {
     Get,
     Contains,
-    /// By this function, of which the result is an element.
+    /// A reduction by this function, whose result is an element.
     Reduce(Builtin),
-    /// Which lets all elements through.
+    /// A filter that lets all elements through.
     Filter,
-    /// Expires then, if ever: long ago, or in a far future.
+    /// A PUT of a value that expires at this time, if ever: long ago, or in a far future.
     Put(Option<u64>),
     PutIfAbsent,
     PutIfVersion(u64),
@@ -106,25 +106,26 @@ enum Action {
     Delete,
     Add(u64),
     Update(Update),
-    /// To all elements of a vector: the operand, or one for each; returning what was there, or not.
+    /// An addition to all elements of a vector: of one operand, or of one for each element. It
+    /// returns the elements before, or not.
     AddAll {
         add: u64,
         each: bool,
         returns: bool,
     },
-    /// A function that fails when it has changed a half.
+    /// A function that fails after it has changed a half.
     Trap,
 }
 
 const LONG_AGO_MS: u64 = 1;
 const FAR_OFF_MS: u64 = 1 << 60;
 
-/// What a lane does next.
+/// The next operation of a lane.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     key: u64,
     action: Action,
-    /// The value's tag, and bytes that follow.
+    /// The value's tag, and bytes that follow from it.
     tag: u64,
     len: usize,
     dropped_after_us: Option<u64>,
@@ -174,11 +175,11 @@ impl Asker {
         Task { key, action, tag, len, dropped_after_us }
     }
 
-    /// As the history has it; nothing if it can have no effect.
+    /// The operation as the history records it; `None` if it can have no effect.
     fn ask_of(&self, task: &Task) -> Option<Ask> {
         Some(match task.action {
             Action::Get | Action::Contains | Action::Reduce(_) | Action::Filter => Ask::Get,
-            // From its very first moment the value is not there.
+            // The value has expired from its very first moment.
             Action::Put(Some(LONG_AGO_MS)) => Ask::Delete,
             Action::Put(_) => Ask::Put(task.tag),
             Action::PutIfAbsent => Ask::PutIfAbsent(task.tag),
@@ -343,7 +344,8 @@ impl Work<'_> {
         let answer = match self.asker.perform(&task).await {
             Ok(answer) => answer,
             Err(EngineError::Ambiguous(error)) => {
-                // Who waits for a lane that was dropped is told so, whatever the worker knows.
+                // A client that waits for a dropped lane gets this error, whatever the worker
+                // knows.
                 if let (Some(call), FabricError::OutcomeUnknown { at }, 0.0) =
                     (call, error, self.asker.config.cancels)
                 {
