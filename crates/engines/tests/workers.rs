@@ -11,6 +11,7 @@ use loch_engines::epoch::Session;
 use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::packet::Writer;
 use loch_engines::log::{Logging, MemoryStorage, Policy};
+use loch_engines::nessie::slab::Chunk;
 use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
 use loch_engines::region::TableEntry;
 use loch_engines::registry::{EngineId, Map, Options, Shared};
@@ -62,12 +63,38 @@ struct SimHost {
 }
 
 /// All memory is reached by the endpoint of the worker's process.
-struct SimTransport(Box<dyn Fn() -> SimEndpoint>, Rc<Desk>);
+struct SimTransport {
+    endpoint: Box<dyn Fn() -> SimEndpoint>,
+    desk: Rc<Desk>,
+    world: World,
+    map: Map,
+}
+
+/// The connections of a worker. When they go the worker has given back what it leased: the CASes
+/// for that need them.
+struct SimLinks {
+    world: World,
+    map: Map,
+}
+
+impl Drop for SimLinks {
+    fn drop(&mut self) {
+        let Some(map) = self.map.nessie() else { return };
+        let chunks = 0..map.shape.geometry.chunks;
+        let words = chunks.map(|chunk| self.world.load(map.chunk_addr(0, chunk)));
+        let leased =
+            words.filter(|word| matches!(Chunk::from_word(*word), Some(Chunk::Leased { .. })));
+        assert!(
+            std::thread::panicking() || leased.count() == 0,
+            "slabs are leased, links are gone"
+        );
+    }
+}
 
 impl WorkerTransport for SimTransport {
     type Memory = ();
     type Endpoint = SimEndpoint;
-    type ReplyLinks = u32;
+    type ReplyLinks = SimLinks;
     type Mail = SimEndpoint;
 
     fn endpoint(
@@ -75,17 +102,16 @@ impl WorkerTransport for SimTransport {
         (): &(),
         _: &WorkerSite,
         session: &Session,
-    ) -> Result<(SimEndpoint, u32), WorkerError> {
+    ) -> Result<(SimEndpoint, SimLinks), WorkerError> {
         assert_eq!((session.home(), session.slot()), (NODE, WORKER));
-        Ok(((self.0)(), 0))
+        let links = SimLinks { world: self.world.clone(), map: self.map.clone() };
+        Ok(((self.endpoint)(), links))
     }
 
-    fn tend(&self, _: &SimEndpoint, links: &mut u32) {
-        *links += 1;
-    }
+    fn tend(&self, _: &SimEndpoint, _: &mut SimLinks) {}
 
     fn mail(&self, (): &(), _: &WorkerSite, _: RemoteAddr) -> Result<SimEndpoint, WorkerError> {
-        Ok((self.0)())
+        Ok((self.endpoint)())
     }
 
     fn tend_mail(&self, _: &SimEndpoint) {}
@@ -95,7 +121,7 @@ impl WorkerTransport for SimTransport {
     }
 
     fn sessions(&self, _: &WorkerSite) -> Sessions {
-        let desk = self.1.clone();
+        let desk = self.desk.clone();
         Box::new(move |_, slot| (slot == CLIENT).then(|| Holder::new(desk.client.get(), None)))
     }
 }
@@ -226,7 +252,12 @@ impl Rig {
         let site = WorkerId { node: 0, worker: 0 };
         let host = SimHost {
             endpoint: world.endpoint(worker),
-            transport: SimTransport(Box::new(move || own.endpoint(worker)), desk.clone()),
+            transport: SimTransport {
+                endpoint: Box::new(move || own.endpoint(worker)),
+                desk: desk.clone(),
+                world: world.clone(),
+                map: map.clone(),
+            },
             site: WorkerSite { id: site, table: 0, name: "t".into() },
             table: Attached { params: plan.params, places, memory: () },
             has_log: engine == EngineId::Pilaf,

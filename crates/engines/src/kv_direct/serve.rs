@@ -42,7 +42,7 @@ impl Workers for KvDirect {
                 Some(kept) => kept,
                 None => (no_entries(&map.plan, shared, site.id.worker)?, host.functions()),
             };
-            let (endpoint, links) = transport.endpoint(&attached.memory, site, &session)?;
+            let (endpoint, mut links) = transport.endpoint(&attached.memory, site, &session)?;
             let (settings, sessions) = (settings(&map), transport.sessions(site));
             let (Map { requests, plan, seed, .. }, id) = (map, site.id);
             let worker = Worker::open(
@@ -51,6 +51,7 @@ impl Workers for KvDirect {
             host.opened();
             let next = {
                 let (turns, worker) = (worker.serve(), &worker);
+                let links = &mut links;
                 let mut serving =
                     Serving { transport, worker, links, turns, shared, id, plan, seed };
                 let next = serve::run(&mut serving, host).await?;
@@ -83,7 +84,7 @@ fn settings(map: &Map) -> Settings {
 struct Serving<'a, T: WorkerTransport, U, N> {
     transport: &'a T,
     worker: &'a Worker<T::Endpoint, Near<Zeroed<Line>>, U>,
-    links: T::ReplyLinks,
+    links: &'a mut T::ReplyLinks,
     turns: N,
     shared: &'a FreeSlabs,
     id: WorkerId,
@@ -94,7 +95,7 @@ struct Serving<'a, T: WorkerTransport, U, N> {
 impl<T: WorkerTransport, U: UserFunctions, N: Turns> Work for Serving<'_, T, U, N> {
     #[inline]
     fn tend(&mut self) {
-        self.transport.tend(self.worker.fabric(), &mut self.links);
+        self.transport.tend(self.worker.fabric(), self.links);
     }
 
     #[inline]

@@ -26,7 +26,8 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
     serve::in_sessions(host, async |attached, session| {
         let map = table::map(&attached.params, &attached.places);
         let map = map.expect("it was checked when it was read");
-        let (endpoint, links) = transport.endpoint(&attached.memory, site, &session)?;
+        // They outlive the client: giving its slabs back takes CASes of its own node's words.
+        let (endpoint, mut links) = transport.endpoint(&attached.memory, site, &session)?;
         // A worker has no remote memory that it could cache.
         let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
         let timeout_us = WORKER_OPERATION_US;
@@ -35,7 +36,7 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
         host.opened();
         let (next, is_drained) = {
             let (turns, fabric) = (worker.serve(WORKER_LANES), worker.client().fabric());
-            let mut serving = Serving { transport, fabric, links, turns };
+            let mut serving = Serving { transport, fabric, links: &mut links, turns };
             let next = serve::run(&mut serving, host).await?;
             // Requests keep coming, so the draining does not end without a bound.
             (next, serve::drain(&mut serving, fabric, host, true).await?)
@@ -49,14 +50,14 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
 struct Serving<'a, T: WorkerTransport, N> {
     transport: &'a T,
     fabric: &'a T::Endpoint,
-    links: T::ReplyLinks,
+    links: &'a mut T::ReplyLinks,
     turns: N,
 }
 
 impl<T: WorkerTransport, N: Turns> Work for Serving<'_, T, N> {
     #[inline]
     fn tend(&mut self) {
-        self.transport.tend(self.fabric, &mut self.links);
+        self.transport.tend(self.fabric, self.links);
     }
 
     #[inline]

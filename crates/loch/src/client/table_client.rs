@@ -34,6 +34,8 @@ pub(crate) struct TableClient<N: Network> {
     /// The table's number.
     number: usize,
     engine: EngineId,
+    /// Whether the table's entries are laid out as nessie's, in memory for all to see.
+    is_nessies: bool,
     value_max: u64,
 }
 
@@ -65,6 +67,7 @@ impl<N: Network> TableClient<N> {
             name: table.name.clone(),
             number: table.number,
             engine,
+            is_nessies: table.nessie().is_some(),
             value_max: table.entry.params.value_bytes_max,
         })
     }
@@ -145,15 +148,12 @@ impl<N: Network> TableClient<N> {
     /// may have no right to.
     fn reader(&self) -> Result<Reader<N>, Error> {
         let (nodes, options, (memory, lease)) = (&self.nodes, &self.options, self.nodes.reader());
-        let table = &memory.tables[self.number];
+        let table = memory.tables.get(self.number).filter(|table| table.nessie().is_some());
+        let table = table.ok_or_else(|| Error::ClusterMismatch {
+            problem: "a node has come back with other tables: open the table again".into(),
+        })?;
         let client = Self::open(Opening { nodes, memory: &memory, table, lease: &lease, options })?;
         Ok(Reader { client, _lease: lease })
-    }
-
-    /// Whether the table's entries are in memory for all to see.
-    fn is_laid_out_as_nessies(&self) -> bool {
-        let memory = self.nodes.memory();
-        memory.tables.get(self.number).is_some_and(|table| table.nessie().is_some())
     }
 
     async fn check(&self) -> Result<CheckReport, Error> {
@@ -161,8 +161,10 @@ impl<N: Network> TableClient<N> {
             let checked = self.attempt(|| client.check(), of_read).await;
             return checked.map_err(|error| self.explain(error));
         }
-        if self.is_laid_out_as_nessies() {
-            return Box::pin(self.reader()?.client.check()).await;
+        if self.is_nessies {
+            let reader = self.reader()?;
+            let checked = reader.client.attempt(|| reader.nessie().check(), of_read).await;
+            return checked.map_err(|error| self.explain(error));
         }
         let mut all = CheckReport::default();
         for (node, told) in self.nodes.inspect(self.number)?.into_iter().enumerate() {
@@ -179,8 +181,10 @@ impl<N: Network> TableClient<N> {
             let usage = self.attempt(|| client.usage(), of_read).await;
             return usage.map_err(|error| self.explain(error));
         }
-        if self.is_laid_out_as_nessies() {
-            return Box::pin(self.reader()?.client.usage()).await;
+        if self.is_nessies {
+            let reader = self.reader()?;
+            let usage = reader.client.attempt(|| reader.nessie().usage(), of_read).await;
+            return usage.map_err(|error| self.explain(error));
         }
         let told = self.nodes.inspect(self.number)?;
         Ok(told.iter().map(|told| told.usage()).collect())
@@ -192,6 +196,12 @@ struct Reader<N: Network> {
     client: TableClient<N>,
     /// Ends its connections, after the client.
     _lease: Lease,
+}
+
+impl<N: Network> Reader<N> {
+    fn nessie(&self) -> &AnyClient<N::Direct> {
+        self.client.nessie().expect("without a session a table of nessie's layout is read so")
+    }
 }
 
 impl<N: Network> Operations for TableClient<N>

@@ -57,7 +57,9 @@ mod tests {
         let own = Process::own();
         let scrubber = sessions.open_scrubber().unwrap();
         let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
+        assert!(sessions.lives(a) && !sessions.is_workers(a));
         assert!(sessions.close(a, own, End::Left) && !sessions.close(a, own, End::Left));
+        assert!(!sessions.lives(a), "it is dying");
         assert!(!sessions.holds(a, own) && sessions.holds(b, own));
         assert_eq!((sessions.dying(), sessions.living()), (vec![a], vec![scrubber, b]));
         assert_eq!((sessions.live().len(), sessions.open(own)), (3, None));

@@ -14,7 +14,7 @@
 //!    what it leased is taken for its own, until it was *fenced*: until nothing that its client
 //!    posted, anywhere, can be executed any more. Meanwhile the session is *dying*.
 
-#[cfg(feature = "verbs")]
+#[cfg(any(test, feature = "verbs"))]
 mod fencing;
 
 use std::collections::HashSet;
