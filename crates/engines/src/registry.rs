@@ -363,7 +363,7 @@ impl<N: Net> Client<N> {
     #[inline]
     pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
         match self {
-            Self::Nessie(AnyClient::Loch(client)) => Some(client),
+            Self::Nessie(OneOf::First(client)) => Some(client),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric};
+use loch_fabric::Fabric;
 
 use super::check::report::{CheckReport, Scrubbed, Usage};
 use super::client::{Client, Counts};
@@ -13,18 +13,13 @@ use super::layout::ite::Place;
 use super::ops::reserve::Reservation;
 use super::published;
 use crate::error::EngineError;
-use crate::kv::Kv;
+use crate::kv::OneOf;
 use crate::net::Access;
-use crate::operation::{Operation, Outcome, PutOptions, Value};
+use crate::operation::PutOptions;
 
-/// A client of a table of nessie's layout.
-#[expect(clippy::large_enum_variant, reason = "the usual one is not boxed")]
-pub enum AnyClient<F: Fabric> {
-    /// A client of Loch's own protocol.
-    Loch(Client<F>),
-    /// A client of the published protocol.
-    Published(Box<published::Client<F>>),
-}
+/// A client of a table of nessie's layout: the first kind goes by Loch's own protocol, the second
+/// by the published one.
+pub type AnyClient<F> = OneOf<Client<F>, published::Client<F>>;
 
 impl<F: Fabric> AnyClient<F> {
     /// The client over `fabric` that has `access` to a table.
@@ -32,10 +27,10 @@ impl<F: Fabric> AnyClient<F> {
         let Access { session, cache, timing, .. } = access;
         let timeout_us = timing.timeout_us;
         match map.shape.protocol {
-            Protocol::Loch => Self::Loch(Client::new(fabric, map, session, cache, timeout_us)),
-            Protocol::Published { .. } => Self::Published(Box::new(published::Client::new(
-                fabric, map, session, cache, timeout_us,
-            ))),
+            Protocol::Loch => Self::First(Client::new(fabric, map, session, cache, timeout_us)),
+            Protocol::Published { .. } => {
+                Self::Second(published::Client::new(fabric, map, session, cache, timeout_us))
+            }
         }
     }
 
@@ -61,8 +56,8 @@ impl<F: Fabric> AnyClient<F> {
         options: PutOptions,
     ) -> Result<Option<Reservation<'_, F>>, EngineError> {
         match self {
-            Self::Loch(client) => client.reserve(key, len, options).await.map(Some),
-            Self::Published(client) => client.check_lengths(key, len).map(|()| None),
+            Self::First(client) => client.reserve(key, len, options).await.map(Some),
+            Self::Second(client) => client.check_lengths(key, len).map(|()| None),
         }
     }
 
@@ -89,8 +84,8 @@ impl<F: Fabric> AnyClient<F> {
     #[cfg(feature = "planted")]
     pub async fn wander(&self, key: &[u8]) -> Result<bool, EngineError> {
         match self {
-            Self::Loch(client) => client.wander(key).await,
-            Self::Published(client) => client.wander(key).await,
+            Self::First(client) => client.wander(key).await,
+            Self::Second(client) => client.wander(key).await,
         }
     }
 
@@ -100,8 +95,8 @@ impl<F: Fabric> AnyClient<F> {
     /// As [`Client::scrub`].
     pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
         match self {
-            Self::Loch(client) => client.scrub(dti, wait_us).await,
-            Self::Published(client) => client.scrub(dti, wait_us).await,
+            Self::First(client) => client.scrub(dti, wait_us).await,
+            Self::Second(client) => client.scrub(dti, wait_us).await,
         }
     }
 
@@ -111,8 +106,8 @@ impl<F: Fabric> AnyClient<F> {
     /// The fabric's.
     pub async fn check(&self) -> Result<CheckReport, EngineError> {
         match self {
-            Self::Loch(client) => client.check().await,
-            Self::Published(client) => client.check().await,
+            Self::First(client) => client.check().await,
+            Self::Second(client) => client.check().await,
         }
     }
 
@@ -131,50 +126,8 @@ impl<F: Fabric> AnyClient<F> {
     /// The memory, sessions and epochs that both kinds of client have in common.
     fn base(&self) -> &Client<F> {
         match self {
-            Self::Loch(client) => client,
-            Self::Published(client) => &client.base,
+            Self::First(client) => client,
+            Self::Second(client) => &client.base,
         }
-    }
-}
-
-impl<F: Fabric> Kv for AnyClient<F> {
-    type Fabric = F;
-
-    #[inline]
-    fn fabric(&self) -> &F {
-        self.base().fabric()
-    }
-
-    fn retries(&self) -> u64 {
-        self.counts().retries.get()
-    }
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        match self {
-            Self::Loch(client) => client.get(key, buf).await,
-            Self::Published(client) => client.get(key, buf).await,
-        }
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self {
-            Self::Loch(client) => client.contains(key).await,
-            Self::Published(client) => client.contains(key).await,
-        }
-    }
-
-    async fn execute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        match self {
-            Self::Loch(client) => client.execute(key, operation).await,
-            Self::Published(client) => client.execute(key, operation).await,
-        }
-    }
-
-    async fn detach(&self) -> Result<(), EngineError> {
-        self.base().detach().await
     }
 }

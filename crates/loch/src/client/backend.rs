@@ -1,6 +1,5 @@
 //! A table's client, over whatever network: shared memory, or another one behind a trait.
 
-use loch_engines::EngineError;
 use loch_engines::nessie;
 use loch_fabric::shm::ShmEndpoint;
 
@@ -45,18 +44,6 @@ impl Backend {
         match self {
             Self::Shm(client) => client.in_place(),
             Self::Network(_) => None,
-        }
-    }
-
-    /// As [`TableClient::check_lengths`].
-    ///
-    /// # Errors
-    /// [`EngineError`] as the PUT's.
-    #[inline]
-    pub fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
-        match self {
-            Self::Shm(client) => client.check_lengths(key, len),
-            Self::Network(client) => client.check_lengths(key, len),
         }
     }
 }

@@ -64,12 +64,6 @@ pub(crate) trait Operations: Send {
     /// The table's engine.
     fn engine(&self) -> EngineId;
 
-    /// As [`TableClient::check_lengths`](super::table_client::TableClient::check_lengths).
-    ///
-    /// # Errors
-    /// [`EngineError`] as the PUT's.
-    fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError>;
-
     /// An error of the engine, with what is known of the table and its nodes.
     fn explain(&self, error: EngineError) -> Error;
 

@@ -102,18 +102,10 @@ impl<N: Network> TableClient<N> {
 
     /// Refuses lengths that the table was not declared for: a request may have room for more.
     /// Clients of nessie look for themselves.
-    ///
-    /// # Errors
-    /// [`EngineError`] as the PUT's.
-    #[inline]
-    pub fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
-        match self.client.nessie() {
-            Some(_) => Ok(()),
-            None => self.check_served(key, len),
+    fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
+        if self.client.nessie().is_some() {
+            return Ok(());
         }
-    }
-
-    fn check_served(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
         check_key(key)?;
         let both = self.engine.needs().key_and_value_bytes_max.unwrap_or(usize::MAX);
         let Some(room) = both.checked_sub(key.len()) else {
@@ -156,15 +148,29 @@ impl<N: Network> TableClient<N> {
         Ok(Reader { client, _lease: lease })
     }
 
-    async fn check(&self) -> Result<CheckReport, Error> {
-        if let Some(client) = self.client.nessie() {
-            let checked = self.attempt(|| client.check(), of_read).await;
-            return checked.map_err(|error| self.explain(error));
+    /// What is seen in the table's memory, if that is laid out as nessie's: by this client if it
+    /// works alone, else by one that only reads.
+    async fn look<T>(
+        &self,
+        at: impl AsyncFn(&AnyClient<N::Direct>) -> Result<T, EngineError>,
+    ) -> Result<Option<T>, Error> {
+        if !self.is_nessies {
+            return Ok(None);
         }
-        if self.is_nessies {
-            let reader = self.reader()?;
-            let checked = reader.client.attempt(|| reader.nessie().check(), of_read).await;
-            return checked.map_err(|error| self.explain(error));
+        let reader = match self.client.nessie() {
+            Some(_) => None,
+            None => Some(self.reader()?),
+        };
+        let looker = reader.as_ref().map_or(self, |reader| &reader.client);
+        let client = looker.client.nessie();
+        let client = client.expect("without a session a table of nessie's layout is read so");
+        let seen = looker.attempt(|| at(client), of_read).await;
+        seen.map(Some).map_err(|error| self.explain(error))
+    }
+
+    async fn check(&self) -> Result<CheckReport, Error> {
+        if let Some(report) = self.look(AnyClient::check).await? {
+            return Ok(report);
         }
         let mut all = CheckReport::default();
         for (node, told) in self.nodes.inspect(self.number)?.into_iter().enumerate() {
@@ -177,14 +183,8 @@ impl<N: Network> TableClient<N> {
     }
 
     async fn usage(&self) -> Result<Vec<Usage>, Error> {
-        if let Some(client) = self.client.nessie() {
-            let usage = self.attempt(|| client.usage(), of_read).await;
-            return usage.map_err(|error| self.explain(error));
-        }
-        if self.is_nessies {
-            let reader = self.reader()?;
-            let usage = reader.client.attempt(|| reader.nessie().usage(), of_read).await;
-            return usage.map_err(|error| self.explain(error));
+        if let Some(usage) = self.look(AnyClient::usage).await? {
+            return Ok(usage);
         }
         let told = self.nodes.inspect(self.number)?;
         Ok(told.iter().map(|told| told.usage()).collect())
@@ -196,12 +196,6 @@ struct Reader<N: Network> {
     client: TableClient<N>,
     /// Ends its connections, after the client.
     _lease: Lease,
-}
-
-impl<N: Network> Reader<N> {
-    fn nessie(&self) -> &AnyClient<N::Direct> {
-        self.client.nessie().expect("without a session a table of nessie's layout is read so")
-    }
 }
 
 impl<N: Network> Operations for TableClient<N>
@@ -228,6 +222,12 @@ where
         key: &'a [u8],
         operation: Operation<'a>,
     ) -> Operating<'a, Outcome<'static>> {
+        use Operation::{Append, Put, PutIf};
+        if let Put { value, .. } | PutIf { value, .. } | Append(value) = operation
+            && let Err(refused) = self.check_lengths(key, value.len())
+        {
+            return Box::pin(std::future::ready(Err(refused)));
+        }
         if !N::BREAKS {
             return self.client.execute(key, operation);
         }
@@ -259,7 +259,7 @@ where
         options: PutOptions,
     ) -> Operating<'k, Option<Box<dyn InPlace + 'a>>> {
         let Some(client) = self.client.nessie() else {
-            return Box::pin(std::future::ready(self.check_served(key, len).map(|()| None)));
+            return Box::pin(std::future::ready(self.check_lengths(key, len).map(|()| None)));
         };
         Box::pin(async move {
             let reserve = || client.reserve(key, len, options);
@@ -292,10 +292,6 @@ where
 
     fn engine(&self) -> EngineId {
         self.engine
-    }
-
-    fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
-        self.check_lengths(key, len)
     }
 
     fn explain(&self, error: EngineError) -> Error {

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use loch_engines::kv_direct::Compute;
-use loch_engines::operation::{self, Operation};
+use loch_engines::operation::{self, Operation, Outcome};
 use loch_fabric::{Buf, lanes};
 
 use super::reservation::Place;
@@ -112,11 +112,15 @@ impl<'a> AsyncTable<'a> {
         options: PutOptions,
     ) -> Result<Version, Error> {
         self.table.writable()?;
-        self.table.check_lengths(key, value.len())?;
         let options = self.table.engine_options(options);
         let stored = match self.table.in_place() {
             Some(client) => client.put(key, value, options).await,
-            None => self.execute(key, Operation::Put { value, options }).await?.stored(),
+            None => self
+                .table
+                .operations()
+                .execute(key, Operation::Put { value, options })
+                .await
+                .and_then(Outcome::stored),
         };
         match stored {
             Ok(version) => Ok(Version::from_u64(version)),
@@ -141,12 +145,11 @@ impl<'a> AsyncTable<'a> {
             Expect::Absent => operation::Expect::Absent,
             Expect::Version(version) => operation::Expect::Version(version.as_u64()),
         };
-        self.table.check_lengths(key, value.len())?;
         let done = match self.table.in_place() {
             Some(client) => client.put_if(key, value, expect, options).await,
             None => {
                 let put = Operation::PutIf { value, expect, options };
-                self.execute(key, put).await?.conditional()
+                self.table.operations().execute(key, put).await.and_then(Outcome::conditional)
             }
         };
         match done.map_err(|e| self.table.error(e))? {
@@ -165,8 +168,12 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::append`].
     pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
         self.table.writable()?;
-        self.table.check_lengths(key, bytes.len())?;
-        let version = self.execute(key, Operation::Append(bytes)).await?.stored();
+        let version = self
+            .table
+            .operations()
+            .execute(key, Operation::Append(bytes))
+            .await
+            .and_then(Outcome::stored);
         version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }
 
@@ -178,7 +185,12 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         let before = match self.table.in_place() {
             Some(client) => client.fetch_add(key, add).await,
-            None => self.execute(key, Operation::FetchAdd(add)).await?.before(),
+            None => self
+                .table
+                .operations()
+                .execute(key, Operation::FetchAdd(add))
+                .await
+                .and_then(Outcome::before),
         };
         before.map_err(|e| self.table.error(e))
     }
@@ -302,7 +314,12 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         let deleted = match self.table.in_place() {
             Some(client) => client.delete(key).await,
-            None => self.execute(key, Operation::Delete).await?.deleted(),
+            None => self
+                .table
+                .operations()
+                .execute(key, Operation::Delete)
+                .await
+                .and_then(Outcome::deleted),
         };
         deleted.map_err(|e| self.table.error(e))
     }
@@ -358,15 +375,6 @@ impl<'a> AsyncTable<'a> {
             None => Place::own(key, len, options),
         };
         Ok(Reservation::new(self.table, place))
-    }
-
-    async fn execute(
-        self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<operation::Outcome<'static>, Error> {
-        let done = self.table.operations().execute(key, operation).await;
-        done.map_err(|error| self.table.error(error))
     }
 
     /// Runs one operation for each item, in the table's lanes; the outputs in the items' order.

@@ -7,7 +7,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use loch_engines::EngineError;
-use loch_engines::nessie::{AnyClient, Client, published};
+use loch_engines::kv::OneOf;
+use loch_engines::nessie::{Client, published};
 use loch_engines::operation;
 use loch_engines::registry::EngineId;
 use loch_fabric::Buf;
@@ -405,7 +406,7 @@ impl Table {
     pub fn published_engine(&self) -> &published::Client<ShmEndpoint> {
         match &self.backend {
             Backend::Shm(client) => match client.nessie() {
-                Some(AnyClient::Published(client)) => client,
+                Some(OneOf::Second(client)) => client,
                 _ => panic!("the table is not of the published protocol"),
             },
             Backend::Network(_) => panic!("its memory is not all mapped"),
@@ -469,12 +470,6 @@ impl Table {
             return Err(Error::ReadOnly);
         }
         Ok(())
-    }
-
-    /// Refuses lengths that the table was not declared for.
-    #[inline]
-    pub(crate) fn check_lengths(&self, key: &[u8], value: usize) -> Result<(), Error> {
-        self.backend.check_lengths(key, value).map_err(|error| self.error(error))
     }
 
     /// The options as the engine has them.

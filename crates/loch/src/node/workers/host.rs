@@ -158,7 +158,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
                 let home = RegionId(self.share.site.id.node as u8);
                 return Some(Session::new(home, opened.slot, opened.incarnation));
             }
-            // Whoever stops the workers unparks them.
+            // The thread that stops the workers unparks them.
             std::thread::park_timeout(NEIGHBOUR_PAUSE);
         }
         None

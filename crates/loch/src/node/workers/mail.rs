@@ -86,7 +86,7 @@ impl Messages for WorkerMail {
         let ours = self.messages.borrow();
         let Some(ours) = &*ours else { return Ok(()) };
         let now = self.generation.get();
-        // Who is not known any more asks again.
+        // A client that is not known any more asks again.
         let mut known = messages.iter().filter(|(to, _)| to.generation == now);
         while let Some((first, bytes)) = known.next() {
             let mut doorbell = [(first.peer, *bytes); DOORBELL_MESSAGES];
