@@ -13,7 +13,8 @@ use std::sync::Arc;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loch_engines::herd::key::KeyHash;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
-use loch_engines::herd::{DEPTH_DEFAULT, Pipeline, Settings, Worker, service};
+use loch_engines::herd::{Pipeline, Settings, Worker, service};
+use loch_engines::limits::HERD_DEPTH;
 use loch_engines::operation::{Operation, Outcome, PutOptions};
 use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
@@ -315,7 +316,7 @@ fn polls(c: &mut Criterion) {
     let trace = trace(10_000, REQUESTS);
     let mut served = None;
     group.bench_function(BenchmarkId::new("polls", format!("{} clients", Served::CLIENTS)), |b| {
-        let new = || Served::new(filled(Mode::Cache, 10_000), DEPTH_DEFAULT);
+        let new = || Served::new(filled(Mode::Cache, 10_000), HERD_DEPTH);
         let served = RefCell::new(served.get_or_insert_with(new));
         b.iter_batched(
             || {

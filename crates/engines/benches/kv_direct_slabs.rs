@@ -8,8 +8,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use loch_engines::kv_direct::memory::{HostMemory, Line, Near};
 use loch_engines::kv_direct::slab::{Class, Daemon, Place, Pools, Slabs};
+use loch_engines::lines::{HostMemory, Line, Near};
 use loch_fabric::lanes::block_on;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};

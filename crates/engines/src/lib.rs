@@ -16,6 +16,7 @@ pub mod herd;
 pub mod kv;
 pub mod kv_direct;
 pub mod limits;
+pub mod lines;
 pub mod log;
 pub mod nessie;
 pub mod nessie_hybrid;

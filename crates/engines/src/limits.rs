@@ -71,6 +71,16 @@ pub const HERD_SLOT_BYTES: u64 = 1024;
 /// Bytes of a key and its value in a herd table: the room of a slot besides the trailer.
 pub const HERD_ITEM_BYTES_MAX: usize = 968;
 
+/// Requests in each stage of herd's pipeline: executing this many takes as long as an access to
+/// memory.
+pub const HERD_DEPTH: usize = 8;
+
+/// Operations that a kv-direct processor executes at the same time (kv-direct §3.3.3).
+pub const KV_DIRECT_IN_FLIGHT: usize = 256;
+
+/// Operations of a kv-direct processor that may wait for others (kv-direct §3.3.3).
+pub const KV_DIRECT_WAITING: usize = 768;
+
 /// Workers of a node that serve one table.
 pub const WORKERS_MAX: u16 = 256;
 

@@ -42,6 +42,8 @@ pub trait Connect<N: Net> {
 pub struct Access {
     /// The client's session, perhaps an observer's.
     pub session: Session,
+    /// The node that gave the session.
+    pub node: u16,
     /// How long the client waits for a reply.
     pub timing: Timing,
     /// How much the client caches, if its engine caches at all.

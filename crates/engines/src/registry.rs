@@ -144,16 +144,27 @@ macro_rules! engines {
             pub fn of(entry: &TableEntry, places: &[Place]) -> Result<Self, LayoutError> {
                 let wrong = |what: String| LayoutError::Geometry(what);
                 let engine = EngineId::of(entry);
-                let map = match engine.ok_or_else(|| wrong("a table's engine is unknown".into()))? {
-                    $(EngineId::$variant => {
-                        Self::$variant(<$engine>::map(&entry.params, places)?)
-                    })*
-                };
+                let engine = engine.ok_or_else(|| wrong("a table's engine is unknown".into()))?;
+                let map = Self::new(engine, &entry.params, places)?;
                 if map.bytes() != entry.bytes {
                     let (has, takes) = (entry.bytes, map.bytes());
                     return Err(wrong(format!("a table has {has} bytes and takes {takes}")));
                 }
                 Ok(map)
+            }
+
+            /// As [`Engine::map`].
+            ///
+            /// # Errors
+            /// As [`Engine::map`].
+            pub fn new(
+                engine: EngineId,
+                params: &TableParams,
+                places: &[Place],
+            ) -> Result<Self, LayoutError> {
+                Ok(match engine {
+                    $(EngineId::$variant => Self::$variant(<$engine>::map(params, places)?),)*
+                })
             }
 
             /// The table's engine.

@@ -28,7 +28,11 @@ use zerocopy::FromZeros;
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::functions::UserFunctions;
-use crate::limits::WORKER_DRAIN_US;
+use crate::limits::{
+    HERD_DEPTH, KV_DIRECT_IN_FLIGHT, KV_DIRECT_WAITING, WORKER_DRAIN_US, WORKER_LANES,
+    WORKER_OPERATION_US,
+};
+use crate::lines::{HostMemory, Line, Near};
 use crate::log::{LogError, Logging, Storage};
 use crate::region::TableParams;
 use crate::requests::{Sessions, WorkerId};
@@ -119,6 +123,8 @@ pub trait WorkerHost {
     type Storage: Storage;
     /// The functions that users registered.
     type Functions: UserFunctions;
+    /// The memory for the entries of a kv-direct worker.
+    type Lines: HostMemory;
 
     /// Identifies the worker.
     fn site(&self) -> &WorkerSite;
@@ -134,6 +140,17 @@ pub trait WorkerHost {
 
     /// The functions that the worker's table was declared with.
     fn functions(&self) -> Self::Functions;
+
+    /// Memory of `lines` zeroed lines for the entries of a kv-direct worker.
+    ///
+    /// # Errors
+    /// [`WorkerError::NoMemory`].
+    fn lines(&self, lines: u32) -> Result<Self::Lines, WorkerError>;
+
+    /// The worker's numbers that no declaration sets.
+    fn tuning(&self) -> Tuning {
+        Tuning::default()
+    }
 
     /// Waits for the memory of all nodes; `None` if the worker has to end before all of it is
     /// there.
@@ -165,6 +182,34 @@ pub trait WorkerHost {
     fn wake_housekeeper(&self);
 }
 
+/// The numbers of a worker that no declaration sets. A node's workers have the default ones; a
+/// simulation draws others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Operations that a worker of nessie-server or nessie-hybrid has under way at a time.
+    pub lanes: usize,
+    /// How long such an operation goes on after its first restart, in microseconds.
+    pub operation_us: u64,
+    /// Requests in each stage of herd's pipeline; 0: no pipeline.
+    pub depth: usize,
+    /// Operations that a kv-direct worker executes at the same time.
+    pub in_flight: usize,
+    /// Operations of a kv-direct worker that may wait for others.
+    pub waiting: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            lanes: WORKER_LANES,
+            operation_us: WORKER_OPERATION_US,
+            depth: HERD_DEPTH,
+            in_flight: KV_DIRECT_IN_FLIGHT,
+            waiting: KV_DIRECT_WAITING,
+        }
+    }
+}
+
 /// A worker's next step.
 #[derive(Debug)]
 pub enum Next<M> {
@@ -193,6 +238,8 @@ pub struct Report {
     pub entry_bytes: u64,
     /// Broken invariants, described in words.
     pub broken: Vec<String>,
+    /// What the worker has counted since it started, by name.
+    pub counts: Vec<(&'static str, u64)>,
 }
 
 /// A table's work on one node beside its requests. A thread of the node does it.
@@ -346,6 +393,14 @@ pub(crate) fn unless_out_of_reach(turned: Result<bool, WorkerError>) -> Result<b
         }
         turned => turned,
     }
+}
+
+/// The memory of the worker's own process for the entries of a kv-direct worker.
+///
+/// # Errors
+/// [`WorkerError::NoMemory`].
+pub fn own_lines(lines: u32) -> Result<Near<Zeroed<Line>>, WorkerError> {
+    zeroed(lines as usize).map(Near::new)
 }
 
 /// Zeroed memory for a worker's own entries.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use loch_engines::epoch::Session;
 use loch_engines::kv_direct::Compute;
-use loch_engines::kv_direct::memory::{Line, Near};
 use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::slab::Daemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
+use loch_engines::lines::{Line, Near};
 use loch_engines::operation::{Conditional, Expect, PutOptions};
 use loch_engines::requests::{Area, Holder, RequestMap, Timing, Turns, WorkerId};
 use loch_engines::{EngineError, Kv};

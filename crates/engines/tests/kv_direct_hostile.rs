@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use loch_engines::Kv;
 use loch_engines::epoch::Session;
-use loch_engines::kv_direct::memory::{Line, Near};
 use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::packet::Writer;
 use loch_engines::kv_direct::slab::Daemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Settings, Worker, service};
+use loch_engines::lines::{Line, Near};
 use loch_engines::operation::PutOptions;
 use loch_engines::requests::{
     Area, Body, Holder, RequestMap, Seal, Ticket, Timing, Turns, WorkerId,

@@ -10,6 +10,7 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::packet::Writer;
+use loch_engines::lines::{Line, Near};
 use loch_engines::log::{Logging, MemoryStorage, Policy};
 use loch_engines::nessie::slab::Chunk;
 use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
@@ -21,10 +22,10 @@ use loch_engines::requests::{
 };
 use loch_engines::room::Room;
 use loch_engines::serve::{
-    Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
+    self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
 };
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, Zeroed};
 
 const NODE: RegionId = RegionId(0);
 const BASE: u64 = 1 << 16;
@@ -130,6 +131,7 @@ impl WorkerHost for SimHost {
     type Transport = SimTransport;
     type Storage = MemoryStorage;
     type Functions = ();
+    type Lines = Near<Zeroed<Line>>;
 
     fn site(&self) -> &WorkerSite {
         &self.site
@@ -146,6 +148,10 @@ impl WorkerHost for SimHost {
     }
 
     fn functions(&self) {}
+
+    fn lines(&self, lines: u32) -> Result<Near<Zeroed<Line>>, WorkerError> {
+        serve::own_lines(lines)
+    }
 
     async fn attached(&self) -> Option<Attached<()>> {
         Some(self.table.clone())

@@ -53,6 +53,8 @@ pub mod limits;
 mod node;
 mod private;
 mod session;
+#[doc(hidden)]
+pub mod simulated;
 
 pub use api::cluster::{Cluster, ClusterInfo, NodeInfo};
 pub use api::lambda::{Builtin, Element, Function, Integer, Lambda, Number};

@@ -123,6 +123,7 @@ impl Cluster {
         self.watch.joins(process, incarnation);
         let access = Access {
             session: Session::new(home, slot, incarnation),
+            node: home.0.into(),
             timing: Timing { timeout_us: self.timeout_us, ..Timing::default() },
             cache: self.cache,
             batch: 1,

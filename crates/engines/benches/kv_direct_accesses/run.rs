@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use loch_engines::kv_direct::memory::Counts;
+use loch_engines::lines::Counts;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

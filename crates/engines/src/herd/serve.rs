@@ -3,7 +3,7 @@
 use loch_fabric::Zeroed;
 
 use super::storage::Partition;
-use super::{DEPTH_DEFAULT, Herd, PartitionShape, Settings, Worker};
+use super::{Herd, PartitionShape, Settings, Worker};
 use crate::engine::{Engine, Workers};
 use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
 
@@ -21,7 +21,7 @@ impl Workers for Herd {
             .with_value_max(params.value_bytes_max);
         let mailbox = map.mailboxes.of_worker(&map.requests, site.id);
         let fabric = transport.mail(&attached.memory, site, mailbox)?;
-        let settings = Settings { seed: map.seed, depth: DEPTH_DEFAULT };
+        let settings = Settings { seed: map.seed, depth: host.tuning().depth };
         let sessions = transport.sessions(site);
         let worker = Worker::open(fabric, &map.requests, site.id, partition, settings, sessions)?;
         host.opened();
@@ -62,6 +62,7 @@ impl<T: WorkerTransport> Work for Serving<'_, T> {
             entries: report.entries,
             entry_bytes: report.entry_bytes,
             broken: report.broken,
+            counts: Vec::new(),
         }))
     }
 }

@@ -214,12 +214,11 @@ impl Engine for Herd {
         access: Access,
         connect: C,
     ) -> Result<Self::Client<N>, C::Error> {
-        let Access { session, timing, .. } = access;
+        let Access { session, node, timing, .. } = access;
         if session.is_observer() {
             return Ok(OneOf::Second(NeedsSession::new(connect.waiting(None)?)));
         }
         let (map, seed, home) = (table.requests.clone(), table.seed, session.home());
-        let node = map.node_of(home);
         let mailbox = table.mailboxes.of_client(&map, node, session.slot());
         let fabric = connect.waiting(Some(mailbox))?;
         let workers = BySend::seeking(&map);

@@ -49,9 +49,6 @@ pub struct Settings {
     pub depth: usize,
 }
 
-/// Requests in each stage of a pipeline by default: executing this many takes as long as an access
-/// to memory.
-pub const DEPTH_DEFAULT: usize = 8;
 /// The most requests that a stage can hold.
 pub const DEPTH_MAX: usize = 64;
 

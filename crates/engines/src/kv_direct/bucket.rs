@@ -23,7 +23,7 @@
 //!    are zero.
 
 use super::key::SECONDARY_BITS;
-use super::memory::{LINE_BYTES, Line};
+use crate::lines::{LINE_BYTES, Line};
 
 /// Slots of a bucket.
 pub const SLOTS: u32 = 10;

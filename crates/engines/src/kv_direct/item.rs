@@ -11,10 +11,10 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use super::bucket::{Bucket, INLINE_BYTES_MAX};
-use super::memory::Line;
 use super::operation::Failure;
 use super::slab::{Class, Place};
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_KEPT_LINES_MAX};
+use crate::lines::Line;
 
 /// Bytes of a version, and of a time of expiry.
 const WORD: usize = 8;

@@ -28,7 +28,7 @@
 //! | `worker.rs`, `answers.rs` | takes packets, sends their results |
 //! | `serve.rs`, `free_slabs.rs` | a worker as its node runs it, and what it shares with the table's others |
 //! | `client.rs`, `packing.rs` | packs what the lanes of a thread ask for |
-//! | [`memory`] | host memory: lines, DMA, counts |
+//! | [`lines`](crate::lines) | host memory: lines, DMA, counts |
 //! | [`storage`] | looks up, stores and removes entries |
 //! | [`bucket`] | a line of the hash index |
 //! | [`item`], [`header`] | the bytes of an entry, and of its slab before it |
@@ -62,7 +62,6 @@ pub mod gathered;
 pub mod header;
 pub mod item;
 pub mod key;
-pub mod memory;
 pub mod operation;
 pub mod packet;
 mod packing;

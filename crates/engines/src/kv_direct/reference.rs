@@ -12,8 +12,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::item::Item;
 use super::key::KeyHash;
-use super::memory::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 use super::storage::{Options, Plan, Storage};
+use crate::lines::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
 /// The random numbers that decide how often each operation is pending.
 pub type Random = Rc<RefCell<ChaCha8Rng>>;

@@ -5,20 +5,17 @@
 //! over other connections, with the entries that it had. Before that it finishes the operations
 //! that it has begun: entries outlive their worker only while no operation is under way.
 
-use loch_fabric::Zeroed;
-
 use super::bucket::SLOTS;
 use super::free_slabs::FreeSlabs;
-use super::memory::{LINE_BYTES, Line, Near};
 use super::storage::{Plan, Storage};
 use super::{KvDirect, Map, Settings, Worker};
 use crate::engine::{Engine, Workers};
 use crate::functions::UserFunctions;
+use crate::lines::{HostMemory, LINE_BYTES};
 use crate::requests::{Turns, WorkerId};
-use crate::serve::{self, Housekeeper, Report, Work, WorkerError, WorkerHost, WorkerTransport};
-
-/// The entries of a worker.
-type Entries = Storage<Near<Zeroed<Line>>>;
+use crate::serve::{
+    self, Housekeeper, Report, Tuning, Work, WorkerError, WorkerHost, WorkerTransport,
+};
 
 impl Workers for KvDirect {
     type Shared = FreeSlabs;
@@ -40,10 +37,14 @@ impl Workers for KvDirect {
             let map = map.expect("it was checked when it was read");
             let (entries, functions) = match kept.take() {
                 Some(kept) => kept,
-                None => (no_entries(&map.plan, shared, site.id.worker)?, host.functions()),
+                None => {
+                    let (lines, pools) =
+                        (host.lines(map.plan.lines())?, shared.pools(site.id.worker));
+                    (Storage::new(lines, &map.plan, pools.clone()), host.functions())
+                }
             };
             let (endpoint, mut links) = transport.endpoint(&attached.memory, site, &session)?;
-            let (settings, sessions) = (settings(&map), transport.sessions(site));
+            let (settings, sessions) = (settings(&map, host.tuning()), transport.sessions(site));
             let (Map { requests, plan, seed, .. }, id) = (map, site.id);
             let worker = Worker::open(
                 endpoint, &requests, id, entries, functions, seed, settings, sessions,
@@ -68,22 +69,18 @@ impl Workers for KvDirect {
     }
 }
 
-fn no_entries(plan: &Plan, shared: &FreeSlabs, worker: u16) -> Result<Entries, WorkerError> {
-    let lines = serve::zeroed(plan.lines() as usize)?;
-    Ok(Storage::new(Near::new(lines), plan, shared.pools(worker).clone()))
-}
-
-fn settings(map: &Map) -> Settings {
+fn settings(map: &Map, tuning: Tuning) -> Settings {
     Settings {
+        in_flight: tuning.in_flight,
+        waiting: tuning.waiting,
         out_of_order: map.partition.out_of_order,
         versions: map.partition.versions,
-        ..Settings::default()
     }
 }
 
-struct Serving<'a, T: WorkerTransport, U, N> {
+struct Serving<'a, T: WorkerTransport, M, U, N> {
     transport: &'a T,
-    worker: &'a Worker<T::Endpoint, Near<Zeroed<Line>>, U>,
+    worker: &'a Worker<T::Endpoint, M, U>,
     links: &'a mut T::ReplyLinks,
     turns: N,
     shared: &'a FreeSlabs,
@@ -92,7 +89,9 @@ struct Serving<'a, T: WorkerTransport, U, N> {
     seed: u64,
 }
 
-impl<T: WorkerTransport, U: UserFunctions, N: Turns> Work for Serving<'_, T, U, N> {
+impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N: Turns> Work
+    for Serving<'_, T, M, U, N>
+{
     #[inline]
     fn tend(&mut self) {
         self.transport.tend(self.worker.fabric(), self.links);
@@ -122,6 +121,7 @@ impl<T: WorkerTransport, U: UserFunctions, N: Turns> Work for Serving<'_, T, U, 
             entries: report.entries,
             entry_bytes: report.item_bytes,
             broken: report.broken,
+            counts: vec![("forwarded", self.worker.counts().forwarded)],
         }))
     }
 }

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::bucket::{INLINE_BYTES_MAX, SLOTS};
 use super::client::{self, Client};
 use super::item::Format;
-use super::memory::LINE_BYTES;
 use super::storage;
 use super::tuning::Corpus;
 use crate::engine::{Engine, FunctionConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::kv::{Kv, NeedsSession, OneOf};
+use crate::lines::LINE_BYTES;
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
@@ -299,14 +299,13 @@ impl Engine for KvDirect {
         access: Access,
         connect: C,
     ) -> Result<Self::Client<N>, C::Error> {
-        let Access { session, timing, batch, .. } = access;
+        let Access { session, node, timing, batch, .. } = access;
         let fabric = connect.waiting(None)?;
         if session.is_observer() {
             return Ok(OneOf::Second(NeedsSession::new(fabric)));
         }
         let &Map { ref requests, seed, value_bytes_max, .. } = table;
-        let (map, node) = (requests.clone(), requests.node_of(session.home()));
-        let access = client::Access { map, seed, value_bytes_max, batch };
+        let access = client::Access { map: requests.clone(), seed, value_bytes_max, batch };
         Ok(OneOf::First(Client::new(fabric, access, &session, node, timing)))
     }
 

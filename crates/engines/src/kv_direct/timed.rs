@@ -4,14 +4,14 @@
 //! The lines are memory of this process, and a [`Timing`] gives the duration of each access. The
 //! content of a write is there when the write is posted; a read copies when its time is over. So a
 //! write is visible to every read that is posted after it (invariant 1 of
-//! [`memory`](super::memory)). No access to half a line is under way beside a write to it
+//! [`lines`](crate::lines)). No access to half a line is under way beside a write to it
 //! (invariant 2), so no operation can tell at which moment of its time an access reached memory.
 
 use std::cell::{Cell, RefCell};
 use std::ops::DerefMut;
 use std::rc::Rc;
 
-use super::memory::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
+use crate::lines::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
 /// The duration of accesses. Each future is ready when its access is over.
 #[expect(async_fn_in_trait, reason = "a processor and its card stay on one thread")]

@@ -13,8 +13,8 @@ use super::bucket::{INLINE_BYTES_MAX, SLOTS, slots_for};
 use super::header::Header;
 use super::item::Format;
 use super::key::{KeyHash, SECONDARY_BITS};
-use super::memory::LINE_BYTES;
 use crate::error::LayoutError;
+use crate::lines::LINE_BYTES;
 
 /// Entries of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -249,8 +249,8 @@ impl Sample {
 mod tests {
     use super::*;
     use crate::kv_direct::item::Item;
-    use crate::kv_direct::memory::{HostMemory, Line, Near};
     use crate::kv_direct::storage::{Options, Plan, Storage};
+    use crate::lines::{HostMemory, Line, Near};
     use loch_fabric::lanes::block_on;
 
     const SEED: u64 = 5;

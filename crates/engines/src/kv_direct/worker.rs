@@ -24,11 +24,11 @@ use std::task::{Context, Poll, Waker};
 use loch_fabric::{Buf, Fabric, FabricError, RegionId};
 
 use super::answers::{Opened, PackedJob};
-use super::memory::HostMemory;
 use super::processor::{Counts, Job, Pipeline, Processor, Settings};
 use super::storage::Storage;
 use super::vector::UserFunctions;
 use crate::error::EngineError;
+use crate::lines::HostMemory;
 use crate::planted::{self, Bug};
 use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
 use crate::requests::{

@@ -2,7 +2,6 @@
 
 use super::{NessieServer, Worker, table};
 use crate::engine::Workers;
-use crate::limits::{WORKER_LANES, WORKER_OPERATION_US};
 use crate::nessie::{self, CacheLimits};
 use crate::requests::Turns;
 use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
@@ -30,12 +29,12 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
         let (endpoint, mut links) = transport.endpoint(&attached.memory, site, &session)?;
         // A worker has no remote memory that it could cache.
         let cache = CacheLimits { lines: 1, entry_bytes_max: 0 };
-        let timeout_us = WORKER_OPERATION_US;
-        let client = nessie::Client::new(endpoint, map.table.clone(), session, cache, timeout_us);
+        let (table, tuning) = (map.table.clone(), host.tuning());
+        let client = nessie::Client::new(endpoint, table, session, cache, tuning.operation_us);
         let worker = Worker::open(client, map, site.id, transport.sessions(site))?;
         host.opened();
         let (next, is_drained) = {
-            let (turns, fabric) = (worker.serve(WORKER_LANES), worker.client().fabric());
+            let (turns, fabric) = (worker.serve(tuning.lanes), worker.client().fabric());
             let mut serving = Serving { transport, fabric, links: &mut links, turns };
             let next = serve::run(&mut serving, host).await?;
             // Requests keep coming, so the draining does not end without a bound.

@@ -64,6 +64,7 @@ impl<T: WorkerTransport, S: Storage> Work for Serving<'_, T, S> {
             entries: report.keys,
             entry_bytes: report.block_bytes,
             broken: report.broken,
+            counts: vec![("snapshots", self.worker.counts().snapshots)],
         }))
     }
 }

@@ -55,6 +55,7 @@ impl<N: Network> TableClient<N> {
             }
         }
         let access = Access {
+            node: session.home().0.into(),
             session,
             timing: Timing { resend_us: N::RESEND_US, timeout_us: options.operation_timeout_us() },
             cache: options.cache,

@@ -24,7 +24,7 @@ use zerocopy::FromBytes;
 
 use crate::layout::difference::table_facts;
 use crate::layout::facts::{MemberFacts, unhex};
-use crate::layout::plan;
+use crate::layout::plan::{self, Plan};
 use crate::layout::table_info::TableInfo;
 use crate::{ByteSize, Error, TableProtocol};
 
@@ -47,6 +47,12 @@ impl Member {
     pub fn read(name: String, socket: PathBuf, region: Arc<Region>) -> Result<Self, LayoutError> {
         let (header, tables) = read_layout(&region)?;
         Ok(Self { name, socket, header, tables, region: Some(region) })
+    }
+
+    /// A node that is only planned.
+    pub fn planned(number: usize, plan: Plan) -> Self {
+        let Plan { header, tables, .. } = plan;
+        Self { name: number.to_string(), socket: PathBuf::new(), header, tables, region: None }
     }
 
     /// A node of which only header and directory are known.

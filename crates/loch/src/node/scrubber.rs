@@ -286,6 +286,7 @@ impl<R: Reach> Worker<R> {
         let session = Session::new(home, opened.slot, opened.incarnation);
         let access = Access {
             session,
+            node: self.node as u16,
             timing: Timing { timeout_us: SCRUB_WAIT_US, ..Timing::default() },
             cache: CacheLimits { lines: 1, entry_bytes_max: 0 },
             batch: 1,

@@ -160,7 +160,7 @@ pub(crate) struct Inspected {
 
 impl From<Report> for Inspected {
     fn from(report: Report) -> Self {
-        let Report { slots, index_bytes, data_bytes, entries, entry_bytes, broken } = report;
+        let Report { slots, index_bytes, data_bytes, entries, entry_bytes, broken, .. } = report;
         Self { slots, index_bytes, data_bytes, entries, entry_bytes, broken }
     }
 }

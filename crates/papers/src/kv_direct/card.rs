@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use loch_engines::kv_direct::dispatch::{Dispatcher, TimedDram};
-use loch_engines::kv_direct::memory::Line;
 use loch_engines::kv_direct::processor::{Clock, Processor};
 use loch_engines::kv_direct::timed::{Timed, Timing};
+use loch_engines::lines::Line;
 use loch_fabric::sim::SimCard;
 
 use super::packet::Operation;

@@ -5,9 +5,9 @@
 //! chained buckets need (kv-direct §5.1.1).
 
 use loch_engines::kv_direct::bucket::{INLINE_BYTES_MAX, SLOT_BYTES, SLOTS};
-use loch_engines::kv_direct::memory::LINE_BYTES;
 use loch_engines::kv_direct::slab::Class;
 use loch_engines::kv_direct::storage::{Options, Plan};
+use loch_engines::lines::LINE_BYTES;
 
 use super::workload::Workload;
 

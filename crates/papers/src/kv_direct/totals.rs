@@ -1,7 +1,7 @@
 //! The counts of a measurement, and what limited it.
 
 use hdrhistogram::Histogram;
-use loch_engines::kv_direct::memory::{HostMemory, LINE_BYTES};
+use loch_engines::lines::{HostMemory, LINE_BYTES};
 use loch_fabric::sim::CardProfile;
 
 use super::card::CardProcessor;

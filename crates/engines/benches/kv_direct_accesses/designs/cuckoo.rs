@@ -10,7 +10,7 @@
 //! Buckets that an operation has read it does not read again.
 
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::memory::{Counts, HostMemory, LINE_BYTES};
+use loch_engines::lines::{Counts, HostMemory, LINE_BYTES};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -12,7 +12,7 @@
 //! hopscotch hashing's authors (Herlihy, Shavit, Tzafrir, DISC 2008).
 
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::memory::{Counts, HostMemory, LINE_BYTES, Line, Purpose};
+use loch_engines::lines::{Counts, HostMemory, LINE_BYTES, Line, Purpose};
 use loch_fabric::lanes::block_on;
 
 use super::slots::{Entry, SLOTS, Slots};

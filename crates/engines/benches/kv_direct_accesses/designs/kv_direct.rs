@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use loch_engines::kv_direct::item::Item;
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::memory::{Counts, HostMemory, LINE_BYTES};
 use loch_engines::kv_direct::operation::Failure;
 use loch_engines::kv_direct::slab::Daemon;
 use loch_engines::kv_direct::storage::{Lookup, Options, Plan, Storage};
+use loch_engines::lines::{Counts, HostMemory, LINE_BYTES};
 use loch_fabric::lanes::block_on;
 
 use super::{Design, Memory, zeroed};

@@ -13,7 +13,7 @@ pub use kv_direct::KvDirect;
 pub use slots::KEY_BYTES;
 pub use values::Sizes;
 
-use loch_engines::kv_direct::memory::{Counts, Line, Near};
+use loch_engines::lines::{Counts, Line, Near};
 
 /// Host memory, and the count of accesses to it.
 pub type Memory = Near<Vec<Line>>;

@@ -8,7 +8,7 @@
 //! 16 bytes an entry, as MemC3 and FaRM have them for keys of 8 bytes. MemC3's tag is a byte of the
 //! hash of a key that is not in the bucket; here it is, and its tag is computed of it.
 
-use loch_engines::kv_direct::memory::{LINE_BYTES, Line};
+use loch_engines::lines::{LINE_BYTES, Line};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 8;

@@ -5,7 +5,7 @@
 //! an access: that favours these designs, as kv-direct's own slabs cost what they cost. Blocks of a
 //! chain are taken from the other end of the same memory.
 
-use loch_engines::kv_direct::memory::{HostMemory, LINE_BYTES, Line, Purpose};
+use loch_engines::lines::{HostMemory, LINE_BYTES, Line, Purpose};
 use loch_fabric::lanes::block_on;
 use zerocopy::{FromZeros, IntoBytes};
 

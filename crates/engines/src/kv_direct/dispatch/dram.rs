@@ -12,8 +12,8 @@ use std::task::Poll;
 
 use loch_fabric::prefetch_read;
 
-use crate::kv_direct::memory::{LINE_BYTES, Line};
 use crate::kv_direct::timed::Timing;
+use crate::lines::{LINE_BYTES, Line};
 
 /// The line of host memory that a slot holds, and whether host memory has an older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub trait NicDram {
 
 /// Memory of the processor that runs this: on a DPU the card's memory, on a host a model of it.
 ///
-/// A read is pending once, as with [`Near`](crate::kv_direct::memory::Near).
+/// A read is pending once, as with [`Near`](crate::lines::Near).
 #[derive(Debug)]
 pub struct LocalDram<M> {
     held: RefCell<(M, Vec<Mark>)>,

@@ -27,7 +27,7 @@
 //! 2. Two lines that share a slot are never accessed in host memory at the same time, and no line
 //!    is accessed twice at the same time: the operation that holds the slot makes each such access.
 //!    Lines that are not cacheable are accessed only by their callers, whose accesses exclude each
-//!    other (invariant 2 of [`memory`](super::memory)). So the host's accesses satisfy that
+//!    other (invariant 2 of [`lines`](crate::lines)). So the host's accesses satisfy that
 //!    invariant.
 //!
 //! # Races
@@ -62,7 +62,7 @@ use loch_fabric::lanes;
 
 pub use self::dram::{LocalDram, Mark, NicDram, TimedDram};
 use self::slots::Slots;
-use super::memory::{Counts, HALF_BYTES, HostMemory, Line, Purpose};
+use crate::lines::{Counts, HALF_BYTES, HostMemory, Line, Purpose};
 
 /// Parts of one access that are under way at a time.
 const PARTS_MAX: usize = 16;
@@ -102,7 +102,7 @@ impl Dispatched {
 ///
 /// ```
 /// use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
-/// use loch_engines::kv_direct::memory::{HostMemory, Line, Near, Purpose};
+/// use loch_engines::lines::{HostMemory, Line, Near, Purpose};
 /// # use loch_fabric::lanes::block_on;
 /// let (host, dram) = (Near::new(vec![Line::ZERO; 64]), LocalDram::new(vec![Line::ZERO; 4]));
 /// let memory = Dispatcher::new(host, dram, 1.0);

@@ -6,9 +6,9 @@ use std::cell::RefCell;
 use loch_fabric::lanes::{block_on, run};
 
 use super::*;
-use crate::kv_direct::memory::Near;
 use crate::kv_direct::reference::{self, Random, Reference, line_of, pending, random, up_to};
 use crate::kv_direct::storage::Storage;
+use crate::lines::Near;
 
 /// Accesses to a line under way.
 #[derive(Clone, Copy, Default)]

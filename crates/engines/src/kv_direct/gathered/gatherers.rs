@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use crate::kv_direct::memory::{HALF_BYTES, LINE_BYTES, Line};
+use crate::lines::{HALF_BYTES, LINE_BYTES, Line};
 
 /// Consecutive lines that belong to one gatherer.
 pub const STRIPE_LINES: u32 = 64;

@@ -24,7 +24,7 @@
 //!    later one travels faster. A gatherer carries them out in that order, and the accesses of a
 //!    batch in their order.
 //! 2. A write is over when its batch is queued, a read when its batch is back. With 1, a read that
-//!    was posted later comes after the write (invariant 1 of [`memory`](super::memory)).
+//!    was posted later comes after the write (invariant 1 of [`lines`](crate::lines)).
 
 mod gatherers;
 #[cfg(test)]
@@ -41,7 +41,7 @@ use loch_fabric::lanes;
 
 pub use self::gatherers::{Batch, Gatherers, STRIPE_LINES};
 use self::gatherers::{Kind, Request};
-use super::memory::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
+use crate::lines::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
 /// Accesses of a full batch (kv-direct §6.1).
 pub const BATCH_ACCESSES: usize = 256;
@@ -161,7 +161,7 @@ pub struct Carried {
 ///
 /// ```
 /// use loch_engines::kv_direct::gathered::{Gathered, Gatherers, OneHost};
-/// use loch_engines::kv_direct::memory::{HostMemory, Line, Purpose};
+/// use loch_engines::lines::{HostMemory, Line, Purpose};
 /// # use loch_fabric::lanes::block_on;
 /// let gatherers = Gatherers::new(1024, 1);
 /// let memory = Gathered::new(gatherers.clone(), OneHost { turns: 1 });

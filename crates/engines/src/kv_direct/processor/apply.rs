@@ -2,11 +2,11 @@
 
 use super::desk::{AtHand, Desk, word};
 use super::{Clock, Job, Processor};
-use crate::kv_direct::memory::{HostMemory, pending_once};
 use crate::kv_direct::operation::{Action, Failure, Function, Lambda, Reply};
 use crate::kv_direct::storage::Lookup;
 use crate::kv_direct::vector::{self, UserFunctions};
 use crate::limits::{DAEMON_TURNS_MAX, STORES_MAX};
+use crate::lines::{HostMemory, pending_once};
 use crate::operation::{Expect, PutOptions};
 use crate::planted::{self, Bug};
 

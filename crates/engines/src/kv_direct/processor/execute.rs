@@ -2,10 +2,10 @@
 
 use super::desk::{AtHand, Desk};
 use super::{Clock, Job, Processor};
-use crate::kv_direct::memory::{HostMemory, LINE_BYTES};
 use crate::kv_direct::operation::Reply;
 use crate::kv_direct::storage::{Head, Lookup};
 use crate::kv_direct::vector::UserFunctions;
+use crate::lines::{HostMemory, LINE_BYTES};
 use crate::planted::{self, Bug};
 
 /// Operations that one lane applies to a value at hand while operations on other keys wait for the

@@ -13,9 +13,9 @@ use std::task::{Context, Poll, Waker};
 use super::desk::Desk;
 use super::straight::Straight;
 use super::{Clock, Job, Processor};
-use crate::kv_direct::memory::HostMemory;
 use crate::kv_direct::storage::Head;
 use crate::kv_direct::vector::UserFunctions;
+use crate::lines::HostMemory;
 use crate::planted::{self, Bug};
 
 /// Operations under way.

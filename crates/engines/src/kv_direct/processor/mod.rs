@@ -36,11 +36,12 @@ use std::cell::{Cell, RefCell};
 pub use self::lanes::Pipeline;
 use self::lanes::Tray;
 use super::key::KeyHash;
-use super::memory::HostMemory;
 use super::operation::{Action, Reply};
 use super::station::Station;
 use super::storage::Storage;
 use super::vector::UserFunctions;
+use crate::limits::{KV_DIRECT_IN_FLIGHT, KV_DIRECT_WAITING};
+use crate::lines::HostMemory;
 use crate::planted::{self, Bug};
 
 /// One operation, with the place for its result.
@@ -86,7 +87,8 @@ pub struct Settings {
 impl Default for Settings {
     /// The paper's settings.
     fn default() -> Self {
-        Self { in_flight: 256, waiting: 768, out_of_order: true, versions: true }
+        let (in_flight, waiting) = (KV_DIRECT_IN_FLIGHT, KV_DIRECT_WAITING);
+        Self { in_flight, waiting, out_of_order: true, versions: true }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The straight path: an operation on an inline entry, executed in the bucket itself.
 
 use super::{Clock, Job, Processor, desk};
-use crate::kv_direct::memory::HostMemory;
 use crate::kv_direct::operation::{Action, Reply};
 use crate::kv_direct::storage::{Glance, Head};
 use crate::kv_direct::vector::{self, UserFunctions};
+use crate::lines::HostMemory;
 
 /// The outcome of an operation on the straight path.
 pub(super) enum Straight {

@@ -26,8 +26,8 @@ use super::merge::cover;
 use super::pools::Question;
 use super::traffic::Traffic;
 use super::{Class, Place, Pools, Slab};
-use crate::kv_direct::memory::HostMemory;
 use crate::limits::{SLAB_BATCH, SLABS_HIGH, SLABS_LOW};
+use crate::lines::HostMemory;
 
 /// The processor cuts a larger slab into this many slabs of the class that ran out, if it has to
 /// help itself: twice a batch, so that no exchange is near after that.

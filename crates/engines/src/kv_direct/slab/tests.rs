@@ -10,7 +10,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::kv_direct::memory::{HostMemory, Line, Near};
+use crate::lines::{HostMemory, Line, Near};
 
 /// Turns after which a daemon of these tests has finished all its work.
 const TURNS_MAX: usize = 1_000_000;

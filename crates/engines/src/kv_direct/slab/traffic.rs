@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::stack::Stack;
-use crate::kv_direct::memory::HostMemory;
+use crate::lines::HostMemory;
 
 /// Accesses to the host's stacks. They are collected while the stacks change, which happens at
 /// once. Then the operation that needed the exchange makes them.

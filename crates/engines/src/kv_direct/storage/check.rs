@@ -9,8 +9,8 @@ use super::{BUCKET_CLASS, LINE_PLACES, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer, SLOTS};
 use crate::kv_direct::header::Header;
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Line};
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
+use crate::lines::{HostMemory, LINE_BYTES, Line};
 
 /// The result of a walk through a processor's memory.
 #[derive(Clone, Debug, Default, PartialEq)]

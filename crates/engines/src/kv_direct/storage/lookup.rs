@@ -5,10 +5,10 @@ use crate::kv_direct::bucket::{Bucket, Pointer};
 use crate::kv_direct::header::Header;
 use crate::kv_direct::item::{Home, Item, Probe};
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::memory::{HostMemory, LINE_BYTES, Purpose};
 use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_READ_BYTES_MAX;
+use crate::lines::{HostMemory, LINE_BYTES, Purpose};
 
 /// A bucket of a key's chain as it was read: the head, or a later bucket if the lookup went on
 /// through the chain.

@@ -43,8 +43,8 @@ pub use self::plan::{Options, Plan};
 pub use self::straight::{Glance, InPlace};
 use super::item::Format;
 use super::key::KeyHash;
-use super::memory::{HostMemory, LINE_BYTES, Line};
 use super::slab::{Class, PLACE_BYTES, Pools, Slabs};
+use crate::lines::{HostMemory, LINE_BYTES, Line};
 
 /// Places of a line.
 const LINE_PLACES: u32 = (LINE_BYTES as u64 / PLACE_BYTES) as u32;

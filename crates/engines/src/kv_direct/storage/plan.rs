@@ -8,9 +8,9 @@ use crate::error::LayoutError;
 use crate::kv_direct::bucket::INLINE_BYTES_MAX;
 use crate::kv_direct::header::Header;
 use crate::kv_direct::item::Format;
-use crate::kv_direct::memory::LINE_BYTES;
 use crate::kv_direct::slab::{Class, PLACES_MAX, Pools};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::lines::LINE_BYTES;
 
 /// At first, free memory is in slabs of at least this size.
 const FREE_CLASS: Class = Class::holding(64 << 10).expect("a class for 64 KiB");

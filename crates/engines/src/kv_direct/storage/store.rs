@@ -5,10 +5,10 @@ use super::{BUCKET_CLASS, LINE_PLACES, Lookup, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer, SLOTS, slots_for};
 use crate::kv_direct::header::Header;
 use crate::kv_direct::item::{Draft, Home, Item};
-use crate::kv_direct::memory::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_KEPT_LINES_MAX;
+use crate::lines::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 use crate::planted::{self, Bug};
 use zerocopy::IntoBytes;
 

@@ -11,7 +11,7 @@ use super::lookup::Head;
 use crate::kv_direct::bucket::Bucket;
 use crate::kv_direct::item::{Parts, Probe};
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::memory::{HostMemory, Purpose};
+use crate::lines::{HostMemory, Purpose};
 
 /// The information of a head bucket about a key.
 #[derive(Debug)]

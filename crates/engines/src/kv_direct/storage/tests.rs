@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::{Options, Plan, Storage};
 use crate::kv_direct::item::Item;
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::memory::{Counts, HostMemory, LINE_BYTES, Line, Near, Purpose};
 use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::Daemon;
+use crate::lines::{Counts, HostMemory, LINE_BYTES, Line, Near, Purpose};
 
 const SEED: u64 = 11;
 

@@ -7,10 +7,11 @@ use std::sync::mpsc::Receiver;
 
 use loch_engines::engine::LogConfig;
 use loch_engines::epoch::Session;
+use loch_engines::lines::{Line, Near};
 use loch_engines::log::Logging;
 use loch_engines::registry::Shared;
-use loch_engines::serve::{Attached, Next, Report, WorkerError, WorkerHost, WorkerSite};
-use loch_fabric::RegionId;
+use loch_engines::serve::{self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite};
+use loch_fabric::{RegionId, Zeroed};
 
 use super::housekeeper::HousekeeperThread;
 use super::idle_backoff::IdleBackoff;
@@ -122,6 +123,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     type Transport = T;
     type Storage = FileStorage;
     type Functions = Callable;
+    type Lines = Near<Zeroed<Line>>;
 
     fn site(&self) -> &WorkerSite {
         &self.share.site
@@ -141,6 +143,10 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
 
     fn functions(&self) -> Callable {
         self.share.functions.callable()
+    }
+
+    fn lines(&self, lines: u32) -> Result<Near<Zeroed<Line>>, WorkerError> {
+        serve::own_lines(lines)
     }
 
     async fn attached(&self) -> Option<Attached<Arc<Memory>>> {

@@ -12,8 +12,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use loch_engines::kv_direct::dispatch::{Dispatched, Dispatcher, TimedDram};
-use loch_engines::kv_direct::memory::{HostMemory, Line, Purpose};
 use loch_engines::kv_direct::timed::{Timed, Timing};
+use loch_engines::lines::{HostMemory, Line, Purpose};
 use loch_fabric::lanes;
 use loch_fabric::sim::CardProfile;
 use rand::{RngExt, SeedableRng};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loch_engines::kv_direct::gathered::{BATCH_ACCESSES, Batch, Gathered, Gatherers};
-use loch_engines::kv_direct::memory::{HostMemory, LINE_BYTES, Line, Purpose};
+use loch_engines::lines::{HostMemory, LINE_BYTES, Line, Purpose};
 use loch_fabric::lanes;
 use loch_fabric::sim::{CardProfile, SimCard, SimEndpoint};
 use loch_fabric::{Fabric, RegionId};

@@ -6,9 +6,9 @@ use std::task::Poll;
 
 use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
 use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
-use loch_engines::kv_direct::memory::{Counts, HALF_BYTES, HostMemory, Line, Near, Purpose};
 use loch_engines::kv_direct::storage::Plan;
 use loch_engines::kv_direct::timed::{Timed, Timing};
+use loch_engines::lines::{Counts, HALF_BYTES, HostMemory, Line, Near, Purpose};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

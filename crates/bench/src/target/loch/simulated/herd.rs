@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use loch_engines::herd::storage::{Mode, Partition, Plan};
-use loch_engines::herd::{self, DEPTH_DEFAULT, Settings, Worker};
-use loch_engines::limits::HERD_ITEM_BYTES_MAX;
+use loch_engines::herd::{self, Settings, Worker};
+use loch_engines::limits::{HERD_DEPTH, HERD_ITEM_BYTES_MAX};
 use loch_engines::requests::{Area, BySend, ByUnreliableWrite, RequestMap, Service, WorkerId};
 use loch_fabric::sim::ProcessId;
 
@@ -93,7 +93,7 @@ impl Design for Herd {
         // It writes nothing but datagrams.
         let host = seat.host(costs).worker(u64::MAX, seat.card.clone());
         let partition = Partition::new(vec![0; self.plan.words()], &self.plan);
-        let settings = Settings { seed: self.seed, depth: DEPTH_DEFAULT };
+        let settings = Settings { seed: self.seed, depth: HERD_DEPTH };
         let worker = Worker::open(host, &self.map, id, partition, settings, seat.sessions());
         let mut worker = worker.expect("its own memory is there");
         let (world, process) = (seat.world, seat.process);

@@ -171,7 +171,7 @@ pub trait HostMemory {
 /// in between, as they do while a DMA is under way.
 ///
 /// ```
-/// use loch_engines::kv_direct::memory::{HostMemory, Line, Near, Purpose};
+/// use loch_engines::lines::{HostMemory, Line, Near, Purpose};
 /// # use loch_fabric::lanes::block_on;
 /// let memory = Near::new(vec![Line::ZERO; 16]);
 /// block_on(async {
