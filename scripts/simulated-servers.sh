@@ -41,7 +41,6 @@ hybrid_workers() {                                                           # S
     *) echo 1 ;;
   esac
 }
-hybrid=(--engine nessie-hybrid --filter-bits off --multi-read off)
 
 # nessie §6.1, Figure 4. Long enough for many of the scheduler's slices.
 group "Figure 4 of the Nessie paper" "$command --cache off --background-hogs H"
@@ -50,7 +49,7 @@ for hogs in 0 1 2 4 6 8 10 12; do
   options=(16KiB 0.9 --cache off --background-hogs "$hogs")
   cluster nessie 0 "${options[@]}" --engine nessie
   cluster nessie-server 2 "${options[@]}" --engine nessie-server --workers 2
-  cluster nessie-hybrid 1 "${options[@]}" "${hybrid[@]}" --workers 1
+  cluster nessie-hybrid 1 "${options[@]}" --engine nessie-hybrid --workers 1
   longer=
 done
 
@@ -65,9 +64,10 @@ for size in 256 2KiB 4KiB 8KiB 16KiB 32KiB 64KiB 128KiB; do
     cluster nessie-published 0 "$size" "$reads" --cache off --engine nessie-published
     cluster nessie-server "$server" "$size" "$reads" --cache off --engine nessie-server \
       --workers "$server"
-    cluster nessie-hybrid "$workers" "$size" "$reads" --cache off "${hybrid[@]}" --workers "$workers"
-    cluster nessie-hybrid+ "$workers" "$size" "$reads" --cache off --engine nessie-hybrid \
-      --workers "$workers"
+    for hybrid in nessie-hybrid nessie-hybrid+; do
+      cluster "$hybrid" "$workers" "$size" "$reads" --cache off --engine "$hybrid" \
+        --workers "$workers"
+    done
   done
 done
 

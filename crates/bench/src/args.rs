@@ -34,9 +34,9 @@ const SECONDS_DEFAULT_SIMULATED: f64 = 0.01;
 /// or several.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
-    /// Engines to measure: nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd,
-    /// kv-direct, or none
+    /// Engines to measure.
     #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
+    #[arg(help = format!("Engines to measure: {}, or none", Engine::names()))]
     pub engine: Vec<EngineChoice>,
     /// Stores to measure beside Loch: memcached, redis, lmdb
     #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]

@@ -75,7 +75,8 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
 /// # Errors
 /// The errors of [`Subprocess::run`].
 pub fn run_subprocess(subprocess: Subprocess) -> Result<(), BenchError> {
-    let engines = Engine::value_variants().iter().map(|engine| engine as &dyn System);
+    let engines: Vec<_> = Engine::all().collect();
+    let engines = engines.iter().map(|engine| engine as &dyn System);
     let peers = Peer::value_variants().iter().map(|peer| peer as &dyn System);
     subprocess.run(&engines.chain(peers).collect::<Vec<_>>())
 }

@@ -8,28 +8,26 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use loch::TableProtocol;
+use loch_engines::engine::Needs;
+use loch_engines::nessie;
+use loch_engines::registry::EngineId;
+use loch_engines::room::Room;
 use loch_fabric::sim::Profile;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A data path of Loch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// Index and data decoupled, client-driven both ways.
-    Nessie,
-    /// The same with the published protocol, repaired.
-    NessiePublished,
-    /// Nessie's reads with server-driven writes.
-    NessieHybrid,
-    /// Nessie's layout, every operation by request.
-    NessieServer,
-    /// One-sided reads, writes by request.
-    Pilaf,
-    /// Requests written into the server's memory, replies as datagrams.
-    Herd,
-    /// Operations executed at the NIC.
-    KvDirect,
+/// An engine of Loch; nessie also with the published protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Engine {
+    id: EngineId,
+    /// The name in the registry by which its tables are declared.
+    name: &'static str,
+    is_published: bool,
 }
+
+/// Nessie with the published protocol, repaired: an option of nessie's tables that is measured
+/// beside the engines.
+const PUBLISHED: &str = "nessie-published";
 
 /// The fabric that carries verbs between Loch's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -94,55 +92,120 @@ pub struct Capabilities {
 }
 
 impl Engine {
+    /// All engines.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let named = |id: EngineId| {
+            id.names().iter().map(move |name| Self { id, name, is_published: false })
+        };
+        let mut engines: Vec<_> = EngineId::ALL.iter().copied().flat_map(named).collect();
+        engines.insert(1, Self { is_published: true, ..engines[0] });
+        engines.into_iter()
+    }
+
+    /// The engines without those that differ from another one in their options alone, except for
+    /// nessie with the published protocol.
+    pub fn main() -> impl Iterator<Item = Self> {
+        Self::all().filter(|engine| engine.is_published || engine.name == engine.id.name())
+    }
+
+    /// The names of all engines, for people.
+    pub fn names() -> String {
+        Self::all().map(Self::name).collect::<Vec<_>>().join(", ")
+    }
+
     /// Its capabilities.
     pub fn capabilities(self) -> Capabilities {
+        let needs = self.needs();
+        let lays_out = |workers| self.options().plan(&Room { workers, ..ROOM }).is_ok();
         Capabilities {
             name: self.name(),
             serves: self.serves(),
-            has_one_server: self == Engine::Pilaf,
-            lets_clients_be_apart: self == Engine::Herd,
-            packs_operations: self == Engine::KvDirect,
-            keeps_previous_versions: self == Engine::NessiePublished,
+            has_one_server: self.serves() && lays_out(1) && !lays_out(2),
+            // Requests and replies that may get lost need no connections, and no memory for them.
+            lets_clients_be_apart: needs.unreliable_writes,
+            packs_operations: self.packs_operations(),
+            keeps_previous_versions: self.is_published(),
         }
     }
 
     /// The name on the command line and in results.
     pub fn name(self) -> &'static str {
-        match self {
-            Engine::Nessie => "nessie",
-            Engine::NessiePublished => "nessie-published",
-            Engine::NessieHybrid => "nessie-hybrid",
-            Engine::NessieServer => "nessie-server",
-            Engine::Pilaf => "pilaf",
-            Engine::Herd => "herd",
-            Engine::KvDirect => "kv-direct",
+        if self.is_published { PUBLISHED } else { self.name }
+    }
+
+    /// The engine in the declaration of tables.
+    pub fn options(self) -> loch::Engine {
+        let options = nessie::options::Options {
+            protocol: TableProtocol::Published,
+            ..nessie::options::Options::default()
+        };
+        match self.is_published {
+            true => options.into(),
+            false => self.name().parse().expect("it is one of the registry"),
         }
     }
 
-    /// Its name in the declaration of tables.
-    pub fn of_tables(self) -> &'static str {
-        match self {
-            Engine::NessiePublished => Engine::Nessie.name(),
-            engine => engine.name(),
-        }
+    /// Its engine in the registry.
+    pub fn id(self) -> EngineId {
+        self.id
+    }
+
+    /// What its tables need of a node.
+    pub fn needs(self) -> Needs {
+        self.id.needs()
+    }
+
+    /// Whether it is nessie with the published protocol.
+    pub fn is_published(self) -> bool {
+        self.is_published
     }
 
     /// The protocol that clients of its tables follow.
     pub fn table_protocol(self) -> TableProtocol {
-        match self {
-            Engine::NessiePublished => TableProtocol::Published,
-            _ => TableProtocol::Loch,
-        }
+        if self.is_published() { TableProtocol::Published } else { TableProtocol::Loch }
     }
 
     /// Whether its nodes have workers.
     pub fn serves(self) -> bool {
-        !matches!(self, Engine::Nessie | Engine::NessiePublished)
+        self.needs().workers
     }
 
-    /// Whether the layout of its tables is not nessie's.
-    pub fn has_own_layout(self) -> bool {
-        matches!(self, Engine::Pilaf | Engine::Herd | Engine::KvDirect)
+    /// Whether its clients pack operations: workers that compute get them in packets.
+    pub fn packs_operations(self) -> bool {
+        self.needs().computes
+    }
+}
+
+/// Room for a table of any engine.
+const ROOM: Room = Room {
+    share: 64 << 20,
+    nodes: 1,
+    value_max: Some(64),
+    workers: 1,
+    window: None,
+    slots: 2,
+    is_remote: false,
+};
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::all()
+            .find(|engine| engine.name() == text)
+            .ok_or_else(|| format!("engines are {}; or none to run only peers", Self::names()))
+    }
+}
+
+impl Serialize for Engine {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.name().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Engine {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -198,10 +261,6 @@ impl FromStr for EngineChoice {
         if text == "none" {
             return Ok(EngineChoice::None);
         }
-        Engine::from_str(text, false).map(EngineChoice::Engine).map_err(|_| {
-            "engines are nessie, nessie-published, nessie-hybrid, nessie-server, pilaf, herd and \
-             kv-direct; or none to run only peers"
-                .into()
-        })
+        text.parse().map(EngineChoice::Engine)
     }
 }

@@ -329,6 +329,42 @@ macro_rules! engines {
     };
 }
 
+impl<N: Net> Kv for Client<N> {
+    type Fabric = N::Direct;
+
+    fn fabric(&self) -> &N::Direct {
+        self.direct()
+    }
+
+    fn counted(&self) -> VerbCount {
+        Self::counted(self)
+    }
+
+    fn retries(&self) -> u64 {
+        Self::retries(self)
+    }
+
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        Self::get(self, key, buf).await
+    }
+
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        Self::contains(self, key).await
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        Self::execute(self, key, operation).await
+    }
+
+    async fn detach(&self) -> Result<(), EngineError> {
+        Self::detach(self).await
+    }
+}
+
 /// An operation of a client whose engine is known only at run time. Its future is boxed, which
 /// keeps its state out of the future that awaits it.
 pub type Operating<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + 'a>>;

@@ -58,7 +58,7 @@ impl Engine for NessieHybrid {
 
     fn plan(options: &Options, room: &Room) -> Result<Plan, LayoutError> {
         let &Options { ref layout, cache, plus } = options;
-        if cache.is_some() && !plus {
+        if cache == Some(true) && !plus {
             let text = format!("cache is for nessie and {PLUS}; this table's is nessie-hybrid");
             return Err(LayoutError::Geometry(text));
         }

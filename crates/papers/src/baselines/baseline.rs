@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
-use loch_bench::target::loch::plan::service;
 use loch_engines::epoch::Session;
 use loch_engines::error::LayoutError;
 use loch_engines::herd::key::KeyHash;
+use loch_engines::limits::REPLIES_MAX;
 use loch_engines::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use loch_engines::requests::{Area, RequestMap, Service, Sessions, Timing, WorkerId};
 use loch_engines::{EngineError, Kv};
@@ -72,9 +72,6 @@ pub trait Serve<F> {
     /// # Errors
     /// The fabric's, after which the worker cannot be used any more.
     fn turn(&mut self) -> Result<bool, EngineError>;
-
-    /// Its endpoint.
-    fn fabric(&self) -> &F;
 }
 
 /// The place of a baseline.
@@ -142,6 +139,20 @@ pub fn check_datagrams(name: &str, spec: &Spec) -> Result<(), TargetError> {
         "--value-size {}: messages of {name} are datagrams and have up to {max} bytes",
         spec.value_size
     )))
+}
+
+/// The most requests that a client has under way at one worker by default: as many as it has lanes.
+const WINDOW_DEFAULT_MAX: usize = 16;
+
+/// How requests are served, except for the slots.
+fn service(spec: &Spec, sessions: u32) -> Service {
+    Service {
+        workers: spec.servers.workers,
+        window: spec.servers.window.unwrap_or(spec.lanes.min(WINDOW_DEFAULT_MAX) as u16),
+        replies: spec.lanes.min(REPLIES_MAX.into()) as u16,
+        sessions_per_node: sessions,
+        ..Service::default()
+    }
 }
 
 fn impossible(error: LayoutError) -> TargetError {

@@ -14,6 +14,7 @@
 mod baseline;
 mod echo;
 mod farm;
+mod lanes;
 mod name;
 mod process;
 mod server;

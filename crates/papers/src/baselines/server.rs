@@ -159,8 +159,4 @@ impl<F: Thread, E: Execute<F>> Serve<F> for Server<F, E> {
         self.send()?;
         Ok(taken > 0)
     }
-
-    fn fabric(&self) -> &F {
-        &self.fabric
-    }
 }

@@ -8,13 +8,12 @@ use std::sync::Arc;
 use loch::VerbCount;
 use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
-use loch_bench::target::loch::plan::pilaf_shape;
 use loch_engines::epoch::Session;
 use loch_engines::operation::{Operation, Outcome, Value};
 use loch_engines::pilaf::{self, Access, NoStorage, Shape};
 use loch_engines::requests::{BySend, RequestMap, Sessions, Timing, WorkerId};
 use loch_engines::{EngineError, Kv};
-use loch_fabric::Buf;
+use loch_fabric::{Buf, RemoteAddr};
 
 use super::baseline::{Baseline, Place, Serve, Thread, check_datagrams, requests};
 
@@ -85,6 +84,33 @@ impl Baseline for VerbsOnly {
     }
 }
 
+/// Bytes of an index slot of pilaf.
+const PILAF_SLOT_BYTES: u64 = 64;
+const PILAF_INDEX_SLOTS_MIN: u64 = 8;
+/// Extents are powers of two, and a PUT needs the old and the new one at the same time; and keys'
+/// hashes are not even.
+const PILAF_EXTENTS_A_RECORD: u64 = 4;
+const PILAF_EXTENT_OVERHEAD_BYTES: u64 = 64;
+
+/// A node's part of a table of pilaf whose clients have `sessions` sessions there.
+fn pilaf_shape(spec: &Spec, sessions: u32, root: RemoteAddr, node: usize) -> Shape {
+    let (key, value) = (spec.key_size as u64, spec.value_size as u64);
+    let records = spec.records.div_ceil(spec.nodes.into());
+    let slots = records * 100 / u64::from(spec.table.index_fill);
+    let index_slots = slots.max(PILAF_INDEX_SLOTS_MIN).next_power_of_two();
+    let extent = (key + value + PILAF_EXTENT_OVERHEAD_BYTES).next_power_of_two();
+    let extents = (records + u64::from(sessions)) * PILAF_EXTENTS_A_RECORD * extent;
+    Shape {
+        root,
+        // Room for the index to double.
+        arena_bytes: (extents + 4 * index_slots * PILAF_SLOT_BYTES).next_power_of_two(),
+        index_slots,
+        value_bytes_max: value,
+        seed: spec.seed,
+        node: node as u8,
+    }
+}
+
 /// Behind the table.
 fn requests_at(shapes: &[Shape]) -> u64 {
     shapes[0].bytes().next_multiple_of(ALIGN_BYTES)
@@ -100,10 +126,6 @@ fn without_log(error: pilaf::WorkerError) -> EngineError {
 impl<F: Thread> Serve<F> for Worker<F> {
     fn turn(&mut self) -> Result<bool, EngineError> {
         self.0.turn().map_err(without_log)
-    }
-
-    fn fabric(&self) -> &F {
-        self.0.fabric()
     }
 }
 

@@ -1,19 +1,21 @@
-//! A client of the public API, as programs use it: broken connections are made again, and values
-//! are copied out. It is for clusters over verbs, where that costs next to nothing beside a round
-//! trip, and for clusters that are not the bench's own.
+//! One client: a session at its home node, and `lanes` operations under way.
+//!
+//! Operations go through the public API, as those of programs do: broken connections are made
+//! again, and values are copied into a buffer that the lane reuses.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use loch::lanes::{self, block_on};
 use loch::{Cluster, ConnectOptions, Error, Table, VerbCount};
+use loch_engines::Kv;
 
-use super::client::connect_options;
 use super::homes::Homes;
-use super::lane::{LOAD_BATCH, LOAD_LANES_MIN, Lane, time_every};
-use super::traffic;
+use super::lane::{LOAD_BATCH, LOAD_LANES_MIN, Lane, OPERATION_LIMIT, time_every};
+use super::{limit, traffic};
 use crate::error::TargetError;
 use crate::measure::{Kind, Op, Outcome, Run};
 use crate::options::TABLE;
@@ -21,7 +23,11 @@ use crate::spec::Spec;
 use crate::system::{Engine, Fabric};
 use crate::tally::Traffic;
 use crate::target::{Endpoint, Target};
+use crate::trace::Trace;
 use crate::workload::Workload;
+
+/// How long nodes may take to admit a client: they start together.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// A connected client.
 pub struct Client {
@@ -116,6 +122,33 @@ impl Target for Client {
         let sum = Cell::new(Traffic::default());
         self.operate(run, Some(&sum)).map_err(lost(self.engine, "count an operation"))?;
         Ok(Some(sum.get()))
+    }
+
+    /// There is none for a table whose clients do not do all work themselves in mapped memory.
+    fn limit_ops_per_s(
+        &mut self,
+        workload: &Workload,
+        trace: &Trace,
+    ) -> Result<Option<f64>, TargetError> {
+        let Some(client) = self.table.mapped() else { return Ok(None) };
+        let limit = limit::ops_per_s((client.map(), client.fabric()), workload, trace);
+        limit.map_err(|error| TargetError::Lost {
+            store: self.engine.name(),
+            action: "measure the bare loop",
+            reason: error.to_string(),
+        })
+    }
+}
+
+/// How the bench's clients attach.
+fn connect_options(spec: &Spec) -> ConnectOptions {
+    ConnectOptions {
+        connect_timeout: CONNECT_LIMIT,
+        operation_timeout: OPERATION_LIMIT,
+        populate: true,
+        cache: spec.table.cache_limits(),
+        batch: spec.servers.batch,
+        ..ConnectOptions::default()
     }
 }
 

@@ -54,7 +54,7 @@ pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
 
 fn check_table(spec: &Spec, table: &TableInfo) -> Result<(), BenchError> {
     let engine = spec.engines[0];
-    if (engine.of_tables(), engine.table_protocol()) != (&table.engine, table.protocol) {
+    if (engine.id().name(), engine.table_protocol()) != (&*table.engine, table.protocol) {
         let protocol = match table.protocol {
             TableProtocol::Loch => "",
             TableProtocol::Published => " by protocol published",

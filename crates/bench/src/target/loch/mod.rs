@@ -1,13 +1,12 @@
 //! Loch's own engines.
 //!
 //! The bench's process owns the nodes ([`nodes`]), whose memory is planned for the workload
-//! ([`plan`]). Each client's process attaches and runs its lanes ([`client`]), and counts the
-//! traffic of operations ([`traffic`]). One of them times the memory accesses that no GET can avoid
-//! ([`limit`]).
+//! ([`plan`]). Each client's process attaches and runs its lanes through the public API, as
+//! programs do ([`api`]), and counts the traffic of operations ([`traffic`]). One of them times the
+//! memory accesses that no GET can avoid ([`limit`]).
 //!
-//! A cluster that is not the bench's own ([`attached`]), one over verbs
-//! ([`network`]) and engines whose nodes have workers are measured through the public API
-//! ([`api`]), as programs use them. [`available`] lists the engines that can be measured.
+//! A cluster can also be one that is not the bench's own ([`attached`]), or be over verbs
+//! ([`network`]). [`available`] lists the engines that can be measured.
 //!
 //! On the simulated fabric all of them run in this process, in virtual time
 //! ([`simulated`]).
@@ -15,7 +14,6 @@
 mod api;
 mod attached;
 mod available;
-mod client;
 mod homes;
 pub mod lane;
 mod limit;
@@ -28,16 +26,13 @@ pub mod traffic;
 
 use std::sync::atomic::AtomicBool;
 
-use loch_engines::nessie::{self, published};
-use loch_fabric::shm::ShmEndpoint;
-
 use self::available::check;
 use super::{Endpoint, Service, System, Target};
 use crate::error::TargetError;
 use crate::measured::Measured;
 use crate::progress::Progress;
 use crate::spec::Spec;
-use crate::system::{Engine, Fabric};
+use crate::system::Engine;
 
 pub use self::attached::resolve;
 pub use self::available::engine_names;
@@ -70,20 +65,7 @@ impl System for Engine {
         client: u32,
     ) -> Result<Box<dyn Target>, TargetError> {
         check(*self, spec.fabric)?;
-        if spec.attach.is_some() || spec.fabric == Fabric::Verbs {
-            return Ok(Box::new(api::Client::connect(*self, spec, endpoint, client)?));
-        }
-        Ok(match self {
-            Engine::Nessie => {
-                type Nessie = nessie::Client<ShmEndpoint>;
-                Box::new(client::Client::<Nessie>::connect(*self, spec, endpoint, client)?)
-            }
-            Engine::NessiePublished => {
-                type Published = published::Client<ShmEndpoint>;
-                Box::new(client::Client::<Published>::connect(*self, spec, endpoint, client)?)
-            }
-            _ => Box::new(api::Client::connect(*self, spec, endpoint, client)?),
-        })
+        Ok(Box::new(api::Client::connect(*self, spec, endpoint, client)?))
     }
 
     fn simulate(

@@ -6,20 +6,18 @@
 //! home node, wherever the old one was, so nodes with busier clients fill up; beyond the head-room
 //! clients continue in the memory of other nodes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
-use loch::{ByteSize, NodeConfig, TableConfig, TableProtocol, WorkersConfig};
+use loch::{ByteSize, FabricKind, NodeConfig, TableConfig, WorkersConfig};
 use loch_engines::kv_direct::PACKET_BYTES_DEFAULT;
-use loch_engines::limits::CHUNK_BYTES;
+use loch_engines::limits::{CHUNK_BYTES, WORKER_LANES};
 use loch_engines::nessie::dte::head_bytes;
-use loch_engines::nessie::geometry::{Geometry, Options, Protocol, Shape};
+use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::options::LayoutOptions;
 use loch_engines::nessie::slab::Classes;
-use loch_engines::pilaf;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
 use loch_engines::requests::{Area, Service};
-use loch_fabric::RemoteAddr;
 
 use crate::error::TargetError;
 use crate::options::TABLE;
@@ -34,17 +32,20 @@ const HEADROOM_OF_MANY_PERCENT: u64 = 25;
 /// share one process's memory.
 const HEADROOM_BYTES: u64 = 64 << 20;
 const HEADROOM_BYTES_SIMULATED: u64 = 4 << 20;
-/// Values of herd and pilaf lie in blocks of other lengths, and nodes do not have equally many: so
-/// they get this many times the memory that nessie needs.
+/// Tables of other layouts than nessie's have blocks of other lengths, and their nodes do not have
+/// equally many: so they get this many times the memory that nessie needs.
 const OWN_LAYOUT_TIMES: u64 = 4;
-/// Keys and values take this share of the memory of kv-direct: slabs are powers of two, and
-/// partitions are not even.
-const DIRECT_UTILISATION: f64 = 0.35;
+/// Keys and values take this share of the memory of a table that is tuned for their sizes: slabs
+/// are powers of two, and partitions are not even.
+const TUNED_UTILISATION: f64 = 0.35;
 /// The least room for the key of a request, the default number of requests under way, and the
 /// number of replies that a client waits for at a time.
 const REQUEST_KEY_BYTES: u64 = 256;
 const WINDOW_DEFAULT: u16 = 8;
 const REPLIES_MAX: u16 = 256;
+/// A simulated client has as many requests under way at one worker as it has lanes, up to this
+/// number.
+const WINDOW_SIMULATED_MAX: usize = 16;
 /// Slabs of its own that a client has begun and not filled.
 const OPEN_SLABS: u64 = 2;
 
@@ -54,74 +55,145 @@ pub fn node_configs(
     spec: &Spec,
     dir: &Path,
 ) -> Result<Vec<NodeConfig>, TargetError> {
-    check_nodes(spec)?;
     let sockets: Vec<_> = (0..spec.nodes).map(|node| dir.join(format!("{node}.sock"))).collect();
-    let sessions = sessions(spec);
+    let sessions = Sessions {
+        of_node: spec.clients.saturating_mul(2).clamp(SESSIONS_DEFAULT, SESSIONS_MAX),
+        // Every client has a session at home, and while it loads one at another node.
+        of_table: spec.clients.saturating_mul(2).min(SESSIONS_MAX),
+    };
     let room = Room { clients: spec.clients.into(), open_slabs: OPEN_SLABS, bytes: HEADROOM_BYTES };
-    let data_bytes = data_bytes_a_node(spec, protocol(engine, spec), room);
-    check_data(spec, data_bytes)?;
-    let index_slots = index_slots_a_node(spec);
-    let table_bytes = table_bytes(index_slots, data_bytes);
-    let serves = engine.serves();
-    let memory = SESSIONS_OFFSET
-        + u64::from(sessions + 1) * SESSION_BYTES
-        + match engine {
-            Engine::KvDirect => direct_bytes_a_node(spec),
-            engine if engine.has_own_layout() => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
-            _ => table_bytes,
-        }
-        + if serves { 2 * requests_bytes(engine, spec)? } else { 0 }
-        + 16 * TABLE_ALIGN_BYTES;
-    let table = table(engine, spec, index_slots)
-        .map_err(|error| TargetError::Impossible(error.to_string()))?;
+    let common = config(engine, spec, &sockets, sessions, spec.servers.window, room)?;
     let config = |node: usize| NodeConfig {
         name: format!("bench-{node}"),
         socket: sockets[node].clone(),
-        memory: ByteSize::new(memory.next_multiple_of(1 << 20)),
-        cluster: sockets.clone(),
-        sessions,
         ephemeral: true,
         region: Some(dir.join(format!("{node}.region"))),
         workers: WorkersConfig { dedicated: spec.servers.dedicated, ..WorkersConfig::default() },
-        tables: vec![table.clone()],
-        ..NodeConfig::default()
+        ..common.clone()
     };
     Ok((0..sockets.len()).map(config).collect())
 }
 
-/// The table of a run.
-fn table(engine: Engine, spec: &Spec, index_slots: u64) -> Result<TableConfig, loch::Error> {
-    let serves = engine.serves();
-    let mut table = TableConfig {
-        workers: serves.then_some(spec.servers.workers),
-        window: spec.servers.window.filter(|_| serves),
-        sessions: serves.then(|| table_sessions(spec)),
-        value_max: Some(ByteSize::new(spec.value_size as u64)),
-        ..TableConfig::new(TABLE, engine.of_tables().parse::<loch::Engine>()?)
+/// The configuration of every simulated node. Memory is reached over a network, so that entries
+/// carry checksums.
+pub fn simulated_config(engine: Engine, spec: &Spec) -> Result<NodeConfig, TargetError> {
+    let nodes: Vec<_> = (0..spec.nodes).map(|node| PathBuf::from(node.to_string())).collect();
+    // A node without a client has a client while it is loaded.
+    let clients = spec.clients.div_ceil(spec.nodes);
+    let (writers, lanes) = match engine.serves() {
+        true => (spec.servers.workers.into(), WORKER_LANES),
+        false => (clients, spec.lanes),
     };
-    let direct = engine == Engine::KvDirect;
-    // HERD's own default is the best size for a cache's index.
-    if engine != Engine::Herd && !direct {
-        table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
+    let room = Room {
+        // Other clients retire entries in a client's slabs, even if it is alone at its node.
+        clients: u64::from(writers).max(2),
+        // Lanes that run out of entries at the same moment lease a slab each: over a network that
+        // takes long enough for many to meet.
+        open_slabs: OPEN_SLABS + lanes as u64,
+        bytes: HEADROOM_BYTES_SIMULATED,
+    };
+    let sessions = Sessions { of_node: clients, of_table: clients };
+    let window = spec.lanes.min(WINDOW_SIMULATED_MAX) as u16;
+    let window = Some(spec.servers.window.unwrap_or(window));
+    let mut config = config(engine, spec, &nodes, sessions, window, room)?;
+    if engine.is_published() {
+        // Such a table is declared for shared memory only, where the default is no checksums.
+        let checksums = config.tables[0].set("checksums", true);
+        checksums.map_err(|error| TargetError::Impossible(error.to_string()))?;
+    } else {
+        config.fabric = FabricKind::Verbs;
     }
-    if direct {
-        let mut tuned_for = toml::Table::new();
-        tuned_for.insert("key_bytes".into(), (spec.key_size as i64).into());
-        tuned_for.insert("value_bytes".into(), (spec.value_size as i64).into());
-        tuned_for.insert("utilisation".into(), DIRECT_UTILISATION.into());
-        table.set("tuned_for", tuned_for)?;
-        table.set("out_of_order", bool::from(spec.servers.out_of_order))?;
-    }
-    if engine == Engine::NessiePublished {
-        table.set("protocol", "published")?;
-        table.set("previous_versions", bool::from(spec.table.previous_versions))?;
-    }
+    Ok(config)
+}
+
+/// Session slots for clients.
+#[derive(Clone, Copy)]
+struct Sessions {
+    of_node: u32,
+    /// Each of them has slots for its requests.
+    of_table: u32,
+}
+
+/// What the configurations of all nodes have in common.
+fn config(
+    engine: Engine,
+    spec: &Spec,
+    cluster: &[PathBuf],
+    sessions: Sessions,
+    window: Option<u16>,
+    room: Room,
+) -> Result<NodeConfig, TargetError> {
+    check_nodes(spec)?;
+    let serves = engine.serves();
+    let data_bytes = data_bytes_a_node(spec, protocol(engine, spec), room);
+    check_data(spec, data_bytes)?;
+    let index_slots = index_slots_a_node(spec);
+    let common = TableConfig {
+        workers: serves.then_some(spec.servers.workers),
+        window: window.filter(|_| serves),
+        sessions: serves.then_some(sessions.of_table),
+        value_max: Some(ByteSize::new(spec.value_size as u64)),
+        ..TableConfig::new(TABLE, engine.options())
+    };
+    let Declared { table, is_nessies, is_tuned } = declare(engine, spec, common, index_slots)
+        .map_err(|error| TargetError::Impossible(error.to_string()))?;
+    let table_bytes = table_bytes(index_slots, data_bytes);
+    let memory = SESSIONS_OFFSET
+        + u64::from(sessions.of_node + 1) * SESSION_BYTES
+        + match (is_nessies, is_tuned) {
+            (true, _) => table_bytes,
+            (false, true) => tuned_bytes_a_node(spec, room),
+            (false, false) => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
+        }
+        + if serves { 2 * requests_bytes(engine, spec, sessions)? } else { 0 }
+        + 16 * TABLE_ALIGN_BYTES;
+    Ok(NodeConfig {
+        memory: ByteSize::new(memory.next_multiple_of(1 << 20)),
+        cluster: cluster.to_vec(),
+        sessions: sessions.of_node,
+        tables: vec![table],
+        ..NodeConfig::default()
+    })
+}
+
+/// The declaration of a table, and what its engine was found to know.
+struct Declared {
+    table: TableConfig,
+    /// The options of nessie's layout.
+    is_nessies: bool,
+    /// Tuning for the sizes of keys and values.
+    is_tuned: bool,
+}
+
+/// Declares what the run chose, and what the table's engine can be told of the workload.
+fn declare(
+    engine: Engine,
+    spec: &Spec,
+    mut table: TableConfig,
+    index_slots: u64,
+) -> Result<Declared, loch::Error> {
     let LayoutOptions { ways, bucket_slots, filter_bits, multi_read, checksums, .. } =
         LayoutOptions::default();
+    let is_nessies = table.set("ways", i64::from(ways)).is_ok();
+    // Engines that keep values in their own memory know the best size of their index.
+    if !engine.needs().private_memory {
+        table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
+    }
+    let tuned_for = toml::Table::from_iter([
+        ("key_bytes".to_owned(), toml::Value::from(spec.key_size as i64)),
+        ("value_bytes".to_owned(), (spec.value_size as i64).into()),
+        ("utilisation".to_owned(), TUNED_UTILISATION.into()),
+    ]);
+    let is_tuned = table.set("tuned_for", tuned_for).is_ok();
+    if engine.is_published() {
+        table.set("previous_versions", bool::from(spec.table.previous_versions))?;
+    }
     let (own, switch) = (&spec.table, |on| toml::Value::from(bool::from(on)));
     let (automatic, batched): (Option<bool>, Option<bool>) =
         (own.cache.into(), own.batched_reads.into());
-    // Options that were not chosen are left out, because not every engine has them.
+    let is_in_order = !bool::from(spec.servers.out_of_order) && engine.packs_operations();
+    // Options that were not chosen are left out, because not every engine has them. An engine
+    // without an option has it off.
     for (field, value, is_chosen) in [
         ("ways", own.ways.into(), own.ways != ways),
         ("bucket_slots", own.bucket_slots.into(), own.bucket_slots != bucket_slots),
@@ -130,111 +202,26 @@ fn table(engine: Engine, spec: &Spec, index_slots: u64) -> Result<TableConfig, l
         ("checksums", switch(own.checksums), bool::from(own.checksums) != checksums),
         ("cache", automatic.unwrap_or_default().into(), automatic.is_some()),
         ("batched_reads", batched.unwrap_or_default().into(), batched.is_some()),
+        ("out_of_order", false.into(), is_in_order),
     ] {
-        if is_chosen {
-            table.set(field, value)?;
+        let is_off = value.as_bool() == Some(false);
+        if is_chosen
+            && let Err(error) = table.set(field, value)
+            && !is_off
+        {
+            return Err(error);
         }
     }
-    Ok(table)
-}
-
-/// Bytes of an index slot of pilaf.
-const PILAF_SLOT_BYTES: u64 = 64;
-const PILAF_INDEX_SLOTS_MIN: u64 = 8;
-/// Extents are powers of two, and a PUT needs the old and the new one at the same time; and keys'
-/// hashes are not even.
-const PILAF_EXTENTS_A_RECORD: u64 = 4;
-const PILAF_EXTENT_OVERHEAD_BYTES: u64 = 64;
-
-/// A node's part of a table of pilaf whose clients have `sessions` sessions there.
-pub fn pilaf_shape(spec: &Spec, sessions: u32, root: RemoteAddr, node: usize) -> pilaf::Shape {
-    let (key, value) = (spec.key_size as u64, spec.value_size as u64);
-    let records = spec.records.div_ceil(spec.nodes.into());
-    let slots = records * 100 / u64::from(spec.table.index_fill);
-    let index_slots = slots.max(PILAF_INDEX_SLOTS_MIN).next_power_of_two();
-    let extent = (key + value + PILAF_EXTENT_OVERHEAD_BYTES).next_power_of_two();
-    let extents = (records + u64::from(sessions)) * PILAF_EXTENTS_A_RECORD * extent;
-    pilaf::Shape {
-        root,
-        // Room for the index to double.
-        arena_bytes: (extents + 4 * index_slots * PILAF_SLOT_BYTES).next_power_of_two(),
-        index_slots,
-        value_bytes_max: value,
-        seed: spec.seed,
-        node: node as u8,
-    }
-}
-
-/// How requests are served, except for the slots. By default a client has as many requests under
-/// way at one worker as it has lanes.
-pub fn service(spec: &Spec, sessions: u32) -> Service {
-    const WINDOW_DEFAULT_MAX: usize = 16;
-    Service {
-        workers: spec.servers.workers,
-        window: spec.servers.window.unwrap_or(spec.lanes.min(WINDOW_DEFAULT_MAX) as u16),
-        replies: spec.lanes.min(loch_engines::limits::REPLIES_MAX.into()) as u16,
-        sessions_per_node: sessions,
-        ..Service::default()
-    }
+    Ok(Declared { table, is_nessies, is_tuned })
 }
 
 /// The protocol that clients of nessie's tables follow; for tables of other engines it is Loch's
 /// own.
-pub fn protocol(engine: Engine, spec: &Spec) -> Protocol {
-    match engine.table_protocol() {
-        TableProtocol::Loch => Protocol::Loch,
-        TableProtocol::Published => {
-            Protocol::Published { previous_versions: spec.table.previous_versions.into() }
-        }
+fn protocol(engine: Engine, spec: &Spec) -> Protocol {
+    match engine.is_published() {
+        true => Protocol::Published { previous_versions: spec.table.previous_versions.into() },
+        false => Protocol::Loch,
     }
-}
-
-/// The writers of a simulated table: its clients, or workers.
-#[derive(Debug, Clone, Copy)]
-pub struct Writers {
-    /// On each node.
-    pub a_node: u32,
-    /// Operations that each has under way.
-    pub lanes: usize,
-}
-
-/// The same table for simulated nodes. Its entries carry checksums, which readers need over a
-/// network.
-pub fn simulated_table(
-    spec: &Spec,
-    protocol: Protocol,
-    writers: Writers,
-) -> Result<Shape, TargetError> {
-    check_nodes(spec)?;
-    let room = Room {
-        // Other clients retire entries in a client's slabs, even if it is alone at its node.
-        clients: u64::from(writers.a_node).max(2),
-        // Lanes that run out of entries at the same moment lease a slab each: over a network that
-        // takes long enough for many to meet.
-        open_slabs: OPEN_SLABS + writers.lanes as u64,
-        bytes: HEADROOM_BYTES_SIMULATED,
-    };
-    let data_bytes = data_bytes_a_node(spec, protocol, room);
-    check_data(spec, data_bytes)?;
-    let index_slots = index_slots_a_node(spec);
-    let options = Options {
-        filter_bits: spec.table.filter_bits.into(),
-        cache: spec.table.cache.into(),
-        multi_read: spec.table.multi_read.into(),
-        batched_reads: spec.table.batched_reads.into(),
-        checksums: true,
-    };
-    Geometry::plan(
-        spec.nodes as u16,
-        table_bytes(index_slots, data_bytes) + 16 * TABLE_ALIGN_BYTES,
-        index_slots * u64::from(spec.nodes),
-        spec.table.ways,
-        spec.table.bucket_slots,
-        spec.value_size as u64,
-        options,
-    )
-    .and_then(|geometry| geometry.with_protocol(protocol).validate())
-    .map_err(|error| TargetError::Impossible(error.to_string()))
 }
 
 fn check_nodes(spec: &Spec) -> Result<(), TargetError> {
@@ -263,39 +250,29 @@ fn table_bytes(index_slots: u64, data_bytes: u64) -> u64 {
     index_slots * 8 * 17 / 16 + data_bytes + data_bytes / CHUNK_BYTES * 8
 }
 
-/// Bytes of a node's indexes and slabs of kv-direct.
-fn direct_bytes_a_node(spec: &Spec) -> u64 {
+/// Bytes of a node's table that is tuned for the sizes of keys and values.
+fn tuned_bytes_a_node(spec: &Spec, room: Room) -> u64 {
     let bytes = spec.data_bytes().div_ceil(spec.nodes.into());
-    (bytes as f64 / DIRECT_UTILISATION) as u64 + HEADROOM_BYTES
+    (bytes as f64 / TUNED_UTILISATION) as u64 + room.bytes
 }
 
 /// Bytes of a node's requests, which may take no more than half of its table.
-fn requests_bytes(engine: Engine, spec: &Spec) -> Result<u64, TargetError> {
+fn requests_bytes(engine: Engine, spec: &Spec, sessions: Sessions) -> Result<u64, TargetError> {
     let impossible =
         |error: loch_engines::error::LayoutError| TargetError::Impossible(error.to_string());
     let key_bytes = REQUEST_KEY_BYTES.max(spec.key_size as u64);
-    let packet_bytes = if engine == Engine::KvDirect { PACKET_BYTES_DEFAULT } else { 0 };
+    let packet_bytes = if engine.packs_operations() { PACKET_BYTES_DEFAULT } else { 0 };
     let value_bytes = packet_bytes.max(spec.value_size as u64);
     let service = Service {
         workers: spec.servers.workers,
         window: spec.servers.window.unwrap_or(WINDOW_DEFAULT),
         replies: REPLIES_MAX,
-        sessions_per_node: table_sessions(spec) + 1,
+        sessions_per_node: sessions.of_table + 1,
         request_bytes: Service::request_bytes_for(key_bytes, value_bytes).map_err(impossible)?,
         reply_bytes: Service::reply_bytes_for(value_bytes).map_err(impossible)?,
         ..Service::default()
     };
     Ok(Area::new(service, spec.nodes as u16).map_err(impossible)?.bytes())
-}
-
-/// Sessions that can have the table open, each of which has slots for its requests.
-fn table_sessions(spec: &Spec) -> u32 {
-    (spec.clients * 2).min(sessions(spec))
-}
-
-/// Every client has a session at home, and while it loads one at another node.
-fn sessions(spec: &Spec) -> u32 {
-    spec.clients.saturating_mul(2).clamp(SESSIONS_DEFAULT, SESSIONS_MAX)
 }
 
 fn index_slots_a_node(spec: &Spec) -> u64 {
@@ -304,6 +281,7 @@ fn index_slots_a_node(spec: &Spec) -> u64 {
 }
 
 /// The content of a node's data table besides the records.
+#[derive(Clone, Copy)]
 struct Room {
     /// Clients with slabs in it, and how many slabs each has begun and not filled.
     clients: u64,
@@ -343,7 +321,7 @@ mod tests {
     use crate::args::tests::spec;
 
     fn plan(line: &str) -> Result<Vec<NodeConfig>, TargetError> {
-        node_configs(Engine::Nessie, &spec(line).unwrap(), Path::new("/dir"))
+        node_configs("nessie".parse().unwrap(), &spec(line).unwrap(), Path::new("/dir"))
     }
 
     #[test]
@@ -368,12 +346,13 @@ mod tests {
 
     #[test]
     fn requests_have_memory_of_their_own() {
-        let plan =
-            |engine, line: &str| node_configs(engine, &spec(line).unwrap(), Path::new("/dir"));
+        let plan = |engine: &str, line: &str| {
+            node_configs(engine.parse().unwrap(), &spec(line).unwrap(), Path::new("/dir"))
+        };
         let line = "--clients 4 --nodes 2 --records 1000 --value-size 16KiB";
-        let nessie = plan(Engine::Nessie, line).unwrap().remove(0);
+        let nessie = plan("nessie", line).unwrap().remove(0);
         let line = format!("{line} --engine nessie-server --workers 3 --window 2");
-        let server = plan(Engine::NessieServer, &line).unwrap().remove(0);
+        let server = plan("nessie-server", &line).unwrap().remove(0);
         // Three workers, two requests each, of eight clients on each of two nodes and two that
         // watch.
         let requests = 3 * 2 * (2 * 8 + 2) * (16 << 10);

@@ -7,8 +7,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use loch_engines::EngineError;
-use loch_engines::kv::OneOf;
-use loch_engines::nessie::{Client, published};
+use loch_engines::nessie::{AnyClient, Client};
 use loch_engines::operation;
 use loch_engines::registry::EngineId;
 use loch_fabric::Buf;
@@ -389,27 +388,12 @@ impl Table {
         self.operations().counters()
     }
 
-    /// The engine below, for measurements.
-    ///
-    /// # Panics
-    /// If the table is not one of nessie on shared memory.
+    /// The client of a table of nessie whose memory is all mapped: for measurements of that memory.
     #[doc(hidden)]
-    pub fn engine(&self) -> &Client<ShmEndpoint> {
-        self.in_place().expect("the engine nessie is measured, on shared memory")
-    }
-
-    /// The same of a table of the published protocol.
-    ///
-    /// # Panics
-    /// If it is not one.
-    #[doc(hidden)]
-    pub fn published_engine(&self) -> &published::Client<ShmEndpoint> {
+    pub fn mapped(&self) -> Option<&AnyClient<ShmEndpoint>> {
         match &self.backend {
-            Backend::Shm(client) => match client.nessie() {
-                Some(OneOf::Second(client)) => client,
-                _ => panic!("the table is not of the published protocol"),
-            },
-            Backend::Network(_) => panic!("its memory is not all mapped"),
+            Backend::Shm(client) => client.nessie(),
+            Backend::Network(_) => None,
         }
     }
 
@@ -515,6 +499,7 @@ impl Drop for Table {
 
 #[cfg(test)]
 mod tests {
+    use loch_engines::Kv;
     use loch_engines::nessie::slab::Chunk;
     use loch_fabric::Fabric;
 
@@ -546,9 +531,10 @@ mod tests {
         let (cluster, table) = inherited("nessie");
         let other = cluster.table("default").unwrap();
         let abandoned = || {
-            let client = other.engine();
+            let client = other.mapped().expect("it is of nessie, and embedded");
             let chunks = 0..client.map().shape.geometry.chunks;
-            let word = |chunk| client.fabric().load(client.map().chunk_addr(0, chunk)).unwrap();
+            let fabric = client.fabric();
+            let word = |chunk| fabric.load(client.map().chunk_addr(0, chunk)).unwrap();
             let found = chunks.map(|chunk| Chunk::from_word(word(chunk)));
             found.filter(|chunk| matches!(chunk, Some(Chunk::Abandoned { .. }))).count()
         };

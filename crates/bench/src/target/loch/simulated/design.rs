@@ -1,5 +1,4 @@
-//! The interface of an engine in the simulator: the layout of its table, its clients and its
-//! workers.
+//! The interface of a system in the simulator: its memory, its clients and its workers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,44 +12,36 @@ use loch_engines::requests::{Holder, Sessions, Timing, WorkerId};
 use loch_fabric::RegionId;
 use loch_fabric::sim::{ProcessId, World};
 
-use super::host::{Card, Host, Work};
-use crate::error::TargetError;
-use crate::spec::Spec;
-pub use crate::target::loch::plan::service;
-use crate::target::loch::simulated::costs::Costs;
+use super::costs::Costs;
+use super::host::{Card, Host, Turn};
 
-/// An engine in the simulator.
+/// A system in the simulator.
 pub trait Design: Sized {
-    /// Its client.
+    /// The system's client.
     type Client: Kv + 'static;
+
     /// Whether its nodes have workers.
-    const SERVES: bool;
+    fn serves(&self) -> bool;
 
-    /// Lays out the table of a run, which begins at `place` on every node.
-    fn lay_out(spec: &Spec, place: Place) -> Result<Self, TargetError>;
+    /// Bytes of each node's region.
+    fn region_bytes(&self) -> u64;
 
-    /// Bytes of the table on each node.
-    fn bytes(&self) -> u64;
-
-    /// Bytes that clients use of a host of their own.
+    /// Bytes of the region of a host for clients alone.
     fn client_host_bytes(&self) -> u64 {
-        0
+        self.region_bytes()
     }
+
+    /// The session slot of the `number`-th client of a node.
+    fn client_slot(&self, number: u32) -> u32;
+
+    /// The session slot of a worker of a node, if it has one.
+    fn worker_slot(&self, worker: u16) -> Option<u32>;
 
     /// A client. `workers` are all workers' processes, by node and then by worker.
     fn client(&self, seat: Seat, workers: &[ProcessId]) -> Self::Client;
 
     /// A worker's program, which ends when it is dropped.
-    fn serve(&self, seat: Seat, id: WorkerId, busy: Meter) -> impl Future<Output = ()> + 'static;
-}
-
-/// The place of a table on every node.
-#[derive(Debug, Clone, Copy)]
-pub struct Place {
-    /// Its first byte.
-    pub offset: u64,
-    /// Session slots of each node.
-    pub sessions: u32,
+    fn serve(&self, seat: Seat, id: WorkerId, meter: Meter) -> impl Future<Output = ()> + 'static;
 }
 
 /// The work of a worker so far.
@@ -65,7 +56,7 @@ pub struct Load {
     pub answered: Cell<u64>,
 }
 
-/// A process that has a session.
+/// A process of a client or a worker.
 pub struct Seat {
     /// The cluster.
     pub world: World,
@@ -73,8 +64,8 @@ pub struct Seat {
     pub process: ProcessId,
     /// The host that it is on.
     pub home: RegionId,
-    /// Its session there.
-    pub session: Session,
+    /// The slot of its session there, if it has one, and the session's incarnation.
+    pub session: Option<(u32, u64)>,
     /// The node among whose clients it counts: the node of its host, if there is one.
     pub node: u16,
     /// The card of its host.
@@ -87,18 +78,30 @@ pub struct Seat {
 pub type Slots = Rc<RefCell<HashMap<(u16, u32), u64>>>;
 
 impl Seat {
+    /// The session of the process.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn session(&self) -> Session {
+        let (slot, incarnation) = self.session.expect("the process has a session");
+        Session::new(self.home, slot, incarnation)
+    }
+
     /// The sessions that a worker's node knows.
     pub fn sessions(&self) -> Sessions {
-        let slots = self.slots.clone();
-        Box::new(move |node, slot| Some(Holder::new(*slots.borrow().get(&(node, slot))?, None)))
+        sessions(&self.slots)
     }
-}
 
-impl Seat {
     /// The endpoint of a process that polls.
     pub fn host(&self, costs: Costs) -> Host {
         Host::client(&self.world, self.process, self.home, costs)
     }
+}
+
+/// The sessions that every node knows.
+pub fn sessions(slots: &Slots) -> Sessions {
+    let slots = slots.clone();
+    Box::new(move |node, slot| Some(Holder::new(*slots.borrow().get(&(node, slot))?, None)))
 }
 
 /// How long an operation may take.
@@ -118,25 +121,40 @@ pub fn timing_by_send() -> Timing {
     Timing { timeout_us: timeout_us(), ..Timing::default() }
 }
 
-/// Called after a worker's turn: notes the time that it took, and waits for the moment of the next
-/// turn. `before_ns` is the processor time of the worker at the last note.
-pub async fn after_turn(
-    host: &Host,
-    world: &World,
+/// The turns of a worker, as its host sees them.
+pub struct Turns {
+    /// An endpoint of the worker's process, to let time pass.
+    host: Host,
+    world: World,
     process: ProcessId,
-    busy: &Meter,
-    before_ns: &mut u64,
-) {
-    let Work { worked, waited_ns, answered } = host.take_work();
-    busy.answered.set(busy.answered.get() + answered);
-    match worked {
-        true => host.go_on().await,
-        false => loch_fabric::Fabric::pause(host, 1).await,
+    meter: Meter,
+    turn: Rc<Turn>,
+    /// The processor time of the worker at the end of the last turn.
+    before_ns: Cell<u64>,
+}
+
+impl Turns {
+    /// The turns of the worker with this endpoint's process, which notes its work in `turn`.
+    pub fn new(host: Host, seat: &Seat, meter: Meter, turn: Rc<Turn>) -> Self {
+        let before_ns = Cell::new(seat.world.cpu_ns(seat.process));
+        Self { host, world: seat.world.clone(), process: seat.process, meter, turn, before_ns }
     }
-    let now_ns = world.cpu_ns(process);
-    if worked {
-        let worked_ns = (now_ns - *before_ns).saturating_sub(waited_ns);
-        busy.busy_ns.set(busy.busy_ns.get() + worked_ns);
+
+    /// Called after a turn: notes the time that the turn took, and waits for the moment of the next
+    /// one.
+    pub async fn after(&self) {
+        let Turn { worked, waited_ns, answered } = &*self.turn;
+        let (worked, waited_ns, answered) = (worked.take(), waited_ns.take(), answered.take());
+        self.meter.answered.set(self.meter.answered.get() + answered);
+        match worked {
+            true => self.host.go_on().await,
+            false => loch_fabric::Fabric::pause(&self.host, 1).await,
+        }
+        let now_ns = self.world.cpu_ns(self.process);
+        let before_ns = self.before_ns.replace(now_ns);
+        if worked {
+            let worked_ns = (now_ns - before_ns).saturating_sub(waited_ns);
+            self.meter.busy_ns.set(self.meter.busy_ns.get() + worked_ns);
+        }
     }
-    *before_ns = now_ns;
 }

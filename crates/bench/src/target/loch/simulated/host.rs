@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
+use loch::simulated::Endpoint;
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::sim::{ProcessId, SimEndpoint, World};
 use loch_fabric::{
@@ -24,7 +25,7 @@ use super::costs::Costs;
 /// How far a card may be behind before a sender waits for it: the length of a send queue.
 const QUEUE_SENDS: f64 = 64.0;
 /// Pauses up to this length are those of a process that polls.
-const BREATH_US: u64 = 1;
+const POLL_US: u64 = 1;
 
 /// When the card of a node has sent all its messages, in nanoseconds.
 pub type Card = Rc<Cell<f64>>;
@@ -42,23 +43,19 @@ pub struct Host {
     /// Processor time that is not yet a whole nanosecond.
     fraction_ns: Cell<f64>,
     /// When this process last had nothing to do.
-    breathed_ns: Cell<u64>,
-    /// Whether it did more than poll since the last call of [`Self::take_work`], and how long it
-    /// waited for its card.
-    worked: Cell<bool>,
-    waited_ns: Cell<u64>,
-    /// Requests that it answered since then.
-    answered: Cell<u64>,
+    idled_ns: Cell<u64>,
+    turn: Rc<Turn>,
 }
 
-/// The work of a worker's processor in a turn.
-pub struct Work {
+/// The work of a worker's processor since its last turn.
+#[derive(Debug, Default)]
+pub struct Turn {
     /// Whether it did more than poll.
-    pub worked: bool,
+    pub worked: Cell<bool>,
     /// How long it waited for its card.
-    pub waited_ns: u64,
+    pub waited_ns: Cell<u64>,
     /// Requests that it answered.
-    pub answered: u64,
+    pub answered: Cell<u64>,
 }
 
 impl Host {
@@ -72,23 +69,15 @@ impl Host {
             card: Card::default(),
             replies_at: None,
             fraction_ns: Cell::new(0.0),
-            breathed_ns: Cell::new(u64::MAX),
-            worked: Cell::new(false),
-            waited_ns: Cell::new(0),
-            answered: Cell::new(0),
+            idled_ns: Cell::new(u64::MAX),
+            turn: Rc::default(),
         }
     }
 
     /// The endpoint of a worker: each message that it sends, WRITEs elsewhere or stores in its own
-    /// memory from `replies_at` on is the answer to a request.
-    pub fn worker(self, replies_at: u64, card: Card) -> Self {
-        Self { replies_at: Some(replies_at), card, ..self }
-    }
-
-    /// The work since the last call.
-    pub fn take_work(&self) -> Work {
-        let (worked, waited_ns) = (self.worked.take(), self.waited_ns.take());
-        Work { worked, waited_ns, answered: self.answered.take() }
+    /// memory from `replies_at` on is the answer to a request. Its work is noted in `turn`.
+    pub fn worker(self, replies_at: u64, card: Card, turn: Rc<Turn>) -> Self {
+        Self { replies_at: Some(replies_at), card, turn, ..self }
     }
 
     /// Lets the processor's next turn come at once.
@@ -108,7 +97,7 @@ impl Host {
 
     /// Charges an access to memory and `bytes` copied from there.
     fn charge_read(&self, bytes: usize) {
-        self.worked.set(true);
+        self.turn.worked.set(true);
         self.charge(self.costs.memory_ns as f64 + bytes as f64 * self.costs.byte_ns);
     }
 
@@ -124,14 +113,14 @@ impl Host {
     fn charge_reply(&self, at: RemoteAddr) {
         let is_reply = self.replies_at.is_some_and(|from| !self.is_own(at) || at.offset() >= from);
         if is_reply {
-            self.worked.set(true);
+            self.turn.worked.set(true);
             self.answers(1);
         }
     }
 
     /// Charges several requests.
     fn answers(&self, requests: u64) {
-        self.answered.set(self.answered.get() + requests);
+        self.turn.answered.set(self.turn.answered.get() + requests);
         self.endpoint.work(self.costs.request_ns * requests);
     }
 
@@ -167,7 +156,7 @@ impl Host {
         self.card.set(free);
         let behind = (free - now - QUEUE_SENDS * self.costs.send_ns).max(0.0) as u64;
         self.endpoint.work(behind);
-        self.waited_ns.set(self.waited_ns.get() + behind);
+        self.turn.waited_ns.set(self.turn.waited_ns.get() + behind);
     }
 }
 
@@ -357,11 +346,11 @@ impl Fabric for Host {
     /// A process that only lets others have a turn polls again after [`Costs::poll_ns`], however
     /// many of its lanes do so.
     async fn pause(&self, us: u64) {
-        if us > BREATH_US {
+        if us > POLL_US {
             return self.endpoint.pause(us).await;
         }
         let now = self.world.now_ns();
-        if self.breathed_ns.replace(now) != now {
+        if self.idled_ns.replace(now) != now {
             self.endpoint.work(self.costs.poll_ns);
         }
         self.endpoint.pause(0).await;
@@ -384,7 +373,7 @@ impl Messages for Host {
     }
 
     fn send_all(&self, messages: &[(ProcessId, &[u8])]) -> Result<(), FabricError> {
-        self.worked.set(true);
+        self.turn.worked.set(true);
         self.endpoint.work(self.costs.doorbell_ns);
         if self.replies_at.is_some() {
             self.answers(messages.len() as u64);
@@ -395,6 +384,16 @@ impl Messages for Host {
 
     fn try_receive(&self, buf: Buf) -> Result<(ProcessId, Buf), Buf> {
         self.endpoint.try_receive(buf)
+    }
+}
+
+impl Endpoint for Host {
+    fn sim(&self) -> &SimEndpoint {
+        &self.endpoint
+    }
+
+    fn into_sim(self) -> SimEndpoint {
+        self.endpoint
     }
 }
 

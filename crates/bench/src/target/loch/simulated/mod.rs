@@ -18,17 +18,14 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | [`design`] | the interface of an engine in the simulator |
-//! | [`nessie`], [`served`], [`herd`], [`pilaf`] | the engines |
+//! | [`design`] | the interface of a system in the simulator |
+//! | `table.rs` | a table of any engine, put together as in a real cluster |
 //! | [`host`], [`costs`] | the work of the workers' processors, and its costs |
 
 pub mod costs;
 pub mod design;
-mod herd;
 pub mod host;
-mod nessie;
-mod pilaf;
-mod served;
+mod table;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -36,15 +33,15 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use loch_engines::epoch::Session;
-use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr};
+use loch_engines::region::session_addr;
 use loch_engines::requests::WorkerId;
 use loch_engines::{EngineError, Kv};
 use loch_fabric::RegionId;
 use loch_fabric::sim::{Faults, ProcessId, World};
 
-use self::design::{Design, Meter, Place, Seat, Slots};
+use self::design::{Design, Meter, Seat, Slots};
 use self::host::Card;
+use self::table::Table;
 use super::store::load_batch;
 use super::traffic;
 use crate::error::TargetError;
@@ -77,15 +74,7 @@ pub fn measure(
     interrupted: &AtomicBool,
 ) -> Result<Measured, TargetError> {
     let setting = Setting { name: engine.name(), spec, progress, interrupted };
-    match engine {
-        Engine::Nessie => measure_as::<nessie::Nessie>(setting),
-        Engine::NessiePublished => measure_as::<nessie::Published>(setting),
-        Engine::NessieServer => measure_as::<served::ServerDriven>(setting),
-        Engine::NessieHybrid => measure_as::<served::Hybrid>(setting),
-        Engine::Herd => measure_as::<herd::Herd>(setting),
-        Engine::Pilaf => measure_as::<pilaf::Pilaf>(setting),
-        Engine::KvDirect => unreachable!("it was checked that it can be simulated"),
-    }
+    measure_design(setting, Table::new(engine, spec)?)
 }
 
 /// The measured system, and its observers.
@@ -102,9 +91,12 @@ pub struct Setting<'a> {
 }
 
 /// Simulates a run of a design.
-pub fn measure_as<D: Design>(setting: Setting<'_>) -> Result<Measured, TargetError> {
+///
+/// # Errors
+/// Why it cannot be measured.
+pub fn measure_design<D: Design>(setting: Setting<'_>, design: D) -> Result<Measured, TargetError> {
     setting.progress.phase("laying out", None);
-    let mut cluster = Cluster::<D>::new(setting)?;
+    let mut cluster = Cluster::new(setting, design)?;
     cluster.load()?;
     cluster.share_cores();
     let clients = cluster.prepare();
@@ -116,7 +108,8 @@ pub fn measure_as<D: Design>(setting: Setting<'_>) -> Result<Measured, TargetErr
     measured.traffic = Some(sum);
     measured.server_cpu_s = Some((cluster.busy_ns() - busy_ns) as f64 / 1e9);
     let of_each = cluster.answered().into_iter().zip(answered);
-    measured.ops_of_workers = D::SERVES.then(|| of_each.map(|(end, begin)| end - begin).collect());
+    measured.ops_of_workers =
+        cluster.design.serves().then(|| of_each.map(|(end, begin)| end - begin).collect());
     Ok(measured)
 }
 
@@ -174,8 +167,8 @@ struct Cluster<'a, D: Design> {
     meters: Vec<Meter>,
     /// Each host's.
     cards: Vec<Card>,
-    /// Taken session slots of each node.
-    seats: Vec<u32>,
+    /// Clients that each node has had.
+    attached: Vec<u32>,
     incarnation: u64,
     slots: Slots,
 }
@@ -188,19 +181,14 @@ impl<D: Design> Drop for Cluster<'_, D> {
 }
 
 impl<'a, D: Design> Cluster<'a, D> {
-    fn new(setting: Setting<'a>) -> Result<Self, TargetError> {
+    fn new(setting: Setting<'a>, design: D) -> Result<Self, TargetError> {
         let spec = setting.spec;
-        // A node without a client has a client while it is loaded.
-        let workers = if D::SERVES { spec.servers.workers } else { 0 };
-        let sessions = spec.clients.div_ceil(spec.nodes) + u32::from(workers);
-        let offset = (SESSIONS_OFFSET + u64::from(sessions) * SESSION_BYTES)
-            .next_multiple_of(TABLE_ALIGN_BYTES);
-        let design = D::lay_out(spec, Place { offset, sessions })?;
-        let region_bytes = offset + design.bytes();
+        let workers = if design.serves() { spec.servers.workers } else { 0 };
+        let region_bytes = design.region_bytes();
         check_nodes(spec.nodes, region_bytes * u64::from(spec.nodes))?;
         let world = World::new(mix(spec.seed), spec.hardware.profile(), Faults::default());
         (0..spec.nodes).for_each(|_| _ = world.add_node(region_bytes));
-        let client_host_bytes = offset + design.client_host_bytes();
+        let client_host_bytes = design.client_host_bytes();
         (0..spec.servers.client_hosts).for_each(|_| _ = world.add_node(client_host_bytes));
         let hosts = spec.nodes + spec.servers.client_hosts;
         let mut cluster = Cluster {
@@ -213,7 +201,7 @@ impl<'a, D: Design> Cluster<'a, D> {
             workers: Vec::new(),
             meters: Vec::new(),
             cards: (0..hosts).map(|_| Card::default()).collect(),
-            seats: vec![0; spec.nodes as usize],
+            attached: vec![0; spec.nodes as usize],
             incarnation: 0,
             slots: Slots::default(),
         };
@@ -225,7 +213,7 @@ impl<'a, D: Design> Cluster<'a, D> {
     }
 
     fn start_worker(&mut self, node: u32, worker: u16) {
-        let seat = self.sit(node, node);
+        let seat = self.sit(node, node, self.design.worker_slot(worker));
         let (process, meter) = (seat.process, Meter::default());
         let id = WorkerId { node: node as u16, worker };
         let serves = self.design.serve(seat, id, meter.clone());
@@ -238,29 +226,32 @@ impl<'a, D: Design> Cluster<'a, D> {
     /// hosts for clients alone.
     fn attach(&mut self, client: u32) -> Client<D::Client> {
         let (nodes, own) = (self.spec.nodes, self.spec.servers.client_hosts);
-        let host = if own > 0 { nodes + client % own } else { client % nodes };
-        let seat = self.sit(client % nodes, host);
+        let node = client % nodes;
+        let host = if own > 0 { nodes + client % own } else { node };
+        let slot = self.design.client_slot(self.attached[node as usize]);
+        self.attached[node as usize] += 1;
+        let seat = self.sit(node, host, Some(slot));
         let process = seat.process;
         Client { process, store: Rc::new(self.design.client(seat, &self.workers)) }
     }
 
-    /// A new process on a host, with a session slot of a node.
-    fn sit(&mut self, node: u32, host: u32) -> Seat {
+    /// A new process on a host, perhaps with a session slot of a node.
+    fn sit(&mut self, node: u32, host: u32, slot: Option<u32>) -> Seat {
         let home = RegionId(host as u8);
-        let slot = self.seats[node as usize];
-        self.seats[node as usize] += 1;
         self.incarnation += 1;
-        let at = session_addr(home, slot);
-        self.world.store(at, self.incarnation);
-        self.world.store(at.add(8), 0);
-        for place in [node, host] {
-            self.slots.borrow_mut().insert((place as u16, slot), self.incarnation);
+        if let Some(slot) = slot {
+            let at = session_addr(home, slot);
+            self.world.store(at, self.incarnation);
+            self.world.store(at.add(8), 0);
+            for place in [node, host] {
+                self.slots.borrow_mut().insert((place as u16, slot), self.incarnation);
+            }
         }
         Seat {
             world: self.world.clone(),
             process: self.world.add_process(home),
             home,
-            session: Session::new(home, slot, self.incarnation),
+            session: slot.map(|slot| (slot, self.incarnation)),
             node: node as u16,
             card: self.cards[host as usize].clone(),
             slots: self.slots.clone(),
