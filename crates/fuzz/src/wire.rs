@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use loch::fuzzing::{FRAME_BYTES_MAX, Lobby, attach, frames, reply, request};
+use loch::fuzzing::{FRAME_BYTES_MAX, FuzzNode, attach, frames, reply, request};
 
 use crate::input::Input;
 
@@ -11,7 +11,7 @@ use crate::input::Input;
 const SPLIT_EVERYWHERE_MAX: usize = 512;
 
 thread_local! {
-    static LOBBY: RefCell<Lobby> = RefCell::new(Lobby::new().expect("4 MiB of memory"));
+    static NODE: RefCell<FuzzNode> = RefCell::new(FuzzNode::new().expect("4 MiB of memory"));
 }
 
 /// A byte that says how to read them, and bytes that a client or a node sends.
@@ -37,7 +37,7 @@ pub fn wire(bytes: &[u8]) {
         assert_eq!(frames(stream.chunks(1)), whole, "a byte at a time");
     }
     if mode & 2 == 0 {
-        converse(&stream, at);
+        exchange(&stream, at);
     } else {
         let _ = attach(&stream);
     }
@@ -56,10 +56,10 @@ fn survives(frame: &[u8], read: impl Fn(&[u8]) -> Result<Vec<u8>, String>) {
 }
 
 /// A client that sends the stream to a node, at once and in two parts.
-fn converse(stream: &[u8], at: usize) {
-    let (once, twice) = LOBBY.with_borrow_mut(|lobby| {
+fn exchange(stream: &[u8], at: usize) {
+    let (once, twice) = NODE.with_borrow_mut(|node| {
         let (head, tail) = stream.split_at(at);
-        (lobby.converse(std::iter::once(stream)), lobby.converse([head, tail].into_iter()))
+        (node.exchange(std::iter::once(stream)), node.exchange([head, tail].into_iter()))
     });
     let answers = |(bytes, closed): &(Vec<u8>, bool)| {
         let (answers, wrong) = frames(std::iter::once(&bytes[..]));

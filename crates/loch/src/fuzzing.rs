@@ -19,7 +19,7 @@ use crate::session::wire::{self, Decoder};
 use crate::{Error, NodeConfig};
 
 pub use crate::limits::FRAME_BYTES_MAX;
-pub use crate::node::fuzzing::Lobby;
+pub use crate::node::fuzzing::FuzzNode;
 
 /// The frames that bytes are cut into which arrive in these parts, and what is wrong with the rest.
 pub fn frames<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, Option<String>) {

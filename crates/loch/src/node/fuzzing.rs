@@ -1,4 +1,4 @@
-//! A node's side of a conversation, for the fuzz targets: everything but the listening socket.
+//! A node's side of a connection, for the fuzz targets: everything but the listening socket.
 
 use std::io::{Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use loch_fabric::shm::Region;
 
-use super::admission::Visitor;
-use super::conversation::{Conversation, Desk, Turn};
-use super::courier::{Caller, Readers};
+use super::client_connection::{ClientConnection, NextStep, SessionService};
+use super::control_client::{Caller, Readers};
+use super::listener::PeerCredentials;
 use super::region::format;
 use super::sessions::{End, Sessions};
 use crate::layout::memory::Member;
@@ -19,16 +19,16 @@ use crate::session::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
 use crate::{ByteSize, EmbeddedConfig, Error};
 
 /// A node without a socket of its own, which clients can talk to.
-pub struct Lobby {
+pub struct FuzzNode {
     welcome: Welcome,
     node: Member,
     sessions: Sessions,
 }
 
-/// Turns in which nothing came and nothing went, after which a conversation stands still.
+/// Turns in which nothing came and nothing went, after which a connection stands still.
 const IDLE_TURNS_MAX: usize = 4;
 
-impl Lobby {
+impl FuzzNode {
     /// A node with a few session slots.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl Lobby {
         let region = Region::anonymous(plan.header.region_bytes)
             .map_err(crate::layout::memory::of_region(path))?;
         format(&region, &plan)?;
-        let node = Member::read("lobby".into(), path.into(), Arc::new(region))
+        let node = Member::read("node".into(), path.into(), Arc::new(region))
             .map_err(|e| Error::RegionDamaged { path: path.into(), what: e.to_string() })?;
         let welcome = Welcome {
             protocol: PROTOCOL,
@@ -63,13 +63,13 @@ impl Lobby {
     ///
     /// # Panics
     /// If the node says something else than it should, or never stops.
-    pub fn converse<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
+    pub fn exchange<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
         let (mut client, node) = UnixStream::pair().expect("a pair of sockets can be made");
         for stream in [&client, &node] {
             stream.set_nonblocking(true).expect("a socket can be set not to block");
         }
-        let visitor = Visitor { pid: std::process::id(), uid: 0 };
-        let mut conversation = Conversation::new(OwnedFd::from(node), visitor, 0);
+        let peer = PeerCredentials { pid: std::process::id(), uid: 0 };
+        let mut connection = ClientConnection::new(OwnedFd::from(node), peer, 0);
         let mut replies = Vec::new();
         let mut closed = false;
         for mut part in parts {
@@ -77,7 +77,7 @@ impl Lobby {
             while idle < IDLE_TURNS_MAX && !closed {
                 let sent = if part.is_empty() { 0 } else { client.write(part).unwrap_or(0) };
                 part = &part[sent..];
-                closed = matches!(conversation.turn(self), Turn::Close | Turn::Gone);
+                closed = matches!(connection.advance(self), NextStep::Close | NextStep::Closed);
                 let before = replies.len();
                 // It blocks once there is nothing more; whether it was closed is known already.
                 let _ = client.read_to_end(&mut replies);
@@ -85,14 +85,14 @@ impl Lobby {
                 idle = if moved { 0 } else { idle + 1 };
             }
         }
-        let open = conversation.sessions().map_or(0, |(open, _)| open.len());
+        let open = connection.sessions().map_or(0, |(open, _)| open.len());
         assert!(open <= self.welcome.sessions as usize, "{open} sessions are open");
         self.sessions.close_all_of(Process::own());
         (replies, closed)
     }
 }
 
-impl Desk for Lobby {
+impl SessionService for FuzzNode {
     fn welcome(&self) -> &Welcome {
         &self.welcome
     }

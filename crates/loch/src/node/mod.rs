@@ -21,14 +21,14 @@ pub(crate) mod scrubber;
 pub(crate) mod sessions;
 pub(crate) mod workers;
 
-mod admission;
+mod client_connection;
 #[cfg(feature = "verbs")]
 pub(crate) mod control;
 #[cfg(not(feature = "verbs"))]
 #[path = "no_control.rs"]
 pub(crate) mod control;
-mod conversation;
-pub(crate) mod courier;
+pub(crate) mod control_client;
+mod listener;
 mod lock;
 #[cfg(feature = "verbs")]
 mod network;
@@ -60,14 +60,14 @@ use crate::session::connection::{Connection, mark};
 use crate::session::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
 use crate::{Error, NodeConfig};
 
-use admission::Door;
-use courier::Courier;
+use control_client::ControlClient;
+use listener::Listener;
 use neighbours::{Neighbours, Surroundings, warn_of_other_memory};
 use network::Networking;
 use plan::NodePlan;
 use region::Owned;
 use scrubber::{Reach, Scrubber, Shared};
-use server::{Counter, Server, StopSwitch};
+use server::{NodeState, Server, StopSwitch};
 use sessions::Sessions;
 use workers::transport::Mapped;
 use workers::{Failure, Orders, Workers};
@@ -136,16 +136,16 @@ impl Node {
         if let Some(network) = plan.network.take() {
             return network::start_node(&config, &plan, network);
         }
-        let (door, region, pages) = prepare(&plan, config.ephemeral)?;
+        let (listener, region, pages) = prepare(&plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let behind = Behind::shared(own, &plan, region.warm)?;
-        Self::serve(&config, &plan, door, region, pages, behind)
+        Self::serve(&config, &plan, listener, region, pages, behind)
     }
 
     fn serve(
         config: &NodeConfig,
         plan: &NodePlan,
-        door: Door,
+        listener: Listener,
         region: Owned,
         pages: Pages,
         behind: Behind,
@@ -163,15 +163,15 @@ impl Node {
         let mark = mark()?;
         let stop =
             Arc::new(StopSwitch::new().map_err(Error::os("make an event for", &plan.socket))?);
-        let counter = Counter {
+        let state = NodeState {
             welcome,
             region,
             sessions: behind.sessions.clone(),
             bell: behind.scrubber.bell(),
             orders: behind.orders(),
-            courier: behind.courier(),
+            control: behind.control(),
         };
-        let server = Server::new(counter, door, stop.clone())?;
+        let server = Server::new(state, listener, stop.clone())?;
         if let Some((workers, _)) = &behind.workers {
             // Whoever waits for a worker is to find out that there is none.
             let stop = stop.clone();
@@ -282,8 +282,8 @@ impl Behind {
         self.workers.as_ref().map(|(workers, _)| workers.orders().clone()).unwrap_or_default()
     }
 
-    fn courier(&self) -> Option<Arc<dyn Courier>> {
-        self.network.as_ref().map(Networking::courier)
+    fn control(&self) -> Option<Arc<dyn ControlClient>> {
+        self.network.as_ref().map(Networking::control)
     }
 
     fn device(&self) -> Option<DeviceChoice> {
@@ -299,19 +299,19 @@ impl Drop for Node {
 
 /// The socket and the region. The socket comes first: should it be another node's, its region is
 /// not touched. A client that connects already is told that the node prepares its memory.
-fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Door, Owned, Pages), Error> {
+fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, Owned, Pages), Error> {
     plan.plan.tell_what_is_left_out();
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
-    let door = Door::open(&plan.socket)?;
-    let (region, pages) = preparing::meanwhile(&door, plan.plan.header.region_bytes, || {
+    let listener = Listener::open(&plan.socket)?;
+    let (region, pages) = preparing::meanwhile(&listener, plan.plan.header.region_bytes, || {
         let mut region = region::acquire(&plan.region, &plan.plan)?;
         // What was there before is not lost to a start that fails.
         region.in_vain = ephemeral && !region.warm;
         let pages = populate(&region);
         Ok((region, pages))
     })?;
-    Ok((door, region, pages))
+    Ok((listener, region, pages))
 }
 
 /// Enters the region's pages, so that no client's first access waits for the kernel to do it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Node;
 use super::control::network::Network;
-use super::courier::Courier;
+use super::control_client::ControlClient;
 use super::plan::NodePlan;
 use crate::session::wire::DeviceChoice;
 use crate::{Error, NodeConfig};
@@ -14,7 +14,7 @@ pub(super) enum Networking {}
 
 impl Networking {
     /// What the node's server asks.
-    pub fn courier(&self) -> Arc<dyn Courier> {
+    pub fn control(&self) -> Arc<dyn ControlClient> {
         match *self {}
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::admission::Door;
+use super::listener::Listener;
 use super::server::StopSwitch;
 use crate::Error;
 use crate::limits::FRAME_BYTES_MAX;
@@ -25,13 +25,13 @@ const HELLO_TIMEOUT: Duration = Duration::from_millis(100);
 /// # Errors
 /// Those of `work`; [`Error::Os`] if the system has no descriptor for the thread's end.
 pub(super) fn meanwhile<T>(
-    door: &Door,
+    listener: &Listener,
     bytes: u64,
     work: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let done = StopSwitch::new().map_err(Error::os("make an event for", door.path()))?;
+    let done = StopSwitch::new().map_err(Error::os("make an event for", listener.path()))?;
     std::thread::scope(|scope| {
-        scope.spawn(|| answer(door, bytes, &done));
+        scope.spawn(|| answer(listener, bytes, &done));
         let _done = Done(&done);
         work()
     })
@@ -46,12 +46,12 @@ impl Drop for Done<'_> {
     }
 }
 
-fn answer(door: &Door, bytes: u64, done: &StopSwitch) {
+fn answer(listener: &Listener, bytes: u64, done: &StopSwitch) {
     let text = format!("it prepares its memory ({}): try again, or wait longer", InWords(bytes));
     let refusal = wire::encode(&Reply::Refused(Refused::new(Code::Preparing, text)));
     loop {
         let mut fds = [
-            PollFd::new(&door.listener, PollFlags::IN),
+            PollFd::new(&listener.fd, PollFlags::IN),
             PollFd::from_borrowed_fd(done.event(), PollFlags::IN),
         ];
         // What fails here is seen by the server that follows.
@@ -59,7 +59,7 @@ fn answer(door: &Door, bytes: u64, done: &StopSwitch) {
         if is_over {
             return;
         }
-        while let Ok(Some(stream)) = door.accept() {
+        while let Ok(Some(stream)) = listener.accept() {
             let mut stream = UnixStream::from(stream);
             let _ = refuse(&mut stream, &refusal);
         }
@@ -87,13 +87,13 @@ mod tests {
     fn a_client_that_comes_while_a_node_prepares_is_told_so() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
-        let door = Door::open(&socket).unwrap();
+        let listener = Listener::open(&socket).unwrap();
         let attach = || {
             let begun = Instant::now();
             let failed = Connection::open(&socket, false, begun, Duration::from_secs(60));
             (failed.err().map(|error| error.to_string()), begun.elapsed())
         };
-        let told = meanwhile(&door, 3 << 30, || {
+        let told = meanwhile(&listener, 3 << 30, || {
             // One that says nothing holds nobody up.
             let silent = UnixStream::connect(&socket).unwrap();
             let told = attach();

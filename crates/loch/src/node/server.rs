@@ -17,9 +17,9 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::admission::{self, Door};
-use super::conversation::{Conversation, Desk, Turn};
-use super::courier::{Caller, Courier, Post, Readers};
+use super::client_connection::{ClientConnection, NextStep, SessionService};
+use super::control_client::{Caller, ControlClient, Readers, ReplyQueue};
+use super::listener::{self, Listener};
 use super::region::Owned;
 use super::scrubber::Bell;
 use super::sessions::{End, Sessions};
@@ -30,7 +30,7 @@ use crate::session::slot::{Opened, Process};
 use crate::session::wire::{Code, Connect, Refused, Reply, Welcome};
 
 /// What the server hands out.
-pub(super) struct Counter {
+pub(super) struct NodeState {
     pub welcome: Welcome,
     pub region: Owned,
     pub sessions: Arc<Sessions>,
@@ -38,7 +38,7 @@ pub(super) struct Counter {
     /// To the workers.
     pub orders: Orders,
     /// Where memory is reached over a network: it rings the bell when a session was fenced.
-    pub courier: Option<Arc<dyn Courier>>,
+    pub control: Option<Arc<dyn ControlClient>>,
 }
 
 /// Stops a server from another thread.
@@ -50,21 +50,21 @@ pub(super) struct StopSwitch {
 /// The state of the thread.
 pub(super) struct Server {
     poll: OwnedFd,
-    door: Door,
-    /// Whether the door is watched: not while no more connections can be held.
+    listener: Listener,
+    /// Whether the listener is watched: not while no more connections can be held.
     accepting: bool,
     stop: Arc<StopSwitch>,
-    desk: NodeDesk,
-    conversations: HashMap<u64, (Conversation, epoll::EventFlags)>,
+    service: NodeService,
+    connections: HashMap<u64, (ClientConnection, epoll::EventFlags)>,
     next_token: u64,
 }
 
-/// The node, as conversations see it.
-struct NodeDesk {
-    counter: Counter,
+/// The node, as connections see it.
+struct NodeService {
+    state: NodeState,
     watches: Watches,
     /// Replies that others found.
-    post: Arc<Post>,
+    replies: Arc<ReplyQueue>,
 }
 
 /// The processes that hold sessions.
@@ -75,15 +75,15 @@ struct Watches {
     next_token: u64,
 }
 
-const DOOR: u64 = 0;
+const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const POST: u64 = 2;
+const REPLIES: u64 = 2;
 /// Tokens from here on are connections; with this bit set they are processes.
 const FIRST_CONNECTION: u64 = 3;
 const PROCESS: u64 = 1 << 63;
 
 /// How long to wait for descriptors when there were none left.
-const DOOR_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Events taken at a time.
 const EVENTS: usize = 64;
@@ -109,34 +109,34 @@ impl StopSwitch {
 }
 
 impl Server {
-    /// A server that watches the door, and the processes whose sessions were kept.
+    /// A server that watches the listener, and the processes whose sessions were kept.
     ///
     /// # Errors
     /// [`Error::Os`] if the system gives no more descriptors.
-    pub fn new(counter: Counter, door: Door, stop: Arc<StopSwitch>) -> Result<Self, Error> {
-        let failed = |e: Errno| Error::os("watch", door.path())(e);
+    pub fn new(state: NodeState, listener: Listener, stop: Arc<StopSwitch>) -> Result<Self, Error> {
+        let failed = |e: Errno| Error::os("watch", listener.path())(e);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let data = epoll::EventData::new_u64;
-        epoll::add(&poll, &door.listener, data(DOOR), epoll::EventFlags::IN).map_err(failed)?;
+        epoll::add(&poll, &listener.fd, data(LISTENER), epoll::EventFlags::IN).map_err(failed)?;
         epoll::add(&poll, &stop.event, data(STOP), epoll::EventFlags::IN).map_err(failed)?;
         let watches = Watches {
-            poll: poll.try_clone().map_err(Error::os("watch", door.path()))?,
+            poll: poll.try_clone().map_err(Error::os("watch", listener.path()))?,
             pidfds: HashMap::new(),
             next_token: PROCESS,
         };
-        let post = Arc::new(Post::new().map_err(failed)?);
-        epoll::add(&poll, &post, data(POST), epoll::EventFlags::IN).map_err(failed)?;
-        let mut desk = NodeDesk { counter, watches, post };
-        for process in desk.counter.sessions.processes() {
-            desk.watch(process);
+        let replies = Arc::new(ReplyQueue::new().map_err(failed)?);
+        epoll::add(&poll, &replies, data(REPLIES), epoll::EventFlags::IN).map_err(failed)?;
+        let mut service = NodeService { state, watches, replies };
+        for process in service.state.sessions.processes() {
+            service.watch(process);
         }
         Ok(Self {
             poll,
-            door,
+            listener,
             accepting: true,
             stop,
-            desk,
-            conversations: HashMap::new(),
+            service,
+            connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
         })
     }
@@ -145,14 +145,14 @@ impl Server {
     /// clients' sessions go on.
     pub fn run(mut self) -> Owned {
         // The start is over.
-        self.desk.counter.region.in_vain = false;
+        self.service.state.region.in_vain = false;
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stop.stopping.load(Ordering::Acquire) {
             events.clear();
             let into = rustix::buffer::spare_capacity(&mut events);
-            let timeout = (!self.accepting).then_some(&DOOR_PAUSE);
+            let timeout = (!self.accepting).then_some(&ACCEPT_PAUSE);
             match epoll::wait(&self.poll, into, timeout) {
-                Ok(0) => self.watch_door(true),
+                Ok(0) => self.watch_listener(true),
                 Ok(_) | Err(Errno::INTR) => (),
                 Err(error) => {
                     tracing::error!(%error, "cannot wait for clients: the node stops serving");
@@ -161,30 +161,30 @@ impl Server {
             }
             for event in &events {
                 match event.data.u64() {
-                    DOOR => self.accept(),
+                    LISTENER => self.accept(),
                     STOP => (),
-                    POST => self.deliver(),
-                    token if token & PROCESS != 0 => self.desk.bury(token),
-                    token => self.converse(token, event.flags),
+                    REPLIES => self.deliver(),
+                    token if token & PROCESS != 0 => self.service.reap(token),
+                    token => self.go_on(token, event.flags),
                 }
             }
         }
-        self.desk.counter.region
+        self.service.state.region
     }
 
     /// Takes everybody in who waits.
     fn accept(&mut self) {
         loop {
-            if self.conversations.len() >= CONNECTIONS_MAX {
-                return self.watch_door(false);
+            if self.connections.len() >= CONNECTIONS_MAX {
+                return self.watch_listener(false);
             }
-            match self.door.accept() {
+            match self.listener.accept() {
                 Ok(Some(stream)) => self.admit(stream),
                 Ok(None) => return,
                 Err(error) => {
                     // Too many descriptors are open, most likely.
                     tracing::warn!(%error, "cannot take a connection");
-                    return self.watch_door(false);
+                    return self.watch_listener(false);
                 }
             }
         }
@@ -192,112 +192,112 @@ impl Server {
 
     /// Hands out replies that others found. Who has gone meanwhile needs none.
     fn deliver(&mut self) {
-        for (token, reply) in self.desk.post.take() {
-            if let Some((conversation, _)) = self.conversations.get_mut(&token) {
-                conversation.deliver(&reply);
-                self.converse(token, epoll::EventFlags::empty());
+        for (token, reply) in self.service.replies.take() {
+            if let Some((connection, _)) = self.connections.get_mut(&token) {
+                connection.deliver(&reply);
+                self.go_on(token, epoll::EventFlags::empty());
             }
         }
     }
 
     fn admit(&mut self, stream: OwnedFd) {
-        let Ok((visitor, welcome)) = admission::identify(&stream) else {
+        let Ok((peer, welcome)) = listener::identify(&stream) else {
             return;
         };
         let token = self.next_token;
         self.next_token += 1;
-        let conversation = if welcome {
-            Conversation::new(stream, visitor, token)
+        let connection = if welcome {
+            ClientConnection::new(stream, peer, token)
         } else {
-            Conversation::refusal(stream, visitor, token)
+            ClientConnection::refusal(stream, peer, token)
         };
         let interest = epoll::EventFlags::IN;
         let data = epoll::EventData::new_u64(token);
-        if let Err(error) = epoll::add(&self.poll, conversation.stream(), data, interest) {
+        if let Err(error) = epoll::add(&self.poll, connection.stream(), data, interest) {
             tracing::warn!(%error, "cannot watch a connection");
             return;
         }
-        self.conversations.insert(token, (conversation, interest));
-        self.converse(token, epoll::EventFlags::empty());
+        self.connections.insert(token, (connection, interest));
+        self.go_on(token, epoll::EventFlags::empty());
     }
 
-    fn converse(&mut self, token: u64, event: epoll::EventFlags) {
+    fn go_on(&mut self, token: u64, event: epoll::EventFlags) {
         // An event may be of a connection that an earlier event closed.
-        let Some((conversation, interest)) = self.conversations.get_mut(&token) else {
+        let Some((connection, interest)) = self.connections.get_mut(&token) else {
             return;
         };
-        let turn = conversation.turn(&mut self.desk);
-        let wanted = match turn {
-            Turn::Listen => epoll::EventFlags::IN,
-            Turn::Send => epoll::EventFlags::OUT,
+        let next = connection.advance(&mut self.service);
+        let wanted = match next {
+            NextStep::Receive => epoll::EventFlags::IN,
+            NextStep::Send => epoll::EventFlags::OUT,
             // Whoever hangs up is seen all the same.
-            Turn::Wait if event.contains(epoll::EventFlags::HUP) => {
-                return self.part(token, Turn::Gone);
+            NextStep::Wait if event.contains(epoll::EventFlags::HUP) => {
+                return self.close(token, NextStep::Closed);
             }
-            Turn::Wait => epoll::EventFlags::empty(),
-            Turn::Gone | Turn::Close => return self.part(token, turn),
+            NextStep::Wait => epoll::EventFlags::empty(),
+            NextStep::Closed | NextStep::Close => return self.close(token, next),
         };
         if wanted != *interest {
             let data = epoll::EventData::new_u64(token);
-            match epoll::modify(&self.poll, conversation.stream(), data, wanted) {
+            match epoll::modify(&self.poll, connection.stream(), data, wanted) {
                 Ok(()) => *interest = wanted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot watch a connection");
-                    self.part(token, Turn::Close);
+                    self.close(token, NextStep::Close);
                 }
             }
         }
     }
 
     /// Closes a connection. If it was the client who did, it is done with its sessions, or dead.
-    fn part(&mut self, token: u64, how: Turn) {
-        let Some((conversation, _)) = self.conversations.remove(&token) else {
+    fn close(&mut self, token: u64, how: NextStep) {
+        let Some((connection, _)) = self.connections.remove(&token) else {
             return;
         };
-        if let (Turn::Gone, Some((sessions, process))) = (how, conversation.sessions()) {
-            let all = &self.desk.counter.sessions;
+        if let (NextStep::Closed, Some((sessions, process))) = (how, connection.sessions()) {
+            let all = &self.service.state.sessions;
             let ended = sessions.iter().filter(|s| all.close(**s, process, End::Died));
-            self.desk.mourn(ended.count(), process);
+            self.service.sessions_died(ended.count(), process);
         }
-        if let Some(readers) = conversation.readers() {
-            self.desk.leave(readers);
+        if let Some(readers) = connection.readers() {
+            self.service.leave(readers);
         }
-        drop(conversation);
-        self.watch_door(true);
+        drop(connection);
+        self.watch_listener(true);
     }
 
-    /// A door that is not watched wakes nobody: what cannot be served must not spin.
-    fn watch_door(&mut self, watch: bool) {
+    /// A listener that is not watched wakes nobody: what cannot be served must not spin.
+    fn watch_listener(&mut self, watch: bool) {
         if watch == self.accepting {
             return;
         }
         let interest = if watch { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        let data = epoll::EventData::new_u64(DOOR);
-        match epoll::modify(&self.poll, &self.door.listener, data, interest) {
+        let data = epoll::EventData::new_u64(LISTENER);
+        match epoll::modify(&self.poll, &self.listener.fd, data, interest) {
             Ok(()) => self.accepting = watch,
             Err(error) => tracing::error!(%error, "cannot watch the socket"),
         }
     }
 }
 
-impl Desk for NodeDesk {
+impl SessionService for NodeService {
     fn welcome(&self) -> &Welcome {
-        &self.counter.welcome
+        &self.state.welcome
     }
 
     fn region(&self, read_only: bool) -> BorrowedFd<'_> {
-        let region = &self.counter.region;
+        let region = &self.state.region;
         if read_only { region.readable.as_fd() } else { region.writable.as_fd() }
     }
 
     fn open_session(&mut self, process: Process) -> Option<Opened> {
-        let opened = self.counter.sessions.open(process)?;
+        let opened = self.state.sessions.open(process)?;
         self.watch(process);
         Some(opened)
     }
 
     fn close_session(&mut self, session: Opened, process: Process) -> bool {
-        let closed = self.counter.sessions.close(session, process, End::Left);
+        let closed = self.state.sessions.close(session, process, End::Left);
         if closed {
             self.ended(End::Left);
             self.unwatch_idle(process);
@@ -306,8 +306,8 @@ impl Desk for NodeDesk {
     }
 
     fn member(&self, node: u16) -> Reply {
-        match &self.counter.courier {
-            Some(courier) => courier.member(node),
+        match &self.state.control {
+            Some(control) => control.member(node),
             None => shared(),
         }
     }
@@ -319,34 +319,34 @@ impl Desk for NodeDesk {
         process: Option<Process>,
         ask: Connect,
     ) -> Option<Reply> {
-        let Some(courier) = &self.counter.courier else {
+        let Some(control) = &self.state.control else {
             return Some(shared());
         };
         if let Caller::Session(session) = caller
-            && !process.is_some_and(|process| self.counter.sessions.holds(session, process))
+            && !process.is_some_and(|process| self.state.sessions.holds(session, process))
         {
             let text = format!("this process has no session {session:?}");
             return Some(Reply::Refused(Refused::new(Code::NoSuchSession, text)));
         }
-        courier.connect(caller, ask, self.post.clone(), token);
+        control.connect(caller, ask, self.replies.clone(), token);
         None
     }
 
     fn leave(&mut self, readers: Readers) {
-        if let Some(courier) = &self.counter.courier {
-            courier.leave(readers);
+        if let Some(control) = &self.state.control {
+            control.leave(readers);
         }
     }
 
     fn inspect(&mut self, token: u64, node: u16, table: u32) -> Option<Reply> {
-        let post = self.post.clone();
-        if node != self.counter.welcome.node {
-            let Some(courier) = &self.counter.courier else { return Some(shared()) };
-            courier.inspect(node, table, post, token);
+        let replies = self.replies.clone();
+        if node != self.state.welcome.node {
+            let Some(control) = &self.state.control else { return Some(shared()) };
+            control.inspect(node, table, replies, token);
             return None;
         }
-        let answer = move |told| post.send(token, Reply::Inspected(told));
-        if self.counter.orders.inspect(table as usize, Box::new(answer)) {
+        let answer = move |told| replies.send(token, Reply::Inspected(told));
+        if self.state.orders.inspect(table as usize, Box::new(answer)) {
             return None;
         }
         let text = format!("table {table} has no workers here");
@@ -360,17 +360,17 @@ fn shared() -> Reply {
     Reply::Refused(Refused::new(Code::Other, text))
 }
 
-impl NodeDesk {
+impl NodeService {
     /// After sessions have ended: what they held is put in order once they are fenced.
     fn ended(&self, how: End) {
-        match &self.counter.courier {
-            Some(courier) => courier.sessions_ended(),
-            None => self.counter.bell.ended(how == End::Died),
+        match &self.state.control {
+            Some(control) => control.sessions_ended(),
+            None => self.state.bell.ended(how == End::Died),
         }
     }
 
     /// After sessions of a process ended without its saying so.
-    fn mourn(&mut self, ended: usize, process: Process) {
+    fn sessions_died(&mut self, ended: usize, process: Process) {
         if ended > 0 {
             tracing::info!(pid = process.pid, sessions = ended, "a client is gone");
             self.ended(End::Died);
@@ -381,22 +381,22 @@ impl NodeDesk {
     /// Sees to it that the sessions of a process end with it.
     fn watch(&mut self, process: Process) {
         if !self.watches.watch(process) {
-            let ended = self.counter.sessions.close_all_of(process);
-            self.mourn(ended, process);
+            let ended = self.state.sessions.close_all_of(process);
+            self.sessions_died(ended, process);
         }
     }
 
     /// After a process died.
-    fn bury(&mut self, token: u64) {
+    fn reap(&mut self, token: u64) {
         let mut watched = self.watches.pidfds.iter();
         if let Some((&process, _)) = watched.find(|(_, (t, _))| *t == token) {
-            let ended = self.counter.sessions.close_all_of(process);
-            self.mourn(ended, process);
+            let ended = self.state.sessions.close_all_of(process);
+            self.sessions_died(ended, process);
         }
     }
 
     fn unwatch_idle(&mut self, process: Process) {
-        if !self.counter.sessions.has_any_of(process) {
+        if !self.state.sessions.has_any_of(process) {
             self.watches.pidfds.remove(&process);
         }
     }

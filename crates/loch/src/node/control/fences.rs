@@ -41,7 +41,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::channel::LinkError;
 use crate::limits::PROCESSES_REMEMBERED;
-use crate::node::courier::{Caller, Readers};
+use crate::node::control_client::{Caller, Readers};
 
 /// All nodes, as far as the clients of this one are connected there.
 pub(super) struct Fences {
@@ -78,8 +78,8 @@ impl Fences {
     /// Readers have left. They are connected nowhere, or among the leaving.
     pub fn leave(&mut self, who: Readers) {
         let is_it = |caller: &Caller| match *caller {
-            Caller::Reader { visit, endpoint } => {
-                visit == who.visit && who.endpoint.is_none_or(|it| it == endpoint)
+            Caller::Reader { connection, endpoint } => {
+                connection == who.connection && who.endpoint.is_none_or(|it| it == endpoint)
             }
             Caller::Session(_) | Caller::Worker(_) => false,
         };
@@ -172,7 +172,7 @@ mod tests {
 
     const A: Caller = Caller::Session(Opened { slot: 1, incarnation: 1 });
     const B: Caller = Caller::Session(Opened { slot: 2, incarnation: 2 });
-    const READER: Caller = Caller::Reader { visit: 3, endpoint: 4 };
+    const READER: Caller = Caller::Reader { connection: 3, endpoint: 4 };
 
     fn fresh(nodes: usize) -> Fences {
         Fences::new(nodes, 0, HashSet::new())
@@ -251,16 +251,16 @@ mod tests {
     #[test]
     fn readers_leave_one_by_one_and_all_at_once() {
         let mut fences = fresh(2);
-        let others = [4, 5, 6].map(|endpoint| Caller::Reader { visit: 3, endpoint });
+        let others = [4, 5, 6].map(|endpoint| Caller::Reader { connection: 3, endpoint });
         for reader in others {
             fences.enter(reader);
         }
         fences.touch(1, READER);
         fences.touch(1, others[2]);
-        fences.leave(Readers { visit: 3, endpoint: Some(4) });
+        fences.leave(Readers { connection: 3, endpoint: Some(4) });
         assert!(!fences.is_reading(&READER) && fences.is_reading(&others[1]));
         assert_eq!(fences.owed(1, &[]), [READER]);
-        fences.leave(Readers { visit: 3, endpoint: None });
+        fences.leave(Readers { connection: 3, endpoint: None });
         assert_eq!((fences.readers().count(), fences.owed(1, &[]).len()), (0, 2));
         fences.fenced(1, &[READER, others[2]]);
         assert_eq!(fences.owed(1, &[]), []);

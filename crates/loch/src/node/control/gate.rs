@@ -30,7 +30,7 @@ use serde_json::Value;
 
 use crate::layout::memory::Member;
 use crate::limits::{CLOSE_ENDING_MAX, FENCE_PATIENCE};
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::node::sessions::SCRUBBER_SLOT;
 use crate::session::slot::Opened;
 use crate::session::wire::{Code, Connect, Refused, SessionSecret};

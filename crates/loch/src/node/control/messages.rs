@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::session::wire::{Connect, Inspected, Refused};
 
 /// From the node that dialed.

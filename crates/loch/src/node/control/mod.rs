@@ -72,7 +72,7 @@ use loch_engines::requests::Holder;
 use crate::Error;
 use crate::layout::memory::{Member, Memory};
 use crate::limits::{ASK_TIMEOUT, INSPECT_TIMEOUT};
-use crate::node::courier::{Caller, Courier, Post, Readers};
+use crate::node::control_client::{Caller, ControlClient, Readers, ReplyQueue};
 use crate::node::neighbours::Surroundings;
 use crate::node::scrubber::Bell;
 use crate::node::sessions::{End, Sessions};
@@ -344,7 +344,7 @@ impl Hub {
         let outcome = change(&mut fences);
         for session in self.sessions.dying() {
             if fences.is_clear(&caller_of(&self.sessions, session))
-                && let Some(how) = self.sessions.bury(session)
+                && let Some(how) = self.sessions.reap(session)
                 && let Some(bell) = self.bell.get()
             {
                 bell.ended(how == End::Died);
@@ -362,20 +362,20 @@ impl Hub {
     }
 }
 
-impl Courier for Hub {
+impl ControlClient for Hub {
     fn member(&self, node: u16) -> Reply {
         self.roster.facts(node)
     }
 
-    fn connect(&self, caller: Caller, ask: Connect, post: Arc<Post>, token: u64) {
+    fn connect(&self, caller: Caller, ask: Connect, replies: Arc<ReplyQueue>, token: u64) {
         if let Caller::Reader { .. } = caller {
             self.fences().enter(caller);
         }
-        self.enqueue(caller, ask, Box::new(move |reply| post.send(token, reply)));
+        self.enqueue(caller, ask, Box::new(move |reply| replies.send(token, reply)));
     }
 
-    fn inspect(&self, node: u16, table: u32, post: Arc<Post>, token: u64) {
-        let reply = Box::new(move |reply| post.send(token, reply));
+    fn inspect(&self, node: u16, table: u32, replies: Arc<ReplyQueue>, token: u64) {
+        let reply = Box::new(move |reply| replies.send(token, reply));
         match self.jobs.get(usize::from(node)) {
             // As of a connection.
             Some(queue) => {

@@ -20,7 +20,7 @@ use crate::limits::{
     ADMIT_TIMEOUT, ASK_TIMEOUT, AWAY_MAX, CALLERS_MAX, DIAL_TIMEOUT, FENCE_PAUSE, HOME_SILENCE_MAX,
     PING_INTERVAL, REDIAL_PAUSE, REDIAL_PAUSE_MAX,
 };
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Connect, Refused, Reply};
 
 /// The worker's state.

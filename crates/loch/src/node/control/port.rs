@@ -24,7 +24,7 @@ use super::messages::{Ask, Hello, Told};
 use super::seldom::Seldom;
 use crate::Error;
 use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX};
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Refused};
 
 /// A port that listens. Dropping it closes all links.

@@ -18,7 +18,7 @@ use crate::layout::memory::{Member, Memory, TableView};
 use crate::node::control::gate::{Admission, Gate, all_of};
 use crate::node::control::network::Network;
 use crate::node::control::{Control, Hub, Parts};
-use crate::node::courier::{Caller, Courier};
+use crate::node::control_client::{Caller, ControlClient};
 use crate::node::plan::NodePlan;
 use crate::node::scrubber::{Reach, Scrubber};
 use crate::node::sessions::Sessions;
@@ -52,7 +52,7 @@ pub(super) struct Networking {
 
 impl Networking {
     /// What the node's server asks.
-    pub fn courier(&self) -> Arc<dyn Courier> {
+    pub fn control(&self) -> Arc<dyn ControlClient> {
         self.control.hub().clone()
     }
 
@@ -84,11 +84,11 @@ impl Node {
         network: Network,
         machine: impl FnOnce(&Member) -> Result<M, Error>,
     ) -> Result<Self, Error> {
-        let (door, region, pages) = prepare(plan, config.ephemeral)?;
+        let (listener, region, pages) = prepare(plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let machine = machine(&own)?;
         let behind = Behind::networked(network, own, plan, region.warm, &machine)?;
-        Self::serve(config, plan, door, region, pages, behind)
+        Self::serve(config, plan, listener, region, pages, behind)
     }
 }
 

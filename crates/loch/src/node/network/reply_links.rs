@@ -29,7 +29,7 @@ use crate::layout::memory::{Member, Memory};
 use crate::limits::RECONNECT_PAUSE;
 use crate::node::control::Hub;
 use crate::node::control::gate::all_of;
-use crate::node::courier::{Caller, Courier};
+use crate::node::control_client::{Caller, ControlClient};
 use crate::node::workers::transport::NodeTransport;
 use crate::session::device::{Linked, Links, of_answer, of_verbs};
 use crate::session::endpoint::Yielding;

@@ -18,7 +18,7 @@ use super::{Card, Machine};
 use crate::layout::memory::Member;
 use crate::node::control::gate::{Admission, Gate, grants};
 use crate::node::control::tests::rig::member_with;
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::session::device::open_device;
 use crate::session::slot::{Opened, incarnation_in};
 use crate::session::wire::DeviceChoice;

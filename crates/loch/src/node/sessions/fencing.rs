@@ -10,7 +10,7 @@ impl Sessions {
     }
 
     /// Frees the slot of a session that is dying and was fenced; how it ended.
-    pub fn bury(&self, session: Opened) -> Option<End> {
+    pub fn reap(&self, session: Opened) -> Option<End> {
         let mut slots = self.slots();
         let held = slots.get_mut(session.slot as usize)?;
         let how = held.filter(|h| h.incarnation == session.incarnation)?.dying?;
@@ -63,20 +63,20 @@ mod tests {
         assert!(!sessions.holds(a, own) && sessions.holds(b, own));
         assert_eq!((sessions.dying(), sessions.living()), (vec![a], vec![scrubber, b]));
         assert_eq!((sessions.live().len(), sessions.open(own)), (3, None));
-        assert_eq!(sessions.bury(b), None, "it lives");
-        assert_eq!((sessions.bury(a), sessions.bury(a)), (Some(End::Left), None));
+        assert_eq!(sessions.reap(b), None, "it lives");
+        assert_eq!((sessions.reap(a), sessions.reap(a)), (Some(End::Left), None));
         assert_eq!(sessions.open(own).unwrap().slot, a.slot);
 
         // The next node: the scrubber of this one is dead, and so is who is gone.
         sessions.close_all_of(own);
         for session in sessions.dying() {
-            sessions.bury(session);
+            sessions.reap(session);
         }
         let gone = sessions.open(GONE).unwrap();
         let (restarted, ended) = Sessions::restore(&node, true);
         assert_eq!((restarted.dying(), ended), (vec![scrubber, gone], 2));
         assert_eq!(restarted.open_scrubber(), None);
-        assert_eq!(restarted.bury(scrubber), Some(End::Died));
+        assert_eq!(restarted.reap(scrubber), Some(End::Died));
         assert!(restarted.open_scrubber().is_some());
     }
 }

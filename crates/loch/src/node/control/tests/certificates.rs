@@ -14,7 +14,7 @@ use super::super::messages::{Ask, Told};
 use super::links::{dial, link, ping, soon};
 use super::rig::{Rig, eventually};
 use crate::layout::config::TlsConfig;
-use crate::node::courier::{Caller, Courier};
+use crate::node::control_client::{Caller, ControlClient};
 use crate::session::slot::Process;
 use crate::session::wire::Code;
 

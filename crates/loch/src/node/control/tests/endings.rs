@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::gate::{Ended, Registry, Speaker};
 use super::rig::{Book, GONE, Rig, eventually, member};
-use crate::node::courier::{Caller, Courier};
+use crate::node::control_client::{Caller, ControlClient};
 use crate::node::sessions::End;
 use crate::session::slot::{Opened, Process};
 use crate::session::wire::{Code, Connect};
@@ -135,7 +135,7 @@ fn nobody_comes_in_while_a_node_stops() {
     book.hold("in \"slow\"");
     let other = Connect { offer: json!("other"), ..ask.clone() };
     let is_refused =
-        || registry.admit(over(1), Caller::Reader { visit: 1, endpoint: 0 }, &other).is_err();
+        || registry.admit(over(1), Caller::Reader { connection: 1, endpoint: 0 }, &other).is_err();
     let [theirs, closes] = [registry.clone(), registry.clone()];
     let asked = std::thread::spawn(move || theirs.admit(over(1), CALLER, &ask));
     eventually("it is being let in", || registry.fence(over(1), &[CALLER]) == Ended::NotYet);

@@ -11,7 +11,7 @@ use super::rig::{Book, member_with};
 use crate::TableConfig;
 use crate::layout::memory::Member;
 use crate::node::control::gate::{Ended, Registry, Speaker, grants};
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::session::slot::Opened;
 use crate::session::wire::{Code, Connect, SessionSecret};
 
@@ -100,7 +100,7 @@ fn a_worker_of_another_node_has_the_reply_slots_and_a_scrubber_the_table() {
     assert_eq!(of_worker, [expected]);
     let of_scrubber = granted(&own, Caller::Session(of_slot(0)));
     assert!(may(&of_scrubber, own.tables[0].offset, Access::Full));
-    let reader = Caller::Reader { visit: 1, endpoint: 1 };
+    let reader = Caller::Reader { connection: 1, endpoint: 1 };
     assert!(granted(&own, reader).iter().all(|grant| grant.access == Access::Read));
 }
 
@@ -153,7 +153,7 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
         assert_eq!((registry.holder(1, HOME, SLOT), registry.holder(0, 0, SLOT)), (None, None));
         // Neither has a slot of which clients speak.
         connect(Caller::Worker(of_slot(SLOT + 1)), false, None).unwrap();
-        connect(Caller::Reader { visit: 1, endpoint: 1 }, false, None).unwrap();
+        connect(Caller::Reader { connection: 1, endpoint: 1 }, false, None).unwrap();
         assert_eq!(holder(SLOT + 1), None);
         // It was fenced, and the next one is in before the fence is asked for again.
         assert_eq!(registry.fence(home, &[session(7)]), Ended::All);

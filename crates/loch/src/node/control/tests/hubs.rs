@@ -13,14 +13,14 @@ use super::super::peer::Peer;
 use super::links::{dial, soon};
 use super::rig::{GONE, Rig, Wall, eventually, free_address, member, secret};
 use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
-use crate::node::courier::{Caller, Courier, Readers};
+use crate::node::control_client::{Caller, ControlClient, Readers};
 use crate::node::sessions::End;
 use crate::node::workers::Orders;
 use crate::node::workers::inspect::questions;
 use crate::session::slot::Process;
 use crate::session::wire::{Code, Inspected, Reply};
 
-const READER: Caller = Caller::Reader { visit: 9, endpoint: 1 };
+const READER: Caller = Caller::Reader { connection: 9, endpoint: 1 };
 
 #[test]
 fn a_client_is_let_in_everywhere_with_what_it_may_do() {
@@ -209,15 +209,15 @@ fn sessions_that_died_with_their_node_wait_for_the_others() {
 #[test]
 fn readers_that_leave_are_ended_everywhere() {
     let rig = Rig::new(2);
-    let second = Caller::Reader { visit: 9, endpoint: 2 };
+    let second = Caller::Reader { connection: 9, endpoint: 2 };
     for (reader, name) in [(READER, "first"), (second, "second")] {
         rig.control(0).hub().fences().enter(reader);
         rig.connect_soon(0, reader, 1, name);
         rig.connect_soon(0, reader, 0, name);
     }
-    rig.control(0).hub().leave(Readers { visit: 9, endpoint: Some(1) });
+    rig.control(0).hub().leave(Readers { connection: 9, endpoint: Some(1) });
     eventually("one is left", || (0..2).all(|node| rig.inside(node) == [json!("second")]));
-    rig.control(0).hub().leave(Readers { visit: 9, endpoint: None });
+    rig.control(0).hub().leave(Readers { connection: 9, endpoint: None });
     eventually("none is left", || (0..2).all(|node| rig.inside(node).is_empty()));
 }
 

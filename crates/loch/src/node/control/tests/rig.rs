@@ -13,7 +13,7 @@ use super::super::gate::{Admission, Gate};
 use super::super::{Control, Parts};
 use crate::layout::memory::Member;
 use crate::layout::plan;
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::node::sessions::Sessions;
 use crate::session::slot::{Opened, Process};
 use crate::session::wire::{Connect, Refused, SessionSecret};

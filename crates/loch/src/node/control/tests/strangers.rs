@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use super::rig::{Rig, eventually};
 use crate::limits::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HANDSHAKES_PER_SOURCE};
-use crate::node::courier::Caller;
+use crate::node::control_client::Caller;
 use crate::session::slot::Process;
 
 /// Somebody who connects from an address of this host, and says nothing.

@@ -21,29 +21,30 @@ pub(crate) enum Caller {
     Worker(Opened),
     /// A client without a session; it only reads.
     Reader {
-        /// The conversation over which it asks.
-        visit: u64,
-        /// Tells the readers of a conversation apart.
+        /// The connection over which it asks.
+        #[serde(rename = "visit")]
+        connection: u64,
+        /// Tells the readers of a connection apart.
         endpoint: u64,
     },
 }
 
-/// Readers of one conversation: all of them, or one.
+/// Readers of one connection: all of them, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Readers {
-    pub visit: u64,
+    pub connection: u64,
     pub endpoint: Option<u64>,
 }
 
 /// A node's control plane.
-pub(crate) trait Courier: Send + Sync {
+pub(crate) trait ControlClient: Send + Sync {
     /// What is known of a node.
     fn member(&self, node: u16) -> Reply;
-    /// Has a connection let in; the reply goes to `post` under `token`.
-    fn connect(&self, caller: Caller, ask: Connect, post: Arc<Post>, token: u64);
-    /// Has the workers of a table at another node tell what they have; the reply goes to `post`
+    /// Has a connection let in; the reply goes to `replies` under `token`.
+    fn connect(&self, caller: Caller, ask: Connect, replies: Arc<ReplyQueue>, token: u64);
+    /// Has the workers of a table at another node tell what they have; the reply goes to `replies`
     /// under `token`.
-    fn inspect(&self, node: u16, table: u32, post: Arc<Post>, token: u64);
+    fn inspect(&self, node: u16, table: u32, replies: Arc<ReplyQueue>, token: u64);
     /// Ends the connections of readers.
     fn leave(&self, readers: Readers);
     /// Sessions have ended: they are among the dying.
@@ -51,21 +52,21 @@ pub(crate) trait Courier: Send + Sync {
 }
 
 /// Replies on their way to the server's thread, which it wakes.
-pub(crate) struct Post {
-    letters: Mutex<Vec<(u64, Reply)>>,
+pub(crate) struct ReplyQueue {
+    replies: Mutex<Vec<(u64, Reply)>>,
     event: OwnedFd,
 }
 
-impl Post {
+impl ReplyQueue {
     /// An empty one.
     pub fn new() -> Result<Self, Errno> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { letters: Mutex::default(), event })
+        Ok(Self { replies: Mutex::default(), event })
     }
 
-    /// Sends a reply to a conversation.
+    /// Sends a reply to a connection.
     pub fn send(&self, token: u64, reply: Reply) {
-        self.letters.lock().expect("nothing panics while it is held").push((token, reply));
+        self.replies.lock().expect("nothing panics while it is held").push((token, reply));
         // It fails only if the count is full, and then the server has been woken already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
@@ -75,11 +76,11 @@ impl Post {
         let mut count = [0; 8];
         // It fails only if nothing came since.
         let _ = rustix::io::read(&self.event, &mut count);
-        std::mem::take(&mut *self.letters.lock().expect("nothing panics while it is held"))
+        std::mem::take(&mut *self.replies.lock().expect("nothing panics while it is held"))
     }
 }
 
-impl AsFd for Post {
+impl AsFd for ReplyQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

@@ -14,14 +14,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::admission::Visitor;
-use super::courier::{Caller, Readers};
+use super::control_client::{Caller, Readers};
+use super::listener::PeerCredentials;
 use crate::limits::READ_BYTES;
 use crate::session::slot::{Opened, Process};
 use crate::session::wire::{self, Code, Connect, Decoder, Refused, Reply, Request, Welcome};
 
-/// What a conversation asks of its node.
-pub(super) trait Desk {
+/// What a connection asks of its node.
+pub(super) trait SessionService {
     /// What a client is told on entering.
     fn welcome(&self) -> &Welcome;
     /// The descriptor of the region that such a client is given.
@@ -32,7 +32,7 @@ pub(super) trait Desk {
     fn close_session(&mut self, session: Opened, process: Process) -> bool;
     /// What is known of a node of the cluster.
     fn member(&self, node: u16) -> Reply;
-    /// Has a connection let in for `caller`. `None`: the reply comes later, to conversation
+    /// Has a connection let in for `caller`. `None`: the reply comes later, to connection
     /// `token`.
     fn connect(
         &mut self,
@@ -44,15 +44,15 @@ pub(super) trait Desk {
     /// Ends the connections of readers.
     fn leave(&mut self, readers: Readers);
     /// Has the workers of a table at a node tell what they have. `None`: the reply comes later, to
-    /// conversation `token`.
+    /// connection `token`.
     fn inspect(&mut self, token: u64, node: u16, table: u32) -> Option<Reply>;
 }
 
 /// A connection and what is known of its client.
-pub(super) struct Conversation {
+pub(super) struct ClientConnection {
     stream: OwnedFd,
-    visitor: Visitor,
-    /// Names this conversation among all of this node.
+    peer: PeerCredentials,
+    /// Names this connection among all of this node.
     token: u64,
     /// The client's process, once it had to do with sessions. Asked while it is there: later its
     /// number may be another's.
@@ -76,25 +76,25 @@ pub(super) struct Conversation {
 
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum NextStep {
     /// Wait until the client says something.
-    Listen,
+    Receive,
     /// Wait until the client takes something.
     Send,
     /// Wait until a reply is there.
     Wait,
     /// The client has closed.
-    Gone,
+    Closed,
     /// Close it.
     Close,
 }
 
-impl Conversation {
-    /// A conversation with somebody who may come in.
-    pub fn new(stream: OwnedFd, visitor: Visitor, token: u64) -> Self {
+impl ClientConnection {
+    /// A connection with somebody who may come in.
+    pub fn new(stream: OwnedFd, peer: PeerCredentials, token: u64) -> Self {
         Self {
             stream,
-            visitor,
+            peer,
             token,
             process: None,
             decoder: Decoder::default(),
@@ -108,12 +108,12 @@ impl Conversation {
         }
     }
 
-    /// A conversation with somebody who may not: he is told so, and that is all.
-    pub fn refusal(stream: OwnedFd, visitor: Visitor, token: u64) -> Self {
-        let mut conversation = Self::new(stream, visitor, token);
-        let text = format!("user {} may not attach to this node", visitor.uid);
-        conversation.refuse(Refused::new(Code::ForeignUser, text));
-        conversation
+    /// A connection with somebody who may not: he is told so, and that is all.
+    pub fn refusal(stream: OwnedFd, peer: PeerCredentials, token: u64) -> Self {
+        let mut connection = Self::new(stream, peer, token);
+        let text = format!("user {} may not attach to this node", peer.uid);
+        connection.refuse(Refused::new(Code::ForeignUser, text));
+        connection
     }
 
     /// The connection.
@@ -126,9 +126,9 @@ impl Conversation {
         Some((&self.sessions, self.process?))
     }
 
-    /// Whose connections are to end with this conversation.
+    /// Whose connections are to end with this connection.
     pub fn readers(&self) -> Option<Readers> {
-        self.reads.then_some(Readers { visit: self.token, endpoint: None })
+        self.reads.then_some(Readers { connection: self.token, endpoint: None })
     }
 
     /// The reply that was waited for.
@@ -138,43 +138,43 @@ impl Conversation {
     }
 
     fn process(&mut self) -> Option<Process> {
-        self.process = self.process.or_else(|| Process::of_pid(self.visitor.pid));
+        self.process = self.process.or_else(|| Process::of_pid(self.peer.pid));
         self.process
     }
 
     /// Goes on for as long as there is something to do, but reads once at most, so that no client
     /// keeps the others waiting.
-    pub fn turn(&mut self, desk: &mut impl Desk) -> Turn {
-        if let Some(turn) = self.flush(desk) {
-            return turn;
+    pub fn advance(&mut self, service: &mut impl SessionService) -> NextStep {
+        if let Some(next) = self.flush(service) {
+            return next;
         }
         // What came while a reply was waited for.
-        self.answer_all(desk);
-        if let Some(turn) = self.flush(desk) {
-            return turn;
+        self.answer_all(service);
+        if let Some(next) = self.flush(service) {
+            return next;
         }
         let mut bytes = [0; READ_BYTES];
         match rustix::net::recv(&self.stream, &mut bytes, RecvFlags::empty()) {
-            Ok((_, 0)) => return Turn::Gone,
+            Ok((_, 0)) => return NextStep::Closed,
             Ok((_, n)) => self.decoder.push(&bytes[..n]),
-            Err(Errno::AGAIN | Errno::INTR) => return Turn::Listen,
-            Err(_) => return Turn::Gone,
+            Err(Errno::AGAIN | Errno::INTR) => return NextStep::Receive,
+            Err(_) => return NextStep::Closed,
         }
-        self.answer_all(desk);
-        self.flush(desk).unwrap_or(Turn::Listen)
+        self.answer_all(service);
+        self.flush(service).unwrap_or(NextStep::Receive)
     }
 
-    fn answer_all(&mut self, desk: &mut impl Desk) {
+    fn answer_all(&mut self, service: &mut impl SessionService) {
         while !self.closing && !self.waiting {
             match self.decoder.next() {
                 Ok(None) => break,
-                Ok(Some(frame)) => self.answer(&frame, desk),
+                Ok(Some(frame)) => self.answer(&frame, service),
                 Err(error) => self.refuse((&error).into()),
             }
         }
     }
 
-    fn answer(&mut self, frame: &[u8], desk: &mut impl Desk) {
+    fn answer(&mut self, frame: &[u8], service: &mut impl SessionService) {
         let request = match wire::decode_request(frame) {
             Ok(request) => request,
             Err(error) => return self.refuse((&error).into()),
@@ -184,7 +184,7 @@ impl Conversation {
                 tracing::debug!(client, read_only, "a client attaches");
                 self.greeted = Some(read_only);
                 self.pass_region = true;
-                self.say(&Reply::Welcome(desk.welcome().clone()));
+                self.say(&Reply::Welcome(service.welcome().clone()));
             }
             (Request::Hello { .. }, Some(_)) | (_, None) => {
                 self.refuse(Refused::new(Code::Order, "hello comes first, and once"));
@@ -194,21 +194,23 @@ impl Conversation {
                 self.say(&Reply::Refused(Refused::new(Code::ReadOnly, text)));
             }
             (Request::OpenSession {}, Some(false)) => {
-                let reply = self.open_session(desk);
+                let reply = self.open_session(service);
                 self.say(&reply);
             }
             (Request::CloseSession { slot, incarnation }, Some(_)) => {
-                let reply = self.close_session(Opened { slot, incarnation }, desk);
+                let reply = self.close_session(Opened { slot, incarnation }, service);
                 self.say(&reply);
             }
-            (Request::Member { node }, Some(_)) => self.say(&desk.member(node)),
-            (Request::Connect(connect), Some(read_only)) => self.connect(connect, read_only, desk),
+            (Request::Member { node }, Some(_)) => self.say(&service.member(node)),
+            (Request::Connect(connect), Some(read_only)) => {
+                self.connect(connect, read_only, service)
+            }
             (Request::Leave { endpoint }, Some(_)) => {
-                desk.leave(Readers { visit: self.token, endpoint: Some(endpoint) });
+                service.leave(Readers { connection: self.token, endpoint: Some(endpoint) });
                 self.say(&Reply::Closed {});
             }
             (Request::Inspect { node, table }, Some(_)) => {
-                match desk.inspect(self.token, node, table) {
+                match service.inspect(self.token, node, table) {
                     Some(reply) => self.say(&reply),
                     None => self.waiting = true,
                 }
@@ -216,7 +218,7 @@ impl Conversation {
         }
     }
 
-    fn connect(&mut self, connect: Connect, read_only: bool, desk: &mut impl Desk) {
+    fn connect(&mut self, connect: Connect, read_only: bool, service: &mut impl SessionService) {
         let caller = match connect.session {
             Some((slot, incarnation)) if !read_only => {
                 Caller::Session(Opened { slot, incarnation })
@@ -227,24 +229,24 @@ impl Conversation {
             }
             None => {
                 self.reads = true;
-                Caller::Reader { visit: self.token, endpoint: connect.endpoint }
+                Caller::Reader { connection: self.token, endpoint: connect.endpoint }
             }
         };
         let process = self.process();
-        match desk.connect(self.token, caller, process, connect) {
+        match service.connect(self.token, caller, process, connect) {
             Some(reply) => self.say(&reply),
             None => self.waiting = true,
         }
     }
 
-    fn open_session(&mut self, desk: &mut impl Desk) -> Reply {
+    fn open_session(&mut self, service: &mut impl SessionService) -> Reply {
         let Some(process) = self.process() else {
             let text = "the client's process cannot be seen here: is it in another container?";
             return Reply::Refused(Refused::new(Code::Unseen, text));
         };
-        match desk.open_session(process) {
+        match service.open_session(process) {
             None => {
-                let text = format!("all {} session slots are taken", desk.welcome().sessions);
+                let text = format!("all {} session slots are taken", service.welcome().sessions);
                 Reply::Refused(Refused::new(Code::SessionsExhausted, text))
             }
             Some(opened) => {
@@ -254,8 +256,8 @@ impl Conversation {
         }
     }
 
-    fn close_session(&mut self, session: Opened, desk: &mut impl Desk) -> Reply {
-        if !self.process().is_some_and(|process| desk.close_session(session, process)) {
+    fn close_session(&mut self, session: Opened, service: &mut impl SessionService) -> Reply {
+        if !self.process().is_some_and(|process| service.close_session(session, process)) {
             let text = format!("this process has no session {session:?}");
             return Reply::Refused(Refused::new(Code::NoSuchSession, text));
         }
@@ -269,32 +271,32 @@ impl Conversation {
 
     /// Says no for the last time.
     fn refuse(&mut self, refused: Refused) {
-        tracing::debug!(pid = self.visitor.pid, why = refused.text, "a client is refused");
+        tracing::debug!(pid = self.peer.pid, why = refused.text, "a client is refused");
         self.say(&Reply::Refused(refused));
         self.closing = true;
     }
 
     /// Sends what there is to send. `None` if all of it was, and more may be read.
-    fn flush(&mut self, desk: &impl Desk) -> Option<Turn> {
+    fn flush(&mut self, service: &impl SessionService) -> Option<NextStep> {
         while !self.out.is_empty() {
-            match self.send(desk) {
+            match self.send(service) {
                 Ok(sent) => {
                     self.pass_region = false;
                     self.out.drain(..sent);
                 }
                 Err(Errno::INTR) => (),
-                Err(Errno::AGAIN) => return Some(Turn::Send),
-                Err(_) => return Some(Turn::Gone),
+                Err(Errno::AGAIN) => return Some(NextStep::Send),
+                Err(_) => return Some(NextStep::Closed),
             }
         }
         if self.waiting {
-            return Some(Turn::Wait);
+            return Some(NextStep::Wait);
         }
-        self.closing.then_some(Turn::Close)
+        self.closing.then_some(NextStep::Close)
     }
 
-    fn send(&self, desk: &impl Desk) -> Result<usize, Errno> {
-        let fds = [desk.region(self.greeted == Some(true))];
+    fn send(&self, service: &impl SessionService) -> Result<usize, Errno> {
+        let fds = [service.region(self.greeted == Some(true))];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if self.pass_region {

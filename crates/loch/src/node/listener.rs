@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{getsockopt, sockopt};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -25,8 +25,8 @@ use crate::private;
 use crate::session::connection::may_attach;
 
 /// A socket that listens.
-pub(super) struct Door {
-    pub listener: OwnedFd,
+pub(super) struct Listener {
+    pub fd: OwnedFd,
     path: PathBuf,
     /// Device and inode of the socket file: invariant 3.
     made: (u64, u64),
@@ -34,7 +34,7 @@ pub(super) struct Door {
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Visitor {
+pub(super) struct PeerCredentials {
     /// 0 if it cannot be seen, as in a container it cannot that is not this process's.
     pub pid: u32,
     pub uid: u32,
@@ -59,7 +59,7 @@ fn stream_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-impl Door {
+impl Listener {
     /// Makes the socket and listens.
     ///
     /// # Errors
@@ -86,14 +86,14 @@ impl Door {
             }
             Err(_) => (),
         }
-        let listener = stream_socket().map_err(Error::os("open", path))?;
+        let fd = stream_socket().map_err(Error::os("open", path))?;
         // The file is made with the mode of the socket: at no time it has another (invariant 2).
-        rustix::fs::fchmod(&listener, Mode::from_raw_mode(private::FILE_MODE))
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(private::FILE_MODE))
             .map_err(Error::os("set the mode of", path))?;
-        rustix::net::bind(&listener, &address).map_err(Error::os("bind", path))?;
+        rustix::net::bind(&fd, &address).map_err(Error::os("bind", path))?;
         let made = std::fs::symlink_metadata(path).map_err(Error::os("stat", path))?;
-        rustix::net::listen(&listener, BACKLOG).map_err(Error::os("listen at", path))?;
-        Ok(Self { listener, path: path.into(), made: (made.dev(), made.ino()) })
+        rustix::net::listen(&fd, BACKLOG).map_err(Error::os("listen at", path))?;
+        Ok(Self { fd, path: path.into(), made: (made.dev(), made.ino()) })
     }
 
     /// The socket's path.
@@ -104,7 +104,7 @@ impl Door {
     /// Takes a connection; `None` if nobody is waiting.
     pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        match rustix::net::accept_with(&self.listener, flags) {
+        match rustix::net::accept_with(&self.fd, flags) {
             Ok(stream) => Ok(Some(stream)),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error),
@@ -112,7 +112,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         let there = std::fs::symlink_metadata(&self.path);
         if there.is_ok_and(|there| (there.dev(), there.ino()) == self.made) {
@@ -123,10 +123,10 @@ impl Drop for Door {
 }
 
 /// Who has connected, and whether he may.
-pub(super) fn identify(stream: &OwnedFd) -> nix::Result<(Visitor, bool)> {
-    let peer = getsockopt(stream, PeerCredentials)?;
-    let visitor = Visitor { pid: peer.pid() as u32, uid: peer.uid() };
-    Ok((visitor, may_attach(visitor.uid, private::user())))
+pub(super) fn identify(stream: &OwnedFd) -> nix::Result<(PeerCredentials, bool)> {
+    let peer = getsockopt(stream, sockopt::PeerCredentials)?;
+    let peer = PeerCredentials { pid: peer.pid() as u32, uid: peer.uid() };
+    Ok((peer, may_attach(peer.uid, private::user())))
 }
 
 /// Locks a folder for the moment, against other nodes that start in it.
@@ -153,15 +153,15 @@ mod tests {
     fn a_live_socket_is_not_replaced_and_a_stale_one_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let door = Door::open(&path).unwrap();
+        let listener = Listener::open(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(matches!(Door::open(&path), Err(Error::SocketInUse { .. })));
+        assert!(matches!(Listener::open(&path), Err(Error::SocketInUse { .. })));
         // As a killed process leaves it.
-        let dead = std::mem::ManuallyDrop::new(door);
-        rustix::net::shutdown(&dead.listener, rustix::net::Shutdown::Both).unwrap();
-        let door = Door::open(&path).unwrap();
-        assert_eq!(door.path(), path);
-        drop(door);
+        let dead = std::mem::ManuallyDrop::new(listener);
+        rustix::net::shutdown(&dead.fd, rustix::net::Shutdown::Both).unwrap();
+        let listener = Listener::open(&path).unwrap();
+        assert_eq!(listener.path(), path);
+        drop(listener);
         assert!(!path.exists());
     }
 
@@ -170,17 +170,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("precious");
         std::fs::write(&path, "data").unwrap();
-        assert!(matches!(Door::open(&path), Err(Error::Config { .. })));
+        assert!(matches!(Listener::open(&path), Err(Error::Config { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), b"data");
     }
 
     #[test]
-    fn a_door_removes_only_its_own_socket() {
+    fn a_listener_removes_only_its_own_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let first = Door::open(&path).unwrap();
+        let first = Listener::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let second = Door::open(&path).unwrap();
+        let second = Listener::open(&path).unwrap();
         drop(first);
         let address = SocketAddrUnix::new(second.path()).unwrap();
         assert!(path.exists() && is_live(&address).unwrap());
