@@ -8,12 +8,12 @@ use std::sync::{Arc, mpsc};
 use loch_fabric::ForkMark;
 use loch_fabric::shm::Region;
 
-use crate::layout::memory::{Member, Memory, of_region};
+use crate::layout::memory::{ClusterMemory, Member, of_region};
 use crate::layout::plan;
 use crate::limits::INSPECT_TIMEOUT;
-use crate::node::neighbours::Surroundings;
+use crate::node::attacher::LatestMemory;
 use crate::node::region::format;
-use crate::node::scrubber::{Scrubber, Shared};
+use crate::node::scrubber::{MappedAccess, Scrubber};
 use crate::node::sessions::{End, Sessions};
 use crate::node::workers::Workers;
 use crate::node::workers::plan::WorkerPlan;
@@ -26,14 +26,14 @@ use crate::{EmbeddedConfig, Error};
 
 /// The nodes of one embedded cluster. They end when the last table and the last cluster do.
 pub(crate) struct Embedded {
-    memory: Arc<Memory>,
-    nodes: Vec<Inside>,
+    memory: Arc<ClusterMemory>,
+    nodes: Vec<EmbeddedNode>,
     /// A child process has inherited the memory, but none of the nodes' threads.
     mark: ForkMark,
 }
 
 /// One node.
-struct Inside {
+struct EmbeddedNode {
     sessions: Arc<Sessions>,
     scrubber: Scrubber,
     workers: Workers,
@@ -58,19 +58,19 @@ impl Embedded {
         let plans = plan::of_embedded(config)?.into_iter().enumerate();
         let mapped = plans.map(make).collect::<Result<Vec<_>, _>>()?;
         let nodes = mapped.iter().cloned().map(Some).collect();
-        let memory = Arc::new(Memory::join(nodes, 0)?);
+        let memory = Arc::new(ClusterMemory::join(nodes, 0)?);
         let workers = WorkerPlan::new(&config.workers, &config.tables)?;
-        let surroundings = Arc::new(Surroundings::fixed(memory.clone()));
+        let latest_memory = Arc::new(LatestMemory::fixed(memory.clone()));
         let nodes = mapped.iter().enumerate().map(|(number, node)| {
             let sessions = Arc::new(Sessions::restore(node, false).0);
             let theirs = memory.clone();
-            let shared = Shared::new(number, move || Ok(theirs.clone()));
+            let shared = MappedAccess::new(number, move || Ok(theirs.clone()));
             let scrubber = Scrubber::start(number, sessions.clone(), shared);
             let scrubber =
                 scrubber.map_err(Error::os("start a thread for", node.name.as_str().as_ref()))?;
-            let transport = Mapped { home: number, surroundings: surroundings.clone() };
-            let workers = Workers::start(node, &workers, &sessions, &surroundings, &transport)?;
-            Ok(Inside { sessions, scrubber, workers })
+            let transport = Mapped { home: number, latest_memory: latest_memory.clone() };
+            let workers = Workers::start(node, &workers, &sessions, &latest_memory, &transport)?;
+            Ok(EmbeddedNode { sessions, scrubber, workers })
         });
         Ok(Self { nodes: nodes.collect::<Result<_, Error>>()?, memory, mark: mark()? })
     }
@@ -81,7 +81,7 @@ impl LocalNodes for Embedded {
         self.mark
     }
 
-    fn memory(&self) -> &Arc<Memory> {
+    fn memory(&self) -> &Arc<ClusterMemory> {
         &self.memory
     }
 
@@ -97,20 +97,20 @@ impl LocalNodes for Embedded {
     }
 
     fn end_session(&self, home: usize, session: Opened, process: Process) {
-        let Inside { sessions, scrubber, .. } = &self.nodes[home];
+        let EmbeddedNode { sessions, scrubber, .. } = &self.nodes[home];
         if sessions.close(session, process, End::Left) {
-            scrubber.bell().ended(false);
+            scrubber.handle().ended(false);
         }
     }
 
     fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
-        let tell = |(node, inside): (usize, &Inside)| {
+        let tell = |(node, embedded): (usize, &EmbeddedNode)| {
             let (sender, told) = mpsc::channel();
             let answer = move |inspected| {
                 // Who asked may have given up.
                 let _ = sender.send(inspected);
             };
-            let asked = inside.workers.orders().inspect(table, Box::new(answer));
+            let asked = embedded.workers.inspector().inspect(table, Box::new(answer));
             let told = asked.then(|| told.recv_timeout(INSPECT_TIMEOUT).ok()).flatten();
             told.ok_or_else(|| Error::NodeUnreachable {
                 socket: format!("embedded-{node}").into(),
@@ -122,8 +122,8 @@ impl LocalNodes for Embedded {
 
     fn failed(&self) -> Option<(usize, String)> {
         let nodes = self.nodes.iter().enumerate();
-        let mut failed = nodes.filter_map(|(node, inside)| {
-            Some((node, inside.workers.failure().error()?.to_string()))
+        let mut failed = nodes.filter_map(|(node, embedded)| {
+            Some((node, embedded.workers.status().error()?.to_string()))
         });
         failed.next()
     }
@@ -149,13 +149,13 @@ mod tests {
         let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
         for (is_child, answers) in [(false, false), (true, true)] {
             let mut nodes = Embedded::start(&config).unwrap();
-            let orders = nodes.nodes[0].workers.orders().clone();
+            let inspector = nodes.nodes[0].workers.inspector().clone();
             if is_child {
                 nodes.mark = ForkMark::of_a_parent().unwrap();
             }
             drop(nodes);
             let (sender, told) = mpsc::channel();
-            orders.inspect(0, Box::new(move |inspected| _ = sender.send(inspected)));
+            inspector.inspect(0, Box::new(move |inspected| _ = sender.send(inspected)));
             assert_eq!(told.recv_timeout(INSPECT_TIMEOUT).is_ok(), answers);
         }
     }

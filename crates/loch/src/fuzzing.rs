@@ -10,7 +10,7 @@ use loch_engines::nessie::hash::TableMap;
 use loch_engines::region::{Header, TableEntry};
 use loch_fabric::shm::Region;
 
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::node::plan::NodePlan;
 use crate::node::sessions::{End, Sessions};
 use crate::session::connection::Connection;
@@ -98,7 +98,7 @@ pub fn layout(
     // The other nodes of the cluster cannot be reached.
     let mut nodes: Vec<_> = (0..header.nodes).map(|_| None).collect();
     nodes[home] = Some(node);
-    let maps = Memory::join(nodes, home);
+    let maps = ClusterMemory::join(nodes, home);
     let maps = maps.map(|m| m.tables.iter().filter_map(|t| t.nessie().cloned()).collect());
     Ok((header, tables, maps))
 }

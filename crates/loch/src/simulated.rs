@@ -19,7 +19,7 @@ use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::sim::SimEndpoint;
 use loch_fabric::{Fabric, Messages, RegionId, RemoteAddr, UnreliableWrites};
 
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::layout::plan::Plan;
 use crate::{Error, NodeConfig};
 
@@ -82,7 +82,7 @@ impl Layout {
             }
             Ok(Some(Member::planned(node, plan)))
         });
-        let memory = Memory::join(members.collect::<Result<_, Error>>()?, 0)?;
+        let memory = ClusterMemory::join(members.collect::<Result<_, Error>>()?, 0)?;
         let first = memory.nodes[0].as_ref().expect("it was planned");
         let tables = memory.tables.iter().map(|view| Table {
             params: view.entry.params,

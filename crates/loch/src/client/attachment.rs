@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::client::options::ConnectOptions;
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
 use crate::session::connection::{Admitted, Connection};
 use crate::session::device;
@@ -42,7 +42,7 @@ pub(crate) struct Attachment {
 pub(super) struct State {
     /// By node; none to those that the home node tells of. The home node's carries sessions.
     connections: Vec<Option<Arc<Connection>>>,
-    memory: Arc<Memory>,
+    memory: Arc<ClusterMemory>,
     /// The device over which memory is reached, where it is not shared.
     device: Option<DeviceChoice>,
 }
@@ -70,7 +70,7 @@ impl Attachment {
     }
 
     /// The memory as it is attached now.
-    pub fn memory(&self) -> Arc<Memory> {
+    pub fn memory(&self) -> Arc<ClusterMemory> {
         self.state().memory.clone()
     }
 
@@ -141,7 +141,7 @@ impl Attachment {
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
-    pub fn lease(&self) -> Result<(Arc<Memory>, Lease), Error> {
+    pub fn lease(&self) -> Result<(Arc<ClusterMemory>, Lease), Error> {
         let mut state = self.state();
         self.refresh(&mut state)?;
         if self.options.read_only {
@@ -167,7 +167,7 @@ impl Attachment {
     }
 
     /// What takes the place of a session for who only looks at memory, and in which memory.
-    pub fn reader(&self) -> (Arc<Memory>, Lease) {
+    pub fn reader(&self) -> (Arc<ClusterMemory>, Lease) {
         let state = self.state();
         (state.memory.clone(), self.observer(&state))
     }
@@ -323,7 +323,7 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Err
         connections.push(connection);
         nodes.push(Some(member));
     }
-    let memory = Arc::new(Memory::join(nodes, home)?);
+    let memory = Arc::new(ClusterMemory::join(nodes, home)?);
     Ok((home, State { connections, memory, device: welcome.device }))
 }
 

@@ -10,7 +10,7 @@ use loch_fabric::{FabricError, RemoteAddr};
 use super::nodes::Nodes;
 use super::options::ConnectOptions;
 use crate::Error;
-use crate::layout::memory::{Memory, TableView};
+use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::RESEND_US;
 use crate::session::endpoint::Yielding;
 use crate::session::lease::Lease;
@@ -19,7 +19,7 @@ use crate::session::lease::Lease;
 #[derive(Clone, Copy)]
 pub(crate) struct Opening<'a> {
     pub nodes: &'a Nodes,
-    pub memory: &'a Arc<Memory>,
+    pub memory: &'a Arc<ClusterMemory>,
     pub table: &'a TableView,
     pub lease: &'a Lease,
     pub options: &'a ConnectOptions,
@@ -91,7 +91,7 @@ impl Network for Shm {
 
 /// The endpoint of a client of shared memory.
 struct Mapped<'a> {
-    memory: &'a Memory,
+    memory: &'a ClusterMemory,
     endpoint: ShmEndpoint,
 }
 

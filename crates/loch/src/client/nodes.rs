@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::client::attachment::Attachment;
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::lease::Lease;
 use crate::session::local::LocalNodes;
 use crate::session::wire::Inspected;
@@ -21,7 +21,7 @@ pub(crate) enum Nodes {
 
 impl Nodes {
     /// Their memory, as far as it is known.
-    pub fn memory(&self) -> Arc<Memory> {
+    pub fn memory(&self) -> Arc<ClusterMemory> {
         match self {
             Self::Attached(attachment) => attachment.memory(),
             Self::Embedded(embedded) => embedded.memory().clone(),
@@ -32,7 +32,7 @@ impl Nodes {
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
-    pub fn lease(&self, home: usize) -> Result<(Arc<Memory>, Lease), Error> {
+    pub fn lease(&self, home: usize) -> Result<(Arc<ClusterMemory>, Lease), Error> {
         match self {
             Self::Attached(attachment) => attachment.lease(),
             Self::Embedded(embedded) => {
@@ -45,7 +45,7 @@ impl Nodes {
 
     /// What takes the place of a session for a client that only looks at memory, and in which
     /// memory.
-    pub fn reader(&self) -> (Arc<Memory>, Lease) {
+    pub fn reader(&self) -> (Arc<ClusterMemory>, Lease) {
         match self {
             Self::Attached(attachment) => attachment.reader(),
             // Embedded nodes are all equally near.

@@ -20,7 +20,7 @@ use super::net::{Network, Opening};
 use super::nodes::Nodes;
 use super::operations::{Looking, Operations};
 use super::options::ConnectOptions;
-use crate::layout::memory::{Memory, TableView};
+use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::session::lease::Lease;
 use crate::{Error, Usage};
@@ -313,7 +313,7 @@ fn of_read(error: EngineError) -> EngineError {
 }
 
 /// Whether a session's slot is one of those whose clients can have the table open.
-fn check_slot(memory: &Memory, table: &TableView, lease: &Lease) -> Result<(), Error> {
+fn check_slot(memory: &ClusterMemory, table: &TableView, lease: &Lease) -> Result<(), Error> {
     let (session, slots) = (lease.session(), table.entry.params.service.sessions_per_node);
     if session.slot() < slots {
         return Ok(());
@@ -324,7 +324,11 @@ fn check_slot(memory: &Memory, table: &TableView, lease: &Lease) -> Result<(), E
 }
 
 /// Waits until every worker has made itself known: what is asked of one before that is ambiguous.
-fn wait_for_workers(memory: &Memory, table: &TableView, within: Duration) -> Result<(), Error> {
+fn wait_for_workers(
+    memory: &ClusterMemory,
+    table: &TableView,
+    within: Duration,
+) -> Result<(), Error> {
     let requests = table.parts.requests().expect("workers serve it");
     let endpoint = memory.endpoint(0);
     let (until, mut pause) = (Instant::now() + within, RETRY_PAUSE);

@@ -24,7 +24,7 @@ use crate::client::nodes::Nodes;
 use crate::client::operations::Operations;
 use crate::client::options::ConnectOptions;
 use crate::client::table_client::TableClient;
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{ADMIT_TIMEOUT, RECONNECT_PAUSE, RESEND_NETWORK_US};
 use crate::session::connection::Connection;
 use crate::session::device::{Linked, Links, connect, of_verbs};
@@ -41,7 +41,7 @@ type ClientEndpoint = Linked<Connector>;
 /// How one client's endpoint comes by connections.
 pub(crate) struct Connector {
     attachment: Arc<Attachment>,
-    memory: Arc<Memory>,
+    memory: Arc<ClusterMemory>,
     /// What is asked of every node, but for node, memory and offer.
     ask: wire::Connect,
     /// The connections to each node.
@@ -174,7 +174,7 @@ impl Connector {
     /// [`Error::Device`]; if the home node cannot let it in, as [`Error::NodeUnreachable`].
     pub fn open(
         attachment: Arc<Attachment>,
-        memory: Arc<Memory>,
+        memory: Arc<ClusterMemory>,
         table: usize,
         lease: &Lease,
         options: &ConnectOptions,

@@ -236,12 +236,12 @@ impl TableView {
 }
 
 /// The nodes of a cluster. One of which nothing is known is missing.
-pub(crate) struct Memory {
+pub(crate) struct ClusterMemory {
     pub nodes: Vec<Option<Member>>,
     pub tables: Vec<TableView>,
 }
 
-impl Memory {
+impl ClusterMemory {
     /// Puts the nodes of a cluster together; node `home` is there.
     ///
     /// # Errors

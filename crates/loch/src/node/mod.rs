@@ -4,18 +4,18 @@
 //! ([`server`]), one puts in order what dead clients left ([`scrubber`]). Neither takes part in
 //! what clients do with the tables. For tables of engines whose server takes part there are workers
 //! besides ([`workers`]), and a thread that keeps them in touch with the other nodes
-//! ([`neighbours`]). Where memory is reached over a network there is a control plane ([`control`]),
+//! ([`attacher`]). Where memory is reached over a network there is a control plane ([`control`]),
 //! and a device ([`network`]).
 //!
 //! # Faults
 //! A node that is killed leaves its region and its socket. Clients go on with the tables they have;
 //! the next start takes both over, keeps the sessions of processes that live and ends the others'.
 
+pub(crate) mod attacher;
 #[cfg(feature = "functions")]
 pub(crate) mod functions;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-pub(crate) mod neighbours;
 pub(crate) mod region;
 pub(crate) mod scrubber;
 pub(crate) mod sessions;
@@ -53,24 +53,24 @@ use std::time::Instant;
 use loch_fabric::ForkMark;
 use loch_fabric::shm::Pages;
 
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::layout::plan::{check_private, host_bytes};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::session::connection::{Connection, mark};
 use crate::session::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
 use crate::{Error, NodeConfig};
 
+use attacher::{AttacherThread, LatestMemory, warn_of_other_memory};
 use control_client::ControlClient;
 use listener::Listener;
-use neighbours::{Neighbours, Surroundings, warn_of_other_memory};
 use network::Networking;
 use plan::NodePlan;
-use region::Owned;
-use scrubber::{Reach, Scrubber, Shared};
+use region::OwnedRegion;
+use scrubber::{ClusterAccess, MappedAccess, Scrubber};
 use server::{NodeState, Server, StopSwitch};
 use sessions::Sessions;
 use workers::transport::Mapped;
-use workers::{Failure, Orders, Workers};
+use workers::{Inspector, Workers, WorkersStatus};
 
 /// A running node. Dropping it stops it in an orderly way, as [`Node::stop`]. In a process that was
 /// forked from the node's, dropping it does nothing.
@@ -101,8 +101,8 @@ pub struct Node {
     warm: bool,
     pages: Pages,
     stop: Arc<StopSwitch>,
-    server: Option<JoinHandle<Owned>>,
-    behind: Option<Behind>,
+    server: Option<JoinHandle<OwnedRegion>>,
+    services: Option<NodeServices>,
     /// A child process has inherited this, but none of the threads, and must not stop them.
     mark: ForkMark,
 }
@@ -110,15 +110,15 @@ pub struct Node {
 /// Tells of a node's end. Outlives it.
 #[derive(Clone)]
 pub struct NodeWatch {
-    failure: Option<Arc<Failure>>,
+    failure: Option<Arc<WorkersStatus>>,
 }
 
 /// What works behind the server.
-struct Behind {
+struct NodeServices {
     own: Member,
     sessions: Arc<Sessions>,
     /// Before what they need: they end first.
-    workers: Option<(Workers, Option<Neighbours>)>,
+    workers: Option<(Workers, Option<AttacherThread>)>,
     scrubber: Scrubber,
     network: Option<Networking>,
 }
@@ -138,19 +138,19 @@ impl Node {
         }
         let (listener, region, pages) = prepare(&plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
-        let behind = Behind::shared(own, &plan, region.warm)?;
-        Self::serve(&config, &plan, listener, region, pages, behind)
+        let services = NodeServices::shared(own, &plan, region.warm)?;
+        Self::serve(&config, &plan, listener, region, pages, services)
     }
 
     fn serve(
         config: &NodeConfig,
         plan: &NodePlan,
         listener: Listener,
-        region: Owned,
+        region: OwnedRegion,
         pages: Pages,
-        behind: Behind,
+        services: NodeServices,
     ) -> Result<Self, Error> {
-        let welcome = welcome(&behind, &plan.cluster)?;
+        let welcome = welcome(&services, &plan.cluster)?;
         tracing::info!(
             name = config.name,
             socket = %plan.socket.display(),
@@ -166,16 +166,16 @@ impl Node {
         let state = NodeState {
             welcome,
             region,
-            sessions: behind.sessions.clone(),
-            bell: behind.scrubber.bell(),
-            orders: behind.orders(),
-            control: behind.control(),
+            sessions: services.sessions.clone(),
+            scrubber: services.scrubber.handle(),
+            inspector: services.inspector(),
+            control: services.control(),
         };
         let server = Server::new(state, listener, stop.clone())?;
-        if let Some((workers, _)) = &behind.workers {
+        if let Some((workers, _)) = &services.workers {
             // Whoever waits for a worker is to find out that there is none.
             let stop = stop.clone();
-            workers.failure().set_alarm(move || stop.stop());
+            workers.status().set_alarm(move || stop.stop());
         }
         let server = std::thread::Builder::new()
             .name("loch-node".into())
@@ -188,7 +188,7 @@ impl Node {
             pages,
             stop,
             server: Some(server),
-            behind: Some(behind),
+            services: Some(services),
             mark,
         })
     }
@@ -211,8 +211,8 @@ impl Node {
     /// What tells when a worker of the node has failed: then it serves nobody any more, and has to
     /// be stopped.
     pub fn watch(&self) -> NodeWatch {
-        let workers = self.behind.as_ref().and_then(|behind| behind.workers.as_ref());
-        NodeWatch { failure: workers.map(|(workers, _)| workers.failure().clone()) }
+        let workers = self.services.as_ref().and_then(|services| services.workers.as_ref());
+        NodeWatch { failure: workers.map(|(workers, _)| workers.status().clone()) }
     }
 
     /// Stops in an orderly way: the socket file is removed, the region file stays unless the node
@@ -221,15 +221,15 @@ impl Node {
 
     fn shut_down(&mut self) {
         if self.mark.is_inherited() {
-            std::mem::forget((self.server.take(), self.behind.take()));
+            std::mem::forget((self.server.take(), self.services.take()));
             return;
         }
         self.stop.stop();
         let owned = self.server.take().map(JoinHandle::join);
-        let behind = self.behind.take();
-        let workers = behind.as_ref().and_then(|behind| behind.workers.as_ref());
-        let failed = workers.is_some_and(|(workers, _)| workers.failure().error().is_some());
-        drop(behind);
+        let services = self.services.take();
+        let workers = services.as_ref().and_then(|services| services.workers.as_ref());
+        let failed = workers.is_some_and(|(workers, _)| workers.status().error().is_some());
+        drop(services);
         match owned {
             // That a worker could not begin is no reason to lose what was there before.
             Some(Ok(owned)) if self.ephemeral && !(self.warm && failed) => region::remove(&owned),
@@ -253,33 +253,33 @@ impl NodeWatch {
     }
 }
 
-impl Behind {
+impl NodeServices {
     /// All memory of the cluster is shared.
     fn shared(own: Member, plan: &NodePlan, warm: bool) -> Result<Self, Error> {
         let (sessions, ended) = Sessions::restore(&own, false);
         let sessions = Arc::new(sessions);
         let node = own.header.node as usize;
-        let reach = attach_peers(own.clone(), plan.cluster.clone());
-        let scrubber = Scrubber::start(node, sessions.clone(), reach)
+        let cluster = attach_peers(own.clone(), plan.cluster.clone());
+        let scrubber = Scrubber::start(node, sessions.clone(), cluster)
             .map_err(Error::os("start a thread for", &own.socket))?;
         if warm {
-            scrubber.bell().ended(ended > 0);
+            scrubber.handle().ended(ended > 0);
         }
         let workers = if workers::are_needed(&own) {
-            let surroundings = Arc::<Surroundings>::default();
-            let neighbours = Neighbours::start(&own, &plan.cluster, surroundings.clone())?;
-            let transport = Mapped { home: node, surroundings: surroundings.clone() };
+            let latest_memory = Arc::<LatestMemory>::default();
+            let attacher = AttacherThread::start(&own, &plan.cluster, latest_memory.clone())?;
+            let transport = Mapped { home: node, latest_memory: latest_memory.clone() };
             let workers =
-                Workers::start(&own, &plan.workers, &sessions, &surroundings, &transport)?;
-            Some((workers, Some(neighbours)))
+                Workers::start(&own, &plan.workers, &sessions, &latest_memory, &transport)?;
+            Some((workers, Some(attacher)))
         } else {
             None
         };
         Ok(Self { own, sessions, workers, scrubber, network: None })
     }
 
-    fn orders(&self) -> Orders {
-        self.workers.as_ref().map(|(workers, _)| workers.orders().clone()).unwrap_or_default()
+    fn inspector(&self) -> Inspector {
+        self.workers.as_ref().map(|(workers, _)| workers.inspector().clone()).unwrap_or_default()
     }
 
     fn control(&self) -> Option<Arc<dyn ControlClient>> {
@@ -299,7 +299,7 @@ impl Drop for Node {
 
 /// The socket and the region. The socket comes first: should it be another node's, its region is
 /// not touched. A client that connects already is told that the node prepares its memory.
-fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, Owned, Pages), Error> {
+fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, Pages), Error> {
     plan.plan.tell_what_is_left_out();
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
@@ -315,7 +315,7 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, Owned, Pages),
 }
 
 /// Enters the region's pages, so that no client's first access waits for the kernel to do it.
-fn populate(region: &Owned) -> Pages {
+fn populate(region: &OwnedRegion) -> Pages {
     let begun = Instant::now();
     let pages = region.region.populate();
     tracing::info!(
@@ -328,14 +328,14 @@ fn populate(region: &Owned) -> Pages {
     pages
 }
 
-fn read(name: &str, socket: &Path, owned: &Owned) -> Result<Member, Error> {
+fn read(name: &str, socket: &Path, owned: &OwnedRegion) -> Result<Member, Error> {
     let region = owned.region.clone();
     Member::read(name.into(), socket.into(), region)
         .map_err(|error| Error::RegionDamaged { path: owned.path.clone(), what: error.to_string() })
 }
 
-fn welcome(behind: &Behind, cluster: &[PathBuf]) -> Result<Welcome, Error> {
-    let own = &behind.own;
+fn welcome(services: &NodeServices, cluster: &[PathBuf]) -> Result<Welcome, Error> {
+    let own = &services.own;
     let welcome = Welcome {
         protocol: PROTOCOL,
         name: own.name.clone(),
@@ -345,7 +345,7 @@ fn welcome(behind: &Behind, cluster: &[PathBuf]) -> Result<Welcome, Error> {
         region_bytes: own.header.region_bytes,
         identity: own.header.identity,
         sessions: own.client_sessions(),
-        device: behind.device(),
+        device: services.device(),
     };
     let bytes = wire::encode(&Reply::Welcome(welcome.clone())).len();
     if bytes > FRAME_BYTES_MAX {
@@ -358,11 +358,11 @@ fn welcome(behind: &Behind, cluster: &[PathBuf]) -> Result<Welcome, Error> {
 /// How the scrubber comes by the memory of the other nodes: by asking them, every time, for one may
 /// have come back with other memory. What did not change is not mapped anew, and the memory of a
 /// node whose process is down is as good as ever.
-fn attach_peers(own: Member, cluster: Vec<PathBuf>) -> impl Reach {
+fn attach_peers(own: Member, cluster: Vec<PathBuf>) -> impl ClusterAccess {
     let home = own.header.node as usize;
     let mut known: Vec<Option<Member>> = vec![None; cluster.len()];
     known[home] = Some(own);
-    Shared::new(home, move || {
+    MappedAccess::new(home, move || {
         let others = cluster.iter().enumerate().filter(|(n, _)| *n != home);
         for (number, socket) in others {
             match Connection::open(socket, false, Instant::now(), CLOSE_TIMEOUT) {
@@ -380,6 +380,6 @@ fn attach_peers(own: Member, cluster: Vec<PathBuf>) -> impl Reach {
                 Err(error) => tracing::debug!(%error, "a node of the cluster is down"),
             }
         }
-        Memory::join(known.clone(), home).map(Arc::new)
+        ClusterMemory::join(known.clone(), home).map(Arc::new)
     })
 }

@@ -37,7 +37,7 @@ use crate::private::{self, reopen};
 use crate::{ByteSize, Error};
 
 /// A region that this node owns.
-pub(super) struct Owned {
+pub(super) struct OwnedRegion {
     pub region: Arc<Region>,
     pub path: PathBuf,
     /// Whether its data was there before.
@@ -51,7 +51,7 @@ pub(super) struct Owned {
     lock: File,
 }
 
-impl Drop for Owned {
+impl Drop for OwnedRegion {
     fn drop(&mut self) {
         if self.in_vain {
             remove(self);
@@ -71,7 +71,7 @@ const FIRST_SESSION_MASK: u64 = (1 << 39) - 1;
 /// # Errors
 /// [`Error::RegionInUse`], [`Error::RegionMismatch`], [`Error::RegionDamaged`], [`Error::NoSpace`],
 /// [`Error::NotPrivate`].
-pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<Owned, Error> {
+pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<OwnedRegion, Error> {
     for _ in 0..TRIES {
         let owned = match private::open(path, FIELD)? {
             Some(file) => take_over(path, file, plan)?,
@@ -87,7 +87,7 @@ pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<Owned, Error> {
 
 /// Removes the file. While its name is its own nobody else takes it, since its lock is held; but it
 /// may have been removed already, and the name may be another node's.
-pub(super) fn remove(owned: &Owned) {
+pub(super) fn remove(owned: &OwnedRegion) {
     let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     let there = std::fs::symlink_metadata(&owned.path);
     let removed = match there.and_then(|there| Ok(same(&there, &owned.lock.metadata()?))) {
@@ -101,7 +101,7 @@ pub(super) fn remove(owned: &Owned) {
 }
 
 /// Locks a file that is there and checks it. `None` if it was replaced meanwhile.
-fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<Owned>, Error> {
+fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
     if !lock(&file, path)? {
         return Ok(None);
     }
@@ -149,7 +149,7 @@ fn check_length(file: &File, bytes: u64, path: &Path) -> Result<(), Error> {
 }
 
 /// Makes the file under another name and then gives it its own. `None` if one appeared meanwhile.
-fn create(path: &Path, plan: &Plan) -> Result<Option<Owned>, Error> {
+fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
     let new = unfinished(path);
     let region = match Region::create(&new, plan.header.region_bytes) {
         Err(RegionError::Exists { .. }) => {
@@ -204,8 +204,8 @@ pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
 }
 
 /// A region whose file is locked.
-fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<Owned, Error> {
-    Ok(Owned {
+fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<OwnedRegion, Error> {
+    Ok(OwnedRegion {
         region: Arc::new(region),
         path: path.into(),
         warm,

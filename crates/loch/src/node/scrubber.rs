@@ -37,49 +37,51 @@ use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, RegionId};
 
 use super::sessions::Sessions;
-use crate::layout::memory::{Memory, TableView};
+use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
 use crate::session::slot::Opened;
 use crate::{CacheLimits, Error};
 
 /// How a scrubber comes to the memory of its cluster.
-pub(crate) trait Reach: Send + 'static {
+pub(crate) trait ClusterAccess: Send + 'static {
     /// What carries its verbs.
     type Endpoint: Fabric;
     /// The nodes that can be reached, this one among them.
-    fn memory(&mut self) -> Result<Arc<Memory>, Error>;
+    fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error>;
     /// An endpoint to a table, for the scrubber's session.
     fn endpoint(
         &mut self,
-        memory: &Memory,
+        memory: &ClusterMemory,
         table: &TableView,
         session: Opened,
     ) -> Result<Self::Endpoint, Error>;
 }
 
 /// All memory that can be reached is mapped.
-pub(crate) struct Shared<A> {
+pub(crate) struct MappedAccess<A> {
     node: usize,
     attach: A,
 }
 
-impl<A: FnMut() -> Result<Arc<Memory>, Error> + Send + 'static> Shared<A> {
+impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> MappedAccess<A> {
     /// The memory of node `node`'s cluster, as `attach` maps it.
     pub fn new(node: usize, attach: A) -> Self {
         Self { node, attach }
     }
 }
 
-impl<A: FnMut() -> Result<Arc<Memory>, Error> + Send + 'static> Reach for Shared<A> {
+impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> ClusterAccess
+    for MappedAccess<A>
+{
     type Endpoint = ShmEndpoint;
 
-    fn memory(&mut self) -> Result<Arc<Memory>, Error> {
+    fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error> {
         (self.attach)()
     }
 
     fn endpoint(
         &mut self,
-        memory: &Memory,
+        memory: &ClusterMemory,
         _: &TableView,
         _: Opened,
     ) -> Result<ShmEndpoint, Error> {
@@ -89,13 +91,13 @@ impl<A: FnMut() -> Result<Arc<Memory>, Error> + Send + 'static> Reach for Shared
 
 /// Tells the scrubber what happened.
 #[derive(Clone)]
-pub(crate) struct Bell {
+pub(crate) struct ScrubberHandle {
     sender: Sender<Event>,
 }
 
 /// A running scrubber. Dropping it stops it, in the middle of a scrub if need be.
 pub(crate) struct Scrubber {
-    bell: Bell,
+    handle: ScrubberHandle,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -105,7 +107,7 @@ enum Event {
     Stop,
 }
 
-impl Bell {
+impl ScrubberHandle {
     /// A session of this node has ended: its slot is free. `died` if its client did not say so.
     pub fn ended(&self, died: bool) {
         // A scrubber that has stopped is not needed: the next start looks at everything.
@@ -115,14 +117,18 @@ impl Bell {
 
 impl Scrubber {
     /// Starts the thread of node `node`.
-    pub fn start(node: usize, sessions: Arc<Sessions>, reach: impl Reach) -> std::io::Result<Self> {
+    pub fn start(
+        node: usize,
+        sessions: Arc<Sessions>,
+        cluster: impl ClusterAccess,
+    ) -> std::io::Result<Self> {
         let (sender, events) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
-        let worker = Worker {
+        let scrubber = ScrubberThread {
             node,
             session: sessions.open_scrubber(),
             sessions,
-            reach,
+            cluster,
             stopping: stopping.clone(),
             release: false,
             scrub: false,
@@ -131,20 +137,20 @@ impl Scrubber {
         };
         let thread = std::thread::Builder::new()
             .name("loch-scrubber".into())
-            .spawn(move || worker.run(&events))?;
-        Ok(Self { bell: Bell { sender }, stopping, thread: Some(thread) })
+            .spawn(move || scrubber.run(&events))?;
+        Ok(Self { handle: ScrubberHandle { sender }, stopping, thread: Some(thread) })
     }
 
     /// What to ring when a session has ended.
-    pub fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub fn handle(&self) -> ScrubberHandle {
+        self.handle.clone()
     }
 }
 
 impl Drop for Scrubber {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        let _ = self.bell.sender.send(Event::Stop);
+        let _ = self.handle.sender.send(Event::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -153,12 +159,12 @@ impl Drop for Scrubber {
     }
 }
 
-struct Worker<R> {
+struct ScrubberThread<C> {
     node: usize,
     /// Its own session, once it could be opened.
     session: Option<Opened>,
     sessions: Arc<Sessions>,
-    reach: R,
+    cluster: C,
     stopping: Arc<AtomicBool>,
     /// Whether chunks may be leased to sessions that are no more.
     release: bool,
@@ -172,26 +178,26 @@ struct Worker<R> {
 /// Why a pass did not come to its end.
 enum Halt {
     Stopped,
-    Failed(Failure),
+    Failed(ScrubError),
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum ScrubError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
-    Reach(#[from] Error),
+    Cluster(#[from] Error),
     #[error("the session of the scrubber before this one is not fenced yet")]
     NoSession,
 }
 
-impl<E: Into<Failure>> From<E> for Halt {
+impl<E: Into<ScrubError>> From<E> for Halt {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
 }
 
-impl<R: Reach> Worker<R> {
+impl<C: ClusterAccess> ScrubberThread<C> {
     fn run(mut self, events: &Receiver<Event>) {
         let mut due = None;
         while self.wait(events, due) {
@@ -253,11 +259,11 @@ impl<R: Reach> Worker<R> {
 
     fn pass(&mut self, may_scrub: bool) -> Result<(), Halt> {
         self.session = self.session.or_else(|| self.sessions.open_scrubber());
-        let session = self.session.ok_or(Failure::NoSession)?;
-        let memory = self.reach.memory()?;
+        let session = self.session.ok_or(ScrubError::NoSession)?;
+        let memory = self.cluster.memory()?;
         if self.release {
             for (table, map) in scrubbable(&memory) {
-                let endpoint = self.reach.endpoint(&memory, table, session)?;
+                let endpoint = self.cluster.endpoint(&memory, table, session)?;
                 for dti in reachable(&memory) {
                     self.release_chunks(&endpoint, map, dti)?;
                 }
@@ -277,7 +283,7 @@ impl<R: Reach> Worker<R> {
     /// Scrubs all of a table, by the rules of its protocol.
     fn scrub_table(
         &mut self,
-        memory: &Memory,
+        memory: &ClusterMemory,
         table: &TableView,
         map: &Arc<TableMap>,
         opened: Opened,
@@ -291,7 +297,7 @@ impl<R: Reach> Worker<R> {
             cache: CacheLimits { lines: 1, entry_bytes_max: 0 },
             batch: 1,
         };
-        let endpoint = self.reach.endpoint(memory, table, opened)?;
+        let endpoint = self.cluster.endpoint(memory, table, opened)?;
         let client = AnyClient::new(endpoint, map.clone(), access);
         for dti in reachable(memory) {
             let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
@@ -303,7 +309,7 @@ impl<R: Reach> Worker<R> {
     /// Releases what dead sessions of this node leased in a data table.
     fn release_chunks(
         &mut self,
-        endpoint: &R::Endpoint,
+        endpoint: &C::Endpoint,
         map: &TableMap,
         dti: u8,
     ) -> Result<(), Halt> {
@@ -334,12 +340,12 @@ impl<R: Reach> Worker<R> {
 }
 
 /// The tables in whose memory clients work, or workers that are clients of their nodes.
-fn scrubbable(memory: &Memory) -> impl Iterator<Item = (&TableView, &Arc<TableMap>)> {
+fn scrubbable(memory: &ClusterMemory) -> impl Iterator<Item = (&TableView, &Arc<TableMap>)> {
     memory.tables.iter().filter_map(|table| Some((table, table.nessie()?)))
 }
 
 /// The data tables whose nodes are there: table `n` is node `n`'s.
-fn reachable(memory: &Memory) -> Vec<u8> {
+fn reachable(memory: &ClusterMemory) -> Vec<u8> {
     let nodes = memory.nodes.iter().enumerate();
     nodes.filter_map(|(n, node)| node.as_ref().map(|_| n as u8)).collect()
 }

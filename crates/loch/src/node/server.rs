@@ -20,10 +20,10 @@ use rustix::process::{Pid, PidfdFlags};
 use super::client_connection::{ClientConnection, NextStep, SessionService};
 use super::control_client::{Caller, ControlClient, Readers, ReplyQueue};
 use super::listener::{self, Listener};
-use super::region::Owned;
-use super::scrubber::Bell;
+use super::region::OwnedRegion;
+use super::scrubber::ScrubberHandle;
 use super::sessions::{End, Sessions};
-use super::workers::Orders;
+use super::workers::Inspector;
 use crate::Error;
 use crate::limits::CONNECTIONS_MAX;
 use crate::session::slot::{Opened, Process};
@@ -32,12 +32,12 @@ use crate::session::wire::{Code, Connect, Refused, Reply, Welcome};
 /// What the server hands out.
 pub(super) struct NodeState {
     pub welcome: Welcome,
-    pub region: Owned,
+    pub region: OwnedRegion,
     pub sessions: Arc<Sessions>,
-    pub bell: Bell,
+    pub scrubber: ScrubberHandle,
     /// To the workers.
-    pub orders: Orders,
-    /// Where memory is reached over a network: it rings the bell when a session was fenced.
+    pub inspector: Inspector,
+    /// Where memory is reached over a network: it tells the scrubber when a session was fenced.
     pub control: Option<Arc<dyn ControlClient>>,
 }
 
@@ -143,7 +143,7 @@ impl Server {
 
     /// Serves until it is stopped. Gives the region back when all connections are closed; the
     /// clients' sessions go on.
-    pub fn run(mut self) -> Owned {
+    pub fn run(mut self) -> OwnedRegion {
         // The start is over.
         self.service.state.region.in_vain = false;
         let mut events = Vec::with_capacity(EVENTS);
@@ -346,7 +346,7 @@ impl SessionService for NodeService {
             return None;
         }
         let answer = move |told| replies.send(token, Reply::Inspected(told));
-        if self.state.orders.inspect(table as usize, Box::new(answer)) {
+        if self.state.inspector.inspect(table as usize, Box::new(answer)) {
             return None;
         }
         let text = format!("table {table} has no workers here");
@@ -365,7 +365,7 @@ impl NodeService {
     fn ended(&self, how: End) {
         match &self.state.control {
             Some(control) => control.sessions_ended(),
-            None => self.state.bell.ended(how == End::Died),
+            None => self.state.scrubber.ended(how == End::Died),
         }
     }
 

@@ -9,7 +9,7 @@ use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{ForkMark, RegionId};
 
 use super::Node;
-use crate::layout::memory::Memory;
+use crate::layout::memory::ClusterMemory;
 use crate::session::connection::Connection;
 use crate::session::slot::{Opened, free_own_slot};
 use crate::{ByteSize, CacheLimits, Cluster, NodeConfig};
@@ -30,7 +30,7 @@ fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>, Opened) {
     let admitted = Connection::open(node.socket(), false, Instant::now(), wait).unwrap();
     let (connection, _, mapped) = admitted.map(false).unwrap();
     let (slot, incarnation) = connection.open_session(4, wait).unwrap();
-    let memory = Memory::join(vec![Some(mapped)], 0).unwrap();
+    let memory = ClusterMemory::join(vec![Some(mapped)], 0).unwrap();
     let map = memory.tables[0].nessie().unwrap().clone();
     let session = Session::new(RegionId(0), slot, incarnation);
     let client = Client::new(memory.endpoint(0), map, session, CacheLimits::default(), 1_000_000);

@@ -13,7 +13,7 @@ use loch_engines::requests::Secret;
 use loch_fabric::{ForkMark, RegionId};
 
 use crate::Error;
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::CLOSE_TIMEOUT;
 use crate::session::connection::Connection;
 use crate::session::local::LocalNodes;
@@ -22,7 +22,7 @@ use crate::session::slot::{Opened, Process, abandon_own_slot, free_own_slot};
 /// A session at the home node of a table.
 pub(crate) struct Lease {
     home: usize,
-    memory: Arc<Memory>,
+    memory: Arc<ClusterMemory>,
     pub(super) at: At,
     /// A child process inherits the table but not the session: it must neither use nor end it.
     mark: ForkMark,
@@ -45,14 +45,14 @@ pub(super) enum At {
 
 impl Lease {
     /// Reads only: no session is needed.
-    pub fn observer(home: usize, memory: Arc<Memory>, mark: ForkMark) -> Self {
+    pub fn observer(home: usize, memory: Arc<ClusterMemory>, mark: ForkMark) -> Self {
         Self::new(home, memory, At::Observer, mark)
     }
 
     /// A session that was opened over a connection.
     pub fn of_node(
         home: usize,
-        memory: Arc<Memory>,
+        memory: Arc<ClusterMemory>,
         connection: Arc<Connection>,
         opened: Opened,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Lease {
     /// [`Error::Os`] if there is nothing random.
     pub fn fenced(
         home: usize,
-        memory: Arc<Memory>,
+        memory: Arc<ClusterMemory>,
         connection: Arc<Connection>,
         opened: Opened,
     ) -> Result<Self, Error> {
@@ -85,7 +85,7 @@ impl Lease {
     /// Reads only, but has connections of its own.
     pub fn reader(
         home: usize,
-        memory: Arc<Memory>,
+        memory: Arc<ClusterMemory>,
         connection: Arc<Connection>,
         endpoint: u64,
     ) -> Self {
@@ -99,7 +99,7 @@ impl Lease {
         Self::new(home, memory, At::Embedded(embedded, opened), mark)
     }
 
-    fn new(home: usize, memory: Arc<Memory>, at: At, mark: ForkMark) -> Self {
+    fn new(home: usize, memory: Arc<ClusterMemory>, at: At, mark: ForkMark) -> Self {
         Self { home, memory, at, mark }
     }
 

@@ -6,13 +6,13 @@ use loch_fabric::ForkMark;
 
 use super::slot::{Opened, Process};
 use crate::Error;
-use crate::layout::memory::Memory;
+use crate::layout::memory::ClusterMemory;
 use crate::session::wire::Inspected;
 
 /// What is asked of the nodes inside this process.
 pub(crate) trait LocalNodes: Send + Sync {
     /// All regions.
-    fn memory(&self) -> &Arc<Memory>;
+    fn memory(&self) -> &Arc<ClusterMemory>;
 
     /// Says whether this process is the one that has the nodes.
     fn mark(&self) -> ForkMark;

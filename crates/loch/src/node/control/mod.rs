@@ -70,13 +70,13 @@ use std::time::Instant;
 use loch_engines::requests::Holder;
 
 use crate::Error;
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{ASK_TIMEOUT, INSPECT_TIMEOUT};
+use crate::node::attacher::LatestMemory;
 use crate::node::control_client::{Caller, ControlClient, Readers, ReplyQueue};
-use crate::node::neighbours::Surroundings;
-use crate::node::scrubber::Bell;
+use crate::node::scrubber::ScrubberHandle;
 use crate::node::sessions::{End, Sessions};
-use crate::node::workers::Orders;
+use crate::node::workers::Inspector;
 use crate::session::slot::Opened;
 use crate::session::wire::{Code, Connect, Inspected, Refused, Reply};
 
@@ -119,10 +119,10 @@ pub(crate) struct Hub {
     jobs: Vec<Sender<Job>>,
     /// From whom links were accepted, by node.
     inbound: Vec<Mutex<Inbound>>,
-    bell: OnceLock<Bell>,
+    scrubber: OnceLock<ScrubberHandle>,
     /// What the node's workers know of all nodes' memory.
-    surroundings: Arc<Surroundings>,
-    orders: OnceLock<Orders>,
+    latest_memory: Arc<LatestMemory>,
+    inspector: OnceLock<Inspector>,
 }
 
 /// What a node's worker is given to do.
@@ -165,9 +165,9 @@ impl Control {
             credentials,
             jobs,
             inbound: (0..nodes).map(|_| Mutex::default()).collect(),
-            bell: OnceLock::new(),
-            surroundings: Arc::default(),
-            orders: OnceLock::new(),
+            scrubber: OnceLock::new(),
+            latest_memory: Arc::default(),
+            inspector: OnceLock::new(),
         });
         hub.look_around();
         let port = listen.map(|address| Port::open(&address, hub.clone())).transpose()?;
@@ -228,9 +228,9 @@ impl Drop for Control {
 
 impl Hub {
     /// What is rung when a session was fenced.
-    pub fn set_bell(&self, bell: Bell) {
+    pub fn set_scrubber(&self, scrubber: ScrubberHandle) {
         // It is set once, by the node that starts both.
-        let _ = self.bell.set(bell);
+        let _ = self.scrubber.set(scrubber);
         self.look();
     }
 
@@ -263,7 +263,8 @@ impl Hub {
         let (sender, told) = mpsc::channel();
         // Whoever gave up waiting has dropped the receiver.
         let answer = Box::new(move |inspected| drop(sender.send(inspected)));
-        if !self.orders.get().is_some_and(|orders| orders.inspect(table as usize, answer)) {
+        if !self.inspector.get().is_some_and(|inspector| inspector.inspect(table as usize, answer))
+        {
             return Err(Refused::new(Code::Other, format!("table {table} has no workers there")));
         }
         let told = told.recv_timeout(ASK_TIMEOUT);
@@ -271,9 +272,9 @@ impl Hub {
     }
 
     /// Has other nodes ask these workers.
-    pub fn set_orders(&self, orders: Orders) {
+    pub fn set_inspector(&self, inspector: Inspector) {
         // It is set once, by the node that starts both.
-        let _ = self.orders.set(orders);
+        let _ = self.inspector.set(inspector);
     }
 
     /// The session that is let in from a slot of a node to a table, for the table's workers.
@@ -282,8 +283,8 @@ impl Hub {
     }
 
     /// What the node's workers know of all nodes' memory.
-    pub fn surroundings(&self) -> &Arc<Surroundings> {
-        &self.surroundings
+    pub fn latest_memory(&self) -> &Arc<LatestMemory> {
+        &self.latest_memory
     }
 
     /// After a node was met: it may be the first time, or have come back with other memory.
@@ -292,8 +293,8 @@ impl Hub {
         if known.iter().any(Option::is_none) {
             return;
         }
-        match Memory::join(known, self.roster.own()) {
-            Ok(memory) => self.surroundings.publish(Arc::new(memory)),
+        match ClusterMemory::join(known, self.roster.own()) {
+            Ok(memory) => self.latest_memory.publish(Arc::new(memory)),
             // Its clients are told the same.
             Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
         }
@@ -345,9 +346,9 @@ impl Hub {
         for session in self.sessions.dying() {
             if fences.is_clear(&caller_of(&self.sessions, session))
                 && let Some(how) = self.sessions.reap(session)
-                && let Some(bell) = self.bell.get()
+                && let Some(scrubber) = self.scrubber.get()
             {
-                bell.ended(how == End::Died);
+                scrubber.ended(how == End::Died);
             }
         }
         outcome

@@ -13,14 +13,14 @@ use loch_fabric::RegionId;
 use loch_fabric::verbs::{Device, Grant, Host, Offer, Transport, VerbsEndpoint};
 use serde_json::Value;
 
-use super::{Behind, Node, prepare, read};
-use crate::layout::memory::{Member, Memory, TableView};
+use super::{Node, NodeServices, prepare, read};
+use crate::layout::memory::{ClusterMemory, Member, TableView};
 use crate::node::control::gate::{Admission, Gate, all_of};
 use crate::node::control::network::Network;
 use crate::node::control::{Control, Hub, Parts};
 use crate::node::control_client::{Caller, ControlClient};
 use crate::node::plan::NodePlan;
-use crate::node::scrubber::{Reach, Scrubber};
+use crate::node::scrubber::{ClusterAccess, Scrubber};
 use crate::node::sessions::Sessions;
 use crate::node::workers::transport::NodeTransport;
 use crate::node::workers::{self, Workers};
@@ -31,15 +31,15 @@ use crate::{Error, NodeConfig};
 use reply_links::Connected;
 
 /// What a control plane needs of a machine; or of what stands for one in tests.
-pub(super) trait Machine {
+pub(super) trait NodeFabric {
     /// How the scrubber comes to memory.
-    type Reach: Reach;
+    type ClusterAccess: ClusterAccess;
     /// How workers do.
     type Transport: NodeTransport;
     /// What lets connections in.
     fn gate(&self) -> Arc<dyn Gate>;
     /// The scrubber's way.
-    fn reach(&self, hub: Arc<Hub>) -> Self::Reach;
+    fn cluster(&self, hub: Arc<Hub>) -> Self::ClusterAccess;
     /// The workers' way.
     fn transport(&self, hub: Arc<Hub>) -> Self::Transport;
 }
@@ -73,46 +73,46 @@ pub(super) fn start_node(
 ) -> Result<Node, Error> {
     // Before anything is made: a host without a device is left as it was.
     let device = open_device(&network.device)?;
-    let card = |own: &Member| Card::new(device, own);
+    let card = |own: &Member| VerbsFabric::new(device, own);
     Node::start_networked(config, plan, network, card)
 }
 
 impl Node {
-    pub(in crate::node) fn start_networked<M: Machine>(
+    pub(in crate::node) fn start_networked<M: NodeFabric>(
         config: &NodeConfig,
         plan: &NodePlan,
         network: Network,
-        machine: impl FnOnce(&Member) -> Result<M, Error>,
+        fabric: impl FnOnce(&Member) -> Result<M, Error>,
     ) -> Result<Self, Error> {
         let (listener, region, pages) = prepare(plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
-        let machine = machine(&own)?;
-        let behind = Behind::networked(network, own, plan, region.warm, &machine)?;
-        Self::serve(config, plan, listener, region, pages, behind)
+        let fabric = fabric(&own)?;
+        let services = NodeServices::networked(network, own, plan, region.warm, &fabric)?;
+        Self::serve(config, plan, listener, region, pages, services)
     }
 }
 
-impl Behind {
+impl NodeServices {
     /// Memory is reached over a network.
     fn networked(
         network: Network,
         own: Member,
         plan: &NodePlan,
         warm: bool,
-        machine: &impl Machine,
+        fabric: &impl NodeFabric,
     ) -> Result<Self, Error> {
         let (sessions, ended) = Sessions::restore(&own, true);
         let sessions = Arc::new(sessions);
         let device = network.device.clone();
-        let (control, scrubber) = start(network, own.clone(), sessions.clone(), machine)?;
+        let (control, scrubber) = start(network, own.clone(), sessions.clone(), fabric)?;
         if warm {
-            scrubber.bell().ended(ended > 0);
+            scrubber.handle().ended(ended > 0);
         }
         let workers = if workers::are_needed(&own) {
             let hub = control.hub();
-            let (transport, around) = (machine.transport(hub.clone()), hub.surroundings());
+            let (transport, around) = (fabric.transport(hub.clone()), hub.latest_memory());
             let workers = Workers::start(&own, &plan.workers, &sessions, around, &transport)?;
-            hub.set_orders(workers.orders().clone());
+            hub.set_inspector(workers.inspector().clone());
             Some((workers, None))
         } else {
             None
@@ -129,33 +129,33 @@ fn start(
     network: Network,
     own: Member,
     sessions: Arc<Sessions>,
-    machine: &impl Machine,
+    fabric: &impl NodeFabric,
 ) -> Result<(Control, Scrubber), Error> {
     let node = own.header.node as usize;
     let socket = own.socket.clone();
     let control = Control::start(Parts {
         own,
         sessions: sessions.clone(),
-        gate: machine.gate(),
+        gate: fabric.gate(),
         addresses: network.addresses,
         listen: network.listen,
         credentials: network.credentials,
     })?;
-    let reach = machine.reach(control.hub().clone());
-    let scrubber =
-        Scrubber::start(node, sessions, reach).map_err(Error::os("start a thread for", &socket))?;
-    control.hub().set_bell(scrubber.bell());
+    let cluster = fabric.cluster(control.hub().clone());
+    let scrubber = Scrubber::start(node, sessions, cluster)
+        .map_err(Error::os("start a thread for", &socket))?;
+    control.hub().set_scrubber(scrubber.handle());
     Ok((control, scrubber))
 }
 
-/// A machine with an RDMA device.
-pub(super) struct Card {
+/// The fabric of a node with an RDMA device.
+pub(super) struct VerbsFabric {
     device: Arc<Device>,
-    host: Arc<Lent>,
+    host: Arc<LentRegion>,
     own: Member,
 }
 
-impl Card {
+impl VerbsFabric {
     /// Registers the region, as those need it who write. What cannot be is found out here, and not
     /// when the first client comes.
     ///
@@ -173,20 +173,20 @@ impl Card {
             let offer = endpoint.offer(home).map_err(failed)?;
             drop(host.accept(&offer, &grants).map_err(failed)?);
         }
-        Ok(Self { device, host: Arc::new(Lent(host)), own: own.clone() })
+        Ok(Self { device, host: Arc::new(LentRegion(host)), own: own.clone() })
     }
 }
 
-impl Machine for Card {
-    type Reach = Networked;
+impl NodeFabric for VerbsFabric {
+    type ClusterAccess = VerbsAccess;
     type Transport = Connected;
 
     fn gate(&self) -> Arc<dyn Gate> {
         self.host.clone()
     }
 
-    fn reach(&self, hub: Arc<Hub>) -> Networked {
-        Networked { hub, device: self.device.clone(), own: self.own.clone() }
+    fn cluster(&self, hub: Arc<Hub>) -> VerbsAccess {
+        VerbsAccess { hub, device: self.device.clone(), own: self.own.clone() }
     }
 
     fn transport(&self, hub: Arc<Hub>) -> Connected {
@@ -195,9 +195,9 @@ impl Machine for Card {
 }
 
 /// The node's memory, lent by way of its device.
-pub(super) struct Lent(pub Host);
+pub(super) struct LentRegion(pub Host);
 
-impl Gate for Lent {
+impl Gate for LentRegion {
     fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String> {
         let offer: Offer = serde_json::from_value(offer.clone()).map_err(|e| e.to_string())?;
         let (accepted, answer) = self.0.accept(&offer, grants).map_err(|e| e.to_string())?;
@@ -207,23 +207,23 @@ impl Gate for Lent {
 }
 
 /// The scrubber's way to the memory of all nodes that are up.
-pub(super) struct Networked {
+pub(super) struct VerbsAccess {
     hub: Arc<Hub>,
     device: Arc<Device>,
     own: Member,
 }
 
-impl Reach for Networked {
+impl ClusterAccess for VerbsAccess {
     type Endpoint = VerbsEndpoint;
 
-    fn memory(&mut self) -> Result<Arc<Memory>, Error> {
+    fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error> {
         let home = self.own.header.node as usize;
-        Memory::join(self.hub.roster.members_up(), home).map(Arc::new)
+        ClusterMemory::join(self.hub.roster.members_up(), home).map(Arc::new)
     }
 
     fn endpoint(
         &mut self,
-        memory: &Memory,
+        memory: &ClusterMemory,
         table: &TableView,
         session: Opened,
     ) -> Result<VerbsEndpoint, Error> {

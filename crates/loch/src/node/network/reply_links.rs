@@ -10,7 +10,7 @@
 //! # Faults
 //! A connection breaks, or its node is away: replies over it are lost, and their clients ask again;
 //! it is made again when the node is up. A node that comes back with other memory is attached anew
-//! ([`Surroundings`](crate::node::neighbours::Surroundings)).
+//! ([`LatestMemory`](crate::node::attacher::LatestMemory)).
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, VerbsError};
 use loch_fabric::{RegionId, RemoteAddr};
 
-use super::Lent;
+use super::LentRegion;
 use crate::Error;
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::RECONNECT_PAUSE;
 use crate::node::control::Hub;
 use crate::node::control::gate::all_of;
@@ -41,13 +41,13 @@ use crate::session::wire::{Connect, Reply};
 pub(in crate::node) struct Connected {
     hub: Arc<Hub>,
     device: Arc<Device>,
-    host: Arc<Lent>,
+    host: Arc<LentRegion>,
     own: Member,
 }
 
 /// The connections of one worker.
 pub(in crate::node) struct ReplyLinks {
-    memory: Arc<Memory>,
+    memory: Arc<ClusterMemory>,
     caller: Opened,
     home: HomeLink,
     /// By node; that of the worker's own is `home`.
@@ -56,7 +56,7 @@ pub(in crate::node) struct ReplyLinks {
 
 /// A worker's connection to its own node's card. Both ends are this process's.
 pub(in crate::node) struct HomeLink {
-    host: Arc<Lent>,
+    host: Arc<LentRegion>,
     own: Member,
     table: usize,
     /// The passive end, if there is one.
@@ -107,7 +107,7 @@ impl HomeLink {
 }
 
 impl Connected {
-    pub fn new(hub: Arc<Hub>, device: Arc<Device>, host: Arc<Lent>, own: Member) -> Self {
+    pub fn new(hub: Arc<Hub>, device: Arc<Device>, host: Arc<LentRegion>, own: Member) -> Self {
         Self { hub, device, host, own }
     }
 
@@ -181,7 +181,7 @@ impl Connected {
 
     fn take(
         &self,
-        memory: &Memory,
+        memory: &ClusterMemory,
         endpoint: &VerbsEndpoint,
         node: usize,
         reply: Reply,
@@ -207,14 +207,14 @@ fn later() -> ReplyLink {
 }
 
 impl WorkerTransport for Connected {
-    type Memory = Arc<Memory>;
+    type Memory = Arc<ClusterMemory>;
     type Endpoint = VerbsEndpoint;
     type ReplyLinks = ReplyLinks;
     type Mail = Yielding<Linked<HomeLink>, Datagrams>;
 
     fn endpoint(
         &self,
-        memory: &Arc<Memory>,
+        memory: &Arc<ClusterMemory>,
         site: &WorkerSite,
         session: &Session,
     ) -> Result<(VerbsEndpoint, ReplyLinks), WorkerError> {
@@ -244,7 +244,7 @@ impl WorkerTransport for Connected {
 
     fn mail(
         &self,
-        _: &Arc<Memory>,
+        _: &Arc<ClusterMemory>,
         site: &WorkerSite,
         _: RemoteAddr,
     ) -> Result<Self::Mail, WorkerError> {
@@ -260,7 +260,7 @@ impl WorkerTransport for Connected {
     }
 
     /// Replies go where requests came from.
-    fn attach(&self, _: &Self::Mail, _: &Arc<Memory>) -> Result<(), WorkerError> {
+    fn attach(&self, _: &Self::Mail, _: &Arc<ClusterMemory>) -> Result<(), WorkerError> {
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use loch_fabric::verbs::{Access, Answer, Datagrams, Granted, VerbsEndpoint};
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr};
 use serde::Deserialize;
 
-use super::{Card, Machine};
+use super::{NodeFabric, VerbsFabric};
 use crate::layout::memory::Member;
 use crate::node::control::gate::{Admission, Gate, grants};
 use crate::node::control::tests::rig::member_with;
@@ -77,7 +77,8 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
     }
     for engine in ["pilaf", "nessie-hybrid"] {
         let own = member_with(0, 2, own_tables(engine));
-        let gate = Card::new(open_device(&DeviceChoice::default()).unwrap(), &own).unwrap().gate();
+        let gate =
+            VerbsFabric::new(open_device(&DeviceChoice::default()).unwrap(), &own).unwrap().gate();
         let parts = own.parts(0).unwrap();
         let requests = parts.requests().unwrap();
         let client = requests.area().client(1, SLOT);

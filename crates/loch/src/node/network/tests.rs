@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use loch_fabric::shm::ShmEndpoint;
 use serde_json::{Value, json};
 
-use super::Machine;
-use crate::layout::memory::{Memory, TableView};
+use super::NodeFabric;
+use crate::layout::memory::{ClusterMemory, TableView};
 use crate::node::Node;
 use crate::node::control::Hub;
 use crate::node::control::gate::Gate;
 use crate::node::control::tests::rig::{Book, eventually, free_address};
 use crate::node::plan::NodePlan;
-use crate::node::scrubber::Reach;
+use crate::node::scrubber::ClusterAccess;
 use crate::node::workers::transport::Mapped;
 use crate::session::connection::Connection;
 use crate::session::slot::Opened;
@@ -29,15 +29,15 @@ struct Deviceless(Book);
 
 struct Nowhere;
 
-impl Machine for Deviceless {
-    type Reach = Nowhere;
+impl NodeFabric for Deviceless {
+    type ClusterAccess = Nowhere;
     type Transport = Mapped;
 
     fn gate(&self) -> Arc<dyn Gate> {
         Arc::new(self.0.clone())
     }
 
-    fn reach(&self, _hub: Arc<Hub>) -> Nowhere {
+    fn cluster(&self, _hub: Arc<Hub>) -> Nowhere {
         Nowhere
     }
 
@@ -46,14 +46,19 @@ impl Machine for Deviceless {
     }
 }
 
-impl Reach for Nowhere {
+impl ClusterAccess for Nowhere {
     type Endpoint = ShmEndpoint;
 
-    fn memory(&mut self) -> Result<Arc<Memory>, Error> {
+    fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error> {
         Err(Error::Device { problem: "there is none".into() })
     }
 
-    fn endpoint(&mut self, _: &Memory, _: &TableView, _: Opened) -> Result<ShmEndpoint, Error> {
+    fn endpoint(
+        &mut self,
+        _: &ClusterMemory,
+        _: &TableView,
+        _: Opened,
+    ) -> Result<ShmEndpoint, Error> {
         unreachable!("there is no memory to ask for it")
     }
 }
@@ -94,8 +99,8 @@ impl Hosts {
         };
         let mut plan = NodePlan::new(&config).unwrap();
         let network = plan.network.take().unwrap();
-        let machine = |_: &_| Ok(Deviceless(self.books[node].clone()));
-        Node::start_networked(&config, &plan, network, machine).unwrap()
+        let fabric = |_: &_| Ok(Deviceless(self.books[node].clone()));
+        Node::start_networked(&config, &plan, network, fabric).unwrap()
     }
 
     fn connect(&self, node: usize, read_only: bool) -> Connection {

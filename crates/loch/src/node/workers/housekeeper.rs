@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 
 use loch_engines::serve::Housekeeper;
 
-use super::Failure;
+use super::WorkersStatus;
 
 /// What wakes the thread, and lets it sleep.
 #[derive(Default)]
@@ -23,9 +23,9 @@ pub(super) struct HousekeeperThread {
 
 impl HousekeeperThread {
     /// Works until the workers are told to end. Whoever tells them unparks its thread.
-    pub fn run(&self, housekeeper: &dyn Housekeeper, failure: &Failure) {
+    pub fn run(&self, housekeeper: &dyn Housekeeper, status: &WorkersStatus) {
         self.thread.set(thread::current()).expect("a table has one housekeeper on a node");
-        while !failure.is_stopping() {
+        while !status.is_stopping() {
             if housekeeper.turn() {
                 continue;
             }

@@ -17,18 +17,18 @@
 //!
 //! # Faults
 //! * **A worker fails or panics.** The node's other workers end, and so does its server: its
-//!   clients find it down. Whoever runs the node is told why ([`Failure`]).
+//!   clients find it down. Whoever runs the node is told why ([`WorkersStatus`]).
 //! * **The process is killed.** What its nessie workers leave is what dead clients leave: their
 //!   sessions end at the next start, and the scrubber does the rest.
 
-mod failure;
-mod host;
 mod housekeeper;
 mod idle_backoff;
-pub(super) mod inspect;
+pub(super) mod inspector;
 mod log;
 mod mail;
 pub(crate) mod plan;
+mod status;
+mod thread_host;
 pub(crate) mod transport;
 
 use std::any::Any;
@@ -43,18 +43,18 @@ use loch_engines::requests::WorkerId;
 use loch_engines::serve::{WorkerError, WorkerSite};
 use loch_fabric::lanes::block_on;
 
-use super::neighbours::Surroundings;
+use super::attacher::LatestMemory;
 use super::sessions::Sessions;
 use crate::Error;
 use crate::layout::memory::Member;
 
-pub(crate) use failure::Failure;
-use host::{Share, ThreadHost};
 use housekeeper::HousekeeperThread;
 use idle_backoff::IdleBackoff;
-pub(crate) use inspect::Orders;
-use inspect::questions;
+pub(crate) use inspector::Inspector;
+use inspector::requests;
 use plan::WorkerPlan;
+pub(crate) use status::WorkersStatus;
+use thread_host::{ThreadHost, WorkerSetup};
 use transport::NodeTransport;
 
 /// A worker's thread cannot be what it was declared to be.
@@ -67,8 +67,8 @@ struct NotBound {
 
 /// A node's workers. Dropping them ends them: they finish what they have begun, within a bound.
 pub(crate) struct Workers {
-    failure: Arc<Failure>,
-    orders: Orders,
+    status: Arc<WorkersStatus>,
+    inspector: Inspector,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -82,60 +82,60 @@ impl Workers {
         own: &Member,
         plan: &WorkerPlan,
         sessions: &Arc<Sessions>,
-        surroundings: &Arc<Surroundings>,
+        latest_memory: &Arc<LatestMemory>,
         transport: &impl NodeTransport,
     ) -> Result<Self, Error> {
-        let shares = shares(own, plan, sessions);
-        let failure = Arc::new(Failure::new(shares.len()));
+        let setups = setups(own, plan, sessions);
+        let status = Arc::new(WorkersStatus::new(setups.len()));
         let mut workers =
-            Self { failure: failure.clone(), orders: Orders::default(), threads: Vec::new() };
-        for share in &shares {
-            forget_incarnation(own, &share.site);
+            Self { status: status.clone(), inspector: Inspector::default(), threads: Vec::new() };
+        for setup in &setups {
+            forget_incarnation(own, &setup.site);
         }
-        for share in shares.iter().filter(|share| share.site.id.worker == 0) {
-            if let Some(housekeeper) = &share.housekeeper {
-                let (site, shared) = (share.site.clone(), share.shared.clone());
+        for setup in setups.iter().filter(|setup| setup.site.id.worker == 0) {
+            if let Some(housekeeper) = &setup.housekeeper {
+                let (site, shared) = (setup.site.clone(), setup.shared.clone());
                 let housekeeper = housekeeper.clone();
-                let keeps = start_housekeeper(site, shared, housekeeper, failure.clone())?;
+                let keeps = start_housekeeper(site, shared, housekeeper, status.clone())?;
                 workers.threads.push(keeps);
             }
         }
-        for share in shares {
-            let (sender, asked) = questions();
-            let WorkerSite { id, table, ref name } = share.site;
+        for setup in setups {
+            let (sender, asked) = requests();
+            let WorkerSite { id, table, ref name } = setup.site;
             let builder = std::thread::Builder::new().name(format!("loch-{name}-{}", id.worker));
-            let (transport, failure) = (transport.clone(), failure.clone());
-            let (surroundings, idle) = (surroundings.clone(), IdleBackoff::new(&plan.waiting));
-            let host = ThreadHost::new(share, transport, failure, surroundings, asked, idle);
+            let (transport, status) = (transport.clone(), status.clone());
+            let (latest_memory, idle) = (latest_memory.clone(), IdleBackoff::new(&plan.waiting));
+            let host = ThreadHost::new(setup, transport, status, latest_memory, asked, idle);
             let thread = builder
                 .spawn(move || work(&host))
                 .map_err(Error::os("start a thread for", &own.socket))?;
             // What a nessie table holds is in memory for all to see.
             if own.parts(table).is_some_and(|map| map.nessie().is_none()) {
-                workers.orders.add(table, sender, thread.thread().clone());
+                workers.inspector.add(table, sender, thread.thread().clone());
             }
             workers.threads.push(thread);
         }
-        if surroundings.is_known() {
-            failure.wait_until_open()?;
+        if latest_memory.is_known() {
+            status.wait_until_open()?;
         }
         Ok(workers)
     }
 
     /// What can be asked of them.
-    pub fn orders(&self) -> &Orders {
-        &self.orders
+    pub fn inspector(&self) -> &Inspector {
+        &self.inspector
     }
 
     /// What is known of their failing.
-    pub fn failure(&self) -> &Arc<Failure> {
-        &self.failure
+    pub fn status(&self) -> &Arc<WorkersStatus> {
+        &self.status
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.failure.stop();
+        self.status.stop();
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             // A panic was told as a failure.
@@ -149,18 +149,18 @@ fn start_housekeeper(
     site: WorkerSite,
     shared: Shared,
     housekeeper: Arc<HousekeeperThread>,
-    failure: Arc<Failure>,
+    status: Arc<WorkersStatus>,
 ) -> Result<JoinHandle<()>, Error> {
     let name = format!("loch-{}-housekeeper", site.name);
     let table = site.name.clone();
     let run = move || {
         let work = AssertUnwindSafe(|| {
             let its = shared.housekeeper().expect("the table has one");
-            housekeeper.run(its, &failure);
+            housekeeper.run(its, &status);
         });
         if let Err(panic) = catch_unwind(work) {
             let what = format!("its housekeeper panicked: {}", message_of(&*panic));
-            fail(&failure, &site, what);
+            fail(&status, &site, what);
         }
     };
     std::thread::Builder::new()
@@ -179,8 +179,8 @@ fn is_served(table: &TableEntry) -> bool {
     EngineId::of(table).is_some_and(|engine| engine.needs().workers)
 }
 
-fn shares(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<Share> {
-    let mut shares = Vec::new();
+fn setups(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<WorkerSetup> {
+    let mut setups = Vec::new();
     let mut cores = plan.waiting.cores.iter().copied().cycle();
     for (table, entry) in own.tables.iter().enumerate() {
         if !is_served(entry) {
@@ -194,7 +194,7 @@ fn shares(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<Shar
         let mut slots = own.worker_slots(table);
         for worker in 0..entry.params.service.workers {
             let id = WorkerId { node: own.header.node, worker };
-            shares.push(Share {
+            setups.push(WorkerSetup {
                 site: WorkerSite { id, table, name: name.into() },
                 shared: shared.clone(),
                 sessions: sessions.clone(),
@@ -206,7 +206,7 @@ fn shares(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<Shar
             });
         }
     }
-    shares
+    setups
 }
 
 /// Invariant 3.
@@ -220,7 +220,7 @@ fn forget_incarnation(own: &Member, site: &WorkerSite) {
 
 /// A worker's thread.
 fn work(host: &ThreadHost<impl NodeTransport>) {
-    let Share { site, shared, core, .. } = host.share();
+    let WorkerSetup { site, shared, core, .. } = host.setup();
     let work = || -> Result<(), WorkerError> {
         if let Some(core) = *core {
             bind(core).map_err(|error| WorkerError::Host(error.into()))?;
@@ -232,14 +232,14 @@ fn work(host: &ThreadHost<impl NodeTransport>) {
         Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("it panicked: {}", message_of(&*panic)),
     };
-    fail(host.failure(), site, what);
+    fail(host.status(), site, what);
 }
 
 /// The node stops, since a worker or what keeps house for it has failed.
-fn fail(failure: &Failure, site: &WorkerSite, what: String) {
+fn fail(status: &WorkersStatus, site: &WorkerSite, what: String) {
     let (table, worker) = (site.name.clone(), site.id.worker);
     tracing::error!(table, worker, what, "a worker failed: the node stops");
-    failure.fail(Error::WorkerFailed { table, worker, what });
+    status.fail(Error::WorkerFailed { table, worker, what });
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {

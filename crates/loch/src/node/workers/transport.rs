@@ -10,13 +10,13 @@ use loch_fabric::{RegionId, RemoteAddr};
 
 use super::mail::WorkerMail;
 use crate::Error;
-use crate::layout::memory::Memory;
-use crate::node::neighbours::Surroundings;
+use crate::layout::memory::ClusterMemory;
+use crate::node::attacher::LatestMemory;
 use crate::session::endpoint::Yielding;
 
 /// The transport of a node's workers.
 pub(crate) trait NodeTransport:
-    WorkerTransport<Memory = Arc<Memory>> + Clone + Send + 'static
+    WorkerTransport<Memory = Arc<ClusterMemory>> + Clone + Send + 'static
 {
     /// After a worker's session has ended.
     fn session_ended(&self) {}
@@ -34,18 +34,18 @@ pub(crate) struct Mapped {
     /// The workers' node.
     pub home: usize,
     /// What it knows of all nodes' memory.
-    pub surroundings: Arc<Surroundings>,
+    pub latest_memory: Arc<LatestMemory>,
 }
 
 impl WorkerTransport for Mapped {
-    type Memory = Arc<Memory>;
+    type Memory = Arc<ClusterMemory>;
     type Endpoint = ShmEndpoint;
     type ReplyLinks = ();
     type Mail = Yielding<ShmEndpoint, WorkerMail>;
 
     fn endpoint(
         &self,
-        memory: &Arc<Memory>,
+        memory: &Arc<ClusterMemory>,
         _: &WorkerSite,
         _: &Session,
     ) -> Result<(ShmEndpoint, ()), WorkerError> {
@@ -57,7 +57,7 @@ impl WorkerTransport for Mapped {
 
     fn mail(
         &self,
-        memory: &Arc<Memory>,
+        memory: &Arc<ClusterMemory>,
         _: &WorkerSite,
         mailbox: RemoteAddr,
     ) -> Result<Self::Mail, WorkerError> {
@@ -72,14 +72,14 @@ impl WorkerTransport for Mapped {
     #[inline]
     fn tend_mail(&self, _: &Self::Mail) {}
 
-    fn attach(&self, mail: &Self::Mail, memory: &Arc<Memory>) -> Result<(), WorkerError> {
+    fn attach(&self, mail: &Self::Mail, memory: &Arc<ClusterMemory>) -> Result<(), WorkerError> {
         Ok(mail.messages().reopen(memory.regions()).map_err(Error::Fabric)?)
     }
 
     /// Mailboxes are memory that every client has mapped: a secret would keep nobody out.
     fn sessions(&self, _: &WorkerSite) -> Sessions {
-        let surroundings = self.surroundings.clone();
-        Box::new(move |node, slot| Some(Holder::new(surroundings.incarnation(node, slot)?, None)))
+        let latest_memory = self.latest_memory.clone();
+        Box::new(move |node, slot| Some(Holder::new(latest_memory.incarnation(node, slot)?, None)))
     }
 }
 

@@ -15,8 +15,8 @@ use super::rig::{GONE, Rig, Wall, eventually, free_address, member, secret};
 use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::control_client::{Caller, ControlClient, Readers};
 use crate::node::sessions::End;
-use crate::node::workers::Orders;
-use crate::node::workers::inspect::questions;
+use crate::node::workers::Inspector;
+use crate::node::workers::inspector::requests;
 use crate::session::slot::Process;
 use crate::session::wire::{Code, Inspected, Reply};
 
@@ -235,7 +235,7 @@ fn workers_that_take_long_to_tell_are_waited_for() {
         walks += 1;
         Inspected { entries: walks, ..Inspected::default() }
     };
-    rig.control(1).hub().set_orders(Orders::of_one(5, tell));
+    rig.control(1).hub().set_inspector(Inspector::of_one(5, tell));
     let (sender, replies) = mpsc::channel();
     for _ in 0..2 {
         let sender = sender.clone();
@@ -309,13 +309,13 @@ fn nodes_that_do_not_fit_together_say_why() {
     assert!(refused.text.contains("same `cluster` list"), "{}", refused.text);
 }
 
-impl Orders {
+impl Inspector {
     /// To one worker of a table, which reports what `tell` says.
     pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {
-        let (sender, asked) = questions();
+        let (sender, asked) = requests();
         let worker = std::thread::spawn(move || asked.iter().for_each(|it| it.report(tell())));
-        let mut orders = Self::default();
-        orders.add(table, sender, worker.thread().clone());
-        orders
+        let mut inspector = Self::default();
+        inspector.add(table, sender, worker.thread().clone());
+        inspector
     }
 }

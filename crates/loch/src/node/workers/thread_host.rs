@@ -15,19 +15,19 @@ use loch_fabric::{RegionId, Zeroed};
 
 use super::housekeeper::HousekeeperThread;
 use super::idle_backoff::IdleBackoff;
-use super::inspect::Inspect;
+use super::inspector::Inspect;
 use super::transport::NodeTransport;
-use super::{Failure, log};
-use crate::layout::memory::Memory;
+use super::{WorkersStatus, log};
+use crate::layout::memory::ClusterMemory;
 use crate::limits::{NEIGHBOUR_PAUSE, WORKER_TURNS};
-use crate::node::neighbours::Surroundings;
+use crate::node::attacher::LatestMemory;
 use crate::node::registered::{Callable, Registered};
 use crate::node::sessions::{End, Sessions};
 use crate::node::storage::FileStorage;
 use crate::session::slot::Opened;
 
 /// What a worker of a table has on this node.
-pub(super) struct Share {
+pub(super) struct WorkerSetup {
     pub site: WorkerSite,
     /// With the other workers of the table.
     pub shared: Shared,
@@ -44,10 +44,10 @@ pub(super) struct Share {
 
 /// The host of one worker.
 pub(super) struct ThreadHost<T> {
-    share: Share,
+    setup: WorkerSetup,
     transport: T,
-    failure: Arc<Failure>,
-    surroundings: Arc<Surroundings>,
+    status: Arc<WorkersStatus>,
+    latest_memory: Arc<LatestMemory>,
     /// Which memory the worker has.
     generation: Cell<u64>,
     /// Its session, while it has one.
@@ -55,7 +55,7 @@ pub(super) struct ThreadHost<T> {
     is_open: Cell<bool>,
     /// Held for as long as the worker has its log.
     log_lock: RefCell<Option<File>>,
-    questions: Receiver<Inspect>,
+    requests: Receiver<Inspect>,
     /// The question that was put to the worker, until it reports.
     asked: RefCell<Option<Inspect>>,
     idle: RefCell<IdleBackoff>,
@@ -65,54 +65,54 @@ pub(super) struct ThreadHost<T> {
 
 impl<T> ThreadHost<T> {
     pub fn new(
-        share: Share,
+        setup: WorkerSetup,
         transport: T,
-        failure: Arc<Failure>,
-        surroundings: Arc<Surroundings>,
-        questions: Receiver<Inspect>,
+        status: Arc<WorkersStatus>,
+        latest_memory: Arc<LatestMemory>,
+        requests: Receiver<Inspect>,
         idle: IdleBackoff,
     ) -> Self {
         Self {
-            share,
+            setup,
             transport,
-            failure,
-            surroundings,
+            status,
+            latest_memory,
             generation: Cell::new(0),
             session: Cell::new(None),
             is_open: Cell::new(false),
             log_lock: RefCell::default(),
-            questions,
+            requests,
             asked: RefCell::default(),
             idle: RefCell::new(idle),
             turns: Cell::new(0),
         }
     }
 
-    pub fn share(&self) -> &Share {
-        &self.share
+    pub fn setup(&self) -> &WorkerSetup {
+        &self.setup
     }
 
-    pub fn failure(&self) -> &Failure {
-        &self.failure
+    pub fn status(&self) -> &WorkersStatus {
+        &self.status
     }
 
-    fn view(&self, memory: Arc<Memory>) -> Attached<Arc<Memory>> {
-        let table = &memory.tables[self.share.site.table];
+    fn view(&self, memory: Arc<ClusterMemory>) -> Attached<Arc<ClusterMemory>> {
+        let table = &memory.tables[self.setup.site.table];
         Attached { params: table.entry.params, places: table.places.clone(), memory }
     }
 
     #[inline]
-    fn look_around(&self) -> Next<Arc<Memory>> {
-        if self.failure.is_stopping() {
+    fn look_around(&self) -> Next<Arc<ClusterMemory>> {
+        if self.status.is_stopping() {
             return Next::Stop;
         }
-        if let Some((generation, memory)) = self.surroundings.newer_than(self.generation.get()) {
+        if let Some((generation, memory)) = self.latest_memory.newer_than(self.generation.get()) {
             self.generation.set(generation);
             return Next::Attach(Box::new(self.view(memory)));
         }
         let mut asked = self.asked.borrow_mut();
         if asked.is_none() {
-            *asked = self.questions.try_recv().ok();
+            *asked = self.requests.try_recv().ok();
         }
         if asked.is_some() { Next::Report } else { Next::Turn }
     }
@@ -126,7 +126,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     type Lines = Near<Zeroed<Line>>;
 
     fn site(&self) -> &WorkerSite {
-        &self.share.site
+        &self.setup.site
     }
 
     fn transport(&self) -> &T {
@@ -134,34 +134,34 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     }
 
     fn log(&self) -> Result<Option<Logging<FileStorage>>, WorkerError> {
-        let Some(config) = &self.share.log else { return Ok(None) };
-        let opened = log::open(&self.share.site, config);
+        let Some(config) = &self.setup.log else { return Ok(None) };
+        let opened = log::open(&self.setup.site, config);
         let (lock, logging) = opened.map_err(|error| WorkerError::Host(error.into()))?;
         self.log_lock.replace(Some(lock));
         Ok(Some(logging))
     }
 
     fn functions(&self) -> Callable {
-        self.share.functions.callable()
+        self.setup.functions.callable()
     }
 
     fn lines(&self, lines: u32) -> Result<Near<Zeroed<Line>>, WorkerError> {
         serve::own_lines(lines)
     }
 
-    async fn attached(&self) -> Option<Attached<Arc<Memory>>> {
-        let (generation, memory) = self.surroundings.wait(|| self.failure.is_stopping())?;
+    async fn attached(&self) -> Option<Attached<Arc<ClusterMemory>>> {
+        let (generation, memory) = self.latest_memory.wait(|| self.status.is_stopping())?;
         self.generation.set(generation);
         Some(self.view(memory))
     }
 
     /// Over a network the session of the worker before is fenced first.
     async fn open_session(&self) -> Option<Session> {
-        let slot = self.share.slot.expect("a worker that WRITEs its replies has a session slot");
-        while !self.failure.is_stopping() {
-            if let Some(opened) = self.share.sessions.open_worker(slot) {
+        let slot = self.setup.slot.expect("a worker that WRITEs its replies has a session slot");
+        while !self.status.is_stopping() {
+            if let Some(opened) = self.setup.sessions.open_worker(slot) {
                 self.session.set(Some(opened));
-                let home = RegionId(self.share.site.id.node as u8);
+                let home = RegionId(self.setup.site.id.node as u8);
                 return Some(Session::new(home, opened.slot, opened.incarnation));
             }
             // The thread that stops the workers unparks them.
@@ -173,19 +173,19 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     fn close_session(&self, is_in_order: bool) {
         let session = self.session.take().expect("it was opened");
         let how = if is_in_order { End::Left } else { End::Died };
-        self.share.sessions.close_worker(session, how);
+        self.setup.sessions.close_worker(session, how);
         self.transport.session_ended();
     }
 
     fn opened(&self) {
         if !self.is_open.replace(true) {
-            self.failure.opened();
+            self.status.opened();
         }
     }
 
     /// A busy worker looks around, and wakes the housekeeper, after some turns.
     #[inline]
-    async fn after(&self, was_busy: bool) -> Next<Arc<Memory>> {
+    async fn after(&self, was_busy: bool) -> Next<Arc<ClusterMemory>> {
         let turns = self.turns.get() + u32::from(was_busy);
         if was_busy {
             self.idle.borrow_mut().end();
@@ -210,12 +210,12 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     }
 
     fn is_stopping(&self) -> bool {
-        self.failure.is_stopping()
+        self.status.is_stopping()
     }
 
     #[inline]
     fn wake_housekeeper(&self) {
-        if let Some(housekeeper) = &self.share.housekeeper {
+        if let Some(housekeeper) = &self.setup.housekeeper {
             housekeeper.wake();
         }
     }

@@ -1,7 +1,7 @@
 //! The memory of a cluster's nodes as one node's workers have it: attached when the nodes are first
 //! there, and again when one comes back with other memory.
 //!
-//! A thread calls the other nodes, and then sleeps on the connections: they end when a node's
+//! A thread connects to the other nodes, and then sleeps on the connections: they end when a node's
 //! process does. At rest it uses no CPU.
 //!
 //! # Faults
@@ -16,25 +16,25 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::Error;
-use crate::layout::memory::{Member, Memory};
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{CLOSE_TIMEOUT, NEIGHBOUR_PAUSE, NEIGHBOUR_PAUSE_MAX};
 use crate::session::connection::Connection;
 use crate::session::slot::incarnation_in;
 
 /// All memory, once it is known.
 #[derive(Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct LatestMemory {
     /// With the number of the change that it came with.
-    state: Mutex<(u64, Option<Arc<Memory>>)>,
+    state: Mutex<(u64, Option<Arc<ClusterMemory>>)>,
     changed: Condvar,
 }
 
-impl Surroundings {
+impl LatestMemory {
     /// Those that never change.
-    pub fn fixed(memory: Arc<Memory>) -> Self {
-        let surroundings = Self::default();
-        surroundings.publish(memory);
-        surroundings
+    pub fn fixed(memory: Arc<ClusterMemory>) -> Self {
+        let latest_memory = Self::default();
+        latest_memory.publish(memory);
+        latest_memory
     }
 
     /// Whether all memory is known.
@@ -43,7 +43,7 @@ impl Surroundings {
     }
 
     /// All memory, waited for unless it is time to stop.
-    pub fn wait(&self, stops: impl Fn() -> bool) -> Option<(u64, Arc<Memory>)> {
+    pub fn wait(&self, stops: impl Fn() -> bool) -> Option<(u64, Arc<ClusterMemory>)> {
         let mut state = self.state.lock().expect("nothing panics while it is held");
         loop {
             if stops() {
@@ -59,7 +59,7 @@ impl Surroundings {
     }
 
     /// All memory, if it has changed since that number.
-    pub fn newer_than(&self, number: u64) -> Option<(u64, Arc<Memory>)> {
+    pub fn newer_than(&self, number: u64) -> Option<(u64, Arc<ClusterMemory>)> {
         // A worker looks rarely, so a lock that nobody holds for long is no matter.
         let state = self.state.lock().expect("nothing panics while it is held");
         (state.0 > number).then(|| state.1.clone().map(|memory| (state.0, memory))).flatten()
@@ -73,7 +73,7 @@ impl Surroundings {
     }
 
     /// Makes all memory known, if it is other memory than before.
-    pub fn publish(&self, memory: Arc<Memory>) {
+    pub fn publish(&self, memory: Arc<ClusterMemory>) {
         let mut state = self.state.lock().expect("nothing panics while it is held");
         if state.1.as_ref().is_some_and(|known| known.identities().eq(memory.identities())) {
             return;
@@ -93,21 +93,21 @@ pub(super) fn warn_of_other_memory(back: &Member) {
 }
 
 /// The thread. Dropping it ends it.
-pub(crate) struct Neighbours {
+pub(crate) struct AttacherThread {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the thread knows.
-struct Caller {
+struct Attacher {
     home: usize,
     cluster: Vec<PathBuf>,
     known: Vec<Option<Member>>,
-    calls: Vec<Option<Connection>>,
-    surroundings: Arc<Surroundings>,
+    connections: Vec<Option<Connection>>,
+    latest_memory: Arc<LatestMemory>,
 }
 
-impl Neighbours {
+impl AttacherThread {
     /// Starts the thread of node `own` of a cluster, if it has others. It ends when this is
     /// dropped.
     ///
@@ -116,45 +116,46 @@ impl Neighbours {
     pub fn start(
         own: &Member,
         cluster: &[PathBuf],
-        surroundings: Arc<Surroundings>,
+        latest_memory: Arc<LatestMemory>,
     ) -> Result<Self, Error> {
         let home = usize::from(own.header.node);
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(Error::os("make an event for", &own.socket))?);
         let mut known: Vec<_> = cluster.iter().map(|_| None).collect();
         known[home] = Some(own.clone());
-        let calls = cluster.iter().map(|_| None).collect();
-        let mut caller = Caller { home, cluster: cluster.into(), known, calls, surroundings };
+        let connections = cluster.iter().map(|_| None).collect();
+        let mut attacher =
+            Attacher { home, cluster: cluster.into(), known, connections, latest_memory };
         if cluster.len() == 1 {
-            caller.join();
+            attacher.join();
             return Ok(Self { stop, thread: None });
         }
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
-            .name("loch-neighbours".into())
-            .spawn(move || caller.run(&stopped))
+            .name("loch-attacher".into())
+            .spawn(move || attacher.run(&stopped))
             .map_err(Error::os("start a thread for", &own.socket))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
 
-impl Drop for Neighbours {
+impl Drop for AttacherThread {
     fn drop(&mut self) {
         // It fails only if the count is full, and then the thread has been woken already.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that calls the neighbours had panicked");
+            tracing::error!("the thread that attaches the other nodes had panicked");
         }
     }
 }
 
-impl Caller {
+impl Attacher {
     fn run(&mut self, stop: &OwnedFd) {
         let mut pause = NEIGHBOUR_PAUSE;
         loop {
-            let (all_there, changed) = self.call_all();
+            let (all_there, changed) = self.attach_missing();
             if changed {
                 self.join();
             }
@@ -167,17 +168,17 @@ impl Caller {
 
     /// Calls the nodes to which there is no connection: whether all are there, and whether one has
     /// other memory than before.
-    fn call_all(&mut self) -> (bool, bool) {
+    fn attach_missing(&mut self) -> (bool, bool) {
         let (mut all_there, mut changed) = (true, false);
         for node in 0..self.cluster.len() {
             if node == self.home {
                 continue;
             }
-            if self.calls[node].as_ref().is_some_and(Connection::is_open) {
+            if self.connections[node].as_ref().is_some_and(Connection::is_open) {
                 continue;
             }
-            self.calls[node] = None;
-            match self.call(node) {
+            self.connections[node] = None;
+            match self.attach(node) {
                 Ok(other) => changed |= other,
                 Err(error) => {
                     tracing::debug!(%error, "a neighbour is down");
@@ -189,11 +190,11 @@ impl Caller {
     }
 
     /// Connects to a node; whether it has other memory than before.
-    fn call(&mut self, node: usize) -> Result<bool, Error> {
+    fn attach(&mut self, node: usize) -> Result<bool, Error> {
         let admitted = Connection::open(&self.cluster[node], false, Instant::now(), CLOSE_TIMEOUT)?;
         let identity = admitted.welcome.identity;
         if self.known[node].as_ref().is_some_and(|known| known.header.identity == identity) {
-            self.calls[node] = Some(admitted.connection);
+            self.connections[node] = Some(admitted.connection);
             return Ok(false);
         }
         let (connection, _, member) = admitted.map(false)?;
@@ -201,7 +202,7 @@ impl Caller {
             warn_of_other_memory(&member);
         }
         self.known[node] = Some(member);
-        self.calls[node] = Some(connection);
+        self.connections[node] = Some(connection);
         Ok(true)
     }
 
@@ -210,8 +211,8 @@ impl Caller {
         if self.known.iter().any(Option::is_none) {
             return;
         }
-        match Memory::join(self.known.clone(), self.home) {
-            Ok(memory) => self.surroundings.publish(Arc::new(memory)),
+        match ClusterMemory::join(self.known.clone(), self.home) {
+            Ok(memory) => self.latest_memory.publish(Arc::new(memory)),
             // Its clients are told the same.
             Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
         }
@@ -219,8 +220,8 @@ impl Caller {
 
     /// Sleeps until a node goes away or it is time to call again; whether it is time to stop.
     fn sleep(&self, stop: &OwnedFd, at_most: Option<Duration>) -> bool {
-        let calls = self.calls.iter().flatten().map(Connection::stream);
-        let streams = std::iter::once(stop.as_fd()).chain(calls);
+        let connections = self.connections.iter().flatten().map(Connection::stream);
+        let streams = std::iter::once(stop.as_fd()).chain(connections);
         let mut watched: Vec<_> =
             streams.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout =

@@ -9,7 +9,7 @@ use crate::session::wire::Inspected;
 
 /// What can be asked of a node's workers.
 #[derive(Clone, Default)]
-pub(crate) struct Orders {
+pub(crate) struct Inspector {
     to: Vec<Recipient>,
     /// The last question about each table.
     last: Arc<Mutex<HashMap<usize, Arc<Mutex<Collect>>>>>,
@@ -50,7 +50,7 @@ impl Inspect {
     }
 }
 
-impl Orders {
+impl Inspector {
     /// Has the workers of a table report what they have; `answer` gets it when all did. Whether
     /// there are any that have something of their own.
     ///
@@ -86,7 +86,7 @@ impl Orders {
     }
 }
 
-/// The way of questions to one worker.
-pub(in crate::node) fn questions() -> (Sender<Inspect>, Receiver<Inspect>) {
+/// The way of requests to one worker.
+pub(in crate::node) fn requests() -> (Sender<Inspect>, Receiver<Inspect>) {
     mpsc::channel()
 }

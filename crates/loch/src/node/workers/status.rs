@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use crate::Error;
 
 /// How a node's workers are doing.
-pub(crate) struct Failure {
+pub(crate) struct WorkersStatus {
     stopping: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -20,7 +20,7 @@ struct State {
     alarm: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Failure {
+impl WorkersStatus {
     /// Of so many workers, which have not begun.
     pub fn new(workers: usize) -> Self {
         let state = State { opening: workers, error: None, alarm: None };
