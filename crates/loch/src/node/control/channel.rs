@@ -1,6 +1,6 @@
 //! Bytes between two nodes: a TCP stream on which everything has a deadline, and who is at its
 //! other end: proven by a shared secret ([`noise`](super::noise)) or by certificates
-//! ([`tls`](super::tls)). [`opening`](super::opening) makes one.
+//! ([`tls`](super::tls)). [`preface`](super::preface) makes one.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -83,15 +83,15 @@ impl Handshakes {
         let mut state = self.state();
         let comer = state.waiting_from(link, from);
         match state.place_for(&comer) {
-            Place::Free => {
+            Room::Free => {
                 state.waiting.push(comer);
                 Entry::Entered
             }
-            Place::Of(oldest) => {
+            Room::Of(oldest) => {
                 close(oldest);
                 Entry::After(oldest)
             }
-            Place::None => Entry::TurnedAway,
+            Room::None => Entry::TurnedAway,
         }
     }
 
@@ -125,7 +125,7 @@ impl Handshakes {
 }
 
 /// Where a connection may go.
-enum Place {
+enum Room {
     Free,
     /// Where this link is.
     Of(u64),
@@ -143,17 +143,17 @@ impl State {
     }
 
     /// Invariants 1 to 3.
-    fn place_for(&self, comer: &Waiting) -> Place {
+    fn place_for(&self, comer: &Waiting) -> Room {
         let of_same = self.waiting.iter().filter(|it| it.source == comer.source);
         if !comer.of_node && of_same.clone().count() >= HANDSHAKES_PER_SOURCE {
-            return of_same.clone().next().map_or(Place::None, |it| Place::Of(it.link));
+            return of_same.clone().next().map_or(Room::None, |it| Room::Of(it.link));
         }
         if self.waiting.len() < HANDSHAKES_MAX {
-            return Place::Free;
+            return Room::Free;
         }
         let has_strangers = self.waiting.iter().any(|it| !it.of_node);
         if !has_strangers && !comer.of_node {
-            return Place::None;
+            return Room::None;
         }
         let rivals = self.waiting.iter().filter(|it| !it.of_node || !has_strangers);
         let mut counts = HashMap::new();
@@ -162,7 +162,7 @@ impl State {
         }
         let most = counts.values().max().copied();
         let oldest = rivals.clone().find(|it| counts.get(&it.source).copied() == most);
-        oldest.map_or(Place::None, |it| Place::Of(it.link))
+        oldest.map_or(Room::None, |it| Room::Of(it.link))
     }
 }
 

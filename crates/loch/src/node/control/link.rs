@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::channel::{Channel, LinkError};
 use super::credentials::Credentials;
-use super::messages::{Ask, Told};
-use super::opening;
+use super::messages::{ControlReply, ControlRequest};
+use super::preface;
 use super::tls::of_tls;
 use crate::limits::READ_BYTES;
 use crate::session::wire::{self, Decoder};
@@ -41,7 +41,7 @@ impl Link {
         deadline: Instant,
     ) -> Result<Self, LinkError> {
         let stream = connect(at, deadline)?;
-        Ok(Self::over(opening::dial(stream, host, credentials, deadline)?))
+        Ok(Self::over(preface::dial(stream, host, credentials, deadline)?))
     }
 
     /// Takes a connection.
@@ -51,7 +51,7 @@ impl Link {
         deadline: Instant,
     ) -> Result<Self, LinkError> {
         stream.set_nodelay(true)?;
-        Ok(Self::over(opening::accept(stream, credentials, deadline)?))
+        Ok(Self::over(preface::accept(stream, credentials, deadline)?))
     }
 
     fn over(channel: Box<dyn Channel>) -> Self {
@@ -67,7 +67,11 @@ impl Link {
     }
 
     /// Asks, and waits for the answer.
-    pub fn ask(&mut self, ask: &Ask, within: Duration) -> Result<Told, LinkError> {
+    pub fn ask(
+        &mut self,
+        ask: &ControlRequest,
+        within: Duration,
+    ) -> Result<ControlReply, LinkError> {
         let deadline = Instant::now() + within;
         self.send(ask, deadline)?;
         self.receive(deadline)

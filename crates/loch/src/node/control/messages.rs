@@ -17,7 +17,7 @@ use crate::session::wire::{Connect, Inspected, Refused};
 /// From the node that dialed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Ask {
+pub(super) enum ControlRequest {
     /// Who I am.
     Hello(Hello),
     /// These of my clients live, and maybe more to come; when the `last` of them is told, the
@@ -36,7 +36,7 @@ pub(super) enum Ask {
 /// From the node that was dialed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Told {
+pub(super) enum ControlReply {
     /// Who I am.
     Welcome(Hello),
     /// It is done: what was to be ended has ended.

@@ -40,22 +40,22 @@
 //! [`HOME_SILENCE_MAX`]: crate::limits::HOME_SILENCE_MAX
 
 pub(crate) mod credentials;
-pub(crate) mod gate;
-pub(crate) mod roster;
+pub(crate) mod members;
+pub(crate) mod registry;
 
 mod channel;
 mod fences;
 mod handshakes;
 mod key_file;
 mod link;
+mod listener;
+mod local;
 mod messages;
 pub(crate) mod network;
 mod noise;
-mod opening;
-mod own;
 mod peer;
-mod port;
-mod seldom;
+mod preface;
+mod rate_limit;
 mod tls;
 
 #[cfg(test)]
@@ -82,17 +82,17 @@ use crate::session::wire::{Code, Connect, Inspected, Refused, Reply};
 
 use credentials::Credentials;
 use fences::Fences;
-use gate::{Gate, Registry};
 use handshakes::Handshakes;
-use port::{Inbound, Port};
-use roster::Roster;
+use listener::{ControlListener, Inbound};
+use members::Members;
+use registry::{Acceptor, Registry};
 
 /// What a control plane is made of.
-pub(crate) struct Parts {
+pub(crate) struct ControlParts {
     /// This node, with its region.
     pub own: Member,
     pub sessions: Arc<Sessions>,
-    pub gate: Arc<dyn Gate>,
+    pub acceptor: Arc<dyn Acceptor>,
     /// The control addresses of all nodes, in order.
     pub addresses: Vec<String>,
     /// Where to listen; a node that is alone need not.
@@ -101,15 +101,15 @@ pub(crate) struct Parts {
 }
 
 /// A running control plane. Dropping it ends all connections that it let in, and stops it.
-pub(crate) struct Control {
-    hub: Arc<Hub>,
-    port: Option<Port>,
+pub(crate) struct ControlThreads {
+    plane: Arc<ControlPlane>,
+    listener: Option<ControlListener>,
     workers: Vec<JoinHandle<()>>,
 }
 
 /// What its threads share.
-pub(crate) struct Hub {
-    pub roster: Roster,
+pub(crate) struct ControlPlane {
+    pub members: Members,
     registry: Registry,
     sessions: Arc<Sessions>,
     fences: Mutex<Fences>,
@@ -144,22 +144,22 @@ enum Job {
     Stop,
 }
 
-impl Control {
+impl ControlThreads {
     /// Starts the threads.
     ///
     /// # Errors
     /// [`Error::Os`] if the address cannot be listened at.
-    pub fn start(parts: Parts) -> Result<Self, Error> {
-        let Parts { own, sessions, gate, addresses, listen, credentials } = parts;
+    pub fn start(parts: ControlParts) -> Result<Self, Error> {
+        let ControlParts { own, sessions, acceptor, addresses, listen, credentials } = parts;
         let (node, nodes) = (own.header.node as usize, addresses.len());
         let (jobs, queues): (Vec<_>, Vec<_>) = (0..nodes).map(|_| mpsc::channel()).unzip();
         let mut process = [0; 8];
         rustix::rand::getrandom(&mut process, rustix::rand::GetRandomFlags::empty())
             .map_err(Error::os("draw random bytes for", &own.socket))?;
-        let hub = Arc::new(Hub {
+        let plane = Arc::new(ControlPlane {
             handshakes: Handshakes::new(&addresses, node),
-            roster: Roster::new(own.clone(), u64::from_ne_bytes(process), addresses),
-            registry: Registry::new(own, gate),
+            members: Members::new(own.clone(), u64::from_ne_bytes(process), addresses),
+            registry: Registry::new(own, acceptor),
             fences: Mutex::new(Fences::new(nodes, node, inherited(&sessions))),
             sessions,
             credentials,
@@ -169,15 +169,16 @@ impl Control {
             latest_memory: Arc::default(),
             inspector: OnceLock::new(),
         });
-        hub.look_around();
-        let port = listen.map(|address| Port::open(&address, hub.clone())).transpose()?;
-        let mut control = Self { hub, port, workers: Vec::with_capacity(nodes) };
+        plane.look_around();
+        let listener =
+            listen.map(|address| ControlListener::open(&address, plane.clone())).transpose()?;
+        let mut control = Self { plane, listener, workers: Vec::with_capacity(nodes) };
         for (number, queue) in queues.into_iter().enumerate() {
-            let hub = control.hub.clone();
+            let plane = control.plane.clone();
             let worker = std::thread::Builder::new().name(format!("loch-peer-{number}"));
             let worker = worker.spawn(move || match number == node {
-                true => own::serve(&hub, &queue),
-                false => peer::Peer::new(hub, number).run(&queue),
+                true => local::serve(&plane, &queue),
+                false => peer::PeerWorker::new(plane, number).run(&queue),
             });
             let os = Error::os("start a thread for", "the control plane".as_ref());
             control.workers.push(worker.map_err(os)?);
@@ -186,8 +187,8 @@ impl Control {
     }
 
     /// What the other parts of the node need of it.
-    pub fn hub(&self) -> &Arc<Hub> {
-        &self.hub
+    pub fn plane(&self) -> &Arc<ControlPlane> {
+        &self.plane
     }
 }
 
@@ -209,12 +210,12 @@ fn caller_of(sessions: &Sessions, session: Opened) -> Caller {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlThreads {
     fn drop(&mut self) {
         // Before anybody may take the process for gone: its connections are.
-        self.hub.registry.close();
-        drop(self.port.take());
-        for queue in &self.hub.jobs {
+        self.plane.registry.close();
+        drop(self.listener.take());
+        for queue in &self.plane.jobs {
             // A worker that has ended already needs not be told.
             let _ = queue.send(Job::Stop);
         }
@@ -226,7 +227,7 @@ impl Drop for Control {
     }
 }
 
-impl Hub {
+impl ControlPlane {
     /// What is rung when a session was fenced.
     pub fn set_scrubber(&self, scrubber: ScrubberHandle) {
         // It is set once, by the node that starts both.
@@ -289,11 +290,11 @@ impl Hub {
 
     /// After a node was met: it may be the first time, or have come back with other memory.
     fn look_around(&self) {
-        let known = self.roster.members();
+        let known = self.members.known();
         if known.iter().any(Option::is_none) {
             return;
         }
-        match ClusterMemory::join(known, self.roster.own()) {
+        match ClusterMemory::join(known, self.members.own()) {
             Ok(memory) => self.latest_memory.publish(Arc::new(memory)),
             // Its clients are told the same.
             Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
@@ -363,9 +364,9 @@ impl Hub {
     }
 }
 
-impl ControlClient for Hub {
+impl ControlClient for ControlPlane {
     fn member(&self, node: u16) -> Reply {
-        self.roster.facts(node)
+        self.members.facts(node)
     }
 
     fn connect(&self, caller: Caller, ask: Connect, replies: Arc<ReplyQueue>, token: u64) {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use super::channel::LinkError;
 use super::link::{Link, host_of, resolve};
-use super::messages::{Ask, Hello, Told};
-use super::{Hub, Job};
+use super::messages::{ControlReply, ControlRequest, Hello};
+use super::{ControlPlane, Job};
 use crate::limits::{
     ADMIT_TIMEOUT, ASK_TIMEOUT, AWAY_MAX, CALLERS_MAX, DIAL_TIMEOUT, FENCE_PAUSE, HOME_SILENCE_MAX,
     PING_INTERVAL, REDIAL_PAUSE, REDIAL_PAUSE_MAX,
@@ -24,8 +24,8 @@ use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Connect, Refused, Reply};
 
 /// The worker's state.
-pub(super) struct Peer {
-    hub: Arc<Hub>,
+pub(super) struct PeerWorker {
+    plane: Arc<ControlPlane>,
     node: usize,
     link: Option<Link>,
     /// When to dial again, or to say something.
@@ -40,12 +40,12 @@ pub(super) struct Peer {
     again: Option<Instant>,
 }
 
-impl Peer {
+impl PeerWorker {
     /// A worker that dials at once.
-    pub fn new(hub: Arc<Hub>, node: usize) -> Self {
+    pub fn new(plane: Arc<ControlPlane>, node: usize) -> Self {
         let (due, pause) = (Instant::now(), REDIAL_PAUSE);
         let away = Some(due);
-        Self { hub, node, link: None, due, pause, away, is_reconciled: false, again: None }
+        Self { plane, node, link: None, due, pause, away, is_reconciled: false, again: None }
     }
 
     /// Works until it is told to stop.
@@ -66,7 +66,7 @@ impl Peer {
                     // What else there is to do for the node, as fencing, comes in between.
                     Reply::Refused(busy) if busy.code == Code::Busy && Instant::now() < until => {
                         let again = Job::Inspect { table, until, reply };
-                        drop(self.hub.jobs[self.node].send(again));
+                        drop(self.plane.jobs[self.node].send(again));
                     }
                     told => reply(told),
                 },
@@ -101,10 +101,10 @@ impl Peer {
         if self.away.is_none_or(|since| since.elapsed() < AWAY_MAX) {
             return;
         }
-        let held = self.hub.owed(self.node).len();
+        let held = self.plane.owed(self.node).len();
         if held > 0 {
             self.away = None;
-            let (node, address) = (self.node, self.hub.roster.address(self.node));
+            let (node, address) = (self.node, self.plane.members.address(self.node));
             tracing::warn!(
                 node,
                 address,
@@ -115,46 +115,47 @@ impl Peer {
     }
 
     fn try_dial(&mut self) -> Result<Link, LinkError> {
-        let (hub, node) = (self.hub.clone(), self.node);
+        let (plane, node) = (self.plane.clone(), self.node);
         let deadline = Instant::now() + DIAL_TIMEOUT;
-        let address = hub.roster.address(node);
+        let address = plane.members.address(node);
         let at = resolve(address)?;
-        hub.handshakes.resolved(node, at.iter().map(|at| at.ip()));
-        let mut link = Link::dial(host_of(address), &at, &hub.credentials, deadline)?;
-        link.send(&Ask::Hello(hub.roster.hello()), deadline)?;
+        plane.handshakes.resolved(node, at.iter().map(|at| at.ip()));
+        let mut link = Link::dial(host_of(address), &at, &plane.credentials, deadline)?;
+        link.send(&ControlRequest::Hello(plane.members.hello()), deadline)?;
         let welcome: Hello = match link.receive(deadline)? {
-            Told::Welcome(hello) => hello,
-            Told::Refused(refused) if matches!(refused.code, Code::Untrusted) => {
+            ControlReply::Welcome(hello) => hello,
+            ControlReply::Refused(refused) if matches!(refused.code, Code::Untrusted) => {
                 return Err(LinkError::Impostor(refused.text));
             }
-            Told::Refused(refused) => return Err(LinkError::Misfit(refused.text)),
+            ControlReply::Refused(refused) => return Err(LinkError::Misfit(refused.text)),
             other => return Err(out_of_turn(&other)),
         };
-        hub.roster.check(&welcome, Some(node))?;
-        hub.settle(|fences| fences.met(node, welcome.process))?;
+        plane.members.check(&welcome, Some(node))?;
+        plane.settle(|fences| fences.met(node, welcome.process))?;
         self.reconcile(&mut link)?;
-        hub.roster.met(node, &welcome);
-        hub.look_around();
+        plane.members.met(node, &welcome);
+        plane.look_around();
         Ok(link)
     }
 
     /// Tells who lives, and with it that all others are to be ended.
     fn reconcile(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        let hub = &self.hub;
-        let living = hub.living();
+        let plane = &self.plane;
+        let living = plane.living();
         let callers: Vec<Caller> = living.iter().copied().collect();
         // At least one message, though nobody lives.
         let mut chunks = callers.chunks(CALLERS_MAX).peekable();
         loop {
             let callers = chunks.next().unwrap_or_default().to_vec();
             let last = chunks.peek().is_none();
-            self.is_reconciled = done(&link.ask(&Ask::Living { callers, last }, ASK_TIMEOUT)?)?;
+            self.is_reconciled =
+                done(&link.ask(&ControlRequest::Living { callers, last }, ASK_TIMEOUT)?)?;
             if last {
                 break;
             }
         }
         if self.is_reconciled {
-            hub.settle(|fences| fences.reconciled(self.node, &living));
+            plane.settle(|fences| fences.reconciled(self.node, &living));
         } else {
             self.again = Some(Instant::now() + FENCE_PAUSE);
         }
@@ -166,13 +167,13 @@ impl Peer {
             self.away = Some(Instant::now());
         }
         self.again = None;
-        self.hub.roster.lost(self.node, why);
+        self.plane.members.lost(self.node, why);
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(REDIAL_PAUSE_MAX);
     }
 
     /// Asks over the link; whatever goes wrong, that is its end.
-    fn ask(&mut self, ask: &Ask, within: Duration) -> Option<Told> {
+    fn ask(&mut self, ask: &ControlRequest, within: Duration) -> Option<ControlReply> {
         match self.link.as_mut()?.ask(ask, within) {
             Ok(told) => Some(told),
             Err(why) => {
@@ -184,14 +185,14 @@ impl Peer {
 
     fn connect(&mut self, caller: Caller, ask: Connect) -> Result<serde_json::Value, Refused> {
         if self.link.is_none() {
-            return Err(self.hub.roster.why_away(self.node));
+            return Err(self.plane.members.why_away(self.node));
         }
-        self.hub.touch(self.node, caller)?;
-        match self.ask(&Ask::Connect { caller, connect: ask }, ADMIT_TIMEOUT) {
-            None => Err(self.hub.roster.why_away(self.node)),
-            Some(Told::Connected { answer }) => Ok(answer),
-            Some(Told::Refused(refused)) => {
-                let address = self.hub.roster.address(self.node);
+        self.plane.touch(self.node, caller)?;
+        match self.ask(&ControlRequest::Connect { caller, connect: ask }, ADMIT_TIMEOUT) {
+            None => Err(self.plane.members.why_away(self.node)),
+            Some(ControlReply::Connected { answer }) => Ok(answer),
+            Some(ControlReply::Refused(refused)) => {
+                let address = self.plane.members.address(self.node);
                 let text = format!("node {} at {address}: {}", self.node, refused.text);
                 Err(Refused { text, ..refused })
             }
@@ -203,10 +204,10 @@ impl Peer {
     }
 
     fn inspect(&mut self, table: u32) -> Reply {
-        let refused = match self.ask(&Ask::Inspect { table }, ADMIT_TIMEOUT) {
-            None => self.hub.roster.why_away(self.node),
-            Some(Told::Inspected(told)) => return Reply::Inspected(told),
-            Some(Told::Refused(refused)) => refused,
+        let refused = match self.ask(&ControlRequest::Inspect { table }, ADMIT_TIMEOUT) {
+            None => self.plane.members.why_away(self.node),
+            Some(ControlReply::Inspected(told)) => return Reply::Inspected(told),
+            Some(ControlReply::Refused(refused)) => refused,
             Some(other) => {
                 self.lose(out_of_turn(&other));
                 Refused::new(Code::Away, "it answered out of turn")
@@ -226,17 +227,17 @@ impl Peer {
             }
         }
         while self.is_reconciled {
-            let mut callers = self.hub.owed(self.node);
+            let mut callers = self.plane.owed(self.node);
             callers.truncate(CALLERS_MAX);
             if callers.is_empty() {
                 return;
             }
-            let fence = Ask::Fence { callers: callers.clone() };
+            let fence = ControlRequest::Fence { callers: callers.clone() };
             let Some(told) = self.ask(&fence, ASK_TIMEOUT) else {
                 return;
             };
             match done(&told) {
-                Ok(true) => self.hub.settle(|fences| fences.fenced(self.node, &callers)),
+                Ok(true) => self.plane.settle(|fences| fences.fenced(self.node, &callers)),
                 Ok(false) => {
                     self.again = Some(Instant::now() + FENCE_PAUSE);
                     return;
@@ -247,10 +248,10 @@ impl Peer {
     }
 
     fn ping(&mut self) {
-        let own = self.hub.roster.sessions_taken();
-        match self.ask(&Ask::Ping { sessions_taken: own }, ASK_TIMEOUT) {
-            Some(Told::Pong { sessions_taken }) => {
-                self.hub.roster.count_sessions(self.node, sessions_taken);
+        let own = self.plane.members.sessions_taken();
+        match self.ask(&ControlRequest::Ping { sessions_taken: own }, ASK_TIMEOUT) {
+            Some(ControlReply::Pong { sessions_taken }) => {
+                self.plane.members.count_sessions(self.node, sessions_taken);
                 // Not sooner: links that break at once are to be made ever more slowly too.
                 self.pause = REDIAL_PAUSE;
                 self.due = Instant::now() + PING_INTERVAL;
@@ -262,27 +263,27 @@ impl Peer {
 
     /// Ends what clients of a node hold that has been silent for too long.
     fn forget_silent(&self) {
-        let inbound = self.hub.inbound(self.node);
+        let inbound = self.plane.inbound(self.node);
         let silent = inbound.last_heard.is_some_and(|at| at.elapsed() > HOME_SILENCE_MAX);
-        if silent && self.hub.registry.count(self.node as u16) > 0 {
-            let ended = self.hub.registry.forget(self.node as u16);
+        if silent && self.plane.registry.count(self.node as u16) > 0 {
+            let ended = self.plane.registry.forget(self.node as u16);
             tracing::warn!(node = self.node, ended, "ended connections of a silent node's clients");
         }
     }
 }
 
 /// Whether what was to be ended has ended.
-fn done(told: &Told) -> Result<bool, LinkError> {
+fn done(told: &ControlReply) -> Result<bool, LinkError> {
     match told {
-        Told::Done {} => Ok(true),
-        Told::Later {} => Ok(false),
+        ControlReply::Done {} => Ok(true),
+        ControlReply::Later {} => Ok(false),
         other => Err(out_of_turn(other)),
     }
 }
 
-fn out_of_turn(told: &Told) -> LinkError {
+fn out_of_turn(told: &ControlReply) -> LinkError {
     LinkError::Garbage(match told {
-        Told::Refused(refused) => refused.text.clone(),
+        ControlReply::Refused(refused) => refused.text.clone(),
         _ => "an answer to something else".into(),
     })
 }

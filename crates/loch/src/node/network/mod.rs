@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use super::{Node, NodeServices, prepare, read};
 use crate::layout::memory::{ClusterMemory, Member, TableView};
-use crate::node::control::gate::{Admission, Gate, all_of};
 use crate::node::control::network::Network;
-use crate::node::control::{Control, Hub, Parts};
+use crate::node::control::registry::{Acceptor, Admission, all_of};
+use crate::node::control::{ControlParts, ControlPlane, ControlThreads};
 use crate::node::control_client::{Caller, ControlClient};
 use crate::node::plan::NodePlan;
 use crate::node::scrubber::{ClusterAccess, Scrubber};
@@ -37,23 +37,23 @@ pub(super) trait NodeFabric {
     /// How workers do.
     type Transport: NodeTransport;
     /// What lets connections in.
-    fn gate(&self) -> Arc<dyn Gate>;
+    fn acceptor(&self) -> Arc<dyn Acceptor>;
     /// The scrubber's way.
-    fn cluster(&self, hub: Arc<Hub>) -> Self::ClusterAccess;
+    fn cluster(&self, plane: Arc<ControlPlane>) -> Self::ClusterAccess;
     /// The workers' way.
-    fn transport(&self, hub: Arc<Hub>) -> Self::Transport;
+    fn transport(&self, plane: Arc<ControlPlane>) -> Self::Transport;
 }
 
 /// A node's part in a network.
 pub(super) struct Networking {
-    control: Control,
+    control: ControlThreads,
     device: DeviceChoice,
 }
 
 impl Networking {
     /// What the node's server asks.
     pub fn control(&self) -> Arc<dyn ControlClient> {
-        self.control.hub().clone()
+        self.control.plane().clone()
     }
 
     /// The device that its clients choose.
@@ -109,10 +109,10 @@ impl NodeServices {
             scrubber.handle().ended(ended > 0);
         }
         let workers = if workers::are_needed(&own) {
-            let hub = control.hub();
-            let (transport, around) = (fabric.transport(hub.clone()), hub.latest_memory());
+            let plane = control.plane();
+            let (transport, around) = (fabric.transport(plane.clone()), plane.latest_memory());
             let workers = Workers::start(&own, &plan.workers, &sessions, around, &transport)?;
-            hub.set_inspector(workers.inspector().clone());
+            plane.set_inspector(workers.inspector().clone());
             Some((workers, None))
         } else {
             None
@@ -130,21 +130,21 @@ fn start(
     own: Member,
     sessions: Arc<Sessions>,
     fabric: &impl NodeFabric,
-) -> Result<(Control, Scrubber), Error> {
+) -> Result<(ControlThreads, Scrubber), Error> {
     let node = own.header.node as usize;
     let socket = own.socket.clone();
-    let control = Control::start(Parts {
+    let control = ControlThreads::start(ControlParts {
         own,
         sessions: sessions.clone(),
-        gate: fabric.gate(),
+        acceptor: fabric.acceptor(),
         addresses: network.addresses,
         listen: network.listen,
         credentials: network.credentials,
     })?;
-    let cluster = fabric.cluster(control.hub().clone());
+    let cluster = fabric.cluster(control.plane().clone());
     let scrubber = Scrubber::start(node, sessions, cluster)
         .map_err(Error::os("start a thread for", &socket))?;
-    control.hub().set_scrubber(scrubber.handle());
+    control.plane().set_scrubber(scrubber.handle());
     Ok((control, scrubber))
 }
 
@@ -181,23 +181,23 @@ impl NodeFabric for VerbsFabric {
     type ClusterAccess = VerbsAccess;
     type Transport = Connected;
 
-    fn gate(&self) -> Arc<dyn Gate> {
+    fn acceptor(&self) -> Arc<dyn Acceptor> {
         self.host.clone()
     }
 
-    fn cluster(&self, hub: Arc<Hub>) -> VerbsAccess {
-        VerbsAccess { hub, device: self.device.clone(), own: self.own.clone() }
+    fn cluster(&self, plane: Arc<ControlPlane>) -> VerbsAccess {
+        VerbsAccess { plane, device: self.device.clone(), own: self.own.clone() }
     }
 
-    fn transport(&self, hub: Arc<Hub>) -> Connected {
-        Connected::new(hub, self.device.clone(), self.host.clone(), self.own.clone())
+    fn transport(&self, plane: Arc<ControlPlane>) -> Connected {
+        Connected::new(plane, self.device.clone(), self.host.clone(), self.own.clone())
     }
 }
 
 /// The node's memory, lent by way of its device.
 pub(super) struct LentRegion(pub Host);
 
-impl Gate for LentRegion {
+impl Acceptor for LentRegion {
     fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String> {
         let offer: Offer = serde_json::from_value(offer.clone()).map_err(|e| e.to_string())?;
         let (accepted, answer) = self.0.accept(&offer, grants).map_err(|e| e.to_string())?;
@@ -208,7 +208,7 @@ impl Gate for LentRegion {
 
 /// The scrubber's way to the memory of all nodes that are up.
 pub(super) struct VerbsAccess {
-    hub: Arc<Hub>,
+    plane: Arc<ControlPlane>,
     device: Arc<Device>,
     own: Member,
 }
@@ -218,7 +218,7 @@ impl ClusterAccess for VerbsAccess {
 
     fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error> {
         let home = self.own.header.node as usize;
-        ClusterMemory::join(self.hub.roster.members_up(), home).map(Arc::new)
+        ClusterMemory::join(self.plane.members.up(), home).map(Arc::new)
     }
 
     fn endpoint(
@@ -243,7 +243,7 @@ impl ClusterAccess for VerbsAccess {
                 offer: Value::Null,
             };
             let asked = |ask| {
-                let answer = self.hub.connect_own(Caller::Session(session), ask);
+                let answer = self.plane.connect_own(Caller::Session(session), ask);
                 answer.map_err(|refused| of_refused(member, refused))
             };
             connect(&endpoint, member, Transport::Reliable, ask, asked)?;

@@ -27,8 +27,8 @@ use super::LentRegion;
 use crate::Error;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::RECONNECT_PAUSE;
-use crate::node::control::Hub;
-use crate::node::control::gate::all_of;
+use crate::node::control::ControlPlane;
+use crate::node::control::registry::all_of;
 use crate::node::control_client::{Caller, ControlClient};
 use crate::node::workers::transport::NodeTransport;
 use crate::session::device::{Linked, Links, of_answer, of_verbs};
@@ -39,7 +39,7 @@ use crate::session::wire::{Connect, Reply};
 /// A node's device, as its workers use it.
 #[derive(Clone)]
 pub(in crate::node) struct Connected {
-    hub: Arc<Hub>,
+    plane: Arc<ControlPlane>,
     device: Arc<Device>,
     host: Arc<LentRegion>,
     own: Member,
@@ -107,8 +107,13 @@ impl HomeLink {
 }
 
 impl Connected {
-    pub fn new(hub: Arc<Hub>, device: Arc<Device>, host: Arc<LentRegion>, own: Member) -> Self {
-        Self { hub, device, host, own }
+    pub fn new(
+        plane: Arc<ControlPlane>,
+        device: Arc<Device>,
+        host: Arc<LentRegion>,
+        own: Member,
+    ) -> Self {
+        Self { plane, device, host, own }
     }
 
     fn home(&self) -> RegionId {
@@ -156,7 +161,7 @@ impl Connected {
         endpoint: &VerbsEndpoint,
         node: usize,
     ) -> Result<ReplyLink, Error> {
-        if !self.hub.roster.is_up(node) {
+        if !self.plane.members.is_up(node) {
             return Ok(later());
         }
         let header = &links.memory.nodes[node].as_ref().expect("all nodes are known").header;
@@ -175,7 +180,7 @@ impl Connected {
         let (sender, answer) = mpsc::channel();
         // A worker that has ended does not care.
         let reply = move |reply| drop(sender.send(reply));
-        self.hub.enqueue(Caller::Worker(links.caller), ask, Box::new(reply));
+        self.plane.enqueue(Caller::Worker(links.caller), ask, Box::new(reply));
         Ok(ReplyLink::Asked(answer))
     }
 
@@ -265,13 +270,13 @@ impl WorkerTransport for Connected {
     }
 
     fn sessions(&self, site: &WorkerSite) -> Sessions {
-        let (hub, table) = (self.hub.clone(), site.table);
-        Box::new(move |node, slot| hub.holder(table, node, slot))
+        let (plane, table) = (self.plane.clone(), site.table);
+        Box::new(move |node, slot| plane.holder(table, node, slot))
     }
 }
 
 impl NodeTransport for Connected {
     fn session_ended(&self) {
-        self.hub.sessions_ended();
+        self.plane.sessions_ended();
     }
 }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::{NodeFabric, VerbsFabric};
 use crate::layout::memory::Member;
-use crate::node::control::gate::{Admission, Gate, grants};
+use crate::node::control::registry::{Acceptor, Admission, grants};
 use crate::node::control::tests::rig::member_with;
 use crate::node::control_client::Caller;
 use crate::session::device::open_device;
@@ -37,7 +37,7 @@ impl Liar {
     /// `lie` makes of what was granted what the client believes.
     fn connect(
         own: &Member,
-        gate: &Arc<dyn Gate>,
+        acceptor: &Arc<dyn Acceptor>,
         lie: impl Fn(Vec<Granted>) -> Vec<Granted>,
     ) -> Self {
         let device = open_device(&DeviceChoice::default()).unwrap();
@@ -46,7 +46,8 @@ impl Liar {
         let endpoint = VerbsEndpoint::new(device, RegionId(1), elsewhere).unwrap();
         let offer = serde_json::to_value(endpoint.offer(RegionId(0)).unwrap()).unwrap();
         let caller = Caller::Session(Opened { slot: SLOT, incarnation: 7 });
-        let (admission, answer) = gate.accept(&offer, &grants(own, 0, 1, caller).unwrap()).unwrap();
+        let (admission, answer) =
+            acceptor.accept(&offer, &grants(own, 0, 1, caller).unwrap()).unwrap();
         let answer = Answer::deserialize(&answer).unwrap();
         let answer = Answer { grants: lie(answer.grants.clone()), ..answer };
         endpoint.connect(RegionId(0), own.header.region_bytes, &answer).unwrap();
@@ -77,8 +78,9 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
     }
     for engine in ["pilaf", "nessie-hybrid"] {
         let own = member_with(0, 2, own_tables(engine));
-        let gate =
-            VerbsFabric::new(open_device(&DeviceChoice::default()).unwrap(), &own).unwrap().gate();
+        let acceptor = VerbsFabric::new(open_device(&DeviceChoice::default()).unwrap(), &own)
+            .unwrap()
+            .acceptor();
         let parts = own.parts(0).unwrap();
         let requests = parts.requests().unwrap();
         let client = requests.area().client(1, SLOT);
@@ -91,7 +93,7 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
         let writes_all = |granted: Vec<Granted>| {
             granted.into_iter().map(|it| Granted { access: Access::Full, ..it }).collect()
         };
-        let liar = Liar::connect(&own, &gate, writes_all);
+        let liar = Liar::connect(&own, &acceptor, writes_all);
         liar.write(slots).unwrap();
         assert_eq!(bytes_at(&own, slots), BYTES, "{engine}: its own request slots");
         let refused = liar.write(table).unwrap_err();
@@ -110,7 +112,7 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
             };
             own.map(moved).collect()
         };
-        let other = Liar::connect(&own, &gate, elsewhere);
+        let other = Liar::connect(&own, &acceptor, elsewhere);
         let before = bytes_at(&own, others);
         other.write(others).unwrap_err();
         assert_eq!(bytes_at(&own, others), before, "{engine}: another client's request slots");

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::NodeFabric;
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::node::Node;
-use crate::node::control::Hub;
-use crate::node::control::gate::Gate;
+use crate::node::control::ControlPlane;
+use crate::node::control::registry::Acceptor;
 use crate::node::control::tests::rig::{Book, eventually, free_address};
 use crate::node::plan::NodePlan;
 use crate::node::scrubber::ClusterAccess;
@@ -33,15 +33,15 @@ impl NodeFabric for Deviceless {
     type ClusterAccess = Nowhere;
     type Transport = Mapped;
 
-    fn gate(&self) -> Arc<dyn Gate> {
+    fn acceptor(&self) -> Arc<dyn Acceptor> {
         Arc::new(self.0.clone())
     }
 
-    fn cluster(&self, _hub: Arc<Hub>) -> Nowhere {
+    fn cluster(&self, _hub: Arc<ControlPlane>) -> Nowhere {
         Nowhere
     }
 
-    fn transport(&self, _hub: Arc<Hub>) -> Mapped {
+    fn transport(&self, _hub: Arc<ControlPlane>) -> Mapped {
         unreachable!("no table of these nodes has workers")
     }
 }
@@ -158,7 +158,7 @@ fn a_node_is_its_clients_broker_and_fences_them_when_they_go() {
     assert_eq!(cluster.info().nodes[0].sessions_taken, 1);
     drop(client);
     eventually("its slot is free", || cluster.info().nodes[0].sessions_taken == 0);
-    assert!(hosts.books.iter().all(|book| book.inside().is_empty()));
+    assert!(hosts.books.iter().all(|book| book.admitted().is_empty()));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_session_that_is_closed_is_fenced_and_nobody_speaks_for_it_any_more() {
     let session = client.open_session(4, WAIT).unwrap();
     hosts.ask_soon(&client, Some(session), 1, "far");
     client.close_session(session.0, session.1, WAIT).unwrap();
-    eventually("it is fenced", || hosts.books[1].inside().is_empty());
+    eventually("it is fenced", || hosts.books[1].admitted().is_empty());
     let error = hosts.ask(&client, Some(session), 1, "late").unwrap_err();
     assert!(error.to_string().contains("no session"), "{error}");
     let error = hosts.ask(&client, Some((3, 77)), 1, "invented").unwrap_err();
@@ -183,12 +183,12 @@ fn readers_are_ended_one_by_one_or_with_their_connection() {
     let reader = hosts.connect(0, true);
     hosts.ask_soon(&reader, None, 1, "first");
     reader.leave(5, WAIT).unwrap();
-    eventually("it is ended", || hosts.books[1].inside().is_empty());
+    eventually("it is ended", || hosts.books[1].admitted().is_empty());
     hosts.ask_soon(&reader, None, 1, "second");
     let error = hosts.ask(&reader, Some((1, 1)), 1, "writes").unwrap_err();
     assert!(matches!(error, Error::ReadOnly), "{error}");
     drop(reader);
-    eventually("it is ended", || hosts.books[1].inside().is_empty());
+    eventually("it is ended", || hosts.books[1].admitted().is_empty());
 }
 
 #[test]
@@ -199,13 +199,13 @@ fn a_home_that_restarts_goes_on_with_the_sessions_that_live() {
     let session = client.open_session(4, WAIT).unwrap();
     hosts.ask_soon(&client, Some(session), 1, "before");
     home.stop();
-    assert_eq!(hosts.books[1].inside(), [json!("before")]);
+    assert_eq!(hosts.books[1].admitted(), [json!("before")]);
     let _home = hosts.start(0);
     let client = hosts.connect(0, false);
     hosts.ask_soon(&client, Some(session), 1, "after");
-    assert_eq!(hosts.books[1].inside(), [json!("after")]);
+    assert_eq!(hosts.books[1].admitted(), [json!("after")]);
     client.close_session(session.0, session.1, WAIT).unwrap();
-    eventually("it is fenced", || hosts.books[1].inside().is_empty());
+    eventually("it is fenced", || hosts.books[1].admitted().is_empty());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::super::channel::LinkError;
 use super::super::credentials::Credentials;
 use super::super::link::Link;
-use super::super::messages::{Ask, Told};
+use super::super::messages::{ControlReply, ControlRequest};
 use super::links::{dial, link, ping, soon};
 use super::rig::{Rig, eventually};
 use crate::layout::config::TlsConfig;
@@ -68,9 +68,9 @@ fn with_certificates_of_one_authority_messages_pass() {
     let (mut dialed, mut accepted) = (dialed.ok().unwrap(), accepted.ok().unwrap());
     for n in 0..20 {
         dialed.send(&ping(n), soon()).unwrap();
-        assert_eq!(accepted.receive::<Ask>(soon()), Ok(ping(n)));
+        assert_eq!(accepted.receive::<ControlRequest>(soon()), Ok(ping(n)));
         accepted.send(&ping(n), soon()).unwrap();
-        assert_eq!(dialed.receive::<Ask>(soon()), Ok(ping(n)));
+        assert_eq!(dialed.receive::<ControlRequest>(soon()), Ok(ping(n)));
     }
 }
 
@@ -83,7 +83,7 @@ fn certificates_of_others_are_refused() {
     // Whom the acceptor does not trust learns it with the first answer.
     let (dialed, accepted) = link(&stranger, &node);
     assert!(matches!(accepted.err(), Some(LinkError::Certificate(_))));
-    let told = dialed.and_then(|mut link| link.receive::<Ask>(soon()));
+    let told = dialed.and_then(|mut link| link.receive::<ControlRequest>(soon()));
     assert!(matches!(told, Err(LinkError::Certificate(_))), "{told:?}");
     let (dialed, accepted) = link(&node, &stranger);
     assert!(matches!(dialed.err(), Some(LinkError::Certificate(_))));
@@ -131,10 +131,10 @@ fn two_hosts(ours: &Authority<'_>) -> Rig {
 }
 
 /// What node 1 answers to somebody who has these credentials and says that it is node 0.
-fn pretend(rig: &Rig, credentials: &Credentials) -> (Link, Result<Told, LinkError>) {
+fn pretend(rig: &Rig, credentials: &Credentials) -> (Link, Result<ControlReply, LinkError>) {
     let mut link = dial(&rig.addresses[1], credentials).unwrap();
-    let hello = rig.control(0).hub().roster.hello();
-    link.send(&Ask::Hello(hello), soon()).unwrap();
+    let hello = rig.control(0).plane().members.hello();
+    link.send(&ControlRequest::Hello(hello), soon()).unwrap();
     let told = link.receive(soon());
     (link, told)
 }
@@ -150,18 +150,18 @@ fn a_certificate_of_the_authority_makes_nobody_another_node() {
     // and the other node's own, whose host may be the one that was broken into.
     for host in ["shop.example", "127.0.0.2"] {
         let (_link, told) = pretend(&rig, &certificates(&ours.node(host, &ours)));
-        let Ok(Told::Refused(refused)) = told else { panic!("{host}: {told:?}") };
+        let Ok(ControlReply::Refused(refused)) = told else { panic!("{host}: {told:?}") };
         assert_eq!(refused.code, Code::Untrusted);
         for word in ["node 0", &rig.addresses[0], "not for 127.0.0.1", host] {
             assert!(refused.text.contains(word), "{word}: {}", refused.text);
         }
     }
     // The real node 0 still has its link, by which its client is fenced when it ends.
-    assert_eq!(rig.inside(1), [json!("a client")]);
+    assert_eq!(rig.admitted(1), [json!("a client")]);
     rig.places[0].sessions.close_all_of(Process::own());
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
-    assert_eq!(rig.inside(1), [json!(null); 0]);
+    assert_eq!(rig.admitted(1), [json!(null); 0]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::super::gate::{Ended, Registry, Speaker};
+use super::super::registry::{Ended, LinkId, Registry};
 use super::rig::{Book, GONE, Rig, eventually, member};
 use crate::node::control_client::{Caller, ControlClient};
 use crate::node::sessions::End;
@@ -25,18 +25,18 @@ fn a_node_is_answered_while_a_card_takes_its_time_to_end_a_connection() {
     rig.connect_soon(0, Caller::Session(dies), 1, "slow");
     rig.places[1].book.hold(SLOW);
     assert!(rig.places[0].sessions.close(dies, GONE, End::Died));
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     rig.connect_soon(0, Caller::Session(lives), 1, "meanwhile");
-    assert_eq!(rig.inside(1), [json!("slow"), json!("meanwhile")]);
+    assert_eq!(rig.admitted(1), [json!("slow"), json!("meanwhile")]);
     // Its process is killed, and another comes back with who lives.
     rig.restart(0);
     rig.connect_soon(0, Caller::Session(lives), 1, "again");
-    assert_eq!(rig.inside(1), [json!("slow"), json!("again")]);
+    assert_eq!(rig.admitted(1), [json!("slow"), json!("again")]);
     // What the dead one may still do there is not over.
     assert_eq!(rig.places[0].sessions.dying(), [dies]);
     rig.places[1].book.release();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
-    assert_eq!(rig.inside(1), [json!("again")]);
+    assert_eq!(rig.admitted(1), [json!("again")]);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_node_serves_its_own_clients_while_a_card_takes_its_time() {
     rig.connect(0, Caller::Session(dies), 0, "slow").unwrap();
     rig.places[0].book.hold(SLOW);
     assert!(rig.places[0].sessions.close(dies, Process::own(), End::Died));
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     rig.connect(0, lives, 0, "meanwhile").unwrap();
     assert_eq!(rig.places[0].sessions.dying(), [dies]);
     rig.places[0].book.release();
@@ -71,8 +71,8 @@ fn a_client_gets_no_connection_before_the_one_before_has_ended() {
 const HOME: u16 = 1;
 const CALLER: Caller = Caller::Session(Opened { slot: 2, incarnation: 7 });
 
-fn over(link: u64) -> Speaker {
-    Speaker { home: HOME, link }
+fn over(number: u64) -> LinkId {
+    LinkId { home: HOME, number }
 }
 
 fn registry(book: &Book) -> (Arc<Registry>, Connect) {
@@ -145,5 +145,5 @@ fn nobody_comes_in_while_a_node_stops() {
     book.release();
     assert!(asked.join().unwrap().is_err());
     closed.join().unwrap();
-    assert_eq!(book.inside(), [json!(null); 0]);
+    assert_eq!(book.admitted(), [json!(null); 0]);
 }

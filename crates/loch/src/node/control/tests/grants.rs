@@ -10,7 +10,7 @@ use loch_fabric::verbs::{Access, Grant};
 use super::rig::{Book, member_with};
 use crate::TableConfig;
 use crate::layout::memory::Member;
-use crate::node::control::gate::{Ended, Registry, Speaker, grants};
+use crate::node::control::registry::{Ended, LinkId, Registry, grants};
 use crate::node::control_client::Caller;
 use crate::session::slot::Opened;
 use crate::session::wire::{Code, Connect, SessionSecret};
@@ -123,7 +123,7 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
     for engine in ["nessie-server", "nessie-hybrid", "pilaf", "herd", "kv-direct"] {
         let own = member(engine);
         let registry = Registry::new(own.clone(), Arc::new(Book::default()));
-        let home = Speaker { home: HOME, link: 1 };
+        let home = LinkId { home: HOME, number: 1 };
         assert_eq!(registry.hear(home), Some(0));
         let secret = Some(SessionSecret([3, 5]));
         let known = Some(Secret::new([3, 5]));

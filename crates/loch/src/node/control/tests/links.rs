@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::channel::LinkError;
 use super::super::credentials::{Credentials, derive};
 use super::super::link::{self, Link};
-use super::super::messages::Ask;
+use super::super::messages::ControlRequest;
 use super::certificates::{Authority, certificates};
 use super::rig::secret;
 
@@ -36,8 +36,8 @@ pub fn link(
     })
 }
 
-pub fn ping(sessions_taken: u32) -> Ask {
-    Ask::Ping { sessions_taken }
+pub fn ping(sessions_taken: u32) -> ControlRequest {
+    ControlRequest::Ping { sessions_taken }
 }
 
 /// Whoever dials does what is given to him; the acceptor's outcome.
@@ -45,7 +45,7 @@ fn accept_from(
     credentials: &Credentials,
     within: Duration,
     dialer: impl FnOnce(&mut TcpStream) + Send,
-) -> Result<Ask, LinkError> {
+) -> Result<ControlRequest, LinkError> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
@@ -68,16 +68,16 @@ fn with_one_secret_messages_pass_both_ways_whatever_their_length() {
     let (mut dialed, mut accepted) = (dialed.ok().unwrap(), accepted.ok().unwrap());
     for n in 0..50 {
         dialed.send(&ping(n), soon()).unwrap();
-        assert_eq!(accepted.receive::<Ask>(soon()), Ok(ping(n)));
+        assert_eq!(accepted.receive::<ControlRequest>(soon()), Ok(ping(n)));
         accepted.send(&ping(n), soon()).unwrap();
-        assert_eq!(dialed.receive::<Ask>(soon()), Ok(ping(n)));
+        assert_eq!(dialed.receive::<ControlRequest>(soon()), Ok(ping(n)));
     }
     // Longer than a record.
     let long = "x".repeat(65_530);
     dialed.send(&long, soon()).unwrap();
     assert_eq!(accepted.receive::<String>(soon()), Ok(long));
     drop(dialed);
-    assert_eq!(accepted.receive::<Ask>(soon()), Err(LinkError::Closed));
+    assert_eq!(accepted.receive::<ControlRequest>(soon()), Err(LinkError::Closed));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn frames_that_are_none_end_the_link() {
         let (mut dialed, mut accepted) = (dialed.ok().unwrap(), accepted.ok().unwrap());
         dialed.send_raw(frame);
         drop(dialed);
-        accepted.receive::<Ask>(soon())
+        accepted.receive::<ControlRequest>(soon())
     };
     for frame in [&b"\xff\xff\xff\xff"[..], b"\0\0\0\0", b"\x02\0\0\0{}", b"\x01\0\0\0\xff"] {
         let ended = garbage(frame);

@@ -3,7 +3,7 @@
 mod certificates;
 mod endings;
 mod grants;
-mod hubs;
 mod links;
+mod planes;
 pub(crate) mod rig;
 mod strangers;

@@ -9,8 +9,8 @@ use loch_fabric::verbs::{Access, Grant};
 use serde_json::{Value, json};
 
 use super::super::credentials::Credentials;
-use super::super::gate::{Admission, Gate};
-use super::super::{Control, Parts};
+use super::super::registry::{Acceptor, Admission};
+use super::super::{ControlParts, ControlThreads};
 use crate::layout::memory::Member;
 use crate::layout::plan;
 use crate::node::control_client::Caller;
@@ -26,7 +26,7 @@ pub const GONE: Process = Process { pid: u32::MAX >> 2, started: 1 };
 #[derive(Clone, Default)]
 pub struct Book {
     lines: Arc<Mutex<Vec<String>>>,
-    inside: Arc<Mutex<Vec<Guest>>>,
+    admitted: Arc<Mutex<Vec<Guest>>>,
     slow: Arc<Slow>,
 }
 
@@ -48,29 +48,29 @@ impl Slow {
 /// An offer, and what was granted to who made it.
 type Guest = (Value, Vec<Grant>);
 
-struct Inside {
+struct Admitted {
     book: Book,
     offer: Value,
 }
 
-impl Gate for Book {
+impl Acceptor for Book {
     fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String> {
         if offer == "broken" {
             return Err("no such queue pair".into());
         }
         self.slow.pass(&format!("in {offer}"));
         self.lines.lock().unwrap().push(format!("in {offer}"));
-        self.inside.lock().unwrap().push((offer.clone(), grants.to_vec()));
-        let inside = Inside { book: self.clone(), offer: offer.clone() };
-        Ok((Box::new(inside), json!({"answers": offer})))
+        self.admitted.lock().unwrap().push((offer.clone(), grants.to_vec()));
+        let admitted = Admitted { book: self.clone(), offer: offer.clone() };
+        Ok((Box::new(admitted), json!({"answers": offer})))
     }
 }
 
-impl Drop for Inside {
+impl Drop for Admitted {
     fn drop(&mut self) {
         self.book.slow.pass(&format!("out {}", self.offer));
         self.book.lines.lock().unwrap().push(format!("out {}", self.offer));
-        self.book.inside.lock().unwrap().retain(|(offer, _)| *offer != self.offer);
+        self.book.admitted.lock().unwrap().retain(|(offer, _)| *offer != self.offer);
     }
 }
 
@@ -91,31 +91,31 @@ impl Book {
     }
 
     /// Who is in, in the order they came.
-    pub fn inside(&self) -> Vec<Value> {
-        self.inside.lock().unwrap().iter().map(|(offer, _)| offer.clone()).collect()
+    pub fn admitted(&self) -> Vec<Value> {
+        self.admitted.lock().unwrap().iter().map(|(offer, _)| offer.clone()).collect()
     }
 
     /// What the last who came in may do.
     pub fn access(&self) -> Vec<Access> {
-        let inside = self.inside.lock().unwrap();
-        inside.last().unwrap().1.iter().map(|grant| grant.access).collect()
+        let admitted = self.admitted.lock().unwrap();
+        admitted.last().unwrap().1.iter().map(|grant| grant.access).collect()
     }
 }
 
 /// A node: what outlives its process, and its process.
-pub struct Place {
+pub struct RigNode {
     pub member: Member,
     /// Where it listens: by default where the others dial it.
     pub listen: String,
     pub sessions: Arc<Sessions>,
     pub book: Book,
-    pub control: Option<Control>,
+    pub control: Option<ControlThreads>,
 }
 
 /// Nodes, of which each may be up or down.
 pub struct Rig {
     pub addresses: Vec<String>,
-    pub places: Vec<Place>,
+    pub places: Vec<RigNode>,
 }
 
 /// An address at which nobody listens.
@@ -164,7 +164,7 @@ impl Rig {
             let listen = addresses[node].clone();
             let member = member(node, nodes, 3);
             let sessions = Arc::new(Sessions::restore(&member, true).0);
-            Place { member, listen, sessions, book: Book::default(), control: None }
+            RigNode { member, listen, sessions, book: Book::default(), control: None }
         };
         let places = (0..nodes).map(place).collect();
         Self { addresses, places }
@@ -176,15 +176,15 @@ impl Rig {
 
     pub fn start_with(&mut self, node: usize, credentials: Credentials) {
         let place = &mut self.places[node];
-        let parts = Parts {
+        let parts = ControlParts {
             own: place.member.clone(),
             sessions: place.sessions.clone(),
-            gate: Arc::new(place.book.clone()),
+            acceptor: Arc::new(place.book.clone()),
             addresses: self.addresses.clone(),
             listen: Some(place.listen.clone()),
             credentials,
         };
-        place.control = Some(Control::start(parts).unwrap());
+        place.control = Some(ControlThreads::start(parts).unwrap());
     }
 
     pub fn stop(&mut self, node: usize) {
@@ -203,7 +203,7 @@ impl Rig {
         self.places[node].sessions.open(process).unwrap()
     }
 
-    pub fn control(&self, node: usize) -> &Control {
+    pub fn control(&self, node: usize) -> &ControlThreads {
         self.places[node].control.as_ref().unwrap()
     }
 
@@ -225,7 +225,7 @@ impl Rig {
             unreliable: false,
             offer: offer.into(),
         };
-        self.control(home).hub().connect_own(caller, ask)
+        self.control(home).plane().connect_own(caller, ask)
     }
 
     /// Connects once the node is up.
@@ -233,8 +233,8 @@ impl Rig {
         eventually("it is connected", || self.connect(home, caller, node, offer).is_ok());
     }
 
-    pub fn inside(&self, node: usize) -> Vec<Value> {
-        self.places[node].book.inside()
+    pub fn admitted(&self, node: usize) -> Vec<Value> {
+        self.places[node].book.admitted()
     }
 }
 

@@ -83,6 +83,6 @@ fn one_strangers_address_has_few_places() {
     assert_eq!(open(&others), others.len(), "nobody else's did");
     assert!(begun.elapsed() < HANDSHAKE_TIMEOUT, "it was not their time that was over");
     let node: IpAddr = [127, 0, 0, 1].into();
-    assert!(rig.control(1).hub().handshakes.is_nodes(node));
+    assert!(rig.control(1).plane().handshakes.is_nodes(node));
     a_node_comes_to(&mut rig, begun);
 }

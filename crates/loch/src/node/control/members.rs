@@ -11,7 +11,7 @@ use crate::layout::memory::{Member, check_member};
 use crate::session::wire::{Code, MemberFacts, Refused, Reply};
 
 /// The nodes, by number.
-pub(crate) struct Roster {
+pub(crate) struct Members {
     own: Member,
     /// Names this process among all that ever were this node.
     process: u64,
@@ -29,7 +29,7 @@ struct Known {
     why: Option<LinkError>,
 }
 
-impl Roster {
+impl Members {
     /// Only `own` is known.
     pub fn new(own: Member, process: u64, addresses: Vec<String>) -> Self {
         let mut nodes = vec![Known::default(); addresses.len()];
@@ -122,13 +122,13 @@ impl Roster {
     }
 
     /// The nodes that are up, as far as is known.
-    pub fn members_up(&self) -> Vec<Option<Member>> {
+    pub fn up(&self) -> Vec<Option<Member>> {
         let nodes = self.nodes();
         nodes.iter().map(|known| known.member.clone().filter(|_| known.up)).collect()
     }
 
     /// The nodes of which something is known, whether they are up or not.
-    pub fn members(&self) -> Vec<Option<Member>> {
+    pub fn known(&self) -> Vec<Option<Member>> {
         self.nodes().iter().map(|known| known.member.clone()).collect()
     }
 

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //! 1. What a node asks is done only on its newest link: when it has said on that who lives, nothing
-//!    that it asked before is done afterwards. The registry sees to it ([`super::gate`], invariant
-//!    5).
+//!    that it asked before is done afterwards. The registry sees to it ([`super::registry`],
+//!    invariant 5).
 //! 2. What was asked is done before it is answered: who is told `done` to a fence may count on it.
 //!    If that lasts the answer is `later`: no lock is held meanwhile, and no other request waits.
-//! 3. Nobody can have a line logged as often as he likes ([`Seldom`]).
+//! 3. Nobody can have a line logged as often as he likes ([`RateLimit`]).
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
@@ -15,22 +15,22 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::Hub;
+use super::ControlPlane;
 use super::channel::LinkError;
-use super::gate::{Ended, Speaker};
 use super::handshakes::Entry;
 use super::link::{Link, host_of};
-use super::messages::{Ask, Hello, Told};
-use super::seldom::Seldom;
+use super::messages::{ControlReply, ControlRequest, Hello};
+use super::rate_limit::RateLimit;
+use super::registry::{Ended, LinkId};
 use crate::Error;
 use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX};
 use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Refused};
 
 /// A port that listens. Dropping it closes all links.
-pub(super) struct Port {
+pub(super) struct ControlListener {
     listener: TcpListener,
-    doors: Arc<Doors>,
+    open_links: Arc<OpenLinks>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -43,43 +43,43 @@ pub(super) struct Inbound {
 
 /// The links there are.
 #[derive(Default)]
-struct Doors {
+struct OpenLinks {
     closing: AtomicBool,
     links: Mutex<HashMap<u64, TcpStream>>,
-    said: Said,
+    log_limits: LogLimits,
 }
 
 /// What was logged.
 #[derive(Default)]
-struct Said {
-    not_accepted: Seldom,
-    turned_away: Seldom,
+struct LogLimits {
+    not_accepted: RateLimit,
+    turned_away: RateLimit,
     /// Of connections from nodes' addresses.
-    refused_node: Seldom,
-    refused_stranger: Seldom,
+    refused_node: RateLimit,
+    refused_stranger: RateLimit,
 }
 
-impl Port {
+impl ControlListener {
     /// Listens at `address`.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub fn open(address: &str, hub: Arc<Hub>) -> Result<Self, Error> {
+    pub fn open(address: &str, plane: Arc<ControlPlane>) -> Result<Self, Error> {
         let os = |action| Error::os(action, address.as_ref());
         let listener = TcpListener::bind(address).map_err(os("listen at"))?;
-        let doors = Arc::new(Doors::default());
-        let (ear, theirs) = (listener.try_clone().map_err(os("listen at"))?, doors.clone());
+        let open_links = Arc::new(OpenLinks::default());
+        let (ear, theirs) = (listener.try_clone().map_err(os("listen at"))?, open_links.clone());
         let thread = std::thread::Builder::new()
             .name("loch-control".into())
-            .spawn(move || listen(&ear, &theirs, &hub))
+            .spawn(move || listen(&ear, &theirs, &plane))
             .map_err(os("start a thread for"))?;
-        Ok(Self { listener, doors, thread: Some(thread) })
+        Ok(Self { listener, open_links, thread: Some(thread) })
     }
 }
 
-impl Drop for Port {
+impl Drop for ControlListener {
     fn drop(&mut self) {
-        self.doors.closing.store(true, Ordering::Release);
+        self.open_links.closing.store(true, Ordering::Release);
         // It wakes the thread that accepts.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take()
@@ -87,13 +87,13 @@ impl Drop for Port {
         {
             tracing::error!("the control port's thread had panicked");
         }
-        for stream in self.doors.links().values() {
+        for stream in self.open_links.links().values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-impl Doors {
+impl OpenLinks {
     fn links(&self) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
         self.links.lock().expect("nothing panics while it is held")
     }
@@ -109,18 +109,18 @@ impl Doors {
 /// How long to wait for descriptors when there were none left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-fn listen(listener: &TcpListener, doors: &Arc<Doors>, hub: &Arc<Hub>) {
+fn listen(listener: &TcpListener, open_links: &Arc<OpenLinks>, plane: &Arc<ControlPlane>) {
     // Zero is nobody's.
     let mut number = 0;
     loop {
         let accepted = listener.accept();
-        if doors.closing.load(Ordering::Acquire) {
+        if open_links.closing.load(Ordering::Acquire) {
             return;
         }
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(unsaid) = doors.said.not_accepted.due(Instant::now()) {
+                if let Some(unsaid) = open_links.log_limits.not_accepted.due(Instant::now()) {
                     tracing::warn!(%error, unsaid, "the control port cannot take a connection");
                 }
                 std::thread::sleep(ACCEPT_PAUSE);
@@ -128,62 +128,62 @@ fn listen(listener: &TcpListener, doors: &Arc<Doors>, hub: &Arc<Hub>) {
             }
         };
         number += 1;
-        if !find_place(doors, hub, number, from.ip()) {
+        if !find_place(open_links, plane, number, from.ip()) {
             continue;
         }
         let Ok(clone) = stream.try_clone() else {
-            hub.handshakes.leave(number);
+            plane.handshakes.leave(number);
             continue;
         };
-        doors.links().insert(number, clone);
-        let (theirs, at) = (doors.clone(), hub.clone());
+        open_links.links().insert(number, clone);
+        let (theirs, at) = (open_links.clone(), plane.clone());
         let spawned = std::thread::Builder::new().name("loch-link".into()).spawn(move || {
-            let visit = Visit { number, from: from.ip(), doors: &theirs, hub: &at };
-            let ended = visit.receive(stream);
+            let link = InboundLink { number, from: from.ip(), open_links: &theirs, plane: &at };
+            let ended = link.receive(stream);
             tracing::debug!(%from, %ended, "a link of the control port has ended");
         });
         if spawned.is_err() {
-            hub.handshakes.leave(number);
-            doors.links().remove(&number);
+            plane.handshakes.leave(number);
+            open_links.links().remove(&number);
         }
     }
 }
 
 /// Finds a link a place among those that have to prove who they are; whether there is one.
-fn find_place(doors: &Doors, hub: &Hub, number: u64, from: IpAddr) -> bool {
+fn find_place(open_links: &OpenLinks, plane: &ControlPlane, number: u64, from: IpAddr) -> bool {
     loop {
-        let entry = hub.handshakes.enter(number, from, |oldest| doors.close(oldest));
+        let entry = plane.handshakes.enter(number, from, |oldest| open_links.close(oldest));
         if entry == Entry::Entered {
             return true;
         }
-        if let Some(unsaid) = doors.said.turned_away.due(Instant::now()) {
+        if let Some(unsaid) = open_links.log_limits.turned_away.due(Instant::now()) {
             tracing::warn!(%from, unsaid, "too many at the control port who do not say who they are");
         }
         match entry {
             // Its stream is shut, so its thread does not wait for anybody any more.
-            Entry::After(oldest) => hub.handshakes.wait_until_gone(oldest),
+            Entry::After(oldest) => plane.handshakes.wait_until_gone(oldest),
             Entry::TurnedAway | Entry::Entered => return false,
         }
     }
 }
 
 /// One link, from its first byte to its last.
-struct Visit<'a> {
+struct InboundLink<'a> {
     number: u64,
     from: IpAddr,
-    doors: &'a Doors,
-    hub: &'a Hub,
+    open_links: &'a OpenLinks,
+    plane: &'a ControlPlane,
 }
 
 /// However it ends: its place is somebody else's.
-impl Drop for Visit<'_> {
+impl Drop for InboundLink<'_> {
     fn drop(&mut self) {
-        self.hub.handshakes.leave(self.number);
-        self.doors.links().remove(&self.number);
+        self.plane.handshakes.leave(self.number);
+        self.open_links.links().remove(&self.number);
     }
 }
 
-impl Visit<'_> {
+impl InboundLink<'_> {
     fn receive(&self, stream: TcpStream) -> LinkError {
         match self.enter(stream) {
             Ok((mut link, home)) => self.serve(&mut link, home),
@@ -197,13 +197,13 @@ impl Visit<'_> {
     }
 
     fn say_refused(&self, error: &LinkError) {
-        let (said, from) = (&self.doors.said, self.from);
+        let (limits, from) = (&self.open_links.log_limits, self.from);
         // Strangers do not use up the line that says why a node is refused.
-        let said = match self.hub.handshakes.is_nodes(from) {
-            true => &said.refused_node,
-            false => &said.refused_stranger,
+        let limit = match self.plane.handshakes.is_nodes(from) {
+            true => &limits.refused_node,
+            false => &limits.refused_stranger,
         };
-        if let Some(unsaid) = said.due(Instant::now()) {
+        if let Some(unsaid) = limit.due(Instant::now()) {
             tracing::warn!(%from, %error, unsaid, "somebody was refused at the control port");
         }
     }
@@ -211,19 +211,19 @@ impl Visit<'_> {
     /// Until it is clear that a node of this cluster is there, and which one.
     fn enter(&self, stream: TcpStream) -> Result<(Link, usize), LinkError> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-        let mut link = Link::accept(stream, &self.hub.credentials, deadline)?;
-        let roster = &self.hub.roster;
+        let mut link = Link::accept(stream, &self.plane.credentials, deadline)?;
+        let members = &self.plane.members;
         let checked = match link.receive(deadline)? {
-            Ask::Hello(hello) => self.identify(&link, &hello),
+            ControlRequest::Hello(hello) => self.identify(&link, &hello),
             _ => Err(LinkError::Garbage("hello comes first".into())),
         };
         match checked {
             Ok(home) => {
-                self.hub.handshakes.prove(self.number, home, self.from);
+                self.plane.handshakes.prove(self.number, home, self.from);
                 // The threads of two links may come here in any order.
-                let before = self.hub.registry.hear(self.speaker(home));
-                self.doors.close(before.ok_or(LinkError::Closed)?);
-                link.send(&Told::Welcome(roster.hello()), deadline)?;
+                let before = self.plane.registry.hear(self.link_id(home));
+                self.open_links.close(before.ok_or(LinkError::Closed)?);
+                link.send(&ControlReply::Welcome(members.hello()), deadline)?;
                 Ok((link, home))
             }
             Err(why) => {
@@ -231,7 +231,7 @@ impl Visit<'_> {
                     LinkError::Impostor(_) => Code::Untrusted,
                     _ => Code::Misfit,
                 };
-                link.send(&Told::Refused(Refused::new(code, why.to_string())), deadline)?;
+                link.send(&ControlReply::Refused(Refused::new(code, why.to_string())), deadline)?;
                 Err(why)
             }
         }
@@ -240,9 +240,9 @@ impl Visit<'_> {
     /// Which node is there. Nothing that it says is believed before it has proven that, as far as
     /// its credentials can.
     fn identify(&self, link: &Link, hello: &Hello) -> Result<usize, LinkError> {
-        let roster = &self.hub.roster;
-        let home = roster.check(hello, None)?;
-        let (address, host) = (roster.address(home), host_of(roster.address(home)));
+        let members = &self.plane.members;
+        let home = members.check(hello, None)?;
+        let (address, host) = (members.address(home), host_of(members.address(home)));
         link.vouch_for(host).map_err(|proven| {
             LinkError::Impostor(format!(
                 "it says that it is node {home} at {address}, and its certificate is not for \
@@ -250,12 +250,12 @@ impl Visit<'_> {
                  names it"
             ))
         })?;
-        self.hub.fences().check(home, hello.process)?;
+        self.plane.fences().check(home, hello.process)?;
         Ok(home)
     }
 
-    fn speaker(&self, home: usize) -> Speaker {
-        Speaker { home: home as u16, link: self.number }
+    fn link_id(&self, home: usize) -> LinkId {
+        LinkId { home: home as u16, number: self.number }
     }
 
     fn serve(&self, link: &mut Link, home: usize) -> LinkError {
@@ -266,7 +266,7 @@ impl Visit<'_> {
                 Ok(ask) => ask,
                 Err(error) => return error,
             };
-            self.hub.inbound(home).last_heard = Some(Instant::now());
+            self.plane.inbound(home).last_heard = Some(Instant::now());
             let Some(told) = self.answer(ask, home, &mut living) else {
                 return LinkError::Closed;
             };
@@ -277,44 +277,57 @@ impl Visit<'_> {
     }
 
     /// Nothing if the node speaks over another link now.
-    fn answer(&self, ask: Ask, home: usize, living: &mut HashSet<Caller>) -> Option<Told> {
-        let (registry, speaker) = (&self.hub.registry, self.speaker(home));
+    fn answer(
+        &self,
+        ask: ControlRequest,
+        home: usize,
+        living: &mut HashSet<Caller>,
+    ) -> Option<ControlReply> {
+        let (registry, link_id) = (&self.plane.registry, self.link_id(home));
         let told = match ask {
-            Ask::Hello(_) => Told::Refused(Refused::new(Code::Order, "hello comes once")),
-            Ask::Living { callers, last } => {
+            ControlRequest::Hello(_) => {
+                ControlReply::Refused(Refused::new(Code::Order, "hello comes once"))
+            }
+            ControlRequest::Living { callers, last } => {
                 if living.len() + callers.len() > LIVING_MAX {
-                    return Some(Told::Refused(Refused::new(Code::Other, "so many cannot live")));
+                    return Some(ControlReply::Refused(Refused::new(
+                        Code::Other,
+                        "so many cannot live",
+                    )));
                 }
                 living.extend(callers);
                 if !last {
-                    return Some(Told::Done {});
+                    return Some(ControlReply::Done {});
                 }
                 let living = std::mem::take(living);
-                let ended = registry.retain(speaker, &living);
+                let ended = registry.retain(link_id, &living);
                 tracing::debug!(home, living = living.len(), ?ended, "a node said who lives");
                 return told_of(ended);
             }
-            Ask::Fence { callers } => return told_of(registry.fence(speaker, &callers)),
-            Ask::Connect { caller, connect } => match registry.admit(speaker, caller, &connect) {
-                Ok(answer) => Told::Connected { answer },
-                Err(refused) => Told::Refused(refused),
-            },
-            Ask::Inspect { table } => {
-                self.hub.told_of(table).map_or_else(Told::Refused, Told::Inspected)
+            ControlRequest::Fence { callers } => return told_of(registry.fence(link_id, &callers)),
+            ControlRequest::Connect { caller, connect } => {
+                match registry.admit(link_id, caller, &connect) {
+                    Ok(answer) => ControlReply::Connected { answer },
+                    Err(refused) => ControlReply::Refused(refused),
+                }
             }
-            Ask::Ping { sessions_taken } => {
-                self.hub.roster.count_sessions(home, sessions_taken);
-                Told::Pong { sessions_taken: self.hub.roster.sessions_taken() }
+            ControlRequest::Inspect { table } => self
+                .plane
+                .told_of(table)
+                .map_or_else(ControlReply::Refused, ControlReply::Inspected),
+            ControlRequest::Ping { sessions_taken } => {
+                self.plane.members.count_sessions(home, sessions_taken);
+                ControlReply::Pong { sessions_taken: self.plane.members.sessions_taken() }
             }
         };
         Some(told)
     }
 }
 
-fn told_of(ended: Ended) -> Option<Told> {
+fn told_of(ended: Ended) -> Option<ControlReply> {
     match ended {
-        Ended::All => Some(Told::Done {}),
-        Ended::NotYet => Some(Told::Later {}),
+        Ended::All => Some(ControlReply::Done {}),
+        Ended::NotYet => Some(ControlReply::Later {}),
         Ended::Superseded => None,
     }
 }

@@ -7,7 +7,7 @@ use crate::limits::LOG_INTERVAL;
 
 /// Lines of one kind: one is due in each [`LOG_INTERVAL`], the others are counted.
 #[derive(Default)]
-pub(super) struct Seldom {
+pub(super) struct RateLimit {
     state: Mutex<State>,
 }
 
@@ -19,7 +19,7 @@ struct State {
     unsaid: u64,
 }
 
-impl Seldom {
+impl RateLimit {
     /// Whether a line is due; then also how many were left out since the one before.
     pub fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.state();
@@ -44,14 +44,14 @@ mod tests {
 
     #[test]
     fn one_line_is_due_in_each_interval_and_says_how_many_were_left_out() {
-        let (seldom, start) = (Seldom::default(), Instant::now());
+        let (limit, start) = (RateLimit::default(), Instant::now());
         let just_before = LOG_INTERVAL - Duration::from_millis(1);
-        assert_eq!(seldom.due(start), Some(0));
+        assert_eq!(limit.due(start), Some(0));
         for _ in 0..1000 {
-            assert_eq!(seldom.due(start + just_before), None);
+            assert_eq!(limit.due(start + just_before), None);
         }
-        assert_eq!(seldom.due(start + LOG_INTERVAL), Some(1000));
-        assert_eq!(seldom.due(start + LOG_INTERVAL), None);
-        assert_eq!(seldom.due(start + 2 * LOG_INTERVAL), Some(1));
+        assert_eq!(limit.due(start + LOG_INTERVAL), Some(1000));
+        assert_eq!(limit.due(start + LOG_INTERVAL), None);
+        assert_eq!(limit.due(start + 2 * LOG_INTERVAL), Some(1));
     }
 }

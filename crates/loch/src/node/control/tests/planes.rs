@@ -8,8 +8,8 @@ use loch_fabric::verbs::Access::{Full, Read, ReadAtomic};
 use serde_json::json;
 
 use super::super::Job;
-use super::super::messages::{Ask, Told};
-use super::super::peer::Peer;
+use super::super::messages::{ControlReply, ControlRequest};
+use super::super::peer::PeerWorker;
 use super::links::{dial, soon};
 use super::rig::{GONE, Rig, Wall, eventually, free_address, member, secret};
 use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
@@ -30,7 +30,7 @@ fn a_client_is_let_in_everywhere_with_what_it_may_do() {
     assert_eq!(rig.places[1].book.access(), [ReadAtomic, ReadAtomic, Read, Full]);
     assert_eq!(rig.connect(0, session, 0, "near").unwrap(), json!({"answers": "near"}));
     assert_eq!(rig.places[0].book.access(), [ReadAtomic, ReadAtomic, Read, Full]);
-    rig.control(0).hub().fences().enter(READER);
+    rig.control(0).plane().fences().enter(READER);
     rig.connect_soon(0, READER, 2, "reader");
     assert_eq!(rig.places[2].book.access(), [Read, Read, Read, Read]);
 }
@@ -46,7 +46,7 @@ fn the_connection_before_is_ended_first() {
     // One that fails leaves none: what was posted on the one before is over.
     let refused = rig.connect(0, session, 1, "broken").unwrap_err();
     assert!(refused.text.contains("no such queue pair"), "{}", refused.text);
-    assert_eq!(rig.inside(1), [json!(null); 0]);
+    assert_eq!(rig.admitted(1), [json!(null); 0]);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn what_cannot_be_is_refused() {
     // As if the node had come back with other memory than the client knows.
     rig.places[1].member.header.identity ^= 2;
     assert_eq!(code(rig.connect(0, session, 1, "old")), Code::OtherMemory);
-    assert!(matches!(rig.control(0).hub().member(7), Reply::Refused(_)));
+    assert!(matches!(rig.control(0).plane().member(7), Reply::Refused(_)));
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_session_keeps_its_slot_until_all_have_fenced_it() {
         rig.connect_soon(0, other, node, "lives");
     }
     assert!(rig.places[0].sessions.close(opened, Process::own(), End::Died));
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
     for node in 0..3 {
-        assert_eq!(rig.inside(node), [json!("lives")], "node {node}");
+        assert_eq!(rig.admitted(node), [json!("lives")], "node {node}");
     }
     assert_eq!(rig.open(0, Process::own()).slot, opened.slot);
 }
@@ -95,7 +95,7 @@ fn while_a_node_is_silent_nothing_that_it_may_hold_is_used_again() {
     // It takes calls, and says nothing: the process may live, and hold connections.
     let mute = TcpListener::bind(&rig.addresses[1]).unwrap();
     rig.places[0].sessions.close_all_of(Process::own());
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     eventually("who was not there is free", || rig.places[0].sessions.dying() == [opened]);
     let refused = rig.connect(0, READER, 1, "x").unwrap_err();
     assert!(matches!(refused.code, Code::Away), "{refused:?}");
@@ -110,7 +110,7 @@ fn dial_once(rig: &Rig, of: usize) {
     let (sender, queue) = mpsc::channel();
     sender.send(Job::Look).unwrap();
     sender.send(Job::Stop).unwrap();
-    Peer::new(rig.control(of).hub().clone(), 1).run(&queue);
+    PeerWorker::new(rig.control(of).plane().clone(), 1).run(&queue);
 }
 
 #[test]
@@ -130,14 +130,14 @@ fn connections_that_are_refused_prove_nothing() {
         rig.connect(0, READER, 1, "x").unwrap_err().text.contains("refuses connections")
     });
     rig.places[0].sessions.close_all_of(Process::own());
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     dial_once(&rig, 0);
-    assert_eq!(rig.inside(1), [json!("far")], "its queue pair goes on with what was posted");
+    assert_eq!(rig.admitted(1), [json!("far")], "its queue pair goes on with what was posted");
     assert_eq!(rig.places[0].sessions.dying(), [opened], "so its slot is not used again");
     assert_ne!(rig.open(0, Process::own()).slot, opened.slot);
     let _wall = Wall::before(&rig.places[1].listen, &rig.addresses[1]);
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
-    assert_eq!(rig.inside(1), [json!(null); 0], "it was fenced before that");
+    assert_eq!(rig.admitted(1), [json!(null); 0], "it was fenced before that");
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn a_process_that_another_one_followed_is_no_node_any_more() {
     let mut rig = Rig::new(2);
     let opened = rig.open(0, Process::own());
     rig.connect_soon(0, Caller::Session(opened), 1, "before");
-    let past = rig.control(1).hub().roster.hello();
+    let past = rig.control(1).plane().members.hello();
     rig.restart(1);
     rig.connect_soon(0, Caller::Session(opened), 1, "after");
     // The one before is there still, say on another host that was taken for dead.
     let mut link = dial(&rig.addresses[0], &secret(1)).unwrap();
-    link.send(&Ask::Hello(past), soon()).unwrap();
+    link.send(&ControlRequest::Hello(past), soon()).unwrap();
     let told = link.receive(soon()).unwrap();
-    let Told::Refused(refused) = told else { panic!("{told:?}") };
+    let ControlReply::Refused(refused) = told else { panic!("{told:?}") };
     assert!(refused.text.contains("two processes are node 1"), "{}", refused.text);
 }
 
@@ -162,12 +162,12 @@ fn a_node_that_comes_back_holds_nothing_of_before() {
     let opened = rig.open(0, Process::own());
     rig.connect_soon(0, Caller::Session(opened), 1, "before");
     rig.restart(1);
-    assert_eq!(rig.inside(1), [json!(null); 0]);
+    assert_eq!(rig.admitted(1), [json!(null); 0]);
     rig.connect_soon(0, Caller::Session(opened), 1, "after");
     rig.places[0].sessions.close_all_of(Process::own());
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
-    assert_eq!(rig.inside(1), [json!(null); 0]);
+    assert_eq!(rig.admitted(1), [json!(null); 0]);
 }
 
 #[test]
@@ -179,16 +179,16 @@ fn a_home_that_comes_back_keeps_who_lives_and_fences_the_others() {
     rig.connect_soon(0, Caller::Session(dies), 1, "dies");
     rig.connect_soon(1, neighbour, 1, "neighbour");
     rig.stop(0);
-    assert_eq!(rig.inside(1).len(), 3, "its clients may be at work");
+    assert_eq!(rig.admitted(1).len(), 3, "its clients may be at work");
     rig.restart(0);
-    eventually("the dead are fenced", || rig.inside(1) == [json!("lives"), json!("neighbour")]);
+    eventually("the dead are fenced", || rig.admitted(1) == [json!("lives"), json!("neighbour")]);
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
     assert_eq!(rig.places[0].sessions.living(), [lives]);
     // And who lived on is fenced when it ends, though this process connected it nowhere.
     rig.places[0].sessions.close_all_of(Process::own());
-    rig.control(0).hub().sessions_ended();
+    rig.control(0).plane().sessions_ended();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
-    assert_eq!(rig.inside(1), [json!("neighbour")]);
+    assert_eq!(rig.admitted(1), [json!("neighbour")]);
 }
 
 #[test]
@@ -211,14 +211,14 @@ fn readers_that_leave_are_ended_everywhere() {
     let rig = Rig::new(2);
     let second = Caller::Reader { connection: 9, endpoint: 2 };
     for (reader, name) in [(READER, "first"), (second, "second")] {
-        rig.control(0).hub().fences().enter(reader);
+        rig.control(0).plane().fences().enter(reader);
         rig.connect_soon(0, reader, 1, name);
         rig.connect_soon(0, reader, 0, name);
     }
-    rig.control(0).hub().leave(Readers { connection: 9, endpoint: Some(1) });
-    eventually("one is left", || (0..2).all(|node| rig.inside(node) == [json!("second")]));
-    rig.control(0).hub().leave(Readers { connection: 9, endpoint: None });
-    eventually("none is left", || (0..2).all(|node| rig.inside(node).is_empty()));
+    rig.control(0).plane().leave(Readers { connection: 9, endpoint: Some(1) });
+    eventually("one is left", || (0..2).all(|node| rig.admitted(node) == [json!("second")]));
+    rig.control(0).plane().leave(Readers { connection: 9, endpoint: None });
+    eventually("none is left", || (0..2).all(|node| rig.admitted(node).is_empty()));
 }
 
 #[test]
@@ -235,17 +235,17 @@ fn workers_that_take_long_to_tell_are_waited_for() {
         walks += 1;
         Inspected { entries: walks, ..Inspected::default() }
     };
-    rig.control(1).hub().set_inspector(Inspector::of_one(5, tell));
+    rig.control(1).plane().set_inspector(Inspector::of_one(5, tell));
     let (sender, replies) = mpsc::channel();
     for _ in 0..2 {
         let sender = sender.clone();
         let reply = Box::new(move |reply| drop(sender.send(reply)));
         let until = Instant::now() + INSPECT_TIMEOUT;
-        rig.control(0).hub().jobs[1].send(Job::Inspect { table: 5, until, reply }).unwrap();
+        rig.control(0).plane().jobs[1].send(Job::Inspect { table: 5, until, reply }).unwrap();
     }
     // Who has ended is fenced while they are at it.
     rig.places[0].sessions.close_all_of(Process::own());
-    eventually("it is out", || rig.inside(1).is_empty());
+    eventually("it is out", || rig.admitted(1).is_empty());
     drop(release);
     for _ in 0..2 {
         let Reply::Inspected(told) = replies.recv().unwrap() else { panic!("it was not told") };
@@ -266,12 +266,12 @@ fn a_node_that_is_down_is_named_at_once() {
     assert!(begun.elapsed() < DIAL_TIMEOUT + ASK_TIMEOUT);
     rig.start(1);
     rig.connect_soon(0, session, 1, "x");
-    let Reply::Member(facts) = rig.control(0).hub().member(1) else { panic!("it is known") };
+    let Reply::Member(facts) = rig.control(0).plane().member(1) else { panic!("it is known") };
     assert!(facts.up && facts.name == "node-1", "{facts:?}");
     rig.stop(1);
     eventually(
         "it is seen to be down",
-        || matches!(rig.control(0).hub().member(1), Reply::Member(facts) if !facts.up),
+        || matches!(rig.control(0).plane().member(1), Reply::Member(facts) if !facts.up),
     );
 }
 

@@ -40,7 +40,7 @@ use crate::session::wire::{Code, Connect, Refused, SessionSecret};
 pub(crate) type Admission = Box<dyn Any + Send>;
 
 /// A node's door for connections; the device behind it, or what stands for one in tests.
-pub(crate) trait Gate: Send + Sync {
+pub(crate) trait Acceptor: Send + Sync {
     /// Lets a connection in. Offer and answer are the fabric's; nobody else looks into them.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ fn within(requests: &RequestMap, part: Range<u64>, access: Access) -> Grant {
 
 /// Whose connection it is: which client of which node, to which table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct ConnectionKey {
     home: u16,
     caller: Caller,
     table: u32,
@@ -136,9 +136,9 @@ struct Key {
 
 /// Over what a node speaks: the number of a link that it dialed, [`OWN_LINK`] for this node itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Speaker {
+pub(super) struct LinkId {
     pub home: u16,
-    pub link: u64,
+    pub number: u64,
 }
 
 /// Of the node's own clients: no link has this number.
@@ -159,13 +159,13 @@ pub(super) enum Ended {
 /// Everybody who is in.
 pub(super) struct Registry {
     own: Member,
-    gate: Arc<dyn Gate>,
-    inside: Arc<Inside>,
+    acceptor: Arc<dyn Acceptor>,
+    shared: Arc<SharedState>,
 }
 
 /// What those threads share that let connections in and end them.
 #[derive(Default)]
-struct Inside {
+struct SharedState {
     state: Mutex<State>,
     /// Told whenever a connection has changed.
     changed: Condvar,
@@ -173,13 +173,13 @@ struct Inside {
 
 #[derive(Default)]
 struct State {
-    admitted: HashMap<Key, Admission>,
+    admitted: HashMap<ConnectionKey, Admission>,
     /// Invariant 4: connections that are just being let in or ended. A key is here or in
     /// `admitted`.
-    changing: HashSet<Key>,
+    changing: HashSet<ConnectionKey>,
     /// Invariant 3: the session in each slot of each node, for a table that workers serve, and its
     /// secret.
-    sessions: HashMap<Place, (Opened, Secret)>,
+    sessions: HashMap<SlotKey, (Opened, Secret)>,
     /// Invariant 5: the newest link of each node.
     links: HashMap<u16, u64>,
     closed: bool,
@@ -187,58 +187,58 @@ struct State {
 
 /// Connections on their way out: dropping it ends them.
 struct Ending {
-    connections: Vec<(Key, Admission)>,
-    inside: Arc<Inside>,
+    connections: Vec<(ConnectionKey, Admission)>,
+    shared: Arc<SharedState>,
 }
 
 /// A connection on its way in. It is changing until this is dropped.
 struct Entering<'a> {
-    key: Key,
-    inside: &'a Inside,
+    key: ConnectionKey,
+    shared: &'a SharedState,
 }
 
 /// Where a session sits: the number of its home, its slot, and the table that it has open.
-type Place = (u16, u32, u32);
+type SlotKey = (u16, u32, u32);
 
 impl Registry {
     /// Nobody is in.
-    pub fn new(own: Member, gate: Arc<dyn Gate>) -> Self {
-        Self { own, gate, inside: Arc::default() }
+    pub fn new(own: Member, acceptor: Arc<dyn Acceptor>) -> Self {
+        Self { own, acceptor, shared: Arc::default() }
     }
 
     /// A node speaks over this link from now on; over which it did before. Nothing if it has dialed
     /// another meanwhile.
-    pub fn hear(&self, speaker: Speaker) -> Option<u64> {
-        let mut state = self.inside.state();
-        let newest = state.links.entry(speaker.home).or_insert(OWN_LINK);
-        (*newest < speaker.link).then(|| std::mem::replace(newest, speaker.link))
+    pub fn hear(&self, link_id: LinkId) -> Option<u64> {
+        let mut state = self.shared.state();
+        let newest = state.links.entry(link_id.home).or_insert(OWN_LINK);
+        (*newest < link_id.number).then(|| std::mem::replace(newest, link_id.number))
     }
 
     /// Lets a connection of a client of a node in.
     ///
     /// # Errors
     /// What the client is to be told.
-    pub fn admit(&self, speaker: Speaker, caller: Caller, ask: &Connect) -> Result<Value, Refused> {
+    pub fn admit(&self, link_id: LinkId, caller: Caller, ask: &Connect) -> Result<Value, Refused> {
         if ask.identity != self.own.header.identity {
             let text = "it has come back with other memory: open the table again";
             return Err(Refused::new(Code::OtherMemory, text));
         }
-        let (home, table, unreliable) = (speaker.home, ask.table, ask.unreliable);
+        let (home, table, unreliable) = (link_id.home, ask.table, ask.unreliable);
         let granted = grants(&self.own, table as usize, home, caller);
         let grants = granted.map_err(|why| Refused::new(Code::Other, why))?;
         let secret = self.secret(caller, ask)?;
-        let key = Key { home, caller, table, unreliable };
+        let key = ConnectionKey { home, caller, table, unreliable };
         // Invariant 1.
-        let before = self.end(speaker, |it| *it == key);
+        let before = self.end(link_id, |it| *it == key);
         let entering = (before == Ended::All).then(|| self.begin(key)).flatten();
         let Some(entering) = entering else {
             let text = "the client's connection before is still being ended: ask again";
             return Err(Refused::new(Code::Away, text));
         };
         let refused = |why| Refused::new(Code::Other, format!("its device refused: {why}"));
-        let (admission, answer) = self.gate.accept(&ask.offer, &grants).map_err(refused)?;
-        let mut state = self.inside.state();
-        if state.closed || !state.is_newest(speaker) {
+        let (admission, answer) = self.acceptor.accept(&ask.offer, &grants).map_err(refused)?;
+        let mut state = self.shared.state();
+        if state.closed || !state.is_newest(link_id) {
             drop(state);
             // Nobody was told how to use it. It ends before it stops changing.
             drop(admission);
@@ -252,10 +252,10 @@ impl Registry {
     }
 
     /// Marks a connection as changing; nothing if it is there, or changing already.
-    fn begin(&self, key: Key) -> Option<Entering<'_>> {
-        let mut state = self.inside.state();
+    fn begin(&self, key: ConnectionKey) -> Option<Entering<'_>> {
+        let mut state = self.shared.state();
         let is_free = !state.admitted.contains_key(&key) && state.changing.insert(key);
-        is_free.then(|| Entering { key, inside: &self.inside })
+        is_free.then(|| Entering { key, shared: &self.shared })
     }
 
     /// The session that workers are told of, and its secret, if the caller is one's client.
@@ -275,14 +275,14 @@ impl Registry {
 
     /// The session that is let in from slot `slot` of node `home` to a table that workers serve.
     pub fn holder(&self, table: usize, home: u16, slot: u32) -> Option<Holder> {
-        let state = self.inside.state();
+        let state = self.shared.state();
         let (session, secret) = state.sessions.get(&(home, slot, u32::try_from(table).ok()?))?;
         Some(Holder::new(session.incarnation, Some(*secret)))
     }
 
     /// Ends all connections, and lets nobody in any more.
     pub fn close(&self) {
-        self.inside.state().closed = true;
+        self.shared.state().closed = true;
         self.begin_to_end(|_| true);
         if !self.wait(CLOSE_ENDING_MAX, |_| true) {
             // The kernel ends them with the process.
@@ -291,13 +291,13 @@ impl Registry {
     }
 
     /// Fences clients of a node.
-    pub fn fence(&self, speaker: Speaker, callers: &[Caller]) -> Ended {
-        self.end(speaker, |key| key.home == speaker.home && callers.contains(&key.caller))
+    pub fn fence(&self, link_id: LinkId, callers: &[Caller]) -> Ended {
+        self.end(link_id, |key| key.home == link_id.home && callers.contains(&key.caller))
     }
 
     /// Fences all clients of a node but these.
-    pub fn retain(&self, speaker: Speaker, living: &HashSet<Caller>) -> Ended {
-        self.end(speaker, |key| key.home == speaker.home && !living.contains(&key.caller))
+    pub fn retain(&self, link_id: LinkId, living: &HashSet<Caller>) -> Ended {
+        self.end(link_id, |key| key.home == link_id.home && !living.contains(&key.caller))
     }
 
     /// Begins to end all connections of clients of node `home`; how many there are.
@@ -307,12 +307,12 @@ impl Registry {
 
     /// How many connections of clients of node `home` there are.
     pub fn count(&self, home: u16) -> usize {
-        self.inside.state().admitted.keys().filter(|key| key.home == home).count()
+        self.shared.state().admitted.keys().filter(|key| key.home == home).count()
     }
 
-    fn end(&self, speaker: Speaker, which: impl Fn(&Key) -> bool) -> Ended {
+    fn end(&self, link_id: LinkId, which: impl Fn(&ConnectionKey) -> bool) -> Ended {
         // A newer speaker has taken over meanwhile, and ends those clients itself.
-        if !self.inside.state().is_newest(speaker) {
+        if !self.shared.state().is_newest(link_id) {
             return Ended::Superseded;
         }
         self.begin_to_end(&which);
@@ -320,12 +320,12 @@ impl Registry {
     }
 
     /// How many have begun to end.
-    fn begin_to_end(&self, which: impl Fn(&Key) -> bool) -> usize {
-        let mut state = self.inside.state();
+    fn begin_to_end(&self, which: impl Fn(&ConnectionKey) -> bool) -> usize {
+        let mut state = self.shared.state();
         let State { admitted, changing, sessions, .. } = &mut *state;
         let connections: Vec<_> = admitted.extract_if(|key, _| which(key)).collect();
         changing.extend(connections.iter().map(|(key, _)| *key));
-        for (Key { home, caller, table, .. }, _) in &connections {
+        for (ConnectionKey { home, caller, table, .. }, _) in &connections {
             if let Caller::Session(session) = caller
                 && let Entry::Occupied(known) = sessions.entry((*home, session.slot, *table))
                 && known.get().0 == *session
@@ -336,7 +336,7 @@ impl Registry {
         drop(state);
         let count = connections.len();
         if count > 0 {
-            let ending = Ending { connections, inside: self.inside.clone() };
+            let ending = Ending { connections, shared: self.shared.clone() };
             let thread = std::thread::Builder::new().name("loch-fence".into());
             if let Err(error) = thread.spawn(move || drop(ending)) {
                 // What was to be moved there was dropped here.
@@ -347,26 +347,26 @@ impl Registry {
     }
 
     /// Waits until none of these is changing; whether that came about.
-    fn wait(&self, patience: Duration, which: impl Fn(&Key) -> bool) -> bool {
-        let state = self.inside.state();
+    fn wait(&self, patience: Duration, which: impl Fn(&ConnectionKey) -> bool) -> bool {
+        let state = self.shared.state();
         let is_changing = |state: &mut State| state.changing.iter().any(&which);
-        let waited = self.inside.changed.wait_timeout_while(state, patience, is_changing);
+        let waited = self.shared.changed.wait_timeout_while(state, patience, is_changing);
         !waited.expect("nothing panics while it is held").1.timed_out()
     }
 }
 
 impl State {
-    fn is_newest(&self, speaker: Speaker) -> bool {
-        self.links.get(&speaker.home).copied().unwrap_or(OWN_LINK) == speaker.link
+    fn is_newest(&self, link_id: LinkId) -> bool {
+        self.links.get(&link_id.home).copied().unwrap_or(OWN_LINK) == link_id.number
     }
 }
 
-impl Inside {
+impl SharedState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it is held")
     }
 
-    fn has_changed(&self, key: &Key) {
+    fn has_changed(&self, key: &ConnectionKey) {
         self.state().changing.remove(key);
         self.changed.notify_all();
     }
@@ -378,14 +378,14 @@ impl Entering<'_> {
         // In one step: from now on somebody else may end it, and then it is changing again.
         state.changing.remove(&self.key);
         drop(state);
-        self.inside.changed.notify_all();
+        self.shared.changed.notify_all();
         std::mem::forget(self);
     }
 }
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
-        self.inside.has_changed(&self.key);
+        self.shared.has_changed(&self.key);
     }
 }
 
@@ -404,7 +404,7 @@ impl Drop for Ending {
                     "the card took its time to end a connection"
                 );
             }
-            self.inside.has_changed(&key);
+            self.shared.has_changed(&key);
         }
     }
 }
