@@ -14,13 +14,13 @@ use crate::limits::INSPECT_TIMEOUT;
 use crate::node::attacher::LatestMemory;
 use crate::node::region::format;
 use crate::node::scrubber::{MappedAccess, Scrubber};
-use crate::node::sessions::{End, Sessions};
+use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::workers::Workers;
 use crate::node::workers::plan::WorkerPlan;
 use crate::node::workers::transport::Mapped;
 use crate::session::connection::mark;
 use crate::session::local::LocalNodes;
-use crate::session::slot::{Opened, Process};
+use crate::session::slot::{Process, SessionId};
 use crate::session::wire::Inspected;
 use crate::{EmbeddedConfig, Error};
 
@@ -85,7 +85,7 @@ impl LocalNodes for Embedded {
         &self.memory
     }
 
-    fn open_session(&self, home: usize) -> Result<Opened, Error> {
+    fn open_session(&self, home: usize) -> Result<SessionId, Error> {
         let opened = self.nodes[home].sessions.open(Process::own());
         opened.ok_or_else(|| {
             let node = self.memory.nodes[home].as_ref();
@@ -96,9 +96,9 @@ impl LocalNodes for Embedded {
         })
     }
 
-    fn end_session(&self, home: usize, session: Opened, process: Process) {
+    fn end_session(&self, home: usize, session: SessionId, process: Process) {
         let EmbeddedNode { sessions, scrubber, .. } = &self.nodes[home];
-        if sessions.close(session, process, End::Left) {
+        if sessions.close(session, process, SessionEnd::Left) {
             scrubber.handle().ended(false);
         }
     }

@@ -12,7 +12,7 @@ use loch_fabric::shm::Region;
 
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::node::plan::NodePlan;
-use crate::node::sessions::{End, Sessions};
+use crate::node::sessions::{SessionEnd, Sessions};
 use crate::session::connection::Connection;
 use crate::session::slot::Process;
 use crate::session::wire::{self, Decoder};
@@ -117,7 +117,7 @@ pub fn sessions(region: &Arc<Region>) -> Result<(u32, usize, Option<u64>), Layou
     let scrubber = sessions.open_scrubber().expect("nobody else scrubs");
     let opened = sessions.open(Process::own());
     if let Some(opened) = opened {
-        assert!(sessions.close(opened, Process::own(), End::Left), "it was just opened");
+        assert!(sessions.close(opened, Process::own(), SessionEnd::Left), "it was just opened");
     }
     sessions.close_scrubber(scrubber);
     Ok((node.client_sessions(), freed, opened.map(|opened| opened.incarnation)))

@@ -7,7 +7,7 @@ use loch_fabric::ForkMark;
 
 use crate::client::attachment::Attachment;
 use crate::client::backend::Backend;
-use crate::client::net::Opening;
+use crate::client::net::OpenParams;
 use crate::client::nodes::Nodes;
 use crate::client::options::ConnectOptions;
 use crate::embedded::Embedded;
@@ -144,12 +144,17 @@ impl Cluster {
         }
         // A name that is wrong costs no session.
         self.nodes.memory().table(name)?;
-        let (memory, lease) = self.nodes.lease(self.home)?;
+        let (memory, table_session) = self.nodes.table_session(self.home)?;
         let table = memory.table(name)?;
         let (nodes, options) = (&self.nodes, &self.options);
-        let backend =
-            Backend::open(Opening { nodes, memory: &memory, table, lease: &lease, options })?;
-        Ok(Table::new(table.name.clone(), backend, lease))
+        let backend = Backend::open(OpenParams {
+            nodes,
+            memory: &memory,
+            table,
+            table_session: &table_session,
+            options,
+        })?;
+        Ok(Table::new(table.name.clone(), backend, table_session))
     }
 
     /// The names of the tables, in order.

@@ -23,8 +23,8 @@ use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
 use crate::session::connection::{Admitted, Connection};
 use crate::session::device;
-use crate::session::lease::Lease;
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
+use crate::session::table_session::TableSession;
 use crate::session::wire::{DeviceChoice, Inspected, MemberFacts};
 
 /// A cluster that this process is attached to.
@@ -79,7 +79,7 @@ impl Attachment {
         let state = self.state();
         match &state.connections[number] {
             Some(connection) => connection.is_open(),
-            None => state.hearsay(self.home, number).is_some_and(|facts| facts.up),
+            None => state.facts_of(self.home, number).is_some_and(|facts| facts.up),
         }
     }
 
@@ -116,7 +116,7 @@ impl Attachment {
     /// Client session slots of a node that are taken, so far as its home node knows.
     pub fn sessions_taken(&self, number: usize) -> Option<u32> {
         let state = self.state();
-        Some(state.hearsay(self.home, number)?.sessions_taken)
+        Some(state.facts_of(self.home, number)?.sessions_taken)
     }
 
     /// Whether memory is reached over a network.
@@ -141,7 +141,7 @@ impl Attachment {
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
-    pub fn lease(&self) -> Result<(Arc<ClusterMemory>, Lease), Error> {
+    pub fn table_session(&self) -> Result<(Arc<ClusterMemory>, TableSession), Error> {
         let mut state = self.state();
         self.refresh(&mut state)?;
         if self.options.read_only {
@@ -159,35 +159,41 @@ impl Attachment {
         let connection = state.home(self.home).clone();
         if state.device.is_some() {
             // Dropped, it ends the session if there is no secret to be had.
-            let lease = Lease::fenced(self.home, memory.clone(), connection, opened)?;
-            return Ok((memory, lease));
+            let table_session =
+                TableSession::fenced(self.home, memory.clone(), connection, opened)?;
+            return Ok((memory, table_session));
         }
-        let lease = Lease::of_node(self.home, memory.clone(), connection, opened);
-        Ok((memory, lease))
+        let table_session = TableSession::of_node(self.home, memory.clone(), connection, opened);
+        Ok((memory, table_session))
     }
 
     /// What takes the place of a session for who only looks at memory, and in which memory.
-    pub fn reader(&self) -> (Arc<ClusterMemory>, Lease) {
+    pub fn reader(&self) -> (Arc<ClusterMemory>, TableSession) {
         let state = self.state();
         (state.memory.clone(), self.observer(&state))
     }
 
     /// What takes the place of a session for who only reads.
-    fn observer(&self, state: &State) -> Lease {
+    fn observer(&self, state: &State) -> TableSession {
         let memory = state.memory.clone();
         if state.device.is_some() {
             let endpoint = self.readers.fetch_add(1, Ordering::Relaxed);
-            return Lease::reader(self.home, memory, state.home(self.home).clone(), endpoint);
+            return TableSession::reader(
+                self.home,
+                memory,
+                state.home(self.home).clone(),
+                endpoint,
+            );
         }
-        Lease::observer(self.home, memory, state.home(self.home).mark())
+        TableSession::observer(self.home, memory, state.home(self.home).mark())
     }
 
-    fn open_session(&self, state: &State) -> Result<Opened, Error> {
+    fn open_session(&self, state: &State) -> Result<SessionId, Error> {
         let home = state.memory.nodes[self.home].as_ref();
         let sessions = home.map_or(0, Member::client_sessions);
         let wait = self.options.connect_timeout;
         let (slot, incarnation) = state.home(self.home).open_session(sessions, wait)?;
-        Ok(Opened { slot, incarnation })
+        Ok(SessionId { slot, incarnation })
     }
 
     /// Connects again to the nodes whose processes were away. The home node has to be back, unless
@@ -208,7 +214,7 @@ impl Attachment {
                     kept => kept?,
                 },
                 None => {
-                    let told = state.hearsay(self.home, number);
+                    let told = state.facts_of(self.home, number);
                     told.is_none_or(|facts| state.node(number).header.identity == facts.identity)
                 }
             };
@@ -266,7 +272,7 @@ impl State {
     }
 
     /// What the home node says of another, if it can.
-    fn hearsay(&self, home: usize, number: usize) -> Option<MemberFacts> {
+    fn facts_of(&self, home: usize, number: usize) -> Option<MemberFacts> {
         self.home(home).member(number as u16, PATIENCE).ok()
     }
 }

@@ -3,7 +3,7 @@
 use loch_engines::nessie;
 use loch_fabric::shm::ShmEndpoint;
 
-use super::net::{Opening, Shm};
+use super::net::{OpenParams, Shm};
 use super::operations::Operations;
 use super::table_client::TableClient;
 use super::verbs;
@@ -23,11 +23,11 @@ impl Backend {
     ///
     /// # Errors
     /// As [`TableClient::open`].
-    pub fn open(opening: Opening<'_>) -> Result<Self, Error> {
-        if opening.nodes.are_remote() {
-            return verbs::open_table(opening).map(Self::Network);
+    pub fn open(params: OpenParams<'_>) -> Result<Self, Error> {
+        if params.nodes.are_remote() {
+            return verbs::open_table(params).map(Self::Network);
         }
-        TableClient::open(opening).map(Self::Shm)
+        TableClient::open(params).map(Self::Shm)
     }
 
     /// All operations, boxed.

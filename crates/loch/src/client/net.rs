@@ -13,15 +13,15 @@ use crate::Error;
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::RESEND_US;
 use crate::session::endpoint::Yielding;
-use crate::session::lease::Lease;
+use crate::session::table_session::TableSession;
 
 /// A table that is opened, and by whom.
 #[derive(Clone, Copy)]
-pub(crate) struct Opening<'a> {
+pub(crate) struct OpenParams<'a> {
     pub nodes: &'a Nodes,
     pub memory: &'a Arc<ClusterMemory>,
     pub table: &'a TableView,
-    pub lease: &'a Lease,
+    pub table_session: &'a TableSession,
     pub options: &'a ConnectOptions,
 }
 
@@ -38,7 +38,7 @@ pub(crate) trait Network: Net {
     ///
     /// # Errors
     /// Why the nodes cannot be reached.
-    fn connector(opening: Opening<'_>) -> Result<impl Connect<Self, Error = Error>, Error>;
+    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error>;
 
     /// Before an operation: makes connections again that broke.
     fn begin(endpoint: &Self::Direct) -> Self::Attempts;
@@ -72,9 +72,9 @@ impl Network for Shm {
     const BREAKS: bool = false;
     type Attempts = ();
 
-    fn connector(opening: Opening<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
-        let Opening { memory, lease, .. } = opening;
-        Ok(Mapped { memory, endpoint: memory.endpoint(lease.session().home().0.into()) })
+    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
+        let OpenParams { memory, table_session, .. } = params;
+        Ok(Mapped { memory, endpoint: memory.endpoint(table_session.session().home().0.into()) })
     }
 
     #[inline]

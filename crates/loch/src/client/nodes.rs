@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::Error;
 use crate::client::attachment::Attachment;
 use crate::layout::memory::{ClusterMemory, Member};
-use crate::session::lease::Lease;
 use crate::session::local::LocalNodes;
+use crate::session::table_session::TableSession;
 use crate::session::wire::Inspected;
 
 /// The nodes of a cluster.
@@ -32,26 +32,26 @@ impl Nodes {
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
-    pub fn lease(&self, home: usize) -> Result<(Arc<ClusterMemory>, Lease), Error> {
+    pub fn table_session(&self, home: usize) -> Result<(Arc<ClusterMemory>, TableSession), Error> {
         match self {
-            Self::Attached(attachment) => attachment.lease(),
+            Self::Attached(attachment) => attachment.table_session(),
             Self::Embedded(embedded) => {
                 let opened = embedded.open_session(home)?;
-                let lease = Lease::of_embedded(home, embedded.clone(), opened);
-                Ok((embedded.memory().clone(), lease))
+                let table_session = TableSession::of_embedded(home, embedded.clone(), opened);
+                Ok((embedded.memory().clone(), table_session))
             }
         }
     }
 
     /// What takes the place of a session for a client that only looks at memory, and in which
     /// memory.
-    pub fn reader(&self) -> (Arc<ClusterMemory>, Lease) {
+    pub fn reader(&self) -> (Arc<ClusterMemory>, TableSession) {
         match self {
             Self::Attached(attachment) => attachment.reader(),
             // Embedded nodes are all equally near.
             Self::Embedded(embedded) => {
                 let memory = embedded.memory().clone();
-                (memory.clone(), Lease::observer(0, memory, embedded.mark()))
+                (memory.clone(), TableSession::observer(0, memory, embedded.mark()))
             }
         }
     }

@@ -16,13 +16,13 @@ use loch_fabric::{Buf, Fabric};
 
 use super::counters::Counters;
 use super::in_place::InPlace;
-use super::net::{Network, Opening};
+use super::net::{Network, OpenParams};
 use super::nodes::Nodes;
 use super::operations::{Looking, Operations};
 use super::options::ConnectOptions;
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
-use crate::session::lease::Lease;
+use crate::session::table_session::TableSession;
 use crate::{Error, Usage};
 
 /// The client of a table, and how it asks what the table's nodes know.
@@ -45,11 +45,11 @@ impl<N: Network> TableClient<N> {
     /// # Errors
     /// [`Error::SessionsExhausted`] if the session's slot is not one of the table's, and why its
     /// nodes cannot be reached.
-    pub fn open(opening: Opening<'_>) -> Result<Self, Error> {
-        let Opening { nodes, memory, table, lease, options } = opening;
-        let (session, engine) = (lease.session(), table.engine());
+    pub fn open(params: OpenParams<'_>) -> Result<Self, Error> {
+        let OpenParams { nodes, memory, table, table_session, options } = params;
+        let (session, engine) = (table_session.session(), table.engine());
         if engine.needs().workers && !session.is_observer() {
-            check_slot(memory, table, lease)?;
+            check_slot(memory, table, table_session)?;
             if !nodes.are_remote() {
                 wait_for_workers(memory, table, options.connect_timeout)?;
             }
@@ -62,7 +62,7 @@ impl<N: Network> TableClient<N> {
             batch: options.batch.max(1),
         };
         Ok(Self {
-            client: Client::open(&table.parts, access, N::connector(opening)?)?,
+            client: Client::open(&table.parts, access, N::connector(params)?)?,
             nodes: nodes.clone(),
             options: options.clone(),
             name: table.name.clone(),
@@ -140,13 +140,20 @@ impl<N: Network> TableClient<N> {
     /// A client that reads the memory of this table, which is one of nessie's layout: this client
     /// may have no right to.
     fn reader(&self) -> Result<Reader<N>, Error> {
-        let (nodes, options, (memory, lease)) = (&self.nodes, &self.options, self.nodes.reader());
+        let (nodes, options, (memory, table_session)) =
+            (&self.nodes, &self.options, self.nodes.reader());
         let table = memory.tables.get(self.number).filter(|table| table.nessie().is_some());
         let table = table.ok_or_else(|| Error::ClusterMismatch {
             problem: "a node has come back with other tables: open the table again".into(),
         })?;
-        let client = Self::open(Opening { nodes, memory: &memory, table, lease: &lease, options })?;
-        Ok(Reader { client, _lease: lease })
+        let client = Self::open(OpenParams {
+            nodes,
+            memory: &memory,
+            table,
+            table_session: &table_session,
+            options,
+        })?;
+        Ok(Reader { client, _session: table_session })
     }
 
     /// What is seen in the table's memory, if that is laid out as nessie's: by this client if it
@@ -196,7 +203,7 @@ impl<N: Network> TableClient<N> {
 struct Reader<N: Network> {
     client: TableClient<N>,
     /// Ends its connections, after the client.
-    _lease: Lease,
+    _session: TableSession,
 }
 
 impl<N: Network> Operations for TableClient<N>
@@ -313,8 +320,12 @@ fn of_read(error: EngineError) -> EngineError {
 }
 
 /// Whether a session's slot is one of those whose clients can have the table open.
-fn check_slot(memory: &ClusterMemory, table: &TableView, lease: &Lease) -> Result<(), Error> {
-    let (session, slots) = (lease.session(), table.entry.params.service.sessions_per_node);
+fn check_slot(
+    memory: &ClusterMemory,
+    table: &TableView,
+    table_session: &TableSession,
+) -> Result<(), Error> {
+    let (session, slots) = (table_session.session(), table.entry.params.service.sessions_per_node);
     if session.slot() < slots {
         return Ok(());
     }

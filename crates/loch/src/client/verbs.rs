@@ -19,7 +19,7 @@ use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr};
 
 use crate::Error;
 use crate::client::attachment::Attachment;
-use crate::client::net::{Network, Opening};
+use crate::client::net::{Network, OpenParams};
 use crate::client::nodes::Nodes;
 use crate::client::operations::Operations;
 use crate::client::options::ConnectOptions;
@@ -29,7 +29,7 @@ use crate::limits::{ADMIT_TIMEOUT, RECONNECT_PAUSE, RESEND_NETWORK_US};
 use crate::session::connection::Connection;
 use crate::session::device::{Linked, Links, connect, of_verbs};
 use crate::session::endpoint::Yielding;
-use crate::session::lease::Lease;
+use crate::session::table_session::TableSession;
 use crate::session::wire::{self, SessionSecret};
 
 /// Nodes are on other hosts, but for the client's home.
@@ -62,12 +62,12 @@ struct Link {
     /// Whether there was ever a connection. It may have broken since.
     made: bool,
     /// The last try, if it failed.
-    failure: Option<Failure>,
+    failure: Option<FailedTry>,
     /// How often in a row nobody answered in time.
     silences: u32,
 }
 
-struct Failure {
+struct FailedTry {
     at: Instant,
     error: Error,
 }
@@ -92,13 +92,18 @@ impl Network for Verbs {
     const BREAKS: bool = true;
     type Attempts = Attempts;
 
-    fn connector(opening: Opening<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
-        let Nodes::Attached(attachment) = opening.nodes else {
+    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
+        let Nodes::Attached(attachment) = params.nodes else {
             unreachable!("nodes inside this process are not remote");
         };
-        let Opening { memory, table, lease, options, .. } = opening;
-        let (endpoint, links) =
-            Connector::open(attachment.clone(), memory.clone(), table.number, lease, options)?;
+        let OpenParams { memory, table, table_session, options, .. } = params;
+        let (endpoint, links) = Connector::open(
+            attachment.clone(),
+            memory.clone(),
+            table.number,
+            table_session,
+            options,
+        )?;
         let home = memory.nodes[attachment.home()].as_ref();
         let region_bytes = home.map_or(0, |it| it.header.region_bytes);
         Ok(Connected { endpoint: Linked::new(endpoint, links), attachment, region_bytes })
@@ -150,8 +155,8 @@ impl Connect<Verbs> for Connected<'_> {
 ///
 /// # Errors
 /// As [`Connector::open`], and [`Error::SessionsExhausted`].
-pub(crate) fn open_table(opening: Opening<'_>) -> Result<Box<dyn Operations>, Error> {
-    Ok(Box::new(TableClient::<Verbs>::open(opening)?))
+pub(crate) fn open_table(params: OpenParams<'_>) -> Result<Box<dyn Operations>, Error> {
+    Ok(Box::new(TableClient::<Verbs>::open(params)?))
 }
 
 impl Links for Connector {
@@ -176,7 +181,7 @@ impl Connector {
         attachment: Arc<Attachment>,
         memory: Arc<ClusterMemory>,
         table: usize,
-        lease: &Lease,
+        table_session: &TableSession,
         options: &ConnectOptions,
     ) -> Result<(VerbsEndpoint, Self), Error> {
         let home = attachment.home();
@@ -184,10 +189,10 @@ impl Connector {
         let endpoint =
             VerbsEndpoint::new(attachment.device()?, RegionId(home as u8), region.clone())
                 .map_err(|error| of_verbs(error, region.len()))?;
-        let (session, endpoint_number) = lease.caller();
+        let (session, endpoint_number) = table_session.caller();
         let ask = wire::Connect {
             session,
-            secret: lease.session().secret().map(|secret| SessionSecret(secret.words())),
+            secret: table_session.session().secret().map(|secret| SessionSecret(secret.words())),
             endpoint: endpoint_number,
             node: 0,
             identity: 0,
@@ -288,7 +293,7 @@ impl Connector {
         link.made |= done;
         link.failure = connected.err().map(|error| {
             tracing::debug!(node, %error, "a node cannot be connected");
-            Failure { at: Instant::now(), error }
+            FailedTry { at: Instant::now(), error }
         });
         done
     }

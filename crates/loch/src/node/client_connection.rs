@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use super::control_client::{Caller, Readers};
 use super::listener::PeerCredentials;
 use crate::limits::READ_BYTES;
-use crate::session::slot::{Opened, Process};
+use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{self, Code, Connect, Decoder, Refused, Reply, Request, Welcome};
 
 /// What a connection asks of its node.
@@ -27,9 +27,9 @@ pub(super) trait SessionService {
     /// The descriptor of the region that such a client is given.
     fn region(&self, read_only: bool) -> BorrowedFd<'_>;
     /// Opens a session for a process, and watches it.
-    fn open_session(&mut self, process: Process) -> Option<Opened>;
+    fn open_session(&mut self, process: Process) -> Option<SessionId>;
     /// Ends a session that the client has left in order; whether it was its own.
-    fn close_session(&mut self, session: Opened, process: Process) -> bool;
+    fn close_session(&mut self, session: SessionId, process: Process) -> bool;
     /// What is known of a node of the cluster.
     fn member(&self, node: u16) -> Reply;
     /// Has a connection let in for `caller`. `None`: the reply comes later, to connection
@@ -61,7 +61,7 @@ pub(super) struct ClientConnection {
     /// Whether it said hello, and for reading only.
     greeted: Option<bool>,
     /// Sessions opened here that have not ended.
-    sessions: Vec<Opened>,
+    sessions: Vec<SessionId>,
     /// Replies that are not sent yet.
     out: Vec<u8>,
     /// Whether a reply is being found: invariant 2.
@@ -122,7 +122,7 @@ impl ClientConnection {
     }
 
     /// The sessions that were opened here and have not ended, and their process.
-    pub fn sessions(&self) -> Option<(&[Opened], Process)> {
+    pub fn sessions(&self) -> Option<(&[SessionId], Process)> {
         Some((&self.sessions, self.process?))
     }
 
@@ -198,7 +198,7 @@ impl ClientConnection {
                 self.say(&reply);
             }
             (Request::CloseSession { slot, incarnation }, Some(_)) => {
-                let reply = self.close_session(Opened { slot, incarnation }, service);
+                let reply = self.close_session(SessionId { slot, incarnation }, service);
                 self.say(&reply);
             }
             (Request::Member { node }, Some(_)) => self.say(&service.member(node)),
@@ -221,7 +221,7 @@ impl ClientConnection {
     fn connect(&mut self, connect: Connect, read_only: bool, service: &mut impl SessionService) {
         let caller = match connect.session {
             Some((slot, incarnation)) if !read_only => {
-                Caller::Session(Opened { slot, incarnation })
+                Caller::Session(SessionId { slot, incarnation })
             }
             Some(_) => {
                 let text = "a client that attached read-only has no session";
@@ -256,7 +256,7 @@ impl ClientConnection {
         }
     }
 
-    fn close_session(&mut self, session: Opened, service: &mut impl SessionService) -> Reply {
+    fn close_session(&mut self, session: SessionId, service: &mut impl SessionService) -> Reply {
         if !self.process().is_some_and(|process| service.close_session(session, process)) {
             let text = format!("this process has no session {session:?}");
             return Reply::Refused(Refused::new(Code::NoSuchSession, text));

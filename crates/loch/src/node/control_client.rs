@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::session::wire::{Connect, Reply};
 
 /// Who wants a connection to be let in, among the clients of one node.
@@ -16,9 +16,9 @@ use crate::session::wire::{Connect, Reply};
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Caller {
     /// A session of the node; it may write.
-    Session(Opened),
+    Session(SessionId),
     /// The session of a worker of the node, which replies to other nodes' clients.
-    Worker(Opened),
+    Worker(SessionId),
     /// A client without a session; it only reads.
     Reader {
         /// The connection over which it asks.

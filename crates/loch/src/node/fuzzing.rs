@@ -11,10 +11,10 @@ use super::client_connection::{ClientConnection, NextStep, SessionService};
 use super::control_client::{Caller, Readers};
 use super::listener::PeerCredentials;
 use super::region::format;
-use super::sessions::{End, Sessions};
+use super::sessions::{SessionEnd, Sessions};
 use crate::layout::memory::Member;
 use crate::layout::plan;
-use crate::session::slot::{Opened, Process};
+use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
 use crate::{ByteSize, EmbeddedConfig, Error};
 
@@ -101,12 +101,12 @@ impl SessionService for FuzzNode {
         self.node.region().fd()
     }
 
-    fn open_session(&mut self, process: Process) -> Option<Opened> {
+    fn open_session(&mut self, process: Process) -> Option<SessionId> {
         self.sessions.open(process)
     }
 
-    fn close_session(&mut self, session: Opened, process: Process) -> bool {
-        self.sessions.close(session, process, End::Left)
+    fn close_session(&mut self, session: SessionId, process: Process) -> bool {
+        self.sessions.close(session, process, SessionEnd::Left)
     }
 
     fn member(&self, _node: u16) -> Reply {

@@ -15,13 +15,13 @@ type Instance = ();
 
 /// The functions of a table, compiled.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Registered(Option<Functions>);
+pub(crate) struct TableFunctions(Option<Functions>);
 
 /// The same, as one processor calls them.
 #[derive(Debug)]
-pub(crate) struct Callable(Option<Instance>);
+pub(crate) struct CalledFunctions(Option<Instance>);
 
-impl Registered {
+impl TableFunctions {
     /// Compiles those that a table is declared with.
     ///
     /// # Errors
@@ -31,16 +31,16 @@ impl Registered {
     }
 
     /// For one processor.
-    pub fn callable(&self) -> Callable {
+    pub fn callable(&self) -> CalledFunctions {
         #[cfg(feature = "functions")]
-        return Callable(self.0.clone().map(Instance::new));
+        return CalledFunctions(self.0.clone().map(Instance::new));
         #[cfg(not(feature = "functions"))]
-        Callable(self.0)
+        CalledFunctions(self.0)
     }
 }
 
 #[cfg(feature = "functions")]
-fn compiled(table: &TableConfig) -> Result<Registered, Error> {
+fn compiled(table: &TableConfig) -> Result<TableFunctions, Error> {
     let refused = |problem: String| Error::config(format!("table {:?}", table.name), problem);
     let functions = super::functions::Functions::new(super::functions::FunctionLimits::default());
     let mut functions = functions.map_err(|error| refused(error.to_string()))?;
@@ -49,11 +49,11 @@ fn compiled(table: &TableConfig) -> Result<Registered, Error> {
         let registered = functions.register(*number, &module);
         registered.map_err(|error| refused(format!("{}: {error}", path.display())))?;
     }
-    Ok(Registered(Some(functions.into())))
+    Ok(TableFunctions(Some(functions.into())))
 }
 
 #[cfg(not(feature = "functions"))]
-fn compiled(table: &TableConfig) -> Result<Registered, Error> {
+fn compiled(table: &TableConfig) -> Result<TableFunctions, Error> {
     let problem = "functions cannot be compiled by this build: build Loch with the feature \
                    `functions`, or declare the table without";
     Err(Error::config(format!("table {:?}", table.name), problem))
@@ -69,7 +69,7 @@ fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
     Ok(module)
 }
 
-impl UserFunctions for Callable {
+impl UserFunctions for CalledFunctions {
     fn update(
         &self,
         number: u16,

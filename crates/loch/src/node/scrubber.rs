@@ -39,7 +39,7 @@ use loch_fabric::{Buf, Fabric, RegionId};
 use super::sessions::Sessions;
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::{CacheLimits, Error};
 
 /// How a scrubber comes to the memory of its cluster.
@@ -53,7 +53,7 @@ pub(crate) trait ClusterAccess: Send + 'static {
         &mut self,
         memory: &ClusterMemory,
         table: &TableView,
-        session: Opened,
+        session: SessionId,
     ) -> Result<Self::Endpoint, Error>;
 }
 
@@ -83,7 +83,7 @@ impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> ClusterAc
         &mut self,
         memory: &ClusterMemory,
         _: &TableView,
-        _: Opened,
+        _: SessionId,
     ) -> Result<ShmEndpoint, Error> {
         Ok(memory.endpoint(self.node))
     }
@@ -162,7 +162,7 @@ impl Drop for Scrubber {
 struct ScrubberThread<C> {
     node: usize,
     /// Its own session, once it could be opened.
-    session: Option<Opened>,
+    session: Option<SessionId>,
     sessions: Arc<Sessions>,
     cluster: C,
     stopping: Arc<AtomicBool>,
@@ -286,7 +286,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         memory: &ClusterMemory,
         table: &TableView,
         map: &Arc<TableMap>,
-        opened: Opened,
+        opened: SessionId,
     ) -> Result<(), Halt> {
         let home = RegionId(self.node as u8);
         let session = Session::new(home, opened.slot, opened.incarnation);

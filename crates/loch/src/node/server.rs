@@ -22,11 +22,11 @@ use super::control_client::{Caller, ControlClient, Readers, ReplyQueue};
 use super::listener::{self, Listener};
 use super::region::OwnedRegion;
 use super::scrubber::ScrubberHandle;
-use super::sessions::{End, Sessions};
+use super::sessions::{SessionEnd, Sessions};
 use super::workers::Inspector;
 use crate::Error;
 use crate::limits::CONNECTIONS_MAX;
-use crate::session::slot::{Opened, Process};
+use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Code, Connect, Refused, Reply, Welcome};
 
 /// What the server hands out.
@@ -256,7 +256,7 @@ impl Server {
         };
         if let (NextStep::Closed, Some((sessions, process))) = (how, connection.sessions()) {
             let all = &self.service.state.sessions;
-            let ended = sessions.iter().filter(|s| all.close(**s, process, End::Died));
+            let ended = sessions.iter().filter(|s| all.close(**s, process, SessionEnd::Died));
             self.service.sessions_died(ended.count(), process);
         }
         if let Some(readers) = connection.readers() {
@@ -290,16 +290,16 @@ impl SessionService for NodeService {
         if read_only { region.readable.as_fd() } else { region.writable.as_fd() }
     }
 
-    fn open_session(&mut self, process: Process) -> Option<Opened> {
+    fn open_session(&mut self, process: Process) -> Option<SessionId> {
         let opened = self.state.sessions.open(process)?;
         self.watch(process);
         Some(opened)
     }
 
-    fn close_session(&mut self, session: Opened, process: Process) -> bool {
-        let closed = self.state.sessions.close(session, process, End::Left);
+    fn close_session(&mut self, session: SessionId, process: Process) -> bool {
+        let closed = self.state.sessions.close(session, process, SessionEnd::Left);
         if closed {
-            self.ended(End::Left);
+            self.ended(SessionEnd::Left);
             self.unwatch_idle(process);
         }
         closed
@@ -362,10 +362,10 @@ fn shared() -> Reply {
 
 impl NodeService {
     /// After sessions have ended: what they held is put in order once they are fenced.
-    fn ended(&self, how: End) {
+    fn ended(&self, how: SessionEnd) {
         match &self.state.control {
             Some(control) => control.sessions_ended(),
-            None => self.state.scrubber.ended(how == End::Died),
+            None => self.state.scrubber.ended(how == SessionEnd::Died),
         }
     }
 
@@ -373,7 +373,7 @@ impl NodeService {
     fn sessions_died(&mut self, ended: usize, process: Process) {
         if ended > 0 {
             tracing::info!(pid = process.pid, sessions = ended, "a client is gone");
-            self.ended(End::Died);
+            self.ended(SessionEnd::Died);
         }
         self.unwatch_idle(process);
     }

@@ -11,7 +11,7 @@ use loch_fabric::{ForkMark, RegionId};
 use super::Node;
 use crate::layout::memory::ClusterMemory;
 use crate::session::connection::Connection;
-use crate::session::slot::{Opened, free_own_slot};
+use crate::session::slot::{SessionId, free_own_slot};
 use crate::{ByteSize, CacheLimits, Cluster, NodeConfig};
 
 fn config(dir: &tempfile::TempDir) -> NodeConfig {
@@ -25,7 +25,7 @@ fn config(dir: &tempfile::TempDir) -> NodeConfig {
 }
 
 /// A client without the manners of a table: it ends with its connection.
-fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>, Opened) {
+fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>, SessionId) {
     let wait = Duration::from_secs(5);
     let admitted = Connection::open(node.socket(), false, Instant::now(), wait).unwrap();
     let (connection, _, mapped) = admitted.map(false).unwrap();
@@ -34,7 +34,7 @@ fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>, Opened) {
     let map = memory.tables[0].nessie().unwrap().clone();
     let session = Session::new(RegionId(0), slot, incarnation);
     let client = Client::new(memory.endpoint(0), map, session, CacheLimits::default(), 1_000_000);
-    (connection, client, Opened { slot, incarnation })
+    (connection, client, SessionId { slot, incarnation })
 }
 
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {

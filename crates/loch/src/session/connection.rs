@@ -68,7 +68,7 @@ impl Admitted {
 }
 
 /// Why a try to connect failed, and whether another may succeed.
-enum Failure {
+enum TryError {
     /// The node is not up, or about to go.
     NotNow(Error),
     /// It will not be different next time.
@@ -93,41 +93,41 @@ impl Connection {
             let until = deadline.max(Instant::now() + patience);
             match Self::try_open(socket, read_only, until) {
                 Ok(admitted) => return Ok(admitted),
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::NotNow(error)) if Instant::now() + pause > deadline => {
+                Err(TryError::Final(error)) => return Err(error),
+                Err(TryError::NotNow(error)) if Instant::now() + pause > deadline => {
                     return Err(error);
                 }
-                Err(Failure::NotNow(_)) => std::thread::sleep(pause),
+                Err(TryError::NotNow(_)) => std::thread::sleep(pause),
             }
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
         }
     }
 
-    fn try_open(socket: &Path, read_only: bool, until: Instant) -> Result<Admitted, Failure> {
+    fn try_open(socket: &Path, read_only: bool, until: Instant) -> Result<Admitted, TryError> {
         let stream = connect(socket, until)?;
-        let server = check_user(&stream, socket).map_err(Failure::Final)?;
+        let server = check_user(&stream, socket).map_err(TryError::Final)?;
         let connection = Self {
             stream,
             socket: socket.into(),
             decoder: Mutex::default(),
             broken: AtomicBool::new(false),
-            mark: mark().map_err(Failure::Final)?,
+            mark: mark().map_err(TryError::Final)?,
         };
         let hello = Request::Hello { protocol: PROTOCOL, client: whoami(), read_only };
-        let (reply, region) = connection.exchange(&hello, until).map_err(Failure::NotNow)?;
+        let (reply, region) = connection.exchange(&hello, until).map_err(TryError::NotNow)?;
         let welcome = match reply {
             Reply::Welcome(welcome) => welcome,
             Reply::Refused(refused) if refused.code == Code::Preparing => {
-                return Err(Failure::NotNow(connection.refused(refused, 0)));
+                return Err(TryError::NotNow(connection.refused(refused, 0)));
             }
-            Reply::Refused(refused) => return Err(Failure::Final(connection.refused(refused, 0))),
-            other => return Err(Failure::Final(connection.unexpected(&other))),
+            Reply::Refused(refused) => return Err(TryError::Final(connection.refused(refused, 0))),
+            other => return Err(TryError::Final(connection.unexpected(&other))),
         };
         let Some(region) = region else {
             let problem = Refused::new(Code::Other, "it sent no region descriptor");
-            return Err(Failure::Final(connection.refused(problem, 0)));
+            return Err(TryError::Final(connection.refused(problem, 0)));
         };
-        private::check_passed(&region, server, socket).map_err(Failure::Final)?;
+        private::check_passed(&region, server, socket).map_err(TryError::Final)?;
         Ok(Admitted { connection, welcome, region })
     }
 
@@ -392,8 +392,8 @@ fn unreachable_at(socket: &Path, remedy: &str) -> Error {
 }
 
 /// Connects within a bound: a node whose queue of new connections is full makes one wait.
-fn connect(socket: &Path, until: Instant) -> Result<UnixStream, Failure> {
-    let last = |error: Errno| Failure::Final(unreachable_at(socket, &error.to_string()));
+fn connect(socket: &Path, until: Instant) -> Result<UnixStream, TryError> {
+    let last = |error: Errno| TryError::Final(unreachable_at(socket, &error.to_string()));
     let address = SocketAddrUnix::new(socket).map_err(last)?;
     let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
     let fd = rustix::net::socket_with(kind.0, kind.1, kind.2, None).map_err(last)?;
@@ -402,15 +402,15 @@ fn connect(socket: &Path, until: Instant) -> Result<UnixStream, Failure> {
     sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, left).map_err(last)?;
     match rustix::net::connect(&fd, &address) {
         Ok(()) => Ok(fd.into()),
-        Err(Errno::NOENT | Errno::CONNREFUSED) => Err(Failure::NotNow(unreachable_at(
+        Err(Errno::NOENT | Errno::CONNREFUSED) => Err(TryError::NotNow(unreachable_at(
             socket,
             "start it with `loch serve`, or name another socket",
         ))),
-        Err(Errno::AGAIN | Errno::INTR) => Err(Failure::NotNow(unreachable_at(
+        Err(Errno::AGAIN | Errno::INTR) => Err(TryError::NotNow(unreachable_at(
             socket,
             "it does not take new connections; is it stopped?",
         ))),
-        Err(Errno::ACCESS) => Err(Failure::Final(unreachable_at(
+        Err(Errno::ACCESS) => Err(TryError::Final(unreachable_at(
             socket,
             "permission denied: it belongs to another user",
         ))),

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::connection::Connection;
 use super::endpoint::Waits;
-use super::lease::{At, Lease};
+use super::table_session::{At, TableSession};
 use crate::layout::memory::Member;
 use crate::session::wire::{self, DeviceChoice, Reply, Request};
 use crate::{ByteSize, Error};
@@ -85,7 +85,7 @@ impl Connection {
     }
 }
 
-impl Lease {
+impl TableSession {
     /// The session as it is named to a node, and the number of an endpoint without one.
     pub fn caller(&self) -> (Option<(u32, u64)>, u64) {
         match &self.at {

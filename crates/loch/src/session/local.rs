@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loch_fabric::ForkMark;
 
-use super::slot::{Opened, Process};
+use super::slot::{Process, SessionId};
 use crate::Error;
 use crate::layout::memory::ClusterMemory;
 use crate::session::wire::Inspected;
@@ -21,10 +21,10 @@ pub(crate) trait LocalNodes: Send + Sync {
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`].
-    fn open_session(&self, home: usize) -> Result<Opened, Error>;
+    fn open_session(&self, home: usize) -> Result<SessionId, Error>;
 
     /// Ends a session whose client has left in order.
-    fn end_session(&self, home: usize, session: Opened, process: Process);
+    fn end_session(&self, home: usize, session: SessionId, process: Process);
 
     /// What the workers of each node have of a table.
     ///

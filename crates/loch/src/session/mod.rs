@@ -6,7 +6,7 @@
 //! | `wire.rs` | what the two say to each other |
 //! | `connection.rs` | the client's side of the socket |
 //! | `slot.rs` | a session's slot in the node's memory |
-//! | `lease.rs` | a table's session, and how it ends |
+//! | `table_session.rs` | a table's session, and how it ends |
 //! | `local.rs` | nodes inside this process, as their clients see them |
 //! | `endpoint.rs` | an endpoint that yields while it waits |
 //! | `device.rs` | an RDMA device, and an endpoint of it |
@@ -18,7 +18,7 @@ pub(crate) mod device;
 #[path = "no_device.rs"]
 pub(crate) mod device;
 pub(crate) mod endpoint;
-pub(crate) mod lease;
 pub(crate) mod local;
 pub(crate) mod slot;
+pub(crate) mod table_session;
 pub(crate) mod wire;

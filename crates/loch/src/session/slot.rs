@@ -22,7 +22,7 @@ pub(crate) struct Process {
 
 /// An open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Opened {
+pub(crate) struct SessionId {
     /// Its slot.
     pub slot: u32,
     /// Names it among all sessions that ever held the slot.
@@ -80,14 +80,14 @@ pub(crate) fn incarnation_in(node: &Member, slot: u32) -> Option<u64> {
 
 /// Frees the slot of a session whose node cannot be told: the client's own hand, for when its
 /// node's process is down.
-pub(crate) fn free_own_slot(region: &Region, session: Opened) {
+pub(crate) fn free_own_slot(region: &Region, session: SessionId) {
     let word = slot_word(region, session.slot, INCARNATION);
     let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// Gives up the slot of a session whose node cannot be told, where sessions are fenced: the next
 /// node takes its process for dead.
-pub(crate) fn abandon_own_slot(region: &Region, session: Opened) {
+pub(crate) fn abandon_own_slot(region: &Region, session: SessionId) {
     let word = |field| slot_word(region, session.slot, field);
     if word(INCARNATION).load(Ordering::Acquire) == session.incarnation {
         word(PID).store(0, Ordering::Release);

@@ -1,6 +1,6 @@
 //! The effect of each operation on the value at hand.
 
-use super::desk::{AtHand, Desk, word};
+use super::op_context::{AtHand, OpContext, word};
 use super::{Clock, Job, Processor};
 use crate::kv_direct::operation::{Action, Failure, Function, Lambda, Reply};
 use crate::kv_direct::storage::Lookup;
@@ -15,68 +15,68 @@ const FORWARD_BYTES_MAX: usize = 512;
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     /// Applies an operation to the value at hand and answers it.
-    pub(super) async fn apply(&self, lookup: &mut Lookup, job: &J, desk: &mut Desk) {
-        let expires_at_ms = desk.expires_at_ms.filter(|_| !planted::is(Bug::ExpiredSeen));
-        if desk.is_there() && expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
+    pub(super) async fn apply(&self, lookup: &mut Lookup, job: &J, context: &mut OpContext) {
+        let expires_at_ms = context.expires_at_ms.filter(|_| !planted::is(Bug::ExpiredSeen));
+        if context.is_there() && expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
             let is_shared = job.action().is_read() && !self.claims(job);
             if is_shared && !planted::is(Bug::ReadsRemoveExpired) {
                 // Other operations may be reading the bucket: the next operation that changes the
                 // key removes the value.
-                desk.at_hand = AtHand::Absent;
-            } else if let Err(failure) = self.remove(lookup, desk).await {
+                context.at_hand = AtHand::Absent;
+            } else if let Err(failure) = self.remove(lookup, context).await {
                 return job.answer(Reply::Failed(failure));
             }
         }
         let applied = match job.action() {
-            Action::Get => Ok(if desk.is_there() { desk.found() } else { Reply::Absent }),
-            Action::Contains => Ok(Reply::Contained(desk.is_there())),
+            Action::Get => Ok(if context.is_there() { context.found() } else { Reply::Absent }),
+            Action::Contains => Ok(Reply::Contained(context.is_there())),
             Action::Put { value, options } => {
-                self.put(lookup, job.key(), desk, value, options).await
+                self.put(lookup, job.key(), context, value, options).await
             }
             Action::PutIf { value, expect, options } => {
-                self.put_if(lookup, job.key(), desk, value, expect, options).await
+                self.put_if(lookup, job.key(), context, value, expect, options).await
             }
             Action::Append(bytes) => {
-                let value = [desk.value(), bytes].concat();
-                let expires_at_ms = desk.expires_at_ms.filter(|_| desk.is_there());
-                self.put(lookup, job.key(), desk, &value, PutOptions { expires_at_ms }).await
+                let value = [context.value(), bytes].concat();
+                let expires_at_ms = context.expires_at_ms.filter(|_| context.is_there());
+                self.put(lookup, job.key(), context, &value, PutOptions { expires_at_ms }).await
             }
-            Action::Delete if desk.is_there() => {
-                self.remove(lookup, desk).await.map(|()| Reply::Deleted(true))
+            Action::Delete if context.is_there() => {
+                self.remove(lookup, context).await.map(|()| Reply::Deleted(true))
             }
             Action::Delete => Ok(Reply::Deleted(false)),
-            Action::Update(lambda) => self.update(lookup, job.key(), desk, &lambda).await,
-            _ if !desk.is_there() => Ok(Reply::Absent),
+            Action::Update(lambda) => self.update(lookup, job.key(), context, &lambda).await,
+            _ if !context.is_there() => Ok(Reply::Absent),
             Action::UpdateAll { lambda, returns } => {
                 let functions = &self.functions;
-                self.update_vector(desk, &lambda, returns, |value| {
+                self.update_vector(context, &lambda, returns, |value| {
                     vector::update_all(&lambda, value, functions)
                 })
             }
             Action::UpdateEach { lambda, operands, returns } => {
                 let functions = &self.functions;
-                self.update_vector(desk, &lambda, returns, |value| {
+                self.update_vector(context, &lambda, returns, |value| {
                     vector::update_each(&lambda, operands, value, functions)
                 })
             }
             Action::Reduce(lambda) => {
-                vector::reduce(&lambda, desk.value(), &self.functions).map(Reply::Scalar)
+                vector::reduce(&lambda, context.value(), &self.functions).map(Reply::Scalar)
             }
             Action::Filter(lambda) => {
-                let mut kept = std::mem::take(&mut desk.before);
+                let mut kept = std::mem::take(&mut context.before);
                 kept.clear();
-                let filtered = vector::filter(&lambda, desk.value(), &mut kept, &self.functions);
-                desk.before = kept;
-                filtered.map(|()| Reply::Vector(&desk.before))
+                let filtered = vector::filter(&lambda, context.value(), &mut kept, &self.functions);
+                context.before = kept;
+                filtered.map(|()| Reply::Vector(&context.before))
             }
         };
         job.answer(applied.unwrap_or_else(Reply::Failed));
     }
 
-    async fn remove(&self, lookup: &mut Lookup, desk: &mut Desk) -> Result<(), Failure> {
+    async fn remove(&self, lookup: &mut Lookup, context: &mut OpContext) -> Result<(), Failure> {
         self.storage.remove(lookup).await?;
-        desk.at_hand = AtHand::Absent;
-        desk.is_dirty = false;
+        context.at_hand = AtHand::Absent;
+        context.is_dirty = false;
         Ok(())
     }
 
@@ -95,31 +95,33 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         &self,
         lookup: &mut Lookup,
         key: &[u8],
-        desk: &'d mut Desk,
+        context: &'d mut OpContext,
         value: &[u8],
         options: PutOptions,
     ) -> Result<Reply<'d>, Failure> {
         let (version, expires_at_ms) = (self.version(), options.expires_at_ms);
         let is_short = value.len() <= FORWARD_BYTES_MAX;
         let expires = expires_at_ms.is_some();
-        if desk.is_there() && is_short && self.storage.stays(lookup, key, value.len(), expires) {
-            let keeps_shape = desk.at_hand == AtHand::Item
-                && desk.item.value().len() == value.len()
-                && desk.item.expires_at_ms.is_some() == expires;
+        if context.is_there() && is_short && self.storage.stays(lookup, key, value.len(), expires) {
+            let keeps_shape = context.at_hand == AtHand::Item
+                && context.item.value().len() == value.len()
+                && context.item.expires_at_ms.is_some() == expires;
             if keeps_shape {
-                desk.item.value_mut().copy_from_slice(value);
+                context.item.value_mut().copy_from_slice(value);
             } else {
-                desk.keep(value);
+                context.keep(value);
             }
-            (desk.version, desk.expires_at_ms, desk.is_dirty) = (version, expires_at_ms, true);
+            (context.version, context.expires_at_ms, context.is_dirty) =
+                (version, expires_at_ms, true);
             return Ok(Reply::Stored(version));
         }
         self.store(lookup, key, value, version, expires_at_ms).await?;
-        (desk.version, desk.expires_at_ms, desk.is_dirty) = (version, expires_at_ms, false);
+        (context.version, context.expires_at_ms, context.is_dirty) =
+            (version, expires_at_ms, false);
         if is_short {
-            desk.keep(value);
+            context.keep(value);
         } else if !planted::is(Bug::StaleAtHand) {
-            desk.at_hand = AtHand::Elsewhere;
+            context.at_hand = AtHand::Elsewhere;
         }
         Ok(Reply::Stored(version))
     }
@@ -170,12 +172,12 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         &self,
         lookup: &mut Lookup,
         key: &[u8],
-        desk: &'d mut Desk,
+        context: &'d mut OpContext,
         value: &[u8],
         expect: Expect,
         options: PutOptions,
     ) -> Result<Reply<'d>, Failure> {
-        let there = desk.is_there().then_some(desk.version);
+        let there = context.is_there().then_some(context.version);
         let as_expected = match expect {
             Expect::Absent => there.is_none(),
             Expect::Version(_) if !self.settings.versions => return Err(Failure::Unsupported),
@@ -184,7 +186,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         if !as_expected {
             return Ok(Reply::Refused(there));
         }
-        self.put(lookup, key, desk, value, options).await
+        self.put(lookup, key, context, value, options).await
     }
 
     /// `update_scalar2scalar`.
@@ -192,12 +194,12 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         &self,
         lookup: &mut Lookup,
         key: &[u8],
-        desk: &'d mut Desk,
+        context: &'d mut OpContext,
         lambda: &Lambda,
     ) -> Result<Reply<'d>, Failure> {
         let bytes = lambda.element.bytes();
-        let before = match desk.value() {
-            _ if !desk.is_there() => 0,
+        let before = match context.value() {
+            _ if !context.is_there() => 0,
             value if value.len() == bytes => word(value),
             value => {
                 return Err(Failure::NotAVector { len: value.len() as u64, wanted: bytes as u64 });
@@ -205,38 +207,38 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         };
         let after = vector::scalar(lambda, before, &self.functions)?.to_le_bytes();
         let options = PutOptions::default();
-        self.put(lookup, key, desk, &after[..bytes], options).await?;
+        self.put(lookup, key, context, &after[..bytes], options).await?;
         Ok(Reply::Scalar(before))
     }
 
     /// An update of a vector at hand, which keeps its length and so its place.
     fn update_vector<'d>(
         &self,
-        desk: &'d mut Desk,
+        context: &'d mut OpContext,
         lambda: &Lambda,
         returns: bool,
         update: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
     ) -> Result<Reply<'d>, Failure> {
-        let elements = (desk.value().len() / lambda.element.bytes()) as u64;
+        let elements = (context.value().len() / lambda.element.bytes()) as u64;
         let may_fail_midway = matches!(lambda.function, Function::User(_));
         if returns || may_fail_midway {
-            let mut before = std::mem::take(&mut desk.before);
+            let mut before = std::mem::take(&mut context.before);
             before.clear();
-            before.extend_from_slice(desk.value());
-            desk.before = before;
+            before.extend_from_slice(context.value());
+            context.before = before;
         }
-        if let Err(failure) = update(desk.value_mut()) {
+        if let Err(failure) = update(context.value_mut()) {
             if may_fail_midway && !planted::is(Bug::HalfUpdateStays) {
-                let before = std::mem::take(&mut desk.before);
-                desk.value_mut().copy_from_slice(&before);
-                desk.before = before;
+                let before = std::mem::take(&mut context.before);
+                context.value_mut().copy_from_slice(&before);
+                context.before = before;
             }
             return Err(failure);
         }
         if !planted::is(Bug::UpdateKeepsVersion) {
-            desk.version = self.version();
+            context.version = self.version();
         }
-        desk.is_dirty = true;
-        Ok(if returns { Reply::Vector(&desk.before) } else { Reply::Updated(elements) })
+        context.is_dirty = true;
+        Ok(if returns { Reply::Vector(&context.before) } else { Reply::Updated(elements) })
     }
 }

@@ -1,6 +1,6 @@
 //! An operation from its lookup to its write-back, and the operations that get its value forwarded.
 
-use super::desk::{AtHand, Desk};
+use super::op_context::{AtHand, OpContext};
 use super::{Clock, Job, Processor};
 use crate::kv_direct::operation::Reply;
 use crate::kv_direct::storage::{Head, Lookup};
@@ -13,27 +13,28 @@ use crate::planted::{self, Bug};
 const OVERTAKING_MAX: usize = 1024;
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    pub(super) async fn execute(&self, slot: usize, job: J, head: Head, desk: &mut Desk) {
-        let looked_up = self.storage.lookup_from(head, job.hash(), job.key(), &mut desk.item);
+    pub(super) async fn execute(&self, slot: usize, job: J, head: Head, context: &mut OpContext) {
+        let looked_up = self.storage.lookup_from(head, job.hash(), job.key(), &mut context.item);
         let mut lookup = match looked_up.await {
             Ok(lookup) => lookup,
             Err(failure) => return job.answer(Reply::Failed(failure)),
         };
-        desk.is_dirty = false;
+        context.is_dirty = false;
         if lookup.found() {
-            desk.at_hand = AtHand::Item;
-            (desk.version, desk.expires_at_ms) = (desk.item.version, desk.item.expires_at_ms);
+            context.at_hand = AtHand::Item;
+            (context.version, context.expires_at_ms) =
+                (context.item.version, context.item.expires_at_ms);
         } else {
-            desk.at_hand = AtHand::Absent;
+            context.at_hand = AtHand::Absent;
         }
-        self.apply(&mut lookup, &job, desk).await;
+        self.apply(&mut lookup, &job, context).await;
         self.count(|counts| counts.executed += 1);
         let mut forwarded = 0;
-        while desk.at_hand != AtHand::Elsewhere
+        while context.at_hand != AtHand::Elsewhere
             && let Some(next) = self.next_of_key(slot, job.key(), forwarded < OVERTAKING_MAX)
         {
-            self.clock.cycles(desk.value().len().div_ceil(LINE_BYTES).max(1)).await;
-            self.apply(&mut lookup, &next, desk).await;
+            self.clock.cycles(context.value().len().div_ceil(LINE_BYTES).max(1)).await;
+            self.apply(&mut lookup, &next, context).await;
             forwarded += 1;
         }
         if forwarded > 0 {
@@ -42,8 +43,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
                 counts.forwarded += forwarded as u64;
             });
         }
-        if desk.is_dirty && !planted::is(Bug::NoWriteBack) {
-            self.write_back(&mut lookup, job.key(), desk).await;
+        if context.is_dirty && !planted::is(Bug::NoWriteBack) {
+            self.write_back(&mut lookup, job.key(), context).await;
         }
     }
 
@@ -58,17 +59,17 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     }
 
     /// Writes the value at hand back to its place.
-    async fn write_back(&self, lookup: &mut Lookup, key: &[u8], desk: &mut Desk) {
-        let (version, expires_at_ms) = (desk.version, desk.expires_at_ms);
-        let written = match desk.at_hand {
+    async fn write_back(&self, lookup: &mut Lookup, key: &[u8], context: &mut OpContext) {
+        let (version, expires_at_ms) = (context.version, context.expires_at_ms);
+        let written = match context.at_hand {
             AtHand::Item => {
-                self.storage.rewrite(lookup, &mut desk.item, version, expires_at_ms).await
+                self.storage.rewrite(lookup, &mut context.item, version, expires_at_ms).await
             }
-            _ => self.storage.store(lookup, key, &desk.own, version, expires_at_ms).await,
+            _ => self.storage.store(lookup, key, &context.own, version, expires_at_ms).await,
         };
         // Invariant 2: the change was answered, so the processor cannot go on without it.
         written.expect("a value that stays where it is can be written there");
-        desk.is_dirty = false;
+        context.is_dirty = false;
         self.count(|counts| counts.written_back += 1);
     }
 }

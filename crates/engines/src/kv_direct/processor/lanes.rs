@@ -10,7 +10,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::desk::Desk;
+use super::op_context::OpContext;
 use super::straight::Straight;
 use super::{Clock, Job, Processor};
 use crate::kv_direct::storage::Head;
@@ -94,7 +94,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     /// One lane: executes the operation in its tray, and then the operations that wait for the same
     /// slot, again and again. The future never ends, so it is never moved: it is large.
     async fn run(&self, tray: &Tray<J>) {
-        let mut desk = Desk::default();
+        let mut context = OpContext::default();
         loop {
             let (slot, first, known) = poll_fn(|_| match tray.next.take() {
                 Some(next) => Poll::Ready(next),
@@ -103,7 +103,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             .await;
             let mut job = match known {
                 Some(head) => {
-                    self.execute(slot, first, head, &mut desk).await;
+                    self.execute(slot, first, head, &mut context).await;
                     self.station.borrow_mut().next(slot)
                 }
                 None => Some(first),
@@ -118,7 +118,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
                 match straight {
                     Straight::Done => (),
                     Straight::Changed => self.storage.write_head(&head).await,
-                    _ => self.execute(slot, it, head, &mut desk).await,
+                    _ => self.execute(slot, it, head, &mut context).await,
                 }
                 job = self.station.borrow_mut().next(slot);
             }

@@ -26,9 +26,9 @@
 //! In the paper the write-back is a PUT of its own, which looks the key up again. Here the lane
 //! that forwards still has the bucket, so it writes at once.
 mod apply;
-mod desk;
 mod execute;
 mod lanes;
+mod op_context;
 mod straight;
 
 use std::cell::{Cell, RefCell};

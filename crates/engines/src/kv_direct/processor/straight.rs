@@ -1,6 +1,6 @@
 //! The straight path: an operation on an inline entry, executed in the bucket itself.
 
-use super::{Clock, Job, Processor, desk};
+use super::{Clock, Job, Processor, op_context};
 use crate::kv_direct::operation::{Action, Reply};
 use crate::kv_direct::storage::{Glance, Head};
 use crate::kv_direct::vector::{self, UserFunctions};
@@ -67,7 +67,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             Action::Update(lambda)
                 if entry.value().len() == lambda.element.bytes() && expires_at_ms.is_none() =>
             {
-                let before = desk::word(entry.value());
+                let before = op_context::word(entry.value());
                 match vector::scalar(&lambda, before, &self.functions) {
                     Ok(after) => {
                         let value = entry.value_mut();

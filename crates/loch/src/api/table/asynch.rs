@@ -6,7 +6,7 @@ use loch_engines::kv_direct::Compute;
 use loch_engines::operation::{self, Operation, Outcome};
 use loch_fabric::{Buf, lanes};
 
-use super::reservation::Place;
+use super::reservation::ValuePlace;
 use crate::{
     Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Table, Value, Version,
 };
@@ -371,8 +371,8 @@ impl<'a> AsyncTable<'a> {
         let reserved = self.table.operations().reserve(key, len, options).await;
         let reserved = reserved.map_err(|error| self.table.error(error))?;
         let place = match reserved {
-            Some(place) => Place::InTable(place),
-            None => Place::own(key, len, options),
+            Some(place) => ValuePlace::InTable(place),
+            None => ValuePlace::own(key, len, options),
         };
         Ok(Reservation::new(self.table, place))
     }

@@ -18,7 +18,7 @@ use crate::client::backend::Backend;
 use crate::client::counters::Counters;
 use crate::client::operations::Operations;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
-use crate::session::lease::Lease;
+use crate::session::table_session::TableSession;
 use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, Value, Version};
 
 /// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
@@ -56,7 +56,7 @@ pub struct Table {
     /// Filled by `get_into` again and again.
     spare: Cell<Buf>,
     /// Ends after the client has left its slabs behind.
-    lease: Lease,
+    table_session: TableSession,
 }
 
 /// How a PUT differs from a plain one.
@@ -397,8 +397,8 @@ impl Table {
         }
     }
 
-    pub(crate) fn new(name: String, backend: Backend, lease: Lease) -> Self {
-        Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), lease }
+    pub(crate) fn new(name: String, backend: Backend, table_session: TableSession) -> Self {
+        Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), table_session }
     }
 
     /// The client whose operations are awaited in place, if it has such.
@@ -440,7 +440,7 @@ impl Table {
     /// parent, in the same session.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), Error> {
-        if self.lease.is_inherited() {
+        if self.table_session.is_inherited() {
             return Err(Error::Forked);
         }
         Ok(())
@@ -450,7 +450,7 @@ impl Table {
     #[inline]
     pub(crate) fn writable(&self) -> Result<(), Error> {
         self.check_process()?;
-        if self.lease.is_read_only() {
+        if self.table_session.is_read_only() {
             return Err(Error::ReadOnly);
         }
         Ok(())
@@ -468,7 +468,7 @@ impl Table {
     /// Makes it a table that a child has inherited.
     #[cfg(test)]
     pub(crate) fn inherit(&mut self) {
-        self.lease.inherit();
+        self.table_session.inherit();
     }
 
     /// The buffer that is kept for `get_into`.
@@ -487,7 +487,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        if self.lease.is_read_only() || self.lease.is_inherited() {
+        if self.table_session.is_read_only() || self.table_session.is_inherited() {
             return;
         }
         if let Err(error) = block_on(self.operations().detach()) {

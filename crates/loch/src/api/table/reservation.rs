@@ -30,40 +30,40 @@ use crate::{Error, Table, Version};
 pub struct Reservation<'a> {
     table: &'a Table,
     /// Taken when the reservation ends.
-    place: Option<Place<'a>>,
+    place: Option<ValuePlace<'a>>,
     /// Where [`io::Write`] goes on.
     written: usize,
 }
 
 /// The place of the value.
-pub(crate) enum Place<'a> {
+pub(crate) enum ValuePlace<'a> {
     /// The table's memory.
     InTable(Box<dyn InPlace + 'a>),
     /// Memory of this process: where workers write the values, and where the protocol has no entry
     /// that is filled in place.
-    Own(Own),
+    Buffered(BufferedPut),
 }
 
 /// A value that is put when it is committed.
-pub(crate) struct Own {
+pub(crate) struct BufferedPut {
     key: Vec<u8>,
     value: Vec<u8>,
     options: PutOptions,
 }
 
-impl Place<'_> {
+impl ValuePlace<'_> {
     /// Memory of this process.
     pub fn own(key: &[u8], len: usize, options: PutOptions) -> Self {
-        Self::Own(Own { key: key.into(), value: vec![0; len], options })
+        Self::Buffered(BufferedPut { key: key.into(), value: vec![0; len], options })
     }
 }
 
 impl<'a> Reservation<'a> {
-    pub(crate) fn new(table: &'a Table, place: Place<'a>) -> Self {
+    pub(crate) fn new(table: &'a Table, place: ValuePlace<'a>) -> Self {
         Self { table, place: Some(place), written: 0 }
     }
 
-    fn place(&mut self) -> &mut Place<'a> {
+    fn place(&mut self) -> &mut ValuePlace<'a> {
         self.place.as_mut().expect("it is taken when the reservation ends")
     }
 
@@ -71,8 +71,8 @@ impl<'a> Reservation<'a> {
     #[allow(clippy::len_without_is_empty, reason = "an empty value is as good as any")]
     pub fn len(&self) -> usize {
         match self.place.as_ref().expect("it is taken when the reservation ends") {
-            Place::InTable(inner) => inner.len(),
-            Place::Own(own) => own.value.len(),
+            ValuePlace::InTable(inner) => inner.len(),
+            ValuePlace::Buffered(own) => own.value.len(),
         }
     }
 
@@ -87,8 +87,8 @@ impl<'a> Reservation<'a> {
             return Err(Error::OutsideReservation { end: end as u64, len: self.len() as u64 });
         }
         let written = match self.place() {
-            Place::InTable(inner) => inner.write_at(offset, bytes),
-            Place::Own(own) => {
+            ValuePlace::InTable(inner) => inner.write_at(offset, bytes),
+            ValuePlace::Buffered(own) => {
                 own.value[offset..end].copy_from_slice(bytes);
                 Ok(())
             }
@@ -105,8 +105,8 @@ impl<'a> Reservation<'a> {
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
         self.table.check_process()?;
         let place = match self.place() {
-            Place::InTable(inner) => inner.as_mut_ptr(),
-            Place::Own(own) => Ok(own.value.as_mut_ptr()),
+            ValuePlace::InTable(inner) => inner.as_mut_ptr(),
+            ValuePlace::Buffered(own) => Ok(own.value.as_mut_ptr()),
         };
         place.map_err(|e| self.table.error(e))
     }
@@ -126,8 +126,8 @@ impl<'a> Reservation<'a> {
     pub async fn commit_async(mut self) -> Result<Version, Error> {
         self.table.check_process()?;
         let version = match self.place.take().expect("it is taken when the reservation ends") {
-            Place::InTable(inner) => inner.commit().await,
-            Place::Own(Own { key, value, options }) => {
+            ValuePlace::InTable(inner) => inner.commit().await,
+            ValuePlace::Buffered(BufferedPut { key, value, options }) => {
                 let put = Operation::Put { value: &value, options };
                 let done = self.table.operations().execute(&key, put).await;
                 done.and_then(Outcome::stored)

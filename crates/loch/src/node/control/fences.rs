@@ -168,10 +168,10 @@ impl Fences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::slot::Opened;
+    use crate::session::slot::SessionId;
 
-    const A: Caller = Caller::Session(Opened { slot: 1, incarnation: 1 });
-    const B: Caller = Caller::Session(Opened { slot: 2, incarnation: 2 });
+    const A: Caller = Caller::Session(SessionId { slot: 1, incarnation: 1 });
+    const B: Caller = Caller::Session(SessionId { slot: 2, incarnation: 2 });
     const READER: Caller = Caller::Reader { connection: 3, endpoint: 4 };
 
     fn fresh(nodes: usize) -> Fences {

@@ -75,9 +75,9 @@ use crate::limits::{ASK_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::attacher::LatestMemory;
 use crate::node::control_client::{Caller, ControlClient, Readers, ReplyQueue};
 use crate::node::scrubber::ScrubberHandle;
-use crate::node::sessions::{End, Sessions};
+use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::workers::Inspector;
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::session::wire::{Code, Connect, Inspected, Refused, Reply};
 
 use credentials::Credentials;
@@ -203,7 +203,7 @@ fn no_node(node: u16) -> Reply {
 }
 
 /// Who a session speaks for when it asks for connections.
-fn caller_of(sessions: &Sessions, session: Opened) -> Caller {
+fn caller_of(sessions: &Sessions, session: SessionId) -> Caller {
     match sessions.is_workers(session) {
         true => Caller::Worker(session),
         false => Caller::Session(session),
@@ -349,7 +349,7 @@ impl ControlPlane {
                 && let Some(how) = self.sessions.reap(session)
                 && let Some(scrubber) = self.scrubber.get()
             {
-                scrubber.ended(how == End::Died);
+                scrubber.ended(how == SessionEnd::Died);
             }
         }
         outcome

@@ -32,7 +32,7 @@ use crate::layout::memory::Member;
 use crate::limits::{CLOSE_ENDING_MAX, FENCE_PATIENCE};
 use crate::node::control_client::Caller;
 use crate::node::sessions::SCRUBBER_SLOT;
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::session::wire::{Code, Connect, Refused, SessionSecret};
 
 /// A connection that was let in. Dropping it is the **fence**: nothing that the client posted on it
@@ -179,7 +179,7 @@ struct State {
     changing: HashSet<ConnectionKey>,
     /// Invariant 3: the session in each slot of each node, for a table that workers serve, and its
     /// secret.
-    sessions: HashMap<SlotKey, (Opened, Secret)>,
+    sessions: HashMap<SlotKey, (SessionId, Secret)>,
     /// Invariant 5: the newest link of each node.
     links: HashMap<u16, u64>,
     closed: bool,
@@ -259,7 +259,11 @@ impl Registry {
     }
 
     /// The session that workers are told of, and its secret, if the caller is one's client.
-    fn secret(&self, caller: Caller, ask: &Connect) -> Result<Option<(Opened, Secret)>, Refused> {
+    fn secret(
+        &self,
+        caller: Caller,
+        ask: &Connect,
+    ) -> Result<Option<(SessionId, Secret)>, Refused> {
         let Caller::Session(session) = caller else { return Ok(None) };
         let parts = self.own.parts(ask.table as usize);
         if session.slot == SCRUBBER_SLOT || parts.is_none_or(|it| it.requests().is_none()) {

@@ -52,7 +52,7 @@ impl FunctionInstance {
         &self,
         number: u16,
         elements: usize,
-        work: impl FnOnce(&mut Started) -> Result<T, Trouble>,
+        work: impl FnOnce(&mut Started) -> Result<T, CallError>,
     ) -> Result<T, FunctionFailure> {
         let Functions { limits, modules, .. } = &*self.functions;
         let module = modules.get(&number).ok_or(FunctionFailure::Unknown(number))?;
@@ -66,8 +66,8 @@ impl FunctionInstance {
             work(started)
         })();
         done.map_err(|trouble| match trouble {
-            Trouble::Unfit => FunctionFailure::Unfit,
-            Trouble::Trapped => {
+            CallError::Unfit => FunctionFailure::Unfit,
+            CallError::Trapped => {
                 // Its stack pointer, for one, is where it was when it trapped.
                 all.remove(&number);
                 FunctionFailure::Trapped(number)
@@ -87,12 +87,12 @@ impl UserFunctions for FunctionInstance {
         let bytes = element.bytes();
         self.call(number, value.len() / bytes, |started| {
             let Started { store, apply, scratch, .. } = started;
-            let apply = apply.as_ref().ok_or(Trouble::Unfit)?;
+            let apply = apply.as_ref().ok_or(CallError::Unfit)?;
             scratch.clear();
             let mut push = |value: &[u8], operand: i64| {
                 let new = apply.call(&mut *store, (widened(element, value), operand))?;
                 scratch.extend_from_slice(&new.to_le_bytes()[..bytes]);
-                Ok::<_, Trouble>(())
+                Ok::<_, CallError>(())
             };
             match operands {
                 Operands::Scalar(operand) => {
@@ -119,12 +119,12 @@ impl UserFunctions for FunctionInstance {
     ) -> Result<u64, FunctionFailure> {
         let bytes = element.bytes();
         self.call(number, value.len() / bytes, |started| {
-            let apply = started.apply.as_ref().ok_or(Trouble::Unfit)?;
+            let apply = started.apply.as_ref().ok_or(CallError::Unfit)?;
             let narrow = |word: i64| widened(element, &word.to_le_bytes()[..bytes]);
             let result =
                 value.chunks_exact(bytes).try_fold(narrow(initial as i64), |so_far, new| {
                     let new = apply.call(&mut started.store, (so_far, widened(element, new)))?;
-                    Ok::<_, Trouble>(narrow(new))
+                    Ok::<_, CallError>(narrow(new))
                 })?;
             Ok(result as u64 & (u64::MAX >> (64 - 8 * bytes)))
         })
@@ -141,7 +141,7 @@ impl UserFunctions for FunctionInstance {
         let (bytes, start) = (element.bytes(), out.len());
         let operand = widened(element, &operand.to_le_bytes()[..bytes]);
         let done = self.call(number, value.len() / bytes, |started| {
-            let keep = started.keep.as_ref().ok_or(Trouble::Unfit)?;
+            let keep = started.keep.as_ref().ok_or(CallError::Unfit)?;
             for value in value.chunks_exact(bytes) {
                 if keep.call(&mut started.store, (widened(element, value), operand))? != 0 {
                     out.extend_from_slice(value);
@@ -171,14 +171,14 @@ fn widened(element: Element, bytes: &[u8]) -> i64 {
 }
 
 /// Why a call came to nothing.
-enum Trouble {
+enum CallError {
     /// The module has no such function.
     Unfit,
     /// It trapped, ran out of fuel, or of memory.
     Trapped,
 }
 
-impl From<wasmtime::Error> for Trouble {
+impl From<wasmtime::Error> for CallError {
     fn from(_: wasmtime::Error) -> Self {
         Self::Trapped
     }

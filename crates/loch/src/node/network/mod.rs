@@ -25,7 +25,7 @@ use crate::node::sessions::Sessions;
 use crate::node::workers::transport::NodeTransport;
 use crate::node::workers::{self, Workers};
 use crate::session::device::{connect, of_verbs, open_device};
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::session::wire::{Code, Connect, DeviceChoice, Refused};
 use crate::{Error, NodeConfig};
 use reply_links::Connected;
@@ -225,7 +225,7 @@ impl ClusterAccess for VerbsAccess {
         &mut self,
         memory: &ClusterMemory,
         table: &TableView,
-        session: Opened,
+        session: SessionId,
     ) -> Result<VerbsEndpoint, Error> {
         let home = RegionId(self.own.header.node as u8);
         let endpoint = VerbsEndpoint::new(self.device.clone(), home, self.own.region().clone())

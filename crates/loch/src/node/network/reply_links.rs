@@ -33,7 +33,7 @@ use crate::node::control_client::{Caller, ControlClient};
 use crate::node::workers::transport::NodeTransport;
 use crate::session::device::{Linked, Links, of_answer, of_verbs};
 use crate::session::endpoint::Yielding;
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::session::wire::{Connect, Reply};
 
 /// A node's device, as its workers use it.
@@ -48,7 +48,7 @@ pub(in crate::node) struct Connected {
 /// The connections of one worker.
 pub(in crate::node) struct ReplyLinks {
     memory: Arc<ClusterMemory>,
-    caller: Opened,
+    caller: SessionId,
     home: HomeLink,
     /// By node; that of the worker's own is `home`.
     links: Vec<ReplyLink>,
@@ -226,7 +226,7 @@ impl WorkerTransport for Connected {
         let (endpoint, now) = (self.new_endpoint()?, Instant::now());
         let mut links = ReplyLinks {
             memory: memory.clone(),
-            caller: Opened { slot: session.slot(), incarnation: session.incarnation() },
+            caller: SessionId { slot: session.slot(), incarnation: session.incarnation() },
             home: self.home_link(site.table),
             links: memory.nodes.iter().map(|_| ReplyLink::Lacking(now)).collect(),
         };

@@ -20,7 +20,7 @@ use crate::node::control::registry::{Acceptor, Admission, grants};
 use crate::node::control::tests::rig::member_with;
 use crate::node::control_client::Caller;
 use crate::session::device::open_device;
-use crate::session::slot::{Opened, incarnation_in};
+use crate::session::slot::{SessionId, incarnation_in};
 use crate::session::wire::DeviceChoice;
 use crate::{Cluster, Node, NodeConfig, TableConfig};
 
@@ -45,7 +45,7 @@ impl Liar {
         let elsewhere = member_with(1, 2, own_tables("pilaf")).region().clone();
         let endpoint = VerbsEndpoint::new(device, RegionId(1), elsewhere).unwrap();
         let offer = serde_json::to_value(endpoint.offer(RegionId(0)).unwrap()).unwrap();
-        let caller = Caller::Session(Opened { slot: SLOT, incarnation: 7 });
+        let caller = Caller::Session(SessionId { slot: SLOT, incarnation: 7 });
         let (admission, answer) =
             acceptor.accept(&offer, &grants(own, 0, 1, caller).unwrap()).unwrap();
         let answer = Answer::deserialize(&answer).unwrap();

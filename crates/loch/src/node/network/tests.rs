@@ -18,7 +18,7 @@ use crate::node::plan::NodePlan;
 use crate::node::scrubber::ClusterAccess;
 use crate::node::workers::transport::Mapped;
 use crate::session::connection::Connection;
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::session::wire::Connect;
 use crate::{ByteSize, Cluster, ConnectOptions, Error, FabricKind, NodeConfig};
 
@@ -57,7 +57,7 @@ impl ClusterAccess for Nowhere {
         &mut self,
         _: &ClusterMemory,
         _: &TableView,
-        _: Opened,
+        _: SessionId,
     ) -> Result<ShmEndpoint, Error> {
         unreachable!("there is no memory to ask for it")
     }

@@ -1,16 +1,16 @@
 //! Sessions that are fenced before their slots are free: invariant 4.
 
-use super::{End, Held, Sessions};
-use crate::session::slot::Opened;
+use super::{HeldSlot, SessionEnd, Sessions};
+use crate::session::slot::SessionId;
 
 impl Sessions {
     /// Whether a session's slot is a worker's.
-    pub fn is_workers(&self, session: Opened) -> bool {
+    pub fn is_workers(&self, session: SessionId) -> bool {
         session.slot > self.last_client
     }
 
     /// Frees the slot of a session that is dying and was fenced; how it ended.
-    pub fn reap(&self, session: Opened) -> Option<End> {
+    pub fn reap(&self, session: SessionId) -> Option<SessionEnd> {
         let mut slots = self.slots();
         let held = slots.get_mut(session.slot as usize)?;
         let how = held.filter(|h| h.incarnation == session.incarnation)?.dying?;
@@ -20,26 +20,26 @@ impl Sessions {
     }
 
     /// The sessions that are to be fenced.
-    pub fn dying(&self) -> Vec<Opened> {
+    pub fn dying(&self) -> Vec<SessionId> {
         self.all_that(|held| !held.lives())
     }
 
     /// Whether a session lives.
-    pub fn lives(&self, session: Opened) -> bool {
+    pub fn lives(&self, session: SessionId) -> bool {
         let held = self.slots().get(session.slot as usize).copied().flatten();
         held.is_some_and(|held| held.lives() && held.incarnation == session.incarnation)
     }
 
     /// The sessions that live, the scrubber's among them.
-    pub fn living(&self) -> Vec<Opened> {
-        self.all_that(Held::lives)
+    pub fn living(&self) -> Vec<SessionId> {
+        self.all_that(HeldSlot::lives)
     }
 
-    fn all_that(&self, is_so: impl Fn(&Held) -> bool) -> Vec<Opened> {
+    fn all_that(&self, is_so: impl Fn(&HeldSlot) -> bool) -> Vec<SessionId> {
         let slots = self.slots();
         let held = slots.iter().enumerate().filter_map(|(slot, held)| Some((slot, held.as_ref()?)));
         held.filter(|(_, held)| is_so(held))
-            .map(|(slot, held)| Opened { slot: slot as u32, incarnation: held.incarnation })
+            .map(|(slot, held)| SessionId { slot: slot as u32, incarnation: held.incarnation })
             .collect()
     }
 }
@@ -58,13 +58,15 @@ mod tests {
         let scrubber = sessions.open_scrubber().unwrap();
         let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
         assert!(sessions.lives(a) && !sessions.is_workers(a));
-        assert!(sessions.close(a, own, End::Left) && !sessions.close(a, own, End::Left));
+        assert!(
+            sessions.close(a, own, SessionEnd::Left) && !sessions.close(a, own, SessionEnd::Left)
+        );
         assert!(!sessions.lives(a), "it is dying");
         assert!(!sessions.holds(a, own) && sessions.holds(b, own));
         assert_eq!((sessions.dying(), sessions.living()), (vec![a], vec![scrubber, b]));
         assert_eq!((sessions.live().len(), sessions.open(own)), (3, None));
         assert_eq!(sessions.reap(b), None, "it lives");
-        assert_eq!((sessions.reap(a), sessions.reap(a)), (Some(End::Left), None));
+        assert_eq!((sessions.reap(a), sessions.reap(a)), (Some(SessionEnd::Left), None));
         assert_eq!(sessions.open(own).unwrap().slot, a.slot);
 
         // The next node: the scrubber of this one is dead, and so is who is gone.
@@ -76,7 +78,7 @@ mod tests {
         let (restarted, ended) = Sessions::restore(&node, true);
         assert_eq!((restarted.dying(), ended), (vec![scrubber, gone], 2));
         assert_eq!(restarted.open_scrubber(), None);
-        assert_eq!(restarted.reap(scrubber), Some(End::Died));
+        assert_eq!(restarted.reap(scrubber), Some(SessionEnd::Died));
         assert!(restarted.open_scrubber().is_some());
     }
 }

@@ -25,7 +25,7 @@ use loch_engines::region::INCARNATION_OFFSET;
 use loch_fabric::shm::Region;
 
 use crate::layout::memory::Member;
-use crate::session::slot::{ANNOUNCED, INCARNATION, Opened, PID, Process, STARTED, slot_word};
+use crate::session::slot::{ANNOUNCED, INCARNATION, PID, Process, STARTED, SessionId, slot_word};
 
 /// The slot of the node's own scrubber.
 pub(crate) const SCRUBBER_SLOT: u32 = 0;
@@ -42,27 +42,27 @@ pub(crate) struct Sessions {
     /// Whether sessions are fenced before their slots are freed: invariant 4.
     fenced: bool,
     /// Who holds each slot.
-    slots: Mutex<Vec<Option<Held>>>,
+    slots: Mutex<Vec<Option<HeldSlot>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldSlot {
     incarnation: u64,
     process: Process,
     /// How it ended, if it is dying.
-    dying: Option<End>,
+    dying: Option<SessionEnd>,
 }
 
 /// How a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     /// Its client says that it holds nothing any more.
     Left,
     /// Its client is gone.
     Died,
 }
 
-impl Held {
+impl HeldSlot {
     fn lives(&self) -> bool {
         self.dying.is_none()
     }
@@ -90,15 +90,15 @@ impl Sessions {
             let process = Process { pid: word(PID) as u32, started: word(STARTED) };
             // Whoever has the region's lock is the node: scrubber and workers of the last one are
             // gone.
-            let held = Held { incarnation, process, dying: None };
+            let held = HeldSlot { incarnation, process, dying: None };
             if sessions.is_clients(slot) && !process.is_gone() {
                 sessions.slots()[slot as usize] = Some(held);
                 continue;
             }
             ended += 1;
             if fenced {
-                let dying = Some(End::Died);
-                sessions.slots()[slot as usize] = Some(Held { dying, ..held });
+                let dying = Some(SessionEnd::Died);
+                sessions.slots()[slot as usize] = Some(HeldSlot { dying, ..held });
             } else {
                 sessions.word(slot, INCARNATION).store(0, Ordering::Release);
             }
@@ -107,7 +107,7 @@ impl Sessions {
     }
 
     /// Opens a session for a client; `None` if all slots are taken.
-    pub fn open(&self, process: Process) -> Option<Opened> {
+    pub fn open(&self, process: Process) -> Option<SessionId> {
         let mut slots = self.slots();
         let is_free = |at: &usize| match slots[*at] {
             None => true,
@@ -123,7 +123,7 @@ impl Sessions {
     ///
     /// # Panics
     /// If it is no worker's slot, or the worker before has not ended.
-    pub fn open_worker(&self, slot: u32) -> Option<Opened> {
+    pub fn open_worker(&self, slot: u32) -> Option<SessionId> {
         assert!(slot > self.last_client, "slot {slot} is a client's");
         let mut slots = self.slots();
         let held = slots[slot as usize];
@@ -132,7 +132,7 @@ impl Sessions {
     }
 
     /// Ends the session of a worker.
-    pub fn close_worker(&self, session: Opened, how: End) {
+    pub fn close_worker(&self, session: SessionId, how: SessionEnd) {
         self.end(session, Process::own(), how);
     }
 
@@ -145,18 +145,18 @@ impl Sessions {
     }
 
     /// Opens the scrubber's session; `None` while that of the last node's scrubber is dying.
-    pub fn open_scrubber(&self) -> Option<Opened> {
+    pub fn open_scrubber(&self) -> Option<SessionId> {
         let mut slots = self.slots();
         let free = slots[SCRUBBER_SLOT as usize].is_none();
         free.then(|| self.take(&mut slots, SCRUBBER_SLOT, Process::own()))
     }
 
     /// Ends the scrubber's session.
-    pub fn close_scrubber(&self, session: Opened) {
-        self.end(session, Process::own(), End::Died);
+    pub fn close_scrubber(&self, session: SessionId) {
+        self.end(session, Process::own(), SessionEnd::Died);
     }
 
-    fn take(&self, slots: &mut [Option<Held>], slot: u32, process: Process) -> Opened {
+    fn take(&self, slots: &mut [Option<HeldSlot>], slot: u32, process: Process) -> SessionId {
         let live = slots.iter().flatten().map(|held| held.incarnation as u32);
         let live: HashSet<u32> = live.collect();
         let incarnation = self.fresh_incarnation(&live);
@@ -165,8 +165,8 @@ impl Sessions {
         self.word(slot, STARTED).store(process.started, Ordering::Release);
         // Invariant 2: last, and before anybody is told.
         self.word(slot, INCARNATION).store(incarnation, Ordering::SeqCst);
-        slots[slot as usize] = Some(Held { incarnation, process, dying: None });
-        Opened { slot, incarnation }
+        slots[slot as usize] = Some(HeldSlot { incarnation, process, dying: None });
+        SessionId { slot, incarnation }
     }
 
     fn fresh_incarnation(&self, live: &HashSet<u32>) -> u64 {
@@ -186,17 +186,17 @@ impl Sessions {
     }
 
     /// Ends the session of a client's process; whether there was one.
-    pub fn close(&self, session: Opened, process: Process, how: End) -> bool {
+    pub fn close(&self, session: SessionId, process: Process, how: SessionEnd) -> bool {
         // A client in the node's own process must not name the scrubber's, or a worker's.
         self.is_clients(session.slot) && self.end(session, process, how)
     }
 
-    fn end(&self, session: Opened, process: Process, how: End) -> bool {
+    fn end(&self, session: SessionId, process: Process, how: SessionEnd) -> bool {
         let mut slots = self.slots();
         let Some(held) = slots.get_mut(session.slot as usize) else {
             return false;
         };
-        let is_it = |h: &Held| h.lives() && h.incarnation == session.incarnation;
+        let is_it = |h: &HeldSlot| h.lives() && h.incarnation == session.incarnation;
         if !held.as_ref().is_some_and(|h| is_it(h) && h.process == process) {
             return false;
         }
@@ -204,19 +204,19 @@ impl Sessions {
         true
     }
 
-    fn end_held(&self, held: &mut Option<Held>, slot: u32, how: End) {
+    fn end_held(&self, held: &mut Option<HeldSlot>, slot: u32, how: SessionEnd) {
         match held {
             Some(h) if self.fenced => h.dying = Some(how),
             _ => {
                 if let Some(h) = held.take() {
-                    self.free(Opened { slot, incarnation: h.incarnation });
+                    self.free(SessionId { slot, incarnation: h.incarnation });
                 }
             }
         }
     }
 
     /// Whether a client's process holds this session.
-    pub fn holds(&self, session: Opened, process: Process) -> bool {
+    pub fn holds(&self, session: SessionId, process: Process) -> bool {
         let slots = self.slots();
         let held = slots.get(session.slot as usize).copied().flatten();
         held.is_some_and(|held| {
@@ -231,7 +231,7 @@ impl Sessions {
         for slot in self.client_slots() {
             let held = &mut slots[slot];
             if held.is_some_and(|h| h.lives() && h.process == process) {
-                self.end_held(held, slot as u32, End::Died);
+                self.end_held(held, slot as u32, SessionEnd::Died);
                 closed += 1;
             }
         }
@@ -263,7 +263,7 @@ impl Sessions {
         owner >> COUNTER_BITS == self.node as u32
     }
 
-    fn free(&self, session: Opened) {
+    fn free(&self, session: SessionId) {
         let word = self.word(session.slot, INCARNATION);
         let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
@@ -276,7 +276,7 @@ impl Sessions {
         slot_word(&self.region, slot, field)
     }
 
-    fn slots(&self) -> MutexGuard<'_, Vec<Option<Held>>> {
+    fn slots(&self) -> MutexGuard<'_, Vec<Option<HeldSlot>>> {
         self.slots.lock().expect("nothing panics while it is held")
     }
 }
@@ -310,13 +310,15 @@ mod tests {
         let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
         assert_eq!((a.slot, b.slot, sessions.open(own)), (1, 2, None));
         assert_eq!(node.client_sessions_taken(), Some(2));
-        assert!(!sessions.close(a, GONE, End::Left), "it is another's");
-        assert!(sessions.close(a, own, End::Left) && !sessions.close(a, own, End::Left));
+        assert!(!sessions.close(a, GONE, SessionEnd::Left), "it is another's");
+        assert!(
+            sessions.close(a, own, SessionEnd::Left) && !sessions.close(a, own, SessionEnd::Left)
+        );
         let c = sessions.open(own).unwrap();
         assert_eq!(c.slot, a.slot);
         assert_ne!(c.incarnation as u32, a.incarnation as u32);
         let scrubber = sessions.open_scrubber().unwrap();
-        assert!(!sessions.close(scrubber, own, End::Left), "it is no client's");
+        assert!(!sessions.close(scrubber, own, SessionEnd::Left), "it is no client's");
         assert_eq!(sessions.close_all_of(own), 2);
         sessions.close_scrubber(scrubber);
         assert!(sessions.live().is_empty());
@@ -359,6 +361,6 @@ mod tests {
         free_own_slot(node.region(), first);
         let second = sessions.open(own).unwrap();
         assert_eq!(second.slot, first.slot);
-        assert!(!sessions.close(first, own, End::Left), "it must not end the second");
+        assert!(!sessions.close(first, own, SessionEnd::Left), "it must not end the second");
     }
 }

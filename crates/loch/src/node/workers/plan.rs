@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use loch_engines::engine::LogConfig;
 
 use crate::limits::WORKER_SLEEP_MAX_US;
-use crate::node::registered::Registered;
+use crate::node::registered::TableFunctions;
 use crate::{Error, TableConfig, WorkersConfig};
 
 /// What a node's workers need to know that is not in its memory.
@@ -16,7 +16,7 @@ pub(crate) struct WorkerPlan {
     /// The log of each table that has one.
     pub logs: Vec<(String, LogConfig)>,
     /// The functions of each table that has some.
-    pub functions: Vec<(String, Registered)>,
+    pub functions: Vec<(String, TableFunctions)>,
 }
 
 impl WorkerPlan {
@@ -42,7 +42,7 @@ impl WorkerPlan {
         let logs: Vec<_> = tables.iter().filter_map(log).collect::<Result<_, _>>()?;
         check_logs(&logs)?;
         let functions = tables.iter().filter(|table| !table.engine.functions().is_empty());
-        let functions = functions.map(|it| Ok((it.name.clone(), Registered::of(it)?)));
+        let functions = functions.map(|it| Ok((it.name.clone(), TableFunctions::of(it)?)));
         let functions = functions.collect::<Result<_, Error>>()?;
         Ok(Self { waiting: waiting.clone(), logs, functions })
     }

@@ -21,10 +21,10 @@ use super::{WorkersStatus, log};
 use crate::layout::memory::ClusterMemory;
 use crate::limits::{NEIGHBOUR_PAUSE, WORKER_TURNS};
 use crate::node::attacher::LatestMemory;
-use crate::node::registered::{Callable, Registered};
-use crate::node::sessions::{End, Sessions};
+use crate::node::registered::{CalledFunctions, TableFunctions};
+use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::storage::FileStorage;
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 
 /// What a worker of a table has on this node.
 pub(super) struct WorkerSetup {
@@ -35,7 +35,7 @@ pub(super) struct WorkerSetup {
     /// The session slot of a worker that is a client of its node.
     pub slot: Option<u32>,
     pub log: Option<LogConfig>,
-    pub functions: Registered,
+    pub functions: TableFunctions,
     /// Of the table, if something keeps house for it.
     pub housekeeper: Option<Arc<HousekeeperThread>>,
     /// The processor that its thread is bound to.
@@ -51,7 +51,7 @@ pub(super) struct ThreadHost<T> {
     /// Which memory the worker has.
     generation: Cell<u64>,
     /// Its session, while it has one.
-    session: Cell<Option<Opened>>,
+    session: Cell<Option<SessionId>>,
     is_open: Cell<bool>,
     /// Held for as long as the worker has its log.
     log_lock: RefCell<Option<File>>,
@@ -122,7 +122,7 @@ impl<T> ThreadHost<T> {
 impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     type Transport = T;
     type Storage = FileStorage;
-    type Functions = Callable;
+    type Functions = CalledFunctions;
     type Lines = Near<Zeroed<Line>>;
 
     fn site(&self) -> &WorkerSite {
@@ -141,7 +141,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
         Ok(Some(logging))
     }
 
-    fn functions(&self) -> Callable {
+    fn functions(&self) -> CalledFunctions {
         self.setup.functions.callable()
     }
 
@@ -172,7 +172,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
 
     fn close_session(&self, is_in_order: bool) {
         let session = self.session.take().expect("it was opened");
-        let how = if is_in_order { End::Left } else { End::Died };
+        let how = if is_in_order { SessionEnd::Left } else { SessionEnd::Died };
         self.setup.sessions.close_worker(session, how);
         self.transport.session_ended();
     }

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::super::registry::{Ended, LinkId, Registry};
 use super::rig::{Book, GONE, Rig, eventually, member};
 use crate::node::control_client::{Caller, ControlClient};
-use crate::node::sessions::End;
-use crate::session::slot::{Opened, Process};
+use crate::node::sessions::SessionEnd;
+use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Code, Connect};
 
 const SLOW: &str = "out \"slow\"";
@@ -24,7 +24,7 @@ fn a_node_is_answered_while_a_card_takes_its_time_to_end_a_connection() {
     let (dies, lives) = (rig.open(0, GONE), rig.open(0, Process::own()));
     rig.connect_soon(0, Caller::Session(dies), 1, "slow");
     rig.places[1].book.hold(SLOW);
-    assert!(rig.places[0].sessions.close(dies, GONE, End::Died));
+    assert!(rig.places[0].sessions.close(dies, GONE, SessionEnd::Died));
     rig.control(0).plane().sessions_ended();
     rig.connect_soon(0, Caller::Session(lives), 1, "meanwhile");
     assert_eq!(rig.admitted(1), [json!("slow"), json!("meanwhile")]);
@@ -45,7 +45,7 @@ fn a_node_serves_its_own_clients_while_a_card_takes_its_time() {
     let (dies, lives) = (rig.open(0, Process::own()), Caller::Session(rig.open(0, Process::own())));
     rig.connect(0, Caller::Session(dies), 0, "slow").unwrap();
     rig.places[0].book.hold(SLOW);
-    assert!(rig.places[0].sessions.close(dies, Process::own(), End::Died));
+    assert!(rig.places[0].sessions.close(dies, Process::own(), SessionEnd::Died));
     rig.control(0).plane().sessions_ended();
     rig.connect(0, lives, 0, "meanwhile").unwrap();
     assert_eq!(rig.places[0].sessions.dying(), [dies]);
@@ -69,7 +69,7 @@ fn a_client_gets_no_connection_before_the_one_before_has_ended() {
 }
 
 const HOME: u16 = 1;
-const CALLER: Caller = Caller::Session(Opened { slot: 2, incarnation: 7 });
+const CALLER: Caller = Caller::Session(SessionId { slot: 2, incarnation: 7 });
 
 fn over(number: u64) -> LinkId {
     LinkId { home: HOME, number }

@@ -12,14 +12,14 @@ use crate::TableConfig;
 use crate::layout::memory::Member;
 use crate::node::control::registry::{Ended, LinkId, Registry, grants};
 use crate::node::control_client::Caller;
-use crate::session::slot::Opened;
+use crate::session::slot::SessionId;
 use crate::session::wire::{Code, Connect, SessionSecret};
 
 const HOME: u16 = 1;
 const SLOT: u32 = 2;
 
-fn of_slot(slot: u32) -> Opened {
-    Opened { slot, incarnation: 7 }
+fn of_slot(slot: u32) -> SessionId {
+    SessionId { slot, incarnation: 7 }
 }
 
 fn member(engine: &str) -> Member {
@@ -141,7 +141,7 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
             registry.admit(home, caller, &ask).map_err(|refused| refused.code)
         };
         let holder = |slot| registry.holder(0, HOME, slot);
-        let session = |incarnation| Caller::Session(Opened { slot: SLOT, incarnation });
+        let session = |incarnation| Caller::Session(SessionId { slot: SLOT, incarnation });
         assert_eq!(holder(SLOT), None, "{engine}: nobody is in");
         assert_eq!(connect(session(7), false, None), Err(Code::Release), "{engine}: no secret");
         assert_eq!(holder(SLOT), None);

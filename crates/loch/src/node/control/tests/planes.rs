@@ -14,7 +14,7 @@ use super::links::{dial, soon};
 use super::rig::{GONE, Rig, Wall, eventually, free_address, member, secret};
 use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::control_client::{Caller, ControlClient, Readers};
-use crate::node::sessions::End;
+use crate::node::sessions::SessionEnd;
 use crate::node::workers::Inspector;
 use crate::node::workers::inspector::requests;
 use crate::session::slot::Process;
@@ -75,7 +75,7 @@ fn a_session_keeps_its_slot_until_all_have_fenced_it() {
         rig.connect_soon(0, session, node, "dies");
         rig.connect_soon(0, other, node, "lives");
     }
-    assert!(rig.places[0].sessions.close(opened, Process::own(), End::Died));
+    assert!(rig.places[0].sessions.close(opened, Process::own(), SessionEnd::Died));
     rig.control(0).plane().sessions_ended();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
     for node in 0..3 {

@@ -15,7 +15,7 @@ use crate::layout::memory::Member;
 use crate::layout::plan;
 use crate::node::control_client::Caller;
 use crate::node::sessions::Sessions;
-use crate::session::slot::{Opened, Process};
+use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Connect, Refused, SessionSecret};
 use crate::{ByteSize, EmbeddedConfig, TableConfig};
 
@@ -199,7 +199,7 @@ impl Rig {
         self.start(node);
     }
 
-    pub fn open(&self, node: usize, process: Process) -> Opened {
+    pub fn open(&self, node: usize, process: Process) -> SessionId {
         self.places[node].sessions.open(process).unwrap()
     }
 

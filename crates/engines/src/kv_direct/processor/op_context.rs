@@ -5,7 +5,7 @@ use crate::kv_direct::operation::Reply;
 
 /// The working state of a lane.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct OpContext {
     pub(super) item: Item,
     pub(super) own: Vec<u8>,
     pub(super) before: Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) enum AtHand {
     Elsewhere,
 }
 
-impl Desk {
+impl OpContext {
     pub(super) fn value(&self) -> &[u8] {
         match self.at_hand {
             AtHand::Absent | AtHand::Elsewhere => &[],

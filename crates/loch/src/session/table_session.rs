@@ -17,10 +17,10 @@ use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::CLOSE_TIMEOUT;
 use crate::session::connection::Connection;
 use crate::session::local::LocalNodes;
-use crate::session::slot::{Opened, Process, abandon_own_slot, free_own_slot};
+use crate::session::slot::{Process, SessionId, abandon_own_slot, free_own_slot};
 
 /// A session at the home node of a table.
-pub(crate) struct Lease {
+pub(crate) struct TableSession {
     home: usize,
     memory: Arc<ClusterMemory>,
     pub(super) at: At,
@@ -33,17 +33,17 @@ pub(super) enum At {
     /// With nobody: it reads only.
     Observer,
     /// With a node, over this connection, which stays open for as long as the session lives.
-    Node(Arc<Connection>, Opened),
+    Node(Arc<Connection>, SessionId),
     /// With a node that has to fence the session before its slot is free. The secret is for the
     /// nodes that let it in.
-    Fenced(Arc<Connection>, Opened, Option<Secret>),
+    Fenced(Arc<Connection>, SessionId, Option<Secret>),
     /// With a node that connects an endpoint which only reads.
     Reader(Arc<Connection>, u64),
     /// With a node inside this process.
-    Embedded(Arc<dyn LocalNodes>, Opened),
+    Embedded(Arc<dyn LocalNodes>, SessionId),
 }
 
-impl Lease {
+impl TableSession {
     /// Reads only: no session is needed.
     pub fn observer(home: usize, memory: Arc<ClusterMemory>, mark: ForkMark) -> Self {
         Self::new(home, memory, At::Observer, mark)
@@ -54,7 +54,7 @@ impl Lease {
         home: usize,
         memory: Arc<ClusterMemory>,
         connection: Arc<Connection>,
-        opened: Opened,
+        opened: SessionId,
     ) -> Self {
         let mark = connection.mark();
         Self::new(home, memory, At::Node(connection, opened), mark)
@@ -68,18 +68,18 @@ impl Lease {
         home: usize,
         memory: Arc<ClusterMemory>,
         connection: Arc<Connection>,
-        opened: Opened,
+        opened: SessionId,
     ) -> Result<Self, Error> {
         let mark = connection.mark();
-        let mut lease = Self::new(home, memory, At::Fenced(connection, opened, None), mark);
+        let mut session = Self::new(home, memory, At::Fenced(connection, opened, None), mark);
         let mut words = [[0; 8]; 2];
         let flags = rustix::rand::GetRandomFlags::empty();
         rustix::rand::getrandom(words.as_flattened_mut(), flags)
-            .map_err(Error::os("draw a secret for a client of", &lease.home().socket))?;
-        if let At::Fenced(_, _, secret) = &mut lease.at {
+            .map_err(Error::os("draw a secret for a client of", &session.home().socket))?;
+        if let At::Fenced(_, _, secret) = &mut session.at {
             *secret = Some(Secret::new(words.map(u64::from_ne_bytes)));
         }
-        Ok(lease)
+        Ok(session)
     }
 
     /// Reads only, but has connections of its own.
@@ -94,7 +94,7 @@ impl Lease {
     }
 
     /// A session at a node inside this process.
-    pub fn of_embedded(home: usize, embedded: Arc<dyn LocalNodes>, opened: Opened) -> Self {
+    pub fn of_embedded(home: usize, embedded: Arc<dyn LocalNodes>, opened: SessionId) -> Self {
         let (memory, mark) = (embedded.memory().clone(), embedded.mark());
         Self::new(home, memory, At::Embedded(embedded, opened), mark)
     }
@@ -140,8 +140,8 @@ impl Lease {
     }
 
     /// Ends the session at its node; whether the node could be told.
-    fn ends_at_node(&self, connection: &Connection, opened: Opened) -> bool {
-        let Opened { slot, incarnation } = opened;
+    fn ends_at_node(&self, connection: &Connection, opened: SessionId) -> bool {
+        let SessionId { slot, incarnation } = opened;
         if connection.close_session(slot, incarnation, CLOSE_TIMEOUT).is_ok() {
             return true;
         }
@@ -157,7 +157,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for TableSession {
     fn drop(&mut self) {
         if self.is_inherited() {
             return;
