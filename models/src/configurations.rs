@@ -1,6 +1,6 @@
 //! The configurations to check, and why: reads `configurations.txt`, which explains its own format.
 
-use crate::nessie_plus::Setup;
+use crate::loch::Setup;
 use crate::published;
 use crate::script::Op;
 
@@ -125,7 +125,7 @@ mod tests {
             _ => None,
         });
         let tried: Vec<_> = tried.collect();
-        for mutation in crate::nessie_plus::Mutation::ALL {
+        for mutation in crate::loch::Mutation::ALL {
             assert!(tried.contains(&mutation), "{mutation:?} is in no configuration");
         }
     }

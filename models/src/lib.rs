@@ -11,7 +11,7 @@
 //!
 //! A counterexample is a shortest trace, which reads as a story.
 //!
-//! [`nessie_plus`] is the protocol that production runs, and its **mutations**: the protocol with
+//! [`loch`] is the protocol that production runs, and its **mutations**: the protocol with
 //! one rule left out, which the checker must detect. [`published`] is the protocol of the paper,
 //! whose flaws must be found. [`configurations`] lists the configurations and their reasons.
 //! `docs/model.md` has the results, and their limits.
@@ -22,8 +22,8 @@
 pub mod configurations;
 pub mod explore;
 pub mod fingerprint;
+pub mod loch;
 pub mod monitor;
-pub mod nessie_plus;
 pub mod published;
 pub mod report;
 pub mod script;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::configurations::{Configuration, Subject};
 use crate::explore::{Counterexample, Model, Outcome, Verdict, explore};
-use crate::nessie_plus::{NessiePlus, Setup};
+use crate::loch::{Loch, Setup};
 use crate::published::Published;
 
 /// The most states of one search: the records of all these states take 5 GiB.
@@ -61,13 +61,13 @@ pub fn run(configuration: &Configuration) -> Row {
     let found = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Violated(_));
     let (outcome, control, as_expected) = match &configuration.subject {
         Subject::Protocol(setup) => {
-            let outcome = search(&NessiePlus::new(setup.clone()));
+            let outcome = search(&Loch::new(setup.clone()));
             let holds = outcome.verdict == Verdict::Holds;
             (outcome, None, holds)
         }
         Subject::Mutant(setup) => {
-            let outcome = search(&NessiePlus::new(setup.clone()));
-            let control = search(&NessiePlus::new(Setup { mutation: None, ..setup.clone() }));
+            let outcome = search(&Loch::new(setup.clone()));
+            let control = search(&Loch::new(Setup { mutation: None, ..setup.clone() }));
             let caught = found(&outcome) && control.verdict == Verdict::Holds;
             (outcome, Some(control), caught)
         }

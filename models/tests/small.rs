@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use loch_models::configurations::{self, Configuration, Subject};
 use loch_models::explore::{Model, Verdict, explore};
-use loch_models::nessie_plus::state::{At, State};
-use loch_models::nessie_plus::{Mutation, NessiePlus, Setup};
+use loch_models::loch::state::{At, State};
+use loch_models::loch::{Loch, Mutation, Setup};
 use loch_models::published::Published;
 use loch_models::report;
 use loch_models::script::Key::{A, B};
@@ -46,7 +46,7 @@ fn the_protocol_holds() {
 fn one_client_alone_takes_the_steps_it_must() {
     let script = vec![Op::Put(A, 1), Op::Get(A), Op::Delete(A)];
     let setup = Setup { scripts: vec![script], ..Setup::default() };
-    let outcome = explore(&NessiePlus::new(setup), 1000);
+    let outcome = explore(&Loch::new(setup), 1000);
     assert_eq!(outcome.verdict, Verdict::Holds);
     // PUT at home: the entry, three READs, two READs, the CAS. GET: the hit, and the entry; to have
     // read other slots before comes to the same. DELETE: three READs, the CAS, the note.
@@ -70,7 +70,7 @@ fn a_mutation_that_nobody_notices_is_a_failure_of_the_checker() {
 
 /// A model that notes which steps its clients come to.
 struct Watched {
-    model: NessiePlus,
+    model: Loch,
     steps: RefCell<HashSet<At>>,
 }
 
@@ -115,7 +115,7 @@ fn every_step_of_the_protocol_is_taken() {
         ("move-insert-delete-anywhere", 30_000),
     ] {
         let Subject::Protocol(setup) = named(name).subject else { panic!("{name} is no protocol") };
-        let model = Watched { model: NessiePlus::new(setup), steps: RefCell::default() };
+        let model = Watched { model: Loch::new(setup), steps: RefCell::default() };
         explore(&model, states);
         taken.extend(model.steps.into_inner());
     }
@@ -182,7 +182,7 @@ fn names_are_no_part_of_a_state() {
     // What a client writes has fresh generations and tags; but when it has taken its value away
     // again, the table is as it was.
     let setup = Setup { scripts: vec![vec![Op::Put(A, 1), Op::Delete(A)]], ..Setup::default() };
-    let model = NessiePlus::new(setup);
+    let model = Loch::new(setup);
     let mut state = model.initial();
     let mut next = Some(state.clone());
     while let Some(mut after) = next.take() {

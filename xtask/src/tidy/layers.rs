@@ -212,7 +212,7 @@ const LAYERS: [Layers; 14] = [
         order: &[
             &["fingerprint", "script", "story"],
             &["explore", "monitor"],
-            &["nessie_plus", "published"],
+            &["loch", "published"],
             &["configurations"],
             &["report"],
         ],

@@ -1,4 +1,4 @@
-//! Nessie+, the protocol of `crates/engines/src/nessie`, as clients that do one verb in each step.
+//! Loch's own protocol, as `crates/engines/src/nessie` has it: each step of a client is one verb.
 //!
 //! # What is as in production
 //! Words with state, generation, hop and a unique tag in EMPTY (`word.rs`); GET with its second
@@ -63,12 +63,12 @@ use crate::story::Story;
 const SOLO_STEPS_MAX: usize = 200;
 
 /// The model of a configuration.
-pub struct NessiePlus {
+pub struct Loch {
     setup: Setup,
     monitor: Monitor,
 }
 
-impl NessiePlus {
+impl Loch {
     /// The model of a configuration.
     pub fn new(setup: Setup) -> Self {
         setup.assert_fits();
@@ -166,7 +166,7 @@ impl NessiePlus {
     }
 }
 
-impl Model for NessiePlus {
+impl Model for Loch {
     type State = State;
 
     fn initial(&self) -> State {
