@@ -317,7 +317,7 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Err
         let (connection, member) = if number == home {
             (Some(home_connection.clone()), mapped.clone())
         } else if welcome.device.is_some() {
-            (None, hear_of(&home_connection, number, theirs, deadline)?)
+            (None, ask_home_for(&home_connection, number, theirs, deadline)?)
         } else {
             let (connection, _, mapped) =
                 open(theirs, options.read_only, deadline)?.map(options.read_only)?;
@@ -334,7 +334,7 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Err
 }
 
 /// Asks the home node for another one, until it knows it.
-fn hear_of(
+fn ask_home_for(
     home: &Connection,
     number: usize,
     address: &Path,

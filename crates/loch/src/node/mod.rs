@@ -304,13 +304,14 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, P
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let listener = Listener::open(&plan.socket)?;
-    let (region, pages) = preparing::meanwhile(&listener, plan.plan.header.region_bytes, || {
-        let mut region = region::acquire(&plan.region, &plan.plan)?;
-        // What was there before is not lost to a start that fails.
-        region.in_vain = ephemeral && !region.warm;
-        let pages = populate(&region);
-        Ok((region, pages))
-    })?;
+    let (region, pages) =
+        preparing::serve_refusals(&listener, plan.plan.header.region_bytes, || {
+            let mut region = region::acquire(&plan.region, &plan.plan)?;
+            // What was there before is not lost to a start that fails.
+            region.in_vain = ephemeral && !region.warm;
+            let pages = populate(&region);
+            Ok((region, pages))
+        })?;
     Ok((listener, region, pages))
 }
 

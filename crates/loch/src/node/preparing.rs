@@ -24,7 +24,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Those of `work`; [`Error::Os`] if the system has no descriptor for the thread's end.
-pub(super) fn meanwhile<T>(
+pub(super) fn serve_refusals<T>(
     listener: &Listener,
     bytes: u64,
     work: impl FnOnce() -> Result<T, Error>,
@@ -32,15 +32,15 @@ pub(super) fn meanwhile<T>(
     let done = StopSwitch::new().map_err(Error::os("make an event for", listener.path()))?;
     std::thread::scope(|scope| {
         scope.spawn(|| answer(listener, bytes, &done));
-        let _done = Done(&done);
+        let _done = EndOnDrop(&done);
         work()
     })
 }
 
 /// Ends the thread, also if the work panics.
-struct Done<'a>(&'a StopSwitch);
+struct EndOnDrop<'a>(&'a StopSwitch);
 
-impl Drop for Done<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -93,7 +93,7 @@ mod tests {
             let failed = Connection::open(&socket, false, begun, Duration::from_secs(60));
             (failed.err().map(|error| error.to_string()), begun.elapsed())
         };
-        let told = meanwhile(&listener, 3 << 30, || {
+        let told = serve_refusals(&listener, 3 << 30, || {
             // One that says nothing holds nobody up.
             let silent = UnixStream::connect(&socket).unwrap();
             let told = attach();

@@ -84,12 +84,12 @@ impl From<io::Error> for LinkError {
 }
 
 /// A TCP stream whose reads and writes end at a deadline, however slowly bytes trickle.
-pub(super) struct Timed {
+pub(super) struct TimedStream {
     stream: TcpStream,
     deadline: Instant,
 }
 
-impl Timed {
+impl TimedStream {
     /// Bounds what is done on a stream.
     pub fn new(stream: TcpStream, deadline: Instant) -> Self {
         Self { stream, deadline }
@@ -109,14 +109,14 @@ impl Timed {
     }
 }
 
-impl Read for Timed {
+impl Read for TimedStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
         self.stream.read(into)
     }
 }
 
-impl Write for Timed {
+impl Write for TimedStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
         self.stream.write(bytes)
@@ -127,7 +127,7 @@ impl Write for Timed {
     }
 }
 
-impl Drop for Timed {
+impl Drop for TimedStream {
     fn drop(&mut self) {
         // A clone of it is held by whoever may have to end it; it fails if it has ended already.
         let _ = self.stream.shutdown(Shutdown::Both);

@@ -128,7 +128,7 @@ fn listen(listener: &TcpListener, open_links: &Arc<OpenLinks>, plane: &Arc<Contr
             }
         };
         number += 1;
-        if !find_place(open_links, plane, number, from.ip()) {
+        if !wait_for_handshake_slot(open_links, plane, number, from.ip()) {
             continue;
         }
         let Ok(clone) = stream.try_clone() else {
@@ -150,7 +150,12 @@ fn listen(listener: &TcpListener, open_links: &Arc<OpenLinks>, plane: &Arc<Contr
 }
 
 /// Finds a link a place among those that have to prove who they are; whether there is one.
-fn find_place(open_links: &OpenLinks, plane: &ControlPlane, number: u64, from: IpAddr) -> bool {
+fn wait_for_handshake_slot(
+    open_links: &OpenLinks,
+    plane: &ControlPlane,
+    number: u64,
+    from: IpAddr,
+) -> bool {
     loop {
         let entry = plane.handshakes.enter(number, from, |oldest| open_links.close(oldest));
         if entry == Entry::Entered {
@@ -189,14 +194,14 @@ impl InboundLink<'_> {
             Ok((mut link, home)) => self.serve(&mut link, home),
             Err(error) => {
                 if !matches!(error, LinkError::Closed) {
-                    self.say_refused(&error);
+                    self.log_refusal(&error);
                 }
                 error
             }
         }
     }
 
-    fn say_refused(&self, error: &LinkError) {
+    fn log_refusal(&self, error: &LinkError) {
         let (limits, from) = (&self.open_links.log_limits, self.from);
         // Strangers do not use up the line that says why a node is refused.
         let limit = match self.plane.handshakes.is_nodes(from) {
@@ -221,7 +226,7 @@ impl InboundLink<'_> {
             Ok(home) => {
                 self.plane.handshakes.prove(self.number, home, self.from);
                 // The threads of two links may come here in any order.
-                let before = self.plane.registry.hear(self.link_id(home));
+                let before = self.plane.registry.take_over(self.link_id(home));
                 self.open_links.close(before.ok_or(LinkError::Closed)?);
                 link.send(&ControlReply::Welcome(members.hello()), deadline)?;
                 Ok((link, home))
@@ -302,9 +307,11 @@ impl InboundLink<'_> {
                 let living = std::mem::take(living);
                 let ended = registry.retain(link_id, &living);
                 tracing::debug!(home, living = living.len(), ?ended, "a node said who lives");
-                return told_of(ended);
+                return reply_to_ending(ended);
             }
-            ControlRequest::Fence { callers } => return told_of(registry.fence(link_id, &callers)),
+            ControlRequest::Fence { callers } => {
+                return reply_to_ending(registry.fence(link_id, &callers));
+            }
             ControlRequest::Connect { caller, connect } => {
                 match registry.admit(link_id, caller, &connect) {
                     Ok(answer) => ControlReply::Connected { answer },
@@ -313,7 +320,7 @@ impl InboundLink<'_> {
             }
             ControlRequest::Inspect { table } => self
                 .plane
-                .told_of(table)
+                .inspect_own(table)
                 .map_or_else(ControlReply::Refused, ControlReply::Inspected),
             ControlRequest::Ping { sessions_taken } => {
                 self.plane.members.count_sessions(home, sessions_taken);
@@ -324,7 +331,7 @@ impl InboundLink<'_> {
     }
 }
 
-fn told_of(ended: Ended) -> Option<ControlReply> {
+fn reply_to_ending(ended: Ended) -> Option<ControlReply> {
     match ended {
         Ended::All => Some(ControlReply::Done {}),
         Ended::NotYet => Some(ControlReply::Later {}),

@@ -16,9 +16,9 @@ pub(super) fn serve(plane: &ControlPlane, jobs: &Receiver<Job>) {
     loop {
         match jobs.recv_timeout(pause) {
             Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-            Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
+            Ok(Job::Wake) | Err(RecvTimeoutError::Timeout) => (),
             Ok(Job::Inspect { table, reply, .. }) => {
-                reply(plane.told_of(table).map_or_else(Reply::Refused, Reply::Inspected));
+                reply(plane.inspect_own(table).map_or_else(Reply::Refused, Reply::Inspected));
             }
             Ok(Job::Connect { caller, ask, reply }) => {
                 let admitted = plane

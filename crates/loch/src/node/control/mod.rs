@@ -140,7 +140,7 @@ enum Job {
         reply: Box<dyn FnOnce(Reply) + Send>,
     },
     /// Somebody may have to be fenced.
-    Look,
+    Wake,
     Stop,
 }
 
@@ -169,7 +169,7 @@ impl ControlThreads {
             latest_memory: Arc::default(),
             inspector: OnceLock::new(),
         });
-        plane.look_around();
+        plane.publish_memory();
         let listener =
             listen.map(|address| ControlListener::open(&address, plane.clone())).transpose()?;
         let mut control = Self { plane, listener, workers: Vec::with_capacity(nodes) };
@@ -232,7 +232,7 @@ impl ControlPlane {
     pub fn set_scrubber(&self, scrubber: ScrubberHandle) {
         // It is set once, by the node that starts both.
         let _ = self.scrubber.set(scrubber);
-        self.look();
+        self.wake_workers();
     }
 
     /// Has a connection let in, and waits for it: for the node's own scrubber.
@@ -260,7 +260,7 @@ impl ControlPlane {
     }
 
     /// What the workers of a table of this node have.
-    fn told_of(&self, table: u32) -> Result<Inspected, Refused> {
+    fn inspect_own(&self, table: u32) -> Result<Inspected, Refused> {
         let (sender, told) = mpsc::channel();
         // Whoever gave up waiting has dropped the receiver.
         let answer = Box::new(move |inspected| drop(sender.send(inspected)));
@@ -289,7 +289,7 @@ impl ControlPlane {
     }
 
     /// After a node was met: it may be the first time, or have come back with other memory.
-    fn look_around(&self) {
+    fn publish_memory(&self) {
         let known = self.members.known();
         if known.iter().any(Option::is_none) {
             return;
@@ -301,9 +301,9 @@ impl ControlPlane {
         }
     }
 
-    fn look(&self) {
+    fn wake_workers(&self) {
         for queue in &self.jobs {
-            let _ = queue.send(Job::Look);
+            let _ = queue.send(Job::Wake);
         }
     }
 
@@ -390,11 +390,11 @@ impl ControlClient for ControlPlane {
 
     fn leave(&self, readers: Readers) {
         self.fences().leave(readers);
-        self.look();
+        self.wake_workers();
     }
 
     fn sessions_ended(&self) {
         self.settle(|_| ());
-        self.look();
+        self.wake_workers();
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use snow::{HandshakeState, TransportState};
 
-use super::channel::{Channel, LinkError, Timed};
+use super::channel::{Channel, LinkError, TimedStream};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// What a record adds to its contents.
@@ -20,7 +20,7 @@ const CONTENTS_MAX: usize = u16::MAX as usize - TAG_BYTES;
 const HANDSHAKE_BYTES_MAX: usize = 96;
 
 struct Noise {
-    stream: Timed,
+    stream: TimedStream,
     state: TransportState,
     /// What came and was not read yet.
     inbox: Vec<u8>,
@@ -29,7 +29,7 @@ struct Noise {
 
 /// The dialing side. `prologue` is what both sides must have seen alike.
 pub(super) fn dial(
-    mut stream: Timed,
+    mut stream: TimedStream,
     key: &[u8; 32],
     prologue: &[u8],
 ) -> Result<Box<dyn Channel>, LinkError> {
@@ -48,7 +48,7 @@ pub(super) fn dial(
 
 /// The accepting side.
 pub(super) fn accept(
-    mut stream: Timed,
+    mut stream: TimedStream,
     key: &[u8; 32],
     prologue: &[u8],
 ) -> Result<Box<dyn Channel>, LinkError> {
@@ -74,7 +74,7 @@ fn handshake(key: &[u8; 32], prologue: &[u8], dials: bool) -> HandshakeState {
     build().expect("this pattern needs a key and a prologue, and has both")
 }
 
-fn established(stream: Timed, state: HandshakeState) -> Result<Box<dyn Channel>, LinkError> {
+fn established(stream: TimedStream, state: HandshakeState) -> Result<Box<dyn Channel>, LinkError> {
     let state = state.into_transport_mode().map_err(garbage)?;
     Ok(Box::new(Noise { stream, state, inbox: Vec::new(), read: 0 }))
 }
@@ -83,12 +83,12 @@ fn garbage(error: snow::Error) -> LinkError {
     LinkError::Garbage(error.to_string())
 }
 
-fn send(stream: &mut Timed, bytes: &[u8]) -> io::Result<()> {
+fn send(stream: &mut TimedStream, bytes: &[u8]) -> io::Result<()> {
     let len = u16::try_from(bytes.len()).expect("a record has at most 65535 bytes");
     stream.write_all(&[&len.to_be_bytes(), bytes].concat())
 }
 
-fn receive(stream: &mut Timed, bytes_max: usize) -> io::Result<Vec<u8>> {
+fn receive(stream: &mut TimedStream, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut len = [0; 2];
     stream.read_exact(&mut len)?;
     let len = u16::from_be_bytes(len) as usize;

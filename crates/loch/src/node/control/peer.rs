@@ -70,7 +70,7 @@ impl PeerWorker {
                     }
                     told => reply(told),
                 },
-                Ok(Job::Look) | Err(RecvTimeoutError::Timeout) => (),
+                Ok(Job::Wake) | Err(RecvTimeoutError::Timeout) => (),
             }
             if self.link.is_some() && self.again.is_none_or(|again| again <= Instant::now()) {
                 self.again = None;
@@ -91,13 +91,13 @@ impl PeerWorker {
             }
             Err(why) => {
                 self.lose(why);
-                self.say_what_waits();
+                self.warn_of_held_sessions();
             }
         }
     }
 
     /// Once for each time that the node is away for long.
-    fn say_what_waits(&mut self) {
+    fn warn_of_held_sessions(&mut self) {
         if self.away.is_none_or(|since| since.elapsed() < AWAY_MAX) {
             return;
         }
@@ -134,7 +134,7 @@ impl PeerWorker {
         plane.settle(|fences| fences.met(node, welcome.process))?;
         self.reconcile(&mut link)?;
         plane.members.met(node, &welcome);
-        plane.look_around();
+        plane.publish_memory();
         Ok(link)
     }
 

@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use super::channel::{Channel, LinkError, PROTOCOL, Timed};
+use super::channel::{Channel, LinkError, PROTOCOL, TimedStream};
 use super::credentials::Credentials;
 use super::{noise, tls};
 
@@ -26,7 +26,7 @@ pub(super) fn dial(
     credentials: &Credentials,
     deadline: Instant,
 ) -> Result<Box<dyn Channel>, LinkError> {
-    let mut stream = Timed::new(stream, deadline);
+    let mut stream = TimedStream::new(stream, deadline);
     let ours = preface(credentials);
     stream.write_all(&ours)?;
     let theirs = read_preface(&mut stream)?;
@@ -43,7 +43,7 @@ pub(super) fn accept(
     credentials: &Credentials,
     deadline: Instant,
 ) -> Result<Box<dyn Channel>, LinkError> {
-    let mut stream = Timed::new(stream, deadline);
+    let mut stream = TimedStream::new(stream, deadline);
     let theirs = read_preface(&mut stream)?;
     let ours = preface(credentials);
     stream.write_all(&ours)?;
@@ -60,7 +60,7 @@ fn preface(credentials: &Credentials) -> [u8; PREFACE_BYTES] {
     [l, o, c, h, low, high, credentials.kind(), 0]
 }
 
-fn read_preface(stream: &mut Timed) -> Result<[u8; PREFACE_BYTES], LinkError> {
+fn read_preface(stream: &mut TimedStream) -> Result<[u8; PREFACE_BYTES], LinkError> {
     let mut theirs = [0; PREFACE_BYTES];
     stream.read_exact(&mut theirs)?;
     Ok(theirs)

@@ -208,7 +208,7 @@ impl Registry {
 
     /// A node speaks over this link from now on; over which it did before. Nothing if it has dialed
     /// another meanwhile.
-    pub fn hear(&self, link_id: LinkId) -> Option<u64> {
+    pub fn take_over(&self, link_id: LinkId) -> Option<u64> {
         let mut state = self.shared.state();
         let newest = state.links.entry(link_id.home).or_insert(OWN_LINK);
         (*newest < link_id.number).then(|| std::mem::replace(newest, link_id.number))

@@ -20,7 +20,7 @@ use rustls::{
     CertificateError, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
 };
 
-use super::channel::{Channel, LinkError, PROTOCOL, Timed};
+use super::channel::{Channel, LinkError, PROTOCOL, TimedStream};
 use crate::Error;
 use crate::layout::config::TlsConfig;
 
@@ -86,7 +86,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Box<dyn std
 
 /// The dialing side; the other one's certificate must be for `host`.
 pub(super) fn dial(
-    stream: Timed,
+    stream: TimedStream,
     certificates: &Certificates,
     host: &str,
 ) -> Result<Box<dyn Channel>, LinkError> {
@@ -97,7 +97,7 @@ pub(super) fn dial(
 
 /// The accepting side.
 pub(super) fn accept(
-    stream: Timed,
+    stream: TimedStream,
     certificates: &Certificates,
 ) -> Result<Box<dyn Channel>, LinkError> {
     let connection = ServerConnection::new(certificates.server.clone()).map_err(refused)?;
@@ -126,10 +126,10 @@ fn refused(error: rustls::Error) -> LinkError {
 }
 
 /// A TLS stream over whichever side of a connection.
-struct Tls<C>(rustls::StreamOwned<C, Timed>);
+struct Tls<C>(rustls::StreamOwned<C, TimedStream>);
 
 fn established<C, S>(
-    mut stream: rustls::StreamOwned<C, Timed>,
+    mut stream: rustls::StreamOwned<C, TimedStream>,
 ) -> Result<Box<dyn Channel>, LinkError>
 where
     C: std::ops::DerefMut<Target = rustls::ConnectionCommon<S>> + Send + 'static,

@@ -102,7 +102,7 @@ impl<T> ThreadHost<T> {
     }
 
     #[inline]
-    fn look_around(&self) -> Next<Arc<ClusterMemory>> {
+    fn next_step(&self) -> Next<Arc<ClusterMemory>> {
         if self.status.is_stopping() {
             return Next::Stop;
         }
@@ -201,7 +201,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
             self.idle.borrow_mut().go_on();
         }
         self.turns.set(0);
-        self.look_around()
+        self.next_step()
     }
 
     fn report(&self, report: Report) {

@@ -93,9 +93,9 @@ fn registry(book: &Book) -> (Arc<Registry>, Connect) {
 #[test]
 fn the_link_that_was_dialed_last_counts_whichever_thread_comes_first() {
     let (registry, ask) = registry(&Book::default());
-    assert_eq!(registry.hear(over(5)), Some(0));
-    assert_eq!(registry.hear(over(4)), None);
-    assert_eq!(registry.hear(over(6)), Some(5));
+    assert_eq!(registry.take_over(over(5)), Some(0));
+    assert_eq!(registry.take_over(over(4)), None);
+    assert_eq!(registry.take_over(over(6)), Some(5));
     assert_eq!(registry.fence(over(5), &[CALLER]), Ended::Superseded);
     assert!(registry.admit(over(5), CALLER, &ask).is_err());
     assert!(registry.admit(over(6), CALLER, &ask).is_ok());
@@ -109,7 +109,7 @@ fn the_link_that_was_dialed_last_counts_whichever_thread_comes_first() {
 fn nobody_is_let_in_over_a_link_that_has_a_successor() {
     let book = Book::default();
     let (registry, ask) = registry(&book);
-    registry.hear(over(1)).unwrap();
+    registry.take_over(over(1)).unwrap();
     book.hold("in \"slow\"");
     let (theirs, told) = (registry.clone(), std::sync::mpsc::channel());
     let asked = std::thread::spawn(move || {
@@ -118,7 +118,7 @@ fn nobody_is_let_in_over_a_link_that_has_a_successor() {
     });
     told.1.recv().unwrap();
     eventually("it is being let in", || registry.fence(over(1), &[CALLER]) == Ended::NotYet);
-    registry.hear(over(2)).unwrap();
+    registry.take_over(over(2)).unwrap();
     assert_eq!(registry.retain(over(2), &HashSet::new()), Ended::NotYet);
     book.release();
     assert!(asked.join().unwrap().is_err());
@@ -131,7 +131,7 @@ fn nobody_is_let_in_over_a_link_that_has_a_successor() {
 fn nobody_comes_in_while_a_node_stops() {
     let book = Book::default();
     let (registry, ask) = registry(&book);
-    registry.hear(over(1)).unwrap();
+    registry.take_over(over(1)).unwrap();
     book.hold("in \"slow\"");
     let other = Connect { offer: json!("other"), ..ask.clone() };
     let is_refused =

@@ -124,7 +124,7 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
         let own = member(engine);
         let registry = Registry::new(own.clone(), Arc::new(Book::default()));
         let home = LinkId { home: HOME, number: 1 };
-        assert_eq!(registry.hear(home), Some(0));
+        assert_eq!(registry.take_over(home), Some(0));
         let secret = Some(SessionSecret([3, 5]));
         let known = Some(Secret::new([3, 5]));
         let connect = |caller, unreliable, secret| {

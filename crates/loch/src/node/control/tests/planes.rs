@@ -108,7 +108,7 @@ fn while_a_node_is_silent_nothing_that_it_may_hold_is_used_again() {
 /// Has node `of` try once more to reach node 1, until that is over.
 fn dial_once(rig: &Rig, of: usize) {
     let (sender, queue) = mpsc::channel();
-    sender.send(Job::Look).unwrap();
+    sender.send(Job::Wake).unwrap();
     sender.send(Job::Stop).unwrap();
     PeerWorker::new(rig.control(of).plane().clone(), 1).run(&queue);
 }
