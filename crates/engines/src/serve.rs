@@ -340,7 +340,7 @@ pub(crate) async fn drain(
         }
         work.tend();
         host.wake_housekeeper();
-        fabric.breathe().await;
+        fabric.yield_now().await;
     }
     Ok(true)
 }

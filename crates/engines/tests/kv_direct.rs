@@ -79,7 +79,7 @@ impl Rig {
                 turns.turn().expect("its own memory is there");
                 daemon.turn();
                 counts.borrow_mut().insert((id.node, id.worker), worker.counts());
-                worker.fabric().breathe().await;
+                worker.fabric().yield_now().await;
             }
         });
     }

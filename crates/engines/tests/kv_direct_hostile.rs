@@ -66,7 +66,7 @@ impl Served {
                 turns.turn().expect("its own memory is there");
                 daemon.turn();
                 counted.set(worker.counts().executed);
-                worker.fabric().breathe().await;
+                worker.fabric().yield_now().await;
             }
         });
         Self { map, executed }

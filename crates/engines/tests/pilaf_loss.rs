@@ -88,7 +88,7 @@ impl Rig {
                         *gave_up.borrow_mut() = Some(error.to_string());
                         break;
                     }
-                    server.fabric().breathe().await;
+                    server.fabric().yield_now().await;
                 }
                 while life.get() == own {
                     pauses.pause(5).await;

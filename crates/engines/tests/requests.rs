@@ -98,7 +98,7 @@ impl Rig {
                         ticket
                     }
                     Some(Incoming::Hello(_)) | None => {
-                        server.breathe().await;
+                        server.yield_now().await;
                         continue;
                     }
                 };

@@ -39,7 +39,7 @@ async fn serve(map: Served, seat: Seat, id: WorkerId) {
     let mut turns = worker.serve(LANES);
     loop {
         turns.turn().expect("its own memory is there");
-        worker.client().fabric().breathe().await;
+        worker.client().fabric().yield_now().await;
     }
 }
 
@@ -228,7 +228,7 @@ impl Fabric for Ahead {
         caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled
         write
         is_mapped store store_before store_after announce load reload raw now_us random pause
-        breathe
+        yield_now
         posted is_settled => inner
     );
 

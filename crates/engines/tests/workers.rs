@@ -173,7 +173,7 @@ impl WorkerHost for SimHost {
         if was_busy {
             self.wake_housekeeper();
         }
-        self.endpoint.breathe().await;
+        self.endpoint.yield_now().await;
         if self.desk.stops.get() {
             Next::Stop
         } else if self.desk.attaches.take() {

@@ -47,7 +47,7 @@ pub struct Caps {
 }
 
 /// The longest time that an idle thread waits before it looks again.
-const BREATH_US: u64 = 1;
+const YIELD_US: u64 = 1;
 
 /// One thread's way to the regions of a cluster.
 ///
@@ -214,9 +214,9 @@ pub trait Fabric {
 
     /// Lets the other lanes have a turn: for callers that poll memory until it changes. The future
     /// is pending once; a thread without other lanes may wait a microsecond at most.
-    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+    fn yield_now(&self) -> impl Future<Output = ()> + '_ {
         async {
-            let mut pause = pin!(self.pause(BREATH_US));
+            let mut pause = pin!(self.pause(YIELD_US));
             let mut taken = false;
             let turn = poll_fn(|cx| {
                 // The pause is polled only once, so that a sleeping executor is woken by it.

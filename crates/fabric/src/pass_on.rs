@@ -16,7 +16,7 @@
 ///     pass_on!(
 ///         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
 ///         write_unsignaled write is_mapped store_before store_after announce load load_bytes
-///         reload will_store raw posted is_settled now_us wall_ms random pause breathe => inner
+///         reload will_store raw posted is_settled now_us wall_ms random pause yield_now => inner
 ///     );
 ///
 ///     fn store(&self, _: RemoteAddr, _: &[&[u8]]) -> Result<(), FabricError> {
@@ -243,10 +243,10 @@ macro_rules! pass_on {
             self.$field.pause(us)
         }
     };
-    (@ breathe $field:ident) => {
+    (@ yield_now $field:ident) => {
         #[inline]
-        fn breathe(&self) -> impl ::std::future::Future<Output = ()> + '_ {
-            self.$field.breathe()
+        fn yield_now(&self) -> impl ::std::future::Future<Output = ()> + '_ {
+            self.$field.yield_now()
         }
     };
 }

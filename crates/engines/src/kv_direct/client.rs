@@ -147,7 +147,7 @@ impl<F: Fabric> Client<F> {
                 self.lead(partition, &packet, alone).await;
             } else {
                 while matches!(packet.packet().stage.get(), Stage::Open | Stage::Sent) {
-                    self.fabric.breathe().await;
+                    self.fabric.yield_now().await;
                 }
             }
             let unknown = || self.unknown(partition);
@@ -238,9 +238,9 @@ impl<F: Fabric> Client<F> {
         let leading = Leading { client_open: &self.open, partition, packet };
         let to = self.worker(partition);
         if !alone {
-            self.fabric.breathe().await;
+            self.fabric.yield_now().await;
             while leading.is_open() && !self.requester.is_free(to) {
-                self.fabric.breathe().await;
+                self.fabric.yield_now().await;
             }
         }
         leading.close();

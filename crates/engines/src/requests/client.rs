@@ -294,7 +294,7 @@ impl<P: Path, R: Path> Requester<P, R> {
             if fabric.now_us() >= until {
                 return Err(EngineError::Timeout { timeout_us: self.timing.timeout_us });
             }
-            fabric.breathe().await;
+            fabric.yield_now().await;
         }
     }
 
@@ -393,7 +393,7 @@ impl<P: Path, R: Path> Requester<P, R> {
             if polls.is_multiple_of(POLLS_PER_LOOK) && fabric.now_us() >= again {
                 return Ok(None);
             }
-            fabric.breathe().await;
+            fabric.yield_now().await;
         }
     }
 

@@ -74,7 +74,7 @@
 //!             inbox.complete(&ticket, &answer, &mut reply);
 //!             return send_reply(&server, &map, home, &ticket, reply).await.1;
 //!         }
-//!         server.breathe().await;
+//!         server.yield_now().await;
 //!     }
 //! };
 //! # let (mut asks, mut serves) = (std::pin::pin!(asks), std::pin::pin!(serves));

@@ -494,7 +494,7 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline]
-    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+    fn yield_now(&self) -> impl Future<Output = ()> + '_ {
         Turn::default()
     }
 

@@ -42,7 +42,7 @@ impl Fabric for ShmThread {
     crate::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
         write_unsignaled write is_mapped store store_before store_after announce load load_bytes
-        reload will_store raw posted is_settled now_us wall_ms random pause breathe => memory
+        reload will_store raw posted is_settled now_us wall_ms random pause yield_now => memory
     );
 }
 

@@ -103,9 +103,9 @@ impl<E: Waits, M> Fabric for Yielding<E, M> {
     }
 
     #[inline]
-    fn breathe(&self) -> impl Future<Output = ()> + '_ {
+    fn yield_now(&self) -> impl Future<Output = ()> + '_ {
         self.offer();
-        self.endpoint.breathe()
+        self.endpoint.yield_now()
     }
 }
 

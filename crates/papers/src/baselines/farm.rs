@@ -198,7 +198,7 @@ impl<F: Thread> Kv for Client<F> {
             if now >= *until.get_or_insert(now.saturating_add(self.timeout_us)) {
                 return Err(EngineError::Timeout { timeout_us: self.timeout_us });
             }
-            self.fabric.breathe().await;
+            self.fabric.yield_now().await;
         }
     }
 

@@ -71,7 +71,7 @@ async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
     let mut turns = worker.serve(LANES);
     loop {
         turns.turn().expect("its own memory is there");
-        worker.client().fabric().breathe().await;
+        worker.client().fabric().yield_now().await;
     }
 }
 

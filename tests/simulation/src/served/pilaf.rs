@@ -183,7 +183,7 @@ impl Engine for Pilaf {
                 assert_eq!(report.broken, Vec::<String>::new());
                 self.snapshots.set(self.snapshots.get().max(server.counts().snapshots));
             }
-            server.fabric().breathe().await;
+            server.fabric().yield_now().await;
         }
     }
 

@@ -148,7 +148,7 @@ impl Engine for KvDirect {
             if !is_busy && random.random_ratio(1, TURNS_A_CHECK) {
                 post.check().unwrap_or_else(|broken| panic!("{broken}\n{}", self.told()));
             }
-            post.worker.fabric().breathe().await;
+            post.worker.fabric().yield_now().await;
         }
     }
 
