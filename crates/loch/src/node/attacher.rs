@@ -1,11 +1,12 @@
-//! The memory of a cluster's nodes as one node's workers have it: attached when the nodes are first
-//! there, and again when one comes back with other memory.
+//! The memory of all nodes, as the workers of one node have it. It is attached when all nodes have
+//! come up once, and again when a node comes back with other memory.
 //!
-//! A thread connects to the other nodes, and then sleeps on the connections: they end when a node's
-//! process does. At rest it uses no CPU.
+//! A thread connects to the other nodes and then sleeps on the connections, which end when a node's
+//! process does. At rest the thread uses no CPU.
 //!
 //! # Faults
-//! A node that is down is called again, after ever longer pauses. Its memory is as good as ever.
+//! The thread connects to a node that is down again and again, after ever longer pauses. Its memory
+//! stays usable meanwhile.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -21,28 +22,28 @@ use crate::limits::{CLOSE_TIMEOUT, NEIGHBOUR_PAUSE, NEIGHBOUR_PAUSE_MAX};
 use crate::session::connection::Connection;
 use crate::session::slot::incarnation_in;
 
-/// All memory, once it is known.
+/// The memory of all nodes, once it is known.
 #[derive(Default)]
 pub(crate) struct LatestMemory {
-    /// With the number of the change that it came with.
+    /// The number counts how often the memory has changed.
     state: Mutex<(u64, Option<Arc<ClusterMemory>>)>,
     changed: Condvar,
 }
 
 impl LatestMemory {
-    /// Those that never change.
+    /// Makes memory that never changes.
     pub fn fixed(memory: Arc<ClusterMemory>) -> Self {
         let latest_memory = Self::default();
         latest_memory.publish(memory);
         latest_memory
     }
 
-    /// Whether all memory is known.
+    /// Returns whether the memory of all nodes is known.
     pub fn is_known(&self) -> bool {
         self.state.lock().expect("nothing panics while it is held").1.is_some()
     }
 
-    /// All memory, waited for unless it is time to stop.
+    /// Waits for the memory of all nodes; returns `None` if it is time to stop.
     pub fn wait(&self, stops: impl Fn() -> bool) -> Option<(u64, Arc<ClusterMemory>)> {
         let mut state = self.state.lock().expect("nothing panics while it is held");
         loop {
@@ -52,27 +53,28 @@ impl LatestMemory {
             if let (number, Some(memory)) = &*state {
                 return Some((*number, memory.clone()));
             }
-            // Who stops does not say so here.
+            // A thread that stops does not notify this condition variable.
             let waited = self.changed.wait_timeout(state, NEIGHBOUR_PAUSE_MAX);
             state = waited.expect("nothing panics while it is held").0;
         }
     }
 
-    /// All memory, if it has changed since that number.
+    /// Returns the memory if it has changed since that number.
     pub fn newer_than(&self, number: u64) -> Option<(u64, Arc<ClusterMemory>)> {
-        // A worker looks rarely, so a lock that nobody holds for long is no matter.
+        // Workers call this rarely, and the lock is held for a short time only, so it costs
+        // nothing.
         let state = self.state.lock().expect("nothing panics while it is held");
         (state.0 > number).then(|| state.1.clone().map(|memory| (state.0, memory))).flatten()
     }
 
-    /// The incarnation of the session that holds a slot of a node whose memory is mapped.
+    /// Returns the incarnation of the session in a slot of a node whose memory is mapped.
     pub fn incarnation(&self, node: u16, slot: u32) -> Option<u64> {
         let state = self.state.lock().expect("nothing panics while it is held");
         let node = state.1.as_ref()?.nodes.get(usize::from(node))?.as_ref()?;
         incarnation_in(node, slot)
     }
 
-    /// Makes all memory known, if it is other memory than before.
+    /// Publishes memory, if it is other memory than before.
     pub fn publish(&self, memory: Arc<ClusterMemory>) {
         let mut state = self.state.lock().expect("nothing panics while it is held");
         if state.1.as_ref().is_some_and(|known| known.identities().eq(memory.identities())) {
@@ -83,7 +85,7 @@ impl LatestMemory {
     }
 }
 
-/// Tells whoever runs the node why operations of its clients may end as timeouts from now on.
+/// Warns that operations of the node's clients may end as timeouts from now on.
 pub(super) fn warn_of_other_memory(back: &Member) {
     tracing::warn!(
         node = back.name,
@@ -92,13 +94,13 @@ pub(super) fn warn_of_other_memory(back: &Member) {
     );
 }
 
-/// The thread. Dropping it ends it.
+/// The thread that attaches the other nodes' memory. Dropping it ends the thread.
 pub(crate) struct AttacherThread {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread knows.
+/// The state of the thread.
 struct Attacher {
     home: usize,
     cluster: Vec<PathBuf>,
@@ -108,8 +110,8 @@ struct Attacher {
 }
 
 impl AttacherThread {
-    /// Starts the thread of node `own` of a cluster, if it has others. It ends when this is
-    /// dropped.
+    /// Starts the thread of node `own`, if the cluster has other nodes. The thread ends when the
+    /// returned value is dropped.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -141,7 +143,7 @@ impl AttacherThread {
 
 impl Drop for AttacherThread {
     fn drop(&mut self) {
-        // It fails only if the count is full, and then the thread has been woken already.
+        // The write fails only if the count is full, and then the thread has been woken already.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -166,8 +168,8 @@ impl Attacher {
         }
     }
 
-    /// Calls the nodes to which there is no connection: whether all are there, and whether one has
-    /// other memory than before.
+    /// Connects to the nodes to which there is no connection. Returns whether all nodes are up, and
+    /// whether a node has other memory than before.
     fn attach_missing(&mut self) -> (bool, bool) {
         let (mut all_there, mut changed) = (true, false);
         for node in 0..self.cluster.len() {
@@ -181,7 +183,7 @@ impl Attacher {
             match self.attach(node) {
                 Ok(other) => changed |= other,
                 Err(error) => {
-                    tracing::debug!(%error, "a neighbour is down");
+                    tracing::debug!(%error, "a node of the cluster is down");
                     all_there = false;
                 }
             }
@@ -189,7 +191,7 @@ impl Attacher {
         (all_there, changed)
     }
 
-    /// Connects to a node; whether it has other memory than before.
+    /// Connects to a node. Returns whether it has other memory than before.
     fn attach(&mut self, node: usize) -> Result<bool, Error> {
         let admitted = Connection::open(&self.cluster[node], false, Instant::now(), CLOSE_TIMEOUT)?;
         let identity = admitted.welcome.identity;
@@ -206,19 +208,19 @@ impl Attacher {
         Ok(true)
     }
 
-    /// Makes all memory known, if it is.
+    /// Publishes the memory of all nodes, if all are known.
     fn join(&mut self) {
         if self.known.iter().any(Option::is_none) {
             return;
         }
         match ClusterMemory::join(self.known.clone(), self.home) {
             Ok(memory) => self.latest_memory.publish(Arc::new(memory)),
-            // Its clients are told the same.
+            // The node's clients get the same error.
             Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
         }
     }
 
-    /// Sleeps until a node goes away or it is time to call again; whether it is time to stop.
+    /// Sleeps until a node goes away or a pause is over. Returns whether it is time to stop.
     fn sleep(&self, stop: &OwnedFd, at_most: Option<Duration>) -> bool {
         let connections = self.connections.iter().flatten().map(Connection::stream);
         let streams = std::iter::once(stop.as_fd()).chain(connections);
@@ -226,7 +228,7 @@ impl Attacher {
             streams.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout =
             at_most.map(|time| Timespec::try_from(time).expect("a pause is not that long"));
-        // What interrupts it is as good as an event.
+        // An interrupted call is treated like an event.
         let _ = rustix::event::poll(&mut watched, timeout.as_ref());
         !watched[0].revents().is_empty()
     }

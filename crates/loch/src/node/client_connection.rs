@@ -1,12 +1,14 @@
-//! One client's connection: frames in, replies out.
+//! A client's connection to its node: frames in, replies out.
 //!
 //! # Invariants
-//! 1. While a reply waits to be sent, or to be found, nothing more is read, so what is held of a
-//!    connection is bounded: a frame, a read, and the replies to what one read brought.
-//! 2. While a reply is being found by others nothing more is answered: replies come in the order of
-//!    the requests.
-//! 3. When the *client* closes, its sessions end. When the *node* closes, because of garbage, they
-//!    do not: the client's process may be using them, and they end with it.
+//! 1. While a reply waits to be sent, or has still to be found, no more bytes are read. The memory
+//!    of a connection is therefore bounded by a frame, a read, and the replies to what one read
+//!    brought.
+//! 2. While the control plane or the workers look for a reply, no other request is answered.
+//!    Replies come in the order of the requests.
+//! 3. When the *client* closes the connection, its sessions end. When the *node* closes it because
+//!    of garbage, the sessions go on, since the client's process may be using them. They end with
+//!    the process.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,19 +22,20 @@ use crate::limits::READ_BYTES;
 use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{self, Code, Connect, Decoder, Refused, Reply, Request, Welcome};
 
-/// What a connection asks of its node.
+/// The requests that a connection makes of its node.
 pub(super) trait SessionService {
-    /// What a client is told on entering.
+    /// The first reply to a client.
     fn welcome(&self) -> &Welcome;
-    /// The descriptor of the region that such a client is given.
+    /// The descriptor of the region that the client is given.
     fn region(&self, read_only: bool) -> BorrowedFd<'_>;
     /// Opens a session for a process, and watches it.
     fn open_session(&mut self, process: Process) -> Option<SessionId>;
-    /// Ends a session that the client has left in order; whether it was its own.
+    /// Ends a session that the client has left in order. Returns whether the session was the
+    /// client's.
     fn close_session(&mut self, session: SessionId, process: Process) -> bool;
-    /// What is known of a node of the cluster.
+    /// Returns what is known of a node of the cluster.
     fn member(&self, node: u16) -> Reply;
-    /// Has a connection let in for `caller`. `None`: the reply comes later, to connection
+    /// Has a connection let in for `caller`. After `None` the reply comes later, to connection
     /// `token`.
     fn connect(
         &mut self,
@@ -43,7 +46,7 @@ pub(super) trait SessionService {
     ) -> Option<Reply>;
     /// Ends the connections of readers.
     fn leave(&mut self, readers: Readers);
-    /// Has the workers of a table at a node tell what they have. `None`: the reply comes later, to
+    /// Asks the workers of a table at a node what they have. After `None` the reply comes later, to
     /// connection `token`.
     fn inspect(&mut self, token: u64, node: u16, table: u32) -> Option<Reply>;
 }
@@ -52,45 +55,45 @@ pub(super) trait SessionService {
 pub(super) struct ClientConnection {
     stream: OwnedFd,
     peer: PeerCredentials,
-    /// Names this connection among all of this node.
+    /// The number of this connection, which no other connection of the node has.
     token: u64,
-    /// The client's process, once it had to do with sessions. Asked while it is there: later its
-    /// number may be another's.
+    /// The client's process, from the first request about sessions on. It is looked up while the
+    /// client is there, because its number may later be another process's.
     process: Option<Process>,
     decoder: Decoder,
-    /// Whether it said hello, and for reading only.
+    /// Set once the client has said hello; true if it wants to read only.
     greeted: Option<bool>,
-    /// Sessions opened here that have not ended.
+    /// The sessions that were opened over this connection and have not ended.
     sessions: Vec<SessionId>,
     /// Replies that are not sent yet.
     out: Vec<u8>,
-    /// Whether a reply is being found: invariant 2.
+    /// Whether a reply has still to be found: invariant 2.
     waiting: bool,
-    /// Whether readers may be connected somewhere.
+    /// Whether readers of this connection may be connected somewhere.
     reads: bool,
     /// Whether the region's descriptor goes with the next byte.
     pass_region: bool,
-    /// Whether nothing comes after `out`.
+    /// Whether the connection is to be closed after `out` was sent.
     closing: bool,
 }
 
-/// How a turn ended.
+/// The next event or action that the connection needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextStep {
-    /// Wait until the client says something.
+    /// Wait until the client sends bytes.
     Receive,
-    /// Wait until the client takes something.
+    /// Wait until the client takes bytes.
     Send,
-    /// Wait until a reply is there.
+    /// Wait until a reply has come.
     Wait,
-    /// The client has closed.
+    /// The client has closed the connection.
     Closed,
-    /// Close it.
+    /// The node has to close the connection.
     Close,
 }
 
 impl ClientConnection {
-    /// A connection with somebody who may come in.
+    /// Makes a connection of a client that may attach.
     pub fn new(stream: OwnedFd, peer: PeerCredentials, token: u64) -> Self {
         Self {
             stream,
@@ -108,7 +111,8 @@ impl ClientConnection {
         }
     }
 
-    /// A connection with somebody who may not: he is told so, and that is all.
+    /// Makes a connection of a client that may not attach. The client gets a refusal and nothing
+    /// else.
     pub fn refusal(stream: OwnedFd, peer: PeerCredentials, token: u64) -> Self {
         let mut connection = Self::new(stream, peer, token);
         let text = format!("user {} may not attach to this node", peer.uid);
@@ -116,22 +120,22 @@ impl ClientConnection {
         connection
     }
 
-    /// The connection.
+    /// The socket of the connection.
     pub fn stream(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// The sessions that were opened here and have not ended, and their process.
+    /// The sessions that were opened over this connection and have not ended, and their process.
     pub fn sessions(&self) -> Option<(&[SessionId], Process)> {
         Some((&self.sessions, self.process?))
     }
 
-    /// Whose connections are to end with this connection.
+    /// The readers whose connections end with this connection.
     pub fn readers(&self) -> Option<Readers> {
         self.reads.then_some(Readers { connection: self.token, endpoint: None })
     }
 
-    /// The reply that was waited for.
+    /// Sends the reply that the client waits for.
     pub fn deliver(&mut self, reply: &Reply) {
         self.waiting = false;
         self.say(reply);
@@ -142,13 +146,13 @@ impl ClientConnection {
         self.process
     }
 
-    /// Goes on for as long as there is something to do, but reads once at most, so that no client
+    /// Goes on for as long as there is something to do. One call reads only once, so no client
     /// keeps the others waiting.
     pub fn advance(&mut self, service: &mut impl SessionService) -> NextStep {
         if let Some(next) = self.flush(service) {
             return next;
         }
-        // What came while a reply was waited for.
+        // Frames may have come while a reply was waited for.
         self.answer_all(service);
         if let Some(next) = self.flush(service) {
             return next;
@@ -269,14 +273,14 @@ impl ClientConnection {
         self.out.extend(wire::encode(reply));
     }
 
-    /// Says no for the last time.
+    /// Sends a refusal, after which the connection is closed.
     fn refuse(&mut self, refused: Refused) {
         tracing::debug!(pid = self.peer.pid, why = refused.text, "a client is refused");
         self.say(&Reply::Refused(refused));
         self.closing = true;
     }
 
-    /// Sends what there is to send. `None` if all of it was, and more may be read.
+    /// Sends what there is to send. Returns `None` if everything was sent and more may be read.
     fn flush(&mut self, service: &impl SessionService) -> Option<NextStep> {
         while !self.out.is_empty() {
             match self.send(service) {

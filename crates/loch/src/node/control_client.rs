@@ -1,5 +1,5 @@
-//! What a node's server asks of the node's control plane, where there is one: where clients reach
-//! memory over a network. The server never waits for it.
+//! The requests that a node's server makes of the node's control plane. There is a control plane
+//! where clients reach memory over a network. The server never waits for it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::session::slot::SessionId;
 use crate::session::wire::{Connect, Reply};
 
-/// Who wants a connection to be let in, among the clients of one node.
+/// The client of a node for which a connection is to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Caller {
@@ -21,10 +21,10 @@ pub(crate) enum Caller {
     Worker(SessionId),
     /// A client without a session; it only reads.
     Reader {
-        /// The connection over which it asks.
+        /// The connection over which the reader asks.
         #[serde(rename = "visit")]
         connection: u64,
-        /// Tells the readers of a connection apart.
+        /// The number of the reader among those of its connection.
         endpoint: u64,
     },
 }
@@ -38,27 +38,27 @@ pub(crate) struct Readers {
 
 /// A node's control plane.
 pub(crate) trait ControlClient: Send + Sync {
-    /// What is known of a node.
+    /// Returns what is known of a node.
     fn member(&self, node: u16) -> Reply;
     /// Has a connection let in; the reply goes to `replies` under `token`.
     fn connect(&self, caller: Caller, ask: Connect, replies: Arc<ReplyQueue>, token: u64);
-    /// Has the workers of a table at another node tell what they have; the reply goes to `replies`
+    /// Asks the workers of a table at another node what they have; the reply goes to `replies`
     /// under `token`.
     fn inspect(&self, node: u16, table: u32, replies: Arc<ReplyQueue>, token: u64);
     /// Ends the connections of readers.
     fn leave(&self, readers: Readers);
-    /// Sessions have ended: they are among the dying.
+    /// Called when sessions have ended and are among the dying.
     fn sessions_ended(&self);
 }
 
-/// Replies on their way to the server's thread, which it wakes.
+/// Replies on their way to the server. A new reply wakes the server's thread.
 pub(crate) struct ReplyQueue {
     replies: Mutex<Vec<(u64, Reply)>>,
     event: OwnedFd,
 }
 
 impl ReplyQueue {
-    /// An empty one.
+    /// Makes an empty queue.
     pub fn new() -> Result<Self, Errno> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { replies: Mutex::default(), event })
@@ -67,14 +67,14 @@ impl ReplyQueue {
     /// Sends a reply to a connection.
     pub fn send(&self, token: u64, reply: Reply) {
         self.replies.lock().expect("nothing panics while it is held").push((token, reply));
-        // It fails only if the count is full, and then the server has been woken already.
+        // The write fails only if the count is full, and then the server has been woken already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Takes all that came. Whatever is sent after that wakes the server again.
+    /// Takes all replies that came. A reply that comes later wakes the server again.
     pub fn take(&self) -> Vec<(u64, Reply)> {
         let mut count = [0; 8];
-        // It fails only if nothing came since.
+        // The read fails only if no reply came since.
         let _ = rustix::io::read(&self.event, &mut count);
         std::mem::take(&mut *self.replies.lock().expect("nothing panics while it is held"))
     }

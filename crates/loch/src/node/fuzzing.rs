@@ -1,4 +1,4 @@
-//! A node's side of a connection, for the fuzz targets: everything but the listening socket.
+//! A node's side of a connection without the listening socket, for the fuzz targets.
 
 use std::io::{Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,14 +18,14 @@ use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
 use crate::{ByteSize, EmbeddedConfig, Error};
 
-/// A node without a socket of its own, which clients can talk to.
+/// A node without a socket, to which clients can talk.
 pub struct FuzzNode {
     welcome: Welcome,
     node: Member,
     sessions: Sessions,
 }
 
-/// Turns in which nothing came and nothing went, after which a connection stands still.
+/// After so many turns in which no byte was moved, a connection is taken to stand still.
 const IDLE_TURNS_MAX: usize = 4;
 
 impl FuzzNode {
@@ -58,11 +58,11 @@ impl FuzzNode {
         Ok(Self { welcome, node, sessions })
     }
 
-    /// What the node answers to a client of this process that sends these bytes, a part at a time,
-    /// and whether it closed the connection.
+    /// Sends these bytes to the node as a client of this process, a part at a time. Returns the
+    /// node's answer, and whether the node closed the connection.
     ///
     /// # Panics
-    /// If the node says something else than it should, or never stops.
+    /// If the answer of the node is not allowed, or never ends.
     pub fn exchange<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
         let (mut client, node) = UnixStream::pair().expect("a pair of sockets can be made");
         for stream in [&client, &node] {
@@ -79,7 +79,8 @@ impl FuzzNode {
                 part = &part[sent..];
                 closed = matches!(connection.advance(self), NextStep::Close | NextStep::Closed);
                 let before = replies.len();
-                // It blocks once there is nothing more; whether it was closed is known already.
+                // The read fails once no more bytes are there. Whether the node closed is known
+                // already.
                 let _ = client.read_to_end(&mut replies);
                 let moved = sent > 0 || replies.len() > before;
                 idle = if moved { 0 } else { idle + 1 };

@@ -1,11 +1,12 @@
-//! The node's socket: making it, taking it away, and who may come in.
+//! The node's socket: how it is made and removed, and which users may connect.
 //!
 //! # Invariants
-//! 1. A socket at which a node answers is never replaced. One at which nobody does is a dead
-//!    node's. Looking and replacing are one step: the folder is locked meanwhile.
-//! 2. Nobody but the node's user can connect: the socket has its mode before it listens. Whoever
-//!    connects all the same (root) is asked for its user id.
-//! 3. A node removes only the socket that it made, and replaces only one of its own user.
+//! 1. A socket at which a node answers is never replaced. A socket at which no node answers was
+//!    left by a dead node. The folder is locked while the socket is looked at and replaced, so both
+//!    are one step.
+//! 2. Only the node's user can connect, because the socket has its mode before it listens. Root can
+//!    connect all the same, so the node asks the kernel for the user id of every client.
+//! 3. A node removes only the socket that it made, and replaces only a socket of its own user.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -32,28 +33,29 @@ pub(super) struct Listener {
     made: (u64, u64),
 }
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PeerCredentials {
-    /// 0 if it cannot be seen, as in a container it cannot that is not this process's.
+    /// 0 if the process cannot be seen, for example because it is in another container.
     pub pid: u32,
     pub uid: u32,
 }
 
-/// Whether a node answers at `socket`; cheap, and no promise.
+/// Returns whether a node answers at `socket`. The check is cheap, and the answer may be old at
+/// once.
 ///
 /// # Errors
-/// The operating system's, if it gives no socket to ask with.
+/// The operating system's error, if there is no socket to ask with.
 pub(super) fn is_live(socket: &SocketAddrUnix) -> Result<bool, Errno> {
-    // A node that is stopped, and whose queue is full, would make a plain connect wait for ever.
+    // A plain connect would wait for ever for a node that is stopped and whose queue is full.
     match rustix::net::connect(stream_socket()?, socket) {
         Ok(()) => Ok(true),
-        // A full queue: somebody is to empty it.
+        // A full queue belongs to a node that will empty it.
         Err(error) => Ok(error == Errno::AGAIN),
     }
 }
 
-/// A socket that waits for nobody.
+/// Makes a socket that never blocks.
 fn stream_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -87,7 +89,7 @@ impl Listener {
             Err(_) => (),
         }
         let fd = stream_socket().map_err(Error::os("open", path))?;
-        // The file is made with the mode of the socket: at no time it has another (invariant 2).
+        // The file is made with the mode of the socket, so it never has another mode (invariant 2).
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(private::FILE_MODE))
             .map_err(Error::os("set the mode of", path))?;
         rustix::net::bind(&fd, &address).map_err(Error::os("bind", path))?;
@@ -101,7 +103,7 @@ impl Listener {
         &self.path
     }
 
-    /// Takes a connection; `None` if nobody is waiting.
+    /// Accepts a connection. Returns `None` if no client waits.
     pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.fd, flags) {
@@ -116,20 +118,20 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let there = std::fs::symlink_metadata(&self.path);
         if there.is_ok_and(|there| (there.dev(), there.ino()) == self.made) {
-            // One that stays is replaced by the next start.
+            // A socket that stays is replaced by the next start.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Who has connected, and whether he may.
+/// Returns the credentials of a client, and whether it may attach.
 pub(super) fn identify(stream: &OwnedFd) -> nix::Result<(PeerCredentials, bool)> {
     let peer = getsockopt(stream, sockopt::PeerCredentials)?;
     let peer = PeerCredentials { pid: peer.pid() as u32, uid: peer.uid() };
     Ok((peer, may_attach(peer.uid, private::user())))
 }
 
-/// Locks a folder for the moment, against other nodes that start in it.
+/// Locks a folder against other nodes that start in it.
 fn lock_folder(dir: &Path, socket: &Path) -> Result<File, Error> {
     let file = File::open(dir).map_err(Error::os("open", dir))?;
     if lock_within(&file, SOCKET_LOCK_TIMEOUT).map_err(Error::os("lock", dir))? {
@@ -156,7 +158,7 @@ mod tests {
         let listener = Listener::open(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert!(matches!(Listener::open(&path), Err(Error::SocketInUse { .. })));
-        // As a killed process leaves it.
+        // A killed process leaves its socket like this.
         let dead = std::mem::ManuallyDrop::new(listener);
         rustix::net::shutdown(&dead.fd, rustix::net::Shutdown::Both).unwrap();
         let listener = Listener::open(&path).unwrap();

@@ -1,8 +1,7 @@
-//! Advisory locks on files and folders, waited for within a bound.
+//! Advisory locks on files and folders, with a bounded wait.
 //!
-//! A lock outlives its owner for a moment: until the system has taken a dead process's memory
-//! apart, or until a child that was forked has become another program. So whoever wants it waits a
-//! little.
+//! A lock outlives its owner for a moment, until the system has freed a dead process's memory, or
+//! until a forked child has executed another program. The next owner therefore waits for a while.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::limits::RETRY_PAUSE;
 
-/// Locks `file`, which others may hold for up to `wait`; whether it did.
+/// Locks `file`, which others may hold for up to `wait`. Returns whether it is locked.
 pub(super) fn lock_within(file: &File, wait: Duration) -> io::Result<bool> {
     let until = Instant::now() + wait;
     loop {

@@ -1,15 +1,16 @@
-//! The node: owns memory, and lets clients attach to it.
+//! A node owns memory and lets clients attach to it.
 //!
-//! Two threads, both asleep unless there is something to do: one answers at the socket
-//! ([`server`]), one puts in order what dead clients left ([`scrubber`]). Neither takes part in
-//! what clients do with the tables. For tables of engines whose server takes part there are workers
-//! besides ([`workers`]), and a thread that keeps them in touch with the other nodes
-//! ([`attacher`]). Where memory is reached over a network there is a control plane ([`control`]),
-//! and a device ([`network`]).
+//! A node has two threads, which sleep unless there is something to do. One answers at the socket
+//! ([`server`]), the other puts in order what dead clients left ([`scrubber`]). Neither thread
+//! takes part in the operations on the tables. If the engine of a table needs workers, the node has
+//! their threads ([`workers`]) and a thread that attaches the memory of the other nodes
+//! ([`attacher`]). Where memory is reached over a network the node has a control plane
+//! ([`control`]) and a device ([`network`]).
 //!
 //! # Faults
-//! A node that is killed leaves its region and its socket. Clients go on with the tables they have;
-//! the next start takes both over, keeps the sessions of processes that live and ends the others'.
+//! A node that is killed leaves its region and its socket. Clients go on with the tables they have.
+//! The next start takes region and socket over, keeps the sessions of processes that live, and ends
+//! the sessions of all others.
 
 pub(crate) mod attacher;
 #[cfg(feature = "functions")]
@@ -103,21 +104,21 @@ pub struct Node {
     stop: Arc<StopSwitch>,
     server: Option<JoinHandle<OwnedRegion>>,
     services: Option<NodeServices>,
-    /// A child process has inherited this, but none of the threads, and must not stop them.
+    /// A child process inherits this value but not the threads, and must not stop them.
     mark: ForkMark,
 }
 
-/// Tells of a node's end. Outlives it.
+/// Tells how a node ended. The watch may outlive the node.
 #[derive(Clone)]
 pub struct NodeWatch {
     failure: Option<Arc<WorkersStatus>>,
 }
 
-/// What works behind the server.
+/// The parts of a node besides its server.
 struct NodeServices {
     own: Member,
     sessions: Arc<Sessions>,
-    /// Before what they need: they end first.
+    /// The workers end before the parts they need.
     workers: Option<(Workers, Option<AttacherThread>)>,
     scrubber: Scrubber,
     network: Option<Networking>,
@@ -173,7 +174,7 @@ impl Node {
         };
         let server = Server::new(state, listener, stop.clone())?;
         if let Some((workers, _)) = &services.workers {
-            // Whoever waits for a worker is to find out that there is none.
+            // A client that waits for a worker has to learn that the worker is gone.
             let stop = stop.clone();
             workers.status().set_alarm(move || stop.stop());
         }
@@ -198,24 +199,24 @@ impl Node {
         &self.socket
     }
 
-    /// Whether it took over a region that was there, with all its data.
+    /// Returns whether the node took over a region that was there, with all its data.
     pub fn is_warm(&self) -> bool {
         self.warm
     }
 
-    /// What pages back its region.
+    /// The pages that back the node's region.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// What tells when a worker of the node has failed: then it serves nobody any more, and has to
-    /// be stopped.
+    /// Returns a watch that tells when a worker of the node has failed. From then on the node
+    /// serves no client, and has to be stopped.
     pub fn watch(&self) -> NodeWatch {
         let workers = self.services.as_ref().and_then(|services| services.workers.as_ref());
         NodeWatch { failure: workers.map(|(workers, _)| workers.status().clone()) }
     }
 
-    /// Stops in an orderly way: the socket file is removed, the region file stays unless the node
+    /// Stops in an orderly way. The socket file is removed; the region file stays unless the node
     /// is ephemeral. Clients go on with the tables they have.
     pub fn stop(self) {}
 
@@ -231,7 +232,7 @@ impl Node {
         let failed = workers.is_some_and(|(workers, _)| workers.status().error().is_some());
         drop(services);
         match owned {
-            // That a worker could not begin is no reason to lose what was there before.
+            // Data that was there before is kept even if a worker could not begin.
             Some(Ok(owned)) if self.ephemeral && !(self.warm && failed) => region::remove(&owned),
             Some(Err(_)) => tracing::error!("the node's thread had panicked"),
             _ => (),
@@ -241,20 +242,20 @@ impl Node {
 }
 
 impl NodeWatch {
-    /// What a worker has failed of, if one has.
+    /// The error of a worker that has failed.
     pub fn failure(&self) -> Option<Error> {
         self.failure.as_ref().and_then(|failure| failure.error())
     }
 
-    /// Waits until a worker fails, and tells of what; `None` when the node stops in an orderly way,
-    /// and at once of a node without workers.
+    /// Waits until a worker fails, and returns its error. Returns `None` when the node stops in an
+    /// orderly way, and at once if the node has no workers.
     pub fn wait(&self) -> Option<Error> {
         self.failure.as_ref().and_then(|failure| failure.wait())
     }
 }
 
 impl NodeServices {
-    /// All memory of the cluster is shared.
+    /// Starts the parts of a node whose cluster shares all memory.
     fn shared(own: Member, plan: &NodePlan, warm: bool) -> Result<Self, Error> {
         let (sessions, ended) = Sessions::restore(&own, false);
         let sessions = Arc::new(sessions);
@@ -297,8 +298,8 @@ impl Drop for Node {
     }
 }
 
-/// The socket and the region. The socket comes first: should it be another node's, its region is
-/// not touched. A client that connects already is told that the node prepares its memory.
+/// Makes socket and region. The socket comes first: if another node has it, the region is not
+/// touched. Clients that connect meanwhile are told that the node prepares its memory.
 fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, Pages), Error> {
     plan.plan.tell_what_is_left_out();
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
@@ -307,7 +308,7 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, P
     let (region, pages) =
         preparing::serve_refusals(&listener, plan.plan.header.region_bytes, || {
             let mut region = region::acquire(&plan.region, &plan.plan)?;
-            // What was there before is not lost to a start that fails.
+            // A start that fails keeps data that was there before.
             region.in_vain = ephemeral && !region.warm;
             let pages = populate(&region);
             Ok((region, pages))
@@ -315,7 +316,7 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, P
     Ok((listener, region, pages))
 }
 
-/// Enters the region's pages, so that no client's first access waits for the kernel to do it.
+/// Enters the region's pages, so that the kernel does not do it at a client's first access.
 fn populate(region: &OwnedRegion) -> Pages {
     let begun = Instant::now();
     let pages = region.region.populate();
@@ -356,9 +357,9 @@ fn welcome(services: &NodeServices, cluster: &[PathBuf]) -> Result<Welcome, Erro
     Ok(welcome)
 }
 
-/// How the scrubber comes by the memory of the other nodes: by asking them, every time, for one may
-/// have come back with other memory. What did not change is not mapped anew, and the memory of a
-/// node whose process is down is as good as ever.
+/// Returns the scrubber's way to the memory of all nodes. Each call asks the other nodes, since a
+/// node may have come back with other memory. Memory that is unchanged is not mapped again, and the
+/// memory of a node whose process is down stays usable.
 fn attach_peers(own: Member, cluster: Vec<PathBuf>) -> impl ClusterAccess {
     let home = own.header.node as usize;
     let mut known: Vec<Option<Member>> = vec![None; cluster.len()];

@@ -1,15 +1,15 @@
-//! What stands for the control plane in a build without verbs: no node has one.
+//! The control plane in a build without verbs: no node has one.
 
 /// A node's place in the network.
 pub(crate) mod network {
     use crate::{Error, NodeConfig};
 
-    /// A node has none.
+    /// A node without verbs has no place in a network.
     #[derive(Debug)]
     pub(crate) enum Network {}
 
     impl Network {
-        /// Says so.
+        /// Returns the error that a network needs a build with verbs.
         ///
         /// # Errors
         /// [`Error::Config`].
@@ -19,7 +19,7 @@ pub(crate) mod network {
             Err(Error::config("fabric", problem))
         }
 
-        /// Its number.
+        /// The node's number.
         pub fn node(&self) -> usize {
             match *self {}
         }

@@ -1,4 +1,4 @@
-//! What stands for nodes on a network in a build without verbs: there are none.
+//! Nodes on a network in a build without verbs: there are none.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::{Error, NodeConfig};
 pub(super) enum Networking {}
 
 impl Networking {
-    /// What the node's server asks.
+    /// The control plane, as the node's server uses it.
     pub fn control(&self) -> Arc<dyn ControlClient> {
         match *self {}
     }
 
-    /// The device that its clients choose.
+    /// The device that the node's clients choose.
     pub fn device(&self) -> DeviceChoice {
         match *self {}
     }

@@ -1,5 +1,4 @@
-//! A node's configuration, checked: where it listens, where its memory is, and its place among the
-//! other nodes.
+//! The checked configuration of a node: its socket, its region, and its place among the nodes.
 
 use std::path::{Path, PathBuf};
 
@@ -70,7 +69,7 @@ impl NodePlan {
     }
 }
 
-/// Memory is shared: what is said of a network would be said in vain.
+/// Refuses the keys of a network where memory is shared.
 fn check_shared(config: &NodeConfig) -> Result<(), Error> {
     let vain = [
         ("listen", config.listen.is_some()),

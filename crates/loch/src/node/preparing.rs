@@ -1,8 +1,8 @@
-//! What clients are told that come while the node prepares its memory.
+//! The replies to clients that come while the node prepares its memory.
 //!
-//! A node listens before its memory is there, so that no other node takes its socket meanwhile.
-//! Until its server begins, a thread answers every connection that the node prepares, and closes
-//! it. The client tries again for as long as it has time.
+//! A node listens before its memory is there, so that no other node takes its socket. Until the
+//! server begins, a thread accepts every connection, says that the node prepares, and closes the
+//! connection. The client tries again for as long as it has time.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,13 +17,13 @@ use crate::limits::FRAME_BYTES_MAX;
 use crate::session::wire::{self, Code, Refused, Reply};
 use loch_engines::size::InWords;
 
-/// How long a client has to say hello before it is answered all the same.
+/// How long a client has to say hello. After that it is answered all the same.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs `work`, which prepares `bytes` of memory, and answers clients meanwhile.
 ///
 /// # Errors
-/// Those of `work`; [`Error::Os`] if the system has no descriptor for the thread's end.
+/// The errors of `work`; [`Error::Os`] if the system has no descriptor to end the thread with.
 pub(super) fn serve_refusals<T>(
     listener: &Listener,
     bytes: u64,
@@ -37,7 +37,7 @@ pub(super) fn serve_refusals<T>(
     })
 }
 
-/// Ends the thread, also if the work panics.
+/// Ends the thread, even if the work panics.
 struct EndOnDrop<'a>(&'a StopSwitch);
 
 impl Drop for EndOnDrop<'_> {
@@ -54,7 +54,7 @@ fn answer(listener: &Listener, bytes: u64, done: &StopSwitch) {
             PollFd::new(&listener.fd, PollFlags::IN),
             PollFd::from_borrowed_fd(done.event(), PollFlags::IN),
         ];
-        // What fails here is seen by the server that follows.
+        // The server that follows sees and reports errors of the listener.
         let is_over = poll(&mut fds, None).is_err() || !fds[1].revents().is_empty();
         if is_over {
             return;
@@ -66,11 +66,11 @@ fn answer(listener: &Listener, bytes: u64, done: &StopSwitch) {
     }
 }
 
-/// A client that does not listen is not waited for.
+/// Refuses a client. A client that sends nothing is refused after a time-out.
 fn refuse(stream: &mut UnixStream, refusal: &[u8]) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
-    // What is not read when the connection is closed would take the answer with it.
+    // Bytes that are unread when the connection is closed would make the kernel drop the reply.
     let mut hello = [0; FRAME_BYTES_MAX];
     let _ = stream.read(&mut hello)?;
     stream.write_all(refusal)

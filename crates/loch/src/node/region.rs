@@ -1,14 +1,15 @@
-//! The node's region file: made once, and taken over by every later start.
+//! The node's region file. It is made once, and every later start takes it over.
 //!
 //! # Invariants
-//! 1. A region file of the configured name is complete: it is made under another name, and gets its
-//!    own when its header is written.
-//! 2. One live node owns a region file: it holds a lock on it. The lock is on a descriptor that no
-//!    client is given, for it would last as long as any copy of the descriptor.
-//! 3. What is there and does not fit is an error. Nothing is ever wiped.
-//! 4. Nobody but the node's user can have made the file, or can open it: see [`crate::private`].
-//! 5. The sessions of a region that is made anew have other numbers than those of one that was in
-//!    its place: workers elsewhere know those by their numbers, and what they last answered them.
+//! 1. A region file of the configured name is complete: the node makes it under another name, and
+//!    renames it when its header is written.
+//! 2. One live node owns a region file and holds a lock on it. The lock is on a descriptor that no
+//!    client gets, since a lock lasts as long as any copy of its descriptor.
+//! 3. A file that does not fit is an error. No file is ever wiped.
+//! 4. Only the node's user can have made the file, and only that user can open it: see
+//!    [`crate::private`].
+//! 5. The sessions of a new region have other numbers than the sessions of a region that was in its
+//!    place. Workers of other nodes know sessions by number, together with their last answers.
 //!
 //! # Faults
 //! A node that dies while it makes its region leaves a file `….new`, which the next start removes.
@@ -40,14 +41,15 @@ use crate::{ByteSize, Error};
 pub(super) struct OwnedRegion {
     pub region: Arc<Region>,
     pub path: PathBuf,
-    /// Whether its data was there before.
+    /// Whether the region's data was there before.
     pub warm: bool,
-    /// What clients are given: descriptors of their own.
+    /// The descriptors that clients get: not the one with the lock.
     pub writable: File,
     pub readable: File,
-    /// Whether it was made for a start that is not over: if that fails, the file goes.
+    /// Whether the region was made by a start that is not over. If the start fails, the file is
+    /// removed.
     pub in_vain: bool,
-    /// Invariant 2.
+    /// The descriptor with the lock: invariant 2.
     lock: File,
 }
 
@@ -59,11 +61,11 @@ impl Drop for OwnedRegion {
     }
 }
 
-/// What the configuration calls the file.
+/// The configuration key of the file.
 const FIELD: &str = "region";
-/// Tries at a file that others make and remove at the same time.
+/// How often the node tries a file that other nodes make and remove at the same time.
 const TRIES: usize = 16;
-/// Where the sessions of a region may begin to be counted: at half of what there is to count.
+/// The numbers at which the sessions of a region may begin: the lower half of all numbers.
 const FIRST_SESSION_MASK: u64 = (1 << 39) - 1;
 
 /// Takes over the region at `path`, or makes it.
@@ -81,12 +83,12 @@ pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<OwnedRegion, Error> {
             return Ok(owned);
         }
     }
-    // Somebody else is at it, again and again.
+    // Other nodes replace the file again and again.
     Err(in_use(path))
 }
 
-/// Removes the file. While its name is its own nobody else takes it, since its lock is held; but it
-/// may have been removed already, and the name may be another node's.
+/// Removes the file. While the file has its name no other node takes it, since the lock is held.
+/// But the file may have been removed already, and its name may be that of another node's file.
 pub(super) fn remove(owned: &OwnedRegion) {
     let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     let there = std::fs::symlink_metadata(&owned.path);
@@ -100,7 +102,7 @@ pub(super) fn remove(owned: &OwnedRegion) {
     }
 }
 
-/// Locks a file that is there and checks it. `None` if it was replaced meanwhile.
+/// Locks a file that is there and checks it. Returns `None` if the file was replaced meanwhile.
 fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
     if !lock(&file, path)? {
         return Ok(None);
@@ -129,7 +131,8 @@ fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<OwnedRegion>
     own(path, file, region, true).map(Some)
 }
 
-/// A file that is shorter than its header says was truncated; mapping it would be deadly.
+/// Checks the length. A file that is shorter than its header says was truncated, and access to the
+/// missing part would kill the process.
 fn check_length(file: &File, bytes: u64, path: &Path) -> Result<(), Error> {
     let damaged = |what: String| Error::RegionDamaged { path: path.into(), what };
     let mut head = [0; size_of::<Header>()];
@@ -148,7 +151,8 @@ fn check_length(file: &File, bytes: u64, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the file under another name and then gives it its own. `None` if one appeared meanwhile.
+/// Makes the file under another name and renames it. Returns `None` if another file has appeared
+/// meanwhile.
 fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
     let new = unfinished(path);
     let region = match Region::create(&new, plan.header.region_bytes) {
@@ -158,9 +162,9 @@ fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
         }
         made => made.map_err(of_region(path))?,
     };
-    // Not by its name, which may be another file's by now.
+    // The name may be that of another file by now, so the descriptor is opened again.
     let file = reopen(region.fd(), &new, true)?;
-    // Before the lock is ours somebody may take the file for a dead node's and remove it.
+    // Before the lock is held another node may take the file for a dead node's and remove it.
     if !lock(&file, &new)? {
         return Ok(None);
     }
@@ -173,7 +177,7 @@ fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
             Ok(None)
         }
         Err(error) => {
-            // The error says what is wrong; a file that stays is removed by the next start.
+            // The error is returned. The next start removes a file that stays.
             let _ = std::fs::remove_file(&new);
             Err(Error::os("rename", &new)(error))
         }
@@ -203,7 +207,7 @@ pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-/// A region whose file is locked.
+/// Makes a value of a region whose file is locked.
 fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<OwnedRegion, Error> {
     Ok(OwnedRegion {
         region: Arc::new(region),
@@ -216,14 +220,14 @@ fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<OwnedRegio
     })
 }
 
-/// The name of a region that is being made.
+/// The name that a region has while it is made.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
 }
 
-/// Removes what a node left that died while it made its region.
+/// Removes the file of a node that died while it made its region.
 fn remove_stale(new: &Path) -> Result<(), Error> {
     let Some(file) = private::open(new, FIELD)? else {
         return Ok(());
@@ -235,7 +239,7 @@ fn remove_stale(new: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Locks a file; whether it is still the one of that name.
+/// Locks a file. Returns whether the file still has that name.
 fn lock(file: &File, path: &Path) -> Result<bool, Error> {
     if !lock_within(file, REGION_LOCK_TIMEOUT).map_err(Error::os("lock", path))? {
         return Err(in_use(path));
@@ -245,7 +249,7 @@ fn lock(file: &File, path: &Path) -> Result<bool, Error> {
     Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
 }
 
-/// Whether there is a region, or room for it: asked before tens of gigabytes are filled in vain.
+/// Checks that there is a region, or room for it, before tens of gigabytes are filled in vain.
 ///
 /// # Errors
 /// [`Error::NoSpace`], [`Error::NotPrivate`].

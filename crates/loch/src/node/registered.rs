@@ -1,4 +1,4 @@
-//! The functions that a table was declared with, in builds that can compile them and in others.
+//! The functions that a table was declared with. Builds without the feature `functions` have none.
 
 use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
 
@@ -13,16 +13,16 @@ type Functions = ();
 #[cfg(not(feature = "functions"))]
 type Instance = ();
 
-/// The functions of a table, compiled.
+/// The compiled functions of a table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableFunctions(Option<Functions>);
 
-/// The same, as one processor calls them.
+/// The functions of a table as one processor calls them.
 #[derive(Debug)]
 pub(crate) struct CalledFunctions(Option<Instance>);
 
 impl TableFunctions {
-    /// Compiles those that a table is declared with.
+    /// Compiles the functions that a table is declared with.
     ///
     /// # Errors
     /// [`Error::Config`] names table, function and file.
@@ -30,7 +30,7 @@ impl TableFunctions {
         if table.engine.functions().is_empty() { Ok(Self::default()) } else { compiled(table) }
     }
 
-    /// For one processor.
+    /// Makes the functions callable by one processor.
     pub fn callable(&self) -> CalledFunctions {
         #[cfg(feature = "functions")]
         return CalledFunctions(self.0.clone().map(Instance::new));
@@ -59,7 +59,7 @@ fn compiled(table: &TableConfig) -> Result<TableFunctions, Error> {
     Err(Error::config(format!("table {:?}", table.name), problem))
 }
 
-/// Reads a module, of an endless file no more than is too long.
+/// Reads a module. The bound matters for a file without an end.
 #[cfg(feature = "functions")]
 fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;

@@ -1,20 +1,20 @@
-//! The node's other thread: puts in order what sessions of this node left behind.
+//! The node's thread that puts in order what sessions of the node left behind.
 //!
-//! When a session ends, the chunks that it leased are released: whatever a chunk descriptor names
-//! as its owner, if it was a session of this node and lives no more, is dead. That is looked up
-//! afresh every time, on all nodes, so nothing is forgotten over a restart. After a *death* entries
-//! may have leaked as well, and the tables are scrubbed.
+//! When a session ends, the chunks that it leased are released. If a chunk descriptor names an
+//! owner that was a session of this node and lives no more, the owner is dead. The scrubber reads
+//! the owners again each time, on all nodes, so a restart forgets nothing. After a *death* entries
+//! may have leaked too, and the scrubber scrubs the tables.
 //!
 //! # Invariants
-//! 1. The owners are read before the sessions that live: a session that is in a descriptor and not
+//! 1. The owners are read before the sessions that live. A session that is in a descriptor but not
 //!    among the living afterwards has ended.
-//! 2. With nothing to do the thread sleeps without a timeout. Scrubs are at least
-//!    [`SCRUB_INTERVAL`] apart; one that failed is repeated after ever longer pauses.
+//! 2. With nothing to do the thread sleeps without a timeout. Two scrubs are at least
+//!    [`SCRUB_INTERVAL`] apart; a scrub that failed is repeated after ever longer pauses.
 //!
 //! # Faults
-//! A node that cannot be reached is asked again at the next event, and after a pause; the others
-//! are dealt with meanwhile, but a scrub needs all of them. Dying in the middle of anything is as
-//! good as not having begun.
+//! A node that cannot be reached is asked again at the next event, and after a pause. The scrubber
+//! serves the other nodes meanwhile, but a scrub needs all nodes. A scrubber that dies in the
+//! middle of a step leaves the same work as before the step.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -42,9 +42,9 @@ use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
 use crate::session::slot::SessionId;
 use crate::{CacheLimits, Error};
 
-/// How a scrubber comes to the memory of its cluster.
+/// The scrubber's way to the memory of its cluster.
 pub(crate) trait ClusterAccess: Send + 'static {
-    /// What carries its verbs.
+    /// The endpoint that posts its verbs.
     type Endpoint: Fabric;
     /// The nodes that can be reached, this one among them.
     fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error>;
@@ -57,14 +57,14 @@ pub(crate) trait ClusterAccess: Send + 'static {
     ) -> Result<Self::Endpoint, Error>;
 }
 
-/// All memory that can be reached is mapped.
+/// The way of a scrubber that has all reachable memory mapped.
 pub(crate) struct MappedAccess<A> {
     node: usize,
     attach: A,
 }
 
 impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> MappedAccess<A> {
-    /// The memory of node `node`'s cluster, as `attach` maps it.
+    /// Makes the way of node `node`'s scrubber; `attach` maps the memory.
     pub fn new(node: usize, attach: A) -> Self {
         Self { node, attach }
     }
@@ -89,13 +89,13 @@ impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> ClusterAc
     }
 }
 
-/// Tells the scrubber what happened.
+/// Tells the scrubber that sessions have ended.
 #[derive(Clone)]
 pub(crate) struct ScrubberHandle {
     sender: Sender<Event>,
 }
 
-/// A running scrubber. Dropping it stops it, in the middle of a scrub if need be.
+/// A running scrubber. Dropping it stops it, even in the middle of a scrub.
 pub(crate) struct Scrubber {
     handle: ScrubberHandle,
     stopping: Arc<AtomicBool>,
@@ -108,9 +108,10 @@ enum Event {
 }
 
 impl ScrubberHandle {
-    /// A session of this node has ended: its slot is free. `died` if its client did not say so.
+    /// A session of this node has ended, and its slot is free. `died` is set if its client did not
+    /// end it.
     pub fn ended(&self, died: bool) {
-        // A scrubber that has stopped is not needed: the next start looks at everything.
+        // An event after the scrubber has stopped may be lost: the next start looks at everything.
         let _ = self.sender.send(Event::Ended { died });
     }
 }
@@ -141,7 +142,7 @@ impl Scrubber {
         Ok(Self { handle: ScrubberHandle { sender }, stopping, thread: Some(thread) })
     }
 
-    /// What to ring when a session has ended.
+    /// Returns the handle that tells the scrubber when a session has ended.
     pub fn handle(&self) -> ScrubberHandle {
         self.handle.clone()
     }
@@ -161,21 +162,21 @@ impl Drop for Scrubber {
 
 struct ScrubberThread<C> {
     node: usize,
-    /// Its own session, once it could be opened.
+    /// The scrubber's own session, once it could be opened.
     session: Option<SessionId>,
     sessions: Arc<Sessions>,
     cluster: C,
     stopping: Arc<AtomicBool>,
-    /// Whether chunks may be leased to sessions that are no more.
+    /// Whether chunks may be leased to sessions that have ended.
     release: bool,
     /// Whether entries may have leaked.
     scrub: bool,
-    /// How long to wait before what failed is tried again.
+    /// How long to wait before work that failed is tried again.
     pause: Duration,
     scrubbed_at: Option<Instant>,
 }
 
-/// Why a pass did not come to its end.
+/// The reason why a pass did not reach its end.
 enum Halt {
     Stopped,
     Failed(ScrubError),
@@ -208,7 +209,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         }
     }
 
-    /// Waits for an event, or until something is due; whether to go on.
+    /// Waits for an event, or until work is due. Returns whether to go on.
     fn wait(&mut self, events: &Receiver<Event>, due: Option<Instant>) -> bool {
         let first = match due {
             None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -231,7 +232,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         true
     }
 
-    /// Does what can be done now; when to look again, if something is left.
+    /// Does the work that can be done now. Returns when to look again, if work is left.
     fn work(&mut self) -> Option<Instant> {
         let earliest = self.scrubbed_at.map(|at| at + SCRUB_INTERVAL);
         let early = earliest.filter(|at| Instant::now() < *at);
@@ -280,7 +281,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         Ok(())
     }
 
-    /// Scrubs all of a table, by the rules of its protocol.
+    /// Scrubs a whole table, by the rules of its protocol.
     fn scrub_table(
         &mut self,
         memory: &ClusterMemory,
@@ -313,11 +314,11 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         map: &TableMap,
         dti: u8,
     ) -> Result<(), Halt> {
-        // Invariant 1: in this order.
+        // Invariant 1: the owners come first.
         let owners = self.drive(owners(endpoint, map, dti))??;
         let live = self.sessions.live();
         let is_dead = |owner: &u32| self.sessions.is_ours(*owner) && !live.contains(owner);
-        // What was being seized waits for a grace period, which is part of a scrub.
+        // Chunks that were being seized wait for a grace period, which is part of a scrub.
         self.scrub |= owners.seizing.iter().any(is_dead);
         for dead in owners.all.into_iter().filter(is_dead) {
             let released = self.drive(release_dead(endpoint, map, dti, dead))??;
@@ -326,7 +327,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         Ok(())
     }
 
-    /// Runs a future to its end, unless the node stops.
+    /// Runs a future to its end, or until the node stops.
     fn drive<T>(&self, future: impl Future<Output = T>) -> Result<T, Halt> {
         let mut future = pin!(future);
         let mut cx = Context::from_waker(Waker::noop());
@@ -339,18 +340,18 @@ impl<C: ClusterAccess> ScrubberThread<C> {
     }
 }
 
-/// The tables in whose memory clients work, or workers that are clients of their nodes.
+/// The tables in whose memory clients, or workers as clients, work with leases.
 fn scrubbable(memory: &ClusterMemory) -> impl Iterator<Item = (&TableView, &Arc<TableMap>)> {
     memory.tables.iter().filter_map(|table| Some((table, table.nessie()?)))
 }
 
-/// The data tables whose nodes are there: table `n` is node `n`'s.
+/// The data tables whose nodes are reachable: table `n` is node `n`'s.
 fn reachable(memory: &ClusterMemory) -> Vec<u8> {
     let nodes = memory.nodes.iter().enumerate();
     nodes.filter_map(|(n, node)| node.as_ref().map(|_| n as u8)).collect()
 }
 
-/// The sessions that a data table's chunk descriptors name.
+/// The sessions that the chunk descriptors of a data table name.
 #[derive(Default)]
 struct Owners {
     all: BTreeSet<u32>,

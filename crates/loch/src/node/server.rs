@@ -1,12 +1,13 @@
-//! The node's one thread that waits for clients: connections, sessions, deaths.
+//! The node's only thread that waits for clients. It handles connections, sessions and deaths.
 //!
 //! # Invariants
-//! 1. It waits without a timeout: with nothing to do it uses no CPU. (But when it could not take a
-//!    connection for lack of descriptors, it looks again once a second.)
-//! 2. It never waits for one client, nor for another node: what others have to find is asked of the
-//!    node's control plane, and delivered when it is there.
-//! 3. Every process with a session is watched (pidfd), so a session ends with its process whatever
-//!    becomes of the connection.
+//! 1. The thread waits without a timeout, and uses no CPU when there is nothing to do. After a
+//!    connection could not be accepted for lack of descriptors, the thread looks again once a
+//!    second.
+//! 2. The thread never waits for one client, nor for another node. The control plane finds replies
+//!    that need other nodes, and the thread sends them when they have come.
+//! 3. Every process with a session is watched by a pidfd, so a session ends with its process
+//!    whatever becomes of the connection.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,15 +30,16 @@ use crate::limits::CONNECTIONS_MAX;
 use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Code, Connect, Refused, Reply, Welcome};
 
-/// What the server hands out.
+/// The node's state that the server gives clients access to.
 pub(super) struct NodeState {
     pub welcome: Welcome,
     pub region: OwnedRegion,
     pub sessions: Arc<Sessions>,
     pub scrubber: ScrubberHandle,
-    /// To the workers.
+    /// Asks the node's workers what they have.
     pub inspector: Inspector,
-    /// Where memory is reached over a network: it tells the scrubber when a session was fenced.
+    /// Set where memory is reached over a network. It then tells the scrubber when a session was
+    /// fenced.
     pub control: Option<Arc<dyn ControlClient>>,
 }
 
@@ -47,11 +49,11 @@ pub(super) struct StopSwitch {
     event: OwnedFd,
 }
 
-/// The state of the thread.
+/// The state of the server's thread.
 pub(super) struct Server {
     poll: OwnedFd,
     listener: Listener,
-    /// Whether the listener is watched: not while no more connections can be held.
+    /// Whether the listener is watched. It is not while no more connections can be held.
     accepting: bool,
     stop: Arc<StopSwitch>,
     service: NodeService,
@@ -63,14 +65,15 @@ pub(super) struct Server {
 struct NodeService {
     state: NodeState,
     watches: Watches,
-    /// Replies that others found.
+    /// Replies that the control plane and the workers have found.
     replies: Arc<ReplyQueue>,
 }
 
 /// The processes that hold sessions.
 struct Watches {
     poll: OwnedFd,
-    /// With the token of each in `poll`. A number is used again by the system, a token is not.
+    /// The token is that of the descriptor in `poll`. The system uses a process number again, but a
+    /// token is never used again.
     pidfds: HashMap<Process, (u64, OwnedFd)>,
     next_token: u64,
 }
@@ -78,38 +81,38 @@ struct Watches {
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const REPLIES: u64 = 2;
-/// Tokens from here on are connections; with this bit set they are processes.
+/// Tokens from here on are connections. A token with the bit below set is a process.
 const FIRST_CONNECTION: u64 = 3;
 const PROCESS: u64 = 1 << 63;
 
-/// How long to wait for descriptors when there were none left.
+/// How long the server waits for descriptors when there were none left.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Events taken at a time.
+/// The number of events that one call takes.
 const EVENTS: usize = 64;
 
 impl StopSwitch {
-    /// A switch that is off.
+    /// Makes a switch that is off.
     pub fn new() -> Result<Self, Errno> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { stopping: AtomicBool::new(false), event })
     }
 
-    /// What becomes readable when it is turned on.
+    /// The descriptor that becomes readable when the switch is turned on.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Turns it on; the server ends soon.
+    /// Turns the switch on; the server ends soon.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // It fails only if the count is full, and then the server has been woken already.
+        // The write fails only if the count is full, and then the server has been woken already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
 
 impl Server {
-    /// A server that watches the listener, and the processes whose sessions were kept.
+    /// Makes a server that watches the listener, and the processes whose sessions were kept.
     ///
     /// # Errors
     /// [`Error::Os`] if the system gives no more descriptors.
@@ -141,10 +144,10 @@ impl Server {
         })
     }
 
-    /// Serves until it is stopped. Gives the region back when all connections are closed; the
+    /// Serves until it is stopped, and gives the region back when all connections are closed. The
     /// clients' sessions go on.
     pub fn run(mut self) -> OwnedRegion {
-        // The start is over.
+        // The start has succeeded, so the region is kept from now on.
         self.service.state.region.in_vain = false;
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stop.stopping.load(Ordering::Acquire) {
@@ -172,7 +175,7 @@ impl Server {
         self.service.state.region
     }
 
-    /// Takes everybody in who waits.
+    /// Accepts all connections that wait.
     fn accept(&mut self) {
         loop {
             if self.connections.len() >= CONNECTIONS_MAX {
@@ -182,7 +185,7 @@ impl Server {
                 Ok(Some(stream)) => self.admit(stream),
                 Ok(None) => return,
                 Err(error) => {
-                    // Too many descriptors are open, most likely.
+                    // Most likely too many descriptors are open.
                     tracing::warn!(%error, "cannot take a connection");
                     return self.watch_listener(false);
                 }
@@ -190,7 +193,7 @@ impl Server {
         }
     }
 
-    /// Hands out replies that others found. Who has gone meanwhile needs none.
+    /// Hands out replies that have come. A connection that was closed meanwhile needs no reply.
     fn deliver(&mut self) {
         for (token, reply) in self.service.replies.take() {
             if let Some((connection, _)) = self.connections.get_mut(&token) {
@@ -222,7 +225,7 @@ impl Server {
     }
 
     fn go_on(&mut self, token: u64, event: epoll::EventFlags) {
-        // An event may be of a connection that an earlier event closed.
+        // The event may be for a connection that an earlier event closed.
         let Some((connection, interest)) = self.connections.get_mut(&token) else {
             return;
         };
@@ -230,7 +233,7 @@ impl Server {
         let wanted = match next {
             NextStep::Receive => epoll::EventFlags::IN,
             NextStep::Send => epoll::EventFlags::OUT,
-            // Whoever hangs up is seen all the same.
+            // The system reports a client that hangs up even though no event was asked for.
             NextStep::Wait if event.contains(epoll::EventFlags::HUP) => {
                 return self.close(token, NextStep::Closed);
             }
@@ -249,7 +252,7 @@ impl Server {
         }
     }
 
-    /// Closes a connection. If it was the client who did, it is done with its sessions, or dead.
+    /// Closes a connection. If the client closed it, the client is done with its sessions, or dead.
     fn close(&mut self, token: u64, how: NextStep) {
         let Some((connection, _)) = self.connections.remove(&token) else {
             return;
@@ -266,7 +269,8 @@ impl Server {
         self.watch_listener(true);
     }
 
-    /// A listener that is not watched wakes nobody: what cannot be served must not spin.
+    /// Watches the listener, or stops watching it. A listener whose connections cannot be served
+    /// must not make the thread spin.
     fn watch_listener(&mut self, watch: bool) {
         if watch == self.accepting {
             return;
@@ -354,14 +358,15 @@ impl SessionService for NodeService {
     }
 }
 
-/// What a client is told who asks for connections where none are needed.
+/// The reply to a client that asks for connections where memory is shared.
 fn shared() -> Reply {
     let text = "the memory of this cluster is shared: it is mapped, not connected to";
     Reply::Refused(Refused::new(Code::Other, text))
 }
 
 impl NodeService {
-    /// After sessions have ended: what they held is put in order once they are fenced.
+    /// Called after sessions have ended. The scrubber puts in order what they held once they are
+    /// fenced.
     fn ended(&self, how: SessionEnd) {
         match &self.state.control {
             Some(control) => control.sessions_ended(),
@@ -369,7 +374,7 @@ impl NodeService {
         }
     }
 
-    /// After sessions of a process ended without its saying so.
+    /// Called after sessions of a process ended without a request of the client.
     fn sessions_died(&mut self, ended: usize, process: Process) {
         if ended > 0 {
             tracing::info!(pid = process.pid, sessions = ended, "a client is gone");
@@ -378,7 +383,7 @@ impl NodeService {
         self.unwatch_idle(process);
     }
 
-    /// Sees to it that the sessions of a process end with it.
+    /// Makes the sessions of a process end with the process.
     fn watch(&mut self, process: Process) {
         if !self.watches.watch(process) {
             let ended = self.state.sessions.close_all_of(process);
@@ -386,7 +391,7 @@ impl NodeService {
         }
     }
 
-    /// After a process died.
+    /// Ends the sessions of a process that died.
     fn reap(&mut self, token: u64) {
         let mut watched = self.watches.pidfds.iter();
         if let Some((&process, _)) = watched.find(|(_, (t, _))| *t == token) {
@@ -403,7 +408,7 @@ impl NodeService {
 }
 
 impl Watches {
-    /// Watches a process, if it is not watched already; whether it lives.
+    /// Watches a process, if it is not watched already. Returns whether the process lives.
     fn watch(&mut self, process: Process) -> bool {
         if self.pidfds.contains_key(&process) {
             return true;
@@ -421,7 +426,7 @@ impl Watches {
                 Ok(pidfd)
             });
         match watched {
-            // The number may have been given to another process before we opened it.
+            // The number may have been given to another process before the pidfd was opened.
             Ok(_) if process.is_gone() => false,
             Ok(pidfd) => {
                 self.pidfds.insert(process, (token, pidfd));
@@ -429,7 +434,8 @@ impl Watches {
             }
             Err(Errno::SRCH) => false,
             Err(error) => {
-                // Its sessions end with its connection, or when the node starts again.
+                // The sessions of the process end with its connection, or when the node starts
+                // again.
                 tracing::warn!(pid = process.pid, %error, "cannot watch a client");
                 true
             }

@@ -1,4 +1,4 @@
-//! A client that dies, step by step: what it leaves, and how it is put in order.
+//! The death of a client, step by step: what the client leaves, and how it is put in order.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn config(dir: &tempfile::TempDir) -> NodeConfig {
     }
 }
 
-/// A client without the manners of a table: it ends with its connection.
+/// A client that ends with its connection, without the orderly end of a table.
 fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>, SessionId) {
     let wait = Duration::from_secs(5);
     let admitted = Connection::open(node.socket(), false, Instant::now(), wait).unwrap();
@@ -94,7 +94,7 @@ fn a_scrub_that_had_to_wait_is_made_up_for() {
     let node = Node::start(config(&dir)).unwrap();
     let cluster = Cluster::connect(node.socket()).unwrap();
     let table = cluster.table("default").unwrap();
-    // In the middle of an operation: no grace period passes.
+    // The client is in the middle of an operation, so no grace period passes.
     let reserved = table.reserve(b"slow", 10).unwrap();
     die_with_entries(&node);
     eventually("its slabs are abandoned", || table.usage().unwrap()[0].abandoned_slabs == 3);
@@ -110,7 +110,7 @@ fn what_died_with_its_node_is_put_in_order_by_the_next() {
     let (connection, client, opened) = raw_client(&node);
     std::mem::forget(block_on(client.reserve(b"lost", 100, Default::default())).unwrap());
     node.stop();
-    // As if the process had died meanwhile: nobody holds what the slot names.
+    // The slot names a session that no process holds, as if the process had died meanwhile.
     let region = client.fabric().region(RegionId(0)).unwrap();
     free_own_slot(region, opened);
     drop(connection);

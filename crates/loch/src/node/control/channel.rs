@@ -1,43 +1,43 @@
-//! Bytes between two nodes: a TCP stream on which everything has a deadline, and who is at its
-//! other end: proven by a shared secret ([`noise`](super::noise)) or by certificates
-//! ([`tls`](super::tls)). [`preface`](super::preface) makes one.
+//! A channel of bytes between two nodes: a TCP stream on which every read and write has a deadline,
+//! and whose other side has proven what it is, by a shared secret ([`noise`](super::noise)) or by a
+//! certificate ([`tls`](super::tls)). [`preface`](super::preface) opens a channel.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Version of the prefaces and of everything after them.
+/// The version of the prefaces and of everything after them.
 pub(super) const PROTOCOL: u16 = 2;
 
-/// What two nodes say to each other goes through one of these.
+/// Carries the bytes between two nodes.
 pub(super) trait Channel: Read + Write + Send {
-    /// Until when reads and writes may last from now on.
+    /// Sets the time at which reads and writes fail from now on.
     fn set_deadline(&mut self, deadline: Instant);
 
-    /// Whether the other side has proven that it is `host`. By a shared secret nobody can.
+    /// Checks that the other side has proven that it is `host`. A shared secret cannot prove that.
     ///
     /// # Errors
-    /// What it has proven, for people.
+    /// The name that it has proven, in words.
     fn vouch_for(&self, _host: &str) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Why there is no channel, or why it ended.
+/// The reason why there is no channel, or why it ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum LinkError {
-    /// Connections are refused. Mostly because the process is down; but a firewall that rejects
-    /// them looks the same, so it proves nothing (`fences.rs`, invariant 2).
+    /// Connections are refused, mostly because the process is down. But a firewall that rejects
+    /// them looks the same, so this proves nothing (`fences.rs`, invariant 2).
     #[error("it refuses connections: start it with `loch serve`, unless a firewall rejects them")]
     Down,
-    /// Nothing came back in time.
+    /// No answer came in time.
     #[error("it did not answer in time: is its host up, and the network between?")]
     Silent,
-    /// It is there, and then it is not.
+    /// The other side accepted the connection and then closed it.
     #[error("it closed the connection: it may be stopping")]
     Closed,
-    /// Whatever it is, it is not a node's control port.
+    /// Another program than a node listens there.
     #[error("that is no Loch control port: it says {0}")]
     Stranger(String),
     /// A node of another release.
@@ -46,25 +46,25 @@ pub(super) enum LinkError {
          release on all nodes"
     )]
     Protocol { theirs: u16 },
-    /// One has a secret and the other certificates, or nothing.
+    /// One side has a secret, and the other certificates or nothing.
     #[error("it proves itself by {theirs}, this node by {ours}: configure all nodes alike")]
     Kind { ours: &'static str, theirs: &'static str },
     /// The secrets differ.
     #[error("it has another secret: give all nodes the same `secret` file")]
     Secret,
-    /// A certificate was not accepted, by either side.
+    /// One of the sides did not accept a certificate.
     #[error("certificates were refused ({0}): all nodes need one `ca`, and names that match")]
     Certificate(String),
-    /// It has not proven that it is the node that it says it is.
+    /// The other side has not proven that it is the node that it says it is.
     #[error("{0}")]
     Impostor(String),
-    /// A node that does not fit into this cluster.
+    /// The other side is a node that does not fit into this cluster.
     #[error("{0}")]
     Misfit(String),
-    /// What came is no message.
-    #[error("what it says is no message ({0})")]
+    /// The bytes that came are not a message.
+    #[error("its message cannot be read ({0})")]
     Garbage(String),
-    /// The operating system's words.
+    /// Another error of the operating system.
     #[error("{0}")]
     Io(String),
 }
@@ -90,7 +90,7 @@ pub(super) struct TimedStream {
 }
 
 impl TimedStream {
-    /// Bounds what is done on a stream.
+    /// Sets a deadline for a stream.
     pub fn new(stream: TcpStream, deadline: Instant) -> Self {
         Self { stream, deadline }
     }
@@ -104,7 +104,7 @@ impl TimedStream {
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        // The kernel counts in microseconds, and zero means for ever.
+        // The kernel counts in microseconds, and zero means no time-out.
         Ok(Some(left.max(Duration::from_millis(1))))
     }
 }
@@ -129,7 +129,7 @@ impl Write for TimedStream {
 
 impl Drop for TimedStream {
     fn drop(&mut self) {
-        // A clone of it is held by whoever may have to end it; it fails if it has ended already.
+        // Another thread may hold a clone of the stream, to end it. The call fails if it has ended.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

@@ -1,7 +1,8 @@
-//! By what a node proves to the others that it is one of them.
+//! The credentials by which nodes prove to each other that they are of one cluster.
 //!
-//! A certificate says which node it is. A shared secret does not: whoever has it can say that it is
-//! any node, and is believed. So it is as good as the worst kept copy of it.
+//! A certificate says which node it is. A shared secret does not: a process that has it can say
+//! that it is any node, and is believed. The cluster is therefore as safe as the worst kept copy of
+//! the secret.
 
 use std::fmt;
 use std::io::Read;
@@ -13,33 +14,33 @@ use crate::Error;
 use crate::layout::config::TlsConfig;
 use crate::limits::{SECRET_BYTES_MAX, SECRET_BYTES_MIN};
 
-/// What a node proves itself by.
+/// The credentials of a node.
 pub(crate) enum Credentials {
-    /// By a secret that all nodes share: a key that was made of it.
+    /// A key that was derived from a secret that all nodes share.
     Secret([u8; 32]),
-    /// By a certificate.
+    /// A certificate.
     Certificates(Box<Certificates>),
 }
 
-/// Tries that a guess at the secret costs. It is made once, when a node starts.
+/// The iterations that one guess at the secret costs. A node derives its key once, when it starts.
 const ITERATIONS: std::num::NonZeroU32 = std::num::NonZeroU32::new(600_000).expect("not zero");
-/// Keys of other uses of the same secret are others.
+/// The salt makes this key differ from keys for other uses of the same secret.
 const SALT: &[u8] = b"loch control port, key of NNpsk0, 1";
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nothing of a secret goes into a log.
+        // A secret must not go into a log.
         f.write_str(Self::name_of_kind(self.kind()))
     }
 }
 
 impl Credentials {
-    /// Reads what a configuration names. A node that is alone and was given nothing makes a secret
-    /// of its own: nobody else has it, so nobody else is a node.
+    /// Reads the files that a configuration names. A node that is alone and names none makes a
+    /// secret for itself, which no other process has.
     ///
     /// # Errors
-    /// [`Error::Config`] names the field and the file. Several nodes must be given something, on
-    /// loopback addresses too: every local user can connect to those.
+    /// [`Error::Config`] names the field and the file. Several nodes need credentials, even on
+    /// loopback addresses, since every local user can connect to those.
     pub fn load(
         secret: Option<&Path>,
         tls: Option<&TlsConfig>,
@@ -63,7 +64,7 @@ impl Credentials {
         }
     }
 
-    /// A secret that this process makes and keeps to itself.
+    /// Makes a secret that only this process knows.
     fn of_its_own() -> Result<Self, Error> {
         let mut key = [0; 32];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
@@ -71,7 +72,7 @@ impl Credentials {
         Ok(Self::Secret(key))
     }
 
-    /// As it is in a preface.
+    /// The number of the kind in a preface.
     pub(super) fn kind(&self) -> u8 {
         match self {
             Self::Secret(_) => 1,
@@ -79,7 +80,7 @@ impl Credentials {
         }
     }
 
-    /// A kind, for people. Nodes of former releases could have nothing.
+    /// The name of a kind, for messages. Nodes of former releases could have no credentials.
     pub(super) fn name_of_kind(kind: u8) -> &'static str {
         match kind {
             0 => "nothing",
@@ -90,7 +91,8 @@ impl Credentials {
     }
 }
 
-/// Makes a key of a secret, so slowly that guessing is dear should people have thought it up.
+/// Derives a key from a secret. It is slow on purpose, since a secret that a person made up can be
+/// guessed.
 pub(super) fn derive(secret: &[u8]) -> [u8; 32] {
     let mut key = [0; 32];
     ring::pbkdf2::derive(ring::pbkdf2::PBKDF2_HMAC_SHA256, ITERATIONS, SALT, secret, &mut key);

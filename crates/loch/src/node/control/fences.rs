@@ -1,41 +1,41 @@
 //! Which nodes still have to fence which clients of this node.
 //!
-//! A session's slot is freed, and what it leased is released, when no node may execute anything of
-//! it any more. A node may for as long as it holds a connection that it let in. So it is written
-//! down, before a connection is asked for, that the client may be connected there (*touched*), and
-//! struck out when that is certainly over.
+//! A session's slot is freed, and its leases are released, when no node may execute a verb of it
+//! any more. A node may do that for as long as it holds a connection that it let in. Therefore this
+//! node notes that a client may be connected to another node (*touched*) before it asks for a
+//! connection, and removes the note when the connection is certainly gone.
 //!
 //! # Invariants
-//! 1. A client is touched before its node asks for a connection of it, and not if it is ending:
-//!    both in one step, under the lock around this.
-//! 2. What became of a node's connections is known from the node alone: when it says that it ended
-//!    them, or when another process proves that it is this node now. A process takes its
-//!    connections with it, and there is one at a time: on a host the region's lock sees to that,
-//!    and whoever moves a node to another host has to have the old one off. A process that another
-//!    one followed and that is there again is therefore refused ([`Fences::check`]).
-//! 3. Sessions that this process took over from the node's last one may be connected anywhere: they
-//!    are touched from the start.
+//! 1. A client is touched before its node asks for a connection of it, and is not touched if it is
+//!    ending. Both happen in one step, under the lock around this type.
+//! 2. Only a node itself proves what became of its connections: it says that it ended them, or
+//!    another process proves that it is this node now. A process takes its connections with it, and
+//!    a node has one process at a time. On one host the region's lock ensures that; an operator who
+//!    moves a node to another host has to stop the old process first. A process that another
+//!    process had replaced is refused if it comes back ([`Fences::check`]).
+//! 3. Sessions that this process took over from the node's last process may be connected anywhere,
+//!    so they are touched from the start.
 //!
-//! # What proves nothing
-//! That the node does not answer, that the link to it broke, that connections to it are refused: a
-//! firewall's REJECT, an RST from anything in between, and a host that took over the address refuse
-//! as a host does whose process is gone, while queue pairs there go on executing what dead clients
-//! have posted. How long is not bounded by any time-out of the reliable connection: what has
-//! arrived can wait in the peer's card for as long as its host stands still. So there is no time
-//! after which it would be safe to believe it.
+//! # What does not prove that connections are gone
+//! It proves nothing that the node does not answer, that the link to it broke, or that it refuses
+//! connections. A firewall's REJECT, an RST from anything in between and a host that took over the
+//! address refuse just as a host without the process does. Meanwhile queue pairs of the node may go
+//! on executing what dead clients have posted. No time-out of the reliable connection bounds this,
+//! because a request that has arrived can wait in the peer's card for as long as its host stands
+//! still. So no waiting time makes it safe.
 //!
-//! # What that costs
-//! While a node is away, sessions that end and may be connected there keep their slots and what
-//! they leased. Those are at most the sessions that were there when it went, and those that a
-//! restart of this node takes over meanwhile: nobody is connected to a node that is away, and no
-//! table is opened without it. Grace periods, for which all nodes are asked, do not pass meanwhile
-//! in any case. But if it is only the control port that cannot be reached, a session that died in
-//! the middle of an operation holds them up, and with them all reuse of memory, until the port can
-//! be reached.
+//! # What this costs
+//! While a node is away, sessions that end and may be connected there keep their slots and their
+//! leases. At most these are the sessions that existed when the node went away, and the sessions
+//! that a restart of this node takes over. No client connects to a node that is away, and no table
+//! is opened without it. Grace periods, for which all nodes are asked, do not pass meanwhile in any
+//! case. But if only the control port cannot be reached, a session that died in the middle of an
+//! operation holds up grace periods, and with them all reuse of memory, until the port can be
+//! reached.
 //!
-//! The first link to the node settles all of it, whichever process is there. A node that can never
-//! come back took its memory with it: then the cluster is started fresh, and there is nothing to
-//! settle.
+//! The first link to the node settles all of this, whichever process is there. A node that can
+//! never come back took its memory with it. Then the cluster is started fresh, and no fence is
+//! left.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -43,26 +43,27 @@ use super::channel::LinkError;
 use crate::limits::PROCESSES_REMEMBERED;
 use crate::node::control_client::{Caller, Readers};
 
-/// All nodes, as far as the clients of this one are connected there.
+/// The nodes, and the clients of this node that may be connected to them.
 pub(super) struct Fences {
     nodes: Vec<Standing>,
-    /// Clients without sessions.
+    /// The clients without sessions.
     readers: HashSet<Caller>,
-    /// Those of them that have left and are still connected somewhere.
+    /// The readers that have left and may still be connected to some node.
     leaving: HashSet<Caller>,
 }
 
 #[derive(Clone)]
 struct Standing {
-    /// Its process, when it was last heard of.
+    /// The node's process, when it last spoke.
     process: Option<u64>,
-    /// Those before.
+    /// The processes of the node before that.
     past: VecDeque<u64>,
     touched: HashSet<Caller>,
 }
 
 impl Fences {
-    /// So many nodes, of which `own` began without connections, and sessions that were taken over.
+    /// Makes the fences of `nodes` nodes. `own` began without connections; `inherited` are the
+    /// sessions that were taken over.
     pub fn new(nodes: usize, own: usize, inherited: HashSet<Caller>) -> Self {
         let standing = Standing { process: None, past: VecDeque::new(), touched: inherited };
         let mut nodes = vec![standing; nodes];
@@ -75,7 +76,7 @@ impl Fences {
         self.readers.insert(reader);
     }
 
-    /// Readers have left. They are connected nowhere, or among the leaving.
+    /// Readers have left. A reader that may be connected to some node is among the leaving now.
     pub fn leave(&mut self, who: Readers) {
         let is_it = |caller: &Caller| match *caller {
             Caller::Reader { connection, endpoint } => {
@@ -88,7 +89,7 @@ impl Fences {
         self.leaving.extend(left.into_iter().filter(is_touched));
     }
 
-    /// Whether a reader has not left.
+    /// Returns whether a reader has not left.
     pub fn is_reading(&self, reader: &Caller) -> bool {
         self.readers.contains(reader)
     }
@@ -98,13 +99,13 @@ impl Fences {
         self.readers.iter().copied()
     }
 
-    /// Invariant 1: a connection of the client to the node is about to be asked for.
+    /// Invariant 1: a connection of the client to the node will be asked for.
     pub fn touch(&mut self, node: usize, caller: Caller) {
         self.nodes[node].touched.insert(caller);
     }
 
-    /// What the node has to fence now: of the dying sessions, and of the readers that left, those
-    /// that may be connected to it.
+    /// The clients that the node has to fence now: dying sessions and readers that left, if they
+    /// may be connected to the node.
     pub fn owed(&self, node: usize, dying: &[Caller]) -> Vec<Caller> {
         let touched = &self.nodes[node].touched;
         dying.iter().chain(&self.leaving).filter(|c| touched.contains(c)).copied().collect()
@@ -117,16 +118,16 @@ impl Fences {
         self.forget_left();
     }
 
-    /// The node was told that of this node's clients these live, and has fenced all others.
+    /// The node was told that only these clients of this node live, and has fenced all others.
     pub fn reconciled(&mut self, node: usize, living: &HashSet<Caller>) {
         self.nodes[node].touched.retain(|caller| living.contains(caller));
         self.forget_left();
     }
 
-    /// The node is up, as this process.
+    /// The node is up, and this is its process.
     ///
     /// # Errors
-    /// [`LinkError::Misfit`], and nothing is settled, if the process was another before.
+    /// [`LinkError::Misfit`] if another process had replaced this one; then no fence is settled.
     pub fn met(&mut self, node: usize, process: u64) -> Result<(), LinkError> {
         self.check(node, process)?;
         let standing = &mut self.nodes[node];
@@ -140,21 +141,21 @@ impl Fences {
         Ok(())
     }
 
-    /// Invariant 2: whether a process can be the node's.
+    /// Invariant 2: checks that a process can be the node's.
     ///
     /// # Errors
-    /// [`LinkError::Misfit`] if another one has followed it.
+    /// [`LinkError::Misfit`] if another process has followed it.
     pub fn check(&self, node: usize, process: u64) -> Result<(), LinkError> {
         if !self.nodes[node].past.contains(&process) {
             return Ok(());
         }
         Err(LinkError::Misfit(format!(
-            "two processes are node {node}: one that another had taken the place of is there again. \
-             Stop both, and start the one whose memory is to be kept"
+            "two processes are node {node}: a process that was replaced has come back. Stop both, \
+             and start the process whose memory is to be kept"
         )))
     }
 
-    /// Whether nobody can execute anything of a session any more.
+    /// Returns whether no node can execute a verb of a session any more.
     pub fn is_clear(&self, session: &Caller) -> bool {
         self.nodes.iter().all(|node| !node.touched.contains(session))
     }
@@ -224,7 +225,7 @@ mod tests {
     fn who_was_taken_over_may_be_connected_anywhere() {
         let mut fences = Fences::new(3, 0, HashSet::from([A, B]));
         assert!(!fences.is_clear(&A) && !fences.is_clear(&B));
-        // Of a process that was never heard of before it is not known whether it is another.
+        // The process was never seen before, so it is not known whether it replaced another.
         fences.met(2, 7).unwrap();
         assert!(!fences.is_clear(&A));
         fences.reconciled(2, &HashSet::new());

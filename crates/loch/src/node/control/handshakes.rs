@@ -1,23 +1,25 @@
 //! The connections at the control port whose other side has not proven yet that it is a node.
 //!
-//! Each takes a thread, for up to [`HANDSHAKE_TIMEOUT`], so there are few places, and anybody can
-//! take one. A node's handshake is over after milliseconds. So whoever is silent gives way to
-//! whoever comes later, and addresses in the cluster's list have precedence over all others.
+//! Each connection takes a thread, for up to [`HANDSHAKE_TIMEOUT`]. So there are few places, and
+//! anybody can take one. A node's handshake is over after milliseconds. Therefore a silent
+//! connection gives way to later ones, and addresses in the cluster's list have precedence over all
+//! others.
 //!
 //! # Invariants
 //! 1. There are never more than [`HANDSHAKES_MAX`] connections here.
-//! 2. An address that is no node's has [`HANDSHAKES_PER_SOURCE`] of them at most. The oldest of the
-//!    same address gives way.
-//! 3. If all places are taken, somebody else's oldest connection gives way: of those of strangers
-//!    if there are any, and then of the address that has the most. A connection from a node's
-//!    address is never turned away; a stranger's is if nodes' addresses have all places.
-//! 4. A connection is closed in a node's stead only while it is here, under the lock: whoever has
-//!    proven to be a node has left, and is not closed.
+//! 2. An address that is no node's has at most [`HANDSHAKES_PER_SOURCE`] connections here. The
+//!    oldest connection of the same address gives way.
+//! 3. If all places are taken, the oldest connection of another address gives way: of strangers'
+//!    addresses if there are any, else of the address that has the most connections. A connection
+//!    from a node's address is never turned away. A stranger's connection is turned away if nodes'
+//!    addresses have all places.
+//! 4. A connection is closed to make room only while it is here, under the lock. A node that has
+//!    proven itself has left, and is not closed.
 //!
 //! # Faults
 //! Strangers that come fast enough can push out a node that is still at its handshake: all 64
-//! places have to change hands within milliseconds. The node tries again. Whoever can send from a
-//! node's address (a local user of its host) competes with nodes on equal terms.
+//! places have to change hands within milliseconds. The node tries again. A process that can send
+//! from a node's address, such as a local user of its host, competes with nodes on equal terms.
 //!
 //! [`HANDSHAKE_TIMEOUT`]: crate::limits::HANDSHAKE_TIMEOUT
 
@@ -31,14 +33,14 @@ use crate::limits::{HANDSHAKES_MAX, HANDSHAKES_PER_SOURCE};
 /// The connections, and the addresses of the cluster's nodes.
 pub(super) struct Handshakes {
     state: Mutex<State>,
-    /// A connection has left.
+    /// Notified when a connection has left.
     left: Condvar,
 }
 
 struct State {
-    /// Of each node: the addresses that its name has, and the one from which it came last.
+    /// For each node the addresses of its name, and the address from which it came last.
     nodes: Vec<(Vec<IpAddr>, Option<IpAddr>)>,
-    /// From the oldest to the newest.
+    /// In the order in which they came.
     waiting: Vec<Waiting>,
 }
 
@@ -49,19 +51,19 @@ struct Waiting {
     of_node: bool,
 }
 
-/// What becomes of a connection that has come.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// It has a place.
+    /// The connection has a place.
     Entered,
-    /// It gets one when this link has left, which was closed.
+    /// The connection gets a place when this link has left, which was closed.
     After(u64),
     /// There is no place.
     TurnedAway,
 }
 
 impl Handshakes {
-    /// Nobody, at a node of a cluster with these addresses.
+    /// Makes the list for node `own` of a cluster with these addresses.
     pub fn new(addresses: &[String], own: usize) -> Self {
         // Names are looked up when they are dialed. The node does not dial itself.
         let known = |(node, address): (usize, &String)| {
@@ -78,7 +80,8 @@ impl Handshakes {
         self.state().nodes[node].0 = addresses.map(|ip| ip.to_canonical()).collect();
     }
 
-    /// A link came. Whoever has to give way is `close`d, under the lock: invariant 4.
+    /// A link came. If another link has to give way, `close` is called for it under the lock:
+    /// invariant 4.
     pub fn enter(&self, link: u64, from: IpAddr, close: impl FnOnce(u64)) -> Entry {
         let mut state = self.state();
         let comer = state.waiting_from(link, from);
@@ -102,7 +105,7 @@ impl Handshakes {
         drop(waited.expect("nothing panics while it is held"));
     }
 
-    /// A link has proven to be a node's.
+    /// A link has proven that it is a node's.
     pub fn prove(&self, link: u64, node: usize, from: IpAddr) {
         self.state().nodes[node].1 = Some(from.to_canonical());
         self.leave(link);
@@ -114,7 +117,7 @@ impl Handshakes {
         self.left.notify_all();
     }
 
-    /// Whether an address is a node's, as far as is known.
+    /// Returns whether an address is known to be a node's.
     pub fn is_nodes(&self, from: IpAddr) -> bool {
         self.state().is_nodes(from.to_canonical())
     }
@@ -124,10 +127,10 @@ impl Handshakes {
     }
 }
 
-/// Where a connection may go.
+/// The place that a connection may take.
 enum Room {
     Free,
-    /// Where this link is.
+    /// The place of this link.
     Of(u64),
     None,
 }
@@ -142,7 +145,7 @@ impl State {
         self.nodes.iter().any(|(named, came)| named.contains(&ip) || *came == Some(ip))
     }
 
-    /// Invariants 1 to 3.
+    /// Finds a place by invariants 1 to 3.
     fn place_for(&self, comer: &Waiting) -> Room {
         let of_same = self.waiting.iter().filter(|it| it.source == comer.source);
         if !comer.of_node && of_same.clone().count() >= HANDSHAKES_PER_SOURCE {
@@ -166,7 +169,8 @@ impl State {
     }
 }
 
-/// What an address is counted under: whoever has one of IPv6 has all that share its first half.
+/// The address under which a connection is counted. An owner of one IPv6 address has all addresses
+/// with the same first half.
 fn source_of(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,
@@ -184,7 +188,7 @@ mod tests {
         Handshakes::new(&addresses, 0)
     }
 
-    /// A connection comes and waits for whoever gives way to it; who that was.
+    /// A connection comes and waits for the link that gives way. Returns that link.
     fn come(handshakes: &Handshakes, link: u64, from: &str) -> Result<Option<u64>, Entry> {
         let (from, mut closed) = (from.parse().unwrap(), None);
         loop {
@@ -226,7 +230,7 @@ mod tests {
         assert_eq!(come(&handshakes, 11, "2001:db8:0:1::1"), Ok(None));
     }
 
-    /// Strangers have all places, each address as many as it may.
+    /// Takes all places for strangers: each address has as many as it may.
     fn crowd(handshakes: &Handshakes) {
         for link in 0..HANDSHAKES_MAX {
             let from = format!("192.0.2.{}", link / HANDSHAKES_PER_SOURCE);
@@ -239,7 +243,8 @@ mod tests {
         let handshakes = handshakes();
         crowd(&handshakes);
         assert_eq!(come(&handshakes, 100, "10.0.0.1"), Ok(Some(0)));
-        // That source has fewer now; all others have as many, and the oldest of them is the fifth.
+        // That source has fewer now. All others have as many as before, and the oldest of them is
+        // the fifth.
         let next = HANDSHAKES_PER_SOURCE as u64;
         assert_eq!(come(&handshakes, 101, "198.51.100.1"), Ok(Some(next)));
         assert_eq!(handshakes.state().waiting.len(), HANDSHAKES_MAX);
@@ -253,7 +258,7 @@ mod tests {
         }
         assert_eq!(come(&handshakes, 100, "192.0.2.7"), Err(Entry::TurnedAway));
         assert_eq!(come(&handshakes, 101, "10.0.0.1"), Ok(Some(0)));
-        // Its name was looked up: it has a place, at the cost of the address that has the most.
+        // Its name was looked up, so it gets a place from the address that has the most.
         handshakes.resolved(2, ["10.0.0.2".parse().unwrap()].into_iter());
         assert_eq!(come(&handshakes, 102, "10.0.0.2"), Ok(Some(1)));
         assert_eq!(come(&handshakes, 103, "10.0.0.2"), Ok(Some(2)));

@@ -1,14 +1,14 @@
-//! Files that prove who a node is.
+//! Files with the secrets by which a node proves what it is.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::{Error, private};
 
-/// Opens a file that nobody may read but this node's user, or root.
+/// Opens a file that only this node's user and root may read.
 ///
 /// # Errors
-/// [`Error::Config`] if others may.
+/// [`Error::Config`] if other users may read it.
 pub(super) fn check_private(field: &str, path: &Path) -> Result<std::fs::File, Error> {
     let file = private::open_named(path).map_err(|e| {
         let path = path.display();

@@ -1,4 +1,4 @@
-//! A channel and the messages on it: one side's end of a link between two nodes.
+//! A link between two nodes, as one side has it: a channel and the messages on it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -44,7 +44,7 @@ impl Link {
         Ok(Self::over(preface::dial(stream, host, credentials, deadline)?))
     }
 
-    /// Takes a connection.
+    /// Accepts a connection.
     pub fn accept(
         stream: TcpStream,
         credentials: &Credentials,
@@ -58,10 +58,10 @@ impl Link {
         Self { channel, decoder: Decoder::default() }
     }
 
-    /// Whether the other side has proven that it is `host`, as far as its credentials can.
+    /// Checks that the other side has proven that it is `host`, as far as its credentials can.
     ///
     /// # Errors
-    /// What it has proven, for people.
+    /// The name that it has proven, in words.
     pub fn vouch_for(&self, host: &str) -> Result<(), String> {
         self.channel.vouch_for(host)
     }
@@ -84,13 +84,13 @@ impl Link {
         self.channel.flush().map_err(of_tls)
     }
 
-    /// Sends bytes that are no message.
+    /// Sends bytes that are not a message.
     #[cfg(test)]
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.channel.write_all(bytes).expect("the other side listens");
     }
 
-    /// The next message.
+    /// Receives the next message.
     pub fn receive<M: DeserializeOwned>(&mut self, deadline: Instant) -> Result<M, LinkError> {
         self.channel.set_deadline(deadline);
         loop {

@@ -1,12 +1,13 @@
-//! The control port: takes links from other nodes, and does what they ask.
+//! The control port: accepts links from other nodes, and does what they ask.
 //!
 //! # Invariants
-//! 1. What a node asks is done only on its newest link: when it has said on that who lives, nothing
-//!    that it asked before is done afterwards. The registry sees to it ([`super::registry`],
-//!    invariant 5).
-//! 2. What was asked is done before it is answered: who is told `done` to a fence may count on it.
-//!    If that lasts the answer is `later`: no lock is held meanwhile, and no other request waits.
-//! 3. Nobody can have a line logged as often as he likes ([`RateLimit`]).
+//! 1. A request of a node is executed only if it came over the node's newest link. Once the node
+//!    has said over that link which clients live, earlier requests are not executed any more. The
+//!    registry checks this ([`super::registry`], invariant 5).
+//! 2. A request is executed before it is answered, so a node that is told `done` to a fence may
+//!    count on it. If the execution takes long the answer is `later`; no lock is held meanwhile,
+//!    and no other request waits.
+//! 3. A stranger cannot have a line logged as often as it likes ([`RateLimit`]).
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
@@ -27,21 +28,21 @@ use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX
 use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Refused};
 
-/// A port that listens. Dropping it closes all links.
+/// A control port that listens. Dropping it closes all links.
 pub(super) struct ControlListener {
     listener: TcpListener,
     open_links: Arc<OpenLinks>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is known of the links from one node.
+/// The state of the links from one node.
 #[derive(Default)]
 pub(super) struct Inbound {
-    /// When it last said something.
+    /// When the node last said something.
     pub last_heard: Option<Instant>,
 }
 
-/// The links there are.
+/// The links that are open.
 #[derive(Default)]
 struct OpenLinks {
     closing: AtomicBool,
@@ -49,12 +50,12 @@ struct OpenLinks {
     log_limits: LogLimits,
 }
 
-/// What was logged.
+/// The limits of log lines that other hosts can cause.
 #[derive(Default)]
 struct LogLimits {
     not_accepted: RateLimit,
     turned_away: RateLimit,
-    /// Of connections from nodes' addresses.
+    /// Connections from nodes' addresses.
     refused_node: RateLimit,
     refused_stranger: RateLimit,
 }
@@ -80,7 +81,7 @@ impl ControlListener {
 impl Drop for ControlListener {
     fn drop(&mut self) {
         self.open_links.closing.store(true, Ordering::Release);
-        // It wakes the thread that accepts.
+        // The shutdown wakes the thread that accepts.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -100,7 +101,7 @@ impl OpenLinks {
 
     fn close(&self, link: u64) {
         if let Some(stream) = self.links().get(&link) {
-            // It fails if the other side has closed it already.
+            // The shutdown fails if the other side has closed the link already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -110,7 +111,7 @@ impl OpenLinks {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 fn listen(listener: &TcpListener, open_links: &Arc<OpenLinks>, plane: &Arc<ControlPlane>) {
-    // Zero is nobody's.
+    // Link numbers begin at 1; 0 is `OWN_LINK`.
     let mut number = 0;
     loop {
         let accepted = listener.accept();
@@ -149,7 +150,7 @@ fn listen(listener: &TcpListener, open_links: &Arc<OpenLinks>, plane: &Arc<Contr
     }
 }
 
-/// Finds a link a place among those that have to prove who they are; whether there is one.
+/// Waits until a link has a place among the handshakes. Returns whether it has one.
 fn wait_for_handshake_slot(
     open_links: &OpenLinks,
     plane: &ControlPlane,
@@ -162,10 +163,10 @@ fn wait_for_handshake_slot(
             return true;
         }
         if let Some(unsaid) = open_links.log_limits.turned_away.due(Instant::now()) {
-            tracing::warn!(%from, unsaid, "too many at the control port who do not say who they are");
+            tracing::warn!(%from, unsaid, "too many connections to the control port without a handshake");
         }
         match entry {
-            // Its stream is shut, so its thread does not wait for anybody any more.
+            // The stream of that link is shut down, so its thread ends soon.
             Entry::After(oldest) => plane.handshakes.wait_until_gone(oldest),
             Entry::TurnedAway | Entry::Entered => return false,
         }
@@ -180,7 +181,7 @@ struct InboundLink<'a> {
     plane: &'a ControlPlane,
 }
 
-/// However it ends: its place is somebody else's.
+/// However a link ends, its place becomes free.
 impl Drop for InboundLink<'_> {
     fn drop(&mut self) {
         self.plane.handshakes.leave(self.number);
@@ -209,11 +210,11 @@ impl InboundLink<'_> {
             false => &limits.refused_stranger,
         };
         if let Some(unsaid) = limit.due(Instant::now()) {
-            tracing::warn!(%from, %error, unsaid, "somebody was refused at the control port");
+            tracing::warn!(%from, %error, unsaid, "a connection to the control port was refused");
         }
     }
 
-    /// Until it is clear that a node of this cluster is there, and which one.
+    /// Reads the handshake. Returns the link and the number of the node at its other end.
     fn enter(&self, stream: TcpStream) -> Result<(Link, usize), LinkError> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         let mut link = Link::accept(stream, &self.plane.credentials, deadline)?;
@@ -242,8 +243,8 @@ impl InboundLink<'_> {
         }
     }
 
-    /// Which node is there. Nothing that it says is believed before it has proven that, as far as
-    /// its credentials can.
+    /// Returns which node is at the other end. The node has to prove its number, as far as its
+    /// credentials can, before it is believed.
     fn identify(&self, link: &Link, hello: &Hello) -> Result<usize, LinkError> {
         let members = &self.plane.members;
         let home = members.check(hello, None)?;
@@ -281,7 +282,7 @@ impl InboundLink<'_> {
         }
     }
 
-    /// Nothing if the node speaks over another link now.
+    /// Returns `None` if the node speaks over another link now.
     fn answer(
         &self,
         ask: ControlRequest,
@@ -297,7 +298,7 @@ impl InboundLink<'_> {
                 if living.len() + callers.len() > LIVING_MAX {
                     return Some(ControlReply::Refused(Refused::new(
                         Code::Other,
-                        "so many cannot live",
+                        "more clients than can live",
                     )));
                 }
                 living.extend(callers);
@@ -306,7 +307,12 @@ impl InboundLink<'_> {
                 }
                 let living = std::mem::take(living);
                 let ended = registry.retain(link_id, &living);
-                tracing::debug!(home, living = living.len(), ?ended, "a node said who lives");
+                tracing::debug!(
+                    home,
+                    living = living.len(),
+                    ?ended,
+                    "a node told which clients live"
+                );
                 return reply_to_ending(ended);
             }
             ControlRequest::Fence { callers } => {

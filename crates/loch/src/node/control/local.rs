@@ -1,4 +1,4 @@
-//! The worker for the node itself: lets in its own clients, and fences them.
+//! The worker for the node itself. It lets the node's own clients in, and fences them.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is known of the nodes of the cluster.
+//! The nodes of the cluster, as far as this node knows them.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -10,10 +10,10 @@ use crate::Error;
 use crate::layout::memory::{Member, check_member};
 use crate::session::wire::{Code, MemberFacts, Refused, Reply};
 
-/// The nodes, by number.
+/// The nodes by number.
 pub(crate) struct Members {
     own: Member,
-    /// Names this process among all that ever were this node.
+    /// Names this process among all processes that ever were this node.
     process: u64,
     addresses: Vec<String>,
     nodes: Mutex<Vec<Known>>,
@@ -21,16 +21,16 @@ pub(crate) struct Members {
 
 #[derive(Clone, Default)]
 struct Known {
-    /// As it last said.
+    /// The node's region, as its last hello described it.
     member: Option<Member>,
     up: bool,
     sessions_taken: u32,
-    /// Why it is not up.
+    /// Why the node is not up.
     why: Option<LinkError>,
 }
 
 impl Members {
-    /// Only `own` is known.
+    /// Makes the list; only `own` is known.
     pub fn new(own: Member, process: u64, addresses: Vec<String>) -> Self {
         let mut nodes = vec![Known::default(); addresses.len()];
         let known = Known { member: Some(own.clone()), up: true, ..Known::default() };
@@ -48,12 +48,12 @@ impl Members {
         &self.addresses[node]
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Who this node is.
+    /// The hello of this node.
     pub(super) fn hello(&self) -> Hello {
         Hello {
             node: self.own.header.node,
@@ -65,7 +65,7 @@ impl Members {
         }
     }
 
-    /// Looks at who a node says it is; `expected` is who was dialed.
+    /// Checks the hello of a node. `expected` is the node that was dialed.
     ///
     /// # Errors
     /// [`LinkError::Misfit`] says what does not fit.
@@ -91,7 +91,7 @@ impl Members {
         Ok(told)
     }
 
-    /// A node is up. It was checked.
+    /// A node whose hello was checked is up.
     pub(super) fn met(&self, node: usize, hello: &Hello) {
         let member = self.parse(hello, node).ok();
         let known = &mut self.nodes()[node];
@@ -116,7 +116,7 @@ impl Members {
         self.nodes()[node].sessions_taken = taken;
     }
 
-    /// Session slots of this node that are taken.
+    /// The number of this node's session slots that are taken.
     pub(super) fn sessions_taken(&self) -> u32 {
         self.own.client_sessions_taken().unwrap_or(0)
     }
@@ -132,12 +132,12 @@ impl Members {
         self.nodes().iter().map(|known| known.member.clone()).collect()
     }
 
-    /// Whether a node is up, as far as is known.
+    /// Returns whether a node is known to be up.
     pub fn is_up(&self, node: usize) -> bool {
         self.nodes()[node].up
     }
 
-    /// What a client is told of a node.
+    /// The facts of a node for a client.
     pub fn facts(&self, node: u16) -> Reply {
         let nodes = self.nodes();
         let Some(known) = nodes.get(node as usize) else {
@@ -157,7 +157,7 @@ impl Members {
         })
     }
 
-    /// Why a node cannot be reached.
+    /// The refusal that says why a node cannot be reached.
     pub(super) fn why_away(&self, node: usize) -> Refused {
         let nodes = self.nodes();
         self.away(node, &nodes[node])

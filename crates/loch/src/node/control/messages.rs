@@ -1,12 +1,12 @@
-//! What nodes say to each other over a channel. Frames are those of [`wire`](crate::session::wire).
+//! The messages between nodes. Their frames are those of [`wire`](crate::session::wire).
 //!
 //! ```text
 //! dialer     hello     living …   connect     fence …   inspect     ping   …
 //! acceptor    welcome        done    connected      done   inspected   pong
 //! ```
-//! To `living` and `fence` the acceptor may answer `later`, and is then asked again. The dialer
-//! speaks for its clients: it asks, the acceptor answers each request once and in order. To
-//! anything the acceptor can answer `refused`.
+//! To `living` and `fence` the acceptor may answer `later`; then the dialer asks again. The dialer
+//! speaks for its clients. The acceptor answers each request once, in order, and can answer
+//! `refused` to any request.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,59 +14,59 @@ use serde_json::Value;
 use crate::node::control_client::Caller;
 use crate::session::wire::{Connect, Inspected, Refused};
 
-/// From the node that dialed.
+/// A request of the node that dialed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ControlRequest {
-    /// Who I am.
+    /// Tells which node speaks.
     Hello(Hello),
-    /// These of my clients live, and maybe more to come; when the `last` of them is told, the
-    /// connections of all others are to be ended.
+    /// Tells which clients of the dialer live. After the `last` such message the acceptor ends the
+    /// connections of all others.
     Living { callers: Vec<Caller>, last: bool },
-    /// End the connections of these.
+    /// Asks for the connections of these clients to be ended.
     Fence { callers: Vec<Caller> },
-    /// Let a connection in.
+    /// Asks for a connection to be let in.
     Connect { caller: Caller, connect: Connect },
-    /// What do your workers have of a table?
+    /// Asks what the workers of a table have.
     Inspect { table: u32 },
-    /// I am there.
+    /// Shows that the dialer is up.
     Ping { sessions_taken: u32 },
 }
 
-/// From the node that was dialed.
+/// A reply of the node that was dialed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ControlReply {
-    /// Who I am.
+    /// Tells which node answers.
     Welcome(Hello),
-    /// It is done: what was to be ended has ended.
+    /// The request was executed: all connections that were to be ended have ended.
     Done {},
-    /// What was to be ended is about to end, and has not yet: ask again.
+    /// The connections have begun to end and have not ended yet. The dialer has to ask again.
     Later {},
-    /// It is let in.
+    /// The connection was let in.
     Connected { answer: Value },
-    /// They have this.
+    /// The workers have this.
     Inspected(Inspected),
-    /// So am I.
+    /// Shows that the acceptor is up.
     Pong { sessions_taken: u32 },
-    /// No.
+    /// The request was refused.
     Refused(Refused),
 }
 
-/// Who a node is and what its memory is.
+/// A node and its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Hello {
-    /// Its number.
+    /// The node's number.
     pub node: u16,
-    /// Nodes of its cluster.
+    /// The number of nodes of its cluster.
     pub nodes: u16,
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Names its process among all that ever were this node.
+    /// Names its process among all processes that ever were this node.
     pub process: u64,
-    /// Header of its region, in hexadecimal.
+    /// The header of its region, in hexadecimal.
     pub header: String,
-    /// Table directory of its region, in hexadecimal.
+    /// The table directory of its region, in hexadecimal.
     pub directory: String,
 }

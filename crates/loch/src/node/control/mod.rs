@@ -1,37 +1,39 @@
-//! The control plane of a node whose memory is reached over a network: it lets connections in, has
-//! other nodes let its own clients' in, and fences clients before what they held is used again.
+//! The control plane of a node whose memory is reached over a network. It lets connections in, has
+//! other nodes let this node's clients in, and fences clients before their memory is used again.
 //!
-//! A client talks to its home node alone, which vouches for it: it is of the right user, and its
-//! session lives. Nodes prove to each other that they are of one cluster (`credentials.rs`) and
-//! speak over TCP (`messages.rs`). Each node dials every other one and asks over the link it
-//! dialed, so there are two links between any two, each with one thread at either end:
+//! A client talks only to its home node. The home node vouches that the client is of the right user
+//! and that its session lives. Nodes prove to each other that they are of one cluster
+//! (`credentials.rs`) and speak over TCP (`messages.rs`). Each node dials every other node and asks
+//! over the link it dialed, so there are two links between any two nodes, each with one thread at
+//! either end:
 //!
 //! ```text
-//! client ── unix socket ── server ──jobs──▶ peer (one a node) ── link ──▶ port ── registry ── gate
+//! client ── unix socket ── server ──jobs──▶ peer (one a node) ── link ──▶ listener ── registry
 //! ```
 //!
 //! # Invariants
-//! 1. The server's thread waits for nobody: jobs are queued, and replies are posted back to it.
-//! 2. A session's slot shows it until no node can execute anything of it any more (`fences.rs`).
-//! 3. What is asked of a node is answered or fails within [`ASK_TIMEOUT`]. A node that is dead is
-//!    noticed within [`PING_INTERVAL`] and that.
-//! 4. Who has not proven who he is costs one of [`HANDSHAKES_MAX`] threads, for
-//!    [`HANDSHAKE_TIMEOUT`], and a frame; and he gives way to whoever comes later
-//!    (`handshakes.rs`).
+//! 1. The server's thread never waits: jobs are queued, and replies come back through a queue.
+//! 2. A session's slot shows the session until no node can execute a verb of it any more
+//!    (`fences.rs`).
+//! 3. A request to a node is answered or fails within [`ASK_TIMEOUT`]. A dead node is noticed
+//!    within [`PING_INTERVAL`] plus that.
+//! 4. A connection whose other side has not proven that it is a node costs one of
+//!    [`HANDSHAKES_MAX`] threads, for [`HANDSHAKE_TIMEOUT`], and a frame. It gives way to later
+//!    ones (`handshakes.rs`).
 //!
 //! # Faults
-//! *A link breaks:* it is dialed again, and the first thing said on it is who lives; whoever does
-//! not is fenced. *A node's process dies:* its connections die with it: those that it had let in
-//! (the kernel destroys queue pairs with their process), and on other nodes those of its own
-//! clients as soon as they meet their end. But nobody elsewhere can tell that from a network that
-//! refuses to carry connections to it. *A node is silent, or refuses connections:* it may hold
-//! connections. What its peers want fenced there stays dying until it speaks again, as whichever
-//! process; that costs slots and memory, not safety (`fences.rs`). *A node comes back with clients
-//! that lived on:* it says which ones, and takes all others for possibly connected anywhere. *A
-//! host vanishes with its clients:* nobody posts on their connections any more, and nobody uses
-//! again what they held, for only their own node frees it. So the connections are harmless; they
-//! are ended when the node returns, or after [`HOME_SILENCE_MAX`]. Ending one early is harmless
-//! too: a client that was only cut off makes another.
+//! *A link breaks:* the node dials again and first says which of its clients live; all others are
+//! fenced. *A node's process dies:* the kernel destroys the queue pairs of its process, so the
+//! connections that it had let in die with it. The connections of its own clients on other nodes
+//! die as soon as they meet their end. But another node cannot tell this from a network that
+//! refuses to carry connections. *A node is silent, or refuses connections:* it may hold
+//! connections. Sessions that its peers want fenced there stay dying until some process of the node
+//! speaks again. That costs slots and memory, but not safety (`fences.rs`). *A node comes back with
+//! clients that lived on:* it says which ones, and assumes that all others may be connected
+//! anywhere. *A host vanishes with its clients:* no client posts on their connections any more, and
+//! no node uses again what they held, since only their own node frees it. The connections are
+//! therefore harmless; they are ended when the node returns, or after [`HOME_SILENCE_MAX`]. It is
+//! harmless to end one too early: a client that was only cut off makes another.
 //!
 //! [`ASK_TIMEOUT`]: crate::limits::ASK_TIMEOUT
 //! [`PING_INTERVAL`]: crate::limits::PING_INTERVAL
@@ -87,7 +89,7 @@ use listener::{ControlListener, Inbound};
 use members::Members;
 use registry::{Acceptor, Registry};
 
-/// What a control plane is made of.
+/// The parts of a control plane.
 pub(crate) struct ControlParts {
     /// This node, with its region.
     pub own: Member,
@@ -95,7 +97,7 @@ pub(crate) struct ControlParts {
     pub acceptor: Arc<dyn Acceptor>,
     /// The control addresses of all nodes, in order.
     pub addresses: Vec<String>,
-    /// Where to listen; a node that is alone need not.
+    /// The address to listen at; a node that is alone needs none.
     pub listen: Option<String>,
     pub credentials: Credentials,
 }
@@ -107,7 +109,7 @@ pub(crate) struct ControlThreads {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What its threads share.
+/// The state that the threads share.
 pub(crate) struct ControlPlane {
     pub members: Members,
     registry: Registry,
@@ -115,17 +117,17 @@ pub(crate) struct ControlPlane {
     fences: Mutex<Fences>,
     handshakes: Handshakes,
     credentials: Credentials,
-    /// To the worker of each node.
+    /// The queue of the worker for each node.
     jobs: Vec<Sender<Job>>,
-    /// From whom links were accepted, by node.
+    /// The state of the links from each node.
     inbound: Vec<Mutex<Inbound>>,
     scrubber: OnceLock<ScrubberHandle>,
-    /// What the node's workers know of all nodes' memory.
+    /// The memory of all nodes, as the node's workers have it.
     latest_memory: Arc<LatestMemory>,
     inspector: OnceLock<Inspector>,
 }
 
-/// What a node's worker is given to do.
+/// A job for the worker of a node.
 enum Job {
     /// Have a connection let in.
     Connect {
@@ -133,13 +135,13 @@ enum Job {
         ask: Connect,
         reply: Box<dyn FnOnce(Reply) + Send>,
     },
-    /// Have the workers of a table tell what they have; asked for again until then.
+    /// Ask the workers of a table what they have. A busy node is asked again until then.
     Inspect {
         table: u32,
         until: Instant,
         reply: Box<dyn FnOnce(Reply) + Send>,
     },
-    /// Somebody may have to be fenced.
+    /// A client may have to be fenced.
     Wake,
     Stop,
 }
@@ -186,13 +188,13 @@ impl ControlThreads {
         Ok(control)
     }
 
-    /// What the other parts of the node need of it.
+    /// The state that the other parts of the node use.
     pub fn plane(&self) -> &Arc<ControlPlane> {
         &self.plane
     }
 }
 
-/// The sessions that the node's last process left, whether they live or not.
+/// The sessions that the node's last process left, both living and dead.
 fn inherited(sessions: &Sessions) -> HashSet<Caller> {
     let all = sessions.living().into_iter().chain(sessions.dying());
     all.map(|session| caller_of(sessions, session)).collect()
@@ -202,7 +204,7 @@ fn no_node(node: u16) -> Reply {
     Reply::Refused(Refused::new(Code::Other, format!("there is no node {node}")))
 }
 
-/// Who a session speaks for when it asks for connections.
+/// The caller under which a session asks for connections.
 fn caller_of(sessions: &Sessions, session: SessionId) -> Caller {
     match sessions.is_workers(session) {
         true => Caller::Worker(session),
@@ -212,11 +214,11 @@ fn caller_of(sessions: &Sessions, session: SessionId) -> Caller {
 
 impl Drop for ControlThreads {
     fn drop(&mut self) {
-        // Before anybody may take the process for gone: its connections are.
+        // The connections end before another node may take this process for gone.
         self.plane.registry.close();
         drop(self.listener.take());
         for queue in &self.plane.jobs {
-            // A worker that has ended already needs not be told.
+            // A worker that has ended already does not need the job.
             let _ = queue.send(Job::Stop);
         }
         for worker in self.workers.drain(..) {
@@ -228,20 +230,20 @@ impl Drop for ControlThreads {
 }
 
 impl ControlPlane {
-    /// What is rung when a session was fenced.
+    /// Sets the scrubber that is told when a session was fenced.
     pub fn set_scrubber(&self, scrubber: ScrubberHandle) {
-        // It is set once, by the node that starts both.
+        // The value is set once, by the node that starts both.
         let _ = self.scrubber.set(scrubber);
         self.wake_workers();
     }
 
-    /// Has a connection let in, and waits for it: for the node's own scrubber.
+    /// Has a connection let in, and waits for it. The node's own scrubber uses this.
     ///
     /// # Errors
-    /// Why not.
+    /// The refusal.
     pub fn connect_own(&self, caller: Caller, ask: Connect) -> Result<serde_json::Value, Refused> {
         let (sender, answer) = mpsc::channel();
-        // Whoever gave up waiting has dropped the receiver.
+        // If the caller has given up, the receiver is gone.
         self.enqueue(caller, ask, Box::new(move |reply| drop(sender.send(reply))));
         match answer.recv() {
             Ok(Reply::Connected { answer }) => Ok(answer),
@@ -250,19 +252,19 @@ impl ControlPlane {
         }
     }
 
-    /// Has a connection let in; `reply` is told, and nobody waits.
+    /// Has a connection let in. `reply` is called with the answer, and the caller does not wait.
     pub fn enqueue(&self, caller: Caller, ask: Connect, reply: Box<dyn FnOnce(Reply) + Send>) {
         match self.jobs.get(ask.node as usize) {
-            // A worker that has ended drops the job: the node stops.
+            // A worker that has ended drops the job, because the node stops.
             Some(queue) => drop(queue.send(Job::Connect { caller, ask, reply })),
             None => reply(no_node(ask.node)),
         }
     }
 
-    /// What the workers of a table of this node have.
+    /// Asks the workers of a table of this node what they have.
     fn inspect_own(&self, table: u32) -> Result<Inspected, Refused> {
         let (sender, told) = mpsc::channel();
-        // Whoever gave up waiting has dropped the receiver.
+        // If the caller has given up, the receiver is gone.
         let answer = Box::new(move |inspected| drop(sender.send(inspected)));
         if !self.inspector.get().is_some_and(|inspector| inspector.inspect(table as usize, answer))
         {
@@ -272,23 +274,23 @@ impl ControlPlane {
         told.map_err(|_| Refused::new(Code::Busy, "its workers have too much to do to tell"))
     }
 
-    /// Has other nodes ask these workers.
+    /// Sets the inspector by which other nodes ask this node's workers.
     pub fn set_inspector(&self, inspector: Inspector) {
-        // It is set once, by the node that starts both.
+        // The value is set once, by the node that starts both.
         let _ = self.inspector.set(inspector);
     }
 
-    /// The session that is let in from a slot of a node to a table, for the table's workers.
+    /// The session that was let in from a slot of a node to a table, for the table's workers.
     pub fn holder(&self, table: usize, node: u16, slot: u32) -> Option<Holder> {
         self.registry.holder(table, node, slot)
     }
 
-    /// What the node's workers know of all nodes' memory.
+    /// The memory of all nodes, as the node's workers have it.
     pub fn latest_memory(&self) -> &Arc<LatestMemory> {
         &self.latest_memory
     }
 
-    /// After a node was met: it may be the first time, or have come back with other memory.
+    /// Publishes the memory of all nodes after a node came up for the first time, or came back.
     fn publish_memory(&self) {
         let known = self.members.known();
         if known.iter().any(Option::is_none) {
@@ -296,7 +298,7 @@ impl ControlPlane {
         }
         match ClusterMemory::join(known, self.members.own()) {
             Ok(memory) => self.latest_memory.publish(Arc::new(memory)),
-            // Its clients are told the same.
+            // The node's clients get the same error.
             Err(error) => tracing::error!(%error, "the nodes do not make a cluster"),
         }
     }
@@ -310,7 +312,7 @@ impl ControlPlane {
     /// Writes down that a client may be connected to a node from now on.
     ///
     /// # Errors
-    /// If it is ending: then it must not be.
+    /// A refusal if the client is ending; then it must not be connected.
     fn touch(&self, node: usize, caller: Caller) -> Result<(), Refused> {
         let mut fences = self.fences();
         let lives = match caller {
@@ -324,7 +326,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// What a node has to fence now.
+    /// The clients that a node has to fence now.
     fn owed(&self, node: usize) -> Vec<Caller> {
         let fences = self.fences();
         let dying = self.sessions.dying().into_iter();
@@ -340,7 +342,7 @@ impl ControlPlane {
         sessions.chain(fences.readers()).collect()
     }
 
-    /// Changes what is known of fences, and frees the slots of sessions that are clear now.
+    /// Changes the fences, and frees the slots of sessions that are clear now.
     fn settle<T>(&self, change: impl FnOnce(&mut Fences) -> T) -> T {
         let mut fences = self.fences();
         let outcome = change(&mut fences);
@@ -379,7 +381,7 @@ impl ControlClient for ControlPlane {
     fn inspect(&self, node: u16, table: u32, replies: Arc<ReplyQueue>, token: u64) {
         let reply = Box::new(move |reply| replies.send(token, reply));
         match self.jobs.get(usize::from(node)) {
-            // As of a connection.
+            // As for a connection, a worker that has ended drops the job.
             Some(queue) => {
                 let until = Instant::now() + INSPECT_TIMEOUT;
                 drop(queue.send(Job::Inspect { table, until, reply }));

@@ -1,4 +1,4 @@
-//! What a configuration says of the network, checked.
+//! The part of a configuration that is about the network, checked.
 
 use super::credentials::Credentials;
 use crate::session::wire::DeviceChoice;
@@ -7,11 +7,11 @@ use crate::{Error, NodeConfig};
 /// A node's place in the network.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// Its number.
+    /// The node's number.
     pub node: usize,
     /// The control addresses of all nodes, in order.
     pub addresses: Vec<String>,
-    /// Where it listens, if it is not alone.
+    /// The address at which the node listens, if it is not alone.
     pub listen: Option<String>,
     pub credentials: Credentials,
     pub device: DeviceChoice,
@@ -55,7 +55,7 @@ impl Network {
         Ok(Self { node, addresses, listen, credentials, device })
     }
 
-    /// Its number.
+    /// The node's number.
     pub fn node(&self) -> usize {
         self.node
     }
@@ -196,7 +196,7 @@ mod tests {
         let short = refusal("short\n\n", 0o600).unwrap();
         assert!(short.contains("5 bytes") && short.contains("urandom"), "{short}");
         assert_eq!(refusal("sixteen bytes or more", 0o600), None);
-        // Root could read anybody's, and others cannot give a file away.
+        // Root could read any user's file, and other users cannot give a file away.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&secret, Some(12_345), None).unwrap();
             let theirs = Credentials::load(Some(&secret), None, 2).err().unwrap().to_string();

@@ -1,7 +1,7 @@
 //! A channel between nodes that share a secret: the Noise protocol, pattern `NNpsk0`.
 //!
-//! Whoever has the secret is a node. Both sides add keys of their own that live for one connection,
-//! so what was recorded cannot be read later, not even with the secret. After the handshake the
+//! A process that has the secret is a node. Both sides add keys that live for one connection, so a
+//! recorded connection cannot be decrypted later, not even with the secret. After the handshake the
 //! stream is cut into records: a length (u16, big-endian) and so many bytes, encrypted.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,22 +12,22 @@ use snow::{HandshakeState, TransportState};
 use super::channel::{Channel, LinkError, TimedStream};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// What a record adds to its contents.
+/// The bytes that a record has besides its contents.
 const TAG_BYTES: usize = 16;
-/// Bytes that a record carries.
+/// The bytes that a record can carry.
 const CONTENTS_MAX: usize = u16::MAX as usize - TAG_BYTES;
-/// A handshake's message is a key and a tag; a peer has no reason to send a longer one.
+/// A message of the handshake is a key and a tag, so a peer has no reason to send a longer message.
 const HANDSHAKE_BYTES_MAX: usize = 96;
 
 struct Noise {
     stream: TimedStream,
     state: TransportState,
-    /// What came and was not read yet.
+    /// Decrypted bytes that were not read yet.
     inbox: Vec<u8>,
     read: usize,
 }
 
-/// The dialing side. `prologue` is what both sides must have seen alike.
+/// Does the handshake of the dialing side. Both sides must have seen the same `prologue`.
 pub(super) fn dial(
     mut stream: TimedStream,
     key: &[u8; 32],
@@ -38,7 +38,7 @@ pub(super) fn dial(
     let len = state.write_message(&[], &mut message).map_err(garbage)?;
     send(&mut stream, &message[..len])?;
     let answer = receive(&mut stream, HANDSHAKE_BYTES_MAX)?;
-    // An empty record is how the acceptor says that it has another secret.
+    // The acceptor says by an empty record that it has another secret.
     if answer.is_empty() {
         return Err(LinkError::Secret);
     }
@@ -46,7 +46,7 @@ pub(super) fn dial(
     established(stream, state)
 }
 
-/// The accepting side.
+/// Does the handshake of the accepting side.
 pub(super) fn accept(
     mut stream: TimedStream,
     key: &[u8; 32],
@@ -56,7 +56,7 @@ pub(super) fn accept(
     let mut message = [0; HANDSHAKE_BYTES_MAX];
     let first = receive(&mut stream, HANDSHAKE_BYTES_MAX)?;
     if state.read_message(&first, &mut message).is_err() {
-        // Who has gone already need not be told.
+        // The dialer may have gone already.
         let _ = send(&mut stream, &[]);
         return Err(LinkError::Secret);
     }

@@ -1,12 +1,12 @@
-//! The worker for another node: keeps a link to it, and asks over it.
+//! The worker for another node. It keeps a link to that node, and asks over it.
 //!
 //! # Invariants
-//! 1. One thing is asked at a time, so what is asked first is done first: a client is never fenced
-//!    before a connection of it that was asked for earlier.
-//! 2. The first thing that is said on a link, after who speaks, is who lives. While the node has
-//!    not ended all others, it is asked for other things too, and told again who lives.
-//! 3. A link that cannot be made, or breaks, settles nothing, whatever the reason: `fences.rs`,
-//!    invariant 2.
+//! 1. The worker asks one thing at a time, so requests are executed in order: a client is never
+//!    fenced before a connection of it that was asked for earlier.
+//! 2. After hello, the first message on a link says which clients live. While the node has not
+//!    ended all others, other requests go on, and the node is told again which clients live.
+//! 3. A link that cannot be made, or that breaks, settles no fence, whatever the reason
+//!    (`fences.rs`, invariant 2).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -28,20 +28,20 @@ pub(super) struct PeerWorker {
     plane: Arc<ControlPlane>,
     node: usize,
     link: Option<Link>,
-    /// When to dial again, or to say something.
+    /// When to dial again, or to ping.
     due: Instant,
     /// The pause after the next link that cannot be made, or breaks.
     pause: Duration,
-    /// Since when there is no link, until it was said what that holds up.
+    /// Since when there is no link; `None` once the log says which sessions wait for the node.
     away: Option<Instant>,
     /// Whether the node has ended the connections of all clients that do not live.
     is_reconciled: bool,
-    /// When to ask again for connections to be ended: they had not ended.
+    /// When to ask again for connections that had not ended.
     again: Option<Instant>,
 }
 
 impl PeerWorker {
-    /// A worker that dials at once.
+    /// Makes a worker that dials at once.
     pub fn new(plane: Arc<ControlPlane>, node: usize) -> Self {
         let (due, pause) = (Instant::now(), REDIAL_PAUSE);
         let away = Some(due);
@@ -63,7 +63,7 @@ impl PeerWorker {
                     reply(answer.map_or_else(Reply::Refused, |a| Reply::Connected { answer: a }));
                 }
                 Ok(Job::Inspect { table, until, reply }) => match self.inspect(table) {
-                    // What else there is to do for the node, as fencing, comes in between.
+                    // Other jobs for the node, such as fencing, come in between.
                     Reply::Refused(busy) if busy.code == Code::Busy && Instant::now() < until => {
                         let again = Job::Inspect { table, until, reply };
                         drop(self.plane.jobs[self.node].send(again));
@@ -96,7 +96,7 @@ impl PeerWorker {
         }
     }
 
-    /// Once for each time that the node is away for long.
+    /// Logs one warning for each long absence of the node.
     fn warn_of_held_sessions(&mut self) {
         if self.away.is_none_or(|since| since.elapsed() < AWAY_MAX) {
             return;
@@ -138,12 +138,12 @@ impl PeerWorker {
         Ok(link)
     }
 
-    /// Tells who lives, and with it that all others are to be ended.
+    /// Tells which clients live; the node ends the connections of all others.
     fn reconcile(&mut self, link: &mut Link) -> Result<(), LinkError> {
         let plane = &self.plane;
         let living = plane.living();
         let callers: Vec<Caller> = living.iter().copied().collect();
-        // At least one message, though nobody lives.
+        // There is at least one message, even if no client lives.
         let mut chunks = callers.chunks(CALLERS_MAX).peekable();
         loop {
             let callers = chunks.next().unwrap_or_default().to_vec();
@@ -172,7 +172,7 @@ impl PeerWorker {
         self.pause = (self.pause * 2).min(REDIAL_PAUSE_MAX);
     }
 
-    /// Asks over the link; whatever goes wrong, that is its end.
+    /// Asks over the link. Any failure ends the link.
     fn ask(&mut self, ask: &ControlRequest, within: Duration) -> Option<ControlReply> {
         match self.link.as_mut()?.ask(ask, within) {
             Ok(told) => Some(told),
@@ -216,7 +216,7 @@ impl PeerWorker {
         Reply::Refused(refused)
     }
 
-    /// Has fenced whoever is to be.
+    /// Asks the node to fence all clients that it has to fence.
     fn fence(&mut self) {
         if !self.is_reconciled
             && let Some(mut link) = self.link.take()
@@ -252,7 +252,8 @@ impl PeerWorker {
         match self.ask(&ControlRequest::Ping { sessions_taken: own }, ASK_TIMEOUT) {
             Some(ControlReply::Pong { sessions_taken }) => {
                 self.plane.members.count_sessions(self.node, sessions_taken);
-                // Not sooner: links that break at once are to be made ever more slowly too.
+                // The pause is reset only here: links that break at once are also made ever more
+                // slowly.
                 self.pause = REDIAL_PAUSE;
                 self.due = Instant::now() + PING_INTERVAL;
             }
@@ -261,7 +262,7 @@ impl PeerWorker {
         }
     }
 
-    /// Ends what clients of a node hold that has been silent for too long.
+    /// Ends the connections of a node's clients if the node has been silent for too long.
     fn forget_silent(&self) {
         let inbound = self.plane.inbound(self.node);
         let silent = inbound.last_heard.is_some_and(|at| at.elapsed() > HOME_SILENCE_MAX);
@@ -272,7 +273,7 @@ impl PeerWorker {
     }
 }
 
-/// Whether what was to be ended has ended.
+/// Returns whether all connections that were to be ended have ended.
 fn done(told: &ControlReply) -> Result<bool, LinkError> {
     match told {
         ControlReply::Done {} => Ok(true),

@@ -1,12 +1,12 @@
-//! How a channel is opened.
+//! The preface, by which a channel is opened.
 //!
 //! ```text
 //! dialer     preface             handshake of Noise or TLS      frames
 //! acceptor            preface
 //! ```
-//! A preface is `LOCH`, the version of the protocol (u16, little-endian), how the node proves who
-//! it is (u8), and a zero. It is in the clear, so that two nodes which do not fit can say why; both
-//! prefaces are bound by the handshake, so that nobody in between can change them.
+//! A preface is `LOCH`, the version of the protocol (u16, little-endian), the kind of the node's
+//! credentials (u8), and a zero. The preface is not encrypted, so two nodes that do not fit can say
+//! why. The handshake covers both prefaces, so nobody in between can change them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use super::{noise, tls};
 const MAGIC: &[u8; 4] = b"LOCH";
 const PREFACE_BYTES: usize = 8;
 
-/// Opens a channel on a stream that this node dialed; `host` is what it dialed.
+/// Opens a channel on a stream that this node dialed; `host` is the dialed host.
 pub(super) fn dial(
     stream: TcpStream,
     host: &str,

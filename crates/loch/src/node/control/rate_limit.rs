@@ -1,11 +1,12 @@
-//! Log lines that others can cause as often as they like.
+//! A limit for log lines that other hosts can cause as often as they like.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use crate::limits::LOG_INTERVAL;
 
-/// Lines of one kind: one is due in each [`LOG_INTERVAL`], the others are counted.
+/// The limit of one kind of lines: one line is due in each [`LOG_INTERVAL`], and the others are
+/// counted.
 #[derive(Default)]
 pub(super) struct RateLimit {
     state: Mutex<State>,
@@ -15,12 +16,12 @@ pub(super) struct RateLimit {
 struct State {
     /// When the last line was due.
     last: Option<Instant>,
-    /// Lines that were not, since then.
+    /// The lines since then that were left out.
     unsaid: u64,
 }
 
 impl RateLimit {
-    /// Whether a line is due; then also how many were left out since the one before.
+    /// Returns `None` if no line is due, else how many lines were left out since the last one.
     pub fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.state();
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < LOG_INTERVAL) {

@@ -1,20 +1,19 @@
-//! What lets clients' connections into this node's memory, and who is in.
+//! The registry of clients' connections into this node's memory, and the rights that they get.
 //!
 //! # Invariants
-//! 1. A client has one connection of a kind to a table, at most: the one before is ended *before*
-//!    another is let in, so what is unknown of verbs on the first is known when the second is
-//!    there.
-//! 2. What is let in can reach of the table it asked for what it needs, and no more ([`grants`]); a
-//!    reader can change nothing, and a client of a table that workers serve no value.
+//! 1. A client has at most one connection of a kind to a table. The connection before is ended
+//!    *before* another is let in, so the outcome of its verbs is settled when the other is there.
+//! 2. A connection can reach the part of its table that its client needs, and no more ([`grants`]).
+//!    A reader can change nothing; a client of a table with workers can change no value.
 //! 3. Workers are told of a session ([`Registry::holder`]) before its client is told that it is in,
-//!    and until its connections begin to end: so a session's number counts for what its node says,
-//!    and what its client writes about it counts for nothing.
+//!    and until its connections begin to end. Workers therefore believe what the session's node
+//!    says of it, and not what its client writes.
 //! 4. No lock is held while a connection is let in or ended, as a card may take its time: Soft-RoCE
 //!    waits for all packets of a queue pair that it destroys. Such a connection is *changing*
-//!    instead, and nobody is told that it has ended ([`Ended::All`]) before the card has said so.
-//!    Connections end on a thread of their own, so that the node's other requests need not wait.
-//! 5. A node speaks over its newest link alone: what it asked over an older one lets nobody in, and
-//!    ends nobody, once it has said hello on the next.
+//!    meanwhile. No node is told that it has ended ([`Ended::All`]) before the card has said so.
+//!    Connections end on a thread of their own, so the node's other requests need not wait.
+//! 5. A node speaks over its newest link only. Once it has said hello on the next link, a request
+//!    that came over an older link lets no connection in and ends none.
 
 use std::any::Any;
 use std::collections::hash_map::Entry;
@@ -39,29 +38,29 @@ use crate::session::wire::{Code, Connect, Refused, SessionSecret};
 /// is executed afterwards.
 pub(crate) type Admission = Box<dyn Any + Send>;
 
-/// A node's door for connections; the device behind it, or what stands for one in tests.
+/// Accepts connections into the node's memory: a device, or a stand-in for one in tests.
 pub(crate) trait Acceptor: Send + Sync {
-    /// Lets a connection in. Offer and answer are the fabric's; nobody else looks into them.
+    /// Lets a connection in. Offer and answer are the fabric's, and no other code looks into them.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason why the connection is refused, in words.
     fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String>;
 }
 
-/// Invariant 2: what a caller of node `home` may do with this node's part of a table, and its
-/// words.
+/// Invariant 2: the rights of a caller of node `home` to a table of this node and to the words it
+/// needs.
 ///
-/// * Who reads may read.
-/// * A client of nessie may change the table, as may any node's scrubber. Grace periods need the
-///   epoch and the sessions of every node, and stamps are taken at home; but memory is registered
-///   anew for each set of grants, so all of them have the same.
-/// * Where workers serve, a client has its own request slots and what its engine reads; so it can
-///   neither damage a value nor speak in another's name. Those are rights of its own, and memory
-///   that is registered for them alone, once for each session slot.
+/// * A reader may read.
+/// * A client of nessie may change the table, and so may the scrubber of any node. Grace periods
+///   need the epoch and the sessions of every node, and stamps are taken at the home node. But
+///   memory is registered once for each set of grants, so all these callers have the same grants.
+/// * A client of a table with workers has its own request slots and the parts that its engine
+///   reads. It can therefore neither damage a value nor send requests as another client. The memory
+///   with these rights is registered once for each session slot.
 /// * A worker of another node has the reply slots of this node's clients.
 ///
 /// # Errors
-/// Why it may do nothing.
+/// The reason why the caller has no rights.
 pub(crate) fn grants(
     own: &Member,
     table: usize,
@@ -93,12 +92,12 @@ pub(crate) fn grants(
     let read =
         |Range { start, end }| Grant { offset: start, len: end - start, access: Access::Read };
     grants.extend(parts.readable(0).into_iter().map(read));
-    // Where requests are sent there are no slots.
+    // A table whose requests are SENT has no request slots.
     grants.retain(|grant| grant.len > 0);
     Ok(grants)
 }
 
-/// All rights to a table of this node that anybody is given.
+/// All rights to a table of this node that a caller can get.
 ///
 /// # Panics
 /// If there is no such table.
@@ -107,7 +106,7 @@ pub(crate) fn all_of(own: &Member, table: usize) -> [Grant; 4] {
     of_words(own, entry.offset..entry.end(), [Access::ReadAtomic, Access::Full])
 }
 
-/// The rights to the words of a node that every client of nessie needs, and to a table.
+/// The rights to a table and to the words of a node that every client of nessie needs.
 fn of_words(own: &Member, table: Range<u64>, [atomic, full]: [Access; 2]) -> [Grant; 4] {
     let word = |offset| Grant { offset, len: 8, access: atomic };
     let sessions = own.header.sessions as u64 * SESSION_BYTES;
@@ -119,13 +118,13 @@ fn of_words(own: &Member, table: Range<u64>, [atomic, full]: [Access; 2]) -> [Gr
     ]
 }
 
-/// The rights to a part of a table's requests.
+/// The right to a part of a table's requests.
 fn within(requests: &RequestMap, part: Range<u64>, access: Access) -> Grant {
     let offset = requests.base(0).offset() + part.start;
     Grant { offset, len: part.end - part.start, access }
 }
 
-/// Whose connection it is: which client of which node, to which table.
+/// Names a connection by the node of its client, the client and the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ConnectionKey {
     home: u16,
@@ -134,47 +133,48 @@ struct ConnectionKey {
     unreliable: bool,
 }
 
-/// Over what a node speaks: the number of a link that it dialed, [`OWN_LINK`] for this node itself.
+/// The link over which a node speaks: the number of a link that it dialed, [`OWN_LINK`] for this
+/// node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkId {
     pub home: u16,
     pub number: u64,
 }
 
-/// Of the node's own clients: no link has this number.
+/// The link of the node's own clients. No link between nodes has this number.
 pub(super) const OWN_LINK: u64 = 0;
 
-/// What became of connections that were to be ended.
+/// The outcome of an order to end connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what a client held is used again only when its connections have ended"]
 pub(super) enum Ended {
-    /// There is none any more.
+    /// All these connections have ended.
     All,
-    /// Some have still to end.
+    /// Some of them have not ended yet.
     NotYet,
-    /// Nothing was done: the node speaks over another link now.
+    /// The order was ignored, because the node speaks over another link now.
     Superseded,
 }
 
-/// Everybody who is in.
+/// All connections that were let in.
 pub(super) struct Registry {
     own: Member,
     acceptor: Arc<dyn Acceptor>,
     shared: Arc<SharedState>,
 }
 
-/// What those threads share that let connections in and end them.
+/// The state that is shared by the threads that let connections in and end them.
 #[derive(Default)]
 struct SharedState {
     state: Mutex<State>,
-    /// Told whenever a connection has changed.
+    /// Notified whenever a connection has changed.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     admitted: HashMap<ConnectionKey, Admission>,
-    /// Invariant 4: connections that are just being let in or ended. A key is here or in
+    /// Invariant 4: connections that are being let in or ended. A key is either here or in
     /// `admitted`.
     changing: HashSet<ConnectionKey>,
     /// Invariant 3: the session in each slot of each node, for a table that workers serve, and its
@@ -185,39 +185,39 @@ struct State {
     closed: bool,
 }
 
-/// Connections on their way out: dropping it ends them.
+/// Connections that are to end. Dropping the value ends them.
 struct Ending {
     connections: Vec<(ConnectionKey, Admission)>,
     shared: Arc<SharedState>,
 }
 
-/// A connection on its way in. It is changing until this is dropped.
+/// A connection that is being let in. It is changing until this value is dropped.
 struct Entering<'a> {
     key: ConnectionKey,
     shared: &'a SharedState,
 }
 
-/// Where a session sits: the number of its home, its slot, and the table that it has open.
+/// Names a session by the number of its home node, its slot, and its table.
 type SlotKey = (u16, u32, u32);
 
 impl Registry {
-    /// Nobody is in.
+    /// Makes a registry without connections.
     pub fn new(own: Member, acceptor: Arc<dyn Acceptor>) -> Self {
         Self { own, acceptor, shared: Arc::default() }
     }
 
-    /// A node speaks over this link from now on; over which it did before. Nothing if it has dialed
-    /// another meanwhile.
+    /// A node speaks over this link from now on. Returns the link over which it spoke before, or
+    /// `None` if it has dialed a newer one meanwhile.
     pub fn take_over(&self, link_id: LinkId) -> Option<u64> {
         let mut state = self.shared.state();
         let newest = state.links.entry(link_id.home).or_insert(OWN_LINK);
         (*newest < link_id.number).then(|| std::mem::replace(newest, link_id.number))
     }
 
-    /// Lets a connection of a client of a node in.
+    /// Lets a connection of a node's client in.
     ///
     /// # Errors
-    /// What the client is to be told.
+    /// The refusal for the client.
     pub fn admit(&self, link_id: LinkId, caller: Caller, ask: &Connect) -> Result<Value, Refused> {
         if ask.identity != self.own.header.identity {
             let text = "it has come back with other memory: open the table again";
@@ -228,7 +228,7 @@ impl Registry {
         let grants = granted.map_err(|why| Refused::new(Code::Other, why))?;
         let secret = self.secret(caller, ask)?;
         let key = ConnectionKey { home, caller, table, unreliable };
-        // Invariant 1.
+        // Invariant 1: the connection before ends first.
         let before = self.end(link_id, |it| *it == key);
         let entering = (before == Ended::All).then(|| self.begin(key)).flatten();
         let Some(entering) = entering else {
@@ -240,7 +240,7 @@ impl Registry {
         let mut state = self.shared.state();
         if state.closed || !state.is_newest(link_id) {
             drop(state);
-            // Nobody was told how to use it. It ends before it stops changing.
+            // No client was told how to use it. It ends before it stops changing.
             drop(admission);
             return Err(Refused::new(Code::Away, "it stops, or was asked again meanwhile"));
         }
@@ -251,14 +251,14 @@ impl Registry {
         Ok(answer)
     }
 
-    /// Marks a connection as changing; nothing if it is there, or changing already.
+    /// Marks a connection as changing. Returns `None` if it is there, or changing already.
     fn begin(&self, key: ConnectionKey) -> Option<Entering<'_>> {
         let mut state = self.shared.state();
         let is_free = !state.admitted.contains_key(&key) && state.changing.insert(key);
         is_free.then(|| Entering { key, shared: &self.shared })
     }
 
-    /// The session that workers are told of, and its secret, if the caller is one's client.
+    /// The session of which workers are told, and its secret, if the caller is their client.
     fn secret(
         &self,
         caller: Caller,
@@ -271,20 +271,20 @@ impl Registry {
         }
         let Some(SessionSecret(words)) = ask.secret else {
             let text =
-                "the client says no secret for its requests: use the same release everywhere";
+                "the client sends no secret for its requests: use the same release everywhere";
             return Err(Refused::new(Code::Release, text));
         };
         Ok(Some((session, Secret::new(words))))
     }
 
-    /// The session that is let in from slot `slot` of node `home` to a table that workers serve.
+    /// The session that was let in from slot `slot` of node `home` to a table with workers.
     pub fn holder(&self, table: usize, home: u16, slot: u32) -> Option<Holder> {
         let state = self.shared.state();
         let (session, secret) = state.sessions.get(&(home, slot, u32::try_from(table).ok()?))?;
         Some(Holder::new(session.incarnation, Some(*secret)))
     }
 
-    /// Ends all connections, and lets nobody in any more.
+    /// Ends all connections, and lets none in any more.
     pub fn close(&self) {
         self.shared.state().closed = true;
         self.begin_to_end(|_| true);
@@ -299,23 +299,23 @@ impl Registry {
         self.end(link_id, |key| key.home == link_id.home && callers.contains(&key.caller))
     }
 
-    /// Fences all clients of a node but these.
+    /// Fences all clients of a node except these.
     pub fn retain(&self, link_id: LinkId, living: &HashSet<Caller>) -> Ended {
         self.end(link_id, |key| key.home == link_id.home && !living.contains(&key.caller))
     }
 
-    /// Begins to end all connections of clients of node `home`; how many there are.
+    /// Begins to end all connections of clients of node `home`, and returns their number.
     pub fn forget(&self, home: u16) -> usize {
         self.begin_to_end(|key| key.home == home)
     }
 
-    /// How many connections of clients of node `home` there are.
+    /// The number of connections of clients of node `home`.
     pub fn count(&self, home: u16) -> usize {
         self.shared.state().admitted.keys().filter(|key| key.home == home).count()
     }
 
     fn end(&self, link_id: LinkId, which: impl Fn(&ConnectionKey) -> bool) -> Ended {
-        // A newer speaker has taken over meanwhile, and ends those clients itself.
+        // The node has taken over with a newer link, and ends those clients itself.
         if !self.shared.state().is_newest(link_id) {
             return Ended::Superseded;
         }
@@ -323,7 +323,7 @@ impl Registry {
         if self.wait(FENCE_PATIENCE, which) { Ended::All } else { Ended::NotYet }
     }
 
-    /// How many have begun to end.
+    /// Begins to end connections, and returns their number.
     fn begin_to_end(&self, which: impl Fn(&ConnectionKey) -> bool) -> usize {
         let mut state = self.shared.state();
         let State { admitted, changing, sessions, .. } = &mut *state;
@@ -343,14 +343,14 @@ impl Registry {
             let ending = Ending { connections, shared: self.shared.clone() };
             let thread = std::thread::Builder::new().name("loch-fence".into());
             if let Err(error) = thread.spawn(move || drop(ending)) {
-                // What was to be moved there was dropped here.
+                // The closure was dropped, and the connections with it.
                 tracing::warn!(%error, "connections were ended without a thread for that");
             }
         }
         count
     }
 
-    /// Waits until none of these is changing; whether that came about.
+    /// Waits until no such connection is changing. Returns whether that has come about.
     fn wait(&self, patience: Duration, which: impl Fn(&ConnectionKey) -> bool) -> bool {
         let state = self.shared.state();
         let is_changing = |state: &mut State| state.changing.iter().any(&which);
@@ -379,7 +379,8 @@ impl SharedState {
 impl Entering<'_> {
     fn let_in(self, mut state: MutexGuard<'_, State>, admission: Admission) {
         state.admitted.insert(self.key, admission);
-        // In one step: from now on somebody else may end it, and then it is changing again.
+        // Both changes are one step: afterwards another thread may end it, and then it is changing
+        // again.
         state.changing.remove(&self.key);
         drop(state);
         self.shared.changed.notify_all();
@@ -397,7 +398,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         for (key, admission) in self.connections.drain(..) {
             let begun = Instant::now();
-            // Should the card fail to end it, this panics, and nobody is ever told that it has
+            // If the card fails to end it, this panics, and the connection is never reported as
             // ended.
             drop(admission);
             let took = begun.elapsed();

@@ -1,10 +1,10 @@
-//! A channel between nodes that have certificates: TLS 1.3, in which both sides show theirs.
+//! A channel between nodes that have certificates: TLS 1.3, in which both sides show a certificate.
 //!
 //! A node has a certificate of the cluster's authority, for the host by which the cluster's list
-//! names it. The dialing side asks for that host in the handshake. The accepting side learns only
-//! afterwards which node the other one says it is, and then compares: the authority may be a whole
-//! company's. Nodes of the same host cannot be told apart. The version of the protocol is
-//! negotiated too, so that it is bound by the handshake.
+//! names the node. The dialing side asks for that host in the handshake. The accepting side learns
+//! only afterwards which node the other side says it is, and then compares: the authority may be a
+//! whole company's. Certificates do not tell nodes of the same host apart. The version of the
+//! protocol is negotiated too, so the handshake protects it.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -24,14 +24,14 @@ use super::channel::{Channel, LinkError, PROTOCOL, TimedStream};
 use crate::Error;
 use crate::layout::config::TlsConfig;
 
-/// A node's certificate and whom it trusts.
+/// A node's certificate, and the authorities that it trusts.
 pub(crate) struct Certificates {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
 
 impl Certificates {
-    /// Reads what a configuration names.
+    /// Reads the files that a configuration names.
     ///
     /// # Errors
     /// [`Error::Config`] names the field.
@@ -84,7 +84,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Box<dyn std
     Ok(all)
 }
 
-/// The dialing side; the other one's certificate must be for `host`.
+/// Does the handshake of the dialing side; the certificate of the other side must be for `host`.
 pub(super) fn dial(
     stream: TimedStream,
     certificates: &Certificates,
@@ -95,7 +95,7 @@ pub(super) fn dial(
     established(rustls::StreamOwned::new(connection, stream))
 }
 
-/// The accepting side.
+/// Does the handshake of the accepting side.
 pub(super) fn accept(
     stream: TimedStream,
     certificates: &Certificates,
@@ -108,7 +108,7 @@ fn name_of(host: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned()).map_err(|error| format!("{host:?}: {error}"))
 }
 
-/// Whether a certificate whose signatures were checked is for a host.
+/// Checks that a certificate whose signatures were checked is for a host.
 fn check_name(certificate: &CertificateDer<'_>, host: &str) -> Result<(), String> {
     let name = name_of(host)?;
     let parsed = ParsedCertificate::try_from(certificate).map_err(|error| error.to_string())?;
@@ -125,7 +125,7 @@ fn refused(error: rustls::Error) -> LinkError {
     LinkError::Certificate(error.to_string())
 }
 
-/// A TLS stream over whichever side of a connection.
+/// A TLS stream over either side of a connection.
 struct Tls<C>(rustls::StreamOwned<C, TimedStream>);
 
 fn established<C, S>(
@@ -141,7 +141,7 @@ where
     Ok(Box::new(Tls(stream)))
 }
 
-/// What TLS has to say comes wrapped in errors of the stream.
+/// Errors of TLS come wrapped in errors of the stream.
 pub(super) fn of_tls(error: io::Error) -> LinkError {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {

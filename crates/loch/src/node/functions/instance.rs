@@ -18,8 +18,7 @@ use crate::limits::FUNCTION_TABLE_ELEMENTS_MAX;
 type Apply = TypedFunc<(i64, i64), i64>;
 type Keep = TypedFunc<(i64, i64), i32>;
 
-/// The functions of a table as one processor calls them. They are started when they are first
-/// called.
+/// The functions of a table as one processor calls them. A function is started at its first call.
 ///
 /// ```
 /// # use loch::{FunctionInstance, FunctionLimits, Functions};
@@ -47,7 +46,7 @@ impl FunctionInstance {
         Self { functions, started: RefCell::default() }
     }
 
-    /// Calls a function on so many elements. What it says of a trap, is said of the function.
+    /// Calls a function on so many elements. A trap in `call` counts as the function's.
     fn call<T>(
         &self,
         number: u16,
@@ -68,7 +67,8 @@ impl FunctionInstance {
         done.map_err(|trouble| match trouble {
             CallError::Unfit => FunctionFailure::Unfit,
             CallError::Trapped => {
-                // Its stack pointer, for one, is where it was when it trapped.
+                // For example its stack pointer still has the value of the trap, so the instance is
+                // dropped.
                 all.remove(&number);
                 FunctionFailure::Trapped(number)
             }
@@ -156,7 +156,7 @@ impl UserFunctions for FunctionInstance {
     }
 }
 
-/// An element as a function takes it.
+/// Widens an element to the parameter of a function.
 #[inline]
 fn widened(element: Element, bytes: &[u8]) -> i64 {
     let mut word = [0; 8];
@@ -170,7 +170,7 @@ fn widened(element: Element, bytes: &[u8]) -> i64 {
     }
 }
 
-/// Why a call came to nothing.
+/// The reason why a call failed.
 enum CallError {
     /// The module has no such function.
     Unfit,
@@ -184,12 +184,12 @@ impl From<wasmtime::Error> for CallError {
     }
 }
 
-/// A function that was started: of its own store, so that a trap is an end for no other.
+/// A started function. It has its own store, so a trap in it ends no other function.
 struct Started {
     store: Store<StoreLimits>,
     apply: Option<Apply>,
     keep: Option<Keep>,
-    /// What an update makes, until it is whole.
+    /// The result of an update, until it is complete.
     scratch: Vec<u8>,
 }
 
@@ -221,7 +221,7 @@ fn instantiate(
     Ok((store, instance))
 }
 
-/// Starts a module, to see whether it can be, and whether its functions are as they should be.
+/// Starts a module once, and checks the types of its functions.
 pub(super) fn start(
     module: &Module,
     limits: &FunctionLimits,
@@ -240,7 +240,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Whether a module exports a function of this name, which then must be of this type.
+/// Returns whether a module exports a function of this name. Its type has to be this one.
 fn has_typed<P: WasmParams, R: WasmResults>(
     store: &mut Store<StoreLimits>,
     instance: &Instance,

@@ -15,14 +15,15 @@
 //!
 //! # Invariants
 //! 1. A module imports nothing: it can compute, and nothing else.
-//! 2. Whatever a module does, a call ends: it has so much fuel (about an instruction each) for
-//!    itself and for each element, up to a bound, and memory and stack up to a bound
-//!    ([`FunctionLimits`]). What goes beyond, or traps, fails for its caller and changes nothing.
-//! 3. Results depend on what a module was given only: NaNs are canonical, there are no threads and
-//!    no relaxed vector instructions. A module that keeps something in memory or globals finds it
-//!    again in its next call, but each processor has its own, and after a trap it is as at the
-//!    start.
-//! 4. No signal handler is installed: machine code checks what it does. A process that embeds a
+//! 2. Every call ends, whatever the module does. A call gets fuel (about one unit for an
+//!    instruction) for itself and for each element, up to a bound, and bounded memory and stack
+//!    ([`FunctionLimits`]). A call that uses more, or traps, fails for its caller and changes
+//!    nothing.
+//! 3. A result depends only on the input of the module: NaNs are canonical, and there are no
+//!    threads and no relaxed vector instructions. A module that keeps something in memory or
+//!    globals finds it again in its next call. But each processor has its own instance, and after a
+//!    trap the instance starts over.
+//! 4. No signal handler is installed, since the machine code checks itself. A process that embeds a
 //!    node keeps its own.
 
 mod instance;
@@ -44,18 +45,18 @@ use crate::limits::{
 /// Bytes of a page of a module's memory.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// What a function may use.
+/// The limits of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionLimits {
-    /// Bytes of a module.
+    /// The longest module, in bytes.
     pub module_bytes: usize,
-    /// Pages of its memory, 64 KiB each.
+    /// The most memory of a module, in pages of 64 KiB.
     pub memory_pages: u32,
-    /// Fuel of a call.
+    /// The fuel of a call.
     pub fuel: u64,
-    /// More of it for each element.
+    /// The additional fuel of a call for each element.
     pub fuel_per_element: u64,
-    /// All fuel of a call, however many elements there are.
+    /// The most fuel of a call, however many elements there are.
     pub fuel_max: u64,
 }
 
@@ -72,7 +73,7 @@ impl Default for FunctionLimits {
 }
 
 impl FunctionLimits {
-    /// The fuel of a call on so many elements.
+    /// The fuel of a call on `elements` elements.
     fn fuel_of(&self, elements: usize) -> u64 {
         let more = self.fuel_per_element.saturating_mul(elements as u64);
         self.fuel.saturating_add(more).min(self.fuel_max)
@@ -83,17 +84,17 @@ impl FunctionLimits {
     }
 }
 
-/// Why a function was not registered.
+/// The reason why a function was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FunctionError {
-    /// There is a function of this number.
+    /// Another function has this number.
     #[error("function {number}: there is another one of this number")]
     Taken {
         /// The number.
         number: u16,
     },
-    /// The table has as many functions as it can.
+    /// The table has as many functions as it can have.
     #[error("function {number}: a table has up to {FUNCTIONS_MAX} functions")]
     TooMany {
         /// The number.
@@ -104,20 +105,20 @@ pub enum FunctionError {
     TooLong {
         /// The number.
         number: u16,
-        /// Bytes of the module.
+        /// The length of the module in bytes.
         len: usize,
-        /// How many it may have.
+        /// The longest module that is allowed.
         max: usize,
     },
-    /// The bytes are no module, or one that uses what is switched off.
+    /// The bytes are not a module, or the module uses a feature that is switched off.
     #[error("function {number}: this is no WebAssembly module that can be compiled: {problem}")]
     Invalid {
         /// The number.
         number: u16,
-        /// What is wrong with it.
+        /// The compiler's message.
         problem: String,
     },
-    /// The module needs something from outside.
+    /// The module imports something.
     #[error(
         "function {number}: the module imports {import}, and gets nothing: build it for \
          wasm32-unknown-unknown, without WASI"
@@ -125,17 +126,17 @@ pub enum FunctionError {
     Imports {
         /// The number.
         number: u16,
-        /// What it imports.
+        /// The name of the import.
         import: String,
     },
-    /// The module has no function that is known.
+    /// The module exports neither of the known functions.
     #[error(
         "function {number}: the module exports neither `apply` nor `keep`, but {}", listed(.exports)
     )]
     NoExport {
         /// The number.
         number: u16,
-        /// What it exports.
+        /// The exports of the module.
         exports: Vec<String>,
     },
     /// A function has other parameters or results.
@@ -145,9 +146,9 @@ pub enum FunctionError {
         number: u16,
         /// The name of the export.
         name: &'static str,
-        /// What it is.
+        /// The type of the export.
         found: String,
-        /// What it should be.
+        /// The type that it should have.
         wanted: &'static str,
     },
     /// The module wants more memory or tables than it gets.
@@ -155,25 +156,25 @@ pub enum FunctionError {
     TooLarge {
         /// The number.
         number: u16,
-        /// Of what.
+        /// The resource that is too large.
         what: &'static str,
-        /// So much.
+        /// The amount that the module wants.
         wanted: u64,
         /// The limit.
         max: u64,
     },
-    /// It cannot be started.
+    /// The module cannot be started.
     #[error("function {number}: the module does not start: {problem}")]
     NoStart {
         /// The number.
         number: u16,
-        /// What happened.
+        /// The runtime's message.
         problem: String,
     },
     /// There is no compiler for this machine.
     #[error("functions cannot be compiled for this machine: {problem}")]
     NoCompiler {
-        /// Why not.
+        /// The compiler's message.
         problem: String,
     },
 }
@@ -182,7 +183,7 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "nothing".into() } else { names.join(", ") }
 }
 
-/// The functions of a table, compiled. Its processors share them, and each makes its own
+/// The compiled functions of a table. Its processors share them, and each makes its own
 /// [`FunctionInstance`].
 ///
 /// ```
@@ -206,7 +207,7 @@ impl fmt::Debug for Functions {
 }
 
 impl Functions {
-    /// No functions yet.
+    /// Makes a set without functions.
     ///
     /// # Errors
     /// [`FunctionError::NoCompiler`].
@@ -216,10 +217,10 @@ impl Functions {
         Ok(Self { engine, limits, modules: BTreeMap::new() })
     }
 
-    /// Compiles a module, and starts it once to see that it can be.
+    /// Compiles a module, and starts it once as a test.
     ///
     /// # Errors
-    /// If the module cannot be used, or there is one of this number.
+    /// If the module cannot be used, or another function has this number.
     pub fn register(&mut self, number: u16, module: &[u8]) -> Result<(), FunctionError> {
         let (len, max) = (module.len(), self.limits.module_bytes);
         if self.modules.contains_key(&number) {
@@ -239,12 +240,12 @@ impl Functions {
         Ok(())
     }
 
-    /// The numbers that are taken, in their order.
+    /// The numbers of the functions, in ascending order.
     pub fn numbers(&self) -> impl Iterator<Item = u16> {
         self.modules.keys().copied()
     }
 
-    /// Refuses what can be seen without starting it.
+    /// Refuses a module for reasons that show without starting it.
     fn look_at(&self, number: u16, module: &Module) -> Result<(), FunctionError> {
         if let Some(import) = module.imports().next() {
             let import = format!("{}.{}", import.module(), import.name());
@@ -274,7 +275,7 @@ impl Functions {
     }
 }
 
-/// How modules are compiled: see the invariants.
+/// The configuration of the compiler: see the invariants.
 fn config(limits: &FunctionLimits) -> Config {
     let mut config = Config::new();
     config
@@ -288,8 +289,7 @@ fn config(limits: &FunctionLimits) -> Config {
         .wasm_relaxed_simd(false)
         .wasm_memory64(false)
         .wasm_multi_memory(false)
-        // A memory is where it is from the start, and no address space is reserved beyond its
-        // limit.
+        // A memory never moves, and no address space is reserved beyond its limit.
         .memory_reservation(limits.memory_bytes())
         .memory_reservation_for_growth(0)
         .memory_may_move(false)
@@ -297,7 +297,7 @@ fn config(limits: &FunctionLimits) -> Config {
     config
 }
 
-/// What instructions cost: one each, but for those that leave the machine code.
+/// The cost of instructions: one unit each, except for those that leave the machine code.
 fn costs() -> OperatorCost {
     const CALL: u8 = 64;
     OperatorCost {

@@ -1,4 +1,4 @@
-//! Functions written by hand, good ones and bad ones.
+//! Functions that were written by hand, good and bad ones.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use super::*;
 
 const ADD: &str = r#"(module (func (export "apply") (param i64 i64) (result i64)
     (i64.add (local.get 0) (local.get 1))))"#;
-/// Keeps what is odd; more is not what `apply` does here.
+/// A module without `apply`. Its `keep` keeps odd numbers.
 const KEEP_IF_ODD: &str = r#"(module (func (export "keep") (param i64 i64) (result i32)
     (i32.wrap_i64 (i64.and (local.get 0) (i64.const 1)))))"#;
-/// What rustc makes of the example in `docs/kv-direct-functions.md`.
+/// The module that rustc makes of the example in `docs/kv-direct-functions.md`.
 #[rustfmt::skip]
 const SMOOTH: [u8; 87] = [
     0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, 0x01, 0x07, 0x01, 0x60, 0x02, 0x7e, 0x7e, 0x01,
@@ -22,7 +22,7 @@ const SMOOTH: [u8; 87] = [
     0x01, 0xbf, 0x20, 0x00, 0xbf, 0x22, 0x02, 0xa1, 0x44, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xd0,
     0x3f, 0xa2, 0x20, 0x02, 0xa0, 0xbd, 0x0b,
 ];
-/// Does well until the value is 13, and then something.
+/// A function that works until the value is 13, and then does this.
 fn bad_at_13(body: &str) -> String {
     format!(
         r#"(module
@@ -58,7 +58,7 @@ fn refused(text: &str) -> FunctionError {
 
 #[test]
 fn elements_are_widened_as_their_type_says() {
-    // The sum says whether a negative number was one.
+    // The sum shows whether a number was taken as negative.
     let functions = with(FunctionLimits::default(), ADD);
     let sum = |element: Element, value: &[u8], initial: u64| {
         let function = Function::User(1);
@@ -93,7 +93,7 @@ fn floats_are_their_bits() {
     let mut value = bytes([1.0, -3.0, f64::INFINITY]);
     functions.update(1, Element::F64, Operands::Scalar(0.5f64.to_bits()), &mut value).unwrap();
     assert_eq!(value, bytes([0.5, -1.5, f64::INFINITY]));
-    // Infinity times zero, and any NaN, is the one NaN.
+    // Infinity times zero, and any NaN, gives the canonical NaN.
     functions.update(1, Element::F64, Operands::Scalar(0), &mut value).unwrap();
     assert_eq!(value[16..], 0x7ff8_0000_0000_0000u64.to_le_bytes());
     let mut odd = f64::from_bits(0xfff8_0000_0000_1234).to_le_bytes();
@@ -165,7 +165,7 @@ fn what_goes_wrong_is_an_error_to_its_caller_and_nothing_else() {
             assert_eq!(filter(&lambda, &value, &mut out, &functions), Err(trapped), "{what}");
             assert_eq!(out, [7], "{what}: nor was anything put out");
         }
-        // The next call finds it as if it had just been started.
+        // The next call finds the module as if it had just been started.
         let mut other = [0; 3];
         assert_eq!(update_all(&lambda, &mut other, &functions), Ok(()), "{what}");
         assert_eq!(other, [1, 2, 3], "{what}");
@@ -187,7 +187,7 @@ fn fuel_grows_with_the_vector_up_to_a_bound() {
             &with(limits, ADD),
         )
     };
-    // An addition costs four or five.
+    // An addition costs four or five units of fuel.
     assert_eq!(sum(100), Ok(100));
     assert_eq!(sum(250), Ok(250));
     assert_eq!(sum(2000), Err(Failure::Trapped(1)), "over the bound");

@@ -1,5 +1,5 @@
-//! A node whose memory is reached over a network: its device, its control plane, and how its
-//! scrubber comes to the memory of the others.
+//! A node whose memory is reached over a network: its device, its control plane, and its scrubber's
+//! way to the memory of the other nodes.
 
 mod reply_links;
 #[cfg(test)]
@@ -30,33 +30,33 @@ use crate::session::wire::{Code, Connect, DeviceChoice, Refused};
 use crate::{Error, NodeConfig};
 use reply_links::Connected;
 
-/// What a control plane needs of a machine; or of what stands for one in tests.
+/// The fabric of a node: a device, or a stand-in for one in tests.
 pub(super) trait NodeFabric {
-    /// How the scrubber comes to memory.
+    /// The scrubber's way to memory.
     type ClusterAccess: ClusterAccess;
-    /// How workers do.
+    /// The workers' way to memory.
     type Transport: NodeTransport;
-    /// What lets connections in.
+    /// Returns the acceptor of connections.
     fn acceptor(&self) -> Arc<dyn Acceptor>;
-    /// The scrubber's way.
+    /// Returns the scrubber's way to memory.
     fn cluster(&self, plane: Arc<ControlPlane>) -> Self::ClusterAccess;
-    /// The workers' way.
+    /// Returns the workers' way to memory.
     fn transport(&self, plane: Arc<ControlPlane>) -> Self::Transport;
 }
 
-/// A node's part in a network.
+/// The network parts of a node.
 pub(super) struct Networking {
     control: ControlThreads,
     device: DeviceChoice,
 }
 
 impl Networking {
-    /// What the node's server asks.
+    /// The control plane, as the node's server uses it.
     pub fn control(&self) -> Arc<dyn ControlClient> {
         self.control.plane().clone()
     }
 
-    /// The device that its clients choose.
+    /// The device that the node's clients choose.
     pub fn device(&self) -> DeviceChoice {
         self.device.clone()
     }
@@ -71,7 +71,7 @@ pub(super) fn start_node(
     plan: &NodePlan,
     network: Network,
 ) -> Result<Node, Error> {
-    // Before anything is made: a host without a device is left as it was.
+    // The device is opened first, so a host without a device is left as it was.
     let device = open_device(&network.device)?;
     let card = |own: &Member| VerbsFabric::new(device, own);
     Node::start_networked(config, plan, network, card)
@@ -93,7 +93,7 @@ impl Node {
 }
 
 impl NodeServices {
-    /// Memory is reached over a network.
+    /// Starts the parts of a node whose memory is reached over a network.
     fn networked(
         network: Network,
         own: Member,
@@ -156,7 +156,7 @@ pub(super) struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Registers the region, as those need it who write. What cannot be is found out here, and not
+    /// Registers the region with all rights that clients can get. A failure shows here, and not
     /// when the first client comes.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl NodeFabric for VerbsFabric {
     }
 }
 
-/// The node's memory, lent by way of its device.
+/// The node's memory, as its device lends it.
 pub(super) struct LentRegion(pub Host);
 
 impl Acceptor for LentRegion {

@@ -1,15 +1,16 @@
-//! The connections of a worker between machines: to its own node's card, for atomics, and to the
-//! nodes of its clients, into whose memory it WRITEs replies.
+//! A worker's connections between machines: to its own node's card for atomics, and to the nodes of
+//! its clients, into whose memory it WRITEs replies.
 //!
 //! # Invariants
-//! 1. A worker waits for nobody: other nodes are asked by the control plane's threads, and what
-//!    they answer is looked at between two turns.
-//! 2. A connection takes the place of another when the other one's passive end is gone: at home it
-//!    is the worker's own, elsewhere the gate sees to it.
+//! 1. A worker never waits for another node. The threads of the control plane ask other nodes, and
+//!    the worker looks at their answers between two turns.
+//! 2. A connection replaces another only when the other one's passive end is gone. The passive end
+//!    at home belongs to the worker; the registry of another node ends it there.
 //!
 //! # Faults
-//! A connection breaks, or its node is away: replies over it are lost, and their clients ask again;
-//! it is made again when the node is up. A node that comes back with other memory is attached anew
+//! A connection breaks, or its node is away. Replies over it are lost, and the clients ask again.
+//! The worker makes the connection again when the node is up. A node that comes back with other
+//! memory is attached anew
 //! ([`LatestMemory`](crate::node::attacher::LatestMemory)).
 
 use std::cell::{Cell, RefCell};
@@ -50,11 +51,11 @@ pub(in crate::node) struct ReplyLinks {
     memory: Arc<ClusterMemory>,
     caller: SessionId,
     home: HomeLink,
-    /// By node; that of the worker's own is `home`.
+    /// By node; the entry of the worker's own node is unused, see `home`.
     links: Vec<ReplyLink>,
 }
 
-/// A worker's connection to its own node's card. Both ends are this process's.
+/// A worker's connection to its own node's card. Both ends are in this process.
 pub(in crate::node) struct HomeLink {
     host: Arc<LentRegion>,
     own: Member,
@@ -71,18 +72,18 @@ impl Links for HomeLink {
     }
 }
 
-/// One connection.
+/// The state of one connection.
 enum ReplyLink {
-    /// There is none; when to try.
+    /// There is none; the time of the next try.
     Lacking(Instant),
     /// Its node was asked.
     Asked(Receiver<Reply>),
-    /// There is one, unless it broke.
+    /// There is one, although it may have broken.
     Made,
 }
 
 impl HomeLink {
-    /// Makes the connection if there is none, or it broke.
+    /// Makes the connection if there is none, or if it broke.
     fn mend(&self, endpoint: &VerbsEndpoint) {
         let home = RegionId(self.own.header.node as u8);
         let is_made = self.end.borrow().is_some() && !endpoint.broken().contains(&home);
@@ -97,7 +98,7 @@ impl HomeLink {
 
     fn make(&self, endpoint: &VerbsEndpoint, home: RegionId) -> Result<(), VerbsError> {
         let offer = endpoint.offer(home)?;
-        // Before another takes its place.
+        // The old passive end goes before another takes its place.
         self.end.take();
         let (end, answer) = self.host.0.accept(&offer, &all_of(&self.own, self.table))?;
         endpoint.connect(home, self.own.header.region_bytes, &answer)?;
@@ -136,7 +137,7 @@ impl Connected {
             .map_err(|error| of_verbs(error, self.own.header.region_bytes))
     }
 
-    /// Goes on with one connection as far as that is possible now.
+    /// Advances one connection as far as that is possible now.
     fn tend_one(&self, links: &mut ReplyLinks, endpoint: &VerbsEndpoint, node: usize) {
         let next = match &links.links[node] {
             ReplyLink::Made => return,
@@ -178,7 +179,7 @@ impl Connected {
             offer: serde_json::to_value(&offer).expect("an offer is plain data"),
         };
         let (sender, answer) = mpsc::channel();
-        // A worker that has ended does not care.
+        // A worker that has ended has dropped the receiver.
         let reply = move |reply| drop(sender.send(reply));
         self.plane.enqueue(Caller::Worker(links.caller), ask, Box::new(reply));
         Ok(ReplyLink::Asked(answer))
@@ -264,7 +265,7 @@ impl WorkerTransport for Connected {
         linked.links().mend(linked.endpoint());
     }
 
-    /// Replies go where requests came from.
+    /// Replies go to the address from which the request came.
     fn attach(&self, _: &Self::Mail, _: &Arc<ClusterMemory>) -> Result<(), WorkerError> {
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! What a client of a served table can do on a real card, whatever it claims that it may; and what
-//! a stranger can do who was let in by nobody.
+//! The rights of a client of a served table on a real card, whatever the client claims; and the
+//! means of a stranger that was not let in.
 //!
-//! Runs where `LOCH_VERBS_TEST` is set; anywhere else it does nothing.
+//! The tests run where `LOCH_VERBS_TEST` is set, and do nothing elsewhere.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,21 +27,21 @@ use crate::{Cluster, Node, NodeConfig, TableConfig};
 const SLOT: u32 = 2;
 const BYTES: [u8; 100] = [0xEE; 100];
 
-/// A client of a node's table that claims rights it was not given.
+/// A client of a node's table that claims rights which it was not given.
 struct Liar {
     endpoint: VerbsEndpoint,
     _admission: Admission,
 }
 
 impl Liar {
-    /// `lie` makes of what was granted what the client believes.
+    /// Makes the client; `lie` changes the grants that the client believes it has.
     fn connect(
         own: &Member,
         acceptor: &Arc<dyn Acceptor>,
         lie: impl Fn(Vec<Granted>) -> Vec<Granted>,
     ) -> Self {
         let device = open_device(&DeviceChoice::default()).unwrap();
-        // Its home is another node, so that nothing is done by the processor.
+        // The client's home is another node, so the processor executes nothing locally.
         let elsewhere = member_with(1, 2, own_tables("pilaf")).region().clone();
         let endpoint = VerbsEndpoint::new(device, RegionId(1), elsewhere).unwrap();
         let offer = serde_json::to_value(endpoint.offer(RegionId(0)).unwrap()).unwrap();
@@ -86,7 +86,7 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
         let client = requests.area().client(1, SLOT);
         let slots = requests.base(0).offset() + requests.area().request_slots_of(0, client).start;
         let entry = &own.tables[0];
-        // Of pilaf the arena ends the table, of nessie the index begins it.
+        // In pilaf the arena is at the end of the table, in nessie the index is at its beginning.
         let table = if engine == "pilaf" { entry.end() - 4096 } else { entry.offset };
         let before = bytes_at(&own, table);
 
@@ -99,10 +99,10 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
         let refused = liar.write(table).unwrap_err();
         println!("{engine}: {refused}");
         assert_eq!(bytes_at(&own, table), before, "{engine}: the table is as it was");
-        // The connection is at its end, as is everything that the client might still try on it.
+        // The connection has failed, so nothing else that the client tries on it can succeed.
         assert_eq!(liar.endpoint.broken(), [RegionId(0)], "{engine}");
         let others = requests.base(0).offset() + requests.area().request_slots_of(0, 0).start;
-        // The key of its own slots, for another's.
+        // The client uses the key of its own slots for another client's slots.
         let elsewhere = |granted: Vec<Granted>| {
             let own = granted.into_iter().filter(|it| it.access == Access::Full);
             let moved = |it: Granted| Granted {
@@ -120,8 +120,8 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
     }
 }
 
-/// A stranger's datagrams, to a worker of which he knows everything: where it receives, the key of
-/// its queue pair, its incarnation, and who its client is. He lacks the secret of the client's
+/// A stranger that sends datagrams to a worker. It knows everything of the worker: its address, the
+/// key of its queue pair, its incarnation, and its client. It lacks the secret of the client's
 /// session.
 struct Stranger {
     datagrams: Datagrams,
@@ -142,7 +142,7 @@ impl Stranger {
         std::array::from_fn(|n| word(n).load(Ordering::SeqCst))
     }
 
-    /// Sends what he can think of in the name of the client in a slot.
+    /// Sends requests and replies in the name of the client in a slot.
     fn speaks_for(&self, slot: u32, key: &[u8]) {
         let parts = self.own.parts(self.table).unwrap();
         let requests = parts.requests().unwrap();
@@ -150,7 +150,7 @@ impl Stranger {
         let address = self.words(requests.worker_address_addr(id));
         let to = Messages::peer(&self.datagrams, &MessageAddress::from_words(address)).unwrap();
         let [incarnation] = self.words(requests.incarnation_addr(id));
-        // A slot of which nobody is known is as good as any.
+        // For a free slot any incarnation is as good.
         let session = incarnation_in(&self.own, slot).unwrap_or(1);
         let client = requests.area().client(0, slot);
         let put = Operation::Put { value: b"forged", options: PutOptions::default() };
@@ -163,7 +163,8 @@ impl Stranger {
                 (Body::one(key, Operation::Get), incarnation as u32),
                 (Body::one(key, Operation::Delete), incarnation as u32),
             ] {
-                // Beyond what the client has used, so that it is no request of its own again.
+                // Numbers beyond those that the client has used, so that none repeats a request of
+                // its own.
                 for number in 1000..1004 {
                     let mut ticket = Ticket::new(client, session, &body);
                     (ticket.worker, ticket.number) = (worker, number);
@@ -193,7 +194,7 @@ fn a_stranger_gets_nothing_done_and_no_answer() {
         let table = cluster.table(name).unwrap();
         table.put(b"key", b"own").unwrap();
         (1..=4).for_each(|slot| stranger.speaks_for(slot, b"key"));
-        // What comes over one wire is taken in turn: the stranger's datagrams before these.
+        // Datagrams over one wire arrive in order: the stranger's datagrams come before these.
         for round in 0..50u32 {
             table.put(b"other", &round.to_le_bytes()).unwrap();
             assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"own"[..]), "{name}");

@@ -1,4 +1,4 @@
-//! Nodes on a network, without a device: clients at their sockets, and what is asked for them.
+//! Nodes on a network without a device: clients at their sockets, and the requests made for them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::{ByteSize, Cluster, ConnectOptions, Error, FabricKind, NodeConfig};
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Has no device, and so no way to the memory of others.
+/// A fabric without a device, and so without a way to the memory of other nodes.
 struct Deviceless(Book);
 
 struct Nowhere;
@@ -218,7 +218,7 @@ fn a_cluster_is_known_without_a_device_but_no_table_is_opened() {
     assert_eq!(info.nodes[1].name, "host1");
     assert_eq!(info.nodes[1].socket, PathBuf::from(&hosts.addresses[1]));
     assert!(info.nodes.iter().all(|node| node.up));
-    // This machine has no RDMA, or none that is called so: the reason is said, and nothing is held.
+    // This machine has no RDMA device of that name. The reason is reported, and no session is held.
     if let Some(error) = cluster.table("default").err() {
         assert!(matches!(error, Error::Device { .. }), "{error}");
     }

@@ -1,15 +1,15 @@
-//! Sessions that are fenced before their slots are free: invariant 4.
+//! Sessions that are fenced before their slots are freed: invariant 4.
 
 use super::{HeldSlot, SessionEnd, Sessions};
 use crate::session::slot::SessionId;
 
 impl Sessions {
-    /// Whether a session's slot is a worker's.
+    /// Returns whether a session's slot is a worker's.
     pub fn is_workers(&self, session: SessionId) -> bool {
         session.slot > self.last_client
     }
 
-    /// Frees the slot of a session that is dying and was fenced; how it ended.
+    /// Frees the slot of a dying session that was fenced. Returns how the session ended.
     pub fn reap(&self, session: SessionId) -> Option<SessionEnd> {
         let mut slots = self.slots();
         let held = slots.get_mut(session.slot as usize)?;
@@ -19,12 +19,12 @@ impl Sessions {
         Some(how)
     }
 
-    /// The sessions that are to be fenced.
+    /// The sessions that have to be fenced.
     pub fn dying(&self) -> Vec<SessionId> {
         self.all_that(|held| !held.lives())
     }
 
-    /// Whether a session lives.
+    /// Returns whether a session lives.
     pub fn lives(&self, session: SessionId) -> bool {
         let held = self.slots().get(session.slot as usize).copied().flatten();
         held.is_some_and(|held| held.lives() && held.incarnation == session.incarnation)
@@ -51,7 +51,7 @@ mod tests {
     use crate::session::slot::Process;
 
     #[test]
-    fn a_fenced_session_keeps_its_slot_until_it_is_buried() {
+    fn a_fenced_session_keeps_its_slot_until_it_is_reaped() {
         let node = node(2);
         let (sessions, _) = Sessions::restore(&node, true);
         let own = Process::own();
@@ -69,7 +69,8 @@ mod tests {
         assert_eq!((sessions.reap(a), sessions.reap(a)), (Some(SessionEnd::Left), None));
         assert_eq!(sessions.open(own).unwrap().slot, a.slot);
 
-        // The next node: the scrubber of this one is dead, and so is who is gone.
+        // The next node takes the scrubber of this one for dead, and all clients whose processes
+        // are gone.
         sessions.close_all_of(own);
         for session in sessions.dying() {
             sessions.reap(session);

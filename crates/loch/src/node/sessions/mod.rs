@@ -1,18 +1,20 @@
-//! A node's session slots: who has which.
+//! The session slots of a node and the sessions that hold them.
 //!
-//! A session is a client's presence in the node's memory: grace periods wait for it, and what it
-//! leased is its own. It belongs to a process; the node frees its slot when the client says so,
-//! when the connection it was opened on is closed, or when its process is gone.
+//! A session is a client's presence in the node's memory: grace periods wait for it, and it owns
+//! what it leased. A session belongs to a process. The node frees its slot when the client says so,
+//! when the connection over which it was opened is closed, or when its process is gone.
 //!
 //! # Invariants
-//! 1. The low half of an incarnation is the node's number and a counter of 24 bits, not 0, and
-//!    never that of a session that lives: chunk descriptors name their owners by it.
+//! 1. The low half of an incarnation is the node's number and a counter of 24 bits. It is not 0 and
+//!    differs from those of all sessions that live, because chunk descriptors name their owners by
+//!    it.
 //! 2. A slot shows `announced = 0` before it shows an incarnation, so a grace period never waits
-//!    for what the slot's last session announced.
-//! 3. What is held here is in the slots; what is in the slots and not here is of the dead.
-//! 4. Where clients reach memory over a network, the slot of a session that has ended shows it, and
-//!    what it leased is taken for its own, until it was *fenced*: until nothing that its client
-//!    posted, anywhere, can be executed any more. Meanwhile the session is *dying*.
+//!    for an epoch that the slot's last session announced.
+//! 3. Every session in [`Sessions`] is in its slot. A session that is in a slot but not in
+//!    [`Sessions`] is dead.
+//! 4. Where clients reach memory over a network, the slot of a session that has ended still shows
+//!    the session, and its leases stay, until the session was *fenced*: no verb that its client
+//!    posted can be executed on any node any more. Until then the session is *dying*.
 
 #[cfg(any(test, feature = "verbs"))]
 mod fencing;
@@ -37,11 +39,11 @@ const COUNTER_BITS: u32 = 24;
 pub(crate) struct Sessions {
     region: Arc<Region>,
     node: u8,
-    /// The last slot of a client. Those behind it are the workers'.
+    /// The last slot of a client. The slots behind it are the workers'.
     last_client: u32,
     /// Whether sessions are fenced before their slots are freed: invariant 4.
     fenced: bool,
-    /// Who holds each slot.
+    /// The session in each slot.
     slots: Mutex<Vec<Option<HeldSlot>>>,
 }
 
@@ -49,16 +51,16 @@ pub(crate) struct Sessions {
 struct HeldSlot {
     incarnation: u64,
     process: Process,
-    /// How it ended, if it is dying.
+    /// How the session ended, if it is dying.
     dying: Option<SessionEnd>,
 }
 
 /// How a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
-    /// Its client says that it holds nothing any more.
+    /// The client has said that it holds nothing any more.
     Left,
-    /// Its client is gone.
+    /// The client is gone.
     Died,
 }
 
@@ -69,9 +71,9 @@ impl HeldSlot {
 }
 
 impl Sessions {
-    /// The slots of a region, as they were left: sessions of processes that live are kept, the
-    /// others' end: of those that are not `fenced` first the slots are freed. The second is how
-    /// many have ended.
+    /// Takes over the slots of a region. Sessions of processes that live are kept, all others end.
+    /// If sessions are `fenced`, the slots of ended sessions are freed later, else at once. The
+    /// second value is the number of sessions that have ended.
     pub fn restore(node: &Member, fenced: bool) -> (Self, usize) {
         let sessions = Self {
             region: node.region().clone(),
@@ -88,8 +90,8 @@ impl Sessions {
                 continue;
             }
             let process = Process { pid: word(PID) as u32, started: word(STARTED) };
-            // Whoever has the region's lock is the node: scrubber and workers of the last one are
-            // gone.
+            // This process has the region's lock, so the scrubber and the workers of the last node
+            // are gone.
             let held = HeldSlot { incarnation, process, dying: None };
             if sessions.is_clients(slot) && !process.is_gone() {
                 sessions.slots()[slot as usize] = Some(held);
@@ -106,23 +108,23 @@ impl Sessions {
         (sessions, ended)
     }
 
-    /// Opens a session for a client; `None` if all slots are taken.
+    /// Opens a session for a client. Returns `None` if all slots are taken.
     pub fn open(&self, process: Process) -> Option<SessionId> {
         let mut slots = self.slots();
         let is_free = |at: &usize| match slots[*at] {
             None => true,
-            // Its client could not reach us, and freed the slot itself.
+            // The client could not reach the node, and freed the slot itself.
             Some(held) => !self.shows(*at as u32, held.incarnation),
         };
         let slot = self.client_slots().find(is_free)?;
         Some(self.take(&mut slots, slot as u32, process))
     }
 
-    /// Opens the session of the worker whose slot it is; `None` while that of the worker before is
-    /// dying. There is one worker of a slot at a time.
+    /// Opens the session of a worker in the worker's slot. Returns `None` while the session of the
+    /// worker before is dying. A slot has one worker at a time.
     ///
     /// # Panics
-    /// If it is no worker's slot, or the worker before has not ended.
+    /// If the slot is not a worker's, or the worker before has not ended.
     pub fn open_worker(&self, slot: u32) -> Option<SessionId> {
         assert!(slot > self.last_client, "slot {slot} is a client's");
         let mut slots = self.slots();
@@ -144,7 +146,8 @@ impl Sessions {
         SCRUBBER_SLOT as usize + 1..=self.last_client as usize
     }
 
-    /// Opens the scrubber's session; `None` while that of the last node's scrubber is dying.
+    /// Opens the scrubber's session. Returns `None` while the session of the last node's scrubber
+    /// is dying.
     pub fn open_scrubber(&self) -> Option<SessionId> {
         let mut slots = self.slots();
         let free = slots[SCRUBBER_SLOT as usize].is_none();
@@ -163,15 +166,16 @@ impl Sessions {
         self.word(slot, ANNOUNCED).store(0, Ordering::Release);
         self.word(slot, PID).store(process.pid as u64, Ordering::Release);
         self.word(slot, STARTED).store(process.started, Ordering::Release);
-        // Invariant 2: last, and before anybody is told.
+        // Invariant 2: the incarnation is stored last, before any client learns of the session.
         self.word(slot, INCARNATION).store(incarnation, Ordering::SeqCst);
         slots[slot as usize] = Some(HeldSlot { incarnation, process, dying: None });
         SessionId { slot, incarnation }
     }
 
     fn fresh_incarnation(&self, live: &HashSet<u32>) -> u64 {
-        // The node alone writes the word, one thread at a time. A client can, and may not: so it is
-        // read once, and whatever it holds, the next number that will do is not far.
+        // Only the node writes the word, one thread at a time. A client is able to write it,
+        // although it must not. The word is therefore read once, and from any value the next free
+        // number is near.
         let word = self.region.word(INCARNATION_OFFSET);
         let mut count = word.load(Ordering::SeqCst);
         loop {
@@ -185,9 +189,10 @@ impl Sessions {
         }
     }
 
-    /// Ends the session of a client's process; whether there was one.
+    /// Ends the session of a client's process. Returns whether there was one.
     pub fn close(&self, session: SessionId, process: Process, how: SessionEnd) -> bool {
-        // A client in the node's own process must not name the scrubber's, or a worker's.
+        // A client in the node's own process must not end the session of the scrubber or of a
+        // worker.
         self.is_clients(session.slot) && self.end(session, process, how)
     }
 
@@ -215,7 +220,7 @@ impl Sessions {
         }
     }
 
-    /// Whether a client's process holds this session.
+    /// Returns whether a client's process holds this session.
     pub fn holds(&self, session: SessionId, process: Process) -> bool {
         let slots = self.slots();
         let held = slots.get(session.slot as usize).copied().flatten();
@@ -224,7 +229,7 @@ impl Sessions {
         })
     }
 
-    /// Ends all sessions of a client's process; how many there were.
+    /// Ends all sessions of a client's process, and returns their number.
     pub fn close_all_of(&self, process: Process) -> usize {
         let mut slots = self.slots();
         let mut closed = 0;
@@ -245,7 +250,7 @@ impl Sessions {
         clients.filter(|held| held.lives()).map(|held| held.process).collect()
     }
 
-    /// Whether a client of that process holds a session.
+    /// Returns whether a client of that process holds a session.
     pub fn has_any_of(&self, process: Process) -> bool {
         let slots = self.slots();
         let mut clients = slots[self.client_slots()].iter().flatten();
@@ -258,7 +263,7 @@ impl Sessions {
         slots.iter().flatten().map(|h| h.incarnation as u32).collect()
     }
 
-    /// Whether a descriptor's owner is, or was, a session of this node.
+    /// Returns whether a descriptor's owner is, or was, a session of this node.
     pub fn is_ours(&self, owner: u32) -> bool {
         owner >> COUNTER_BITS == self.node as u32
     }
@@ -334,7 +339,7 @@ mod tests {
         let first = sessions.open(own).unwrap();
         counter.store((1 << COUNTER_BITS) - 1, Ordering::Relaxed);
         let next = sessions.open(own).unwrap();
-        // 0 is skipped because it is 0, 1 because it lives.
+        // The counter skips 0, and 1 because that session lives.
         assert_eq!((first.incarnation, next.incarnation), (1, 1 << 32 | 2));
     }
 

@@ -1,7 +1,8 @@
-//! What segments on a disk need of an operating system, and no more.
+//! The operations of the operating system that segments on a disk need.
 //!
-//! Behind a trait, because what an operating system does not promise cannot be tested on one: the
-//! tests have a [`Files`] that forgets, after a loss of power, what was not synced.
+//! They are behind a trait because a test cannot make an operating system do the worst that it is
+//! allowed to do. The tests have a [`Files`] that forgets, after a loss of power, everything that
+//! was not synced.
 
 use crate::private::{FILE_MODE, FOLDER_MODE};
 use std::fmt::Debug;
@@ -17,90 +18,90 @@ pub trait Files: Debug {
     /// A file or a folder that is open.
     type Handle: Handle;
 
-    /// Makes a folder in one that exists, for its owner only.
+    /// Makes a folder in an existing folder, for its owner only.
     ///
     /// # Errors
-    /// The operating system's; one that exists is an error.
+    /// The operating system's errors; also if the folder exists.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// A path without links, from the root on.
+    /// Resolves a path to one without links, from the root on.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn real_path(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// The file system that a path is in.
+    /// The number of the file system that a path is in.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn file_system(&self, path: &Path) -> io::Result<u64>;
 
-    /// Opens a folder to be synced: what was made and removed in it is durable then.
+    /// Opens a folder, to sync which files were made and removed in it.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn open_folder(&self, path: &Path) -> io::Result<Self::Handle>;
 
-    /// Makes a file to be appended to, for its owner only.
+    /// Makes a file to append to, for its owner only.
     ///
     /// # Errors
-    /// The operating system's; one that exists is an error.
+    /// The operating system's errors; also if the file exists.
     fn create(&self, path: &Path) -> io::Result<Self::Handle>;
 
-    /// All bytes of a file.
+    /// Reads all bytes of a file.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// The names of what is in a folder.
+    /// The names in a folder.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// What is open. A failure to write what was appended through it, or through another to the same
-/// file, is told to the next sync by each that was open then, and to no other for sure.
+/// An open file or folder. If appended bytes could not be written, the next sync through each
+/// handle that was open at that time reports it. A handle that was opened later may not report it.
 pub trait Handle: Debug + Send + Sized + 'static {
-    /// Appends all of it.
+    /// Appends all bytes.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes durable what was appended to a file.
+    /// Makes the appended bytes of a file durable.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Makes durable what was made and removed in a folder.
+    /// Makes durable which files were made and removed in a folder.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// Makes durable everything in its file system.
+    /// Makes everything in its file system durable.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn sync_file_system(&self) -> io::Result<()>;
 
-    /// The same once more: an error is told to one of the two.
+    /// Duplicates the handle. Only one of the two reports an error.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     fn share(&self) -> io::Result<Self>;
 }
 
-/// The operating system's.
+/// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -120,7 +121,8 @@ impl Files for System {
     }
 
     fn open_folder(&self, path: &Path) -> io::Result<File> {
-        // Whatever else is there is an error, and nobody is waited for, as the writer of a FIFO is.
+        // Another kind of file is an error. The flag keeps the call from waiting, as for a writer
+        // of a FIFO.
         File::options().read(true).custom_flags(OFlags::DIRECTORY.bits() as i32).open(path)
     }
 
@@ -135,7 +137,7 @@ impl Files for System {
     fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder)? {
-            // Names that are no text are nobody's here.
+            // A name that is not text is not a segment's.
             names.extend(entry?.file_name().into_string());
         }
         Ok(names)

@@ -1,17 +1,18 @@
 //! Log segments as files of a directory: the engines' [`Storage`] on a disk.
 //!
-//! A sync that is begun runs in a thread of its own, so that the server goes on while the disk
-//! works. Whatever goes wrong in it is told when it is asked for, and never tried again: after a
-//! failed fsync the pages it could not write count as clean, and the next one would succeed for
-//! nothing.
+//! A sync runs in a thread of its own, so the server goes on while the disk works. A failure is
+//! reported when the result is asked for, and the sync is never tried again: after a failed fsync
+//! the pages that it could not write count as clean, and the next fsync would succeed without
+//! writing them.
 //!
 //! # Invariants
-//! 1. A segment's file is open from when it is made until it is sealed, through one descriptor and
-//!    its duplicates: a file that nobody has open may be forgotten together with the news that it
-//!    could not be written. While a snapshot is made, two are open, the log's and the part's.
-//! 2. A file that an earlier process has made is read and removed, never written.
-//! 3. The folder is durable before anything is made in it, and so is every folder on the way to it;
-//!    what is made or removed in it is durable before anything rests on that.
+//! 1. A segment's file is open from its creation until it is sealed, through one descriptor and its
+//!    duplicates. The system may forget a file that no process has open, together with the fact
+//!    that it could not be written. While a snapshot is made, two files are open: the log's and the
+//!    snapshot part's.
+//! 2. A file of an earlier process is read and removed, but never written.
+//! 3. The folder and all folders on the way to it are durable before a file is made in the folder.
+//!    The creation or removal of a file is durable before anything depends on it.
 
 mod files;
 #[cfg(test)]
@@ -29,9 +30,9 @@ use loch_engines::log::{Storage, StorageError};
 use files::{Files, Handle, System};
 use syncer::Syncer;
 
-/// What the names of segments end with.
+/// The end of the names of segments.
 const SUFFIX: &str = ".log";
-/// Digits of a segment's number in its name, so that names sort as numbers do.
+/// The digits of a segment's number in its name. They make names sort as numbers do.
 const DIGITS: usize = 20;
 
 /// A directory of segments. Its owner makes sure that no other process has it.
@@ -39,7 +40,7 @@ const DIGITS: usize = 20;
 pub struct FileStorage<F: Files = System> {
     files: F,
     folder: PathBuf,
-    /// The directory itself: what was made and removed in it is durable when it is synced.
+    /// The directory itself. A sync of it makes durable which files were made and removed.
     listing: F::Handle,
     /// The segments that were made and not sealed yet.
     open: BTreeMap<u64, F::Handle>,
@@ -47,11 +48,11 @@ pub struct FileStorage<F: Files = System> {
 }
 
 impl FileStorage {
-    /// The segments in `folder`, which is made if there is none, with all that is missing on the
-    /// way to it.
+    /// Opens the segments in `folder`. The folder, and all missing folders on the way to it, are
+    /// made.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's errors.
     pub fn open(folder: &Path) -> io::Result<Self> {
         Self::over(System, folder)
     }
@@ -97,11 +98,11 @@ impl<F: Files> FileStorage<F> {
     }
 }
 
-/// Opens a folder, and makes it if there is none. When this returns the folder will be found again
-/// after a loss of power.
+/// Opens a folder, and makes it if there is none. When this returns, the folder survives a loss of
+/// power.
 ///
-/// That takes a sync of its parent, and of theirs. Not only of those in which something was made
-/// now: an earlier process may have died between making a folder and syncing its parent.
+/// For that all parents are synced, not only those in which a folder was made now: an earlier
+/// process may have died between making a folder and syncing its parent.
 fn durable_folder<F: Files>(files: &F, folder: &Path) -> io::Result<F::Handle> {
     make_all(files, folder)?;
     let listing = files.open_folder(folder)?;
@@ -109,12 +110,13 @@ fn durable_folder<F: Files>(files: &F, folder: &Path) -> io::Result<F::Handle> {
     let file_system = files.file_system(&path)?;
     for parent in path.ancestors().skip(1) {
         if files.file_system(parent)? != file_system {
-            // Nothing of the file system that the folder is in is kept there.
+            // The parent is in another file system and has no entry of this one.
             break;
         }
         match files.open_folder(parent) {
             Ok(parent) => parent.sync_names()?,
-            // A folder may be passed and not be opened, as a home of mode 711 is by others.
+            // A user may pass through a folder without being able to open it, for example a home of
+            // mode 711.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 listing.sync_file_system()?;
                 break;
@@ -125,7 +127,7 @@ fn durable_folder<F: Files>(files: &F, folder: &Path) -> io::Result<F::Handle> {
     Ok(listing)
 }
 
-/// Makes a folder and all that is missing on the way to it.
+/// Makes a folder and all missing folders on the way to it.
 fn make_all(files: &impl Files, folder: &Path) -> io::Result<()> {
     match files.make_folder(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

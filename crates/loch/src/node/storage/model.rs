@@ -1,11 +1,11 @@
-//! A disk under an operating system, both as bad as they may be.
+//! A model of a disk and an operating system that are as bad as they are allowed to be.
 //!
-//! * A name that was made is gone after a loss of power, with all that is in it, unless the folder
-//!   it is in was synced since; one that was removed is back.
-//! * What was appended is gone, unless the file was synced since.
-//! * The disk may refuse to write what was appended. It can be read as before, and counts as
-//!   written: no sync tries again. The refusal is told once to each that has the file open. If
-//!   nobody has, it is forgotten with the file ([`Model::refuse`]).
+//! * After a loss of power a name that was made is gone, with everything in it, unless its folder
+//!   was synced since. A name that was removed is back.
+//! * Appended bytes are gone, unless the file was synced since.
+//! * The disk may refuse to write appended bytes. They can be read as before and count as written,
+//!   so no sync tries again. Each handle that has the file open reports the refusal once. If there
+//!   is none, the refusal is forgotten with the file ([`Model::refuse`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::files::{Files, Handle};
 
-/// The disk. Clones are the same.
+/// The disk. All clones are the same disk.
 #[derive(Clone, Debug)]
 pub(super) struct Model(Arc<Mutex<Disk>>);
 
@@ -24,27 +24,27 @@ pub(super) struct Model(Arc<Mutex<Disk>>);
 struct Disk {
     folders: BTreeSet<PathBuf>,
     files: BTreeMap<PathBuf, Inode>,
-    /// Names that were made or removed since their folder was synced; with what a removed one was.
+    /// Names that were made or removed since their folder was synced, with the removed file.
     unsynced: BTreeMap<PathBuf, Option<Inode>>,
-    /// Folders that may be passed and not be opened.
+    /// Folders that users may pass through but not open.
     closed: BTreeSet<PathBuf>,
 }
 
 #[derive(Debug, Default)]
 struct Inode {
     bytes: Vec<u8>,
-    /// From here on a sync would write the bytes.
+    /// A sync would write the bytes from here on.
     clean: usize,
-    /// Bytes before that which are not on the disk.
+    /// Earlier bytes that are not on the disk.
     holes: Vec<Range<usize>>,
     openers: Vec<Weak<Open>>,
 }
 
-/// What was opened, and is shared by duplicates.
+/// An open file, which its duplicates share.
 #[derive(Debug)]
 struct Open {
     path: PathBuf,
-    /// Whether a refusal is still to be told.
+    /// Whether a refusal has still to be reported.
     refused: AtomicBool,
 }
 
@@ -55,26 +55,26 @@ pub(super) struct ModelHandle {
 }
 
 impl Model {
-    /// Nothing but the root and `folders`, which are durable.
+    /// Makes a disk with the root and `folders`, which are durable.
     pub fn new(folders: &[&str]) -> Self {
         let folders = ["/"].iter().chain(folders).map(PathBuf::from).collect();
         let (files, unsynced) = (BTreeMap::new(), BTreeMap::new());
         Self(Arc::new(Mutex::new(Disk { folders, files, unsynced, closed: BTreeSet::new() })))
     }
 
-    /// Lets nobody open a folder any more.
+    /// From now on the folder cannot be opened.
     pub fn close(&self, folder: &str) {
         self.disk().closed.insert(folder.into());
     }
 
-    /// The names of all files that somebody has open.
+    /// The names of all open files.
     pub fn open_files(&self) -> Vec<PathBuf> {
         let disk = self.disk();
         let files = disk.files.iter();
         files.filter(|(_, file)| file.is_open()).map(|(path, _)| path.clone()).collect()
     }
 
-    /// The disk refuses all that it has not written yet.
+    /// The disk refuses all bytes that it has not written yet.
     pub fn refuse(&self) {
         for file in self.disk().files.values_mut() {
             if file.clean == file.bytes.len() {
@@ -118,7 +118,7 @@ impl Model {
 }
 
 impl Disk {
-    /// Whether a new name may be made.
+    /// Returns whether a new name may be made.
     fn make(&mut self, path: &Path) -> io::Result<()> {
         if self.folders.contains(path) || self.files.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -153,7 +153,7 @@ impl Files for Model {
     }
 
     fn file_system(&self, path: &Path) -> io::Result<u64> {
-        // The root is on another.
+        // The root is in another file system.
         Ok(u64::from(path != Path::new("/")))
     }
 
@@ -192,7 +192,7 @@ impl Files for Model {
         match disk.unsynced.get(path) {
             None => drop(disk.unsynced.insert(path.into(), Some(file))),
             Some(None) => drop(disk.unsynced.remove(path)),
-            // What was there before is what a loss of power brings back.
+            // A loss of power brings back the file that was there before.
             Some(Some(_)) => (),
         }
         Ok(())

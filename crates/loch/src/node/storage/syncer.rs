@@ -1,4 +1,4 @@
-//! The thread that syncs, one file at a time.
+//! The thread that syncs one file at a time.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -6,13 +6,13 @@ use std::thread::JoinHandle;
 
 use super::files::Handle;
 
-/// The thread, and what it was told to sync last.
+/// The thread, and its last job.
 #[derive(Debug)]
 pub(super) struct Syncer<H> {
     jobs: Option<Sender<H>>,
     results: Receiver<io::Result<()>>,
     thread: Option<JoinHandle<()>>,
-    /// The segment whose sync is under way.
+    /// The segment whose sync has begun and not ended.
     under_way: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl<H: Handle> Syncer<H> {
         self.under_way
     }
 
-    /// How the sync that is under way ended; `None` if it has not.
+    /// The result of the sync that is under way. Returns `None` if it has not ended.
     pub fn ended(&mut self) -> Option<io::Result<()>> {
         let result = match self.results.try_recv() {
             Err(TryRecvError::Empty) => return None,
@@ -68,7 +68,7 @@ impl<H> Drop for Syncer<H> {
     fn drop(&mut self) {
         self.jobs.take();
         if let Some(thread) = self.thread.take() {
-            // It ends with its last job, whose result nobody waits for.
+            // The thread ends with its last job, whose result is not needed.
             let _ = thread.join();
         }
     }

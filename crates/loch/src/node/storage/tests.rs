@@ -1,4 +1,4 @@
-//! The engines' log on files: those of a real folder, and those of a disk that forgets.
+//! The engines' log on files: the files of a real folder, and the files of a disk that forgets.
 
 use std::fs::OpenOptions;
 
@@ -22,7 +22,7 @@ fn open_over<F: Files>(files: F, folder: &Path, policy: Policy) -> Opened<F> {
     Ok((log, told))
 }
 
-/// Turns until everything is durable.
+/// Turns until all records are durable.
 fn settle<F: Files>(log: &mut Log<FileStorage<F>>) {
     let mut now_us = 1 << 40;
     while log.durable() < log.last() {
@@ -113,7 +113,7 @@ fn a_folder_that_cannot_be_written_poisons_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path(), Policy::default()).unwrap();
     append(&mut log, 1);
-    // The next segment cannot be made: something is in its place.
+    // The next segment cannot be made, because another file has its name.
     log.sync(0).unwrap();
     std::fs::write(folder.path().join(format!("{:0DIGITS$}{SUFFIX}", 2)), b"x").unwrap();
     assert!(matches!(log.begin_snapshot(0), Err(LogError::Storage(_))));
@@ -122,8 +122,8 @@ fn a_folder_that_cannot_be_written_poisons_the_log() {
 
 const FOLDER: &str = "/var/lib/loch/node-0";
 
-/// What a log in [`FOLDER`] says after one process has logged something and the host lost its
-/// power.
+/// The records of a log in [`FOLDER`] after one process has logged something and the host has lost
+/// its power.
 fn told_after_a_loss_of_power(disk: &Model) -> Vec<u8> {
     let folder = Path::new(FOLDER);
     let (mut log, _) = open_over(disk.clone(), folder, Policy::default()).unwrap();
@@ -157,7 +157,7 @@ fn so_is_one_in_a_folder_that_cannot_be_opened() {
     assert_eq!(told_after_a_loss_of_power(&disk), [1]);
 }
 
-/// Syncs and writes when it is told to.
+/// Syncs and writes only when it is told to.
 const LAZY: Policy = Policy {
     sync: false,
     write_bytes: 0,
@@ -169,7 +169,7 @@ const LAZY: Policy = Policy {
 };
 
 /// The log and a part of a snapshot are written by turns. If the log's file were closed meanwhile,
-/// the disk's refusal would be told to nobody, and the next sync would succeed.
+/// no sync would report the disk's refusal, and the next sync would succeed.
 #[test]
 fn a_refusal_to_write_the_log_while_a_snapshot_is_made_is_told() {
     let (disk, folder) = (Model::new(&["/var"]), Path::new(FOLDER));
@@ -183,7 +183,7 @@ fn a_refusal_to_write_the_log_while_a_snapshot_is_made_is_told() {
     assert!(matches!(log.sync(0), Err(LogError::Storage(_))));
     assert_eq!(log.durable() + 1, log.last());
     drop(log);
-    // What can still be read is written again before anybody is told that it is durable.
+    // Bytes that can still be read are written again before a record counts as durable.
     let (log, told) = open_over(disk.clone(), folder, LAZY).unwrap();
     assert_eq!((told, log.durable()), (vec![1], log.last()));
     drop(log);
@@ -221,7 +221,7 @@ fn what_no_process_was_there_to_hear_of_is_written_again() {
     assert_eq!(open_over(disk, folder, LAZY).unwrap().1, [1, 2]);
 }
 
-/// A snapshot of many parts, and a log of many segments, do not need as many descriptors.
+/// A snapshot of many parts, and a log of many segments, need only a few descriptors.
 #[test]
 fn a_sealed_file_is_closed() {
     let (disk, folder) = (Model::new(&["/var"]), Path::new(FOLDER));

@@ -1,9 +1,9 @@
-//! The thread of a node that keeps house for a table: what its engine has to do there beside
+//! The housekeeper's thread: it does for a table on this node what its engine needs done besides
 //! requests.
 //!
 //! # Invariants
-//! 1. It sleeps while there is nothing to do, and costs nothing then. A worker wakes it that has
-//!    been at work: only operations make more to do.
+//! 1. The thread sleeps while there is nothing to do, and costs nothing then. Only operations make
+//!    work for it, so a worker that was busy wakes it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ use loch_engines::serve::Housekeeper;
 
 use super::WorkersStatus;
 
-/// What wakes the thread, and lets it sleep.
+/// The thread's state, by which it sleeps and is woken.
 #[derive(Default)]
 pub(super) struct HousekeeperThread {
-    /// Whether it is to be woken when there may be something to do.
+    /// Whether the thread has to be woken when there may be work.
     is_asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
 impl HousekeeperThread {
-    /// Works until the workers are told to end. Whoever tells them unparks its thread.
+    /// Works until the workers are told to end. Their end unparks the thread.
     pub fn run(&self, housekeeper: &dyn Housekeeper, status: &WorkersStatus) {
         self.thread.set(thread::current()).expect("a table has one housekeeper on a node");
         while !status.is_stopping() {
@@ -30,7 +30,7 @@ impl HousekeeperThread {
                 continue;
             }
             self.is_asleep.store(true, Ordering::SeqCst);
-            // What was done before somebody could see that it sleeps is found now.
+            // Work that came before `is_asleep` could be seen is found now.
             if !housekeeper.turn() {
                 thread::park();
             }
@@ -38,7 +38,7 @@ impl HousekeeperThread {
         }
     }
 
-    /// Has it look whether there is something to do. Costs next to nothing if it does so already.
+    /// Wakes the thread if it sleeps. The call costs next to nothing if the thread is awake.
     #[inline]
     pub fn wake(&self) {
         if self.is_asleep.load(Ordering::SeqCst)

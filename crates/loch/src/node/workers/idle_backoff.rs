@@ -1,9 +1,9 @@
-//! How a worker without work waits for some.
+//! The idle back-off: how a worker without requests waits.
 //!
-//! It goes on looking, at first without letting go of its processor, then offering it to others
-//! between two looks, and then sleeping between two looks, ever longer up to a bound. So under load
-//! it answers at once, on a machine with too few processors its clients get theirs, and at rest it
-//! costs next to nothing. A *dedicated* worker only ever looks.
+//! The worker goes on looking for requests. At first it keeps its processor, then it yields the
+//! processor between two looks, and then it sleeps between two looks, ever longer up to a bound.
+//! Under load it therefore answers at once; on a machine with too few processors its clients get
+//! theirs; and at rest it costs next to nothing. A *dedicated* worker never yields or sleeps.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::WorkersConfig;
 use crate::limits::{WORKER_AWAKE, WORKER_SLEEP_MIN_US, WORKER_SPIN};
 
-/// How long a worker has been idle, and how it waits.
+/// How long a worker has been idle, and how it pauses.
 pub(super) struct IdleBackoff {
     dedicated: bool,
     sleep_max: Duration,
@@ -20,7 +20,7 @@ pub(super) struct IdleBackoff {
     sleep: Duration,
 }
 
-/// How to wait for the next look.
+/// The pause before the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
     Spin,
@@ -41,7 +41,7 @@ impl IdleBackoff {
         self.since = None;
     }
 
-    /// There was nothing to do. May be woken by unparking the thread.
+    /// There was nothing to do. Unparking the thread ends the pause early.
     pub fn go_on(&mut self) {
         let pause = match (self.dedicated, self.since) {
             (true, _) => Pause::Spin,

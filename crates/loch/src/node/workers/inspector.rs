@@ -1,4 +1,4 @@
-//! Asking a node's workers what they have of a table.
+//! Asks a node's workers what they have of a table.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -7,7 +7,7 @@ use std::thread::Thread;
 
 use crate::session::wire::Inspected;
 
-/// What can be asked of a node's workers.
+/// Asks the workers of a node.
 #[derive(Clone, Default)]
 pub(crate) struct Inspector {
     to: Vec<Recipient>,
@@ -22,22 +22,22 @@ struct Recipient {
     thread: Thread,
 }
 
-/// That a worker is to report what it has.
+/// Asks a worker to report what it has.
 pub(in crate::node) struct Inspect(Arc<Mutex<Collect>>);
 
-/// What is done with the reports of all workers of a table.
+/// Is called with the reports of all workers of a table.
 type Answer = Box<dyn FnOnce(Inspected) + Send>;
 
-/// The reports of a table's workers, which come one by one.
+/// Collects the reports of a table's workers, which come one by one.
 struct Collect {
-    /// Workers that have not reported.
+    /// The number of workers that have not reported.
     left: usize,
     reported: Inspected,
     answers: Vec<Answer>,
 }
 
 impl Inspect {
-    /// Reports. The last worker answers for all.
+    /// Reports. The last report calls the answers.
     pub fn report(self, report: Inspected) {
         let mut collect = self.0.lock().expect("nothing panics while it is held");
         collect.reported = std::mem::take(&mut collect.reported).and(report);
@@ -51,10 +51,10 @@ impl Inspect {
 }
 
 impl Inspector {
-    /// Has the workers of a table report what they have; `answer` gets it when all did. Whether
-    /// there are any that have something of their own.
+    /// Asks the workers of a table to report what they have; `answer` gets the sum of all reports.
+    /// Returns `false` if the table has no workers with data of their own.
     ///
-    /// Workers walk all their entries for it, so that they do it once for all that ask meanwhile.
+    /// A worker walks all its entries for a report. Questions that come meanwhile share the report.
     pub fn inspect(&self, table: usize, answer: Answer) -> bool {
         let to: Vec<_> = self.to.iter().filter(|it| it.table == table).collect();
         if to.is_empty() {
@@ -73,20 +73,20 @@ impl Inspector {
         let collect = Arc::new(Mutex::new(collect));
         all.insert(table, collect.clone());
         for it in to {
-            // One that has ended reports nothing any more, and neither does its node.
+            // A worker that has ended does not report, and its node stops.
             let _ = it.sender.send(Inspect(collect.clone()));
             it.thread.unpark();
         }
         true
     }
 
-    /// Has a worker of a table asked as well.
+    /// Adds a worker of a table.
     pub(in crate::node) fn add(&mut self, table: usize, sender: Sender<Inspect>, thread: Thread) {
         self.to.push(Recipient { table, sender, thread });
     }
 }
 
-/// The way of requests to one worker.
+/// Makes the channel by which one worker is asked.
 pub(in crate::node) fn requests() -> (Sender<Inspect>, Receiver<Inspect>) {
     mpsc::channel()
 }

@@ -1,4 +1,4 @@
-//! A worker's log: the node's folder, and what keeps other processes away from it.
+//! A worker's log in the node's folder, and the lock that keeps other processes away from it.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::node::lock::lock_within;
 use crate::node::storage::FileStorage;
 use crate::private;
 
-/// Why a log cannot be opened.
+/// The reason why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "its log at {path} cannot be opened: {cause}; put that right, or give the table another folder \
@@ -25,8 +25,7 @@ pub(super) struct LogFailure {
     cause: String,
 }
 
-/// Opens the log of a worker's node for the worker's table. It is locked for as long as the file is
-/// open.
+/// Opens the log of a worker's table. The log is locked for as long as the file is open.
 pub(super) fn open(
     site: &WorkerSite,
     config: &LogConfig,
@@ -34,8 +33,8 @@ pub(super) fn open(
     let (LogConfig { folder, sync }, node) = (config, site.id.node);
     let path = folder.join(format!("node-{node}"));
     let failed = |cause: String| LogFailure { path: path.clone(), cause };
-    // Nobody else may read the values, nor hold the lock; and before it is checked nothing is
-    // opened by a name that somebody else may have made.
+    // Other users must neither read the values nor hold the lock. Until the folder is checked, no
+    // file is opened by a name that another user may have made.
     private::make_folders(folder).map_err(|e| failed(e.to_string()))?;
     private::make_folder(&path, "log").map_err(|e| failed(e.to_string()))?;
     let storage = FileStorage::open(&path).map_err(|e| failed(e.to_string()))?;
@@ -45,7 +44,7 @@ pub(super) fn open(
     }
     let logging = Logging {
         storage,
-        // What another table or node has left in the folder is an error.
+        // Segments of another table or node in the folder are an error.
         table: checksum(format!("{node} {}", site.name).as_bytes()),
         policy: Policy { sync: *sync, ..Policy::default() },
         compact_bytes: PILAF_COMPACT_BYTES,

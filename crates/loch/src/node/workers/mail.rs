@@ -6,23 +6,23 @@ use std::sync::Arc;
 use loch_fabric::shm::{self, Region, ShmMessages};
 use loch_fabric::{Buf, FabricError, MessageAddress, Messages, RegionId, RemoteAddr};
 
-/// A worker's messages. Nodes may come back with other memory, in which their clients have other
-/// mailboxes: then it opens its own mailbox anew.
+/// A worker's messages. If a node comes back with other memory, its clients have other mailboxes,
+/// and the worker opens its own mailbox anew.
 ///
 /// # Faults
-/// What was not taken when that happens is lost, and where replies go is forgotten: clients that
-/// get none introduce themselves and ask again.
+/// Messages that were not taken before that are lost, and the addresses for replies are forgotten.
+/// A client that gets no reply introduces itself and asks again.
 pub(crate) struct WorkerMail {
     mailbox: RemoteAddr,
-    /// How often it was opened anew.
+    /// How often the mailbox was opened anew.
     generation: Cell<u32>,
     messages: RefCell<Option<ShmMessages>>,
 }
 
-/// Messages that are sent in one doorbell.
+/// Messages that are sent with one doorbell.
 const DOORBELL_MESSAGES: usize = 16;
 
-/// A peer as a worker knows it.
+/// A peer's address, with the generation of the mailbox in which it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerPeer {
     generation: u32,
@@ -30,7 +30,7 @@ pub(crate) struct WorkerPeer {
 }
 
 impl WorkerMail {
-    /// The worker's end of the mailbox at `mailbox`.
+    /// Opens the worker's end of the mailbox at `mailbox`.
     ///
     /// # Errors
     /// As [`ShmMessages::open`].
@@ -42,7 +42,7 @@ impl WorkerMail {
         Ok(Self { mailbox, generation: Cell::new(0), messages })
     }
 
-    /// Goes on with these regions in place of those it had.
+    /// Replaces the regions by these.
     ///
     /// # Errors
     /// As [`ShmMessages::open`].
@@ -86,7 +86,7 @@ impl Messages for WorkerMail {
         let ours = self.messages.borrow();
         let Some(ours) = &*ours else { return Ok(()) };
         let now = self.generation.get();
-        // A client that is not known any more asks again.
+        // A client whose address is not known any more asks again.
         let mut known = messages.iter().filter(|(to, _)| to.generation == now);
         while let Some((first, bytes)) = known.next() {
             let mut doorbell = [(first.peer, *bytes); DOORBELL_MESSAGES];

@@ -1,24 +1,25 @@
-//! A node's workers: the threads that serve tables of engines whose server takes part.
+//! A node's workers: the threads that serve tables whose engine needs workers.
 //!
-//! There is a thread for each worker of each table ([`Workers::start`]), and one for each table
-//! that has to be kept house for ([`housekeeper`]). What a worker is, and what it does in a turn,
-//! is its engine's business ([`serve`](loch_engines::engine::Workers::serve)). What it needs for
-//! that, when the next turn comes, and what else is asked of it in between comes from its
-//! [`ThreadHost`]; how it reaches memory and clients from a [`NodeTransport`].
+//! Each worker of each table has a thread ([`Workers::start`]), and so has the housekeeper of each
+//! table that needs one ([`housekeeper`]). The engine defines the worker and its turns
+//! ([`serve`](loch_engines::engine::Workers::serve)). The [`ThreadHost`] gives the worker its
+//! session, log and functions, and says what is next between two turns. The [`NodeTransport`] is
+//! its way to memory and clients.
 //!
 //! # Invariants
-//! 1. Workers begin when the memory of all nodes is known: so no client of theirs lives whose
-//!    replies they cannot send. A node that comes back with other memory is attached anew, without
-//!    their losing anything of their own.
-//! 2. There is one worker of a number at a time: threads are joined before the region is given up,
+//! 1. Workers begin when the memory of all nodes is known, so they can reply to every client. A
+//!    node that comes back with other memory is attached anew, and the workers lose nothing of
+//!    their own.
+//! 2. A worker number has one worker at a time: threads are joined before the region is given up,
 //!    and a region has one node ([`region`](super::region), invariant 2).
-//! 3. A node that starts takes the incarnations of the last one's workers out of memory before it
-//!    lets anybody in: an incarnation that is there is of a worker that works, or was killed.
+//! 3. A node that starts removes the incarnations of the last node's workers from memory before it
+//!    accepts a client. An incarnation that is there belongs to a worker that works, or that was
+//!    killed.
 //!
 //! # Faults
-//! * **A worker fails or panics.** The node's other workers end, and so does its server: its
-//!   clients find it down. Whoever runs the node is told why ([`WorkersStatus`]).
-//! * **The process is killed.** What its nessie workers leave is what dead clients leave: their
+//! * **A worker fails or panics.** The node's other workers end, and so does its server; clients
+//!   find the node down. [`WorkersStatus`] has the error for the process that runs the node.
+//! * **The process is killed.** Its nessie workers leave the same as dead clients do: their
 //!   sessions end at the next start, and the scrubber does the rest.
 
 mod housekeeper;
@@ -57,7 +58,7 @@ pub(crate) use status::WorkersStatus;
 use thread_host::{ThreadHost, WorkerSetup};
 use transport::NodeTransport;
 
-/// A worker's thread cannot be what it was declared to be.
+/// The thread of a worker cannot be bound to the processor that was declared.
 #[derive(Debug, thiserror::Error)]
 #[error("it cannot be bound to processor {core}: {cause}")]
 struct NotBound {
@@ -65,7 +66,8 @@ struct NotBound {
     cause: rustix::io::Errno,
 }
 
-/// A node's workers. Dropping them ends them: they finish what they have begun, within a bound.
+/// A node's workers. Dropping them ends them, within a bound, after they have finished the requests
+/// that they have begun.
 pub(crate) struct Workers {
     status: Arc<WorkersStatus>,
     inspector: Inspector,
@@ -73,8 +75,8 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts the workers of the tables of `own`. If all memory is known already, they have opened
-    /// when this returns.
+    /// Starts the workers of the tables of `own`. If the memory of all nodes is known already, the
+    /// workers have opened when this returns.
     ///
     /// # Errors
     /// [`Error::Os`] if there are no more threads, [`Error::WorkerFailed`].
@@ -110,7 +112,7 @@ impl Workers {
             let thread = builder
                 .spawn(move || work(&host))
                 .map_err(Error::os("start a thread for", &own.socket))?;
-            // What a nessie table holds is in memory for all to see.
+            // The entries of a nessie table are in memory that everybody can read.
             if own.parts(table).is_some_and(|map| map.nessie().is_none()) {
                 workers.inspector.add(table, sender, thread.thread().clone());
             }
@@ -122,12 +124,12 @@ impl Workers {
         Ok(workers)
     }
 
-    /// What can be asked of them.
+    /// Asks the workers what they have.
     pub fn inspector(&self) -> &Inspector {
         &self.inspector
     }
 
-    /// What is known of their failing.
+    /// The status of the workers.
     pub fn status(&self) -> &Arc<WorkersStatus> {
         &self.status
     }
@@ -138,13 +140,13 @@ impl Drop for Workers {
         self.status.stop();
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // A panic was told as a failure.
+            // A panic was reported as a failure.
             let _ = thread.join();
         }
     }
 }
 
-/// Starts the thread that keeps house for a table.
+/// Starts the housekeeper's thread of a table.
 fn start_housekeeper(
     site: WorkerSite,
     shared: Shared,
@@ -169,12 +171,12 @@ fn start_housekeeper(
         .map_err(Error::os("start a thread for", table.as_ref()))
 }
 
-/// Whether a node needs workers at all.
+/// Returns whether a node needs workers at all.
 pub(crate) fn are_needed(own: &Member) -> bool {
     own.tables.iter().any(is_served)
 }
 
-/// Whether workers serve a table.
+/// Returns whether workers serve a table.
 fn is_served(table: &TableEntry) -> bool {
     EngineId::of(table).is_some_and(|engine| engine.needs().workers)
 }
@@ -209,7 +211,7 @@ fn setups(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<Work
     setups
 }
 
-/// Invariant 3.
+/// Removes the incarnation of the last node's worker: invariant 3.
 fn forget_incarnation(own: &Member, site: &WorkerSite) {
     let entry = &own.tables[site.table];
     let map = own.parts(site.table).expect("it is one of its own");
@@ -218,7 +220,7 @@ fn forget_incarnation(own: &Member, site: &WorkerSite) {
     own.region().word(at).store(0, Ordering::SeqCst);
 }
 
-/// A worker's thread.
+/// Runs a worker on this thread.
 fn work(host: &ThreadHost<impl NodeTransport>) {
     let WorkerSetup { site, shared, core, .. } = host.setup();
     let work = || -> Result<(), WorkerError> {
@@ -235,7 +237,7 @@ fn work(host: &ThreadHost<impl NodeTransport>) {
     fail(host.status(), site, what);
 }
 
-/// The node stops, since a worker or what keeps house for it has failed.
+/// Stops the node, since a worker or a housekeeper has failed.
 fn fail(status: &WorkersStatus, site: &WorkerSite, what: String) {
     let (table, worker) = (site.name.clone(), site.id.worker);
     tracing::error!(table, worker, what, "a worker failed: the node stops");

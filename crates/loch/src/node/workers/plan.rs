@@ -1,4 +1,4 @@
-//! What is planned of workers that is not in a table's directory entry.
+//! The part of the workers' configuration that is not in a table's directory entry.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::limits::WORKER_SLEEP_MAX_US;
 use crate::node::registered::TableFunctions;
 use crate::{Error, TableConfig, WorkersConfig};
 
-/// What a node's workers need to know that is not in its memory.
+/// The configuration of a node's workers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkerPlan {
     pub waiting: WorkersConfig,
@@ -20,7 +20,7 @@ pub(crate) struct WorkerPlan {
 }
 
 impl WorkerPlan {
-    /// Checks what is said of workers.
+    /// Checks the configuration of workers.
     ///
     /// # Errors
     /// [`Error::Config`].
@@ -48,7 +48,7 @@ impl WorkerPlan {
     }
 }
 
-/// Whether each log has a folder of its own. Another node's tables are kept away by a lock.
+/// Checks that each log has a folder of its own. A lock keeps other nodes away.
 fn check_logs(logs: &[(String, LogConfig)]) -> Result<(), Error> {
     let mut tables = HashMap::new();
     for (table, LogConfig { folder, .. }) in logs {
@@ -63,7 +63,7 @@ fn check_logs(logs: &[(String, LogConfig)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A path without the links that are in what exists of it.
+/// Resolves the links in the part of a path that exists.
 fn resolved(path: &Path) -> PathBuf {
     let real = |there: &Path| Some(there.canonicalize().ok()?.join(path.strip_prefix(there).ok()?));
     path.ancestors().find_map(real).unwrap_or_else(|| path.into())

@@ -1,11 +1,11 @@
-//! How a node's workers are doing: whether they are to end, and what one has failed of.
+//! The status of a node's workers: whether they have to end, and the error of a worker that failed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::Error;
 
-/// How a node's workers are doing.
+/// The status of a node's workers.
 pub(crate) struct WorkersStatus {
     stopping: AtomicBool,
     state: Mutex<State>,
@@ -13,27 +13,28 @@ pub(crate) struct WorkersStatus {
 }
 
 struct State {
-    /// Workers that do not serve yet.
+    /// The number of workers that do not serve yet.
     opening: usize,
     error: Option<Error>,
-    /// What is to happen when one fails.
+    /// Is called when a worker fails.
     alarm: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl WorkersStatus {
-    /// Of so many workers, which have not begun.
+    /// The status of `workers` workers, which have not begun.
     pub fn new(workers: usize) -> Self {
         let state = State { opening: workers, error: None, alarm: None };
         let stopping = AtomicBool::new(false);
         Self { stopping, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// What one failed of, if one did.
+    /// The error of a worker that has failed.
     pub fn error(&self) -> Option<Error> {
         self.state().error.clone()
     }
 
-    /// Has this happen when a worker fails; now, if one did.
+    /// Sets the function that is called when a worker fails. It is called at once if one has
+    /// failed.
     pub fn set_alarm(&self, alarm: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if state.error.is_some() {
@@ -43,7 +44,7 @@ impl WorkersStatus {
         state.alarm = Some(Box::new(alarm));
     }
 
-    /// Waits until a worker fails, or all are told to end; what it failed of.
+    /// Waits until a worker fails, or all are told to end. Returns the error of the worker.
     pub fn wait(&self) -> Option<Error> {
         let over = |state: &mut State| !self.is_stopping() && state.error.is_none();
         let state = self.changed.wait_while(self.state(), over);
@@ -75,7 +76,7 @@ impl WorkersStatus {
         state.expect("nothing panics while it is held").error.clone().map_or(Ok(()), Err)
     }
 
-    /// One worker more serves.
+    /// One more worker serves.
     pub(super) fn opened(&self) {
         self.state().opening -= 1;
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! A thread of the node, as the worker on it sees it: what it is given, and told between two turns.
+//! The host of a worker: its thread, its part of the node, and what it is told between two turns.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -26,17 +26,17 @@ use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::storage::FileStorage;
 use crate::session::slot::SessionId;
 
-/// What a worker of a table has on this node.
+/// A worker's part of the node.
 pub(super) struct WorkerSetup {
     pub site: WorkerSite,
-    /// With the other workers of the table.
+    /// Shared with the other workers of the table.
     pub shared: Shared,
     pub sessions: Arc<Sessions>,
-    /// The session slot of a worker that is a client of its node.
+    /// The session slot, if the worker is a client of its node.
     pub slot: Option<u32>,
     pub log: Option<LogConfig>,
     pub functions: TableFunctions,
-    /// Of the table, if something keeps house for it.
+    /// The table's housekeeper, if the table has one.
     pub housekeeper: Option<Arc<HousekeeperThread>>,
     /// The processor that its thread is bound to.
     pub core: Option<u16>,
@@ -48,18 +48,18 @@ pub(super) struct ThreadHost<T> {
     transport: T,
     status: Arc<WorkersStatus>,
     latest_memory: Arc<LatestMemory>,
-    /// Which memory the worker has.
+    /// The number of the memory that the worker has.
     generation: Cell<u64>,
-    /// Its session, while it has one.
+    /// The worker's session, while it has one.
     session: Cell<Option<SessionId>>,
     is_open: Cell<bool>,
-    /// Held for as long as the worker has its log.
+    /// The lock of the log, for as long as the worker has its log.
     log_lock: RefCell<Option<File>>,
     requests: Receiver<Inspect>,
     /// The question that was put to the worker, until it reports.
     asked: RefCell<Option<Inspect>>,
     idle: RefCell<IdleBackoff>,
-    /// Busy turns since the last look around.
+    /// Busy turns since the host last looked for something else to do.
     turns: Cell<u32>,
 }
 
@@ -118,7 +118,7 @@ impl<T> ThreadHost<T> {
     }
 }
 
-/// Waiting is the thread's: the futures are ready when they are first polled.
+/// The thread waits, so the futures are ready when they are first polled.
 impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     type Transport = T;
     type Storage = FileStorage;
@@ -155,7 +155,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
         Some(self.view(memory))
     }
 
-    /// Over a network the session of the worker before is fenced first.
+    /// Over a network the session of the worker before has to be fenced first.
     async fn open_session(&self) -> Option<Session> {
         let slot = self.setup.slot.expect("a worker that WRITEs its replies has a session slot");
         while !self.status.is_stopping() {
@@ -183,7 +183,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
         }
     }
 
-    /// A busy worker looks around, and wakes the housekeeper, after some turns.
+    /// After some busy turns the host looks for something else to do, and wakes the housekeeper.
     #[inline]
     async fn after(&self, was_busy: bool) -> Next<Arc<ClusterMemory>> {
         let turns = self.turns.get() + u32::from(was_busy);

@@ -1,4 +1,4 @@
-//! How workers reach their own node's memory, and that of their clients' nodes.
+//! The workers' way to the memory of their own node and of their clients' nodes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::session::endpoint::Yielding;
 pub(crate) trait NodeTransport:
     WorkerTransport<Memory = Arc<ClusterMemory>> + Clone + Send + 'static
 {
-    /// After a worker's session has ended.
+    /// Called after a worker's session has ended.
     fn session_ended(&self) {}
 }
 
@@ -28,12 +28,12 @@ impl From<Error> for WorkerError {
     }
 }
 
-/// All memory is mapped.
+/// The transport of workers that have all memory mapped.
 #[derive(Clone)]
 pub(crate) struct Mapped {
     /// The workers' node.
     pub home: usize,
-    /// What it knows of all nodes' memory.
+    /// The memory of all nodes, as far as it is known.
     pub latest_memory: Arc<LatestMemory>,
 }
 
@@ -76,7 +76,7 @@ impl WorkerTransport for Mapped {
         Ok(mail.messages().reopen(memory.regions()).map_err(Error::Fabric)?)
     }
 
-    /// Mailboxes are memory that every client has mapped: a secret would keep nobody out.
+    /// Every client has mapped the memory of the mailboxes, so a secret would keep no client out.
     fn sessions(&self, _: &WorkerSite) -> Sessions {
         let latest_memory = self.latest_memory.clone();
         Box::new(move |node, slot| Some(Holder::new(latest_memory.incarnation(node, slot)?, None)))

@@ -1,4 +1,4 @@
-//! Nodes with certificates: who is a node, and which one.
+//! Nodes with certificates: the proof that a node is one, and which one.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +42,7 @@ impl<'a> Authority<'a> {
         path
     }
 
-    /// A node's certificate for a host; `ca` is whom the node trusts.
+    /// A node's certificate for a host; `ca` is the authority that the node trusts.
     pub fn node(&self, host: &str, ca: &Authority<'_>) -> TlsConfig {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
@@ -80,7 +80,7 @@ fn certificates_of_others_are_refused() {
     let (ours, others) = (Authority::new(dir.path(), "ours"), Authority::new(dir.path(), "others"));
     let node = certificates(&ours.node("127.0.0.1", &ours));
     let stranger = certificates(&others.node("127.0.0.1", &ours));
-    // Whom the acceptor does not trust learns it with the first answer.
+    // A dialer that the acceptor does not trust learns it with the first answer.
     let (dialed, accepted) = link(&stranger, &node);
     assert!(matches!(accepted.err(), Some(LinkError::Certificate(_))));
     let told = dialed.and_then(|mut link| link.receive::<ControlRequest>(soon()));
@@ -88,7 +88,7 @@ fn certificates_of_others_are_refused() {
     let (dialed, accepted) = link(&node, &stranger);
     assert!(matches!(dialed.err(), Some(LinkError::Certificate(_))));
     assert!(accepted.is_err());
-    // A node of the cluster, but not the one that was dialed.
+    // A node of the cluster, but another one than was dialed.
     let elsewhere = certificates(&ours.node("10.9.9.9", &ours));
     let (dialed, _) = link(&node, &elsewhere);
     let error = dialed.err().unwrap().to_string();
@@ -119,7 +119,7 @@ fn certificates_that_cannot_be_used_are_named() {
 /// Two nodes of different hosts, of which each has a certificate for its own.
 fn two_hosts(ours: &Authority<'_>) -> Rig {
     let mut rig = Rig::down(2);
-    // All of 127.0.0.0/8 is this host.
+    // All addresses of 127.0.0.0/8 are this host's.
     let other = TcpListener::bind("127.0.0.2:0").unwrap();
     rig.addresses[1] = other.local_addr().unwrap().to_string();
     rig.places[1].listen = rig.addresses[1].clone();
@@ -130,7 +130,7 @@ fn two_hosts(ours: &Authority<'_>) -> Rig {
     rig
 }
 
-/// What node 1 answers to somebody who has these credentials and says that it is node 0.
+/// The answer of node 1 to a dialer that has these credentials and says that it is node 0.
 fn pretend(rig: &Rig, credentials: &Credentials) -> (Link, Result<ControlReply, LinkError>) {
     let mut link = dial(&rig.addresses[1], credentials).unwrap();
     let hello = rig.control(0).plane().members.hello();
@@ -146,8 +146,8 @@ fn a_certificate_of_the_authority_makes_nobody_another_node() {
     let rig = two_hosts(&ours);
     let opened = rig.open(0, Process::own());
     rig.connect_soon(0, Caller::Session(opened), 1, "a client");
-    // The authority is a company's, and this is the certificate of a service of it that is no node;
-    // and the other node's own, whose host may be the one that was broken into.
+    // The first certificate is of the same authority, which may be a company's, but for a service.
+    // The second is the other node's own, whose host may have been broken into.
     for host in ["shop.example", "127.0.0.2"] {
         let (_link, told) = pretend(&rig, &certificates(&ours.node(host, &ours)));
         let Ok(ControlReply::Refused(refused)) = told else { panic!("{host}: {told:?}") };
@@ -156,7 +156,7 @@ fn a_certificate_of_the_authority_makes_nobody_another_node() {
             assert!(refused.text.contains(word), "{word}: {}", refused.text);
         }
     }
-    // The real node 0 still has its link, by which its client is fenced when it ends.
+    // The real node 0 still has its link, over which its client is fenced when the client ends.
     assert_eq!(rig.admitted(1), [json!("a client")]);
     rig.places[0].sessions.close_all_of(Process::own());
     rig.control(0).plane().sessions_ended();

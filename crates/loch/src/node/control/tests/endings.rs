@@ -1,5 +1,5 @@
-//! Cards that take their time to end a connection, or to let one in. What waits for that is the
-//! answer to a fence, and nothing else.
+//! Cards that take long to end a connection, or to let one in. Only the answer to a fence waits for
+//! that.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::session::wire::{Code, Connect};
 
 const SLOW: &str = "out \"slow\"";
 
-/// Found on two virtual machines whose wire was cut: the port ended a dead client's connection
-/// under the lock of its node, and answered that node nothing meanwhile, not even after it had come
-/// back.
+/// Found on two virtual machines whose wire was cut: the control port ended a dead client's
+/// connection under the lock of its node. Meanwhile it answered nothing to that node, even after
+/// the node had come back.
 #[test]
 fn a_node_is_answered_while_a_card_takes_its_time_to_end_a_connection() {
     let mut rig = Rig::new(2);
@@ -28,11 +28,11 @@ fn a_node_is_answered_while_a_card_takes_its_time_to_end_a_connection() {
     rig.control(0).plane().sessions_ended();
     rig.connect_soon(0, Caller::Session(lives), 1, "meanwhile");
     assert_eq!(rig.admitted(1), [json!("slow"), json!("meanwhile")]);
-    // Its process is killed, and another comes back with who lives.
+    // The node's process is killed, and another comes back and says which clients live.
     rig.restart(0);
     rig.connect_soon(0, Caller::Session(lives), 1, "again");
     assert_eq!(rig.admitted(1), [json!("slow"), json!("again")]);
-    // What the dead one may still do there is not over.
+    // The verbs of the dead session may still be executed there.
     assert_eq!(rig.places[0].sessions.dying(), [dies]);
     rig.places[1].book.release();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
@@ -103,8 +103,8 @@ fn the_link_that_was_dialed_last_counts_whichever_thread_comes_first() {
     assert_eq!(registry.count(HOME), 1);
 }
 
-/// What a node asked before it was killed is in the middle of being done when its next process says
-/// who lives.
+/// The node has asked for a connection and was killed. The request is being executed when the
+/// node's next process says which clients live.
 #[test]
 fn nobody_is_let_in_over_a_link_that_has_a_successor() {
     let book = Book::default();
@@ -126,7 +126,7 @@ fn nobody_is_let_in_over_a_link_that_has_a_successor() {
     assert_eq!(book.lines(), ["in \"slow\"", SLOW]);
 }
 
-/// A node that stops lets nobody in, those included whom its device is about to let in.
+/// A node that stops lets no client in, even if its device was about to let it in.
 #[test]
 fn nobody_comes_in_while_a_node_stops() {
     let book = Book::default();

@@ -1,4 +1,4 @@
-//! What the clients of each engine may do with a node's memory.
+//! The rights of each engine's clients to a node's memory.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn granted(member: &Member, caller: Caller) -> Vec<Grant> {
     grants
 }
 
-/// Whether `offset` may be used so.
+/// Returns whether the grants allow this access to `offset`.
 fn may(grants: &[Grant], offset: u64, access: Access) -> bool {
     let there = |g: &&Grant| (g.offset..g.offset + g.len).contains(&offset);
     grants.iter().find(there).is_some_and(|grant| grant.access.includes(access))
@@ -74,7 +74,7 @@ fn a_client_reads_what_its_gets_need() {
         let own = member(engine);
         let grants = granted(&own, Caller::Session(of_slot(SLOT)));
         let entry = &own.tables[0];
-        // The first byte of nessie's part, and the last of pilaf's.
+        // The first byte of nessie's part of the table, and the last byte of pilaf's.
         let at = if engine.starts_with("nessie") { entry.offset } else { entry.end() - 1 };
         assert_eq!(may(&grants, at, Access::Read), table, "{engine}: the table");
         assert!(!may(&grants, at, Access::ReadAtomic), "{engine}: the table");
@@ -151,17 +151,17 @@ fn workers_are_told_of_the_session_that_is_in_and_of_no_other() {
         }
         assert_eq!(holder(SLOT + 1), None);
         assert_eq!((registry.holder(1, HOME, SLOT), registry.holder(0, 0, SLOT)), (None, None));
-        // Neither has a slot of which clients speak.
+        // A worker and a reader have no slot of which workers are told.
         connect(Caller::Worker(of_slot(SLOT + 1)), false, None).unwrap();
         connect(Caller::Reader { connection: 1, endpoint: 1 }, false, None).unwrap();
         assert_eq!(holder(SLOT + 1), None);
-        // It was fenced, and the next one is in before the fence is asked for again.
+        // The session was fenced, and the next one is in before the fence is asked for again.
         assert_eq!(registry.fence(home, &[session(7)]), Ended::All);
         assert_eq!(holder(SLOT), None, "{engine}: a fenced session is served");
         connect(session(9), false, secret).unwrap();
         assert_eq!(registry.fence(home, &[session(7)]), Ended::All);
         assert_eq!(holder(SLOT), Some(Holder::new(9, known)), "{engine}");
-        // The next one is in before it was fenced.
+        // The next session is in before the session before it was fenced.
         connect(session(11), false, secret).unwrap();
         assert_eq!(registry.fence(home, &[session(9)]), Ended::All);
         assert_eq!(holder(SLOT), Some(Holder::new(11, known)), "{engine}");

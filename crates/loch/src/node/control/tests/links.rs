@@ -1,4 +1,4 @@
-//! Links: who gets one, and what becomes of those who do not.
+//! Links: which connections become links, and how others end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ pub fn dial(address: &str, credentials: &Credentials) -> Result<Link, LinkError>
     Link::dial(link::host_of(address), &link::resolve(address)?, credentials, soon())
 }
 
-/// Both ends of a link, or why there is none: the dialer's, then the acceptor's.
+/// The outcomes of a link at both ends: the dialer's, then the acceptor's.
 pub fn link(
     dialer: &Credentials,
     acceptor: &Credentials,
@@ -40,7 +40,7 @@ pub fn ping(sessions_taken: u32) -> ControlRequest {
     ControlRequest::Ping { sessions_taken }
 }
 
-/// Whoever dials does what is given to him; the acceptor's outcome.
+/// The dialer runs `says`; the result is the acceptor's.
 fn accept_from(
     credentials: &Credentials,
     within: Duration,
@@ -52,7 +52,8 @@ fn accept_from(
         scope.spawn(move || {
             let mut stream = TcpStream::connect(address).unwrap();
             dialer(&mut stream);
-            // Closed outright, with something unread, it would take back what was sent.
+            // If bytes were unread, a plain close would make the kernel drop the bytes that were
+            // sent.
             let _ = stream.shutdown(Shutdown::Write);
             let _ = stream.read_to_end(&mut Vec::new());
         });
@@ -72,7 +73,7 @@ fn with_one_secret_messages_pass_both_ways_whatever_their_length() {
         accepted.send(&ping(n), soon()).unwrap();
         assert_eq!(dialed.receive::<ControlRequest>(soon()), Ok(ping(n)));
     }
-    // Longer than a record.
+    // The message is longer than a record.
     let long = "x".repeat(65_530);
     dialed.send(&long, soon()).unwrap();
     assert_eq!(accepted.receive::<String>(soon()), Ok(long));
@@ -104,7 +105,7 @@ fn nodes_that_prove_themselves_differently_say_how() {
 fn another_release_is_told_apart_from_strangers() {
     let newer = accept_from(&secret(1), LONG, |stream| {
         stream.write_all(b"LOCH\x09\x00\x01\x00").unwrap();
-        // It is told the version of this side all the same.
+        // The acceptor still tells the version of its side.
         let mut preface = [0; 8];
         stream.read_exact(&mut preface).unwrap();
         assert_eq!(&preface, b"LOCH\x02\x00\x01\x00");
@@ -118,7 +119,7 @@ fn another_release_is_told_apart_from_strangers() {
 
 #[test]
 fn a_preface_that_was_changed_on_the_way_ends_the_handshake() {
-    // Somebody in between has the last byte read otherwise than it was sent.
+    // Something in between changes the last byte.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
     let (to, at) = (listener.local_addr().unwrap(), between.local_addr().unwrap().to_string());
@@ -182,7 +183,7 @@ fn frames_that_are_none_end_the_link() {
 fn whoever_trickles_bytes_has_no_more_time_than_others() {
     let begun = Instant::now();
     let ended = accept_from(&secret(1), Duration::from_millis(200), |stream| {
-        // One byte every 20 ms would go on for more than a second.
+        // The bytes, one every 20 ms, would take more than a second.
         for byte in b"LOCH\x02\x00\x01\x00\x00\x30".iter().chain(&[0; 60]) {
             if stream.write_all(&[*byte]).is_err() {
                 return;

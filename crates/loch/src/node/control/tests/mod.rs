@@ -1,4 +1,4 @@
-//! The control plane on loopback TCP, with a gate that stands for the device.
+//! The control plane on loopback TCP, with an acceptor that stands for the device.
 
 mod certificates;
 mod endings;

@@ -1,4 +1,4 @@
-//! What nodes do for each other's clients: relays, fences, and faults in the middle.
+//! The requests that nodes make for their clients: connections, fences, and faults in the middle.
 
 use std::net::TcpListener;
 use std::sync::mpsc;
@@ -43,7 +43,7 @@ fn the_connection_before_is_ended_first() {
     rig.connect(0, session, 1, "second").unwrap();
     let lines = rig.places[1].book.lines();
     assert_eq!(lines, ["in \"first\"", "out \"first\"", "in \"second\""]);
-    // One that fails leaves none: what was posted on the one before is over.
+    // If a connection fails there is none: the verbs on the one before are settled.
     let refused = rig.connect(0, session, 1, "broken").unwrap_err();
     assert!(refused.text.contains("no such queue pair"), "{}", refused.text);
     assert_eq!(rig.admitted(1), [json!(null); 0]);
@@ -59,7 +59,7 @@ fn what_cannot_be_is_refused() {
     rig.places[0].sessions.close_all_of(Process::own());
     assert_eq!(code(rig.connect(0, session, 1, "dying")), Code::NoSuchSession);
     let session = Caller::Session(rig.open(0, Process::own()));
-    // As if the node had come back with other memory than the client knows.
+    // The node has come back with other memory than the client knows.
     rig.places[1].member.header.identity ^= 2;
     assert_eq!(code(rig.connect(0, session, 1, "old")), Code::OtherMemory);
     assert!(matches!(rig.control(0).plane().member(7), Reply::Refused(_)));
@@ -92,7 +92,7 @@ fn while_a_node_is_silent_nothing_that_it_may_hold_is_used_again() {
     rig.connect_soon(0, Caller::Session(opened), 1, "far");
     rig.connect_soon(0, Caller::Session(elsewhere), 0, "near");
     rig.stop(1);
-    // It takes calls, and says nothing: the process may live, and hold connections.
+    // The port accepts connections and says nothing: the process may live, and hold connections.
     let mute = TcpListener::bind(&rig.addresses[1]).unwrap();
     rig.places[0].sessions.close_all_of(Process::own());
     rig.control(0).plane().sessions_ended();
@@ -105,7 +105,7 @@ fn while_a_node_is_silent_nothing_that_it_may_hold_is_used_again() {
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
 }
 
-/// Has node `of` try once more to reach node 1, until that is over.
+/// Makes node `of` try once more to reach node 1, and waits until the try is over.
 fn dial_once(rig: &Rig, of: usize) {
     let (sender, queue) = mpsc::channel();
     sender.send(Job::Wake).unwrap();
@@ -123,8 +123,8 @@ fn connections_that_are_refused_prove_nothing() {
     rig.start(1);
     let opened = rig.open(0, Process::own());
     rig.connect_soon(0, Caller::Session(opened), 1, "far");
-    // Now it rejects what goes to the control port: to node 0 that looks as if the process were
-    // gone.
+    // The firewall rejects connections to the control port. Node 0 sees the same as if the process
+    // were gone.
     wall.reject();
     eventually("connections are refused", || {
         rig.connect(0, READER, 1, "x").unwrap_err().text.contains("refuses connections")
@@ -148,7 +148,7 @@ fn a_process_that_another_one_followed_is_no_node_any_more() {
     let past = rig.control(1).plane().members.hello();
     rig.restart(1);
     rig.connect_soon(0, Caller::Session(opened), 1, "after");
-    // The one before is there still, say on another host that was taken for dead.
+    // The process before is still there, for example on another host that was taken for dead.
     let mut link = dial(&rig.addresses[0], &secret(1)).unwrap();
     link.send(&ControlRequest::Hello(past), soon()).unwrap();
     let told = link.receive(soon()).unwrap();
@@ -184,7 +184,7 @@ fn a_home_that_comes_back_keeps_who_lives_and_fences_the_others() {
     eventually("the dead are fenced", || rig.admitted(1) == [json!("lives"), json!("neighbour")]);
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
     assert_eq!(rig.places[0].sessions.living(), [lives]);
-    // And who lived on is fenced when it ends, though this process connected it nowhere.
+    // The session that lived on is fenced when it ends, though this process connected it nowhere.
     rig.places[0].sessions.close_all_of(Process::own());
     rig.control(0).plane().sessions_ended();
     eventually("its slot is free", || rig.places[0].sessions.dying().is_empty());
@@ -229,7 +229,8 @@ fn workers_that_take_long_to_tell_are_waited_for() {
     let (release, held) = mpsc::channel::<()>();
     let mut walks = 0;
     let tell = move || {
-        // Longer than one question may take, and as long as the test has something to do meanwhile.
+        // The answer takes longer than one question may take, and the test does other things
+        // meanwhile.
         let _ = held.recv();
         std::thread::sleep(ASK_TIMEOUT + ASK_TIMEOUT / 4);
         walks += 1;
@@ -243,7 +244,7 @@ fn workers_that_take_long_to_tell_are_waited_for() {
         let until = Instant::now() + INSPECT_TIMEOUT;
         rig.control(0).plane().jobs[1].send(Job::Inspect { table: 5, until, reply }).unwrap();
     }
-    // Who has ended is fenced while they are at it.
+    // A session that ends meanwhile is fenced.
     rig.places[0].sessions.close_all_of(Process::own());
     eventually("it is out", || rig.admitted(1).is_empty());
     drop(release);
@@ -275,7 +276,7 @@ fn a_node_that_is_down_is_named_at_once() {
     );
 }
 
-/// What node 0 says of node 1 when it was tried.
+/// What node 0 says of node 1 after it has tried to reach it.
 fn refusal(rig: &Rig) -> crate::session::wire::Refused {
     let session = Caller::Session(rig.open(0, Process::own()));
     rig.connect(0, session, 1, "x").unwrap_err()
@@ -310,7 +311,7 @@ fn nodes_that_do_not_fit_together_say_why() {
 }
 
 impl Inspector {
-    /// To one worker of a table, which reports what `tell` says.
+    /// An inspector of one worker of a table, which reports the result of `tell`.
     pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {
         let (sender, asked) = requests();
         let worker = std::thread::spawn(move || asked.iter().for_each(|it| it.report(tell())));

@@ -19,10 +19,10 @@ use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Connect, Refused, SessionSecret};
 use crate::{ByteSize, EmbeddedConfig, TableConfig};
 
-/// A process that is no more.
+/// A process that does not exist any more.
 pub const GONE: Process = Process { pid: u32::MAX >> 2, started: 1 };
 
-/// Stands for a device: writes down who comes in and goes.
+/// A stand-in for a device: it writes down which connections are let in and end.
 #[derive(Clone, Default)]
 pub struct Book {
     lines: Arc<Mutex<Vec<String>>>,
@@ -30,7 +30,7 @@ pub struct Book {
     slow: Arc<Slow>,
 }
 
-/// For which connections the device takes its time.
+/// The connections for which the device takes its time.
 #[derive(Default)]
 struct Slow {
     lines: Mutex<Vec<String>>,
@@ -45,7 +45,7 @@ impl Slow {
     }
 }
 
-/// An offer, and what was granted to who made it.
+/// An offer, and the rights that were granted to it.
 type Guest = (Value, Vec<Grant>);
 
 struct Admitted {
@@ -75,12 +75,12 @@ impl Drop for Admitted {
 }
 
 impl Book {
-    /// From now on the device does not come to an end with what would be written down so.
+    /// From now on the device does not finish connections with this offer.
     pub fn hold(&self, line: &str) {
         self.slow.lines.lock().unwrap().push(line.into());
     }
 
-    /// It does again, with everything.
+    /// The device finishes all connections again.
     pub fn release(&self) {
         self.slow.lines.lock().unwrap().clear();
         self.slow.changed.notify_all();
@@ -90,35 +90,35 @@ impl Book {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Who is in, in the order they came.
+    /// The offers of the admitted connections, in the order in which they came.
     pub fn admitted(&self) -> Vec<Value> {
         self.admitted.lock().unwrap().iter().map(|(offer, _)| offer.clone()).collect()
     }
 
-    /// What the last who came in may do.
+    /// The rights of the connection that was admitted last.
     pub fn access(&self) -> Vec<Access> {
         let admitted = self.admitted.lock().unwrap();
         admitted.last().unwrap().1.iter().map(|grant| grant.access).collect()
     }
 }
 
-/// A node: what outlives its process, and its process.
+/// A node: the part that outlives its process, and its process.
 pub struct RigNode {
     pub member: Member,
-    /// Where it listens: by default where the others dial it.
+    /// The address at which it listens; by default the one that the others dial.
     pub listen: String,
     pub sessions: Arc<Sessions>,
     pub book: Book,
     pub control: Option<ControlThreads>,
 }
 
-/// Nodes, of which each may be up or down.
+/// Nodes, each of which may be up or down.
 pub struct Rig {
     pub addresses: Vec<String>,
     pub places: Vec<RigNode>,
 }
 
-/// An address at which nobody listens.
+/// An address at which no process listens.
 pub fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -134,7 +134,7 @@ pub fn member(node: usize, nodes: usize, ways: u8) -> Member {
     member_with(node, nodes, vec![table])
 }
 
-/// The same, with these tables.
+/// The memory of node `node` of `nodes`, with these tables.
 pub fn member_with(node: usize, nodes: usize, tables: Vec<TableConfig>) -> Member {
     let config = EmbeddedConfig {
         nodes: nodes as u16,
@@ -150,14 +150,14 @@ pub fn member_with(node: usize, nodes: usize, tables: Vec<TableConfig>) -> Membe
 }
 
 impl Rig {
-    /// As many nodes, all up.
+    /// Makes so many nodes, all up.
     pub fn new(nodes: usize) -> Self {
         let mut rig = Self::down(nodes);
         (0..nodes).for_each(|node| rig.start(node));
         rig
     }
 
-    /// As many nodes, all down.
+    /// Makes so many nodes, all down.
     pub fn down(nodes: usize) -> Self {
         let addresses: Vec<String> = (0..nodes).map(|_| free_address()).collect();
         let place = |node: usize| {
@@ -238,17 +238,16 @@ impl Rig {
     }
 }
 
-/// A firewall before a node, which lets connections pass until it rejects them. Dropped, it rejects
-/// them too.
+/// A firewall before a node. It lets connections pass until it rejects them or is dropped.
 pub struct Wall {
-    /// Both ends of what passes; nothing once it rejects.
+    /// Both ends of the connections that pass; `None` once it rejects connections.
     passing: Arc<Mutex<Option<Vec<TcpStream>>>>,
     listener: TcpListener,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Wall {
-    /// One at `address`, before a node that listens at `node`.
+    /// Makes a firewall at `address`, before a node that listens at `node`.
     pub fn before(node: &str, address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let passing = Arc::new(Mutex::new(Some(Vec::new())));
@@ -259,7 +258,7 @@ impl Wall {
                 let far = TcpStream::connect(&node);
                 match (streams.lock().unwrap().as_mut(), far) {
                     (None, _) => return,
-                    // Nobody is behind it yet.
+                    // No node listens behind it yet.
                     (_, Err(_)) => (),
                     (Some(passing), Ok(far)) => {
                         for (from, to) in [(&near, &far), (&far, &near)] {
@@ -278,7 +277,7 @@ impl Wall {
         Self { passing, listener, thread: Some(thread) }
     }
 
-    /// Nothing passes any more, and connections are refused.
+    /// From now on no bytes pass, and connections are refused.
     pub fn reject(self) {
         drop(self);
     }
@@ -287,7 +286,7 @@ impl Wall {
 impl Drop for Wall {
     fn drop(&mut self) {
         let passing = self.passing.lock().unwrap().take();
-        // It wakes the thread that accepts.
+        // The shutdown wakes the thread that accepts.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         for stream in passing.unwrap_or_default() {
             let _ = stream.shutdown(Shutdown::Both);
@@ -296,7 +295,7 @@ impl Drop for Wall {
     }
 }
 
-/// Waits, for a bounded time, until something is so.
+/// Waits, for a bounded time, until a condition holds.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !is_so() {

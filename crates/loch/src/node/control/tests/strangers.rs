@@ -1,4 +1,4 @@
-//! Strangers at the control port, of whom nodes notice nothing.
+//! Strangers at the control port, which must not disturb nodes.
 
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::limits::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HANDSHAKES_PER_SOURCE};
 use crate::node::control_client::Caller;
 use crate::session::slot::Process;
 
-/// Somebody who connects from an address of this host, and says nothing.
+/// A stranger that connects from an address of this host, and sends nothing.
 fn stranger(from: [u8; 4], to: &str) -> TcpStream {
     let stream = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&stream, &SocketAddr::from((from, 0))).unwrap();
@@ -19,7 +19,7 @@ fn stranger(from: [u8; 4], to: &str) -> TcpStream {
     TcpStream::from(stream)
 }
 
-/// Whether it was closed.
+/// Returns whether the connection was closed.
 fn is_closed(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     match stream.read(&mut [0]) {
@@ -34,8 +34,8 @@ fn open(strangers: &[TcpStream]) -> usize {
     strangers.iter().filter(|stream| !is_closed(stream)).count()
 }
 
-/// Node 0 of two starts, and its client is let in at node 1. If that is over before the time of the
-/// first stranger is, a place was made for it and none had become free.
+/// Node 0 of two starts, and its client is let in at node 1. If that is done before the first
+/// stranger's time is over, a place was made for the node and had not become free by itself.
 fn a_node_comes_to(rig: &mut Rig, begun: Instant) {
     rig.start(0);
     let session = Caller::Session(rig.open(0, Process::own()));
