@@ -1,7 +1,7 @@
 //! Nodes inside this process: memory without files, sessions without sockets.
 //!
-//! A session ends with its table, so there are no deaths to find out about; what the scrubbers are
-//! for is the little that an orderly end can leave behind.
+//! A session ends with its table, so there are no deaths to notice. The scrubbers put in order the
+//! little that an orderly end can leave behind.
 
 use std::sync::{Arc, mpsc};
 
@@ -28,7 +28,7 @@ use crate::{EmbeddedConfig, Error};
 pub(crate) struct Embedded {
     memory: Arc<ClusterMemory>,
     nodes: Vec<EmbeddedNode>,
-    /// A child process has inherited the memory, but none of the nodes' threads.
+    /// A child process inherits the memory, but not the nodes' threads.
     mark: ForkMark,
 }
 
@@ -107,7 +107,7 @@ impl LocalNodes for Embedded {
         let tell = |(node, embedded): (usize, &EmbeddedNode)| {
             let (sender, told) = mpsc::channel();
             let answer = move |inspected| {
-                // Who asked may have given up.
+                // The caller may have given up.
                 let _ = sender.send(inspected);
             };
             let asked = embedded.workers.inspector().inspect(table, Box::new(answer));
@@ -132,7 +132,7 @@ impl LocalNodes for Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         if self.mark.is_inherited() {
-            // Their threads are the parent's: here nobody would ever answer.
+            // The threads are the parent's; in the child a join would never return.
             std::mem::forget(std::mem::take(&mut self.nodes));
         }
     }

@@ -1,7 +1,7 @@
-//! The one error of this crate.
+//! The errors of this crate.
 //!
-//! Variants are split by what the caller must do: correct the call, make room, try again, find out
-//! what happened ([`Error::Ambiguous`]), or have the operator put something right.
+//! Variants are split by what the caller has to do: correct the call, make room, try again, find
+//! out what happened ([`Error::Ambiguous`]), or ask the operator for a repair.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use loch_fabric::FabricError;
 use crate::ByteSize;
 use loch_engines::size::InWords;
 
-/// Why something was not done. Unless a variant says otherwise, nothing was changed.
+/// The reason why an operation was not done. Unless a variant says otherwise, nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,10 +23,10 @@ pub enum Error {
     /// The key is longer than keys can be.
     #[error("the key has {len} bytes: a key has 1 to {KEY_BYTES_MAX} bytes")]
     KeyTooLong {
-        /// Its bytes.
+        /// The length of the key in bytes.
         len: usize,
     },
-    /// The table's keys are all of one length, and this is another.
+    /// All keys of the table have one length, and this key has another.
     #[error(
         "table {table:?}: the key has {len} bytes, which is not what the table was declared with \
          (key_bytes)"
@@ -37,7 +37,7 @@ pub enum Error {
         /// Bytes of the key.
         len: usize,
     },
-    /// The value is longer than the table takes.
+    /// The value is longer than the table allows.
     #[error(
         "the value has {}, table {table:?} takes up to {}: declare the table with a larger value_max",
         InWords(*len),
@@ -51,7 +51,7 @@ pub enum Error {
         /// The table's limit.
         max: u64,
     },
-    /// What was to be written does not lie inside the reserved value.
+    /// The write does not lie inside the reserved value.
     #[error("the write ends at byte {end} of a value for which {len} bytes were reserved")]
     OutsideReservation {
         /// Where the write would end.
@@ -65,7 +65,7 @@ pub enum Error {
         /// Bytes of the value.
         len: u64,
     },
-    /// The value under the key is not made of such numbers, or not of so many.
+    /// The value under the key does not consist of such numbers, or not of so many.
     #[error(
         "table {table:?}: the value has {len} bytes, {wanted} were wanted or a multiple of them: ask \
          for the numbers that it is made of, with as many operands as it has numbers"
@@ -78,7 +78,7 @@ pub enum Error {
         /// Bytes of a number, or of all operands.
         wanted: u64,
     },
-    /// The function is not for such numbers, or not for such an operation.
+    /// The function cannot be applied to such numbers, or in such an operation.
     #[error(
         "table {table:?}: this function cannot be applied so: `and`, `or` and `xor` are not for \
          floats, comparisons are for filters, and all others for updates and reductions"
@@ -95,7 +95,7 @@ pub enum Error {
         /// The function.
         number: u16,
     },
-    /// A function that the table was declared with did not come to an end.
+    /// A function that the table was declared with did not finish.
     #[error(
         "table {table:?}: function {number} trapped, or used up its fuel; the value is as it was"
     )]
@@ -111,16 +111,16 @@ pub enum Error {
         /// The table.
         table: String,
     },
-    /// The table's engine does not know the operation.
+    /// The table's engine does not have the operation.
     #[error("table {table:?} is of engine {engine}, {operation} is for tables of {engines}")]
     OtherEngine {
         /// The table.
         table: String,
-        /// Its engine.
+        /// The table's engine.
         engine: &'static str,
-        /// What was asked for.
+        /// The operation that was asked for.
         operation: &'static str,
-        /// The engines that know it.
+        /// The engines that have it.
         engines: &'static str,
     },
     /// The cluster was attached for reading only.
@@ -131,7 +131,7 @@ pub enum Error {
     NoSuchTable {
         /// The name that was asked for.
         name: String,
-        /// The tables there are.
+        /// The names of the cluster's tables.
         have: Vec<String>,
     },
     /// There is no engine of that name.
@@ -140,14 +140,14 @@ pub enum Error {
     /// The configuration cannot be used.
     #[error("configuration: {field}: {problem}")]
     Config {
-        /// The field, as it is written.
+        /// The field, by its name in the configuration.
         field: String,
-        /// What is wrong with it and what would be right.
+        /// The problem, and what would be right.
         problem: String,
     },
 
     // Make room.
-    /// No free slot for the key, and none could be made by moving others.
+    /// The index has no free slot for the key, and none could be made by moving other keys.
     #[error(
         "the index of table {table:?} is full: no slot of {slots} for this key after moving up to \
          {moves} entries; delete keys or declare the table with more index_slots"
@@ -155,12 +155,12 @@ pub enum Error {
     IndexFull {
         /// The table.
         table: String,
-        /// Slots of the whole index.
+        /// The number of slots of the whole index.
         slots: u64,
-        /// Moves that were allowed.
+        /// The number of moves that were allowed.
         moves: usize,
     },
-    /// No memory for an entry of this size.
+    /// There is no memory for an entry of this size.
     #[error(
         "table {table:?} has no memory for an entry of {}: its data tables have {} in all; delete \
          keys or start the nodes with more memory",
@@ -187,17 +187,17 @@ pub enum Error {
         /// The size asked for.
         size: ByteSize,
     },
-    /// This host has less memory than tables are to have in the memory of a node's process.
+    /// Tables have more memory in a node's process than this host has.
     #[error(
         "table {table:?}: with it, tables have {size} in the memory of the node's process, and this \
          host has {host} in all: give the node or the table less memory"
     )]
     NoMemory {
-        /// The table with which it is too much.
+        /// The first table for which the memory is not enough.
         table: String,
-        /// What it and the tables before it are to have, to the mebibyte.
+        /// The memory of this table and the tables before it, to the mebibyte.
         size: ByteSize,
-        /// What the host has, to the mebibyte.
+        /// The memory of the host, to the mebibyte.
         host: ByteSize,
     },
     /// All session slots of the node are taken.
@@ -209,14 +209,13 @@ pub enum Error {
     SessionsExhausted {
         /// The node.
         socket: PathBuf,
-        /// Its session slots.
+        /// The number of its session slots.
         sessions: u32,
     },
 
     // Try again.
-    /// Others changed the key's entries again and again until the time was over, or they could not
-    /// be made sense of: a node has come back without its memory, and what names its entries is
-    /// left.
+    /// Other clients kept changing the key's entries until the time was over. Or the entries cannot
+    /// be found because a node has come back without its memory.
     #[error(
         "table {table:?}: not done within {timeout_us} us: other clients kept changing the same \
          entries, or a node has come back without its memory, which `loch check` tells"
@@ -224,7 +223,7 @@ pub enum Error {
     Timeout {
         /// The table.
         table: String,
-        /// The operation's time.
+        /// The time that the operation had.
         timeout_us: u64,
     },
     /// No node answers at the socket.
@@ -232,22 +231,22 @@ pub enum Error {
     NodeUnreachable {
         /// The socket.
         socket: PathBuf,
-        /// What was seen, and what to do.
+        /// The observation, and the remedy.
         remedy: String,
     },
 
     // Find out.
-    /// A mutation may or may not have happened. Read the key to learn which: repeating the call may
-    /// do it twice.
+    /// A mutation may or may not have happened. Read the key to learn which; if the call is
+    /// repeated, the mutation may happen twice.
     #[error("table {table:?}: the outcome is unknown, read the key to learn it: {cause}")]
     Ambiguous {
         /// The table.
         table: String,
-        /// What was lost.
+        /// The verb that was lost.
         cause: FabricError,
     },
 
-    // Put something right.
+    // Repair.
     /// The node speaks another version of the handshake.
     #[error(
         "the node at {socket} speaks protocol version {theirs}, this program {ours}: use the same \
@@ -262,10 +261,10 @@ pub enum Error {
         /// The version of the node.
         theirs: u32,
     },
-    /// What the nodes say of their cluster does not fit together.
+    /// The nodes' descriptions of their cluster do not fit together.
     #[error("the nodes do not form one cluster: {problem}")]
     ClusterMismatch {
-        /// Which node says what.
+        /// The descriptions that differ.
         problem: String,
     },
     /// A live node serves this socket.
@@ -295,14 +294,14 @@ pub enum Error {
     RegionMismatch {
         /// The region file.
         path: PathBuf,
-        /// What differs.
+        /// The field that differs.
         field: String,
-        /// What the file has.
+        /// The value in the file.
         have: String,
-        /// What was configured.
+        /// The configured value.
         want: String,
     },
-    /// The file is not a region, or a damaged one. It was left as it is.
+    /// The file is not a region, or it is damaged. It was left as it is.
     #[error(
         "the region {path} cannot be used: {what}; restore it, or remove the file and lose its data",
         path = .path.display()
@@ -310,13 +309,13 @@ pub enum Error {
     RegionDamaged {
         /// The region file.
         path: PathBuf,
-        /// What was found.
+        /// The damage.
         what: String,
     },
-    /// No RDMA device of this host can be used, or not the one that was chosen.
+    /// No RDMA device of this host can be used, or the chosen one cannot.
     #[error("no RDMA device can be used: {problem}")]
     Device {
-        /// Which devices were looked at, and why none will do.
+        /// The devices that were looked at, and why none of them can be used.
         problem: String,
     },
     /// This process may not lock as much memory as its region has.
@@ -327,34 +326,34 @@ pub enum Error {
     LockedMemory {
         /// Bytes of the region.
         needed: ByteSize,
-        /// What may be locked.
+        /// The memory that may be locked.
         limit: ByteSize,
     },
     /// A node could not prove to another that they are of one cluster.
     #[error("{problem}")]
     Untrusted {
-        /// Which node, and what it lacks.
+        /// The node, and what its proof lacks.
         problem: String,
     },
-    /// A file, folder or socket that somebody else could have made, or could change. It was left as
+    /// A file, folder or socket that another user could have made, or could change. It was left as
     /// it is.
     #[error(
         "{path} is not used: {problem}; owner {owner}, mode {mode:04o}; {remedy}",
         path = .path.display()
     )]
     NotPrivate {
-        /// What was to be used.
+        /// The path of the file, folder or socket.
         path: PathBuf,
         /// The user id of its owner.
         owner: u32,
-        /// Its mode.
+        /// The mode of the file.
         mode: u32,
-        /// Why it cannot be trusted.
+        /// The reason why it cannot be trusted.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// The other side of the socket is another user's.
+    /// The process at the other side of the socket is another user's.
     #[error(
         "{socket} is served by user {theirs}, this process is user {ours}: run it as user {theirs}, \
          or choose another socket; root attaches to another user's node only where nobody but them \
@@ -369,17 +368,17 @@ pub enum Error {
         /// The user id of the other side.
         theirs: u32,
     },
-    /// A worker of the node cannot go on, and so the node does not.
+    /// A worker of the node has failed, and therefore the node stops.
     #[error("worker {worker} of table {table:?} failed: {what}")]
     WorkerFailed {
-        /// Its table.
+        /// The worker's table.
         table: String,
-        /// Its number.
+        /// The worker's number.
         worker: u16,
-        /// Why.
+        /// The reason.
         what: String,
     },
-    /// A client that was attached for reading asked for what is a request in this engine.
+    /// A client that attached for reading made a call that is a request to workers in this engine.
     #[error(
         "table {table:?} is of engine {engine}, whose reads are requests to its workers: attach for \
          writing (ConnectOptions::read_only)"
@@ -387,56 +386,56 @@ pub enum Error {
     NeedsSession {
         /// The table.
         table: String,
-        /// Its engine.
+        /// The table's engine.
         engine: &'static str,
     },
-    /// The cluster or table is the parent's of this process, which was forked from it.
+    /// The cluster or table belongs to the process from which this process was forked.
     #[error(
         "this process was forked from the one that attached to the cluster, whose session it must \
          not use: attach again in this process (Cluster::connect)"
     )]
     Forked,
-    /// The node refused for a reason of its own.
+    /// The node refused for a reason that this enum has no variant for.
     #[error("the node at {socket} refused: {reason}", socket = .socket.display())]
     Refused {
         /// The node.
         socket: PathBuf,
-        /// Its words.
+        /// The node's reason.
         reason: String,
     },
-    /// The table's engine refused for a reason that this enum has no variant for.
+    /// The engine refused for a reason that this enum has no variant for.
     #[error("table {table:?}: {source}")]
     Engine {
         /// The table.
         table: String,
-        /// Its words.
+        /// The engine's reason.
         source: EngineError,
     },
-    /// An entry contradicts the index in a way no race explains.
+    /// An entry contradicts the index in a way that no race explains.
     #[error("table {table:?} is damaged: {what}; run `loch check`")]
     Damaged {
         /// The table.
         table: String,
-        /// What was found.
+        /// The contradiction.
         what: String,
     },
-    /// The fabric failed in a way that should not happen; the message says where.
+    /// The fabric failed in an unexpected way; the message says where.
     #[error("the fabric failed: {0}")]
     Fabric(FabricError),
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("cannot {action} {path}: {cause}", path = .path.display())]
     Os {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On which file or socket.
+        /// The path of the file or socket.
         path: PathBuf,
-        /// The answer.
+        /// The system's error.
         cause: String,
     },
 }
 
 impl Error {
-    /// The error of an operation on a table.
+    /// Makes an engine's error about a table one of this crate.
     #[cold]
     pub(crate) fn of_table(table: &str, error: EngineError) -> Self {
         let table = || table.to_owned();
@@ -476,7 +475,7 @@ impl Error {
         Self::Config { field: field.into(), problem: problem.into() }
     }
 
-    /// The operating system's answer to `action` on `path`.
+    /// Makes an error of the operating system one of this crate: `action` on `path` failed.
     pub(crate) fn os<E: std::fmt::Display>(
         action: &'static str,
         path: &std::path::Path,

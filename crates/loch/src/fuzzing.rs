@@ -1,5 +1,5 @@
-//! What fuzz targets need of this crate's private parsers. Not part of the API: it is there with
-//! the feature `fuzzing` only, and promises nothing.
+//! Access to this crate's private parsers for fuzz targets. It is not part of the API: it exists
+//! with the feature `fuzzing` only, and may change at any time.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{Error, NodeConfig};
 pub use crate::limits::FRAME_BYTES_MAX;
 pub use crate::node::fuzzing::FuzzNode;
 
-/// The frames that bytes are cut into which arrive in these parts, and what is wrong with the rest.
+/// Cuts the bytes of these parts into frames. Returns the frames, and the error of the rest.
 pub fn frames<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, Option<String>) {
     let mut decoder = Decoder::default();
     let mut frames = Vec::new();
@@ -38,35 +38,36 @@ pub fn frames<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<u8>>, Optio
     (frames, None)
 }
 
-/// The request in a frame, as this version writes it.
+/// Decodes the request in a frame, and encodes it as this version does.
 ///
 /// # Errors
-/// What is wrong with it, as its sender is told.
+/// The error that the sender gets.
 pub fn request(frame: &[u8]) -> Result<Vec<u8>, String> {
     wire::decode_request(frame).map(|m| wire::encode(&m)).map_err(|e| e.to_string())
 }
 
-/// The reply in a frame, as this version writes it.
+/// Decodes the reply in a frame, and encodes it as this version does.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error of the frame.
 pub fn reply(frame: &[u8]) -> Result<Vec<u8>, String> {
     wire::decode_reply(frame).map(|m| wire::encode(&m)).map_err(|e| e.to_string())
 }
 
-/// Session slots of the node that [`attach`] is about.
+/// The number of session slots of the node in [`attach`].
 const SLOTS: u32 = 8;
 
-/// A client whose node sends these bytes, whatever is asked, and closes: what becomes of a `hello`,
-/// and of a session that is opened and closed.
+/// Attaches a client to a node that sends these bytes, whatever is asked, and closes. Returns the
+/// outcome of `hello`, and of a session that is opened and closed.
 ///
 /// # Panics
-/// If a session is taken that cannot be one.
+/// If the client accepts a session that is not possible.
 pub fn attach(bytes: &[u8]) -> [String; 3] {
     use std::io::Write;
     let (client, mut node) = UnixStream::pair().expect("a pair of sockets can be made");
     node.set_nonblocking(true).expect("a socket can be set not to block");
-    // What does not fit the socket's buffer is not sent: the node went away in the middle.
+    // Bytes that do not fit the socket's buffer are not sent, as if the node had gone in the
+    // middle.
     let _ = node.write(bytes);
     let _ = node.shutdown(std::net::Shutdown::Write);
     let connection = Connection::over(client);
@@ -84,10 +85,10 @@ pub fn attach(bytes: &[u8]) -> [String; 3] {
     ]
 }
 
-/// A region's header and directory, as a client or a node reads them, and the maps of its tables.
+/// Reads a region's header and directory as clients and nodes do, and the maps of its tables.
 ///
 /// # Errors
-/// [`LayoutError`] if the region is none.
+/// [`LayoutError`] if the bytes are not a region.
 #[allow(clippy::type_complexity, reason = "three things that belong to a region")]
 pub fn layout(
     region: &Arc<Region>,
@@ -103,14 +104,14 @@ pub fn layout(
     Ok((header, tables, maps))
 }
 
-/// Takes over the session slots of a region, as a node does that starts, opens a session and closes
-/// it. Slots there are, those that were freed, and the incarnation of the session.
+/// Takes over the session slots of a region as a starting node does, opens a session and closes it.
+/// Returns the number of slots, the number of freed slots, and the incarnation of the session.
 ///
 /// # Errors
-/// [`LayoutError`] if the region is none.
+/// [`LayoutError`] if the bytes are not a region.
 ///
 /// # Panics
-/// If a session that was opened is not there.
+/// If the session that was opened cannot be closed.
 pub fn sessions(region: &Arc<Region>) -> Result<(u32, usize, Option<u64>), LayoutError> {
     let node = Member::read("fuzzed".into(), "fuzzed".into(), region.clone())?;
     let (sessions, freed) = Sessions::restore(&node, false);
@@ -123,7 +124,7 @@ pub fn sessions(region: &Arc<Region>) -> Result<(u32, usize, Option<u64>), Layou
     Ok((node.client_sessions(), freed, opened.map(|opened| opened.incarnation)))
 }
 
-/// The layout that a configuration stands for.
+/// The layout of a configuration.
 ///
 /// # Errors
 /// As [`Node::start`](crate::Node::start).

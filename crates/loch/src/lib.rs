@@ -1,15 +1,15 @@
 //! Loch: an RDMA-native in-memory key-value store.
 //!
 //! A **node** ([`Node`], the process `loch serve`) owns memory and lends it out. A **client**
-//! attaches to that memory ([`Cluster`]) and does every operation on a **table** ([`Table`]) by
-//! itself, with one-sided verbs: no server takes part, and a node's process may be down while its
+//! attaches to that memory ([`Cluster`]) and executes every operation on a **table** ([`Table`]) by
+//! itself, with one-sided verbs. No server takes part, and a node's process may be down while its
 //! clients work.
 //!
 //! ```
 //! use loch::{Cluster, EmbeddedConfig};
 //!
-//! // Nodes in this process, for tests and for programs that want no daemon. With a node running,
-//! // it is `Cluster::connect(socket)`; all else is the same.
+//! // Nodes in this process, for tests and for programs that want no other process. To attach
+//! // to a running node write `Cluster::connect(socket)`; the rest is the same.
 //! let cluster = Cluster::embedded(EmbeddedConfig::default())?;
 //! let table = cluster.table("default")?;
 //!
@@ -22,8 +22,7 @@
 //! # Ok::<(), loch::Error>(())
 //! ```
 //!
-//! Many operations at a time, in the lanes of one thread, so that the waiting of one is the work of
-//! another:
+//! The lanes of one thread execute many operations at a time: while one lane waits, another works.
 //!
 //! ```
 //! # use loch::{Cluster, EmbeddedConfig};
@@ -70,12 +69,12 @@ pub use layout::config::{
 };
 pub use layout::declaration::TableConfig;
 pub use layout::table_info::TableInfo;
-/// The engines, for the options of their tables.
+/// The engines, with the options of their tables.
 pub use loch_engines as engines;
 pub use loch_engines::engine::FunctionConfig;
 pub use loch_engines::nessie::options::TableProtocol;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
-/// An engine, and what is declared of a table of it.
+/// An engine, with the options of a table.
 pub use loch_engines::registry::Options as Engine;
 pub use loch_engines::size::{ByteSize, ParseSizeError};
 pub use loch_fabric::shm::Pages;

@@ -1,16 +1,16 @@
-//! Files and folders that are one user's alone.
+//! Files and folders that only one user can use.
 //!
-//! A node's memory is a file. Its place may be a folder in which all users make files (`/dev/shm`,
-//! `/tmp`), and there anybody can take a name first. So nothing is used because of its name.
+//! A node's memory is a file. It may be in a folder in which all users make files (`/dev/shm`,
+//! `/tmp`), where anybody can take a name first. So no file is trusted because of its name.
 //!
 //! # Invariants
-//! 1. A file is checked by its descriptor, before any of it is read or written: it is a regular
-//!    file of this process's user, for nobody else, and without other names.
-//! 2. Opening follows no link and waits for nobody.
-//! 3. A file or folder of somebody else is left as it is.
+//! 1. A file is checked by its descriptor, before it is read or written: it is a regular file of
+//!    this process's user, no other user may use it, and it has no other names.
+//! 2. Opening a file follows no link and never waits.
+//! 3. A file or folder of another user is left as it is.
 //!
 //! # Faults
-//! Another user makes, links, replaces and removes names at any moment, where the folder lets him.
+//! Another user may make, link, replace and remove names at any moment, if the folder allows it.
 //! Root can do anything.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -23,30 +23,30 @@ use rustix::fs::OFlags;
 
 use crate::Error;
 
-/// The user of this process, as the owner of what it makes.
+/// The user of this process, who owns the files that it makes.
 pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The mode of a file for its owner alone.
+/// The mode of a file that only its owner may use.
 pub(crate) const FILE_MODE: u32 = 0o600;
-/// The same of a folder.
+/// The mode of a folder that only its owner may use.
 pub(crate) const FOLDER_MODE: u32 = 0o700;
-/// The bits of a mode by which others than the owner may do something.
+/// The bits of a mode by which other users than the owner may do something.
 const OTHERS: u32 = 0o077;
-/// Those by which others may change something.
+/// The bits of a mode by which other users may change something.
 const OTHERS_WRITE: u32 = 0o022;
 const ROOT: u32 = 0;
 
-/// What something has to be.
+/// The kind that a file is expected to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     File,
     Folder,
 }
 
-/// Opens the file at `path` for reading and writing; `None` if nothing is there. `field` is what
-/// the configuration calls it.
+/// Opens the file at `path` for reading and writing. Returns `None` if there is no file. `field` is
+/// the configuration key of the file.
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
@@ -62,8 +62,8 @@ pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>, Err
     }
 }
 
-/// Opens the file at `path`, and makes it if there is none. It may have been for others to read:
-/// what stands in it is no secret.
+/// Opens the file at `path`, and makes it if there is none. Other users may have been able to read
+/// it, since it holds no secret.
 ///
 /// # Errors
 /// As [`open`].
@@ -76,10 +76,10 @@ pub(crate) fn open_lock(path: &Path, field: &'static str) -> Result<File, Error>
     Ok(file)
 }
 
-/// Makes the folder at `path` if there is none, and takes from others what they may do in it.
+/// Makes the folder at `path` if there is none, and removes the permissions of other users.
 ///
 /// # Errors
-/// [`Error::NotPrivate`] if it is another user's, or others could have put something into it;
+/// [`Error::NotPrivate`] if it is another user's, or others could have put a file into it;
 /// [`Error::Os`].
 pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<(), Error> {
     match DirBuilder::new().mode(FOLDER_MODE).create(path) {
@@ -94,11 +94,11 @@ pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<(), Error>
     own_alone(&folder, Kind::Folder, path, field)
 }
 
-/// Opens a file to be read that the configuration names, which may do so by a link. Whatever else
-/// is there, a FIFO for one, is an error, and is not waited for.
+/// Opens a file for reading that the configuration names; links are allowed. Any other kind of
+/// file, such as a FIFO, is an error and does not make the call wait.
 ///
 /// # Errors
-/// The operating system's.
+/// The operating system's errors.
 #[cfg(any(test, feature = "verbs", feature = "functions"))]
 pub(crate) fn open_named(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::NONBLOCK.bits() as i32;
@@ -110,8 +110,8 @@ pub(crate) fn open_named(path: &Path) -> std::io::Result<File> {
     Err(std::io::Error::other(format!("it is {}, not a regular file", name_of(&there))))
 }
 
-/// Makes the folder at `path` and all that are missing on the way to it, for this process's user
-/// alone. What is there is left as it is.
+/// Makes the folder at `path` and all missing folders on the way to it, for this process's user
+/// only. Existing folders are left as they are.
 ///
 /// # Errors
 /// [`Error::Os`].
@@ -120,17 +120,17 @@ pub(crate) fn make_folders(path: &Path) -> Result<(), Error> {
     made.map_err(Error::os("make", path))
 }
 
-/// Checks a folder that the environment names, which may do so by a link.
+/// Checks a folder that the environment names; links are allowed.
 ///
 /// # Errors
-/// [`Error::NotPrivate`] if others than this process's user may put something into it;
+/// [`Error::NotPrivate`] if another user may put a file into it;
 /// [`Error::Os`].
 pub(crate) fn check_folder(path: &Path, field: &'static str) -> Result<(), Error> {
     let there = std::fs::metadata(path).map_err(Error::os("stat", path))?;
     check(&there, Kind::Folder, path, field, OTHERS_WRITE)
 }
 
-/// Checks what is in the place of a socket that is to be made: one of this user's may be replaced.
+/// Checks the file in the place of a new socket. Only a socket of this user may be replaced.
 ///
 /// # Errors
 /// [`Error::NotPrivate`].
@@ -167,12 +167,12 @@ pub(crate) fn check_passed(region: impl AsFd, server: u32, socket: &Path) -> Res
     })
 }
 
-/// Whether nobody but `user` and root can have put the socket at `path`, which is `user`'s.
+/// Returns whether only `user` and root can have put the socket at `path`, which is `user`'s.
 pub(crate) fn only_they_made(path: &Path, user: u32) -> bool {
     std::path::absolute(path).is_ok_and(|path| only_they_made_what(&path, user, Found::at))
 }
 
-/// What is at a path; of a link, the link.
+/// The metadata of a path; for a link, that of the link.
 #[derive(Clone, Copy)]
 struct Found {
     is_folder: bool,
@@ -198,7 +198,7 @@ fn only_they_made_what(path: &Path, user: u32, find: impl Fn(&Path) -> Option<Fo
         && path.ancestors().skip(1).all(|folder| find(folder).is_some_and(is_closed))
 }
 
-/// Checks what was opened, and takes from others what they may do with it.
+/// Checks an opened file, and removes the permissions of other users.
 fn own_alone(file: &File, kind: Kind, path: &Path, field: &'static str) -> Result<(), Error> {
     let there = file.metadata().map_err(Error::os("stat", path))?;
     check(&there, kind, path, field, OTHERS_WRITE)?;
@@ -211,7 +211,7 @@ fn own_alone(file: &File, kind: Kind, path: &Path, field: &'static str) -> Resul
     Ok(())
 }
 
-/// Checks that something is this user's, and that the bits `forbidden` are not in its mode.
+/// Checks that a file is this user's, and that its mode has none of the bits `forbidden`.
 fn check(
     there: &Metadata,
     kind: Kind,
@@ -232,7 +232,7 @@ fn check(
         Kind::File => ("regular file", FILE_MODE),
         Kind::Folder => ("folder", FOLDER_MODE),
     };
-    // First: whoever is told to remove something has to be able to.
+    // This check comes first: a user who is told to remove a file must be able to do it.
     if there.uid() != user() {
         return Err(of_another(there, path, field));
     }
@@ -265,8 +265,8 @@ fn of_another(there: &Metadata, path: &Path, field: &'static str) -> Error {
     }
 }
 
-/// The error of a file that could not be opened: what is in its place says more than the system
-/// does.
+/// The error of a file that could not be opened. The kind of the file says more than the system's
+/// error.
 fn explained(
     error: std::io::Error,
     action: &'static str,
@@ -279,7 +279,7 @@ fn explained(
     found.unwrap_or_else(|| Error::os(action, path)(error))
 }
 
-/// A kind of file, for people.
+/// The name of a kind of file, for messages.
 fn name_of(there: &Metadata) -> &'static str {
     let kind = there.file_type();
     match () {
@@ -292,15 +292,15 @@ fn name_of(there: &Metadata) -> &'static str {
     }
 }
 
-/// Flags of every opening: invariant 2.
+/// The flags of every open call: invariant 2.
 fn careful(more: OFlags) -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK | more).bits() as i32
 }
 
-/// A descriptor of the same file that shares nothing else with `file`.
+/// Opens the same file again, with a descriptor that shares nothing else with `file`.
 ///
 /// # Errors
-/// The operating system's.
+/// The operating system's errors.
 pub(crate) fn reopen(file: impl AsFd, path: &Path, write: bool) -> Result<File, Error> {
     let itself = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let opened = File::options().read(true).write(write).open(itself);
@@ -323,7 +323,7 @@ mod tests {
         text
     }
 
-    /// A secret in the place of which there was a FIFO held its node up for ever.
+    /// A FIFO in the place of a secret once blocked its node for ever.
     #[test]
     fn what_a_configuration_names_is_a_file_and_may_be_a_link_to_one() {
         let dir = tempfile::tempdir().unwrap();
@@ -378,7 +378,7 @@ mod tests {
         private_file(&dir.path().join("f"));
         symlink(dir.path().join("f"), &link).unwrap();
         assert!(refusal(&link).contains("a symbolic link"));
-        // A FIFO that nobody writes makes a plain open wait for ever.
+        // A plain open of a FIFO without a writer would wait for ever.
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
         assert!(refusal(&fifo).contains("a FIFO"));
@@ -388,7 +388,7 @@ mod tests {
         assert!(refusal(&socket).contains("a socket"));
     }
 
-    /// This user was told to remove what only its owner, or root, can.
+    /// A user was once told to remove a file that only its owner, or root, can remove.
     #[test]
     fn what_is_no_file_and_another_users_is_its_owners_to_remove() {
         if user() != ROOT {
@@ -417,7 +417,7 @@ mod tests {
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         make_folder(&path, "region").unwrap();
         assert_eq!(mode(), FOLDER_MODE);
-        // Others may have put something into it.
+        // Another user may have put a file into it.
         std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
         let error = make_folder(&path, "region").unwrap_err();
         assert!(error.to_string().contains("mode 0777"), "{error}");
@@ -450,7 +450,7 @@ mod tests {
         assert!(error.contains("/run/s") && error.contains("mode 0620"), "{error}");
         let error = check_passed(File::open("/dev/null").unwrap(), user(), socket).unwrap_err();
         assert!(error.to_string().contains("no regular file"), "{error}");
-        // Root's files are taken from anybody, so root makes one that is another user's.
+        // Root may use the files of any user, so this test needs root to make another user's file.
         private_file(&path);
         let owner = if user() == ROOT { 4711 } else { user() };
         std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
@@ -459,7 +459,7 @@ mod tests {
         assert!(error.contains("belongs to somebody else"), "{error}");
     }
 
-    /// Each rule by itself, in `/run/theirs/s`.
+    /// Each rule alone, for the socket `/run/theirs/s`.
     #[test]
     fn who_made_a_socket_is_told_by_every_step_of_the_way_to_it() {
         const THEIRS: u32 = 7;
@@ -500,7 +500,7 @@ mod tests {
         let path = dir.path().join("s");
         assert!(!only_they_made(&path, user()), "there is nothing");
         let _listener = UnixListener::bind(&path).unwrap();
-        // The folder lies in one where all make files, or all above it are closed.
+        // The folder is in one where all users make files, or all folders above it are closed.
         let is_closed =
             |folder: &Path| std::fs::metadata(folder).is_ok_and(|it| it.mode() & OTHERS_WRITE == 0);
         let all_closed = path.ancestors().skip(1).all(is_closed);

@@ -17,23 +17,23 @@ use crate::limits::TIMEOUT_MAX;
 use crate::session::connection::mark;
 use crate::{EmbeddedConfig, Error, Table};
 
-/// A cluster this process is attached to. Cheap to clone; clones share one attachment.
+/// A cluster that this process is attached to. Cheap to clone; clones share one attachment.
 ///
-/// A process that was forked from this one must attach anew: in it, this cluster opens no table
-/// ([`Error::Forked`]), and an embedded one is of no use.
+/// A process that was forked from this one must attach anew. In the child this cluster opens no
+/// table ([`Error::Forked`]), and an embedded cluster is of no use.
 #[derive(Clone)]
 pub struct Cluster {
     home: usize,
     options: ConnectOptions,
     nodes: Nodes,
-    /// Of the process that has attached.
+    /// The mark of the process that has attached.
     mark: ForkMark,
 }
 
-/// What [`Cluster::info`] tells.
+/// The state of a cluster, from [`Cluster::info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterInfo {
-    /// The number of the home node: where this client writes.
+    /// The number of the home node, where this client writes.
     pub home: usize,
     /// The nodes, in order.
     pub nodes: Vec<NodeInfo>,
@@ -44,19 +44,20 @@ pub struct ClusterInfo {
 /// A node of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its socket; of a node on another host its address, and empty for one inside this process.
+    /// The node's socket. For a node on another host it is the address, and for a node inside this
+    /// process it is empty.
     pub socket: PathBuf,
-    /// Bytes of its region.
+    /// The bytes of the node's region.
     pub region_bytes: u64,
-    /// Identifies its memory: another number is other memory.
+    /// Identifies the node's memory: another number is other memory.
     pub identity: u64,
-    /// Its session slots.
+    /// The node's session slots.
     pub sessions: u32,
-    /// Session slots that are taken.
+    /// The session slots that are taken.
     pub sessions_taken: u32,
-    /// Whether its process is up. Its memory can be used all the same.
+    /// Whether the node's process is up. Its memory can be used even if it is not.
     pub up: bool,
 }
 
@@ -106,7 +107,7 @@ impl Cluster {
         })
     }
 
-    /// The same cluster with another home: the node where this client's tables write first.
+    /// Returns the same cluster with another home node, where this client's tables write first.
     ///
     /// ```
     /// use loch::{Cluster, EmbeddedConfig};
@@ -133,7 +134,8 @@ impl Cluster {
         }
     }
 
-    /// Opens a table, for one thread. Attaches again if the home node's process was away.
+    /// Opens a table, for one thread. If the home node's process was away, the client attaches
+    /// again.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::SessionsExhausted`], [`Error::NodeUnreachable`] if the home
@@ -142,7 +144,7 @@ impl Cluster {
         if self.mark.is_inherited() {
             return Err(Error::Forked);
         }
-        // A name that is wrong costs no session.
+        // A wrong name costs no session.
         self.nodes.memory().table(name)?;
         let (memory, table_session) = self.nodes.table_session(self.home)?;
         let table = memory.table(name)?;
@@ -162,7 +164,7 @@ impl Cluster {
         self.nodes.memory().tables.iter().map(|t| t.name.clone()).collect()
     }
 
-    /// Nodes and tables.
+    /// The nodes and tables of the cluster.
     pub fn info(&self) -> ClusterInfo {
         let memory = self.nodes.memory();
         let info = |(number, node): (usize, &Member)| NodeInfo {
@@ -174,7 +176,7 @@ impl Cluster {
             sessions_taken: self.nodes.sessions_taken(number, node).unwrap_or(0),
             up: self.nodes.is_up(number),
         };
-        // A node of which nothing is known keeps its number.
+        // An unknown node keeps its number.
         let nodes = memory.nodes.iter().enumerate();
         let nodes = nodes.filter_map(|(number, node)| Some((number, node.as_ref()?)));
         ClusterInfo {

@@ -1,4 +1,4 @@
-//! What is computed where the values are: numbers, and functions of them.
+//! Numbers in values, and the functions by which workers compute on them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,24 +8,25 @@ pub use loch_engines::kv_direct::operation::{Builtin, Element, Function};
 
 use loch_engines::kv_direct::operation;
 
-/// A number that a value can be made of: `u8` to `u64`, `i8` to `i64`, `f32` and `f64`. In a value
-/// they stand one after the other, little-endian.
+/// A number of which a value can consist: `u8` to `u64`, `i8` to `i64`, `f32` and `f64`. The
+/// numbers of a value follow each other, in little-endian order.
 pub trait Number: Copy + fmt::Debug + fmt::Display + FromStr + PartialEq + sealed::Word {
-    /// What it is.
+    /// The number's type, as the engine names it.
     const ELEMENT: Element;
 
-    /// Numbers as they stand in a value.
+    /// The bytes of numbers, as they are in a value.
     fn bytes(numbers: &[Self]) -> Cow<'_, [u8]>;
 
-    /// The numbers of a value. What is left at its end, less than a number, is left out.
+    /// The numbers of a value. Bytes at its end that are less than a number are left out.
     fn of_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
-/// A [`Number`] that has bits of its own: all but floats.
+/// A [`Number`] with bit operations: all but floats.
 pub trait Integer: Number {}
 
-/// A function of an element `v` of a value and an operand `d`: what updates, reductions and filters
-/// ([`Table::update`](crate::Table::update) and others) compute with, in tables of `kv-direct`.
+/// A function of an element `v` of a value and an operand `d`. Updates, reductions and filters
+/// ([`Table::update`](crate::Table::update) and others) compute by such functions, in tables of
+/// `kv-direct`.
 ///
 /// ```
 /// use loch::{ByteSize, Cluster, EmbeddedConfig, Lambda, Number, TableConfig};
@@ -52,13 +53,13 @@ pub struct Lambda<T> {
 }
 
 impl<T: Number> Lambda<T> {
-    /// Any function with an operand: of a reduction that is the value to begin with, of
-    /// [`update_each`](crate::Table::update_each) it is not used.
+    /// Any function with an operand. In a reduction the operand is the first value of the result,
+    /// and [`update_each`](crate::Table::update_each) does not use it.
     pub fn new(function: Function, operand: T) -> Self {
         Self { function, operand, second: T::of_word(0) }
     }
 
-    /// The same with a second operand, for functions that take one.
+    /// Adds a second operand, for functions that take two.
     #[must_use]
     pub fn with_second(self, second: T) -> Self {
         Self { second, ..self }
@@ -74,7 +75,7 @@ impl<T: Number> Lambda<T> {
         Self::builtin(Builtin::Add, operand)
     }
 
-    /// `v + d`, or the nearest number that there is.
+    /// `v + d`, or the nearest number of the type.
     pub fn saturating_add(operand: T) -> Self {
         Self::builtin(Builtin::SaturatingAdd, operand)
     }
@@ -84,17 +85,17 @@ impl<T: Number> Lambda<T> {
         Self::builtin(Builtin::Subtract, operand)
     }
 
-    /// `v - d`, or the nearest number that there is.
+    /// `v - d`, or the nearest number of the type.
     pub fn saturating_subtract(operand: T) -> Self {
         Self::builtin(Builtin::SaturatingSubtract, operand)
     }
 
-    /// The greater one.
+    /// The greater of `v` and `d`.
     pub fn max(operand: T) -> Self {
         Self::builtin(Builtin::Max, operand)
     }
 
-    /// The lesser one.
+    /// The lesser of `v` and `d`.
     pub fn min(operand: T) -> Self {
         Self::builtin(Builtin::Min, operand)
     }
@@ -109,22 +110,22 @@ impl<T: Number> Lambda<T> {
         Self::builtin(Builtin::CompareSwap, new).with_second(expected)
     }
 
-    /// Of a filter: whether `v` is `d`.
+    /// For filters: whether `v` equals `d`.
     pub fn equal(operand: T) -> Self {
         Self::builtin(Builtin::Equal, operand)
     }
 
-    /// Of a filter: whether `v` is not `d`.
+    /// For filters: whether `v` differs from `d`.
     pub fn not_equal(operand: T) -> Self {
         Self::builtin(Builtin::NotEqual, operand)
     }
 
-    /// Of a filter: whether `v` is less than `d`.
+    /// For filters: whether `v` is less than `d`.
     pub fn less(operand: T) -> Self {
         Self::builtin(Builtin::Less, operand)
     }
 
-    /// Of a filter: whether `v` is greater than `d`.
+    /// For filters: whether `v` is greater than `d`.
     pub fn greater(operand: T) -> Self {
         Self::builtin(Builtin::Greater, operand)
     }
@@ -133,7 +134,7 @@ impl<T: Number> Lambda<T> {
         Self::new(Function::Builtin(function), operand)
     }
 
-    /// As the engine has it.
+    /// The engine's form of the function.
     pub(crate) fn of_engine(self) -> operation::Lambda {
         operation::Lambda {
             function: self.function,
@@ -145,23 +146,23 @@ impl<T: Number> Lambda<T> {
 }
 
 impl<T: Integer> Lambda<T> {
-    /// Bit by bit.
+    /// `v & d`.
     pub fn and(operand: T) -> Self {
         Self::builtin(Builtin::And, operand)
     }
 
-    /// Bit by bit.
+    /// `v | d`.
     pub fn or(operand: T) -> Self {
         Self::builtin(Builtin::Or, operand)
     }
 
-    /// Bit by bit.
+    /// `v ^ d`.
     pub fn xor(operand: T) -> Self {
         Self::builtin(Builtin::Xor, operand)
     }
 }
 
-/// What cannot be named outside, so that nobody else has numbers.
+/// A trait that cannot be named outside this crate, so that other crates cannot define numbers.
 pub(crate) mod sealed {
     /// A number in a word.
     pub trait Word: Sized {

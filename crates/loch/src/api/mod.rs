@@ -1,11 +1,11 @@
-//! What a program sees of a cluster.
+//! The interface of a cluster for programs.
 //!
-//! | file | what it is about |
+//! | file | contents |
 //! | --- | --- |
-//! | `cluster.rs` | attaching, and what there is |
-//! | `table/` | the operations: at once, as futures, and on values in place |
+//! | `cluster.rs` | a cluster and its nodes |
+//! | `table/` | the operations: blocking, as futures, and on values in place |
 //! | `value.rs` | a value, and its version |
-//! | `lambda.rs` | what workers compute with |
+//! | `lambda.rs` | functions by which workers compute |
 
 pub(crate) mod cluster;
 pub(crate) mod lambda;

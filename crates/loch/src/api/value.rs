@@ -1,4 +1,4 @@
-//! What a GET returns.
+//! The result of a GET: a value and its version.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,19 +6,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loch_engines::operation;
 
-/// Names one value: no other value that the table ever held has the same.
+/// Names one value: no other value of the table ever has the same version.
 ///
-/// Versions are for comparing, not for ordering: a later value's may be smaller.
+/// Versions can be compared for equality, but have no order: a later value may have a smaller
+/// version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version(u64);
 
 impl Version {
-    /// The version that [`Version::as_u64`] gave.
+    /// Makes the version from the number that [`Version::as_u64`] returned.
     pub const fn from_u64(version: u64) -> Self {
         Self(version)
     }
 
-    /// The version as a number, to be kept or sent.
+    /// The version as a number, which can be kept or sent.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -52,18 +53,18 @@ impl From<operation::Value> for Value {
 }
 
 impl Value {
-    /// Its version.
+    /// The version of the value.
     pub fn version(&self) -> Version {
         Version(self.0.version())
     }
 
-    /// When it expires, if it was put with a time to live.
+    /// The time at which the value expires, if it was put with a time to live.
     pub fn expires_at(&self) -> Option<SystemTime> {
         let at = self.0.expires_at_ms()?;
         UNIX_EPOCH.checked_add(Duration::from_millis(at))
     }
 
-    /// The bytes alone. Moves them inside their allocation, and makes no other.
+    /// The bytes without the version. They move inside their allocation, and none is made.
     pub fn into_vec(self) -> Vec<u8> {
         let (first, len) = (self.as_ptr() as usize, self.len());
         let mut bytes = self.0.into_buf().into_vec();

@@ -1,16 +1,16 @@
-//! A client's attachment to a cluster of processes: connections to nodes, and their memory. Where
-//! memory is shared there is a connection to each node; over a network there is one to the home
-//! node, which tells of the others and has them let the client in.
+//! A client's attachment to a cluster of processes: the connections to nodes, and their memory.
+//! Where memory is shared there is a connection to each node. Over a network there is one to the
+//! home node, which tells of the other nodes and has them let the client in.
 //!
 //! # Invariants
 //! 1. The memory is of all nodes, and was checked to fit together.
 //! 2. A connection that is replaced lives on in the sessions that were opened over it.
 //!
 //! # Faults
-//! A node's process may go away and come back at any time. Its memory can be used all the while;
-//! who wants a session needs it back, and then it is looked at whether it has come back with the
-//! same memory. If not, the whole cluster is attached anew; tables opened before keep what they
-//! have.
+//! A node's process may go away and come back at any time. Its memory can be used meanwhile. A new
+//! session needs the process back; the client then checks whether the node has the same memory as
+//! before. If not, the whole cluster is attached anew. Tables that were opened before keep their
+//! memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,17 +30,18 @@ use crate::session::wire::{DeviceChoice, Inspected, MemberFacts};
 /// A cluster that this process is attached to.
 pub(crate) struct Attachment {
     home: usize,
-    /// The home node's socket, as it was given.
+    /// The home node's socket, as the user gave it.
     socket: PathBuf,
     options: ConnectOptions,
     state: Mutex<State>,
-    /// Names the next endpoint that only reads.
+    /// The number of the next endpoint that only reads.
     readers: AtomicU64,
     opened: Mutex<Option<Arc<device::Device>>>,
 }
 
 pub(super) struct State {
-    /// By node; none to those that the home node tells of. The home node's carries sessions.
+    /// By node; `None` for a node that only the home node knows. The home node's connection carries
+    /// sessions.
     connections: Vec<Option<Arc<Connection>>>,
     memory: Arc<ClusterMemory>,
     /// The device over which memory is reached, where it is not shared.
@@ -74,7 +75,7 @@ impl Attachment {
         self.state().memory.clone()
     }
 
-    /// Whether a node's process is up, so far as its connection can tell.
+    /// Returns whether a node's process is up, as far as its connection shows.
     pub fn is_up(&self, number: usize) -> bool {
         let state = self.state();
         match &state.connections[number] {
@@ -83,14 +84,14 @@ impl Attachment {
         }
     }
 
-    /// The first node whose process is not up, by its socket.
+    /// The socket of the first node whose process is not up.
     pub fn down(&self) -> Option<PathBuf> {
         let nodes = self.state().connections.len();
         let down = (0..nodes).find(|node| !self.is_up(*node))?;
         Some(self.state().node(down).socket.clone())
     }
 
-    /// What the workers of each node have of a table.
+    /// Asks what the workers of each node have of a table.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
@@ -113,18 +114,18 @@ impl Attachment {
         Ok(told)
     }
 
-    /// Client session slots of a node that are taken, so far as its home node knows.
+    /// The number of a node's client session slots that are taken, as far as the home node knows.
     pub fn sessions_taken(&self, number: usize) -> Option<u32> {
         let state = self.state();
         Some(state.facts_of(self.home, number)?.sessions_taken)
     }
 
-    /// Whether memory is reached over a network.
+    /// Returns whether memory is reached over a network.
     pub fn is_remote(&self) -> bool {
         self.state().is_remote()
     }
 
-    /// The device over which memory is reached: opened once, for all tables.
+    /// The device over which memory is reached. It is opened once, for all tables.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -137,7 +138,7 @@ impl Attachment {
         Ok(opened.insert(device::open_device(&choice)?).clone())
     }
 
-    /// Opens a session for a table, and says in which memory.
+    /// Opens a session for a table. Returns it with the memory in which it is.
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
@@ -148,7 +149,7 @@ impl Attachment {
             return Ok((state.memory.clone(), self.observer(&state)));
         }
         let opened = match self.open_session(&state) {
-            // The node has gone since we looked.
+            // The node has gone since the client last looked.
             Err(Error::NodeUnreachable { .. }) => {
                 self.refresh(&mut state)?;
                 self.open_session(&state)?
@@ -158,7 +159,7 @@ impl Attachment {
         let memory = state.memory.clone();
         let connection = state.home(self.home).clone();
         if state.device.is_some() {
-            // Dropped, it ends the session if there is no secret to be had.
+            // If no secret can be made, dropping the session ends it.
             let table_session =
                 TableSession::fenced(self.home, memory.clone(), connection, opened)?;
             return Ok((memory, table_session));
@@ -167,13 +168,13 @@ impl Attachment {
         Ok((memory, table_session))
     }
 
-    /// What takes the place of a session for who only looks at memory, and in which memory.
+    /// For a client that only looks at memory: what it has in place of a session, and the memory.
     pub fn reader(&self) -> (Arc<ClusterMemory>, TableSession) {
         let state = self.state();
         (state.memory.clone(), self.observer(&state))
     }
 
-    /// What takes the place of a session for who only reads.
+    /// For a client that only reads: what it has in place of a session.
     fn observer(&self, state: &State) -> TableSession {
         let memory = state.memory.clone();
         if state.device.is_some() {
@@ -196,8 +197,8 @@ impl Attachment {
         Ok(SessionId { slot, incarnation })
     }
 
-    /// Connects again to the nodes whose processes were away. The home node has to be back, unless
-    /// no session is wanted of it.
+    /// Connects again to nodes whose processes were away. The home node has to be back, unless the
+    /// client needs no session.
     fn refresh(&self, state: &mut State) -> Result<(), Error> {
         let deadline = Instant::now() + self.options.connect_timeout;
         for number in 0..state.connections.len() {
@@ -208,7 +209,8 @@ impl Attachment {
                 {
                     self.reopen(state, number, deadline)?
                 }
-                // It is used without its process, but should it be there, its memory may be new.
+                // The memory is used even without the process. But if the process is back, its
+                // memory may be new.
                 Some(_) => match self.reopen(state, number, Instant::now()) {
                     Err(Error::NodeUnreachable { .. }) => true,
                     kept => kept?,
@@ -225,7 +227,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Connects to a node again; whether it has the memory that it had.
+    /// Connects to a node again. Returns whether the node has the same memory as before.
     pub(super) fn reopen(
         &self,
         state: &mut State,
@@ -271,13 +273,13 @@ impl State {
         self.device.is_some()
     }
 
-    /// What the home node says of another, if it can.
+    /// The facts that the home node tells of another node, if it can.
     fn facts_of(&self, home: usize, number: usize) -> Option<MemberFacts> {
         self.home(home).member(number as u16, PATIENCE).ok()
     }
 }
 
-/// How long one try at a node may take when there is no time left to wait for it.
+/// How long one try at a node may take when no waiting time is left.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 fn open(socket: &Path, read_only: bool, deadline: Instant) -> Result<Admitted, Error> {
@@ -333,7 +335,7 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Err
     Ok((home, State { connections, memory, device: welcome.device }))
 }
 
-/// Asks the home node for another one, until it knows it.
+/// Asks the home node for the facts of another node until it knows them.
 fn ask_home_for(
     home: &Connection,
     number: usize,

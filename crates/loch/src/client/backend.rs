@@ -1,4 +1,4 @@
-//! A table's client, over whatever network: shared memory, or another one behind a trait.
+//! The client of a table over any network: shared memory directly, another network behind a trait.
 
 use loch_engines::nessie;
 use loch_fabric::shm::ShmEndpoint;
@@ -14,7 +14,8 @@ use crate::Error;
 pub(crate) enum Backend {
     /// All memory of the cluster is mapped.
     Shm(TableClient<Shm>),
-    /// The home node's memory is mapped; that of others is reached by connections, which may break.
+    /// The home node's memory is mapped. The memory of other nodes is reached over connections,
+    /// which may break.
     Network(Box<dyn Operations>),
 }
 
@@ -30,7 +31,7 @@ impl Backend {
         TableClient::open(params).map(Self::Shm)
     }
 
-    /// All operations, boxed.
+    /// Returns all operations, boxed.
     pub fn operations(&self) -> &dyn Operations {
         match self {
             Self::Shm(client) => client,
@@ -38,7 +39,7 @@ impl Backend {
         }
     }
 
-    /// The client whose operations are awaited in place, if it has such.
+    /// The client whose operations are awaited in place, if there is such a client.
     #[inline]
     pub fn in_place(&self) -> Option<&nessie::Client<ShmEndpoint>> {
         match self {

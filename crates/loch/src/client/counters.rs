@@ -1,17 +1,17 @@
-//! What a table's operations cost.
+//! The costs of a table's operations.
 
 use loch_fabric::VerbCount;
 
-/// What a table's operations cost so far.
+/// The costs of a table's operations so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Verbs, round trips and bytes.
+    /// Counts of verbs, round trips and bytes.
     pub verbs: VerbCount,
-    /// Times an operation started over because another changed what it looked at, and requests that
-    /// were sent again.
+    /// How often an operation started over because another client changed a word that it had read,
+    /// and how many requests were sent again.
     pub retries: u64,
-    /// Moves made to free an index slot.
+    /// Moves that were made to free an index slot.
     pub moves: u64,
-    /// Unfinished moves of others that were completed or undone.
+    /// Unfinished moves of other clients that were completed or undone.
     pub helped: u64,
 }

@@ -1,4 +1,4 @@
-//! A value that is written where it will be read.
+//! A value that is written in the place where readers will find it.
 
 use loch_engines::registry::Operating;
 use loch_engines::{EngineError, nessie};
@@ -6,22 +6,22 @@ use loch_fabric::Fabric;
 
 /// An entry of a table whose value is written in place.
 pub(crate) trait InPlace {
-    /// Bytes of the value.
+    /// The bytes of the value.
     fn len(&self) -> usize;
 
     /// As [`Reservation::write_at`](crate::Reservation::write_at).
     ///
     /// # Errors
-    /// The fabric's.
+    /// The errors of the fabric.
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), EngineError>;
 
     /// As [`Reservation::as_mut_ptr`](crate::Reservation::as_mut_ptr).
     ///
     /// # Errors
-    /// The fabric's.
+    /// The errors of the fabric.
     fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError>;
 
-    /// Makes it the key's value. Returns the version.
+    /// Makes the entry the key's value. Returns the version.
     fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
     where
         Self: 'a;

@@ -1,17 +1,17 @@
-//! A table as its client has it, over whatever network.
+//! The client's side of a table, over any network.
 //!
-//! | file | what it is about |
+//! | file | contents |
 //! | --- | --- |
 //! | `attachment.rs` | a client's connections to the nodes' sockets, and their memory |
-//! | `options.rs` | how a client attaches |
+//! | `options.rs` | options of a client |
 //! | `backend.rs` | a table's client: over shared memory by itself, over a network behind a trait |
-//! | `operations.rs` | what can be asked of a table, over whatever network |
-//! | `in_place.rs` | a value that is written where it will be read |
-//! | `counters.rs` | what a table's operations cost |
+//! | `operations.rs` | the operations of a table, over any network |
+//! | `in_place.rs` | a value that is written in the place where readers will find it |
+//! | `counters.rs` | the costs of a table's operations |
 //! | `table_client.rs` | the client of a table over one network |
-//! | `net.rs` | what is asked of a network; shared memory as one |
+//! | `net.rs` | the requirements on a network; shared memory as a network |
 //! | `verbs.rs` | verbs as a network: connections that are made again when they break |
-//! | `nodes.rs` | where the nodes are, and what can be asked of them |
+//! | `nodes.rs` | the nodes, and the requests to them |
 
 pub(crate) mod attachment;
 pub(crate) mod backend;

@@ -1,4 +1,4 @@
-//! What is asked of a network, besides what engines ask of it.
+//! The requirements of this crate on a network, besides those of the engines.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::limits::RESEND_US;
 use crate::session::endpoint::Yielding;
 use crate::session::table_session::TableSession;
 
-/// A table that is opened, and by whom.
+/// The parameters of opening a table: the table, its memory and its client.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenParams<'a> {
     pub nodes: &'a Nodes,
@@ -29,33 +29,33 @@ pub(crate) struct OpenParams<'a> {
 pub(crate) trait Network: Net {
     /// How long a client waits for a reply before it sends its request again, in microseconds.
     const RESEND_US: u64;
-    /// Whether connections may break: then operations that lacked one are begun again.
+    /// Whether connections may break. Operations that lacked a connection are then begun again.
     const BREAKS: bool;
     /// The attempts at one operation.
     type Attempts;
 
-    /// What makes the endpoint of a client.
+    /// Returns the value that makes the endpoint of a client.
     ///
     /// # Errors
-    /// Why the nodes cannot be reached.
+    /// The reason why the nodes cannot be reached.
     fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error>;
 
-    /// Before an operation: makes connections again that broke.
+    /// Called before an operation. Makes broken connections again.
     fn begin(endpoint: &Self::Direct) -> Self::Attempts;
 
-    /// After an operation: whether it is to be begun again, because it lacked a connection that is
-    /// there now.
+    /// Called after an operation. Returns whether to begin it again, because it lacked a connection
+    /// that is there now.
     async fn goes_on(
         endpoint: &Self::Direct,
         attempts: &mut Self::Attempts,
         error: Option<&EngineError>,
     ) -> bool;
 
-    /// What is known of an error that is for want of a connection.
+    /// Explains an error that was caused by a missing connection.
     fn explain(endpoint: &Self::Direct, error: FabricError) -> Option<Error>;
 }
 
-/// All memory of the cluster is mapped.
+/// The network of a client that has all memory of the cluster mapped.
 pub(crate) struct Shm;
 
 impl Net for Shm {
@@ -89,7 +89,7 @@ impl Network for Shm {
     }
 }
 
-/// The endpoint of a client of shared memory.
+/// Makes the endpoint of a client of shared memory.
 struct Mapped<'a> {
     memory: &'a ClusterMemory,
     endpoint: ShmEndpoint,

@@ -1,11 +1,11 @@
-//! What stands for verbs in a build without them: it says so.
+//! Verbs in a build without them: opening a table fails.
 
 use super::net::OpenParams;
 use super::nodes::Nodes;
 use super::operations::Operations;
 use crate::Error;
 
-/// Opens a table over verbs.
+/// Returns the error that the build has no verbs.
 ///
 /// # Errors
 /// [`Error::Device`].

@@ -1,4 +1,4 @@
-//! Where the nodes of a cluster are, and what is asked of them besides memory.
+//! The nodes of a cluster, and the requests to them that are not about memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::session::wire::Inspected;
 /// The nodes of a cluster.
 #[derive(Clone)]
 pub(crate) enum Nodes {
-    /// In processes of their own.
+    /// Nodes in processes of their own.
     Attached(Arc<Attachment>),
-    /// In this process.
+    /// Nodes in this process.
     Embedded(Arc<dyn LocalNodes>),
 }
 
 impl Nodes {
-    /// Their memory, as far as it is known.
+    /// The memory of the nodes, as far as it is known.
     pub fn memory(&self) -> Arc<ClusterMemory> {
         match self {
             Self::Attached(attachment) => attachment.memory(),
@@ -28,7 +28,7 @@ impl Nodes {
         }
     }
 
-    /// Opens a session of a client at node `home`, and says in which memory.
+    /// Opens a session of a client at node `home`. Returns it with the memory in which it is.
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
@@ -43,12 +43,11 @@ impl Nodes {
         }
     }
 
-    /// What takes the place of a session for a client that only looks at memory, and in which
-    /// memory.
+    /// For a client that only looks at memory: what it has in place of a session, and the memory.
     pub fn reader(&self) -> (Arc<ClusterMemory>, TableSession) {
         match self {
             Self::Attached(attachment) => attachment.reader(),
-            // Embedded nodes are all equally near.
+            // All embedded nodes are equally near, so any node can be the home.
             Self::Embedded(embedded) => {
                 let memory = embedded.memory().clone();
                 (memory.clone(), TableSession::observer(0, memory, embedded.mark()))
@@ -56,7 +55,7 @@ impl Nodes {
         }
     }
 
-    /// Whether their memory is reached over a network.
+    /// Returns whether the memory of the nodes is reached over a network.
     pub fn are_remote(&self) -> bool {
         match self {
             Self::Attached(attachment) => attachment.is_remote(),
@@ -64,7 +63,7 @@ impl Nodes {
         }
     }
 
-    /// What each node's workers of a table have.
+    /// Asks what each node's workers have of a table.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
@@ -75,7 +74,7 @@ impl Nodes {
         }
     }
 
-    /// Whether a node's process is up.
+    /// Returns whether a node's process is up.
     pub fn is_up(&self, node: usize) -> bool {
         match self {
             Self::Attached(attachment) => attachment.is_up(node),
@@ -83,7 +82,7 @@ impl Nodes {
         }
     }
 
-    /// Client session slots of a node that are taken, so far as that is known.
+    /// The number of a node's client session slots that are taken, if it is known.
     pub fn sessions_taken(&self, number: usize, node: &Member) -> Option<u32> {
         let hearsay = || match self {
             Self::Attached(attachment) => attachment.sessions_taken(number),
@@ -92,7 +91,7 @@ impl Nodes {
         node.client_sessions_taken().or_else(hearsay)
     }
 
-    /// That a node is down, if one is.
+    /// The error that a node is down, if one is.
     pub fn missing_node(&self) -> Option<Error> {
         let (socket, remedy): (PathBuf, String) = match self {
             Self::Attached(attachment) => {

@@ -1,4 +1,4 @@
-//! What can be asked of the client of a table, over whatever network.
+//! The operations of the client of a table, over any network.
 
 use std::pin::Pin;
 
@@ -14,10 +14,10 @@ use super::counters::Counters;
 use super::in_place::InPlace;
 use crate::{Error, Usage};
 
-/// A look at a whole table.
+/// The future of a look at a whole table.
 pub(crate) type Looking<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 'a>>;
 
-/// What can be asked of the client of a table.
+/// The operations of the client of a table.
 pub(crate) trait Operations: Send {
     /// As [`Kv::get`](loch_engines::Kv::get).
     fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>>;
@@ -40,8 +40,8 @@ pub(crate) trait Operations: Send {
         buf: Buf,
     ) -> Operating<'a, Computed>;
 
-    /// Reserves memory for a value of `len` bytes; `None` if the engine has none that is written in
-    /// place.
+    /// Reserves memory for a value of `len` bytes. Returns `None` if the engine has no entries that
+    /// are written in place.
     fn reserve<'a: 'k, 'k>(
         &'a self,
         key: &'k [u8],
@@ -64,10 +64,10 @@ pub(crate) trait Operations: Send {
     /// The table's engine.
     fn engine(&self) -> EngineId;
 
-    /// An error of the engine, with what is known of the table and its nodes.
+    /// Makes an error of the engine one of this crate, with the facts of the table and its nodes.
     fn explain(&self, error: EngineError) -> Error;
 
-    /// Leaves nothing behind.
+    /// Gives up all memory that the client holds.
     fn detach(&self) -> Operating<'_, ()>;
 }
 

@@ -1,27 +1,27 @@
-//! How a client attaches.
+//! Options of a client.
 
 use std::time::Duration;
 
 use crate::CacheLimits;
 use crate::limits::{BATCH_DEFAULT, CONNECT_TIMEOUT, OPERATION_TIMEOUT, TIMEOUT_MAX};
 
-/// How to attach to a cluster.
+/// Options of attaching to a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Attach for reading only: memory is mapped read-only, and no session slot is taken. Every
-    /// mutation answers [`Error::ReadOnly`](crate::Error::ReadOnly). Default no.
+    /// mutation fails with [`Error::ReadOnly`](crate::Error::ReadOnly). Default no.
     pub read_only: bool,
     /// How long connecting waits for nodes that are not up yet. Default 5 s.
     pub connect_timeout: Duration,
     /// How long an operation goes on after it first had to start over. Default 5 s.
     pub operation_timeout: Duration,
     /// Enter all memory into this process's page tables at once (and ask for huge pages), so that
-    /// first accesses do not fault one by one. Costs milliseconds for each GiB. Default no.
+    /// first accesses do not fault one by one. It costs milliseconds for each GiB. Default no.
     pub populate: bool,
-    /// How much each table caches, where it caches at all.
+    /// The limits of each table's cache, for engines with a cache.
     pub cache: CacheLimits,
-    /// Operations that a client of a `kv-direct` table packs into one packet, at most: what its
-    /// lanes ask of a worker at the same time. 1: none. Default 256.
+    /// The most operations that a client of a `kv-direct` table packs into one packet: operations
+    /// that its lanes ask of a worker at the same time. 1 means no packing. Default 256.
     pub batch: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The client of a table over one network, whatever its engine.
+//! The client of a table over one network, for any engine.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::session::table_session::TableSession;
 use crate::{Error, Usage};
 
-/// The client of a table, and how it asks what the table's nodes know.
+/// The client of a table, and the nodes that it asks for facts.
 pub(crate) struct TableClient<N: Network> {
     client: Client<N>,
     nodes: Nodes,
@@ -34,7 +34,7 @@ pub(crate) struct TableClient<N: Network> {
     /// The table's number.
     number: usize,
     engine: EngineId,
-    /// Whether the table's entries are laid out as nessie's, in memory for all to see.
+    /// Whether the table's entries are in nessie's layout, in memory that everybody can read.
     is_nessies: bool,
     value_max: u64,
 }
@@ -43,8 +43,8 @@ impl<N: Network> TableClient<N> {
     /// Opens a table.
     ///
     /// # Errors
-    /// [`Error::SessionsExhausted`] if the session's slot is not one of the table's, and why its
-    /// nodes cannot be reached.
+    /// [`Error::SessionsExhausted`] if the session's slot is not one of the table's; also the
+    /// reason why the table's nodes cannot be reached.
     pub fn open(params: OpenParams<'_>) -> Result<Self, Error> {
         let OpenParams { nodes, memory, table, table_session, options } = params;
         let (session, engine) = (table_session.session(), table.engine());
@@ -84,8 +84,8 @@ impl<N: Network> TableClient<N> {
         self.client.in_place()
     }
 
-    /// Begins an operation again after it lacked a connection that was made meanwhile: such an
-    /// error says that nothing was changed.
+    /// Begins an operation again if it lacked a connection that was made meanwhile. Such an error
+    /// says that nothing was changed.
     async fn attempt<T, F: Future<Output = Result<T, EngineError>>>(
         &self,
         operation: impl Fn() -> F,
@@ -101,8 +101,8 @@ impl<N: Network> TableClient<N> {
         }
     }
 
-    /// Refuses lengths that the table was not declared for: a request may have room for more.
-    /// Clients of nessie look for themselves.
+    /// Refuses lengths for which the table was not declared, since a request may have room for
+    /// more. Clients of nessie check lengths themselves.
     fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
         if self.client.nessie().is_some() {
             return Ok(());
@@ -119,8 +119,8 @@ impl<N: Network> TableClient<N> {
         Ok(())
     }
 
-    /// An error of the engine, with what is known of the table and its nodes: that a worker did not
-    /// answer because its node is down, or why there is no connection.
+    /// Adds to an error of the engine the facts of the table and its nodes: a worker did not answer
+    /// because its node is down, or there is no connection for some reason.
     #[cold]
     fn explain(&self, error: EngineError) -> Error {
         let known = match &error {
@@ -137,8 +137,8 @@ impl<N: Network> TableClient<N> {
         known.unwrap_or_else(|| Error::of_table(&self.name, error))
     }
 
-    /// A client that reads the memory of this table, which is one of nessie's layout: this client
-    /// may have no right to.
+    /// Opens a client that reads the memory of this table, which is in nessie's layout. This client
+    /// may have no right to read it.
     fn reader(&self) -> Result<Reader<N>, Error> {
         let (nodes, options, (memory, table_session)) =
             (&self.nodes, &self.options, self.nodes.reader());
@@ -156,8 +156,8 @@ impl<N: Network> TableClient<N> {
         Ok(Reader { client, _session: table_session })
     }
 
-    /// What is seen in the table's memory, if that is laid out as nessie's: by this client if it
-    /// works alone, else by one that only reads.
+    /// Looks at the table's memory, if it is in nessie's layout: with this client if it works
+    /// alone, else with a client that only reads.
     async fn look<T>(
         &self,
         at: impl AsyncFn(&AnyClient<N::Direct>) -> Result<T, EngineError>,
@@ -199,10 +199,10 @@ impl<N: Network> TableClient<N> {
     }
 }
 
-/// A client that looks at a table's memory, for as long as that takes.
+/// A client that looks at a table's memory.
 struct Reader<N: Network> {
     client: TableClient<N>,
-    /// Ends its connections, after the client.
+    /// Dropped after the client; ends its connections.
     _session: TableSession,
 }
 
@@ -311,7 +311,7 @@ where
     }
 }
 
-/// An error of an operation that changes nothing: whatever became of its verbs, that is so.
+/// An error of an operation that changes nothing, so the outcome is never unknown.
 fn of_read(error: EngineError) -> EngineError {
     match error {
         EngineError::Ambiguous(cause) => EngineError::Fabric(cause),
@@ -319,7 +319,7 @@ fn of_read(error: EngineError) -> EngineError {
     }
 }
 
-/// Whether a session's slot is one of those whose clients can have the table open.
+/// Checks that the clients of a session's slot can have the table open.
 fn check_slot(
     memory: &ClusterMemory,
     table: &TableView,
@@ -334,7 +334,8 @@ fn check_slot(
     Err(Error::SessionsExhausted { socket, sessions: slots - 1 })
 }
 
-/// Waits until every worker has made itself known: what is asked of one before that is ambiguous.
+/// Waits until every worker has published its incarnation. The outcome of a request that a worker
+/// did not know of would be ambiguous.
 fn wait_for_workers(
     memory: &ClusterMemory,
     table: &TableView,

@@ -1,10 +1,10 @@
 //! Tables over verbs: an endpoint, and connections that are made again when they break.
 //!
 //! # Invariants
-//! 1. A connection takes the place of another only when its home node has had the other one's
-//!    passive end ended: that is what the endpoint has to be promised.
-//! 2. A node that cannot be reached is asked for at most once in [`RECONNECT_PAUSE`], whatever the
-//!    number of lanes that would need it.
+//! 1. A connection takes the place of another only when its home node has ended the passive end of
+//!    the other. The endpoint relies on this.
+//! 2. A node that cannot be reached is asked at most once in [`RECONNECT_PAUSE`], however many
+//!    lanes need it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -32,38 +32,38 @@ use crate::session::endpoint::Yielding;
 use crate::session::table_session::TableSession;
 use crate::session::wire::{self, SessionSecret};
 
-/// Nodes are on other hosts, but for the client's home.
+/// The network of a client whose nodes are on other hosts, except for its home node.
 pub(crate) struct Verbs;
 
 /// The endpoint of a client.
 type ClientEndpoint = Linked<Connector>;
 
-/// How one client's endpoint comes by connections.
+/// Makes the connections of one client's endpoint.
 pub(crate) struct Connector {
     attachment: Arc<Attachment>,
     memory: Arc<ClusterMemory>,
-    /// What is asked of every node, but for node, memory and offer.
+    /// The request to every node, without node, memory and offer.
     ask: wire::Connect,
-    /// The connections to each node.
+    /// The kinds of connections to each node.
     transports: &'static [Transport],
     timeout: Duration,
     /// By node.
     links: RefCell<Vec<Link>>,
-    /// The connection to the home node's process over which that let the client in.
+    /// The connection to the home node's process over which that process let the client in.
     let_in: RefCell<Option<Arc<Connection>>>,
 }
 
-/// The time that a node has to answer is doubled so often at most.
+/// How often at most the time that a node has to answer is doubled.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// How connecting to a node went so far.
+/// The state of connecting to a node.
 #[derive(Default)]
 struct Link {
-    /// Whether there was ever a connection. It may have broken since.
+    /// Whether there was ever a connection, which may have broken since.
     made: bool,
     /// The last try, if it failed.
     failure: Option<FailedTry>,
-    /// How often in a row nobody answered in time.
+    /// The number of tries in a row that no node answered in time.
     silences: u32,
 }
 
@@ -74,7 +74,7 @@ struct FailedTry {
 
 /// The attempts at one operation.
 pub(crate) struct Attempts {
-    /// When the first one failed for want of a connection.
+    /// When the first attempt failed for want of a connection.
     since: Option<Instant>,
 }
 
@@ -141,7 +141,7 @@ impl Connect<Verbs> for Connected<'_> {
     }
 
     fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Verbs as Net>::Waiting, Error> {
-        // Replies go where the request came from: a mailbox in memory is not needed.
+        // Replies go to the address from which the request came, so no mailbox in memory is needed.
         let open = |_| {
             let datagrams = Datagrams::new(&self.attachment.device()?);
             datagrams.map_err(|error| of_verbs(error, self.region_bytes))
@@ -160,8 +160,9 @@ pub(crate) fn open_table(params: OpenParams<'_>) -> Result<Box<dyn Operations>, 
 }
 
 impl Links for Connector {
-    /// A process of the home node that started meanwhile does not know the session's secret until
-    /// it is told, and no connection shows that: what a client writes at home it stores.
+    /// A process of the home node that has started meanwhile does not know the session's secret
+    /// until it is told. No connection shows this, because the client writes its home memory by
+    /// stores.
     fn wait(&self, endpoint: &VerbsEndpoint) {
         self.mend(endpoint);
         let is_another = self.let_in.borrow().as_ref().is_some_and(|known| !known.is_open());
@@ -173,10 +174,10 @@ impl Links for Connector {
 }
 
 impl Connector {
-    /// An endpoint for table number `table`, connected to all nodes that can be reached now.
+    /// Opens an endpoint for table number `table`, connected to all nodes that can be reached now.
     ///
     /// # Errors
-    /// [`Error::Device`]; if the home node cannot let it in, as [`Error::NodeUnreachable`].
+    /// [`Error::Device`]; [`Error::NodeUnreachable`] if the home node cannot let the client in.
     pub fn open(
         attachment: Arc<Attachment>,
         memory: Arc<ClusterMemory>,
@@ -208,7 +209,7 @@ impl Connector {
         let links = RefCell::new(memory.nodes.iter().map(|_| Link::default()).collect());
         let let_in = RefCell::default();
         let made = Self { attachment, memory, ask, transports, timeout, links, let_in };
-        // Without its own node a client can do nothing; others are tried again when they are
+        // Without its home node a client can do nothing. Other nodes are tried again when they are
         // needed.
         made.connect(&endpoint, home)?;
         made.links.borrow_mut()[home].made = true;
@@ -218,22 +219,22 @@ impl Connector {
         Ok((endpoint, made))
     }
 
-    /// Before an operation: makes connections again that broke, so that what became of the verbs on
-    /// them is settled, and memory that others wait for is not held back.
+    /// Called before an operation. Makes broken connections again, so that the outcome of their
+    /// verbs is settled, and memory for which other clients wait is not held back.
     pub fn begin(&self, endpoint: &VerbsEndpoint) -> Attempts {
         self.mend(endpoint);
         Attempts { since: None }
     }
 
-    /// Makes connections again that broke.
+    /// Makes broken connections again.
     pub fn mend(&self, endpoint: &VerbsEndpoint) {
         for region in endpoint.broken() {
             self.try_connect(endpoint, region.0 as usize);
         }
     }
 
-    /// After an operation: whether it is to be begun again, because it lacked a connection that is
-    /// there now.
+    /// Called after an operation. Returns whether to begin it again, because it lacked a connection
+    /// that is there now.
     pub async fn goes_on(
         &self,
         endpoint: &VerbsEndpoint,
@@ -252,8 +253,8 @@ impl Connector {
             if since.elapsed() > self.timeout {
                 return false;
             }
-            // Another lane may have been faster; a connection that works is not replaced. But it
-            // may be the node's worker that lacks one.
+            // Another lane may have been faster; a connection that works is not replaced. But the
+            // missing connection may be that of the node's worker.
             let is_there = !self.lacks(endpoint, node);
             if (is_there && is_first) || (!is_there && self.try_connect(endpoint, node)) {
                 return true;
@@ -266,7 +267,7 @@ impl Connector {
         }
     }
 
-    /// The node whose connection an operation lacked.
+    /// Returns the node to which an operation lacked a connection.
     fn lacking(&self, error: FabricError) -> Option<usize> {
         let region = match error {
             FabricError::Unreachable { region } | FabricError::Unattached { region } => region,
@@ -276,12 +277,12 @@ impl Connector {
         Some(region.0 as usize).filter(|node| *node < self.memory.nodes.len())
     }
 
-    /// Whether there is no connection to a node.
+    /// Returns whether there is no connection to a node.
     fn lacks(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
         !self.links.borrow()[node].made || endpoint.broken().contains(&RegionId(node as u8))
     }
 
-    /// Connects to a node, if the last try was not just now; whether it is connected.
+    /// Connects to a node, unless the last try was just now. Returns whether it is connected.
     fn try_connect(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
         let failed = self.links.borrow()[node].failure.as_ref().map(|failure| failure.at);
         if failed.is_some_and(|at| at.elapsed() < RECONNECT_PAUSE) {
@@ -305,8 +306,8 @@ impl Connector {
             identity: member.header.identity,
             ..self.ask.clone()
         };
-        // A node that is slow, as one whose host has too much to do, has done in vain what its
-        // client does not wait for any more. So each try waits longer than the one before.
+        // A slow node, for example on a busy host, does work in vain if its client does not wait
+        // for the answer any more. So each try waits longer than the one before.
         let silences = self.links.borrow()[node].silences;
         let wait = self.timeout.saturating_mul(1 << silences).min(ADMIT_TIMEOUT);
         let begun = Instant::now();
@@ -322,7 +323,7 @@ impl Connector {
             self.let_in.replace(Some(broker));
         }
         connected.map_err(|error| match error {
-            // Whoever asks knows his home node; it is the other one that he wants to know about.
+            // The user knows the home node; the error has to name the other node.
             Error::NodeUnreachable { remedy, .. } => {
                 Error::NodeUnreachable { socket: member.socket.clone(), remedy }
             }
@@ -334,7 +335,7 @@ impl Connector {
         self.memory.nodes[node].as_ref().expect("who attached knows all nodes")
     }
 
-    /// What is known of an error that is for want of a connection.
+    /// Explains an error that was caused by a missing connection.
     pub fn explain(&self, error: FabricError) -> Option<Error> {
         let node = self.lacking(error)?;
         let links = self.links.borrow();
@@ -347,8 +348,8 @@ impl Connector {
 }
 
 impl Attachment {
-    /// The connection to the home node, made again if need be: who wants a node to let it in asks
-    /// over this.
+    /// Returns the connection to the home node, and makes it again if it broke. The client asks
+    /// over it to be let in by other nodes.
     ///
     /// # Errors
     /// As [`Connection::open`].
@@ -364,7 +365,7 @@ impl Attachment {
     }
 }
 
-/// Whether requests to the table's workers are WRITEs that may get lost.
+/// Returns whether requests to the table's workers are WRITEs that may get lost.
 fn writes_unreliably(table: &TableEntry) -> bool {
     let may = EngineId::of(table).is_some_and(|engine| engine.needs().unreliable_writes);
     may && table.params.service.request_bytes > 0

@@ -1,4 +1,4 @@
-//! What a node is told: its configuration file, and the same for nodes inside this process.
+//! The configuration of a node: its file, and the same for nodes inside this process.
 //!
 //! A configuration is plain data; it is checked as a whole, when a node starts (see `plan/` and
 //! `node/plan.rs`).
@@ -41,62 +41,64 @@ pub struct NodeConfig {
     pub name: String,
     /// The unix socket at which clients attach. Default: [`default_socket`].
     pub socket: PathBuf,
-    /// Bytes of the region: everything the node lends. Default 256 MiB.
+    /// Bytes of the region, which has everything that the node lends. Default 256 MiB.
     pub memory: ByteSize,
-    /// What carries the verbs.
+    /// The fabric that carries the verbs.
     pub fabric: FabricKind,
-    /// All nodes of the cluster, in the same order on every node, this one among them: their
-    /// sockets, or with `fabric = "verbs"` what each has as `listen`. Default: this node alone.
+    /// All nodes of the cluster, in the same order on every node, this node among them. They are
+    /// named by their sockets, or with `fabric = "verbs"` by their `listen` addresses. Default:
+    /// this node alone.
     pub cluster: Vec<PathBuf>,
-    /// With `fabric = "verbs"`: the address and TCP port at which other nodes reach this one,
+    /// With `fabric = "verbs"`, the address and TCP port at which other nodes reach this one:
     /// `10.0.0.1:7400`. Default: none, for a node that is alone.
     pub listen: Option<String>,
-    /// A file with a secret that all nodes share: 16 bytes or more, for its owner's eyes only. By
-    /// it they know each other. With `fabric = "verbs"` several nodes need either this or `tls`; a
-    /// node that is alone needs neither.
+    /// A file with a secret that all nodes share: 16 bytes or more, which only its owner may read.
+    /// The nodes prove by it that they are of one cluster. With `fabric = "verbs"` several nodes
+    /// need either this or `tls`; a node that is alone needs neither.
     pub secret: Option<PathBuf>,
-    /// Certificates by which nodes know each other, in place of a secret.
+    /// Certificates by which nodes prove what they are, in place of a secret.
     pub tls: Option<TlsConfig>,
-    /// The RDMA device. Default: the first with a port that is up.
+    /// The RDMA device. Default: the first device with a port that is up.
     pub device: Option<String>,
-    /// The device's port. Default: the first that is up.
+    /// The device's port. Default: the first port that is up.
     pub device_port: Option<u8>,
-    /// The index of the port's address. Default: the best one it has.
+    /// The index of the port's address. Default: the best address of the port.
     pub gid_index: Option<u8>,
-    /// Session slots: how many tables clients can have open for writing at a time. Default 1024.
+    /// Session slots: the number of tables that clients can have open for writing at a time.
+    /// Default 1024.
     pub sessions: u32,
     /// Whether the region file is removed at an orderly stop, or by a start that has made it and
     /// fails. Default no: the next start keeps all data.
     pub ephemeral: bool,
-    /// The region file. Default: `/dev/shm/loch-<uid>/<name>.region`, in a folder of this user's
-    /// alone.
+    /// The region file. Default: `/dev/shm/loch-<uid>/<name>.region`, in a folder that only this
+    /// user can use.
     pub region: Option<PathBuf>,
-    /// How this node's workers work, where tables have some.
+    /// How this node's workers work.
     pub workers: WorkersConfig,
     /// The tables, `[[table]]` in TOML. Default: one, named `default`.
     #[serde(rename = "table")]
     pub tables: Vec<TableConfig>,
 }
 
-/// How a node's workers work: the threads that serve the tables of engines whose server takes part.
-/// `[workers]` in TOML. Nodes of a cluster may differ in it.
+/// How a node's workers work: the threads that serve tables whose engine needs workers. `[workers]`
+/// in TOML. The nodes of a cluster may differ in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkersConfig {
-    /// The processors they run on, one after the other and then from the first one again. Default:
-    /// wherever the system puts them.
+    /// The processors on which the workers run, one after the other and then from the first again.
+    /// Default: the system chooses.
     pub cores: Vec<u16>,
-    /// Whether a worker without work goes on looking for it for ever, as in the papers. It takes a
-    /// whole processor, and answers sooner. Default no: it looks for a while, then offers its
-    /// processor to others, and then sleeps.
+    /// Whether a worker without requests goes on looking for one for ever, as in the papers. It
+    /// then takes a whole processor, and answers sooner. Default no: it looks for a while, then
+    /// yields its processor, and then sleeps.
     pub dedicated: bool,
-    /// The longest that a worker without work sleeps, in microseconds, and with it what the first
-    /// request after a pause waits for. Default 1000: at rest a worker then uses 1 to 2 % of a
-    /// processor, most of it to be woken.
+    /// The longest that a worker without requests sleeps, in microseconds. The first request after
+    /// a pause waits up to this time. Default 1000: at rest a worker then uses 1 to 2 % of a
+    /// processor, mostly to be woken.
     pub sleep_max_us: u64,
 }
 
-/// What carries the verbs.
+/// The fabric that carries the verbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FabricKind {
@@ -112,12 +114,12 @@ pub enum FabricKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// Its certificate, with those between it and the authority's. It is for the host by which
-    /// `cluster` names this node, as server and as client.
+    /// The node's certificate, with all certificates between it and the authority's. It is for the
+    /// host by which `cluster` names this node, both as server and as client.
     pub certificate: PathBuf,
-    /// The certificate's key, for its owner's eyes only.
+    /// The certificate's key, which only its owner may read.
     pub key: PathBuf,
-    /// The authority whose certificates all nodes have.
+    /// The authority that has signed the certificates of all nodes.
     pub ca: PathBuf,
 }
 
@@ -131,11 +133,11 @@ pub struct TlsConfig {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddedConfig {
-    /// How many nodes. Default 1.
+    /// The number of nodes. Default 1.
     pub nodes: u16,
     /// Bytes of each node's region. Default 64 MiB.
     pub memory: ByteSize,
-    /// Session slots of each node: tables open at a time. Default 1024.
+    /// Session slots of each node, for tables that are open at a time. Default 1024.
     pub sessions: u32,
     /// The tables. Default: one, named `default`.
     pub tables: Vec<TableConfig>,
@@ -194,7 +196,7 @@ impl Default for EmbeddedConfig {
 }
 
 impl NodeConfig {
-    /// Reads a configuration. What is not written has its default.
+    /// Reads a configuration. Keys that are not given have their defaults.
     ///
     /// # Errors
     /// [`Error::Config`] that names line and field.
@@ -205,7 +207,7 @@ impl NodeConfig {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// [`Error::Os`] if it cannot be read, else as [`NodeConfig::from_toml`].
+    /// [`Error::Os`] if the file cannot be read, else as [`NodeConfig::from_toml`].
     pub fn load(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).map_err(Error::os("read", path))?;
         toml::from_str(&text)
@@ -219,7 +221,7 @@ impl NodeConfig {
     }
 }
 
-/// Where a node listens and a client connects that is not told otherwise: `$LOCH_SOCKET`, else
+/// The default socket, at which a node listens and a client connects: `$LOCH_SOCKET`, else
 /// `loch.sock` in `$XDG_RUNTIME_DIR`, else `/tmp/loch-<uid>/loch.sock`.
 pub fn default_socket() -> PathBuf {
     if let Some(socket) = set_to("LOCH_SOCKET") {
@@ -228,16 +230,16 @@ pub fn default_socket() -> PathBuf {
     runtime_folder().unwrap_or_else(|| own_folder(TEMPORARY)).join("loch.sock")
 }
 
-/// Where all users' regions are, and where all users make files.
+/// The folder of all users' regions, and the folder in which all users make files.
 const MEMORY: &str = "/dev/shm";
 const TEMPORARY: &str = "/tmp";
 
-/// The folder of this user in one where all users make files.
+/// This user's folder in a folder where all users make files.
 fn own_folder(place: &str) -> PathBuf {
     Path::new(place).join(format!("loch-{}", private::user()))
 }
 
-/// The folder that the environment has for this user's sockets.
+/// The folder for this user's sockets that the environment names.
 fn runtime_folder() -> Option<PathBuf> {
     set_to("XDG_RUNTIME_DIR").map(PathBuf::from)
 }
@@ -246,9 +248,9 @@ fn set_to(variable: &str) -> Option<OsString> {
     std::env::var_os(variable).filter(|value| !value.is_empty())
 }
 
-/// Makes the folder of a default place (a region's or a socket's: `field`), or checks that nobody
-/// else can have put something into it. A folder that the user has chosen is his own affair, so
-/// long as it is there.
+/// Makes the folder of a default place (a region's or a socket's: `field`), or checks that no other
+/// user can have put a file into it. A folder that the user has chosen is not checked, but it has
+/// to exist.
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].

@@ -1,8 +1,7 @@
-//! The declaration of a table: what can be said of every table, and what its engine knows besides.
+//! The declaration of a table: the fields that every table has, and the options of its engine.
 //!
-//! In TOML both stand side by side. Which fields an engine has is its own affair
-//! ([`loch_engines::registry`]); what is said in vain is refused here, with the engines that know
-//! it.
+//! In TOML both stand side by side. The engine defines its fields ([`loch_engines::registry`]). A
+//! field that the engine does not have is refused here, with the names of the engines that have it.
 
 use std::fmt;
 
@@ -13,8 +12,8 @@ use toml::Table as Fields;
 
 use crate::{ByteSize, Engine, Error};
 
-/// The declaration of a table. The same on every node of a cluster, and fixed once the region is
-/// made.
+/// The declaration of a table. It is the same on every node of a cluster, and fixed once the region
+/// is made.
 ///
 /// ```
 /// use loch::engines::herd;
@@ -29,7 +28,7 @@ use crate::{ByteSize, Engine, Error};
 pub struct TableConfig {
     /// Its name: 1 to 48 bytes.
     pub name: String,
-    /// Its engine, who does the work of an operation, and the options that are that engine's.
+    /// Its engine, which says who does the work of an operation, and the engine's own options.
     /// Default `nessie`.
     ///
     /// | `engine` | |
@@ -42,23 +41,23 @@ pub struct TableConfig {
     /// | `pilaf` | GET: the client; all else: one worker a node, which may keep a log |
     /// | `kv-direct` | workers, which compute on values as well: see [`Lambda`](crate::Lambda). Values are gone when the node's process ends |
     pub engine: Engine,
-    /// Its share of the node's memory, in bytes. Tables without one divide the rest equally.
+    /// Its share of the node's memory, in bytes. Tables without a share divide the rest equally.
     pub memory: Option<ByteSize>,
     /// Bytes of the longest value. Default 64 MiB, or a quarter of the table's data on a node if
-    /// that is less. Where requests lie in memory each has room for such a value and 256 bytes of
-    /// key: there the default is what an eighth of the table's memory has room for. With `herd` a
-    /// key and its value have up to 968 bytes together.
+    /// that is less. A request slot in memory has room for such a value and 256 bytes of key; in
+    /// tables with such slots the default is what an eighth of the table's memory has room for.
+    /// With `herd` a key and its value have up to 968 bytes together.
     pub value_max: Option<ByteSize>,
-    /// Workers of each node that serve the table, 1 to 256, for engines that have some. Default 1.
+    /// Workers of each node that serve the table, 1 to 256, for engines with workers. Default 1.
     /// `pilaf` has one.
     pub workers: Option<u16>,
-    /// Requests that a client has under way at one worker, 1 to 256, where there are workers.
+    /// Requests that a client has under way at one worker, 1 to 256, for engines with workers.
     /// Default 8.
     pub window: Option<u16>,
-    /// Clients of each node that can have the table open at a time, where there are workers: each
-    /// takes memory. Default 64, or the node's `sessions` if that is less. Only sessions of such
-    /// low numbers can open it: where other tables take many sessions, give this as many as the
-    /// node's.
+    /// Clients of each node that can have the table open at a time, for engines with workers, since
+    /// each client takes memory. Default 64, or the node's `sessions` if that is less. Only
+    /// sessions with such low numbers can open the table: if other tables take many sessions, give
+    /// this the node's number.
     pub sessions: Option<u32>,
 }
 
@@ -76,10 +75,10 @@ struct Common {
 /// The field that names the engine, and the engine of a table that names none.
 const ENGINE: &str = "engine";
 const ENGINE_DEFAULT: &str = "nessie";
-/// The name of a table that has none.
+/// The name of a table whose declaration has none.
 const NAME_DEFAULT: &str = "default";
 
-/// Whoever knows this name from `loch bench` is told how to declare such a table.
+/// The bench knows this name; the error says how such a table is declared.
 const PUBLISHED: &str = "nessie-published";
 
 impl Default for TableConfig {
@@ -89,7 +88,7 @@ impl Default for TableConfig {
 }
 
 impl TableConfig {
-    /// A table of that name, of which nothing else is said.
+    /// A table of that name, with defaults for everything else.
     pub fn new(name: impl Into<String>, engine: impl Into<Engine>) -> Self {
         Self {
             name: name.into(),
@@ -102,7 +101,7 @@ impl TableConfig {
         }
     }
 
-    /// Reads the declaration of one table. What is not written has its default.
+    /// Reads the declaration of one table. Keys that are not given have their defaults.
     ///
     /// # Errors
     /// [`Error::Config`] that names the field.
@@ -110,11 +109,11 @@ impl TableConfig {
         toml::from_str(text).map_err(|error| Error::config("TOML", error.to_string()))
     }
 
-    /// Says something else in one field, by its name in TOML. What was said in others stays.
+    /// Sets one field, by its name in TOML. Other fields keep their values.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such field in tables of its engine, the value cannot be, or
-    /// another engine does not know what was said before.
+    /// [`Error::Config`] if tables of its engine have no such field, the value is not allowed, or
+    /// the engine that is set does not have the fields that were set before.
     ///
     /// ```
     /// let mut table = loch::TableConfig::default();
@@ -132,7 +131,7 @@ impl TableConfig {
         Ok(())
     }
 
-    /// What is said of it that goes without saying of no other.
+    /// The fields that differ from their defaults.
     fn fields(&self) -> Fields {
         let Self { name, memory, value_max, workers, window, sessions, .. } = self.clone();
         let common = Common { name: Some(name), memory, value_max, workers, window, sessions };
@@ -144,7 +143,7 @@ impl TableConfig {
         fields
     }
 
-    /// A table whose engine has this name, of which these are the engine's own fields.
+    /// A table whose engine has this name and these own fields.
     fn of(common: Common, engine: Option<String>, own: Fields) -> Result<Self, String> {
         let engine = engine.unwrap_or_else(|| ENGINE_DEFAULT.into());
         if engine == PUBLISHED {
@@ -168,17 +167,17 @@ impl TableConfig {
     }
 }
 
-/// An engine of the registry, of whose table nothing is declared.
+/// An engine of the registry, with default options.
 fn plain(name: &str) -> Engine {
     name.parse().expect("it is one of the registry")
 }
 
-/// What is written of something that is told field by field.
+/// The fields of a value that is written field by field.
 fn fields_of(told: &impl Serialize) -> Fields {
     Fields::try_from(told).expect("it has fields, and they can be written")
 }
 
-/// The names of all fields, also of those that are not said.
+/// The names of all fields, also of those without a value.
 fn known_fields(told: &impl Serialize) -> Vec<String> {
     match serde_json::to_value(told) {
         Ok(serde_json::Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
@@ -186,7 +185,7 @@ fn known_fields(told: &impl Serialize) -> Vec<String> {
     }
 }
 
-/// The names of the engines that know a field.
+/// The names of the engines that have a field.
 fn engines_with(field: &str) -> Vec<&'static str> {
     let knows = |name: &&str| known_fields(&plain(name)).iter().any(|known| known == field);
     names().filter(knows).collect()
@@ -204,7 +203,7 @@ impl<'de> Deserialize<'de> for TableConfig {
     }
 }
 
-/// Reads the fields of a table one by one, so that what is wrong with one is told of its line.
+/// Reads the fields of a table one by one, so that an error names the field's line.
 struct Declaration;
 
 impl<'de> Visitor<'de> for Declaration {

@@ -1,4 +1,4 @@
-//! In what two layouts may differ, for people.
+//! The differences of two layouts, in words.
 
 use loch_engines::region::TableEntry;
 use loch_engines::registry::EngineId;
@@ -12,13 +12,13 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// A field that is a number: its name, what it is and what it should be.
+    /// A numeric field: its name, its value in the region and in the configuration.
     pub fn of_numbers((field, have, want): (&str, u64, u64)) -> Self {
         Self { field: field.into(), have: have.to_string(), want: want.to_string() }
     }
 }
 
-/// Everything in which two declarations of a table may differ.
+/// All fields in which two declarations of a table may differ.
 pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Difference> {
     let name = want.name().unwrap_or_default();
     let fact = |field: &str, have: String, want: String| Difference {
@@ -31,7 +31,7 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         have: format!("{:?}", have.name().unwrap_or_default()),
         want: format!("{name:?}"),
     };
-    // As much as it was given, to within what is lost to alignment.
+    // Alignment takes some of the memory that the table was given.
     let memory = |entry: &TableEntry| format!("about {} MiB", (entry.bytes + (1 << 19)) >> 20);
     let engine = |entry: &TableEntry| {
         EngineId::of(entry).map_or_else(|| entry.engine.to_string(), |id| id.name().into())
@@ -59,7 +59,7 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
         fact("memory", memory(have), memory(want)),
     ];
     let own = |entry| EngineId::of(entry).map(|engine| engine.facts(&entry.params));
-    // Of another engine there is nothing to compare.
+    // Tables of different engines have no other fields in common.
     let both = own(have).into_iter().flatten().zip(own(want).into_iter().flatten());
     facts.extend(both.map(|((field, have), (_, want))| fact(field, have, want)));
     facts.extend([

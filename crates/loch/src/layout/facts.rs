@@ -1,26 +1,26 @@
-//! What a node tells of the layout of another.
+//! The facts of a node's layout that another node tells.
 
 use serde::{Deserialize, Serialize};
 
-/// What a node knows of a node of its cluster.
+/// The facts that a node knows of another node of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MemberFacts {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Identifies its memory.
+    /// Identifies the node's memory.
     pub identity: u64,
-    /// Its region's header, in hexadecimal.
+    /// The header of the node's region, in hexadecimal.
     pub header: String,
-    /// Its region's table directory, in hexadecimal.
+    /// The table directory of the node's region, in hexadecimal.
     pub directory: String,
-    /// Whether it can be reached.
+    /// Whether the node can be reached.
     pub up: bool,
-    /// Its session slots that are taken, when it last said so.
+    /// The node's session slots that were taken when it last told.
     pub sessions_taken: u32,
 }
 
-/// The bytes that are written in hexadecimal, if they are.
+/// Decodes hexadecimal. Returns `None` if the text is not hexadecimal.
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| Some((byte as char).to_digit(16)? as u8);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

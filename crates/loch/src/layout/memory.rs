@@ -1,10 +1,10 @@
-//! The memory of a cluster: the layouts of its nodes' regions, checked against each other, where
-//! each table is in them, and the regions themselves as far as this process has them mapped: all of
-//! them on shared memory, the home node's alone over a network.
+//! The memory of a cluster: the layouts of its nodes' regions, checked against each other; where
+//! each table is in them; and the regions that this process has mapped. On shared memory these are
+//! all regions, over a network only the home node's.
 //!
 //! # Invariants
-//! 1. Node `n`'s region is attached under `RegionId(n)`, and its header says that it is node `n` of
-//!    as many nodes as there are.
+//! 1. Node `n`'s region is attached under `RegionId(n)`, and its header gives the same node number
+//!    and the right number of nodes.
 //! 2. All nodes declare the same tables with the same geometry, so every client computes the same
 //!    slots for a key.
 
@@ -28,11 +28,11 @@ use crate::layout::plan::{self, Plan};
 use crate::layout::table_info::TableInfo;
 use crate::{ByteSize, Error, TableProtocol};
 
-/// One node: the layout of its region, and the region where this process has it mapped.
+/// A node: the layout of its region, and the region if this process has it mapped.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub name: String,
-    /// Its socket; of a node that is known by hearsay, its address.
+    /// The node's socket, or its address on another host.
     pub socket: PathBuf,
     pub header: Header,
     pub tables: Vec<TableEntry>,
@@ -43,7 +43,7 @@ impl Member {
     /// Reads header and directory of a region.
     ///
     /// # Errors
-    /// [`LayoutError`] if they are not what this version writes.
+    /// [`LayoutError`] if this version does not write such header and directory.
     pub fn read(name: String, socket: PathBuf, region: Arc<Region>) -> Result<Self, LayoutError> {
         let (header, tables) = read_layout(&region)?;
         Ok(Self { name, socket, header, tables, region: Some(region) })
@@ -58,12 +58,12 @@ impl Member {
     /// A node of which only header and directory are known.
     ///
     /// # Errors
-    /// [`Error::RegionDamaged`] if they are not what this version writes.
+    /// [`Error::RegionDamaged`] if this version does not write such header and directory.
     pub fn told(name: &str, address: &Path, header: &str, directory: &str) -> Result<Self, Error> {
         let damaged = |what: String| Error::RegionDamaged { path: address.into(), what };
         let [head, tables] = [header, directory].map(unhex);
         let (Some(head), Some(tables)) = (head, tables) else {
-            return Err(damaged("what it tells of itself is not hexadecimal".into()));
+            return Err(damaged("its header or directory is not hexadecimal".into()));
         };
         let region_bytes = Header::read_from_prefix(&head).map_or(0, |(h, _)| h.region_bytes);
         let parsed = parse_header(&head, region_bytes)
@@ -72,7 +72,7 @@ impl Member {
         Ok(Self { name: name.into(), socket: address.into(), header, tables, region: None })
     }
 
-    /// A node as its neighbour tells of it.
+    /// A node as the facts of another node describe it.
     ///
     /// # Errors
     /// As [`Member::told`].
@@ -83,7 +83,7 @@ impl Member {
     /// The region.
     ///
     /// # Panics
-    /// If it is not mapped: see [`Member::mapped`].
+    /// If the region is not mapped: see [`Member::mapped`].
     pub fn region(&self) -> &Arc<Region> {
         self.mapped().expect("a node's own region is mapped, and on shared memory every one")
     }
@@ -93,8 +93,8 @@ impl Member {
         self.region.as_ref()
     }
 
-    /// Session slots for clients: all but the scrubber's, which is the first, and those of workers,
-    /// which are the last.
+    /// The number of session slots for clients. The first slot is the scrubber's, and the last
+    /// slots are the workers'.
     pub fn client_sessions(&self) -> u32 {
         plan::client_sessions(&self.header, &self.tables) as u32
     }
@@ -115,7 +115,7 @@ impl Member {
         Some(Map::of(entry, &places).expect("it was checked when it was read"))
     }
 
-    /// Client session slots that are taken, if the region is mapped.
+    /// The number of client session slots that are taken, if the region is mapped.
     pub fn client_sessions_taken(&self) -> Option<u32> {
         let region = self.mapped()?;
         let taken = |slot: &u32| {
@@ -126,7 +126,7 @@ impl Member {
     }
 }
 
-/// An error of the fabric's, with the path of the region.
+/// Makes an error of the fabric one of this crate, with the path of the region.
 pub(crate) fn of_region(path: &Path) -> impl FnOnce(RegionError) -> Error {
     move |error| match error {
         RegionError::NoSpace { bytes, .. } => {
@@ -190,30 +190,30 @@ fn tables_overlap(tables: &[TableEntry]) -> bool {
     ranges.windows(2).any(|pair| pair[0].1 > pair[1].0)
 }
 
-/// A table, as all nodes together have it.
+/// A table on all nodes.
 #[derive(Clone)]
 pub(crate) struct TableView {
     pub name: String,
-    /// Its number in the directory.
+    /// The table's number in the directory.
     pub number: usize,
     pub entry: TableEntry,
     pub parts: Map,
-    /// Where it begins on each node, and the session slots of that node.
+    /// For each node the offset of the table, and the node's session slots.
     pub places: Vec<Place>,
 }
 
 impl TableView {
-    /// Its engine.
+    /// The table's engine.
     pub fn engine(&self) -> EngineId {
         self.parts.engine()
     }
 
-    /// The map of a table that is laid out as nessie's: such tables are scrubbed.
+    /// The map of a table in nessie's layout. Such tables are scrubbed.
     pub fn nessie(&self) -> Option<&Arc<TableMap>> {
         self.parts.nessie()
     }
 
-    /// The table, for people.
+    /// The description of the table for users.
     fn info(&self) -> TableInfo {
         let Sizes { index_slots, index_bytes, data_bytes } = self.parts.sizes();
         let params = &self.entry.params;
@@ -235,14 +235,14 @@ impl TableView {
     }
 }
 
-/// The nodes of a cluster. One of which nothing is known is missing.
+/// The nodes of a cluster. An unknown node is `None`.
 pub(crate) struct ClusterMemory {
     pub nodes: Vec<Option<Member>>,
     pub tables: Vec<TableView>,
 }
 
 impl ClusterMemory {
-    /// Puts the nodes of a cluster together; node `home` is there.
+    /// Joins the nodes of a cluster; node `home` has to be known.
     ///
     /// # Errors
     /// [`Error::ClusterMismatch`] names node and table.
@@ -254,7 +254,7 @@ impl ClusterMemory {
             }
         }
         let place = |table: usize, number: usize| {
-            // Where nothing is known nothing is accessed: the offset does not matter.
+            // An unknown node is never accessed, so its offset does not matter.
             let node = nodes[number].as_ref().unwrap_or(first);
             let at = RemoteAddr::new(RegionId(number as u8), node.tables[table].offset);
             (at, node.header.sessions)
@@ -269,12 +269,12 @@ impl ClusterMemory {
         Ok(Self { nodes, tables })
     }
 
-    /// Whether every node is known.
+    /// Returns whether every node is known.
     pub fn is_complete(&self) -> bool {
         self.nodes.iter().all(Option::is_some)
     }
 
-    /// What tells each node's memory from other memory.
+    /// The identities of the nodes' memory.
     pub fn identities(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         self.nodes.iter().map(|node| node.as_ref().map(|node| node.header.identity))
     }
@@ -288,7 +288,7 @@ impl ClusterMemory {
         self.nodes.iter().enumerate().filter_map(mapped)
     }
 
-    /// An endpoint to all regions that are mapped.
+    /// An endpoint to all mapped regions.
     pub fn endpoint(&self, home: usize) -> ShmEndpoint {
         let mut endpoint = ShmEndpoint::new(RegionId(home as u8));
         self.regions().for_each(|(number, region)| endpoint.attach(number, region));
@@ -298,7 +298,7 @@ impl ClusterMemory {
     /// The table of that name.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`] lists those there are.
+    /// [`Error::NoSuchTable`] lists the tables of the cluster.
     pub fn table(&self, name: &str) -> Result<&TableView, Error> {
         let found = self.tables.iter().find(|table| table.name == name);
         found.ok_or_else(|| Error::NoSuchTable {
@@ -307,13 +307,13 @@ impl ClusterMemory {
         })
     }
 
-    /// The tables, for people.
+    /// The descriptions of the tables for users.
     pub fn table_infos(&self) -> Vec<TableInfo> {
         self.tables.iter().map(TableView::info).collect()
     }
 }
 
-/// Whether a node is who it should be, and declares what the first one does.
+/// Checks that a node is the expected one, and declares the same tables as the first.
 pub(crate) fn check_member(
     first: &Member,
     node: &Member,

@@ -1,15 +1,15 @@
-//! What nodes and clients must agree on: where everything is in a node's memory. It uses nothing of
-//! either side.
+//! The layout on which nodes and clients have to agree: where everything is in a node's memory. It
+//! uses no module of either side.
 //!
-//! | file | what it is about |
+//! | file | contents |
 //! | --- | --- |
-//! | `declaration.rs` | what can be declared of a table |
-//! | `config.rs` | what a node is told |
+//! | `declaration.rs` | the declaration of a table |
+//! | `config.rs` | the configuration of a node |
 //! | `plan/` | from a configuration to the layout of a region |
-//! | `difference.rs` | in what two layouts differ |
+//! | `difference.rs` | the differences of two layouts |
 //! | `memory.rs` | the regions of a cluster, as they were laid out |
-//! | `facts.rs` | what a node tells of the layout of another |
-//! | `table_info.rs` | a table, for people |
+//! | `facts.rs` | the facts of a node that another node tells |
+//! | `table_info.rs` | the description of a table for users |
 
 pub(crate) mod config;
 pub(crate) mod declaration;

@@ -1,4 +1,4 @@
-//! A table, for people.
+//! The description of a table for users.
 
 use loch_engines::registry::EngineId;
 
@@ -7,30 +7,31 @@ use crate::TableProtocol;
 /// A table of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableInfo {
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// Its engine.
+    /// The table's engine.
     pub engine: String,
-    /// By which rules its clients go, where an engine has several.
+    /// The protocol of its clients, if the engine has several.
     pub protocol: TableProtocol,
-    /// Slots of its index, over all nodes.
+    /// The slots of its index, over all nodes.
     pub index_slots: u64,
-    /// Bytes of its index, over all nodes.
+    /// The bytes of its index, over all nodes.
     pub index_bytes: u64,
-    /// Bytes of its data tables, over all nodes.
+    /// The bytes of its data tables, over all nodes.
     pub data_bytes: u64,
-    /// Bytes of the longest value.
+    /// The bytes of the longest value.
     pub value_bytes_max: u64,
-    /// Hash functions of its index.
+    /// The number of hash functions of its index.
     pub ways: u8,
-    /// Slots of a bucket.
+    /// The number of slots in a bucket.
     pub bucket_slots: u8,
-    /// Workers of each node that serve it; 0: nobody does.
+    /// The number of workers of each node that serve the table; 0 if it needs none.
     pub workers: u16,
 }
 
 impl TableInfo {
-    /// Whether a GET is a request to a worker, which who attached for reading cannot make.
+    /// Returns whether a GET is a request to a worker. A client that has attached for reading
+    /// cannot make it.
     pub fn reads_are_requests(&self) -> bool {
         let engine = EngineId::ALL.iter().find(|engine| engine.name() == self.engine);
         engine.is_some_and(|engine| engine.needs().session_to_read)

@@ -1,9 +1,10 @@
 //! A client's side of a node's socket: connecting, the handshake, and requests.
 //!
 //! # Invariants
-//! 1. A connection that carries sessions stays open until the last of them has ended, however it
-//!    fares: closing it tells the node that they are over (see [`wire`]). So whoever has a
-//!    session holds the connection, and one that went wrong is marked, not dropped.
+//! 1. A connection that carries sessions stays open until the last of them has ended, even if the
+//!    connection has failed, because closing it tells the node that the sessions are over (see
+//!    [`wire`]). A session therefore holds its connection, and a connection that has failed is
+//!    marked and not dropped.
 //! 2. Every wait is bounded.
 
 use std::io::IoSlice;
@@ -30,20 +31,20 @@ use crate::limits::{READ_BYTES, RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::private;
 use crate::session::wire::{self, Code, Decoder, PROTOCOL, Refused, Reply, Request, Welcome};
 
-/// A connection to a node that said welcome.
+/// A connection to a node that has sent its welcome.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
     socket: PathBuf,
-    /// Held for a request and its reply, so that replies are not mixed up.
+    /// Held for a request and its reply, so that threads do not mix up replies.
     decoder: Mutex<Decoder>,
-    /// Set when a reply went missing: the next one could be of another request.
+    /// Set when a reply is missing: the next reply could be that of another request.
     broken: AtomicBool,
     /// A child process has the same stream, and would take its parent's replies.
     mark: ForkMark,
 }
 
-/// What a node gave to a client that came in.
+/// The connection of an accepted client, with the welcome and the region's descriptor.
 pub(crate) struct Admitted {
     pub connection: Connection,
     pub welcome: Welcome,
@@ -55,7 +56,7 @@ impl Admitted {
     /// Maps the region.
     ///
     /// # Errors
-    /// [`Error::RegionDamaged`] if it is not what the node said, [`Error::Os`].
+    /// [`Error::RegionDamaged`] if the region is not what the node said, [`Error::Os`].
     pub fn map(self, read_only: bool) -> Result<(Connection, Welcome, Member), Error> {
         let socket = self.connection.socket.clone();
         let region = Region::from_fd(self.region, self.welcome.region_bytes, !read_only)
@@ -67,17 +68,17 @@ impl Admitted {
     }
 }
 
-/// Why a try to connect failed, and whether another may succeed.
+/// The error of a failed try to connect.
 enum TryError {
-    /// The node is not up, or about to go.
+    /// The node is not up, or is about to stop; another try may succeed.
     NotNow(Error),
-    /// It will not be different next time.
+    /// Another try would fail too.
     Final(Error),
 }
 
 impl Connection {
-    /// Connects to the node at `socket`; tries again until `deadline` while there is none. With a
-    /// deadline that has passed there is one try, of at most `patience`.
+    /// Connects to the node at `socket`. If no node answers there are further tries until
+    /// `deadline`. After the deadline there is one try, of at most `patience`.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::ForeignUser`], [`Error::ProtocolVersion`],
@@ -131,34 +132,35 @@ impl Connection {
         Ok(Admitted { connection, welcome, region })
     }
 
-    /// Whether the node's process is there, so far as this connection can tell.
+    /// Returns whether the node's process is up, as far as this connection shows.
     pub fn is_open(&self) -> bool {
         let mut byte = [0u8; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        // Nothing is due outside a request: only an open connection has nothing to say.
+        // The node sends nothing outside a request, so an open connection has nothing to read.
         !self.broken.load(Ordering::Acquire)
             && rustix::net::recv(&self.stream, &mut byte, flags).map(|(_, n)| n)
                 == Err(Errno::AGAIN)
     }
 
-    /// Says whether this process is the one that has connected.
+    /// The mark of the process that has connected.
     pub fn mark(&self) -> ForkMark {
         self.mark
     }
 
-    /// What becomes readable when the node's process goes away, as nothing is due outside a
-    /// request.
+    /// The socket. It becomes readable when the node's process goes away, since the node sends
+    /// nothing outside a request.
     pub fn stream(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// Opens a session: its slot and incarnation. `sessions` is what the node has for clients.
+    /// Opens a session, and returns its slot and incarnation. `sessions` is the number of slots
+    /// that the node has for clients.
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`], [`Error::NodeUnreachable`], [`Error::Refused`].
     pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(u32, u64), Error> {
         match self.request(&Request::OpenSession {}, wait)? {
-            // What lies outside the slots is other memory; incarnation 0 is nobody's.
+            // Other memory lies outside the slots, and no session has incarnation 0.
             Reply::Session { slot, incarnation }
                 if (1..=sessions).contains(&slot) && incarnation != 0 =>
             {
@@ -181,7 +183,7 @@ impl Connection {
         }
     }
 
-    /// What the node knows of a node of its cluster.
+    /// Asks what the node knows of a node of its cluster.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::ClusterMismatch`], [`Error::Untrusted`].
@@ -193,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// What the node's workers have of a table.
+    /// Asks what a node's workers have of a table.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
@@ -232,7 +234,7 @@ impl Connection {
         request: &Request,
         until: Instant,
     ) -> Result<(Reply, Option<OwnedFd>), Error> {
-        // First of all: a thread of the parent may have held the lock.
+        // This check comes first: a thread of the parent may have held the lock during the fork.
         if self.mark.is_inherited() {
             return Err(Error::Forked);
         }
@@ -307,7 +309,7 @@ impl Connection {
         if left.is_zero() {
             return Err(self.failed(Errno::AGAIN));
         }
-        // The kernel counts in microseconds, and zero means for ever.
+        // The kernel counts in microseconds, and zero means no time-out.
         let left = left.max(Duration::from_millis(1));
         sockopt::set_socket_timeout(&self.stream, kind, Some(left)).map_err(|e| self.failed(e))
     }
@@ -358,14 +360,14 @@ impl Connection {
 
 #[cfg(feature = "fuzzing")]
 impl Connection {
-    /// A connection at whose other end a fuzz target is.
+    /// A connection whose other end is a fuzz target.
     pub fn over(stream: UnixStream) -> Self {
         let (decoder, broken) = (Mutex::default(), AtomicBool::new(false));
         let mark = mark().expect("there is a page for a word");
         Self { stream, socket: "fuzzed".into(), decoder, broken, mark }
     }
 
-    /// Says hello.
+    /// Says hello, and returns the node's welcome.
     ///
     /// # Errors
     /// As [`Connection::open`].
@@ -379,10 +381,10 @@ impl Connection {
     }
 }
 
-/// A mark of this process.
+/// Makes a mark of this process.
 ///
 /// # Errors
-/// [`Error::Os`] if there is no memory for it.
+/// [`Error::Os`] if there is no memory for the mark.
 pub(crate) fn mark() -> Result<ForkMark, Error> {
     ForkMark::new().map_err(Error::os("mark", Path::new("this process")))
 }
@@ -391,7 +393,7 @@ fn unreachable_at(socket: &Path, remedy: &str) -> Error {
     Error::NodeUnreachable { socket: socket.into(), remedy: remedy.into() }
 }
 
-/// Connects within a bound: a node whose queue of new connections is full makes one wait.
+/// Connects within a bound. A node whose queue of new connections is full makes a client wait.
 fn connect(socket: &Path, until: Instant) -> Result<UnixStream, TryError> {
     let last = |error: Errno| TryError::Final(unreachable_at(socket, &error.to_string()));
     let address = SocketAddrUnix::new(socket).map_err(last)?;
@@ -418,9 +420,9 @@ fn connect(socket: &Path, until: Instant) -> Result<UnixStream, TryError> {
     }
 }
 
-/// The user that serves a socket. A node of another user could hand out memory that it changes at
-/// will, so it has to be this process's user, or root. Root may attach to the node of any user, but
-/// only where nobody else can have put the socket.
+/// The user that serves a socket. It has to be this process's user, or root: a node of another user
+/// could hand out memory that it changes at will. Root may attach to the node of any user, but only
+/// if no other user can have put the socket there.
 fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32, Error> {
     let theirs = getsockopt(stream, PeerCredentials).map_err(Error::os("identify", socket))?;
     let (ours, theirs) = (private::user(), theirs.uid());
@@ -431,12 +433,12 @@ fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32, Error> {
     Err(Error::ForeignUser { socket: socket.into(), ours, theirs })
 }
 
-/// Whether a client of user `client` may attach to a node of user `node`.
+/// Returns whether a client of user `client` may attach to a node of user `node`.
 pub(crate) fn may_attach(client: u32, node: u32) -> bool {
     client == node || client == 0
 }
 
-/// This process, for the node's log.
+/// The name of this process in the node's log.
 fn whoami() -> String {
     let exe = std::env::current_exe().ok();
     let name = exe.as_deref().and_then(Path::file_name);
@@ -450,7 +452,8 @@ mod tests {
     use super::*;
     use crate::{ByteSize, Node, NodeConfig};
 
-    /// It would take its parent's replies, and wait for a lock that a thread of its parent holds.
+    /// A child would take its parent's replies, and wait for a lock that a thread of its parent
+    /// holds.
     #[test]
     fn a_child_asks_nothing_over_its_parents_connection() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! An RDMA device, and an endpoint of it whose connections are made and made again.
+//! An RDMA device, and an endpoint whose connections are made again when they break.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::{ByteSize, Error};
 /// Whether this build can open devices.
 pub(crate) const IS_BUILT: bool = true;
 
-/// An endpoint, and what makes its connections.
+/// An endpoint with the links that make its connections.
 pub(crate) struct Linked<L> {
     endpoint: VerbsEndpoint,
     links: L,
 }
 
-/// What makes an endpoint's connections.
+/// Makes the connections of an endpoint.
 pub(crate) trait Links {
     /// Called now and then while the endpoint's user waits.
     fn wait(&self, endpoint: &VerbsEndpoint);
@@ -68,7 +68,7 @@ impl<L: Links> Waits for Linked<L> {
 }
 
 impl Connection {
-    /// Has a connection let in by a node of the cluster; that node's side of it.
+    /// Has a node of the cluster let a connection in. Returns that node's side of it.
     ///
     /// # Errors
     /// As [`Connection::member`].
@@ -86,7 +86,7 @@ impl Connection {
 }
 
 impl TableSession {
-    /// The session as it is named to a node, and the number of an endpoint without one.
+    /// The session as a node knows it, and the number of an endpoint without a session.
     pub fn caller(&self) -> (Option<(u32, u64)>, u64) {
         match &self.at {
             At::Reader(_, endpoint) => (None, *endpoint),
@@ -98,10 +98,10 @@ impl TableSession {
     }
 }
 
-/// Makes a connection of an endpoint to a node: `asked` has the offer taken there.
+/// Connects an endpoint to a node; `asked` takes the offer to the node and returns the answer.
 ///
 /// # Errors
-/// [`Error::Device`], and those of `asked`.
+/// [`Error::Device`], and the errors of `asked`.
 pub(crate) fn connect(
     endpoint: &VerbsEndpoint,
     member: &Member,
@@ -119,7 +119,7 @@ pub(crate) fn connect(
     endpoint.connect(region, bytes, &answer).map_err(|error| of_verbs(error, bytes))
 }
 
-/// The answer of the node at `socket`.
+/// Reads the answer of the node at `socket`.
 ///
 /// # Errors
 /// [`Error::Device`].
@@ -140,7 +140,7 @@ pub(crate) fn open_device(choice: &DeviceChoice) -> Result<Arc<Device>, Error> {
     opened.map_err(|error: DeviceError| Error::Device { problem: error.to_string() })
 }
 
-/// An error of the device's, about a region of so many bytes.
+/// Makes an error of the device one of this crate; `region_bytes` is the size of the region.
 pub(crate) fn of_verbs(error: VerbsError, region_bytes: u64) -> Error {
     let locked = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     of_verbs_within(error, region_bytes, locked)

@@ -15,9 +15,9 @@ use loch_fabric::{
 
 use crate::limits::PATIENT_POLLS;
 
-/// An endpoint that has something to do while its user waits.
+/// An endpoint that has work to do while its user waits.
 pub(crate) trait Waits: Fabric + UnreliableWrites {
-    /// Called now and then while the user waits.
+    /// Called from time to time while the user waits.
     fn wait(&self);
 }
 
@@ -28,11 +28,11 @@ impl Waits for ShmEndpoint {
     }
 }
 
-/// An endpoint whose pauses let others work, with messages `M`.
+/// An endpoint with messages `M`, whose pauses yield the processor.
 pub(crate) struct Yielding<E, M> {
     endpoint: E,
     messages: M,
-    /// Pauses since something was last sent.
+    /// The pauses since a request was last sent.
     pauses: Cell<u32>,
 }
 
@@ -55,7 +55,7 @@ impl<E: Waits, M> Yielding<E, M> {
         self.pauses.set(0);
     }
 
-    /// Before a pause: offers the processor, now and then.
+    /// Called before a pause. Yields the processor from time to time.
     #[inline]
     fn offer(&self) {
         let pauses = self.pauses.get().wrapping_add(1);

@@ -9,12 +9,12 @@ use crate::Error;
 use crate::layout::memory::ClusterMemory;
 use crate::session::wire::Inspected;
 
-/// What is asked of the nodes inside this process.
+/// The requests that clients make of nodes inside this process.
 pub(crate) trait LocalNodes: Send + Sync {
     /// All regions.
     fn memory(&self) -> &Arc<ClusterMemory>;
 
-    /// Says whether this process is the one that has the nodes.
+    /// The mark of the process that has the nodes.
     fn mark(&self) -> ForkMark;
 
     /// Opens a session at a node.
@@ -23,15 +23,15 @@ pub(crate) trait LocalNodes: Send + Sync {
     /// [`Error::SessionsExhausted`].
     fn open_session(&self, home: usize) -> Result<SessionId, Error>;
 
-    /// Ends a session whose client has left in order.
+    /// Ends a session that its client has left in order.
     fn end_session(&self, home: usize, session: SessionId, process: Process);
 
-    /// What the workers of each node have of a table.
+    /// Asks what the workers of each node have of a table.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`] if a worker does not answer.
     fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error>;
 
-    /// The first node of which a worker has failed, and why.
+    /// The first node with a worker that has failed, and the reason.
     fn failed(&self) -> Option<(usize, String)>;
 }

@@ -1,9 +1,9 @@
 //! Between a client and its node: the socket, the session that is opened over it, and the endpoints
-//! that both have.
+//! of both sides.
 //!
-//! | file | what it is about |
+//! | file | contents |
 //! | --- | --- |
-//! | `wire.rs` | what the two say to each other |
+//! | `wire.rs` | the messages between client and node |
 //! | `connection.rs` | the client's side of the socket |
 //! | `slot.rs` | a session's slot in the node's memory |
 //! | `table_session.rs` | a table's session, and how it ends |

@@ -1,4 +1,4 @@
-//! What stands for RDMA devices in a build without verbs: none can be opened.
+//! RDMA devices in a build without verbs: none can be opened.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::Error;
 /// Whether this build can open devices.
 pub(crate) const IS_BUILT: bool = false;
 
-/// A device.
+/// A device, which no such build has.
 pub(crate) enum Device {}
 
-/// Opens a device.
+/// Returns the error that the build has no devices.
 ///
 /// # Errors
 /// [`Error::Device`].

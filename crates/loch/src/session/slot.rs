@@ -11,32 +11,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::layout::memory::Member;
 
-/// A process, told apart from a later one with the same number.
+/// A process, which differs from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
     /// When it started, in the kernel's ticks since it booted.
     pub started: u64,
 }
 
-/// An open session.
+/// The slot and incarnation of an open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct SessionId {
-    /// Its slot.
+    /// The session's slot.
     pub slot: u32,
-    /// Names it among all sessions that ever held the slot.
+    /// Names the session among all sessions that ever had the slot.
     pub incarnation: u64,
 }
 
 impl Process {
-    /// The process of that number, if it can be seen.
+    /// Returns the process of that number, if it can be seen.
     pub fn of_pid(pid: u32) -> Option<Self> {
         Some(Self { pid, started: start_time(&stat_of(pid).ok()?)? })
     }
 
-    /// Whether it lives no more. Only the kernel's word that there is no such process counts, not
-    /// that it could not be asked.
+    /// Returns whether the process is gone. It is gone only if the kernel says so; an error while
+    /// asking does not count.
     pub fn is_gone(self) -> bool {
         self.is_gone_by(stat_of(self.pid))
     }
@@ -44,7 +44,7 @@ impl Process {
     fn is_gone_by(self, stat: io::Result<String>) -> bool {
         match stat {
             Ok(stat) => start_time(&stat).is_some_and(|started| started != self.started),
-            // The second: it ended between two system calls.
+            // ESRCH means that the process ended between two system calls.
             Err(error) => {
                 error.kind() == ErrorKind::NotFound
                     || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
@@ -55,7 +55,7 @@ impl Process {
     /// This process.
     pub fn own() -> Self {
         let pid = std::process::id();
-        // Without /proc nobody can be told from a later process: then no session outlives its node.
+        // Without /proc a process cannot be told from a later one, so no session outlives its node.
         Self::of_pid(pid).unwrap_or(Self { pid, started: 0 })
     }
 }
@@ -64,29 +64,29 @@ fn stat_of(pid: u32) -> io::Result<String> {
     std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))
 }
 
-/// Field 22 of `/proc/<pid>/stat`. The name, field 2, is in parentheses and may hold anything. The
-/// state is not asked: threads may live on in a process whose first one is a zombie.
+/// Field 22 of `/proc/<pid>/stat`. Field 2, the name, is in parentheses and may hold any
+/// characters. The state is not read, since threads may live on in a process whose first thread is
+/// a zombie.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The incarnation that a slot of a node shows, if there is one and the node's region is mapped.
+/// The incarnation in a slot of a node, if there is one and the node's region is mapped.
 pub(crate) fn incarnation_in(node: &Member, slot: u32) -> Option<u64> {
     let region = node.mapped().filter(|_| slot < node.header.sessions)?;
     let incarnation = slot_word(region, slot, INCARNATION).load(Ordering::SeqCst);
     (incarnation != 0).then_some(incarnation)
 }
 
-/// Frees the slot of a session whose node cannot be told: the client's own hand, for when its
-/// node's process is down.
+/// Frees the slot of a session from the client's side, for a client whose node's process is down.
 pub(crate) fn free_own_slot(region: &Region, session: SessionId) {
     let word = slot_word(region, session.slot, INCARNATION);
     let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
 }
 
-/// Gives up the slot of a session whose node cannot be told, where sessions are fenced: the next
-/// node takes its process for dead.
+/// Gives up the slot of a session from the client's side, where sessions are fenced. The next node
+/// takes its process for dead.
 pub(crate) fn abandon_own_slot(region: &Region, session: SessionId) {
     let word = |field| slot_word(region, session.slot, field);
     if word(INCARNATION).load(Ordering::Acquire) == session.incarnation {
@@ -94,7 +94,7 @@ pub(crate) fn abandon_own_slot(region: &Region, session: SessionId) {
     }
 }
 
-/// Fields of a slot.
+/// The offsets of a slot's fields.
 pub(crate) const INCARNATION: u64 = 0;
 pub(crate) const ANNOUNCED: u64 = 8;
 pub(crate) const PID: u64 = 16;

@@ -1,9 +1,9 @@
-//! A table's session, and how it ends.
+//! The session of a table, and how it ends.
 //!
 //! # Faults
-//! The node's process may be away when a table is dropped, or have been away and come back: then
-//! the session is ended over a new connection, or, if nobody answers, by the client's own hand in
-//! the node's memory.
+//! When a table is dropped the node's process may be down, or may have restarted. Then the session
+//! is ended over a new connection. If no node answers, the client frees the slot in the node's
+//! memory itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::session::connection::Connection;
 use crate::session::local::LocalNodes;
 use crate::session::slot::{Process, SessionId, abandon_own_slot, free_own_slot};
 
-/// A session at the home node of a table.
+/// The session of a table at its home node.
 pub(crate) struct TableSession {
     home: usize,
     memory: Arc<ClusterMemory>,
@@ -28,23 +28,23 @@ pub(crate) struct TableSession {
     mark: ForkMark,
 }
 
-/// With whom the session was opened.
+/// The way in which the session was opened.
 pub(super) enum At {
-    /// With nobody: it reads only.
+    /// There is no session: the client only reads.
     Observer,
-    /// With a node, over this connection, which stays open for as long as the session lives.
+    /// At a node, over this connection, which stays open for as long as the session lives.
     Node(Arc<Connection>, SessionId),
-    /// With a node that has to fence the session before its slot is free. The secret is for the
-    /// nodes that let it in.
+    /// At a node that has to fence the session before its slot is free. The secret is for the nodes
+    /// that let the client in.
     Fenced(Arc<Connection>, SessionId, Option<Secret>),
-    /// With a node that connects an endpoint which only reads.
+    /// No session, but connections of an endpoint that only reads.
     Reader(Arc<Connection>, u64),
-    /// With a node inside this process.
+    /// At a node inside this process.
     Embedded(Arc<dyn LocalNodes>, SessionId),
 }
 
 impl TableSession {
-    /// Reads only: no session is needed.
+    /// A client that only reads, and needs no session.
     pub fn observer(home: usize, memory: Arc<ClusterMemory>, mark: ForkMark) -> Self {
         Self::new(home, memory, At::Observer, mark)
     }
@@ -63,7 +63,7 @@ impl TableSession {
     /// A session that was opened over a connection, at a node that fences it. It gets a secret.
     ///
     /// # Errors
-    /// [`Error::Os`] if there is nothing random.
+    /// [`Error::Os`] if the system has no random bytes.
     pub fn fenced(
         home: usize,
         memory: Arc<ClusterMemory>,
@@ -82,7 +82,7 @@ impl TableSession {
         Ok(session)
     }
 
-    /// Reads only, but has connections of its own.
+    /// A client that only reads, but has connections of its own.
     pub fn reader(
         home: usize,
         memory: Arc<ClusterMemory>,
@@ -103,7 +103,7 @@ impl TableSession {
         Self { home, memory, at, mark }
     }
 
-    /// The session as the engine needs it.
+    /// The session, as the engine uses it.
     pub fn session(&self) -> Session {
         let home = RegionId(self.home as u8);
         match &self.at {
@@ -118,18 +118,18 @@ impl TableSession {
         }
     }
 
-    /// Whether nothing can be written.
+    /// Returns whether the client can only read.
     pub fn is_read_only(&self) -> bool {
         self.session().is_observer()
     }
 
-    /// Whether the session is another process's: this one was forked from it.
+    /// Returns whether this process was forked from the one that has the session.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.mark.is_inherited()
     }
 
-    /// Makes it one that a child has inherited.
+    /// Makes the session look as if a child had inherited it.
     #[cfg(test)]
     pub fn inherit(&mut self) {
         self.mark = ForkMark::of_a_parent().unwrap();
@@ -139,7 +139,7 @@ impl TableSession {
         self.memory.nodes[self.home].as_ref().expect("the home node is mapped")
     }
 
-    /// Ends the session at its node; whether the node could be told.
+    /// Ends the session at its node. Returns whether the node has answered.
     fn ends_at_node(&self, connection: &Connection, opened: SessionId) -> bool {
         let SessionId { slot, incarnation } = opened;
         if connection.close_session(slot, incarnation, CLOSE_TIMEOUT).is_ok() {

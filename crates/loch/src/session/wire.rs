@@ -1,25 +1,25 @@
-//! What clients and nodes say to each other over the node's unix socket.
+//! The messages between a client and a node, over the node's unix socket.
 //!
-//! A frame is a length, four bytes little-endian, and so many bytes of JSON, one message. The
-//! client asks, the node answers each request once and in order. The first request is `hello`; the
-//! answer to it, `welcome`, carries the region's file descriptor (SCM_RIGHTS).
+//! A frame is a length, four bytes little-endian, and so many bytes of JSON, which are one message.
+//! The client sends requests, and the node answers each once and in order. The first request is
+//! `hello`. Its answer, `welcome`, carries the region's file descriptor (SCM_RIGHTS).
 //!
 //! ```text
 //! client   hello      open_session    close_session     (closes)
 //! node       welcome+fd       session            closed
 //! ```
-//! Where the welcome says that the cluster's memory is reached over a network, only the node's own
+//! If the welcome says that the cluster's memory is reached over a network, only the node's own
 //! region comes with it. The node is then its client's *broker*: it tells what it knows of the
-//! others (`member`), and has them let the client's connections in (`connect`).
-//! To anything the node can answer `refused`, which every version must understand.
+//! other nodes (`member`), and has them let the client's connections in (`connect`). The node can
+//! answer `refused` to any request. Every version must understand `refused`.
 //!
 //! # Invariants
-//! 1. Closing the connection ends the sessions that were opened on it: a client keeps it open for
-//!    as long as it uses one of them.
-//! 2. Nothing is accepted that is not exactly a message of this version: unknown fields are errors.
-//!    A `hello` of another version is told apart from garbage, whatever else it holds. What is
-//!    only asked of a node that offers it is no other version.
-//! 3. Memory for a frame is bounded by [`FRAME_BYTES_MAX`] before its bytes arrive.
+//! 1. When the connection is closed, the sessions that were opened over it end. A client keeps the
+//!    connection open for as long as it uses one of them.
+//! 2. Only exact messages of this version are accepted: unknown fields are errors. A `hello` of
+//!    another version differs from garbage, whatever else it holds. Requests that only some nodes
+//!    offer do not make another version.
+//! 3. The memory for a frame is bounded by [`FRAME_BYTES_MAX`] before its bytes arrive.
 
 use std::path::PathBuf;
 
@@ -31,48 +31,48 @@ use crate::Usage;
 pub(crate) use crate::layout::facts::MemberFacts;
 use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
 
-/// Version of everything in this module.
+/// The version of everything in this module.
 pub(crate) const PROTOCOL: u32 = 1;
 
-/// From a client to its node.
+/// A request of a client to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// Who I am.
+    /// Tells what the client is.
     Hello {
-        /// [`PROTOCOL`] of the client.
+        /// The [`PROTOCOL`] of the client.
         protocol: u32,
-        /// For the node's log.
+        /// The client's name for the node's log.
         client: String,
         /// Whether the region is to be mapped for reading only.
         read_only: bool,
     },
-    /// I want to write.
+    /// Asks for a session, which may write.
     OpenSession {},
-    /// I am done, and hold nothing in memory any more.
+    /// Ends a session. The client holds nothing in memory any more.
     CloseSession {
         /// The session's slot.
         slot: u32,
-        /// Which session.
+        /// The session's incarnation.
         incarnation: u64,
     },
-    /// What do you know of a node?
+    /// Asks what the node knows of a node.
     Member {
-        /// Its number.
+        /// The number of that node.
         node: u16,
     },
-    /// Let a connection of mine in.
+    /// Asks for a connection to be let in.
     Connect(Connect),
-    /// I am done with the connections of an endpoint that only reads.
+    /// Ends the connections of an endpoint that only reads.
     Leave {
         /// The endpoint.
         endpoint: u64,
     },
-    /// What do your workers have of a table?
+    /// Asks what the workers of a node have of a table.
     Inspect {
-        /// The node: where memory is not shared, a client's own asks the others.
+        /// The node. Where memory is not shared, the client's own node asks the others.
         node: u16,
-        /// Number of the table in the directory.
+        /// The number of the table in the directory.
         table: u32,
     },
 }
@@ -81,28 +81,27 @@ pub(crate) enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Connect {
-    /// The session that will write, by slot and incarnation; without one it is a reader.
+    /// The session that will write, by slot and incarnation. A reader has none.
     pub session: Option<(u32, u64)>,
-    /// What the session's datagrams are sealed with. A session needs one for a table that workers
-    /// serve.
+    /// The secret that seals the session's datagrams. A session needs one for a table with workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SessionSecret>,
-    /// Tells the readers of one connection apart.
+    /// The number of the reader among those of the client's connection.
     pub endpoint: u64,
-    /// The node whose memory it is.
+    /// The node with the memory.
     pub node: u16,
-    /// Which memory: the client knows its layout.
+    /// The identity of the memory whose layout the client knows.
     pub identity: u64,
-    /// Number of the table in the directory.
+    /// The number of the table in the directory.
     pub table: u32,
-    /// Whether what is offered is a connection for WRITEs that may get lost; a client may have one
-    /// of each kind.
+    /// Whether the connection is for WRITEs that may get lost. A client may have one connection of
+    /// each kind.
     pub unreliable: bool,
-    /// The client's side of the connection, as the fabric writes it.
+    /// The client's side of the connection, in the fabric's format.
     pub offer: serde_json::Value,
 }
 
-/// A session's secret: random words, which are shown to nobody.
+/// A session's secret: random words, which are never printed.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionSecret(pub [u64; 2]);
 
@@ -112,47 +111,48 @@ impl std::fmt::Debug for SessionSecret {
     }
 }
 
-/// From a node to its client.
+/// A reply of a node to its client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Reply {
-    /// Come in. The region's descriptor is with it.
+    /// The client may attach. The region's descriptor comes with this message.
     Welcome(Welcome),
-    /// The slot is yours.
+    /// The session was opened.
     Session {
-        /// The slot.
+        /// The session's slot.
         slot: u32,
-        /// Names this session among all that ever held the slot.
+        /// Names the session among all sessions that ever had the slot.
         incarnation: u64,
     },
-    /// The slot is free, or will be when the session is fenced; the endpoint is forgotten.
+    /// The session has ended; its slot is free, or will be when the session is fenced. Or the
+    /// endpoint is forgotten.
     Closed {},
-    /// What is known of a node.
+    /// The facts of a node.
     Member(MemberFacts),
-    /// The connection is let in.
+    /// The connection was let in.
     Connected {
-        /// The node's side of it, as the fabric writes it.
+        /// The node's side of the connection, in the fabric's format.
         answer: serde_json::Value,
     },
-    /// What the workers have.
+    /// The data of the workers.
     Inspected(Inspected),
-    /// No.
+    /// The request was refused.
     Refused(Refused),
 }
 
-/// What a node's workers have of a table.
+/// The data that a node's workers have of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Inspected {
-    /// Slots of their indexes.
+    /// The slots of their indexes.
     pub slots: u64,
-    /// Bytes of those.
+    /// The bytes of those slots.
     pub index_bytes: u64,
-    /// Bytes for entries.
+    /// The bytes that they have for entries.
     pub data_bytes: u64,
-    /// Entries.
+    /// The number of entries.
     pub entries: u64,
-    /// Bytes of those.
+    /// The bytes of those entries.
     pub entry_bytes: u64,
     /// Broken invariants, in words.
     pub broken: Vec<String>,
@@ -166,7 +166,7 @@ impl From<Report> for Inspected {
 }
 
 impl Inspected {
-    /// All that both have.
+    /// Adds two reports.
     pub fn and(mut self, other: Self) -> Self {
         self.slots += other.slots;
         self.index_bytes += other.index_bytes;
@@ -179,7 +179,7 @@ impl Inspected {
         self
     }
 
-    /// As a table's usage.
+    /// The same as a table's usage.
     pub fn usage(&self) -> Usage {
         Usage {
             index_bytes: self.index_bytes,
@@ -191,83 +191,83 @@ impl Inspected {
     }
 }
 
-/// A message has a bound.
+/// A message has a bounded length.
 fn shorten(text: &mut String) {
     let end = (0..=TOLD_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(end.unwrap_or(0));
 }
 
-/// Who the node is and what its memory is.
+/// A node and its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Welcome {
-    /// [`PROTOCOL`] of the node.
+    /// The [`PROTOCOL`] of the node.
     pub protocol: u32,
     /// The node's name.
     pub name: String,
-    /// Its number in the cluster.
+    /// The node's number in the cluster.
     pub node: u16,
-    /// Nodes of the cluster.
+    /// The number of nodes of the cluster.
     pub nodes: u16,
-    /// The sockets of all nodes, in order; over a network their addresses.
+    /// The sockets of all nodes, in order, or over a network their addresses.
     pub cluster: Vec<PathBuf>,
-    /// Bytes of the region.
+    /// The bytes of the region.
     pub region_bytes: u64,
     /// Identifies the memory.
     pub identity: u64,
-    /// Session slots for clients.
+    /// The number of session slots for clients.
     pub sessions: u32,
     /// The device over which memory is reached, where it is not shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceChoice>,
 }
 
-/// An RDMA device, as far as it was chosen.
+/// The choice of an RDMA device. A field without a value is not chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DeviceChoice {
-    /// Its name.
+    /// The device's name.
     pub name: Option<String>,
-    /// Its port.
+    /// The device's port.
     pub port: Option<u8>,
-    /// The index of its address.
+    /// The index of the port's address.
     pub gid_index: Option<u8>,
 }
 
-/// Why not. Other versions understand this: fields are only ever added.
+/// A refusal. Other versions understand it, because fields are only ever added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
-    /// For programs.
+    /// The reason, for programs.
     pub code: Code,
-    /// For people.
+    /// The reason in words.
     pub text: String,
-    /// [`PROTOCOL`] of the node.
+    /// The [`PROTOCOL`] of the node.
     pub protocol: u32,
 }
 
-/// Why a node refuses, for programs.
+/// The reason of a refusal, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Code {
-    /// Another version of the protocol.
+    /// The client speaks another version of the protocol.
     Protocol,
-    /// No message.
+    /// The bytes are not a message.
     Garbage,
-    /// Not at this time: `hello` comes first, and once.
+    /// The message may not come at this time: `hello` comes first, and once.
     Order,
     /// The client is another user's.
     ForeignUser,
-    /// All slots are taken.
+    /// All session slots are taken.
     SessionsExhausted,
-    /// A client for reading has no session.
+    /// A client that attached for reading has no session.
     ReadOnly,
     /// There is no such session, or it is another process's.
     NoSuchSession,
     /// The client's process cannot be seen from the node.
     Unseen,
-    /// The node listens, and its memory is not there yet.
+    /// The node listens, but its memory is not there yet.
     Preparing,
-    /// What was asked for takes longer, and is under way: to be asked for again.
+    /// The request takes longer, and is under way. The client has to ask again.
     Busy,
     /// Another node cannot be reached now.
     Away,
@@ -275,34 +275,34 @@ pub(crate) enum Code {
     Misfit,
     /// Another node is of another release.
     Release,
-    /// Another node could not prove that it is one, or this one could not prove it.
+    /// Another node could not prove that it is one, or this node could not prove it.
     Untrusted,
     /// The node has other memory than the client knows.
     OtherMemory,
-    /// A reason that only later versions have.
+    /// A reason of a later version.
     #[serde(other)]
     Other,
 }
 
 const _: () = {
-    // Header and directory go into one frame in hexadecimal, beside little else.
+    // Header and directory are in one frame, in hexadecimal, and little else is.
     let bytes = size_of::<Header>() + TABLES_MAX * size_of::<TableEntry>();
     assert!(2 * bytes + 4096 < FRAME_BYTES_MAX);
 };
 
-/// Bytes that are no message.
+/// The error of bytes that are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The frame is longer than frames can be.
+    /// The announced frame is longer than frames can be.
     #[error("a frame of {len} bytes was announced: a frame has 1 to {FRAME_BYTES_MAX}")]
     Length {
         /// The announced length.
         len: u32,
     },
-    /// The frame is none of the messages.
+    /// The frame is not one of the messages.
     #[error("the frame is no message: {text}")]
     Garbage {
-        /// What the parser says.
+        /// The parser's message.
         text: String,
     },
     /// A `hello` of another version.
@@ -329,7 +329,7 @@ impl From<&WireError> for Refused {
     }
 }
 
-/// The frame of a message.
+/// Encodes a message as a frame.
 pub(crate) fn encode<M: Serialize>(message: &M) -> Vec<u8> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)
@@ -339,7 +339,7 @@ pub(crate) fn encode<M: Serialize>(message: &M) -> Vec<u8> {
     frame
 }
 
-/// The request in a frame.
+/// Decodes the request in a frame.
 pub(crate) fn decode_request(frame: &[u8]) -> Result<Request, WireError> {
     let request = serde_json::from_slice(frame);
     match other_version(frame) {
@@ -348,7 +348,7 @@ pub(crate) fn decode_request(frame: &[u8]) -> Result<Request, WireError> {
     }
 }
 
-/// The reply in a frame.
+/// Decodes the reply in a frame.
 pub(crate) fn decode_reply(frame: &[u8]) -> Result<Reply, WireError> {
     serde_json::from_slice(frame).map_err(garbage)
 }
@@ -357,7 +357,7 @@ fn garbage(error: serde_json::Error) -> WireError {
     WireError::Garbage { text: error.to_string() }
 }
 
-/// The version of a `hello`, of whatever version.
+/// Reads the version from a `hello` of any version.
 fn other_version(frame: &[u8]) -> Option<u32> {
     #[derive(Deserialize)]
     struct AnyHello {
@@ -378,16 +378,16 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Takes the bytes that came. The caller takes all whole frames out before it gives more, so no
-    /// more than a frame and these bytes are ever held.
+    /// Takes the bytes that came. The caller takes all whole frames out before it gives more, so
+    /// the decoder never holds more than a frame and these bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole frame.
+    /// Returns the next whole frame.
     ///
     /// # Errors
-    /// [`WireError::Length`]; the stream is of no use after that.
+    /// [`WireError::Length`]; the stream cannot be used after that.
     pub fn next(&mut self) -> Result<Option<Vec<u8>>, WireError> {
         let Some(len) = self.bytes.first_chunk::<4>() else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! A table's operations as futures. The blocking ones are these, run to their end.
+//! The operations of a table as futures. The blocking operations run these futures to their end.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,9 +11,10 @@ use crate::{
     Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Table, Value, Version,
 };
 
-/// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`])
-/// or any executor that stays on one thread. Each operation is what it is on the table; dropping
-/// its future is like dying in the middle of it: it may or may not have happened.
+/// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`]) or for any
+/// executor that stays on one thread. Each operation does the same as on the table. An operation
+/// whose future is dropped may or may not have happened, as if the client had died in the middle of
+/// it.
 ///
 /// ```
 /// use loch::{Cluster, EmbeddedConfig, lanes};
@@ -377,8 +378,8 @@ impl<'a> AsyncTable<'a> {
         Ok(Reservation::new(self.table, place))
     }
 
-    /// Runs one operation for each item, in the table's lanes; the outputs in the items' order.
-    /// After an error no more are begun.
+    /// Runs one operation for each item, in the table's lanes. The outputs are in the order of the
+    /// items. After an error no further operation is begun.
     async fn many<'i, I, T, F>(
         self,
         items: &'i [I],

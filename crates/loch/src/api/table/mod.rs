@@ -1,4 +1,4 @@
-//! A table, for one thread: blocking calls.
+//! A table, for one thread: the blocking operations.
 
 pub(crate) mod asynch;
 pub(crate) mod reservation;
@@ -21,15 +21,16 @@ use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::session::table_session::TableSession;
 use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, Value, Version};
 
-/// A table of a cluster, for one thread: it can be sent to another, but not shared. Every thread
-/// opens its own.
+/// A table of a cluster, for one thread: it can be sent to another thread, but not shared. Every
+/// thread opens its own table.
 ///
-/// A table holds one of its home node's session slots until it is dropped, but not the node's
-/// process: that may go away and come back.
+/// A table holds one session slot of its home node until it is dropped. The node's process may go
+/// away and come back meanwhile.
 ///
-/// A process that is forked from the table's must not use the table: there, every operation answers
-/// [`Error::Forked`], and dropping the table does nothing. Attach again in the child. An operation
-/// that was under way in the parent ([`Table::asynch`]) must not be gone on with in the child.
+/// A process that is forked from the table's process must not use the table. In the child every
+/// operation fails with [`Error::Forked`], and dropping the table does nothing; attach again there.
+/// An operation that was under way in the parent ([`Table::asynch`]) must not be continued in the
+/// child.
 ///
 /// ```
 /// use loch::{Cluster, Conditional, EmbeddedConfig};
@@ -53,39 +54,39 @@ pub struct Table {
     backend: Backend,
     name: String,
     lanes: usize,
-    /// Filled by `get_into` again and again.
+    /// The buffer that `get_into` uses again and again.
     spare: Cell<Buf>,
-    /// Ends after the client has left its slabs behind.
+    /// The session ends after the client has left its slabs behind.
     table_session: TableSession,
 }
 
-/// How a PUT differs from a plain one.
+/// Options of a PUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
     /// How long the value lives, with a resolution of 1 ms. Default: for ever.
     pub ttl: Option<Duration>,
 }
 
-/// What a conditional PUT expects to find.
+/// The condition of a conditional PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// No value.
+    /// The key has no value.
     Absent,
-    /// A value of this version.
+    /// The key has a value of this version.
     Version(Version),
 }
 
-/// What a conditional PUT came to.
+/// The result of a conditional PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditional {
-    /// It was done; the version of the new value.
+    /// The PUT was done; the version of the new value.
     Done(Version),
-    /// It was not: the version of the value there is, if there is one.
+    /// The condition did not hold; the version of the key's value, if it has one.
     Refused(Option<Version>),
 }
 
 impl Table {
-    /// Its name.
+    /// The table's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -95,26 +96,26 @@ impl Table {
         AsyncTable::new(self)
     }
 
-    /// Overlaps up to `lanes` operations in `get_many` and `put_many`; 1 to 4096, default 16.
-    /// Other numbers are taken for the nearest.
+    /// Lets up to `lanes` operations overlap in `get_many` and `put_many`; 1 to 4096, default 16. A
+    /// number outside this range is replaced by the nearest in it.
     #[must_use]
     pub fn with_lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes.clamp(1, LANES_MAX);
         self
     }
 
-    /// The value of `key`, if it has one.
+    /// Returns the value of `key`, if it has one.
     ///
     /// # Errors
-    /// [`Error::KeyEmpty`], [`Error::KeyTooLong`]; [`Error::Timeout`] if others kept changing the
-    /// key's slots, or the key's worker did not answer, and [`Error::NodeUnreachable`] if that is
-    /// because its node is down.
+    /// [`Error::KeyEmpty`], [`Error::KeyTooLong`]; [`Error::Timeout`] if other clients kept
+    /// changing the key's slots, or the key's worker did not answer; [`Error::NodeUnreachable`] if
+    /// the worker's node is down.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, Error> {
         block_on(self.asynch().get(key))
     }
 
-    /// Replaces the contents of `into` by the value of `key`, if it has one; returns the value's
-    /// version. Without a value `into` is empty. Allocates nothing if `into` has room.
+    /// Replaces the contents of `into` by the value of `key` and returns its version. If the key
+    /// has no value `into` is empty afterwards. Allocates nothing if `into` has room.
     ///
     /// # Errors
     /// As [`Table::get`]; then `into` is empty.
@@ -126,8 +127,8 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::get`], and [`Error::ValueTooLong`], [`Error::IndexFull`],
-    /// [`Error::OutOfMemory`], [`Error::ReadOnly`]. After any but [`Error::Ambiguous`] the key has
-    /// the value it had.
+    /// [`Error::OutOfMemory`], [`Error::ReadOnly`]. After any error but [`Error::Ambiguous`] the
+    /// key has its old value.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
         self.put_with(key, value, PutOptions::default())
     }
@@ -145,7 +146,7 @@ impl Table {
         block_on(self.asynch().put_with(key, value, options))
     }
 
-    /// Takes the value of `key` away; whether it had one.
+    /// Removes the value of `key`. Returns whether it had one.
     ///
     /// # Errors
     /// As [`Table::get`], and [`Error::ReadOnly`].
@@ -153,7 +154,7 @@ impl Table {
         block_on(self.asynch().delete(key))
     }
 
-    /// Whether `key` has a value. Reads no value.
+    /// Returns whether `key` has a value, without reading the value.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -161,20 +162,21 @@ impl Table {
         block_on(self.asynch().contains(key))
     }
 
-    /// The values of many keys, in their order, with several GETs under way at a time.
+    /// Returns the values of many keys in the order of the keys, with several GETs under way at a
+    /// time.
     ///
     /// # Errors
-    /// As [`Table::get`]: the first one met, and then no further GETs are begun.
+    /// As [`Table::get`]. After the first error no further GETs are begun.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
         block_on(self.asynch().get_many(keys))
     }
 
-    /// Puts many pairs, with several PUTs under way at a time; returns the versions in their order.
-    /// Of two pairs with the same key either may win.
+    /// Puts many pairs, with several PUTs under way at a time. Returns the versions in the order of
+    /// the pairs. Of two pairs with the same key either may win.
     ///
     /// # Errors
-    /// As [`Table::put`]: the first one met, and then no further PUTs are begun. Others may have
-    /// been done; calling again does no harm.
+    /// As [`Table::put`]. After the first error no further PUTs are begun. Other PUTs may have been
+    /// done, and it does no harm to call again.
     pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -182,7 +184,7 @@ impl Table {
         block_on(self.asynch().put_many(pairs))
     }
 
-    /// Gives `key` the value `value` if what it has is as expected.
+    /// Gives `key` the value `value` if the condition `expect` holds.
     ///
     /// # Errors
     /// As [`Table::put`].
@@ -196,7 +198,7 @@ impl Table {
         block_on(self.asynch().put_if(key, value, expect, options))
     }
 
-    /// Gives `key` the value `value` if the one it has is of this version.
+    /// Gives `key` the value `value` if its value has this version.
     ///
     /// # Errors
     /// As [`Table::put`].
@@ -209,7 +211,7 @@ impl Table {
         self.put_if(key, value, Expect::Version(version), PutOptions::default())
     }
 
-    /// Gives `key` the value `value` if it has none.
+    /// Gives `key` the value `value` if the key has none.
     ///
     /// # Errors
     /// As [`Table::put`].
@@ -217,10 +219,10 @@ impl Table {
         self.put_if(key, value, Expect::Absent, PutOptions::default())
     }
 
-    /// Appends `bytes` to the value of `key`: what others append or put at the same time comes
-    /// before or after, never in between. A key without a value gets `bytes` as its value. Returns
-    /// the version of the new value, which expires when the old one did; one that is created does
-    /// not expire.
+    /// Appends `bytes` to the value of `key`. Bytes that other clients append or put at the same
+    /// time come before or after, never in between. A key without a value gets `bytes` as its
+    /// value. Returns the version of the new value. The new value expires when the old one did; a
+    /// value that is created does not expire.
     ///
     /// ```
     /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
@@ -237,8 +239,8 @@ impl Table {
         block_on(self.asynch().append(key, bytes))
     }
 
-    /// Adds `add`, wrapping, to the number under `key` (8 bytes, little-endian) and returns what it
-    /// was. A key without a value counts as 0.
+    /// Adds `add`, wrapping, to the number under `key` (8 bytes, little-endian) and returns the
+    /// number before. A key without a value counts as 0.
     ///
     /// # Errors
     /// As [`Table::put`], and [`Error::NotACounter`].
@@ -246,8 +248,8 @@ impl Table {
         block_on(self.asynch().fetch_add(key, add))
     }
 
-    /// Replaces the number under `key` by what the function makes of it and its operand, where the
-    /// value is; returns what it was. A key without a value counts as 0. In tables of `kv-direct`.
+    /// Replaces the number under `key` by the result of the function, where the value is, and
+    /// returns the number before. A key without a value counts as 0. In tables of `kv-direct`.
     ///
     /// ```
     /// # use loch::{Cluster, EmbeddedConfig, Lambda, TableConfig};
@@ -262,16 +264,17 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::put`], and [`Error::OtherEngine`], [`Error::NotAVector`] if the value is not one
-    /// such number, [`Error::UnfitFunction`], [`Error::NoFunction`], [`Error::FunctionFailed`].
+    /// number of this type, [`Error::UnfitFunction`], [`Error::NoFunction`],
+    /// [`Error::FunctionFailed`].
     pub fn update<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
         block_on(self.asynch().update(key, lambda))
     }
 
-    /// Replaces each number under `key` by what the function makes of it and the operand; how many
+    /// Replaces each number under `key` by the result of the function. Returns how many numbers
     /// there are, if the key has a value.
     ///
     /// # Errors
-    /// As [`Table::update`]; then all numbers are what they were.
+    /// As [`Table::update`]. After an error all numbers have their old values.
     pub fn update_all<T: Number>(
         &self,
         key: &[u8],
@@ -280,7 +283,7 @@ impl Table {
         block_on(self.asynch().update_all(key, lambda))
     }
 
-    /// As [`Table::update_all`]; returns the numbers as they were.
+    /// As [`Table::update_all`], but returns the numbers before.
     ///
     /// # Errors
     /// As [`Table::update_all`].
@@ -292,9 +295,9 @@ impl Table {
         block_on(self.asynch().fetch_update_all(key, lambda))
     }
 
-    /// Replaces each number under `key` by what the function makes of it and the operand of the
-    /// same index, of which there must be as many; how many there are, if the key has a value. The
-    /// function's own operand is not used.
+    /// Replaces each number under `key` by the result of the function with the operand of the same
+    /// index. There must be as many operands as numbers; the function's own operand is not used.
+    /// Returns how many numbers there are, if the key has a value.
     ///
     /// # Errors
     /// As [`Table::update_all`].
@@ -307,7 +310,7 @@ impl Table {
         block_on(self.asynch().update_each(key, lambda, operands))
     }
 
-    /// As [`Table::update_each`]; returns the numbers as they were.
+    /// As [`Table::update_each`], but returns the numbers before.
     ///
     /// # Errors
     /// As [`Table::update_all`].
@@ -320,17 +323,17 @@ impl Table {
         block_on(self.asynch().fetch_update_each(key, lambda, operands))
     }
 
-    /// What the function makes of all numbers under `key`, one after the other, beginning with its
-    /// operand: with `Lambda::add(0)` their sum.
+    /// Combines all numbers under `key` by the function, one after the other, beginning with its
+    /// operand: with `Lambda::add(0)` the result is their sum.
     ///
     /// # Errors
-    /// As [`Table::get`], and those of [`Table::update`].
+    /// The errors of [`Table::get`] and [`Table::update`].
     pub fn reduce<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<Option<T>, Error> {
         block_on(self.asynch().reduce(key, lambda))
     }
 
-    /// Those of the numbers under `key` of which the function says so, in their order. The value
-    /// stays what it is.
+    /// Returns the numbers under `key` that the function keeps, in their order. The value is not
+    /// changed.
     ///
     /// # Errors
     /// As [`Table::reduce`].
@@ -342,8 +345,8 @@ impl Table {
         block_on(self.asynch().filter(key, lambda))
     }
 
-    /// Reserves memory for a value of `len` bytes, to be written in place and then committed:
-    /// nothing is copied. What is not written has unspecified contents.
+    /// Reserves memory for a value of `len` bytes, to be written in place and then committed
+    /// without a copy. Bytes that are not written have unspecified contents.
     ///
     /// # Errors
     /// As [`Table::put`].
@@ -364,17 +367,17 @@ impl Table {
         block_on(self.asynch().reserve_with(key, len, options))
     }
 
-    /// Walks the whole table and verifies its invariants, beside other clients at work.
+    /// Walks the whole table and verifies its invariants, while other clients are at work.
     ///
     /// # Errors
-    /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are no error but listed in
-    /// the report.
+    /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are not an error; the
+    /// report lists them.
     pub fn check(&self) -> Result<CheckReport, Error> {
         self.check_process()?;
         block_on(self.operations().check())
     }
 
-    /// How the table's memory is used, node by node. Reads every entry's generation.
+    /// The use of the table's memory, node by node. The call reads every entry's generation.
     ///
     /// # Errors
     /// As [`Table::check`].
@@ -383,7 +386,8 @@ impl Table {
         block_on(self.operations().usage())
     }
 
-    /// What this table's operations cost so far; the difference of two is what happened between.
+    /// The costs of this table's operations so far. The difference of two results is the cost of
+    /// the operations in between.
     pub fn counters(&self) -> Counters {
         self.operations().counters()
     }
@@ -401,7 +405,7 @@ impl Table {
         Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), table_session }
     }
 
-    /// The client whose operations are awaited in place, if it has such.
+    /// The client whose operations are awaited in place, if the table has such a client.
     #[inline]
     pub(crate) fn in_place(&self) -> Option<&Client<ShmEndpoint>> {
         self.backend.in_place()
@@ -421,7 +425,7 @@ impl Table {
         self.operations().explain(error)
     }
 
-    /// What computes on values; `operation` is what it is asked for.
+    /// The operations that compute on values; `operation` is the requested one, for the error.
     ///
     /// # Errors
     /// [`Error::OtherEngine`] if the table's engine does not compute.
@@ -436,7 +440,7 @@ impl Table {
         Err(Error::OtherEngine { table: self.name.clone(), engine, operation, engines })
     }
 
-    /// Refuses a process that was forked from the table's: it would take the same entries as its
+    /// Refuses a process that was forked from the table's. It would take the same entries as its
     /// parent, in the same session.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), Error> {
@@ -446,7 +450,7 @@ impl Table {
         Ok(())
     }
 
-    /// Refuses a mutation of a table that is attached for reading, before anything is looked at.
+    /// Refuses a mutation of a table that is attached for reading, before the table is looked at.
     #[inline]
     pub(crate) fn writable(&self) -> Result<(), Error> {
         self.check_process()?;
@@ -456,7 +460,7 @@ impl Table {
         Ok(())
     }
 
-    /// The options as the engine has them.
+    /// The engine's form of the options.
     pub(crate) fn engine_options(&self, options: PutOptions) -> operation::PutOptions {
         let now = || self.operations().wall_ms();
         let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
@@ -465,13 +469,13 @@ impl Table {
         }
     }
 
-    /// Makes it a table that a child has inherited.
+    /// Makes the table look as if a child had inherited it.
     #[cfg(test)]
     pub(crate) fn inherit(&mut self) {
         self.table_session.inherit();
     }
 
-    /// The buffer that is kept for `get_into`.
+    /// The buffer of `get_into`.
     #[inline]
     pub(crate) fn take_spare(&self) -> Buf {
         self.spare.take()
@@ -491,7 +495,7 @@ impl Drop for Table {
             return;
         }
         if let Err(error) = block_on(self.operations().detach()) {
-            // The node finds what is left when the session has ended.
+            // When the session has ended the node finds the memory.
             tracing::warn!(table = self.name, %error, "the table's memory was not left in order");
         }
     }
@@ -506,7 +510,7 @@ mod tests {
     use super::*;
     use crate::{Cluster, EmbeddedConfig, TableConfig};
 
-    /// A table as a child has it that was forked from its process.
+    /// A table as a child that was forked from its process has it.
     fn inherited(engine: &str) -> (Cluster, Table) {
         let table = TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
         let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
@@ -524,8 +528,8 @@ mod tests {
         assert!(error.to_string().contains("Cluster::connect"), "{error}");
     }
 
-    /// Others would take the slabs that it left behind, and its parent would go on to allocate from
-    /// them.
+    /// If a child left its parent's slabs behind, other clients would take them while the parent
+    /// goes on to allocate from them.
     #[test]
     fn a_child_leaves_no_slab_of_its_parents_behind() {
         let (cluster, table) = inherited("nessie");
@@ -573,7 +577,7 @@ mod tests {
             assert_forked(table.check());
             assert_forked(table.usage());
             drop(table);
-            // The parent's session goes on, as does what it has stored.
+            // The parent's session goes on, and its values stay.
             let taken = cluster.info().nodes[0].sessions_taken;
             assert_eq!(taken, 1, "{engine}: a child ends nothing of its parent's");
             let own = cluster.table("default").unwrap();

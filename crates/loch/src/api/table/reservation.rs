@@ -8,13 +8,13 @@ use loch_fabric::lanes::block_on;
 use crate::client::in_place::InPlace;
 use crate::{Error, Table, Version};
 
-/// Memory for a value that is being written in place. It becomes the key's value with
-/// [`Reservation::commit`]; dropped before, it leaves nothing behind.
+/// Memory for a value that is being written in place. [`Reservation::commit`] makes it the key's
+/// value. A reservation that is dropped before leaves nothing behind.
 ///
-/// Where workers write the values, and in tables of the published protocol, it is memory of this
-/// process, and copied when it is committed. Else it is the table's: while it lives, memory that
-/// others wait to reuse waits with it: fill it and commit it. [`io::Write`] writes from the start
-/// to the end.
+/// In tables with workers, and in tables of the published protocol, the memory is of this process
+/// and is copied at the commit. In other tables it is the table's memory. While the reservation
+/// lives, memory that other clients wait to reuse has to wait too, so fill it and commit it soon.
+/// [`io::Write`] writes from the start to the end.
 ///
 /// ```
 /// use std::io::Write;
@@ -31,7 +31,7 @@ pub struct Reservation<'a> {
     table: &'a Table,
     /// Taken when the reservation ends.
     place: Option<ValuePlace<'a>>,
-    /// Where [`io::Write`] goes on.
+    /// The position of [`io::Write`].
     written: usize,
 }
 
@@ -39,12 +39,11 @@ pub struct Reservation<'a> {
 pub(crate) enum ValuePlace<'a> {
     /// The table's memory.
     InTable(Box<dyn InPlace + 'a>),
-    /// Memory of this process: where workers write the values, and where the protocol has no entry
-    /// that is filled in place.
+    /// Memory of this process, for tables with workers and for the published protocol.
     Buffered(BufferedPut),
 }
 
-/// A value that is put when it is committed.
+/// A value that is put at the commit.
 pub(crate) struct BufferedPut {
     key: Vec<u8>,
     value: Vec<u8>,
@@ -52,7 +51,7 @@ pub(crate) struct BufferedPut {
 }
 
 impl ValuePlace<'_> {
-    /// Memory of this process.
+    /// Makes a place in memory of this process.
     pub fn own(key: &[u8], len: usize, options: PutOptions) -> Self {
         Self::Buffered(BufferedPut { key: key.into(), value: vec![0; len], options })
     }
@@ -96,9 +95,9 @@ impl<'a> Reservation<'a> {
         written.map_err(|e| self.table.error(e))
     }
 
-    /// The place of the value, for code that fills it without a detour (a system call, a device).
-    /// Valid for [`Reservation::len`] bytes until the reservation ends. The bytes are shared
-    /// memory: write through the pointer, form no reference.
+    /// The address of the value, for code that fills it directly (a system call, a device). It is
+    /// valid for [`Reservation::len`] bytes until the reservation ends. The bytes are shared
+    /// memory: write through the pointer, and form no reference.
     ///
     /// # Errors
     /// [`Error::Fabric`], [`Error::Forked`].
@@ -111,7 +110,7 @@ impl<'a> Reservation<'a> {
         place.map_err(|e| self.table.error(e))
     }
 
-    /// Makes it the key's value. Returns the version.
+    /// Makes the reservation the key's value. Returns the version.
     ///
     /// # Errors
     /// As [`Table::put`].
@@ -140,7 +139,7 @@ impl<'a> Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.table.check_process().is_err() {
-            // The entry, and the epoch in which it is held, are the parent's.
+            // The entry, and the epoch in which it is held, belong to the parent.
             std::mem::forget(self.place.take());
         }
     }
@@ -173,10 +172,10 @@ mod tests {
         childs.inherit();
         let reserve = || {
             let mut reserved = parents.reserve(b"key", 100).unwrap();
-            // As the child has it: the same place, through a table that is not its own.
+            // The child has the same place, through a table that is not its own.
             Reservation::new(&childs, reserved.place.take().unwrap())
         };
-        // Entries that are in use and in no slot: those that the parent has reserved.
+        // Entries in use that are in no slot are the entries that the parent has reserved.
         let reserved = || parents.check().unwrap().unshown;
         let mut inherited = reserve();
         assert!(matches!(inherited.write_at(0, b"x"), Err(Error::Forked)));

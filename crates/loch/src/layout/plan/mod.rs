@@ -1,9 +1,9 @@
-//! From a configuration to the layout of a region, and back: what a region file must hold so that
-//! it can be taken over.
+//! From a configuration to the layout of a region, and back: the layout that a region file must
+//! have to be taken over.
 //!
-//! What a configuration says of memory and tables is checked here and nowhere else. The plan is a
-//! pure function of it: the same configuration gives the same layout, which is what makes a warm
-//! restart possible.
+//! The part of a configuration about memory and tables is checked here and nowhere else. The plan
+//! is a pure function of the configuration: the same configuration gives the same layout. A warm
+//! restart depends on this.
 
 mod workers;
 
@@ -23,33 +23,33 @@ use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig
 use workers::worker_sessions;
 pub(crate) use workers::worker_sessions_of;
 
-/// Regions are whole pages.
+/// The size of a region is a multiple of the page size.
 const PAGE_BYTES: u64 = 4096;
 
-/// Memory that no table uses is left out when it is more than an eighth, and more than this.
+/// Unused memory is left out of the region if it is more than an eighth, and more than this.
 const UNUSED_BYTES_MAX: u64 = 16 << 20;
 
-/// Up to this it is looked for how much memory would do, when some does not.
+/// Up to this size an error says how much memory would be enough.
 const LEAST_MIB_MAX: u64 = 256;
 
-/// How a node's region is laid out. The header has no identity yet.
+/// The layout of a node's region. The header has no identity yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub header: Header,
     pub tables: Vec<TableEntry>,
-    /// Bytes that each table has in the memory of the node's process.
+    /// The bytes that each table has in the memory of the node's process.
     private_bytes: Vec<u64>,
-    /// Bytes of the memory that no table uses, and the region does not have.
+    /// The bytes that no table uses, and that the region therefore does not have.
     left_out: u64,
 }
 
 impl NodeConfig {
-    /// Whether a node could have these tables: what [`Node::start`](crate::Node::start) says of
-    /// them first, on any machine. Of `cluster` only the number of nodes counts; no device, file or
-    /// address is looked at.
+    /// Checks that a node can have these tables. [`Node::start`](crate::Node::start) does the same
+    /// check first, but this works on any machine. Only the number of nodes in `cluster` counts; no
+    /// device, file or address is looked at.
     ///
     /// # Errors
-    /// [`Error::Config`] names the table and what does not fit.
+    /// [`Error::Config`] names the table and the problem.
     ///
     /// ```
     /// let config = loch::NodeConfig::from_toml("memory = \"64KiB\"\n[[table]]\nindex_slots = 65536")?;
@@ -84,8 +84,9 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
     Ok(plans)
 }
 
-/// Whether a host of so many bytes of memory can have what tables have in the memory of a process.
-/// The system gives that as it is used, so it would not refuse it: it would end the process later.
+/// Checks that a host with so much memory can have the tables that are in the memory of a process.
+/// The system gives such memory as it is used. It would not refuse the tables, but end the process
+/// later.
 ///
 /// # Errors
 /// [`Error::NoMemory`].
@@ -106,13 +107,13 @@ pub(crate) fn check_private(plans: &[Plan], host_bytes: u64) -> Result<(), Error
     Ok(())
 }
 
-/// The memory of this host, and what it can swap out.
+/// The memory of this host, together with its swap space.
 pub(crate) fn host_bytes() -> u64 {
     let host = rustix::system::sysinfo();
     (host.totalram + host.totalswap) * u64::from(host.mem_unit)
 }
 
-/// What a plan depends on.
+/// The input of a plan.
 #[derive(Clone, Copy)]
 struct Sizes<'a> {
     node: usize,
@@ -125,7 +126,7 @@ struct Sizes<'a> {
 }
 
 impl Sizes<'_> {
-    /// The least memory with which the tables can be laid out, if they can and it is not large.
+    /// The least memory in which the tables can be laid out, if there is one and it is not large.
     fn least(self) -> Option<ByteSize> {
         let of_mib = |mib: u64| ByteSize::new(mib << 20);
         let fits = |mib: &u64| Plan::laid_out(Sizes { memory: of_mib(*mib), ..self }).is_ok();
@@ -140,7 +141,7 @@ impl Sizes<'_> {
 }
 
 impl Plan {
-    /// The plan of a node of so many, whose tables are these.
+    /// The plan of one of `nodes` nodes with these tables.
     pub fn of_node(config: &NodeConfig, node: usize, nodes: usize) -> Result<Self, Error> {
         let NodeConfig { memory, sessions, fabric, ref tables, .. } = *config;
         let is_remote = fabric != FabricKind::Shm;
@@ -173,7 +174,7 @@ impl Plan {
         let tables = if sizes.tables.is_empty() { &default[..] } else { sizes.tables };
         check_tables(tables)?;
         let memory_bytes = sizes.memory.bytes() / PAGE_BYTES * PAGE_BYTES;
-        // One for the node's own scrubber, and one for each worker that is a client of its node.
+        // The node's own scrubber has a slot, and so has each worker that is a client of its node.
         let own = 1 + worker_sessions(tables)?;
         let mut header = Header {
             magic: MAGIC,
@@ -205,14 +206,14 @@ impl Plan {
         let unused = memory_bytes.saturating_sub(offset.saturating_add(private));
         let is_left_out = unused > (memory_bytes / 8).max(UNUSED_BYTES_MAX);
         if private > 0 || is_left_out {
-            // What workers have in their own memory is not in the region as well.
+            // Memory of the workers' process is not in the region as well.
             header.region_bytes = memory_bytes.min(offset);
         }
         let left_out = if is_left_out { unused } else { 0 };
         Ok(Self { header, tables: entries, private_bytes, left_out })
     }
 
-    /// Says in the log that a node has less memory than it was given, if its tables cannot use it.
+    /// Logs a warning if the tables cannot use all memory of the node.
     pub fn tell_what_is_left_out(&self) {
         if self.left_out > 0 {
             tracing::warn!(
@@ -224,7 +225,7 @@ impl Plan {
         }
     }
 
-    /// What differs in a region that was made before: field, what it has, what it should have.
+    /// The differences of an older region: the field, its value there, and the planned value.
     pub fn difference(&self, header: &Header, tables: &[TableEntry]) -> Option<Difference> {
         let (have, want) = (header, &self.header);
         let facts = [
@@ -247,7 +248,7 @@ impl Plan {
         let tables = tables.iter().zip(&self.tables);
         let mut of_tables: Vec<_> =
             tables.flat_map(|(have, want)| table_facts(have, want)).collect();
-        // Where tables have memory elsewhere, they say how long the region is.
+        // If some tables have memory elsewhere, their own sizes decide how long the region is.
         let place = if elsewhere { of_tables.len() } else { 0 };
         of_tables.insert(place, memory);
         facts.extend(of_tables);
@@ -255,7 +256,7 @@ impl Plan {
     }
 }
 
-/// Session slots of a node that are its clients'.
+/// The number of a node's session slots that are for clients.
 pub(crate) fn client_sessions(header: &Header, tables: &[TableEntry]) -> u64 {
     let own = 1 + tables.iter().map(worker_sessions_of).sum::<u64>();
     (header.sessions as u64).saturating_sub(own)
@@ -282,7 +283,7 @@ fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a table has room in, with `share` bytes of the memory.
+/// The room of a table with `share` bytes of the memory.
 fn room_of(table: &TableConfig, share: u64, sizes: &Sizes<'_>) -> Result<Room, String> {
     let TableConfig { workers, window, sessions, .. } = *table;
     let engine = table.engine.engine();

@@ -1,4 +1,4 @@
-//! Plans of tables of every engine, and what they say of what cannot be.
+//! Plans of tables of every engine, and the errors of tables that cannot be laid out.
 
 use loch_engines::kv_direct::PartitionShape;
 use loch_engines::limits::VALUE_BYTES_DEFAULT;
@@ -30,12 +30,12 @@ fn table(name: &str) -> TableConfig {
     TableConfig { name: name.into(), ..TableConfig::default() }
 }
 
-/// The table of these fields.
+/// A table with these fields.
 fn declared(fields: &str) -> TableConfig {
     TableConfig::from_toml(fields).unwrap()
 }
 
-/// The plan of a table of these fields.
+/// The plan of a table with these fields.
 fn of(engine: &str, fields: &str, memory: u64, nodes: usize) -> Result<Plan, Error> {
     let table = declared(&format!("engine = '{engine}'\n{fields}"));
     planned(memory, nodes, 1024, &[table])
@@ -105,7 +105,7 @@ fn memory_that_no_table_can_use_is_left_out_of_the_region() {
     assert!((16 << 30..20 << 30).contains(&end), "{end}");
     assert_eq!(planned.header.region_bytes, end.next_multiple_of(TABLE_ALIGN_BYTES));
     assert_eq!(planned.left_out, (1 << 40) - planned.header.region_bytes);
-    // A little of it is not worth a word.
+    // A small unused part is not reported.
     let small = TableConfig { memory: Some(ByteSize::new(60 << 20)), ..table("t") };
     let planned = plan(64 << 20, &[small]).unwrap();
     assert_eq!((planned.header.region_bytes, planned.left_out), (64 << 20, 0));
@@ -140,7 +140,7 @@ fn tables_have_no_more_in_the_process_than_the_host_has() {
     check_private(&plans, 256 << 20).unwrap();
     let error = check_private(&plans, 128 << 20).unwrap_err().to_string();
     assert!(error.contains("table \"b\"") && error.contains("has 128MiB"), "{error}");
-    // What is in a region is the file system's affair.
+    // The file system gives or refuses the memory of a region.
     check_private(&[plan(64 << 20, &[table("t")]).unwrap()], 0).unwrap();
 }
 
@@ -152,7 +152,7 @@ fn requests_take_no_more_than_their_share_if_nothing_else_is_said() {
             let entry = &planned.tables[0];
             let Service { sessions_per_node, .. } = entry.params.service;
             let requests = Area::new(entry.params.service, entry.params.nodes).unwrap().bytes();
-            // Replies without a value are beside that.
+            // Replies without a value take additional memory.
             assert!(requests <= memory / 8 + MIB, "{engine}: {requests} of {memory}");
             assert_eq!(sessions_per_node, 65);
         }

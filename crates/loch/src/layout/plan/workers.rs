@@ -6,13 +6,13 @@ use loch_engines::registry::EngineId;
 use crate::limits::WORKERS_MAX;
 use crate::{Error, TableConfig};
 
-/// Session slots that a table's workers have on each node.
+/// The number of session slots that a table's workers have on each node.
 pub(crate) fn worker_sessions_of(table: &TableEntry) -> u64 {
     let has_some = EngineId::of(table).is_some_and(|engine| engine.needs().sessions);
     if has_some { table.params.service.workers.into() } else { 0 }
 }
 
-/// The same, of tables that are planned.
+/// The number of session slots that the workers of planned tables have on a node.
 ///
 /// # Errors
 /// [`Error::Config`] if a table cannot have as many workers.
