@@ -17,7 +17,7 @@ use crate::node::scrubber::{MappedAccess, Scrubber};
 use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::workers::Workers;
 use crate::node::workers::plan::WorkerPlan;
-use crate::node::workers::transport::Mapped;
+use crate::node::workers::transport::MappedTransport;
 use crate::session::connection::mark;
 use crate::session::local::LocalNodes;
 use crate::session::slot::{Process, SessionId};
@@ -68,7 +68,7 @@ impl Embedded {
             let scrubber = Scrubber::start(number, sessions.clone(), shared);
             let scrubber =
                 scrubber.map_err(Error::os("start a thread for", node.name.as_str().as_ref()))?;
-            let transport = Mapped { home: number, latest_memory: latest_memory.clone() };
+            let transport = MappedTransport { home: number, latest_memory: latest_memory.clone() };
             let workers = Workers::start(node, &workers, &sessions, &latest_memory, &transport)?;
             Ok(EmbeddedNode { sessions, scrubber, workers })
         });

@@ -325,7 +325,7 @@ mod tests {
 
     /// A FIFO in the place of a secret once blocked its node for ever.
     #[test]
-    fn what_a_configuration_names_is_a_file_and_may_be_a_link_to_one() {
+    fn a_path_in_a_configuration_is_a_file_or_a_link_to_one() {
         let dir = tempfile::tempdir().unwrap();
         let [file, link, fifo] = ["file", "link", "fifo"].map(|name| dir.path().join(name));
         std::fs::write(&file, "data").unwrap();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_use_is_refused_by_name() {
+    fn a_file_that_others_may_use_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         private_file(&path);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_at_once() {
+    fn a_path_that_is_no_file_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let [link, fifo, folder, socket] = ["l", "p", "d", "s"].map(|name| dir.path().join(name));
         private_file(&dir.path().join("f"));
@@ -390,7 +390,7 @@ mod tests {
 
     /// A user was once told to remove a file that only its owner, or root, can remove.
     #[test]
-    fn what_is_no_file_and_another_users_is_its_owners_to_remove() {
+    fn a_link_or_fifo_of_another_user_is_its_owners_to_remove() {
         if user() != ROOT {
             println!("skipped: only root makes what is another user's");
             return;
@@ -461,7 +461,7 @@ mod tests {
 
     /// Each rule alone, for the socket `/run/theirs/s`.
     #[test]
-    fn who_made_a_socket_is_told_by_every_step_of_the_way_to_it() {
+    fn every_step_of_the_path_to_a_socket_tells_its_maker() {
         const THEIRS: u32 = 7;
         let folder = |owner| Found { is_folder: true, is_socket: false, owner, mode: 0o40755 };
         let socket = Found { is_socket: true, is_folder: false, ..folder(THEIRS) };

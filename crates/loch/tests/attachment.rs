@@ -180,7 +180,7 @@ fn a_reader_changes_nothing_and_takes_no_session() {
 }
 
 #[test]
-fn whoever_waits_for_ever_waits_long() {
+fn a_client_that_waits_for_ever_waits_long() {
     let host = Host::new();
     let _node = host.start("a");
     let (connect_timeout, operation_timeout) = (Duration::MAX, Duration::MAX);

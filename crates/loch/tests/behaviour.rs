@@ -220,7 +220,7 @@ fn numbers_are_added_to(kind: &Kind) {
     assert_eq!(table.fetch_add(b"m", 1).unwrap(), 7);
 }
 
-fn what_is_appended_comes_behind_the_value(kind: &Kind) {
+fn appended_bytes_come_behind_the_value(kind: &Kind) {
     let table = kind.open();
     let first = table.append(b"key", b"one").unwrap();
     let value = table.get(b"key").unwrap().unwrap();
@@ -263,7 +263,7 @@ fn an_appended_value_expires_when_it_did_before(kind: &Kind) {
     assert_eq!((&value[..], value.expires_at()), (&b"new"[..], None));
 }
 
-fn what_many_append_is_all_there_in_one_order(kind: &Kind) {
+fn bytes_that_many_append_are_all_there_in_one_order(kind: &Kind) {
     let table = kind.open();
     let lanes = table.asynch();
     let pieces: Vec<[u8; 1]> = (0..60).map(|n| [n]).collect();
@@ -408,8 +408,8 @@ macro_rules! suite {
             a_value_is_as_long_as_was_declared_and_no_longer
             wrong_arguments_are_named_and_change_nothing conditions_are_kept
             a_value_with_a_time_to_live_expires numbers_are_added_to
-            what_is_appended_comes_behind_the_value an_appended_value_expires_when_it_did_before
-            what_many_append_is_all_there_in_one_order
+            appended_bytes_come_behind_the_value an_appended_value_expires_when_it_did_before
+            bytes_that_many_append_are_all_there_in_one_order
             many_at_a_time_come_back_in_order lanes_mix_all_operations
             a_value_is_written_in_place threads_at_several_nodes_see_one_table
             two_tables_are_apart a_table_goes_to_another_thread_and_outlives_its_cluster

@@ -123,7 +123,7 @@ fn a_full_table_says_so_and_has_room_again() {
 }
 
 #[test]
-fn what_operations_cost_is_counted() {
+fn costs_of_operations_are_counted() {
     let table = table();
     table.put(b"key", b"value").unwrap();
     table.get(b"key").unwrap();

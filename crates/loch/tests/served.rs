@@ -262,7 +262,7 @@ fn a_client_of_new_memory_is_not_taken_for_one_of_the_old() {
 }
 
 #[test]
-fn who_only_reads_reads_where_reading_is_his_own_work() {
+fn a_reading_client_reads_tables_whose_gets_are_its_own_work() {
     for engine in SERVED {
         let host = Host::new();
         let _node = start(&host, "a", engine);

@@ -483,7 +483,7 @@ fn a_worker_that_panics_stops_its_node_and_tells_why() {
 }
 
 #[test]
-fn who_waits_for_a_dead_server_is_told_within_the_time_he_gave() {
+fn a_client_of_a_dead_server_gets_an_error_within_its_time() {
     for engine in ["nessie-server", "nessie-hybrid", "herd", "pilaf", "kv-direct"] {
         let host = Host::new();
         let config = NodeConfig { tables: vec![table(engine)], ..host.config("a") };

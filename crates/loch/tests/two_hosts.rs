@@ -129,7 +129,7 @@ fn two_machines() {
     values_are_seen_by_both(&table);
     large_values_pass(&table);
     readers_change_nothing();
-    who_may_not_remove_expired_values_has_it_done();
+    a_client_without_the_right_has_expired_values_removed_by_the_worker();
     in_turn("client", a_killed_client_is_fenced_and_scrubbed, || {
         a_killed_client_is_fenced_and_scrubbed();
     });
@@ -205,7 +205,7 @@ fn readers_change_nothing() {
 }
 
 /// A client of nessie-hybrid has no right to write the table.
-fn who_may_not_remove_expired_values_has_it_done() {
+fn a_client_without_the_right_has_expired_values_removed_by_the_worker() {
     let cluster = Cluster::connect_with(socket(), options()).unwrap();
     let table = cluster.table("hybrid").unwrap();
     let key = |host: usize, i: u8| [host as u8, i];

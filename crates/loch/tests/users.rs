@@ -408,8 +408,8 @@ fn root_attaches_to_a_node_that_only_its_user_can_have_put_there() {
 }
 
 #[test]
-fn who_cannot_be_seen_is_told_so_and_may_serve() {
-    let test = "who_cannot_be_seen_is_told_so_and_may_serve";
+fn a_client_that_cannot_be_seen_is_told_so_and_may_serve() {
+    let test = "a_client_that_cannot_be_seen_is_told_so_and_may_serve";
     let Some(users) = Users::new(test) else { return };
     let apart = Command::new("unshare").args(["--pid", "--fork", "true"]).status();
     if !apart.is_ok_and(|status| status.success()) {

@@ -79,7 +79,7 @@ fn many_numbers_are_updated_reduced_and_filtered() {
 }
 
 #[test]
-fn what_cannot_be_computed_is_named_and_changes_nothing() {
+fn a_function_that_cannot_be_computed_is_named_and_changes_nothing() {
     let table = open();
     table.put(b"v", &[1; 10]).unwrap();
     for error in [
@@ -217,7 +217,7 @@ fn lanes_of_many_threads_update_the_same_numbers_once_each() {
 }
 
 #[test]
-fn what_lanes_ask_at_the_same_time_goes_in_few_packets() {
+fn operations_of_lanes_at_the_same_time_go_in_few_packets() {
     let counted = |batch| {
         let config = EmbeddedConfig {
             // What goes to the client's own node is no verb.

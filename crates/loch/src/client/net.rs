@@ -74,7 +74,10 @@ impl Network for Shm {
 
     fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
         let OpenParams { memory, table_session, .. } = params;
-        Ok(Mapped { memory, endpoint: memory.endpoint(table_session.session().home().0.into()) })
+        Ok(ShmConnect {
+            memory,
+            endpoint: memory.endpoint(table_session.session().home().0.into()),
+        })
     }
 
     #[inline]
@@ -90,12 +93,12 @@ impl Network for Shm {
 }
 
 /// Makes the endpoint of a client of shared memory.
-struct Mapped<'a> {
+struct ShmConnect<'a> {
     memory: &'a ClusterMemory,
     endpoint: ShmEndpoint,
 }
 
-impl Connect<Shm> for Mapped<'_> {
+impl Connect<Shm> for ShmConnect<'_> {
     type Error = Error;
 
     fn direct(self) -> Result<ShmEndpoint, Error> {

@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_read_no_outcome_is_unknown() {
+    fn a_read_never_has_an_unknown_outcome() {
         let cause = FabricError::OutcomeUnknown { at: RemoteAddr::new(RegionId(1), 8) };
         assert_eq!(of_read(EngineError::Ambiguous(cause)), EngineError::Fabric(cause));
         assert_eq!(of_read(EngineError::KeyEmpty), EngineError::KeyEmpty);

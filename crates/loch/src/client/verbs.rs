@@ -106,7 +106,7 @@ impl Network for Verbs {
         )?;
         let home = memory.nodes[attachment.home()].as_ref();
         let region_bytes = home.map_or(0, |it| it.header.region_bytes);
-        Ok(Connected { endpoint: Linked::new(endpoint, links), attachment, region_bytes })
+        Ok(VerbsConnect { endpoint: Linked::new(endpoint, links), attachment, region_bytes })
     }
 
     fn begin(endpoint: &ClientEndpoint) -> Attempts {
@@ -127,13 +127,13 @@ impl Network for Verbs {
 }
 
 /// The endpoint of a client, connected.
-struct Connected<'a> {
+struct VerbsConnect<'a> {
     endpoint: ClientEndpoint,
     attachment: &'a Attachment,
     region_bytes: u64,
 }
 
-impl Connect<Verbs> for Connected<'_> {
+impl Connect<Verbs> for VerbsConnect<'_> {
     type Error = Error;
 
     fn direct(self) -> Result<ClientEndpoint, Error> {

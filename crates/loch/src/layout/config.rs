@@ -283,7 +283,7 @@ mod tests {
     use crate::Engine;
 
     #[test]
-    fn what_is_not_written_has_its_default() {
+    fn keys_that_are_not_given_have_their_defaults() {
         assert_eq!(NodeConfig::from_toml("").unwrap(), NodeConfig::default());
         let config = NodeConfig::from_toml("memory = 65536\n[[table]]\nname = \"t\"").unwrap();
         assert_eq!(config.memory, ByteSize::new(65536));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn an_error_names_the_line_of_the_key() {
         for (text, word) in [
             ("memry = 1", "memry"),
             ("memory = \"1GB\"", "1GB"),

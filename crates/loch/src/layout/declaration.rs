@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_for_every_engine() {
+    fn a_declaration_is_read_back_as_written_for_every_engine() {
         for text in [
             "",
             "name = 'a'\ncache = true\nprotocol = 'published'\nprevious_versions = false\nways = 2",

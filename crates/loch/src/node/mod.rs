@@ -64,13 +64,13 @@ use crate::{Error, NodeConfig};
 use attacher::{AttacherThread, LatestMemory, warn_of_other_memory};
 use control_client::ControlClient;
 use listener::Listener;
-use network::Networking;
+use network::NodeNetwork;
 use plan::NodePlan;
 use region::OwnedRegion;
 use scrubber::{ClusterAccess, MappedAccess, Scrubber};
 use server::{NodeState, Server, StopSwitch};
 use sessions::Sessions;
-use workers::transport::Mapped;
+use workers::transport::MappedTransport;
 use workers::{Inspector, Workers, WorkersStatus};
 
 /// A running node. Dropping it stops it in an orderly way, as [`Node::stop`]. In a process that was
@@ -121,7 +121,7 @@ struct NodeServices {
     /// The workers end before the parts they need.
     workers: Option<(Workers, Option<AttacherThread>)>,
     scrubber: Scrubber,
-    network: Option<Networking>,
+    network: Option<NodeNetwork>,
 }
 
 impl Node {
@@ -269,7 +269,7 @@ impl NodeServices {
         let workers = if workers::are_needed(&own) {
             let latest_memory = Arc::<LatestMemory>::default();
             let attacher = AttacherThread::start(&own, &plan.cluster, latest_memory.clone())?;
-            let transport = Mapped { home: node, latest_memory: latest_memory.clone() };
+            let transport = MappedTransport { home: node, latest_memory: latest_memory.clone() };
             let workers =
                 Workers::start(&own, &plan.workers, &sessions, &latest_memory, &transport)?;
             Some((workers, Some(attacher)))
@@ -284,11 +284,11 @@ impl NodeServices {
     }
 
     fn control(&self) -> Option<Arc<dyn ControlClient>> {
-        self.network.as_ref().map(Networking::control)
+        self.network.as_ref().map(NodeNetwork::control)
     }
 
     fn device(&self) -> Option<DeviceChoice> {
-        self.network.as_ref().map(Networking::device)
+        self.network.as_ref().map(NodeNetwork::device)
     }
 }
 

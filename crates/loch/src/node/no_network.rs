@@ -10,9 +10,9 @@ use crate::session::wire::DeviceChoice;
 use crate::{Error, NodeConfig};
 
 /// A node's part in a network.
-pub(super) enum Networking {}
+pub(super) enum NodeNetwork {}
 
-impl Networking {
+impl NodeNetwork {
     /// The control plane, as the node's server uses it.
     pub fn control(&self) -> Arc<dyn ControlClient> {
         match *self {}

@@ -64,13 +64,13 @@ pub(super) struct Server {
 /// The node, as connections see it.
 struct NodeService {
     state: NodeState,
-    watches: Watches,
+    watches: ProcessWatches,
     /// Replies that the control plane and the workers have found.
     replies: Arc<ReplyQueue>,
 }
 
 /// The processes that hold sessions.
-struct Watches {
+struct ProcessWatches {
     poll: OwnedFd,
     /// The token is that of the descriptor in `poll`. The system uses a process number again, but a
     /// token is never used again.
@@ -122,7 +122,7 @@ impl Server {
         let data = epoll::EventData::new_u64;
         epoll::add(&poll, &listener.fd, data(LISTENER), epoll::EventFlags::IN).map_err(failed)?;
         epoll::add(&poll, &stop.event, data(STOP), epoll::EventFlags::IN).map_err(failed)?;
-        let watches = Watches {
+        let watches = ProcessWatches {
             poll: poll.try_clone().map_err(Error::os("watch", listener.path()))?,
             pidfds: HashMap::new(),
             next_token: PROCESS,
@@ -407,7 +407,7 @@ impl NodeService {
     }
 }
 
-impl Watches {
+impl ProcessWatches {
     /// Watches a process, if it is not watched already. Returns whether the process lives.
     fn watch(&mut self, process: Process) -> bool {
         if self.pidfds.contains_key(&process) {

@@ -57,7 +57,7 @@ fn die_with_entries(node: &Node) {
 }
 
 #[test]
-fn what_a_dead_client_held_is_released_and_scrubbed() {
+fn memory_of_a_dead_client_is_released_and_scrubbed() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(config(&dir)).unwrap();
     let cluster = Cluster::connect(node.socket()).unwrap();
@@ -104,7 +104,7 @@ fn a_scrub_that_had_to_wait_is_made_up_for() {
 }
 
 #[test]
-fn what_died_with_its_node_is_put_in_order_by_the_next() {
+fn sessions_that_died_with_their_node_are_put_in_order_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(config(&dir)).unwrap();
     let (connection, client, opened) = raw_client(&node);

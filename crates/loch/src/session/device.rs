@@ -10,7 +10,7 @@ use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr, UnreliableWrites};
 use serde::Deserialize;
 
 use super::connection::Connection;
-use super::endpoint::Waits;
+use super::endpoint::WhileWaiting;
 use super::table_session::{At, TableSession};
 use crate::layout::memory::Member;
 use crate::session::wire::{self, DeviceChoice, Reply, Request};
@@ -61,7 +61,7 @@ impl<L> UnreliableWrites for Linked<L> {
     }
 }
 
-impl<L: Links> Waits for Linked<L> {
+impl<L: Links> WhileWaiting for Linked<L> {
     fn wait(&self) {
         self.links.wait(&self.endpoint);
     }

@@ -16,12 +16,12 @@ use loch_fabric::{
 use crate::limits::PATIENT_POLLS;
 
 /// An endpoint that has work to do while its user waits.
-pub(crate) trait Waits: Fabric + UnreliableWrites {
+pub(crate) trait WhileWaiting: Fabric + UnreliableWrites {
     /// Called from time to time while the user waits.
     fn wait(&self);
 }
 
-impl Waits for ShmEndpoint {
+impl WhileWaiting for ShmEndpoint {
     #[inline]
     fn wait(&self) {
         std::thread::yield_now();
@@ -36,7 +36,7 @@ pub(crate) struct Yielding<E, M> {
     pauses: Cell<u32>,
 }
 
-impl<E: Waits, M> Yielding<E, M> {
+impl<E: WhileWaiting, M> Yielding<E, M> {
     pub fn new(endpoint: E, messages: M) -> Self {
         Self { endpoint, messages, pauses: Cell::new(0) }
     }
@@ -66,7 +66,7 @@ impl<E: Waits, M> Yielding<E, M> {
     }
 }
 
-impl<E: Waits, M> Fabric for Yielding<E, M> {
+impl<E: WhileWaiting, M> Fabric for Yielding<E, M> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
         is_mapped store_before store_after announce load load_bytes reload will_store raw posted
@@ -109,7 +109,7 @@ impl<E: Waits, M> Fabric for Yielding<E, M> {
     }
 }
 
-impl<E: Waits, M> UnreliableWrites for Yielding<E, M> {
+impl<E: WhileWaiting, M> UnreliableWrites for Yielding<E, M> {
     #[inline]
     fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
         self.sends();

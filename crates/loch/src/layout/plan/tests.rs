@@ -77,7 +77,7 @@ fn the_longest_value_fits_its_table() {
 }
 
 #[test]
-fn what_cannot_be_laid_out_is_named() {
+fn a_table_that_cannot_be_laid_out_is_named() {
     let with = |fields: &str| plan(64 << 20, &[declared(fields)]).unwrap_err().to_string();
     for (error, word) in [
         (plan(64 << 10, &[]).unwrap_err().to_string(), "(with memory = \"2MiB\" it fits)"),
@@ -182,7 +182,7 @@ fn workers_that_are_clients_have_session_slots_of_their_own() {
 }
 
 #[test]
-fn what_cannot_be_served_is_named() {
+fn a_table_that_cannot_be_served_is_named() {
     let of = |engine, fields| of(engine, fields, 16 * MIB, 1).unwrap_err().to_string();
     for (error, word) in [
         (of("herd", "workers = 0"), "workers is 0"),

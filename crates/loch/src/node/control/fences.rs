@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_taken_over_may_be_connected_anywhere() {
+    fn a_session_that_was_taken_over_may_be_connected_anywhere() {
         let mut fences = Fences::new(3, 0, HashSet::from([A, B]));
         assert!(!fences.is_clear(&A) && !fences.is_clear(&B));
         // The process was never seen before, so it is not known whether it replaced another.
@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn who_came_later_does_not_wait_for_a_node_that_is_never_heard_of() {
+    fn a_later_session_does_not_wait_for_a_node_that_never_came_up() {
         assert!(Fences::new(2, 0, HashSet::from([B])).is_clear(&A));
     }
 
     #[test]
-    fn whoever_was_told_to_live_and_dies_meanwhile_is_fenced_later() {
+    fn a_session_that_was_told_to_live_and_dies_is_fenced_later() {
         let mut fences = fresh(2);
         fences.touch(1, A);
         fences.touch(1, B);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_places_are_taken_the_oldest_stranger_gives_way() {
+    fn the_oldest_stranger_gives_way_if_all_places_are_taken() {
         let handshakes = handshakes();
         crowd(&handshakes);
         assert_eq!(come(&handshakes, 100, "10.0.0.1"), Ok(Some(0)));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nodes_have_all_places_strangers_are_turned_away_and_nodes_are_not() {
+    fn strangers_are_turned_away_if_nodes_have_all_places_and_nodes_are_not() {
         let handshakes = handshakes();
         for link in 0..HANDSHAKES_MAX as u64 {
             assert_eq!(come(&handshakes, link, "10.0.0.1"), Ok(None));

@@ -37,7 +37,7 @@ pub(super) struct ControlListener {
 
 /// The state of the links from one node.
 #[derive(Default)]
-pub(super) struct Inbound {
+pub(super) struct InboundState {
     /// When the node last said something.
     pub last_heard: Option<Instant>,
 }

@@ -85,7 +85,7 @@ use crate::session::wire::{Code, Connect, Inspected, Refused, Reply};
 use credentials::Credentials;
 use fences::Fences;
 use handshakes::Handshakes;
-use listener::{ControlListener, Inbound};
+use listener::{ControlListener, InboundState};
 use members::Members;
 use registry::{Acceptor, Registry};
 
@@ -120,7 +120,7 @@ pub(crate) struct ControlPlane {
     /// The queue of the worker for each node.
     jobs: Vec<Sender<Job>>,
     /// The state of the links from each node.
-    inbound: Vec<Mutex<Inbound>>,
+    inbound: Vec<Mutex<InboundState>>,
     scrubber: OnceLock<ScrubberHandle>,
     /// The memory of all nodes, as the node's workers have it.
     latest_memory: Arc<LatestMemory>,
@@ -357,7 +357,7 @@ impl ControlPlane {
         outcome
     }
 
-    fn inbound(&self, node: usize) -> MutexGuard<'_, Inbound> {
+    fn inbound(&self, node: usize) -> MutexGuard<'_, InboundState> {
         self.inbound[node].lock().expect("nothing panics while it is held")
     }
 

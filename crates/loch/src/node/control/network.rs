@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_says_what_would_be_right() {
+    fn a_refused_address_list_says_the_remedy() {
         for (error, word) in [
             (refusal(Some("127.0.0.1"), &[]), "HOST:PORT"),
             (refusal(Some("127.0.0.1:0"), &[]), "HOST:PORT"),

@@ -131,7 +131,7 @@ fn a_filter_keeps_what_its_function_says() {
 }
 
 #[test]
-fn what_goes_wrong_is_an_error_to_its_caller_and_nothing_else() {
+fn a_failing_call_is_an_error_to_its_caller_and_nothing_else() {
     let wrongs = [
         ("a trap", "(unreachable)"),
         (
@@ -216,7 +216,7 @@ fn each_processor_has_its_own_memory() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_when_it_is_registered() {
+fn a_module_that_cannot_be_used_is_refused_when_it_is_registered() {
     let number = 9;
     assert_eq!(
         refused(r#"(module (import "env" "print" (func)) (func (export "apply")))"#),

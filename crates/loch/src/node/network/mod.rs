@@ -28,7 +28,7 @@ use crate::session::device::{connect, of_verbs, open_device};
 use crate::session::slot::SessionId;
 use crate::session::wire::{Code, Connect, DeviceChoice, Refused};
 use crate::{Error, NodeConfig};
-use reply_links::Connected;
+use reply_links::VerbsTransport;
 
 /// The fabric of a node: a device, or a stand-in for one in tests.
 pub(super) trait NodeFabric {
@@ -45,12 +45,12 @@ pub(super) trait NodeFabric {
 }
 
 /// The network parts of a node.
-pub(super) struct Networking {
+pub(super) struct NodeNetwork {
     control: ControlThreads,
     device: DeviceChoice,
 }
 
-impl Networking {
+impl NodeNetwork {
     /// The control plane, as the node's server uses it.
     pub fn control(&self) -> Arc<dyn ControlClient> {
         self.control.plane().clone()
@@ -117,7 +117,13 @@ impl NodeServices {
         } else {
             None
         };
-        Ok(Self { own, sessions, workers, scrubber, network: Some(Networking { control, device }) })
+        Ok(Self {
+            own,
+            sessions,
+            workers,
+            scrubber,
+            network: Some(NodeNetwork { control, device }),
+        })
     }
 }
 
@@ -179,7 +185,7 @@ impl VerbsFabric {
 
 impl NodeFabric for VerbsFabric {
     type ClusterAccess = VerbsAccess;
-    type Transport = Connected;
+    type Transport = VerbsTransport;
 
     fn acceptor(&self) -> Arc<dyn Acceptor> {
         self.host.clone()
@@ -189,8 +195,8 @@ impl NodeFabric for VerbsFabric {
         VerbsAccess { plane, device: self.device.clone(), own: self.own.clone() }
     }
 
-    fn transport(&self, plane: Arc<ControlPlane>) -> Connected {
-        Connected::new(plane, self.device.clone(), self.host.clone(), self.own.clone())
+    fn transport(&self, plane: Arc<ControlPlane>) -> VerbsTransport {
+        VerbsTransport::new(plane, self.device.clone(), self.host.clone(), self.own.clone())
     }
 }
 

@@ -39,7 +39,7 @@ use crate::session::wire::{Connect, Reply};
 
 /// A node's device, as its workers use it.
 #[derive(Clone)]
-pub(in crate::node) struct Connected {
+pub(in crate::node) struct VerbsTransport {
     plane: Arc<ControlPlane>,
     device: Arc<Device>,
     host: Arc<LentRegion>,
@@ -107,7 +107,7 @@ impl HomeLink {
     }
 }
 
-impl Connected {
+impl VerbsTransport {
     pub fn new(
         plane: Arc<ControlPlane>,
         device: Arc<Device>,
@@ -212,7 +212,7 @@ fn later() -> ReplyLink {
     ReplyLink::Lacking(Instant::now() + RECONNECT_PAUSE)
 }
 
-impl WorkerTransport for Connected {
+impl WorkerTransport for VerbsTransport {
     type Memory = Arc<ClusterMemory>;
     type Endpoint = VerbsEndpoint;
     type ReplyLinks = ReplyLinks;
@@ -276,7 +276,7 @@ impl WorkerTransport for Connected {
     }
 }
 
-impl NodeTransport for Connected {
+impl NodeTransport for VerbsTransport {
     fn session_ended(&self) {
         self.plane.sessions_ended();
     }

@@ -16,7 +16,7 @@ use crate::node::control::registry::Acceptor;
 use crate::node::control::tests::rig::{Book, eventually, free_address};
 use crate::node::plan::NodePlan;
 use crate::node::scrubber::ClusterAccess;
-use crate::node::workers::transport::Mapped;
+use crate::node::workers::transport::MappedTransport;
 use crate::session::connection::Connection;
 use crate::session::slot::SessionId;
 use crate::session::wire::Connect;
@@ -31,7 +31,7 @@ struct Nowhere;
 
 impl NodeFabric for Deviceless {
     type ClusterAccess = Nowhere;
-    type Transport = Mapped;
+    type Transport = MappedTransport;
 
     fn acceptor(&self) -> Arc<dyn Acceptor> {
         Arc::new(self.0.clone())
@@ -41,7 +41,7 @@ impl NodeFabric for Deviceless {
         Nowhere
     }
 
-    fn transport(&self, _hub: Arc<ControlPlane>) -> Mapped {
+    fn transport(&self, _hub: Arc<ControlPlane>) -> MappedTransport {
         unreachable!("no table of these nodes has workers")
     }
 }

@@ -38,7 +38,7 @@ fn append<F: Files>(log: &mut Log<FileStorage<F>>, key: u8) -> u64 {
 }
 
 #[test]
-fn what_was_logged_is_told_after_a_restart() {
+fn logged_records_are_told_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let policy = Policy { segment_bytes: 1_000, ..Policy::default() };
     for round in 0..4u8 {
@@ -140,7 +140,7 @@ fn a_folder_that_was_made_is_there_after_a_loss_of_power() {
 }
 
 #[test]
-fn so_is_one_that_an_earlier_process_made_and_did_not_sync() {
+fn a_folder_that_an_earlier_process_did_not_sync_is_there_after_a_loss_of_power() {
     for made in [1, 2, 3] {
         let disk = Model::new(&["/var"]);
         for folder in ["/var/lib", "/var/lib/loch", FOLDER].iter().take(made) {
@@ -151,7 +151,7 @@ fn so_is_one_that_an_earlier_process_made_and_did_not_sync() {
 }
 
 #[test]
-fn so_is_one_in_a_folder_that_cannot_be_opened() {
+fn a_folder_in_one_that_cannot_be_opened_is_there_after_a_loss_of_power() {
     let disk = Model::new(&["/var"]);
     disk.close("/var");
     assert_eq!(told_after_a_loss_of_power(&disk), [1]);
@@ -205,7 +205,7 @@ fn a_refusal_that_comes_before_a_sync_in_the_background_is_told() {
 }
 
 #[test]
-fn what_no_process_was_there_to_hear_of_is_written_again() {
+fn bytes_whose_refusal_no_process_heard_of_are_written_again() {
     let (disk, folder) = (Model::new(&["/var"]), Path::new(FOLDER));
     let (mut log, _) = open_over(disk.clone(), folder, LAZY).unwrap();
     append(&mut log, 1);

@@ -30,14 +30,14 @@ impl From<Error> for WorkerError {
 
 /// The transport of workers that have all memory mapped.
 #[derive(Clone)]
-pub(crate) struct Mapped {
+pub(crate) struct MappedTransport {
     /// The workers' node.
     pub home: usize,
     /// The memory of all nodes, as far as it is known.
     pub latest_memory: Arc<LatestMemory>,
 }
 
-impl WorkerTransport for Mapped {
+impl WorkerTransport for MappedTransport {
     type Memory = Arc<ClusterMemory>;
     type Endpoint = ShmEndpoint;
     type ReplyLinks = ();
@@ -83,4 +83,4 @@ impl WorkerTransport for Mapped {
     }
 }
 
-impl NodeTransport for Mapped {}
+impl NodeTransport for MappedTransport {}

@@ -106,7 +106,7 @@ fn the_link_that_was_dialed_last_counts_whichever_thread_comes_first() {
 /// The node has asked for a connection and was killed. The request is being executed when the
 /// node's next process says which clients live.
 #[test]
-fn nobody_is_let_in_over_a_link_that_has_a_successor() {
+fn a_link_that_has_a_successor_lets_no_client_in() {
     let book = Book::default();
     let (registry, ask) = registry(&book);
     registry.take_over(over(1)).unwrap();
@@ -128,7 +128,7 @@ fn nobody_is_let_in_over_a_link_that_has_a_successor() {
 
 /// A node that stops lets no client in, even if its device was about to let it in.
 #[test]
-fn nobody_comes_in_while_a_node_stops() {
+fn a_node_that_stops_lets_no_client_in() {
     let book = Book::default();
     let (registry, ask) = registry(&book);
     registry.take_over(over(1)).unwrap();

@@ -105,7 +105,7 @@ fn a_worker_of_another_node_has_the_reply_slots_and_a_scrubber_the_table() {
 }
 
 #[test]
-fn who_has_no_slots_is_refused() {
+fn a_session_without_slots_is_refused() {
     let own = member("nessie-server");
     for (table, home, caller) in [
         (0, HOME, Caller::Session(of_slot(5))),

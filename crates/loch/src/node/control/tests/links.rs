@@ -180,7 +180,7 @@ fn frames_that_are_none_end_the_link() {
 }
 
 #[test]
-fn whoever_trickles_bytes_has_no_more_time_than_others() {
+fn a_dialer_that_trickles_bytes_has_no_more_time_than_others() {
     let begun = Instant::now();
     let ended = accept_from(&secret(1), Duration::from_millis(200), |stream| {
         // The bytes, one every 20 ms, would take more than a second.

@@ -50,7 +50,7 @@ fn the_connection_before_is_ended_first() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn a_connection_that_cannot_be_is_refused() {
     let mut rig = Rig::new(2);
     let session = Caller::Session(rig.open(0, Process::own()));
     rig.connect_soon(0, session, 1, "good");
