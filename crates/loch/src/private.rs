@@ -152,7 +152,7 @@ pub(crate) fn check_passed(region: impl AsFd, server: u32, socket: &Path) -> Res
     let problem = if !is_file {
         "the region that its node passes is no regular file"
     } else if !is_theirs {
-        "the region that its node passes belongs to somebody else"
+        "the region that its node passes belongs to another user"
     } else if found.st_mode & OTHERS != 0 {
         "the region that its node passes can be used by other users"
     } else {
@@ -243,7 +243,7 @@ fn check(
     }
     if there.mode() & forbidden != 0 {
         let remedy = format!(
-            "if nobody has changed it, close it to them with `chmod {mode:o} {}`, else remove it",
+            "if no other user has changed it, close it to others with `chmod {mode:o} {}`, else remove it",
             path.display()
         );
         return refused("other users may use it".into(), remedy);
@@ -456,7 +456,7 @@ mod tests {
         std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
         check_passed(&file, owner, socket).unwrap();
         let error = check_passed(&file, owner + 1, socket).unwrap_err().to_string();
-        assert!(error.contains("belongs to somebody else"), "{error}");
+        assert!(error.contains("belongs to another user"), "{error}");
     }
 
     /// Each rule alone, for the socket `/run/theirs/s`.

@@ -90,7 +90,7 @@ pub(super) fn warn_of_other_memory(back: &Member) {
     tracing::warn!(
         node = back.name,
         socket = %back.socket.display(),
-        "a node has come back without the memory it had: `loch check` tells what is lost"
+        "a node has come back without its memory: `loch check` shows the losses"
     );
 }
 

@@ -131,7 +131,7 @@ impl Node {
     /// # Errors
     /// [`Error::Config`], [`Error::NoSuchEngine`]; [`Error::SocketInUse`], [`Error::RegionInUse`];
     /// [`Error::NoSpace`], [`Error::NoMemory`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
-    /// [`Error::RegionDamaged`] (what is there is left as it is).
+    /// [`Error::RegionDamaged`] (the region is left as it is).
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let mut plan = NodePlan::new(&config)?;
         if let Some(network) = plan.network.take() {

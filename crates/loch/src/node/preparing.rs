@@ -94,7 +94,7 @@ mod tests {
             (failed.err().map(|error| error.to_string()), begun.elapsed())
         };
         let told = serve_refusals(&listener, 3 << 30, || {
-            // One that says nothing holds nobody up.
+            // A client that says nothing does not delay others for long.
             let silent = UnixStream::connect(&socket).unwrap();
             let told = attach();
             drop(silent);

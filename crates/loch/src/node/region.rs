@@ -233,7 +233,7 @@ fn remove_stale(new: &Path) -> Result<(), Error> {
         return Ok(());
     };
     if lock(&file, new)? {
-        tracing::warn!(path = %new.display(), "removing what a node left that died while starting");
+        tracing::warn!(path = %new.display(), "removing the region of a node that died while starting");
         std::fs::remove_file(new).map_err(Error::os("remove", new))?;
     }
     Ok(())

@@ -322,7 +322,12 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         self.scrub |= owners.seizing.iter().any(is_dead);
         for dead in owners.all.into_iter().filter(is_dead) {
             let released = self.drive(release_dead(endpoint, map, dti, dead))??;
-            tracing::debug!(dti, owner = dead, slabs = released, "released what a session left");
+            tracing::debug!(
+                dti,
+                owner = dead,
+                slabs = released,
+                "released the slabs of a session that has ended"
+            );
         }
         Ok(())
     }

@@ -125,7 +125,7 @@ pub(crate) fn connect(
 /// [`Error::Device`].
 pub(crate) fn of_answer(answer: &serde_json::Value, socket: &Path) -> Result<Answer, Error> {
     Answer::deserialize(answer).map_err(|error| Error::Device {
-        problem: format!("{} answers what is no answer: {error}", socket.display()),
+        problem: format!("{} sent an answer that cannot be read: {error}", socket.display()),
     })
 }
 

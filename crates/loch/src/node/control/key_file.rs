@@ -22,7 +22,7 @@ pub(super) fn check_private(field: &str, path: &Path) -> Result<std::fs::File, E
         format!("others may read {path} (mode {:o}): chmod 600 {path}", mode & 0o777)
     } else if owner != own && owner != 0 {
         format!(
-            "{path} is user {owner}'s, who may read it, and not user {own}'s: chown {own} {path}"
+            "{path} belongs to user {owner}, who may read it, and not to user {own}: chown {own} {path}"
         )
     } else {
         return Ok(file);

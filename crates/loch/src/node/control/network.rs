@@ -200,7 +200,10 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&secret, Some(12_345), None).unwrap();
             let theirs = Credentials::load(Some(&secret), None, 2).err().unwrap().to_string();
-            assert!(theirs.contains("user 12345's") && theirs.contains("chown"), "{theirs}");
+            assert!(
+                theirs.contains("belongs to user 12345") && theirs.contains("chown"),
+                "{theirs}"
+            );
         }
         std::fs::remove_file(&secret).unwrap();
         let none = Credentials::load(Some(&secret), None, 2).err().unwrap().to_string();

@@ -6,7 +6,7 @@
 //! ```
 //! A preface is `LOCH`, the version of the protocol (u16, little-endian), the kind of the node's
 //! credentials (u8), and a zero. The preface is not encrypted, so two nodes that do not fit can say
-//! why. The handshake covers both prefaces, so nobody in between can change them.
+//! why. The handshake covers both prefaces, so they cannot be changed on the way.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -79,12 +79,12 @@ pub(crate) fn grants(
         (Caller::Worker(_), Some(requests)) => {
             return Ok(vec![within(requests, requests.area().reply_slots(), Access::Full)]);
         }
-        (Caller::Worker(_), None) => return Err(format!("nobody serves table {table}")),
+        (Caller::Worker(_), None) => return Err(format!("table {table} has no workers")),
         (Caller::Session(_), _) => return Ok(all_of(own, table).into()),
     };
     let (area, service) = (requests.area(), requests.area().service());
     if home >= area.nodes() || slot >= service.sessions_per_node {
-        return Err(format!("session slot {slot} of node {home} is none of table {table}'s"));
+        return Err(format!("table {table} has no session slot {slot} for node {home}"));
     }
     let client = area.client(home, slot);
     let slots = (0..service.workers).map(|worker| area.request_slots_of(worker, client));

@@ -199,7 +199,7 @@ impl VerbsTransport {
                 let (socket, reason) = (member.socket.clone(), refused.text);
                 return Err(Error::Refused { socket, reason });
             }
-            other => unreachable!("{other:?} is no reply to who wants to be connected"),
+            other => unreachable!("{other:?} is no reply to a request for a connection"),
         };
         let bytes = member.header.region_bytes;
         let connected = endpoint.connect(RegionId(node as u8), bytes, &answer);

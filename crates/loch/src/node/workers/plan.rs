@@ -31,7 +31,7 @@ impl WorkerPlan {
             return Err(Error::config("workers: sleep_max_us", problem));
         }
         if let Some(core) = cores.iter().find(|core| usize::from(**core) >= CORES_MAX) {
-            let problem = format!("{core} is none: there are up to {CORES_MAX}");
+            let problem = format!("there is no processor {core}: a host has up to {CORES_MAX}");
             return Err(Error::config("workers: cores", problem));
         }
         let log = |table: &TableConfig| {
@@ -54,7 +54,7 @@ fn check_logs(logs: &[(String, LogConfig)]) -> Result<(), Error> {
     for (table, LogConfig { folder, .. }) in logs {
         if let Some(first) = tables.insert(resolved(folder), table) {
             let problem = format!(
-                "its log folder {} is that of table {first:?}: give it one of its own (log)",
+                "its log folder {} is also that of table {first:?}: give it a folder of its own (log)",
                 folder.display()
             );
             return Err(Error::config(format!("table {table:?}"), problem));
