@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod checksum;
+pub mod effect;
 pub mod engine;
 pub mod epoch;
 pub mod error;

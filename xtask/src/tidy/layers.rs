@@ -98,7 +98,7 @@ const LAYERS: [Layers; 14] = [
                 "sync",
             ],
             &["operation"],
-            &["kv", "region"],
+            &["effect", "kv", "region"],
             &["epoch", "log", "versions"],
             &["requests"],
             &["net", "serve"],

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::DerefMut;
 
 use super::chained::Chained;
-use super::entry::{Entry, Head, flags};
+use super::entry::{Head, flags, present};
 use super::heap::Heap;
 use super::log::Log;
 use super::lossy::{BUCKET_WORDS, Lossy, position_of, tag_of};
@@ -125,7 +125,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
             let Some(key) = Head::at(self.data(), *place).key(self.data(), *place) else {
                 continue;
             };
-            let version = Entry::at(self.data(), *place).version;
+            let version = present(self.data(), *place).version;
             if let Some(other) = versions.insert(key, version) {
                 report.broke(format!("one key has entries of versions {other} and {version}"));
             }

@@ -15,6 +15,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::effect::Versioned;
 use crate::limits::{GRAIN_BYTES, HERD_ITEM_BYTES_MAX};
 
 /// Words of a grain.
@@ -56,17 +57,6 @@ pub(super) struct Draft<'a> {
     pub value: &'a [u8],
     pub version: u64,
     pub expires_at_ms: Option<u64>,
-}
-
-/// A key's value, as it lies in the partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// The value's version, which the PUT gave it.
-    pub version: u64,
-    /// When the value expires, in milliseconds since the Unix epoch.
-    pub expires_at_ms: Option<u64>,
-    /// The value's bytes.
-    pub value: &'a [u8],
 }
 
 impl Head {
@@ -117,22 +107,14 @@ impl Head {
     }
 }
 
-impl<'a> Entry<'a> {
-    /// The entry at a place where there is one.
-    #[inline]
-    pub(super) fn at(data: &'a [u64], place: u32) -> Self {
-        let head = Head::at(data, place);
-        let first = place as usize * GRAIN_WORDS;
-        let (_, rest) = head.key_and_rest(data, place).expect("entries lie inside the data");
-        let expires = head.has(flags::EXPIRES).then(|| data[first + HEAD_BYTES / 8]);
-        Self { version: data[first], expires_at_ms: expires, value: &rest[..head.len as usize] }
-    }
-
-    /// Whether the entry has expired by now.
-    #[inline]
-    pub fn is_expired(&self, now_ms: u64) -> bool {
-        self.expires_at_ms.is_some_and(|at| at <= now_ms)
-    }
+/// The value of the entry at a place where there is one.
+#[inline]
+pub(super) fn present(data: &[u64], place: u32) -> Versioned<&[u8]> {
+    let head = Head::at(data, place);
+    let first = place as usize * GRAIN_WORDS;
+    let (_, rest) = head.key_and_rest(data, place).expect("entries lie inside the data");
+    let expires_at_ms = head.has(flags::EXPIRES).then(|| data[first + HEAD_BYTES / 8]);
+    Versioned { version: data[first], expires_at_ms, value: &rest[..head.len as usize] }
 }
 
 impl Draft<'_> {
@@ -187,8 +169,8 @@ mod tests {
             let mut data = vec![!0; words + GRAIN_WORDS];
             draft.write(&mut data, place, flags::AFTER_FREE);
             prop_assert_eq!(
-                Entry::at(&data, place),
-                Entry { version, expires_at_ms, value: &value }
+                present(&data, place),
+                Versioned { version, expires_at_ms, value: &value[..] }
             );
             let head = Head::at(&data, place);
             prop_assert!(head.is_of(&data, place, &key) && head.has(flags::AFTER_FREE));

@@ -5,11 +5,12 @@
 
 use std::ops::DerefMut;
 
-use super::{Draft, Entry, Partition, Slot};
+use super::{Draft, Partition, Slot, present};
+use crate::effect::{Effect, Versioned};
 use crate::error::EngineError;
 use crate::herd::key::KeyHash;
 use crate::limits::HERD_ITEM_BYTES_MAX;
-use crate::operation::{Expect, Operation, Outcome};
+use crate::operation::{Operation, Outcome};
 
 impl<M: DerefMut<Target = [u64]>> Partition<M> {
     /// Executes an operation on a key. `version` is a number that no value of the table ever had,
@@ -30,86 +31,43 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         now_ms: u64,
     ) -> Result<Outcome<'_>, EngineError> {
         match operation {
-            Operation::Get => Ok(self.get(hash, key, now_ms)),
-            Operation::Contains => {
-                Ok(Outcome::Contained(self.find_live(hash, key, now_ms).is_some()))
-            }
+            Operation::Get => return Ok(self.get(hash, key, now_ms)),
             Operation::Put { value, options } => {
                 let expires_at_ms = options.expires_at_ms;
                 let draft = self.checked(Draft { key, value, version, expires_at_ms })?;
                 // A cache replaces the entry of the key's tag without looking at it.
                 let old = if self.loses() { None } else { self.find(hash, key) };
                 self.install(hash, old, &draft)?;
-                Ok(Outcome::Stored(version))
+                return Ok(Outcome::Stored(version));
             }
-            Operation::PutIf { value, expect, options } => {
-                let expires_at_ms = options.expires_at_ms;
-                let draft = self.checked(Draft { key, value, version, expires_at_ms })?;
-                let old = self.find_live(hash, key, now_ms);
-                let there = old.map(|slot| self.entry(slot).version);
-                let as_expected = match expect {
-                    Expect::Absent => there.is_none(),
-                    Expect::Version(expected) => there == Some(expected),
-                };
-                if !as_expected {
-                    return Ok(Outcome::Refused(there));
-                }
+            _ => {}
+        }
+        let old = self.find_live(hash, key, now_ms);
+        let (outcome, effect) = operation.on(old.map(|slot| self.present(slot)), version)?;
+        let outcome = outcome.without_value()?;
+        match effect {
+            Effect::Nothing => {}
+            Effect::Remove => old.into_iter().for_each(|slot| self.remove(hash, slot)),
+            Effect::Store(Versioned { version, expires_at_ms, value }) => {
+                let draft = self.checked(Draft { key, value: &value, version, expires_at_ms })?;
                 self.install(hash, old, &draft)?;
-                Ok(Outcome::Stored(version))
-            }
-            Operation::Delete => {
-                let old = self.find_live(hash, key, now_ms);
-                old.inspect(|slot| self.remove(hash, *slot));
-                Ok(Outcome::Deleted(old.is_some()))
-            }
-            Operation::FetchAdd(add) => self.fetch_add(hash, key, add, version, now_ms),
-            Operation::Append(bytes) => {
-                let old = self.find_live(hash, key, now_ms);
-                let entry = old.map(|slot| self.entry(slot));
-                let expires_at_ms = entry.and_then(|entry| entry.expires_at_ms);
-                let value = &[entry.map_or(&[][..], |entry| entry.value), bytes].concat();
-                let draft = self.checked(Draft { key, value, version, expires_at_ms })?;
-                self.install(hash, old, &draft)?;
-                Ok(Outcome::Stored(version))
             }
         }
+        Ok(outcome)
     }
 
     #[inline(always)]
     fn get(&mut self, hash: KeyHash, key: &[u8], now_ms: u64) -> Outcome<'_> {
         let Some(slot) = self.find(hash, key) else { return Outcome::Absent };
-        if self.entry(slot).is_expired(now_ms) {
+        if self.present(slot).is_expired(now_ms) {
             self.remove(hash, slot);
             return Outcome::Absent;
         }
-        let Entry { version, expires_at_ms, value } = self.entry(slot);
-        Outcome::Found { version, expires_at_ms, value }
+        self.present(slot).found()
     }
 
-    fn fetch_add(
-        &mut self,
-        hash: KeyHash,
-        key: &[u8],
-        add: u64,
-        version: u64,
-        now_ms: u64,
-    ) -> Result<Outcome<'_>, EngineError> {
-        let old = self.find_live(hash, key, now_ms);
-        let before = match old.map(|slot| self.entry(slot).value) {
-            None => 0,
-            Some(value) => {
-                let wrong = |_| EngineError::NotACounter { len: value.len() as u64 };
-                u64::from_le_bytes(value.try_into().map_err(wrong)?)
-            }
-        };
-        let value = &before.wrapping_add(add).to_le_bytes();
-        let draft = self.checked(Draft { key, value, version, expires_at_ms: None })?;
-        self.install(hash, old, &draft)?;
-        Ok(Outcome::Before(before))
-    }
-
-    fn entry(&self, slot: Slot) -> Entry<'_> {
-        Entry::at(self.data(), slot.place)
+    fn present(&self, slot: Slot) -> Versioned<&[u8]> {
+        present(self.data(), slot.place)
     }
 
     /// The draft, if its value is not too long.

@@ -37,7 +37,7 @@ use std::ops::{DerefMut, Range};
 
 use self::chained::{Chained, Slot};
 pub use self::check::Report;
-use self::entry::{Draft, Entry, GRAIN_WORDS, Head, flags};
+use self::entry::{Draft, GRAIN_WORDS, Head, flags, present};
 use self::heap::Heap;
 use self::log::Log;
 use self::lossy::{BUCKET_WORDS, Lossy};
@@ -152,7 +152,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
     #[inline(always)]
     fn find_live(&mut self, hash: KeyHash, key: &[u8], now_ms: u64) -> Option<Slot> {
         let slot = self.find(hash, key)?;
-        if !Entry::at(self.data(), slot.place).is_expired(now_ms) {
+        if !present(self.data(), slot.place).is_expired(now_ms) {
             return Some(slot);
         }
         self.remove(hash, slot);
