@@ -216,6 +216,32 @@ impl<F: Fabric> Kv for NeedsSession<F> {
     }
 }
 
+/// The lengths of keys and values that a table takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    /// Bytes of the longest value.
+    pub value_bytes_max: u64,
+    /// Bytes of the longest key together with its value, if there is a bound.
+    pub key_and_value_bytes_max: Option<usize>,
+}
+
+impl Lengths {
+    /// Checks that the table takes the key with a value of `len` bytes.
+    ///
+    /// # Errors
+    /// [`EngineError::KeyEmpty`], [`EngineError::KeyTooLong`], [`EngineError::ValueTooLong`].
+    #[inline]
+    pub fn check(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
+        check_key(key)?;
+        let both = self.key_and_value_bytes_max.unwrap_or(usize::MAX);
+        let Some(room) = both.checked_sub(key.len()) else {
+            return Err(EngineError::KeyTooLong { len: key.len() });
+        };
+        let (len, max) = (len as u64, self.value_bytes_max.min(room as u64));
+        if len > max { Err(EngineError::ValueTooLong { len, max }) } else { Ok(()) }
+    }
+}
+
 /// Checks that the key has a valid length.
 ///
 /// # Errors

@@ -2,34 +2,38 @@
 //!
 //! The key's hash says which worker. The request goes there by WRITE over an unreliable connection,
 //! or by SEND if there are too many clients for connections (herd §5.5); the reply comes by SEND.
-//! An operation takes effect when the worker executes it, once, however often the request was sent
-//! ([`requests`](crate::requests)).
-//!
-//! A client writes only its own request slots.
 
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric, Messages, VerbCount};
+use loch_fabric::{Fabric, Messages};
 
 use super::key::KeyHash;
 use crate::epoch::Session;
-use crate::error::EngineError;
-use crate::kv::Kv;
+use crate::kv::Lengths;
 use crate::limits::HERD_ITEM_BYTES_MAX;
-use crate::operation::{Operation, Outcome, Value};
 use crate::requests::{
-    BySend, Counts, Reply, RequestMap, RequestPath, Requester, SentReplies, Timing, WorkerId,
+    self, Area, Asker, BySend, Owners, RequestMap, RequestPath, Requester, SentReplies, Timing,
+    WorkerId,
 };
 
-/// A client of a herd table: one thread's session and endpoint.
+/// A client of a herd table.
 ///
 /// `P` is the path of its requests: [`ByUnreliableWrite`](crate::requests::ByUnreliableWrite), or
-/// [`BySend`] for a table without request slots. Its operations take `&self`, so any number of them
-/// can be under way in the lanes of its thread.
-pub struct Client<F: Messages, P> {
-    fabric: F,
-    requester: Requester<P, SentReplies<F::Peer>>,
-    seed: u64,
+/// [`BySend`] for a table without request slots.
+pub type Client<F, P> = requests::Client<F, P, SentReplies<<F as Messages>::Peer>, Partitions>;
+
+/// The partitions of a table: each worker owns one.
+#[derive(Clone, Copy, Debug)]
+pub struct Partitions {
+    /// The seed with which keys are hashed.
+    pub seed: u64,
+}
+
+impl Owners for Partitions {
+    #[inline]
+    fn owner(&self, area: &Area, key: &[u8]) -> WorkerId {
+        area.worker(KeyHash::of(self.seed, key).partition(area.workers()))
+    }
 }
 
 impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
@@ -52,71 +56,8 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     ) -> Self {
         let replies = SentReplies::new(workers, &map, session.secret());
         let requester = Requester::new(map, session, node, requests, replies, timing);
-        Self { fabric, requester, seed }
-    }
-
-    /// The counts besides verbs.
-    pub fn counts(&self) -> &Counts {
-        self.requester.counts()
-    }
-
-    /// The worker that owns a key.
-    #[inline]
-    pub fn owner(&self, key: &[u8]) -> WorkerId {
-        let area = self.requester.map().area();
-        let workers = u32::from(area.service().workers);
-        let partition = KeyHash::of(self.seed, key).partition(u32::from(area.nodes()) * workers);
-        WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
-    }
-
-    #[inline]
-    async fn ask(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-        buf: Buf,
-    ) -> Result<Reply, EngineError> {
-        if key.len() > HERD_ITEM_BYTES_MAX {
-            return Err(EngineError::KeyTooLong { len: key.len() });
-        }
-        let (len, max) = (operation.value().len() as u64, (HERD_ITEM_BYTES_MAX - key.len()) as u64);
-        if len > max {
-            return Err(EngineError::ValueTooLong { len, max });
-        }
-        self.requester.call(&self.fabric, self.owner(key), key, operation, buf).await
-    }
-}
-
-impl<F: Fabric + Messages, P: RequestPath<F>> Kv for Client<F, P> {
-    type Fabric = F;
-
-    fn fabric(&self) -> &F {
-        &self.fabric
-    }
-
-    /// The verbs that the endpoint counted, and the datagrams, which it does not count: each
-    /// request that was sent, and its reply, which the worker sent.
-    fn counted(&self) -> VerbCount {
-        self.requester.counted(&self.fabric)
-    }
-
-    fn retries(&self) -> u64 {
-        self.counts().repeated()
-    }
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.ask(key, Operation::Get, buf).await?.into_found()
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(key, Operation::Contains, Buf::new()).await?.outcome()?.contained()
-    }
-
-    async fn execute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        self.ask(key, operation, Buf::new()).await?.outcome()?.without_value()
+        let both = Some(HERD_ITEM_BYTES_MAX);
+        let lengths = Lengths { value_bytes_max: u64::MAX, key_and_value_bytes_max: both };
+        Self::over(fabric, Asker::new(requester, Partitions { seed }, lengths))
     }
 }

@@ -106,15 +106,12 @@ impl<F: Fabric> Client<F> {
 
     #[inline]
     fn partition(&self, key: &[u8]) -> u32 {
-        let area = self.requester.map().area();
-        let partitions = u32::from(area.nodes()) * u32::from(area.service().workers);
-        KeyHash::of(self.seed, key).processor(partitions)
+        KeyHash::of(self.seed, key).processor(self.requester.map().area().workers())
     }
 
     #[inline]
     fn worker(&self, partition: u32) -> WorkerId {
-        let workers = u32::from(self.requester.map().area().service().workers);
-        WorkerId { node: (partition / workers) as u16, worker: (partition % workers) as u16 }
+        self.requester.map().area().worker(partition)
     }
 
     fn check(&self, key: &[u8], action: &Action<'_>) -> Result<(), EngineError> {

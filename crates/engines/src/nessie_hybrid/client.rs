@@ -32,7 +32,7 @@ impl<F: Fabric> Client<F> {
         cache: CacheLimits,
         timing: Timing,
     ) -> Self {
-        let asker = Asker::new(map.clone(), &session, timing);
+        let asker = Asker::of(map.clone(), &session, timing);
         let reader = nessie::Client::new(fabric, map.table, session, cache, timing.timeout_us);
         Self { reader, asker }
     }
@@ -44,12 +44,12 @@ impl<F: Fabric> Client<F> {
 
     /// The table's map.
     pub fn map(&self) -> &Served {
-        self.asker.map()
+        self.asker.owners()
     }
 
     /// The counts of requests.
     pub fn counts(&self) -> &Counts {
-        self.asker.counts()
+        self.asker.requester().counts()
     }
 
     /// Makes the worker look at a key whose value has expired, which removes it.
@@ -83,7 +83,7 @@ impl<F: Fabric> Kv for Client<F> {
     }
 
     fn retries(&self) -> u64 {
-        self.asker.counts().repeated() + self.reader.retries()
+        self.asker.requester().counts().repeated() + self.reader.retries()
     }
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {

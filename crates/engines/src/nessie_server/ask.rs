@@ -1,60 +1,31 @@
 //! A client's operations as requests to the worker that serves the key.
 
-use loch_fabric::{Buf, Fabric};
-
 use super::served::Served;
 use crate::epoch::Session;
-use crate::error::EngineError;
+use crate::kv::Lengths;
 use crate::nessie::hash::KeyHash;
-use crate::operation::Operation;
-use crate::requests::{ByWrite, Counts, Reply, Requester, Timing, WrittenReplies};
+use crate::requests::{self, Area, ByWrite, Owners, Requester, Timing, WorkerId, WrittenReplies};
 
-/// The requester of both served engines.
-#[derive(Debug)]
-pub(crate) struct Asker {
-    map: Served,
-    requester: Requester<ByWrite, WrittenReplies>,
+/// The asker of both served engines.
+pub(crate) type Asker = requests::Asker<ByWrite, WrittenReplies, Served>;
+
+impl Owners for Served {
+    #[inline]
+    fn owner(&self, _: &Area, key: &[u8]) -> WorkerId {
+        self.worker_of(&KeyHash::of(&self.table, key))
+    }
 }
 
 impl Asker {
-    /// The requester for a session, whose home is a node of the map.
-    pub fn new(map: Served, session: &Session, timing: Timing) -> Self {
+    /// The asker for a session, whose home is a node of the map.
+    pub fn of(map: Served, session: &Session, timing: Timing) -> Self {
         let home = session.home();
         let node = map.node_of(home);
         let client = map.requests.area().client(node, session.slot());
         let replies = WrittenReplies::of(&map.requests, client);
         let requests = map.requests.clone();
         let requester = Requester::new(requests, session, node, ByWrite { home }, replies, timing);
-        Self { map, requester }
-    }
-
-    pub fn map(&self) -> &Served {
-        &self.map
-    }
-
-    pub fn requester(&self) -> &Requester<ByWrite, WrittenReplies> {
-        &self.requester
-    }
-
-    pub fn counts(&self) -> &Counts {
-        self.requester.counts()
-    }
-
-    /// Asks the worker that serves `key`, and waits for the outcome of the operation.
-    #[inline]
-    pub async fn ask<F: Fabric>(
-        &self,
-        fabric: &F,
-        key: &[u8],
-        operation: Operation<'_>,
-        buf: Buf,
-    ) -> Result<Reply, EngineError> {
-        let (len, max) =
-            (operation.value().len() as u64, self.map.table.shape.geometry.value_bytes_max);
-        if len > max {
-            return Err(EngineError::ValueTooLong { len, max });
-        }
-        let to = self.map.worker_of(&KeyHash::of(&self.map.table, key));
-        self.requester.call(fabric, to, key, operation, buf).await
+        let value_bytes_max = map.table.shape.geometry.value_bytes_max;
+        Self::new(requester, map, Lengths { value_bytes_max, key_and_value_bytes_max: None })
     }
 }

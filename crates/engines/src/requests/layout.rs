@@ -147,6 +147,18 @@ impl Area {
         node * self.service.workers + worker
     }
 
+    /// Workers of all nodes.
+    pub fn workers(&self) -> u32 {
+        u32::from(self.nodes) * u32::from(self.service.workers)
+    }
+
+    /// The worker with this number among all workers of the cluster.
+    #[inline]
+    pub fn worker(&self, source: u32) -> WorkerId {
+        let workers = u32::from(self.service.workers);
+        WorkerId { node: (source / workers) as u16, worker: (source % workers) as u16 }
+    }
+
     /// Bytes of the area on one node.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -490,6 +502,8 @@ mod tests {
         assert_eq!(area.reply_slots(), 128 + 60 * 64..area.bytes());
         assert_eq!((area.worker_lines(), area.bytes()), (0..128, 128 + 60 * 64 + 20 * 128));
         let sources = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(node, w)| area.source(node, w));
+        let owner = |source| area.worker(source);
+        assert_eq!((area.workers(), owner(1), owner(3)), (4, WorkerId { node: 0, worker: 1 }, to));
         assert_eq!((sources, area.nodes(), *area.service()), ([0, 1, 2, 3], 2, service));
     }
 

@@ -14,13 +14,15 @@
 //! | `sessions.rs` | what a worker's node knows of its clients |
 //! | `client.rs`, `window.rs` | sends, waits, sends again; numbers, and which of them are under way |
 //! | `worker.rs`, `memory.rs` | finds requests; executes each once |
+//! | `asker.rs` | the client of a table in which a worker owns each key |
 //! | `turns.rs` | the lanes of a worker |
 //! | `server.rs`, `peers.rs` | takes requests and sends replies, where those are SENT; where to |
 //! | [`path`] | WRITEs and SENDs, both ways |
 //!
 //! # How an engine uses it
 //! A client makes a [`Requester`] with the two paths of the engine. One [`call`](Requester::call)
-//! is one operation.
+//! is one operation. If a worker owns each key and executes all operations on it, [`Client`] is the
+//! engine's whole client: the engine only says who the [owners](Owners) are.
 //!
 //! A worker opens an [`Inbox`] and takes messages with [`Inbox::poll`] (slots) or [`Inbox::accept`]
 //! (datagrams). It may take as many ahead as the engine likes, each with a buffer of its own. It
@@ -117,6 +119,7 @@
 //!   anybody who knows the session's secret ([`seal`]). A client that names a session other than
 //!   its own is not served.
 
+mod asker;
 pub(crate) mod budget;
 mod client;
 mod counts;
@@ -138,6 +141,7 @@ mod worker;
 
 use loch_fabric::{Buf, Fabric, FabricError, RegionId};
 
+pub use asker::{Asker, Client, Owners, SendingClient};
 pub use client::{Reply, Requester, Timing};
 pub use counts::Counts;
 pub use layout::{Area, RequestMap, WorkerId};
