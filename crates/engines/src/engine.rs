@@ -9,17 +9,18 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use loch_fabric::{MailboxShape, RemoteAddr};
+use loch_fabric::RemoteAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LayoutError;
-use crate::kv::Kv;
+use crate::kv::{Kv, Lengths};
 use crate::net::{Access, Connect, Net};
 use crate::region::TableParams;
 use crate::requests::RequestMap;
+use crate::requests::mailboxes::MailedRequests;
 use crate::room::Room;
-use crate::serve::{Housekeeper, WorkerError, WorkerHost};
+use crate::serve::{Attached, Housekeeper, WorkerError, WorkerHost};
 
 /// An engine: it decides who does the work of an operation when memory is remote.
 pub trait Engine: 'static {
@@ -55,7 +56,8 @@ pub trait Engine: 'static {
         &[]
     }
 
-    /// Lays out a table. The same options and the same room give the same plan.
+    /// Lays out a table. The same options and the same room give the same plan. If the room names
+    /// a longest value, [`Engine::NEEDS`] allows it.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] names the option that does not fit, and what would.
@@ -71,30 +73,41 @@ pub trait Engine: 'static {
     /// [`LayoutError::Geometry`] if there is no such table.
     fn map(params: &TableParams, places: &[Place]) -> Result<Self::Map, LayoutError>;
 
-    /// Bytes of the table in each node's region.
-    fn bytes(map: &Self::Map) -> u64;
+    /// The map of a table that is attached.
+    fn map_of<M>(attached: &Attached<M>) -> Self::Map {
+        let map = Self::map(&attached.params, &attached.places);
+        map.expect("it was checked when it was read")
+    }
 
-    /// The map of the table's requests, if workers serve the table.
-    fn requests(_: &Self::Map) -> Option<&Arc<RequestMap>> {
+    /// The requests and the mailboxes with which a table begins, if its workers SEND their replies.
+    fn mailed(_: &Self::Map) -> Option<&MailedRequests> {
         None
     }
 
-    /// The mailboxes of a node's part: their shapes, and their offsets from the table's first byte.
-    fn mailboxes(_: &Self::Map) -> Vec<(u64, MailboxShape)> {
-        Vec::new()
+    /// The map of the table's requests, if workers serve the table.
+    fn requests(map: &Self::Map) -> Option<&Arc<RequestMap>> {
+        Self::mailed(map).map(MailedRequests::requests)
+    }
+
+    /// Bytes of the table in each node's region; by default it has mailed requests and nothing else
+    /// there.
+    fn bytes(map: &Self::Map) -> u64 {
+        Self::mailed(map).map_or(0, |mailed| mailed.mailboxes().end())
     }
 
     /// The ranges of node `node`'s region that a client with a session may READ, besides its own
-    /// requests and their replies.
-    fn readable(_: &Self::Map, _node: u16) -> Vec<Range<u64>> {
-        Vec::new()
+    /// requests and their replies. If the workers have mailboxes, clients find these by the
+    /// workers' lines.
+    fn readable(map: &Self::Map, node: u16) -> Vec<Range<u64>> {
+        let mailed = Self::mailed(map).into_iter();
+        mailed.map(|mailed| mailed.requests().worker_lines_of(node)).collect()
     }
 
     /// The engine's client over a network.
     type Client<N: Net>: Kv;
 
-    /// Opens a client of a table. With a session that only observes, the client can read, as far as
-    /// reads need no session.
+    /// Opens a client of a table. With a session that only observes, the client can read. Where a
+    /// read needs a session ([`Needs::session_to_read`]) no client is opened with such a session.
     ///
     /// # Errors
     /// The errors of `connect`.
@@ -108,7 +121,9 @@ pub trait Engine: 'static {
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct;
 
     /// The table's options, one by one, for people who compare two tables.
-    fn facts(params: &TableParams) -> Vec<(&'static str, String)>;
+    fn facts(_: &TableParams) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 
     /// How large the table is over all nodes.
     fn sizes(map: &Self::Map) -> Sizes;
@@ -149,7 +164,8 @@ pub struct Needs {
     /// Values lie in the private memory of the nodes' processes, and are gone when the processes
     /// end.
     pub private_memory: bool,
-    /// A GET is a request, which a client that attached for reading cannot make.
+    /// A GET is a request, which a client that attached for reading cannot make: all operations of
+    /// such a client are refused.
     pub session_to_read: bool,
     /// Requests are unreliable WRITEs and may get lost.
     pub unreliable_writes: bool,
@@ -170,6 +186,25 @@ impl Needs {
         computes: false,
         key_and_value_bytes_max: None,
     };
+
+    /// Refuses a longest value that is longer than values can be. `name` is the engine's.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`].
+    pub(crate) fn check(&self, room: &Room, name: &str) -> Result<(), LayoutError> {
+        match (room.value_max, self.key_and_value_bytes_max) {
+            (Some(len), Some(both)) if len >= both as u64 => Err(LayoutError::Geometry(format!(
+                "value_max is {len}: a key and its value have up to {both} bytes in a table of {name}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The lengths of keys and values that a table with these parameters takes.
+    pub fn lengths(&self, params: &TableParams) -> Lengths {
+        let Self { key_and_value_bytes_max, .. } = *self;
+        Lengths { value_bytes_max: params.value_bytes_max, key_and_value_bytes_max }
+    }
 }
 
 /// The configuration of a table's log on each node.

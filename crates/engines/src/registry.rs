@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes, Workers};
 use crate::error::{EngineError, LayoutError};
-use crate::kv::{Kv, OneOf};
+use crate::kv::{Kv, NeedsSession, OneOf};
 use crate::kv_direct::Compute;
 use crate::nessie::hash::TableMap;
 use crate::nessie::{self, AnyClient};
@@ -20,54 +20,55 @@ use crate::net::{Access, Connect, Net};
 use crate::operation::{Operation, Outcome, Value};
 use crate::region::{TableEntry, TableParams};
 use crate::requests::RequestMap;
+use crate::requests::mailboxes::MailedRequests;
 use crate::room::Room;
 use crate::serve::{Housekeeper, WorkerError, WorkerHost};
 
 /// Generates the enums over all engines: each has one variant for an engine, and each method is one
-/// `match`.
+/// `match`. A line with `#[cfg(...)]` is there only in builds that have the engine.
 macro_rules! engines {
-    ($($(#[$doc:meta])* $variant:ident: $engine:ty,)*) => {
+    ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $variant:ident: $engine:ty,)*) => {
         /// The number of an engine.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum EngineId {
-            $($(#[$doc])* $variant = <$engine>::ID,)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant = <$engine>::ID,)*
         }
 
         /// An engine, with the options that a table of it was declared with.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Options {
-            $($(#[$doc])* $variant(<$engine as Engine>::Options),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(<$engine as Engine>::Options),)*
         }
 
         /// The addresses of a table's parts, whatever its engine.
         #[derive(Clone)]
         pub enum Map {
-            $($(#[$doc])* $variant(<$engine as Engine>::Map),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(<$engine as Engine>::Map),)*
         }
 
         impl EngineId {
             /// All engines.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+            pub const ALL: &[Self] = &[$($(#[cfg($cfg)])? Self::$variant,)*];
 
             /// The names that declare a table of the engine; the first is the engine's own.
             pub fn names(self) -> &'static [&'static str] {
                 match self {
-                    $(Self::$variant => <$engine>::NAMES,)*
+                    $($(#[cfg($cfg)])? Self::$variant => <$engine>::NAMES,)*
                 }
             }
 
             /// What the engine's tables need of a node.
             pub fn needs(self) -> Needs {
                 match self {
-                    $(Self::$variant => <$engine>::NEEDS,)*
+                    $($(#[cfg($cfg)])? Self::$variant => <$engine>::NEEDS,)*
                 }
             }
 
             /// As [`Engine::facts`].
             pub fn facts(self, params: &TableParams) -> Vec<(&'static str, String)> {
                 match self {
-                    $(Self::$variant => <$engine>::facts(params),)*
+                    $($(#[cfg($cfg)])? Self::$variant => <$engine>::facts(params),)*
                 }
             }
         }
@@ -76,38 +77,43 @@ macro_rules! engines {
             /// The options' engine.
             pub fn engine(&self) -> EngineId {
                 match self {
-                    $(Self::$variant(_) => EngineId::$variant,)*
+                    $($(#[cfg($cfg)])? Self::$variant(_) => EngineId::$variant,)*
                 }
             }
 
             /// The name by which such a table is declared.
             pub fn name(&self) -> &'static str {
                 match self {
-                    $(Self::$variant(options) => <$engine>::name(options),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(options) => <$engine>::name(options),)*
                 }
             }
 
             /// As [`Engine::log`].
             pub fn log(&self) -> Option<LogConfig> {
                 match self {
-                    $(Self::$variant(options) => <$engine>::log(options),)*
+                    $($(#[cfg($cfg)])? Self::$variant(options) => <$engine>::log(options),)*
                 }
             }
 
             /// As [`Engine::functions`].
             pub fn functions(&self) -> &[FunctionConfig] {
                 match self {
-                    $(Self::$variant(options) => <$engine>::functions(options),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(options) => <$engine>::functions(options),)*
                 }
             }
 
             /// As [`Engine::plan`].
             ///
             /// # Errors
-            /// As [`Engine::plan`].
+            /// As [`Engine::plan`]; [`LayoutError::Geometry`] if the room's longest value is longer
+            /// than the engine's values can be.
             pub fn plan(&self, room: &Room) -> Result<Plan, LayoutError> {
+                self.engine().needs().check(room, self.name())?;
                 match self {
-                    $(Self::$variant(options) => <$engine>::plan(options, room),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(options) => <$engine>::plan(options, room),)*
                 }
             }
 
@@ -117,7 +123,7 @@ macro_rules! engines {
                 name: &str,
                 fields: D,
             ) -> Option<Result<Self, D::Error>> {
-                $(if <$engine>::NAMES.contains(&name) {
+                $($(#[cfg($cfg)])? if <$engine>::NAMES.contains(&name) {
                     let options = <$engine as Engine>::Options::deserialize(fields);
                     return Some(options.map(|it| Self::$variant(<$engine>::named(it, name))));
                 })*
@@ -129,7 +135,8 @@ macro_rules! engines {
             /// The fields of a declaration.
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 match self {
-                    $(Self::$variant(options) => options.serialize(serializer),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(options) => options.serialize(serializer),)*
                 }
             }
         }
@@ -163,49 +170,51 @@ macro_rules! engines {
                 places: &[Place],
             ) -> Result<Self, LayoutError> {
                 Ok(match engine {
-                    $(EngineId::$variant => Self::$variant(<$engine>::map(params, places)?),)*
+                    $($(#[cfg($cfg)])?
+                    EngineId::$variant => Self::$variant(<$engine>::map(params, places)?),)*
                 })
             }
 
             /// The table's engine.
             pub fn engine(&self) -> EngineId {
                 match self {
-                    $(Self::$variant(_) => EngineId::$variant,)*
+                    $($(#[cfg($cfg)])? Self::$variant(_) => EngineId::$variant,)*
                 }
             }
 
             /// As [`Engine::bytes`].
             pub fn bytes(&self) -> u64 {
                 match self {
-                    $(Self::$variant(map) => <$engine>::bytes(map),)*
+                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::bytes(map),)*
                 }
             }
 
             /// As [`Engine::requests`].
             pub fn requests(&self) -> Option<&Arc<RequestMap>> {
                 match self {
-                    $(Self::$variant(map) => <$engine>::requests(map),)*
+                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::requests(map),)*
                 }
             }
 
-            /// As [`Engine::mailboxes`].
-            pub fn mailboxes(&self) -> Vec<(u64, MailboxShape)> {
+            /// As [`Engine::mailed`].
+            fn mailed(&self) -> Option<&MailedRequests> {
                 match self {
-                    $(Self::$variant(map) => <$engine>::mailboxes(map),)*
+                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::mailed(map),)*
                 }
             }
 
             /// As [`Engine::readable`].
             pub fn readable(&self, node: u16) -> Vec<Range<u64>> {
                 match self {
-                    $(Self::$variant(map) => <$engine>::readable(map, node),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(map) => <$engine>::readable(map, node),)*
                 }
             }
 
             /// As [`Engine::sizes`].
             pub fn sizes(&self) -> Sizes {
                 match self {
-                    $(Self::$variant(map) => <$engine>::sizes(map),)*
+                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::sizes(map),)*
                 }
             }
         }
@@ -213,21 +222,23 @@ macro_rules! engines {
         /// The state that the workers of a table on one node share.
         #[derive(Clone)]
         pub enum Shared {
-            $($(#[$doc])* $variant(Arc<<$engine as Workers>::Shared>),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(Arc<<$engine as Workers>::Shared>),)*
         }
 
         impl Shared {
             /// As [`Workers::shared`].
             pub fn of(map: &Map) -> Self {
                 match map {
-                    $(Map::$variant(map) => Self::$variant(Arc::new(<$engine>::shared(map))),)*
+                    $($(#[cfg($cfg)])?
+                    Map::$variant(map) => Self::$variant(Arc::new(<$engine>::shared(map))),)*
                 }
             }
 
             /// As [`Workers::housekeeper`].
             pub fn housekeeper(&self) -> Option<&dyn Housekeeper> {
                 match self {
-                    $(Self::$variant(shared) => <$engine>::housekeeper(shared),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(shared) => <$engine>::housekeeper(shared),)*
                 }
             }
 
@@ -237,12 +248,13 @@ macro_rules! engines {
             /// As [`Workers::serve`].
             pub async fn serve<H: WorkerHost>(&self, host: &H) -> Result<(), WorkerError> {
                 match self {
-                    $(Self::$variant(shared) => <$engine>::serve(shared, host).await,)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(shared) => <$engine>::serve(shared, host).await,)*
                 }
             }
         }
 
-        $(impl From<<$engine as Engine>::Options> for Options {
+        $($(#[cfg($cfg)])? impl From<<$engine as Engine>::Options> for Options {
             fn from(options: <$engine as Engine>::Options) -> Self {
                 Self::$variant(options)
             }
@@ -250,7 +262,9 @@ macro_rules! engines {
 
         /// A client of a table, whatever its engine.
         pub enum Client<N: Net> {
-            $($(#[$doc])* $variant(<$engine as Engine>::Client<N>),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(<$engine as Engine>::Client<N>),)*
+            /// A client without a session, of a table in which even a GET is a request.
+            NeedsSession(NeedsSession<N::Waiting>),
         }
 
         impl<N: Net> Client<N> {
@@ -264,10 +278,13 @@ macro_rules! engines {
                 access: Access,
                 connect: C,
             ) -> Result<Self, C::Error> {
+                if access.session.is_observer() && map.engine().needs().session_to_read {
+                    return Ok(Self::NeedsSession(NeedsSession::new(connect.waiting(None)?)));
+                }
                 let readers = map.nessie().filter(|_| access.session.is_observer());
                 let readers = readers.map(|map| Map::Nessie(map.clone()));
                 Ok(match readers.as_ref().unwrap_or(map) {
-                    $(Map::$variant(map) => {
+                    $($(#[cfg($cfg)])? Map::$variant(map) => {
                         Self::$variant(<$engine>::client(map, access, connect)?)
                     })*
                 })
@@ -276,35 +293,43 @@ macro_rules! engines {
             /// The endpoint, for its counters and clocks.
             pub fn direct(&self) -> &N::Direct {
                 match self {
-                    $(Self::$variant(client) => <$engine>::direct::<N>(client),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => <$engine>::direct::<N>(client),)*
+                    Self::NeedsSession(client) => N::direct(client.fabric()),
                 }
             }
 
             /// As [`Kv::counted`].
             pub fn counted(&self) -> VerbCount {
                 match self {
-                    $(Self::$variant(client) => client.counted(),)*
+                    $($(#[cfg($cfg)])? Self::$variant(client) => client.counted(),)*
+                    Self::NeedsSession(client) => client.counted(),
                 }
             }
 
             /// As [`Kv::retries`].
             pub fn retries(&self) -> u64 {
                 match self {
-                    $(Self::$variant(client) => client.retries(),)*
+                    $($(#[cfg($cfg)])? Self::$variant(client) => client.retries(),)*
+                    Self::NeedsSession(client) => client.retries(),
                 }
             }
 
             /// As [`Kv::get`].
             pub fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>> {
                 match self {
-                    $(Self::$variant(client) => Box::pin(client.get(key, buf)),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => Box::pin(client.get(key, buf)),)*
+                    Self::NeedsSession(client) => Box::pin(client.get(key, buf)),
                 }
             }
 
             /// As [`Kv::contains`].
             pub fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool> {
                 match self {
-                    $(Self::$variant(client) => Box::pin(client.contains(key)),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => Box::pin(client.contains(key)),)*
+                    Self::NeedsSession(client) => Box::pin(client.contains(key)),
                 }
             }
 
@@ -315,14 +340,18 @@ macro_rules! engines {
                 operation: Operation<'a>,
             ) -> Operating<'a, Outcome<'static>> {
                 match self {
-                    $(Self::$variant(client) => Box::pin(client.execute(key, operation)),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => Box::pin(client.execute(key, operation)),)*
+                    Self::NeedsSession(client) => Box::pin(client.execute(key, operation)),
                 }
             }
 
             /// As [`Kv::detach`].
             pub fn detach(&self) -> Operating<'_, ()> {
                 match self {
-                    $(Self::$variant(client) => Box::pin(client.detach()),)*
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => Box::pin(client.detach()),)*
+                    Self::NeedsSession(client) => Box::pin(client.detach()),
                 }
             }
         }
@@ -385,13 +414,18 @@ engines! {
 }
 
 impl Map {
+    /// The mailboxes of a node's part, with their offsets from the table's first byte.
+    pub fn mailboxes(&self) -> Vec<(u64, MailboxShape)> {
+        self.mailed().map_or_else(Vec::new, |mailed| mailed.mailboxes().all())
+    }
+
     /// The map, if the table has nessie's layout. Such tables are scrubbed, and clients of nessie
     /// read them without a session.
     pub fn nessie(&self) -> Option<&Arc<TableMap>> {
         match self {
             Self::Nessie(map) => Some(map),
             Self::NessieServer(served) | Self::NessieHybrid(served) => Some(&served.table),
-            Self::Herd(_) | Self::Pilaf(_) | Self::KvDirect(_) => None,
+            _ => None,
         }
     }
 }
@@ -419,7 +453,7 @@ impl<N: Net> Client<N> {
     /// session.
     pub fn computing(&self) -> Option<&impl Compute> {
         match self {
-            Self::KvDirect(OneOf::First(client)) => Some(client),
+            Self::KvDirect(client) => Some(client),
             _ => None,
         }
     }

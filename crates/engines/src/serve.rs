@@ -10,7 +10,8 @@
 //! # How an engine uses it
 //! [`Workers::serve`](crate::engine::Workers::serve) makes the engine's worker, wraps it as `Work`,
 //! and hands it to `run`. A worker that WRITEs its replies needs a session of its node, so it calls
-//! `run` inside `in_sessions`.
+//! `run` inside `in_sessions`. A worker that SENDs its replies is a `Mailed`, and `by_mail` does
+//! the rest.
 //!
 //! # Invariants
 //! 1. A worker knows the memory of other nodes from one [`Attached`] at a time. A worker that SENDs
@@ -318,6 +319,66 @@ pub(crate) async fn run<H: WorkerHost>(
             Next::Stop => return Ok(None),
         }
     }
+}
+
+/// An open worker that SENDs its replies by an endpoint of type `F`.
+#[allow(async_fn_in_trait, reason = "a worker is one thread's: its futures need not be sent")]
+pub(crate) trait Mailed<F> {
+    /// The endpoint.
+    fn fabric(&self) -> &F;
+
+    /// As [`Work::turn`].
+    ///
+    /// # Errors
+    /// As [`Work::turn`].
+    async fn turn(&mut self) -> Result<bool, WorkerError>;
+
+    /// As [`Work::report`].
+    ///
+    /// # Errors
+    /// As [`Work::turn`].
+    fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError>;
+}
+
+/// A worker that SENDs its replies, with the transport that tends its endpoint.
+struct Mailing<'a, T, W> {
+    transport: &'a T,
+    worker: W,
+}
+
+impl<T: WorkerTransport, W: Mailed<T::Mail>> Work for Mailing<'_, T, W> {
+    #[inline]
+    fn tend(&mut self) {
+        self.transport.tend_mail(self.worker.fabric());
+    }
+
+    #[inline]
+    async fn turn(&mut self) -> Result<bool, WorkerError> {
+        self.worker.turn().await
+    }
+
+    fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
+        self.worker.report(was_busy)
+    }
+}
+
+/// Serves until the worker has to end, and returns it. Memory that nodes come back with is attached
+/// while the worker runs.
+///
+/// # Errors
+/// The worker's errors.
+pub(crate) async fn by_mail<H, W>(host: &H, worker: W) -> Result<W, WorkerError>
+where
+    H: WorkerHost,
+    W: Mailed<<H::Transport as WorkerTransport>::Mail>,
+{
+    let transport = host.transport();
+    let mut serving = Mailing { transport, worker };
+    host.opened();
+    while let Some(anew) = run(&mut serving, host).await? {
+        transport.attach(serving.worker.fabric(), &anew.memory)?;
+    }
+    Ok(serving.worker)
 }
 
 /// Finishes the work that was begun: does turns until one finds nothing to do, and returns whether

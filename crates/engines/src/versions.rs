@@ -33,6 +33,15 @@ impl Versions {
         self.end - self.next
     }
 
+    /// Leases more versions if fewer than `needed` are left.
+    ///
+    /// # Errors
+    /// As [`Versions::lease`].
+    #[inline]
+    pub async fn ensure<F: Fabric>(&mut self, fabric: &F, needed: u64) -> Result<(), EngineError> {
+        if self.left() < needed { self.lease(fabric).await } else { Ok(()) }
+    }
+
     /// Leases more versions.
     ///
     /// # Errors

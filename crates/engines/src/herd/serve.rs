@@ -1,11 +1,11 @@
 //! A worker of herd, as its node runs it: one partition, in the memory of the node's process.
 
-use loch_fabric::Zeroed;
+use loch_fabric::{Fabric, Messages, Zeroed};
 
 use super::storage::Partition;
 use super::{Herd, PartitionShape, Settings, Worker};
 use crate::engine::{Engine, Workers};
-use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
+use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
 
 impl Workers for Herd {
     type Shared = ();
@@ -15,35 +15,30 @@ impl Workers for Herd {
     async fn serve<H: WorkerHost>(_: &(), host: &H) -> Result<(), WorkerError> {
         let Some(attached) = host.attached().await else { return Ok(()) };
         let (transport, site, params) = (host.transport(), host.site(), &attached.params);
-        let map = Herd::map(params, &attached.places).expect("it was checked when it was read");
+        let map = Herd::map_of(&attached);
         let plan = map.partition.plan().expect("it was checked when it was read");
         let partition = Partition::new(serve::zeroed::<u64>(plan.words())?, &plan)
             .with_value_max(params.value_bytes_max);
-        let mailbox = map.mailboxes.of_worker(&map.requests, site.id);
+        let mailbox = map.mailed.of_worker(site.id);
         let fabric = transport.mail(&attached.memory, site, mailbox)?;
         let settings = Settings { seed: map.seed, depth: host.tuning().depth };
         let sessions = transport.sessions(site);
-        let worker = Worker::open(fabric, &map.requests, site.id, partition, settings, sessions)?;
-        host.opened();
-        let mut serving = Serving { transport, worker, shape: map.partition, seed: map.seed };
-        while let Some(anew) = serve::run(&mut serving, host).await? {
-            transport.attach(serving.worker.fabric(), &anew.memory)?;
-        }
+        let worker =
+            Worker::open(fabric, map.mailed.requests(), site.id, partition, settings, sessions)?;
+        serve::by_mail(host, Serving { worker, shape: map.partition, seed: map.seed }).await?;
         Ok(())
     }
 }
 
-struct Serving<'a, T: WorkerTransport> {
-    transport: &'a T,
-    worker: Worker<T::Mail, Zeroed<u64>>,
+struct Serving<F: Messages> {
+    worker: Worker<F, Zeroed<u64>>,
     shape: PartitionShape,
     seed: u64,
 }
 
-impl<T: WorkerTransport> Work for Serving<'_, T> {
-    #[inline]
-    fn tend(&mut self) {
-        self.transport.tend_mail(self.worker.fabric());
+impl<F: Fabric + Messages> Mailed<F> for Serving<F> {
+    fn fabric(&self) -> &F {
+        self.worker.fabric()
     }
 
     #[inline]

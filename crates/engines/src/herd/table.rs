@@ -1,23 +1,19 @@
 //! A table of herd: its plan, and the places of its parts.
 
-use std::ops::Range;
-use std::sync::Arc;
-
-use loch_fabric::{MailboxShape, Messages};
+use loch_fabric::Messages;
 use serde::{Deserialize, Serialize};
 
 use super::Client;
 use super::storage::{self, Mode};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
-use crate::kv::{Kv, NeedsSession, OneOf};
+use crate::kv::{Kv, OneOf};
 use crate::limits::{HERD_ITEM_BYTES_MAX, REPLIES_MAX};
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
 use crate::requests::budget::Budget;
-use crate::requests::mailboxes::Mailboxes;
-use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
-use crate::requests::{BySend, ByUnreliableWrite, RequestMap, Service};
+use crate::requests::mailboxes::{Mailboxes, MailedRequests};
+use crate::requests::{BySend, ByUnreliableWrite, Service};
 use crate::room::Room;
 
 /// The engine whose workers answer from their own memory.
@@ -65,10 +61,8 @@ const BYTES_PER_STORE_SLOT: u64 = 112;
 /// The places of a herd table's parts, and the shape of its workers' memory.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// The requests.
-    pub requests: Arc<RequestMap>,
-    /// The mailboxes.
-    pub mailboxes: Mailboxes,
+    /// The requests and the mailboxes.
+    pub mailed: MailedRequests,
     /// The memory of each worker.
     pub partition: PartitionShape,
     /// The seed with which keys are hashed.
@@ -119,8 +113,8 @@ impl PartitionShape {
 /// The mailboxes of a table with this service.
 fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
     let by_send = service.request_bytes == 0;
-    let request = if by_send { HERD_ITEM_BYTES_MAX } else { 0 } + REQUEST_OVERHEAD_BYTES;
-    Mailboxes::new(service, nodes, request, HERD_ITEM_BYTES_MAX + REPLY_TRAILER_BYTES)
+    let request = if by_send { HERD_ITEM_BYTES_MAX } else { 0 };
+    Mailboxes::for_items(service, nodes, request, HERD_ITEM_BYTES_MAX)
 }
 
 impl Engine for Herd {
@@ -138,14 +132,7 @@ impl Engine for Herd {
     type Map = Map;
 
     fn plan(options: &Options, room: &Room) -> Result<Plan, LayoutError> {
-        let max = HERD_ITEM_BYTES_MAX as u64 - 1;
-        let value_bytes_max = room.value_max.unwrap_or(max);
-        if value_bytes_max > max {
-            return Err(LayoutError::Geometry(format!(
-                "value_max is {value_bytes_max}: a key and its value have up to \
-                 {HERD_ITEM_BYTES_MAX} bytes in a herd table"
-            )));
-        }
+        let value_bytes_max = room.value_max.unwrap_or(HERD_ITEM_BYTES_MAX as u64 - 1);
         let (budget, workers) = (Budget::new(room), u64::from(room.workers));
         let by_send = options.requests == Some(RequestWay::Send);
         let Service { replies, .. } = budget.service(REPLIES_MAX);
@@ -176,37 +163,19 @@ impl Engine for Herd {
     }
 
     fn map(params: &TableParams, places: &[Place]) -> Result<Map, LayoutError> {
-        let mailboxes = mailboxes(params.service, params.nodes)?;
-        let bases = places.iter().map(|(at, _)| *at).collect();
-        let requests = Arc::new(RequestMap::new(*mailboxes.area(), bases));
+        let mailed = MailedRequests::new(mailboxes(params.service, params.nodes)?, places);
         let (partition, seed) = (PartitionShape::of(params)?, params.seed);
-        Ok(Map { requests, mailboxes, partition, seed })
+        Ok(Map { mailed, partition, seed })
     }
 
-    fn bytes(map: &Map) -> u64 {
-        map.mailboxes.end()
+    fn mailed(map: &Map) -> Option<&MailedRequests> {
+        Some(&map.mailed)
     }
 
-    fn requests(map: &Map) -> Option<&Arc<RequestMap>> {
-        Some(&map.requests)
-    }
-
-    fn mailboxes(map: &Map) -> Vec<(u64, MailboxShape)> {
-        map.mailboxes.all()
-    }
-
-    fn readable(map: &Map, node: u16) -> Vec<Range<u64>> {
-        vec![map.requests.worker_lines_of(node)]
-    }
-
-    /// Requests by WRITE or by SEND, as the table declares; a client without a session cannot make
-    /// requests.
+    /// Requests by WRITE or by SEND, as the table declares.
     type Client<N: Net> = OneOf<
-        OneOf<
-            Client<N::Waiting, ByUnreliableWrite>,
-            Client<N::Waiting, BySend<<N::Waiting as Messages>::Peer>>,
-        >,
-        NeedsSession<N::Waiting>,
+        Client<N::Waiting, ByUnreliableWrite>,
+        Client<N::Waiting, BySend<<N::Waiting as Messages>::Peer>>,
     >;
 
     fn client<N: Net, C: Connect<N>>(
@@ -215,20 +184,17 @@ impl Engine for Herd {
         connect: C,
     ) -> Result<Self::Client<N>, C::Error> {
         let Access { session, node, timing, .. } = access;
-        if session.is_observer() {
-            return Ok(OneOf::Second(NeedsSession::new(connect.waiting(None)?)));
-        }
-        let (map, seed, home) = (table.requests.clone(), table.seed, session.home());
-        let mailbox = table.mailboxes.of_client(&map, node, session.slot());
+        let (map, seed, home) = (table.mailed.requests().clone(), table.seed, session.home());
+        let mailbox = table.mailed.of_client(node, session.slot());
         let fabric = connect.waiting(Some(mailbox))?;
         let workers = BySend::seeking(&map);
-        Ok(OneOf::First(if map.area().service().request_bytes == 0 {
+        Ok(if map.area().service().request_bytes == 0 {
             let by = workers.clone();
             OneOf::Second(Client::new(fabric, map, &session, node, by, workers, timing, seed))
         } else {
             let by = ByUnreliableWrite { home };
             OneOf::First(Client::new(fabric, map, &session, node, by, workers, timing, seed))
-        }))
+        })
     }
 
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {
@@ -247,8 +213,7 @@ impl Engine for Herd {
     }
 
     fn sizes(map: &Map) -> Sizes {
-        let area = map.requests.area();
-        let workers = u64::from(area.service().workers) * u64::from(area.nodes());
+        let workers = u64::from(map.mailed.requests().area().workers());
         let PartitionShape { bytes, index_slots, .. } = map.partition;
         let index = (index_slots * 8).min(bytes);
         Sizes {

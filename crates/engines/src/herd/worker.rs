@@ -28,8 +28,7 @@ use super::storage::Partition;
 use crate::error::EngineError;
 use crate::operation::Operation;
 use crate::requests::{
-    Answer, Failure, ROUND_MESSAGES_MAX, Request, RequestMap, Round, Server, Sessions, Ticket,
-    WorkerId,
+    ROUND_MESSAGES_MAX, Request, RequestMap, Round, Server, Sessions, Ticket, WorkerId,
 };
 use crate::versions::Versions;
 
@@ -133,9 +132,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     /// # Errors
     /// The fabric's errors. Clients ask again for requests that were taken and not answered.
     pub async fn turn(&mut self) -> Result<bool, EngineError> {
-        if self.versions.left() < TURN_VERSIONS {
-            self.versions.lease(self.requests.fabric()).await?;
-        }
+        self.versions.ensure(self.requests.fabric(), TURN_VERSIONS).await?;
         self.now_ms = None;
         let mut round = Round::default();
         while let Some((ticket, message)) = self.requests.next(&mut round)? {
@@ -192,11 +189,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         let version = if ticket.is_read() { 0 } else { self.versions.take() };
         let now_ms = *self.now_ms.get_or_insert_with(|| self.requests.fabric().wall_ms());
         let outcome = self.partition.execute(hash, key, operation, version, now_ms);
-        let answer = match outcome {
-            Ok(outcome) => Answer::Done(outcome),
-            Err(error) => Answer::Failed(Failure::from(&error)),
-        };
-        self.requests.reply(&ticket, &answer);
+        self.requests.answer(&ticket, outcome);
         self.requests.give_back(message);
     }
 }

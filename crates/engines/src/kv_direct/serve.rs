@@ -33,8 +33,7 @@ impl Workers for KvDirect {
         // The state that goes from one session to the next.
         let mut kept = None;
         serve::in_sessions(host, async |attached, session| {
-            let map = KvDirect::map(&attached.params, &attached.places);
-            let map = map.expect("it was checked when it was read");
+            let map = KvDirect::map_of(attached);
             let (entries, functions) = match kept.take() {
                 Some(kept) => kept,
                 None => {

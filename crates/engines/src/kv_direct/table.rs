@@ -14,7 +14,7 @@ use super::storage;
 use super::tuning::Corpus;
 use crate::engine::{Engine, FunctionConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
-use crate::kv::{Kv, NeedsSession, OneOf};
+use crate::kv::Kv;
 use crate::lines::LINE_BYTES;
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
@@ -291,25 +291,21 @@ impl Engine for KvDirect {
         Some(&map.requests)
     }
 
-    /// A client without a session cannot make requests.
-    type Client<N: Net> = OneOf<Client<N::Waiting>, NeedsSession<N::Waiting>>;
+    type Client<N: Net> = Client<N::Waiting>;
 
     fn client<N: Net, C: Connect<N>>(
         table: &Map,
         access: Access,
         connect: C,
-    ) -> Result<Self::Client<N>, C::Error> {
+    ) -> Result<Client<N::Waiting>, C::Error> {
         let Access { session, node, timing, batch, .. } = access;
         let fabric = connect.waiting(None)?;
-        if session.is_observer() {
-            return Ok(OneOf::Second(NeedsSession::new(fabric)));
-        }
         let &Map { ref requests, seed, value_bytes_max, .. } = table;
         let access = client::Access { map: requests.clone(), seed, value_bytes_max, batch };
-        Ok(OneOf::First(Client::new(fabric, access, &session, node, timing)))
+        Ok(Client::new(fabric, access, &session, node, timing))
     }
 
-    fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {
+    fn direct<N: Net>(client: &Client<N::Waiting>) -> &N::Direct {
         N::direct(client.fabric())
     }
 

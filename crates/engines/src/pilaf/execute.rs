@@ -6,7 +6,7 @@ use super::change::{Prepared, Staged};
 use super::worker::{Waiting, Worker, WorkerError};
 use crate::log::{Op, Storage};
 use crate::operation::{Operation, Outcome};
-use crate::requests::{Answer, Failure, Request, Ticket};
+use crate::requests::{Request, Ticket};
 
 impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     /// Executes the request that had to wait, if it need not wait any more.
@@ -38,8 +38,8 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
                 return Ok(());
             }
             Ok(Prepared::Staged(staged)) => self.stage(ticket, key, &operation, staged)?,
-            Ok(Prepared::Answer(outcome)) => self.requests.reply(&ticket, &Answer::Done(outcome)),
-            Err(error) => self.requests.reply(&ticket, &Answer::Failed(Failure::from(&error))),
+            Ok(Prepared::Answer(outcome)) => self.requests.answer(&ticket, Ok(outcome)),
+            Err(error) => self.requests.answer(&ticket, Err(error)),
         }
         self.counts.executed += 1;
         self.requests.give_back(message);
@@ -78,7 +78,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     ) -> Result<(), WorkerError> {
         let outcome = staged.outcome;
         self.store.commit(self.requests.fabric(), staged)?;
-        self.requests.reply(ticket, &Answer::Done(outcome));
+        self.requests.answer(ticket, Ok(outcome));
         Ok(())
     }
 
@@ -86,13 +86,11 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     fn answer_read(&mut self, ticket: &Ticket, key: &[u8], operation: Operation<'_>) {
         self.counts.executed += 1;
         let found = self.store.read(self.requests.fabric(), key);
-        let contains = operation == Operation::Contains;
-        let answer = match found {
-            Ok(found) if contains => Answer::Done(Outcome::Contained(found.is_some())),
-            Ok(found) => Answer::Done(found.unwrap_or(Outcome::Absent)),
-            Err(error) => Answer::Failed(Failure::from(&error)),
-        };
-        self.requests.reply(ticket, &answer);
+        let outcome = found.map(|found| match operation {
+            Operation::Contains => Outcome::Contained(found.is_some()),
+            _ => found.unwrap_or(Outcome::Absent),
+        });
+        self.requests.answer(ticket, outcome);
     }
 
     /// Leases versions: in memory and, durably, in the log.

@@ -1,11 +1,13 @@
 //! The worker of a pilaf table on one node, as the node runs it. Only this worker writes the table
 //! there.
 
+use loch_fabric::{Fabric, Messages};
+
 use super::layout::LINE_BYTES;
 use super::{Pilaf, Worker};
 use crate::engine::{Engine, Workers};
 use crate::log::Storage;
-use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
+use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
 
 impl Workers for Pilaf {
     type Shared = ();
@@ -15,38 +17,27 @@ impl Workers for Pilaf {
     async fn serve<H: WorkerHost>(_: &(), host: &H) -> Result<(), WorkerError> {
         let Some(attached) = host.attached().await else { return Ok(()) };
         let (transport, site) = (host.transport(), host.site());
-        let map = Pilaf::map(&attached.params, &attached.places);
-        let (map, node) = (map.expect("it was checked when it was read"), site.id.node);
+        let (map, node) = (Pilaf::map_of(&attached), site.id.node);
         let logging = host.log()?;
-        let mailbox = map.mailboxes.of_worker(&map.requests, site.id);
+        let mailbox = map.mailed.of_worker(site.id);
         let fabric = transport.mail(&attached.memory, site, mailbox)?;
         let sessions = transport.sessions(site);
-        let worker = Worker::open(fabric, &map.requests, node, map.shape(node), logging, sessions)?;
+        let worker =
+            Worker::open(fabric, map.mailed.requests(), node, map.shape(node), logging, sessions)?;
         let recovered = worker.recovered();
         tracing::info!(table = site.name, ?recovered, "the table is open");
-        host.opened();
-        let mut serving = Serving { transport, worker };
-        while let Some(anew) = serve::run(&mut serving, host).await? {
-            transport.attach(serving.worker.fabric(), &anew.memory)?;
-        }
-        Ok(serving.worker.close()?)
+        Ok(serve::by_mail(host, worker).await?.close()?)
     }
 }
 
-struct Serving<'a, T: WorkerTransport, S> {
-    transport: &'a T,
-    worker: Worker<T::Mail, S>,
-}
-
-impl<T: WorkerTransport, S: Storage> Work for Serving<'_, T, S> {
-    #[inline]
-    fn tend(&mut self) {
-        self.transport.tend_mail(self.worker.fabric());
+impl<F: Fabric + Messages, S: Storage> Mailed<F> for Worker<F, S> {
+    fn fabric(&self) -> &F {
+        self.fabric()
     }
 
     #[inline]
     async fn turn(&mut self) -> Result<bool, WorkerError> {
-        Ok(self.worker.turn()?)
+        Ok(self.turn()?)
     }
 
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
@@ -54,8 +45,8 @@ impl<T: WorkerTransport, S: Storage> Work for Serving<'_, T, S> {
         if was_busy {
             return Ok(None);
         }
-        let store = self.worker.store();
-        let report = store.check(self.worker.fabric())?;
+        let store = self.store();
+        let report = store.check(self.fabric())?;
         let index_bytes = store.slots() * LINE_BYTES;
         Ok(Some(Report {
             slots: store.slots(),
@@ -64,7 +55,7 @@ impl<T: WorkerTransport, S: Storage> Work for Serving<'_, T, S> {
             entries: report.keys,
             entry_bytes: report.block_bytes,
             broken: report.broken,
-            counts: vec![("snapshots", self.worker.counts().snapshots)],
+            counts: vec![("snapshots", self.counts().snapshots)],
         }))
     }
 }

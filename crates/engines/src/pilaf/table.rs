@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use loch_fabric::RemoteAddr;
 use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
-use loch_fabric::{MailboxShape, RemoteAddr};
 use serde::{Deserialize, Serialize};
 
 use super::client::{self, Client, Observer};
@@ -18,7 +17,7 @@ use crate::limits::REPLIES_MAX;
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TableParams};
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES};
-use crate::requests::mailboxes::Mailboxes;
+use crate::requests::mailboxes::{Mailboxes, MailedRequests};
 use crate::requests::message::REPLY_TRAILER_BYTES;
 use crate::requests::{BySend, RequestMap, Service};
 use crate::room::Room;
@@ -60,10 +59,8 @@ const _: () = assert!(SEND_BYTES_MAX <= MAIL_MESSAGE_BYTES_MAX);
 /// The places of a pilaf table's parts.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// The requests.
-    pub requests: Arc<RequestMap>,
-    /// The mailboxes.
-    pub mailboxes: Mailboxes,
+    /// The requests and the mailboxes.
+    pub mailed: MailedRequests,
     /// Bytes of each node's arena.
     arena_bytes: u64,
     /// Slots of each node's first index.
@@ -75,14 +72,18 @@ pub struct Map {
 }
 
 impl Map {
+    fn requests(&self) -> &RequestMap {
+        self.mailed.requests()
+    }
+
     /// The root of each node's part.
     pub fn roots(&self) -> Vec<RemoteAddr> {
-        (0..self.requests.area().nodes()).map(|node| self.root(node)).collect()
+        (0..self.requests().area().nodes()).map(|node| self.root(node)).collect()
     }
 
     /// The root of a node's part.
     pub fn root(&self, node: u16) -> RemoteAddr {
-        self.requests.base(node).add(self.mailboxes.next_page())
+        self.requests().base(node).add(self.mailed.mailboxes().next_page())
     }
 
     /// The shape of a node's part, for its worker.
@@ -166,29 +167,23 @@ impl Engine for Pilaf {
     }
 
     fn map(params: &TableParams, places: &[Place]) -> Result<Map, LayoutError> {
-        let mailboxes = mailboxes(params.service, params.nodes)?;
-        let bases = places.iter().map(|(at, _)| *at).collect();
-        let requests = Arc::new(RequestMap::new(*mailboxes.area(), bases));
+        let mailed = MailedRequests::new(mailboxes(params.service, params.nodes)?, places);
         let (arena_bytes, index_slots) = sizes_of(params)?;
         let TableParams { value_bytes_max, seed, .. } = *params;
-        Ok(Map { requests, mailboxes, arena_bytes, index_slots, value_bytes_max, seed })
+        Ok(Map { mailed, arena_bytes, index_slots, value_bytes_max, seed })
     }
 
     fn bytes(map: &Map) -> u64 {
-        (map.mailboxes.next_page() + ARENA_OFFSET).saturating_add(map.arena_bytes)
+        (map.mailed.mailboxes().next_page() + ARENA_OFFSET).saturating_add(map.arena_bytes)
     }
 
-    fn requests(map: &Map) -> Option<&Arc<RequestMap>> {
-        Some(&map.requests)
-    }
-
-    fn mailboxes(map: &Map) -> Vec<(u64, MailboxShape)> {
-        map.mailboxes.all()
+    fn mailed(map: &Map) -> Option<&MailedRequests> {
+        Some(&map.mailed)
     }
 
     fn readable(map: &Map, node: u16) -> Vec<Range<u64>> {
-        let (begin, end) = (map.root(node).offset(), map.requests.base(node).offset());
-        vec![map.requests.worker_lines_of(node), begin..end + Self::bytes(map)]
+        let (begin, end) = (map.root(node).offset(), map.requests().base(node).offset());
+        vec![map.requests().worker_lines_of(node), begin..end + Self::bytes(map)]
     }
 
     /// A client without a session can still read.
@@ -204,8 +199,8 @@ impl Engine for Pilaf {
             let reader = Reader::new(table.roots(), table.seed, timing.timeout_us);
             return Ok(OneOf::Second(Observer::new(connect.waiting(None)?, reader)));
         }
-        let map = table.requests.clone();
-        let mailbox = table.mailboxes.of_client(&map, map.node_of(session.home()), session.slot());
+        let map = table.mailed.requests().clone();
+        let mailbox = table.mailed.of_client(map.node_of(session.home()), session.slot());
         let fabric = connect.waiting(Some(mailbox))?;
         let access = client::Access {
             roots: table.roots(),
@@ -228,7 +223,7 @@ impl Engine for Pilaf {
     }
 
     fn sizes(map: &Map) -> Sizes {
-        let nodes = u64::from(map.requests.area().nodes());
+        let nodes = u64::from(map.requests().area().nodes());
         Sizes {
             index_slots: map.index_slots * nodes,
             index_bytes: map.index_slots * LINE_BYTES * nodes,

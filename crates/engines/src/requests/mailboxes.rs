@@ -13,10 +13,13 @@
 //! 2. A ring has room for all messages that its sender may have under way to its receiver. A
 //!    message is lost for want of room only if some message was sent again.
 
+use std::sync::Arc;
+
 use loch_fabric::limits::{CACHE_LINE_BYTES, MAIL_RING_BYTES, MAIL_SENDERS_MAX};
 use loch_fabric::{MailboxShape, RemoteAddr};
 
 use super::layout::{Area, RequestMap, WorkerId};
+use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::error::LayoutError;
 use crate::region::Service;
 
@@ -62,6 +65,20 @@ impl Mailboxes {
         Ok(Self { area, worker, client })
     }
 
+    /// As [`Mailboxes::new`], from the longest key together with its value that a request and a
+    /// reply carry.
+    ///
+    /// # Errors
+    /// As [`Mailboxes::new`].
+    pub fn for_items(
+        service: Service,
+        nodes: u16,
+        request: usize,
+        reply: usize,
+    ) -> Result<Self, LayoutError> {
+        Self::new(service, nodes, request + REQUEST_OVERHEAD_BYTES, reply + REPLY_TRAILER_BYTES)
+    }
+
     /// The requests, which come first.
     pub fn area(&self) -> &Area {
         &self.area
@@ -101,15 +118,43 @@ impl Mailboxes {
         let of_clients = (0..sessions_per_node).map(|slot| (self.client_at(slot), self.client));
         of_workers.chain(of_clients).collect()
     }
+}
 
-    /// The address at which a worker of any node receives. `requests` are the table's.
-    pub fn of_worker(&self, requests: &RequestMap, id: WorkerId) -> RemoteAddr {
-        requests.base(id.node).add(self.worker_at(id.worker))
+/// The requests and the mailboxes with which a table begins on all nodes.
+#[derive(Clone, Debug)]
+pub struct MailedRequests {
+    requests: Arc<RequestMap>,
+    mailboxes: Mailboxes,
+}
+
+impl MailedRequests {
+    /// Those of a table that begins at `places[n].0` on node `n`.
+    ///
+    /// # Panics
+    /// If there are not as many places as nodes.
+    pub fn new(mailboxes: Mailboxes, places: &[(RemoteAddr, u32)]) -> Self {
+        let bases = places.iter().map(|(at, _)| *at).collect();
+        Self { requests: Arc::new(RequestMap::new(*mailboxes.area(), bases)), mailboxes }
+    }
+
+    /// The requests.
+    pub fn requests(&self) -> &Arc<RequestMap> {
+        &self.requests
+    }
+
+    /// The mailboxes of each node.
+    pub fn mailboxes(&self) -> &Mailboxes {
+        &self.mailboxes
+    }
+
+    /// The address at which a worker of any node receives.
+    pub fn of_worker(&self, id: WorkerId) -> RemoteAddr {
+        self.requests.base(id.node).add(self.mailboxes.worker_at(id.worker))
     }
 
     /// The address at which the client that holds a session slot of a node receives.
-    pub fn of_client(&self, requests: &RequestMap, node: u16, slot: u32) -> RemoteAddr {
-        requests.base(node).add(self.client_at(slot))
+    pub fn of_client(&self, node: u16, slot: u32) -> RemoteAddr {
+        self.requests.base(node).add(self.mailboxes.client_at(slot))
     }
 }
 

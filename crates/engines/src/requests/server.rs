@@ -12,6 +12,8 @@ use super::peers::Peers;
 use super::reply::{Answer, Failure};
 use super::sessions::Sessions;
 use super::worker::{Inbox, Incoming};
+use crate::error::EngineError;
+use crate::operation::Outcome;
 
 /// Messages taken in one round, for datagrams and for slots each.
 pub const ROUND_MESSAGES_MAX: usize = 64;
@@ -145,6 +147,15 @@ impl<F: Fabric + Messages> Server<F> {
             self.inbox.complete(ticket, &Answer::Failed(Failure::Unsupported), &mut reply);
         }
         self.post(ticket, reply);
+    }
+
+    /// As [`Server::reply`], with the outcome of an operation or the reason why it was not done.
+    #[inline]
+    pub fn answer(&mut self, ticket: &Ticket, outcome: Result<Outcome<'_>, EngineError>) {
+        match outcome {
+            Ok(outcome) => self.reply(ticket, &Answer::Done(outcome)),
+            Err(error) => self.reply(ticket, &Answer::Failed(Failure::from(&error))),
+        }
     }
 
     /// Sends the replies.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
-use loch_engines::kv::check_key;
+use loch_engines::kv::Lengths;
 use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{Compute, Computed};
 use loch_engines::nessie::{self, AnyClient, CheckReport};
@@ -36,7 +36,7 @@ pub(crate) struct TableClient<N: Network> {
     engine: EngineId,
     /// Whether the table's entries are in nessie's layout, in memory that everybody can read.
     is_nessies: bool,
-    value_max: u64,
+    lengths: Lengths,
 }
 
 impl<N: Network> TableClient<N> {
@@ -69,7 +69,7 @@ impl<N: Network> TableClient<N> {
             number: table.number,
             engine,
             is_nessies: table.nessie().is_some(),
-            value_max: table.entry.params.value_bytes_max,
+            lengths: engine.needs().lengths(&table.entry.params),
         })
     }
 
@@ -107,16 +107,7 @@ impl<N: Network> TableClient<N> {
         if self.client.nessie().is_some() {
             return Ok(());
         }
-        check_key(key)?;
-        let both = self.engine.needs().key_and_value_bytes_max.unwrap_or(usize::MAX);
-        let Some(room) = both.checked_sub(key.len()) else {
-            return Err(EngineError::KeyTooLong { len: key.len() });
-        };
-        let max = self.value_max.min(room as u64);
-        if len as u64 > max {
-            return Err(EngineError::ValueTooLong { len: len as u64, max });
-        }
-        Ok(())
+        self.lengths.check(key, len)
     }
 
     /// Adds to an error of the engine the facts of the table and its nodes: a worker did not answer
