@@ -109,8 +109,11 @@ impl File {
 }
 
 /// Whether cargo builds the file for tests or benches only. (A crate that tests use is none of
-/// these: `tests/history/src/lib.rs`.)
+/// these: `tests/history/src/lib.rs`. The example engine is a module of a library.)
 fn is_test_path(path: &str) -> bool {
+    if path.starts_with("tests/example/") {
+        return false;
+    }
     let mut folders: Vec<&str> = path.split('/').rev().take_while(|&name| name != "src").collect();
     let name = folders.remove(0);
     name == "tests.rs" || folders.iter().any(|&f| f == "tests" || f == "benches")
@@ -143,6 +146,7 @@ mod tests {
             ("crates/a/tests/whole.rs", "fn f() {}\n"),
             ("crates/a/src/modeller.rs", "fn f() {}\n"),
             ("tests/history/src/lib.rs", "fn f() {}\n"),
+            ("tests/example/mod.rs", "fn f() {}\n"),
         ]);
         let test = |path: &str| {
             let (_, rust) = tree.rust("").find(|(f, _)| f.path == path).expect(path);
@@ -153,6 +157,7 @@ mod tests {
         assert!(test("crates/a/src/get/oracle.rs"));
         assert!(test("crates/a/tests/whole.rs"));
         assert!(!test("tests/history/src/lib.rs"));
+        assert!(!test("tests/example/mod.rs"));
         assert!(!test("crates/a/src/lib.rs"));
         assert!(!test("crates/a/src/modeller.rs"));
     }

@@ -12,6 +12,9 @@ pub mod effect;
 pub mod engine;
 pub mod epoch;
 pub mod error;
+#[cfg(feature = "example")]
+#[path = "../../../tests/example/mod.rs"]
+pub mod example;
 pub mod functions;
 pub mod herd;
 pub mod kv;

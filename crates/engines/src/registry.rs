@@ -411,6 +411,9 @@ engines! {
     Pilaf: crate::pilaf::Pilaf,
     /// [`kv_direct`](crate::kv_direct): workers, which can also compute on values.
     KvDirect: crate::kv_direct::KvDirect,
+    /// [`example`](crate::example): workers, each with a `HashMap`.
+    #[cfg(feature = "example")]
+    Example: crate::example::Example,
 }
 
 impl Map {

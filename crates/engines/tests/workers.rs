@@ -1,25 +1,21 @@
-//! The workers of every engine, put together as a node does it, on a simulated node: they serve,
-//! report what they have, go on when nodes have come back with other memory, and end when they are
-//! told to.
+//! The workers of every engine, put together as a node does it, on a simulated node: they serve the
+//! engine's client, report what they have, go on when nodes have come back with other memory, and
+//! end when they are told to.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
-use loch_engines::kv_direct::operation::Action;
-use loch_engines::kv_direct::packet::Writer;
 use loch_engines::lines::{Line, Near};
 use loch_engines::log::{Logging, MemoryStorage, Policy};
 use loch_engines::nessie::slab::Chunk;
+use loch_engines::net::{Access, CacheLimits, Connect, Net};
 use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
 use loch_engines::region::TableEntry;
-use loch_engines::registry::{EngineId, Map, Options, Shared};
-use loch_engines::requests::{
-    BySend, ByWrite, Holder, ReplyPath, RequestMap, Requester, SentReplies, Sessions, Timing,
-    WorkerId, WrittenReplies,
-};
+use loch_engines::registry::{Client, EngineId, Map, Options, Shared};
+use loch_engines::requests::{Holder, Sessions, Timing, WorkerId};
 use loch_engines::room::Room;
 use loch_engines::serve::{
     self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
@@ -202,29 +198,45 @@ impl WorkerHost for SimHost {
     }
 }
 
-/// Asks the one worker, whatever reply path it has.
-async fn ask<R: ReplyPath<SimEndpoint>>(
-    endpoint: &SimEndpoint,
-    map: &Arc<RequestMap>,
-    packs: bool,
-    incarnation: u64,
-    replies: R,
-) -> Result<bool, EngineError> {
-    let session = Session::new(NODE, CLIENT, incarnation);
-    let (by, to) = (ByWrite { home: NODE }, WorkerId { node: 0, worker: 0 });
-    let timing = Timing::default();
-    let requester = Requester::new(map.clone(), &session, 0, by, replies, timing);
-    if !packs {
-        let put = Operation::PutIf { value: VALUE, expect: Expect::Absent, options: PUT };
-        let reply = requester.call(endpoint, to, KEY, put, Buf::new()).await?;
-        return Ok(matches!(reply.outcome()?.conditional()?, Conditional::Done { .. }));
+/// The simulated network.
+struct SimNet;
+
+impl Net for SimNet {
+    type Direct = SimEndpoint;
+    type Waiting = SimEndpoint;
+
+    fn direct(waiting: &SimEndpoint) -> &SimEndpoint {
+        waiting
     }
-    let mut packet = Writer::default();
-    packet.push(KEY, &Action::Get);
-    packet.push(KEY, &Action::Put { value: VALUE, options: PUT });
-    let reply = requester.call_packed(endpoint, to, packet.bytes(), false, Buf::new()).await?;
-    let had_it = reply.packed()?.windows(VALUE.len()).any(|bytes| bytes == VALUE);
-    Ok(!had_it)
+}
+
+/// A client's process.
+struct Connector(SimEndpoint);
+
+impl Connect<SimNet> for Connector {
+    type Error = Infallible;
+
+    fn direct(self) -> Result<SimEndpoint, Infallible> {
+        Ok(self.0)
+    }
+
+    fn waiting(self, _: Option<RemoteAddr>) -> Result<SimEndpoint, Infallible> {
+        Ok(self.0)
+    }
+}
+
+/// Stores the value if there is none, and reads it. Returns whether there was none.
+async fn ask(map: &Map, incarnation: u64, endpoint: SimEndpoint) -> Result<bool, EngineError> {
+    let session = Session::new(NODE, CLIENT, incarnation);
+    let (timing, cache) = (Timing::default(), CacheLimits::default());
+    let access = Access { session, node: 0, timing, cache, batch: 1 };
+    let Ok(client) = Client::<SimNet>::open(map, access, Connector(endpoint));
+    let put = Operation::PutIf { value: VALUE, expect: Expect::Absent, options: PUT };
+    let done = client.execute(KEY, put).await?.conditional()?;
+    let value = client.get(KEY, Buf::new()).await?.expect("it is there");
+    assert_eq!(&value[..], VALUE);
+    client.detach().await?;
+    Ok(matches!(done, Conditional::Done { .. }))
 }
 
 /// A simulated node with one table, and the worker of that.
@@ -285,16 +297,7 @@ impl Rig {
         let (told, session) = (answer.clone(), self.desk.client.get() + 1);
         self.desk.client.set(session);
         self.world.start(process, async move {
-            let packs = map.engine() == EngineId::KvDirect;
-            let requests = map.requests().expect("workers serve it");
-            let asked = if map.engine().needs().sessions {
-                let client = requests.area().client(0, CLIENT);
-                let replies = WrittenReplies::of(requests, client);
-                ask(&endpoint, requests, packs, session, replies).await
-            } else {
-                let replies = SentReplies::new(BySend::seeking(requests), requests, None);
-                ask(&endpoint, requests, packs, session, replies).await
-            };
+            let asked = ask(&map, session, endpoint).await;
             told.set(Some(asked.expect("the worker answers")));
         });
         self.step_until(|| answer.get().is_some());

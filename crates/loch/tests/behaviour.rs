@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
+use loch::engines::registry::EngineId;
 use loch::lanes::{block_on, run};
 use loch::{
     ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Expect, PutOptions, Table, TableConfig,
@@ -49,6 +50,31 @@ const DIRECT: Kind = Kind {
     value_max: 4097,
 };
 const DIRECT_STALLED: Kind = Kind { set: |t| t.set("out_of_order", false).unwrap(), ..DIRECT };
+
+/// The kinds with modules of their own.
+const KINDS: [Kind; 11] = [
+    NESSIE,
+    PUBLISHED,
+    SERVER,
+    HYBRID,
+    HYBRID_PLUS,
+    HERD,
+    HERD_STORE,
+    HERD_BY_SEND,
+    PILAF,
+    DIRECT,
+    DIRECT_STALLED,
+];
+
+/// All other engines of the registry, without options.
+fn others() -> impl Iterator<Item = Kind> {
+    let has_own = |name: &str| KINDS.iter().any(|kind| kind.engine == name);
+    let names = EngineId::ALL.iter().flat_map(|id| id.names().iter().map(move |name| (id, *name)));
+    names.filter(move |(_, name)| !has_own(name)).map(|(id, engine)| {
+        let item_max = id.needs().key_and_value_bytes_max;
+        Kind { engine, set: |_| (), item_max, value_max: item_max.map_or(4097, |max| max - 68) }
+    })
+}
 
 impl Kind {
     fn table(&self, name: &str) -> TableConfig {
@@ -401,10 +427,10 @@ fn a_session_is_used_again_by_the_next_client(kind: &Kind) {
     cluster.table("default").unwrap().put(b"key", b"value").unwrap();
 }
 
-/// The cases, against one engine.
+/// The cases, against some engines.
 macro_rules! suite {
-    ($kind:expr) => {
-        suite!($kind; a_value_is_put_read_and_deleted values_of_every_length_come_back_whole
+    ($kinds:expr) => {
+        suite!($kinds; a_value_is_put_read_and_deleted values_of_every_length_come_back_whole
             a_value_is_as_long_as_was_declared_and_no_longer
             wrong_arguments_are_named_and_change_nothing conditions_are_kept
             a_value_with_a_time_to_live_expires numbers_are_added_to
@@ -415,56 +441,66 @@ macro_rules! suite {
             two_tables_are_apart a_table_goes_to_another_thread_and_outlives_its_cluster
             a_session_is_used_again_by_the_next_client);
     };
-    ($kind:expr; $($case:ident)*) => {
+    ($kinds:expr; $($case:ident)*) => {
         $(
             #[test]
             fn $case() {
-                super::$case(&$kind);
+                $kinds.into_iter().for_each(|kind| super::$case(&kind));
             }
         )*
     };
 }
 
 mod nessie {
-    suite!(super::NESSIE);
+    suite!([super::NESSIE]);
 }
 
 mod nessie_published {
-    suite!(super::PUBLISHED);
+    suite!([super::PUBLISHED]);
 }
 
 mod nessie_server {
-    suite!(super::SERVER);
+    suite!([super::SERVER]);
 }
 
 mod nessie_hybrid {
-    suite!(super::HYBRID);
+    suite!([super::HYBRID]);
 }
 
 mod nessie_hybrid_plus {
-    suite!(super::HYBRID_PLUS);
+    suite!([super::HYBRID_PLUS]);
 }
 
 mod herd {
-    suite!(super::HERD);
+    suite!([super::HERD]);
 }
 
 mod herd_store {
-    suite!(super::HERD_STORE);
+    suite!([super::HERD_STORE]);
 }
 
 mod herd_by_send {
-    suite!(super::HERD_BY_SEND);
+    suite!([super::HERD_BY_SEND]);
 }
 
 mod pilaf {
-    suite!(super::PILAF);
+    suite!([super::PILAF]);
 }
 
 mod kv_direct {
-    suite!(super::DIRECT);
+    suite!([super::DIRECT]);
 }
 
 mod kv_direct_stalled {
-    suite!(super::DIRECT_STALLED);
+    suite!([super::DIRECT_STALLED]);
+}
+
+/// An engine with no module of its own is tested by its line in the registry.
+mod others {
+    suite!(super::others());
+
+    #[test]
+    fn the_example_is_one_of_them() {
+        assert!(super::others().any(|kind| kind.engine == "example"));
+    }
 }

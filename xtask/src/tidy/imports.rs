@@ -4,7 +4,7 @@
 use super::Finding;
 use crate::tree::Tree;
 
-const ENGINES: &str = "crates/engines/src/";
+const ENGINES: [&str; 2] = ["crates/engines/src/", "tests/example/"];
 const SYSTEM_MODULES: [&str; 4] = ["net", "fs", "thread", "process"];
 const BACKENDS: [&str; 3] = ["shm", "verbs", "sim"];
 
@@ -31,7 +31,7 @@ fn engine_paths(
     fix: &'static str,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (file, rust) in tree.rust(ENGINES) {
+    for (file, rust) in ENGINES.iter().flat_map(|folder| tree.rust(folder)) {
         for path in rust.product_paths().filter(|path| is_forbidden(&path.segments)) {
             let message = format!("{message} `{}`", path.segments.join("::"));
             found.push(Finding::new(file, path.line, rule, message, fix));
@@ -76,5 +76,6 @@ mod tests {
         assert!(lines_found(engines_name_no_backend, PATH, good).is_empty());
         let bad = "use loch_fabric::{self, sim};\nlet f = shm::Shm::open();\n";
         assert_eq!(lines_found(engines_name_no_backend, PATH, bad), [1, 2]);
+        assert_eq!(lines_found(engines_name_no_backend, "tests/example/mod.rs", bad), [1, 2]);
     }
 }
