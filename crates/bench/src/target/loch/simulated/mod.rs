@@ -471,3 +471,30 @@ async fn run<S: Kv>(
     let report = ClientReport { seconds, cpu_s: 0.0, tally, get_ns, put_ns, refusal };
     Ok((number, report, traffic))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests::spec;
+    use crate::system::Fabric;
+    use crate::target::loch::available::check;
+
+    /// The example of docs/adding-an-engine.md is among them.
+    #[test]
+    fn every_engine_that_can_be_simulated_finds_what_it_stored() {
+        let is_simulated = |engine: &Engine| check(*engine, Fabric::Sim).is_ok();
+        let engines: Vec<_> = Engine::all().filter(is_simulated).collect();
+        assert!(engines.iter().any(|engine| engine.name() == "example"), "{engines:?}");
+        let line =
+            "--fabric sim --nodes 2 --clients 3 --lanes 4 --records 500 --reads 0.5 --ops 600";
+        let spec = spec(line).unwrap();
+        for engine in engines {
+            let name = engine.name();
+            let measured = measure(engine, &spec, &Progress::new(name.into()), &false.into());
+            let Measured { tally, ops_of_workers, .. } = measured.expect(name);
+            assert!(tally.gets > 200 && tally.get_hits == tally.gets, "{name}: {tally:?}");
+            assert_eq!((tally.errors, tally.wrong_values), (0, 0), "{name}");
+            assert_eq!(ops_of_workers.is_some(), engine.serves(), "{name}");
+        }
+    }
+}
