@@ -11,7 +11,7 @@ SECONDS = 60
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
-	cargo run --release --locked -p loch-cli -- demo
+	cargo run --release --locked -p loch-cli --no-default-features -- demo
 
 test: ## every check for a change on this host: lint, all tests but those on verbs, loom, the simulation
 	scripts/test.sh

@@ -5,8 +5,7 @@
 
 use std::io::{self, Write};
 
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use crate::measured::Measured;
@@ -155,8 +154,7 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
     if spec.soft_roce {
         text.push_str("over Soft-RoCE, software in the place of a card: counts are right, times say nothing\n");
     }
-    text.push_str(&table(objects).to_string());
-    text.push('\n');
+    tables(objects).for_each(|table| text.push_str(&format!("\n{table}\n")));
     objects.iter().filter_map(tuning_note).for_each(|note| text.push_str(&note));
     put_out(text.as_bytes())
 }
@@ -208,28 +206,36 @@ fn tuning_note(object: &Object) -> Option<String> {
     Some(format!("{}: {way}, the fastest of {ways} ways tried\n", object.engine))
 }
 
-/// One column for each system, so that the table fits a terminal; rows without a value are left
-/// out.
-fn table(objects: &[Object]) -> Table {
+/// A line below the header.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─'));
+
+/// The tables: speed, and what it costs.
+fn tables(objects: &[Object]) -> impl Iterator<Item = Table> {
+    [SPEED, COSTS].into_iter().map(|columns| table(objects, columns))
+}
+
+/// One row for each system; columns without a value are left out.
+fn table(objects: &[Object], columns: &[(&str, Show)]) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
+    table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Disabled);
     let Some(first) = objects.first() else {
         return table;
     };
-    let names = objects.iter().map(|object| object.engine.to_string());
-    table.set_header(cells(String::new(), names));
     let is_alone = objects.len() == 1;
-    for (name, show) in ROWS {
-        if is_alone && name.contains('_') {
-            continue;
-        }
-        let values: Vec<_> = objects.iter().map(|object| show(object, first)).collect();
-        if values.iter().any(Option::is_some) {
-            let name = name.replace('_', first.engine);
-            let shown = values.into_iter().map(|v| v.unwrap_or_else(|| "–".into()));
-            table.add_row(cells(name, shown));
-        }
+    let columns: Vec<_> = columns
+        .iter()
+        .filter(|(name, show)| {
+            let compares = name.contains('×');
+            !(is_alone && compares) && objects.iter().any(|object| show(object, first).is_some())
+        })
+        .collect();
+    let names = columns.iter().map(|(name, _)| name.replace('_', first.engine));
+    table.set_header(cells(String::new(), names));
+    for object in objects {
+        let values = columns.iter().map(|(_, show)| show(object, first));
+        let shown = values.map(|value| value.unwrap_or_else(|| "–".into()));
+        table.add_row(cells(object.engine.to_string(), shown));
     }
     table
 }
@@ -243,36 +249,44 @@ fn cells(name: String, values: impl Iterator<Item = String>) -> Vec<Cell> {
 type Show = fn(&Object, &Object) -> Option<String>;
 
 /// `_` stands for the name of the first system, with which others are compared.
-const ROWS: &[(&str, Show)] = &[
+const SPEED: &[(&str, Show)] = &[
     ("operations/s", |o, _| Some(grouped(o.ops_per_s))),
-    ("  wanted", |o, _| o.offered_ops_per_s.map(grouped)),
-    ("  _ does × as many", |o, first| ratio(Some(first.ops_per_s), Some(o.ops_per_s))),
-    ("goodput MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
-    ("GET µs, median", |o, _| two_digits(o.get_us.p50)),
-    ("  × of _", |o, first| ratio(o.get_us.p50, first.get_us.p50)),
-    ("GET µs, 99 %", |o, _| two_digits(o.get_us.p99)),
-    ("GET µs, 99.9 %", |o, _| two_digits(o.get_us.p999)),
-    ("PUT µs, median", |o, _| two_digits(o.put_us.p50)),
-    ("PUT µs, 99 %", |o, _| two_digits(o.put_us.p99)),
-    ("GETs that hit", |o, _| {
+    ("wanted", |o, _| o.offered_ops_per_s.map(grouped)),
+    ("× of\n_", |o, first| ratio(Some(o.ops_per_s), Some(first.ops_per_s))),
+    ("MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
+    ("GET µs\nmedian", |o, _| digits(o.get_us.p50)),
+    ("× of\n_", |o, first| ratio(o.get_us.p50, first.get_us.p50)),
+    ("GET µs\n99 %", |o, _| digits(o.get_us.p99)),
+    ("GET µs\n99.9 %", |o, _| digits(o.get_us.p999)),
+    ("PUT µs\nmedian", |o, _| digits(o.put_us.p50)),
+    ("PUT µs\n99 %", |o, _| digits(o.put_us.p99)),
+];
+
+const COSTS: &[(&str, Show)] = &[
+    ("GETs\nhit", |o, _| {
         let share = 100.0 * o.get_hits as f64 / o.gets as f64;
         (o.gets > 0).then(|| format!("{share:.1} %"))
     }),
     ("errors", |o, _| Some(grouped(o.errors as f64))),
     ("retries", |o, _| o.retries.map(|retries| grouped(retries as f64))),
-    ("verbs/GET", |o, _| two_digits(o.verbs_per_get)),
-    ("round trips/GET", |o, _| two_digits(o.round_trips_per_get)),
-    ("verbs/PUT", |o, _| two_digits(o.verbs_per_put)),
-    ("round trips/PUT", |o, _| two_digits(o.round_trips_per_put)),
-    ("server CPU s", |o, _| two_digits(o.server_cpu_s)),
-    ("client CPU s", |o, _| two_digits(Some(o.client_cpu_s))),
-    ("of a thread's bare loop", |o, _| {
+    ("verbs\n/GET", |o, _| digits(o.verbs_per_get)),
+    ("trips\n/GET", |o, _| digits(o.round_trips_per_get)),
+    ("verbs\n/PUT", |o, _| digits(o.verbs_per_put)),
+    ("trips\n/PUT", |o, _| digits(o.round_trips_per_put)),
+    ("server\nCPU s", |o, _| digits(o.server_cpu_s)),
+    ("client\nCPU s", |o, _| digits(Some(o.client_cpu_s))),
+    ("of bare\nloop", |o, _| {
         o.limit_ops_per_s.map(|limit| format!("{:.0} %", 100.0 * o.ops_per_s / limit))
     }),
 ];
 
-fn two_digits(value: Option<f64>) -> Option<String> {
-    value.map(|value| format!("{value:.2}"))
+/// A number with two digits behind the point, and fewer if it is large.
+fn digits(value: Option<f64>) -> Option<String> {
+    value.map(|value| match value {
+        1000.0.. => grouped(value),
+        100.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    })
 }
 
 fn ratio(value: Option<f64>, of: Option<f64>) -> Option<String> {
@@ -388,14 +402,42 @@ mod tests {
         assert_eq!(json["engine"], "redis");
     }
 
+    fn shown(objects: &[Object]) -> String {
+        tables(objects).map(|table| format!("{table}\n")).collect()
+    }
+
     #[test]
     fn the_table_compares_with_the_first() {
         let spec = spec("").unwrap();
         let systems: [&dyn System; 2] = [&named("nessie"), &Peer::Memcached];
         let mut objects = systems.map(|system| object(&spec, system));
         objects[1].ops_per_s = 10.0;
-        let text = table(&objects).to_string();
-        assert!(text.contains("nessie does × as many") && text.contains("20.00 ×"), "{text}");
+        let text = shown(&objects);
+        let row = text.lines().find(|line| line.contains("memcached")).unwrap();
+        assert!(text.contains("× of") && row.contains("0.0500 ×"), "{text}");
+        assert!(!shown(&objects[..1]).contains('×'), "there is nothing to compare with");
+    }
+
+    #[test]
+    fn the_table_of_slow_and_fast_systems_fits_a_hundred_columns() {
+        let spec = spec("").unwrap();
+        let systems: [&dyn System; 3] =
+            [&named("nessie"), &named("nessie-published"), &Peer::Memcached];
+        let mut objects = systems.map(|system| object(&spec, system));
+        for (object, scale) in objects.iter_mut().zip([1.0, 7.0, 2500.0]) {
+            let us = |us: f64| Some(us * scale);
+            object.ops_per_s = 12_345_678.0 / scale;
+            object.goodput_bytes_per_s = object.ops_per_s * 64.0;
+            object.get_us.p50 = us(0.5);
+            (object.get_us.p99, object.get_us.p999) = (us(4.0), us(8.0));
+            (object.put_us.p50, object.put_us.p99) = (us(0.5), us(4.0));
+            (object.verbs_per_put, object.round_trips_per_put) = (Some(12.5), Some(10.25));
+            object.retries = object.retries.map(|_| 123_456);
+            object.limit_ops_per_s = object.limit_ops_per_s.map(|_| 3e7);
+        }
+        let text = shown(&objects);
+        let columns = text.lines().map(|line| line.chars().count()).max();
+        assert!(columns <= Some(100), "{columns:?}\n{text}");
     }
 
     #[test]

@@ -104,11 +104,11 @@ fn excuse(
 
 fn closing_words(options: &str) -> String {
     format!(
-        "\nEvery client is a process that keeps 32 operations under way. Those of nessie read and write \
-         the memory\nof three nodes by themselves, whose processes sleep meanwhile; for hybrid and \
-         pilaf the nodes' workers do\nthe PUTs, for server, herd and kv-direct everything, on the same \
-         processors. memcached and Redis are asked over a unix\nsocket, pipelined as deep; LMDB is \
-         embedded in each client, with its file in memory.\n\n\
+        "\nEvery client is a process that keeps 32 operations under way. Those of nessie read and \
+         write the\nmemory of three nodes by themselves, whose processes sleep meanwhile; for hybrid \
+         and pilaf the\nnodes' workers do the PUTs, for server, herd and kv-direct everything, on the \
+         same processors.\nmemcached and Redis are asked over a unix socket, pipelined as deep; LMDB is \
+         embedded in each\nclient, with its file in memory. A trip is a round trip.\n\n\
          Try next:\n  \
          loch bench {options}\n  \
          loch bench --help          other workloads, and JSON\n  \

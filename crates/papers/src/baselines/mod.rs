@@ -14,7 +14,6 @@
 mod baseline;
 mod echo;
 mod farm;
-mod lanes;
 mod name;
 mod process;
 mod server;

@@ -28,7 +28,9 @@ use loch_bench::memory::{check_nodes, memory_dir};
 use loch_bench::process::{Owned, cpu_seconds, helper_command};
 use loch_bench::spec::Spec;
 use loch_bench::tally::Traffic;
-use loch_bench::target::loch::lane::{LOAD_BATCH, LOAD_LANES_MIN, OPERATION_LIMIT, time_every};
+use loch_bench::target::loch::lane::{
+    LOAD_BATCH, LOAD_LANES_MIN, OPERATION_LIMIT, operate, time_every,
+};
 use loch_bench::target::loch::store::load_batch;
 use loch_bench::target::loch::traffic;
 use loch_bench::target::starting::{Starting, start_limit};
@@ -43,7 +45,6 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::baseline::{Baseline, Place, Serve};
-use super::lanes::operate;
 use super::name::{BaselineName, Visit, visit};
 
 const REGION: RegionId = RegionId(0);

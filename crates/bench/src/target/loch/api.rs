@@ -1,20 +1,26 @@
 //! One client: a session at its home node, and `lanes` operations under way.
 //!
 //! Operations go through the public API, as those of programs do: broken connections are made
-//! again, and values are copied into a buffer that the lane reuses.
+//! again, and values are copied into a buffer that the lane reuses. Those of the published protocol
+//! go to its client below the API, which boxes them: that would halve their number, and say nothing
+//! about the protocol.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use loch::lanes::{self, block_on};
-use loch::{Cluster, ConnectOptions, Error, Table, VerbCount};
+use loch::{Cluster, ConnectOptions, Error, Table};
 use loch_engines::Kv;
+use loch_engines::kv::OneOf;
+use loch_engines::nessie::published;
+use loch_fabric::shm::ShmEndpoint;
 
 use super::homes::Homes;
-use super::lane::{LOAD_BATCH, LOAD_LANES_MIN, Lane, OPERATION_LIMIT, time_every};
+use super::lane::{LOAD_BATCH, LOAD_LANES_MIN, Lane, OPERATION_LIMIT, operate, time_every};
 use super::{limit, traffic};
 use crate::error::TargetError;
 use crate::measure::{Kind, Op, Outcome, Run};
@@ -40,7 +46,7 @@ pub struct Client {
     lanes: usize,
     time_every: u32,
     /// Why the last refused operation of a run was refused.
-    refusal: Option<Error>,
+    refusal: Option<String>,
 }
 
 impl Client {
@@ -60,6 +66,14 @@ impl Client {
         let time_every = if spec.fabric == Fabric::Verbs { 1 } else { time_every(spec) };
         let (lanes, refusal) = (spec.lanes, None);
         Ok(Client { engine, table, sockets, homes, options, lanes, time_every, refusal })
+    }
+
+    /// The client of the published protocol, if the table has that protocol.
+    fn published(&self) -> Option<&published::Client<ShmEndpoint>> {
+        match self.table.mapped() {
+            Some(OneOf::Second(client)) => Some(client),
+            _ => None,
+        }
     }
 
     /// Does the operations of `run` in all lanes, and adds up their traffic if there is a sum.
@@ -103,10 +117,16 @@ impl Target for Client {
     }
 
     fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
+        if let Some(client) = self.published() {
+            let done = block_on(operate(client, run, self.lanes));
+            let refusal = done.map_err(lost(self.engine, "run an operation"))?;
+            self.refusal = refusal.map(|error| error.to_string());
+            return Ok(());
+        }
         let retries = self.table.counters().retries;
         let refusal = self.operate(run, None).map_err(lost(self.engine, "run an operation"))?;
         run.retried(self.table.counters().retries - retries);
-        self.refusal = refusal;
+        self.refusal = refusal.map(|error| error.to_string());
         Ok(())
     }
 
@@ -115,7 +135,7 @@ impl Target for Client {
     }
 
     fn refusal(&self) -> Option<String> {
-        self.refusal.as_ref().map(ToString::to_string)
+        self.refusal.clone()
     }
 
     fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
@@ -132,11 +152,7 @@ impl Target for Client {
     ) -> Result<Option<f64>, TargetError> {
         let Some(client) = self.table.mapped() else { return Ok(None) };
         let limit = limit::ops_per_s((client.map(), client.fabric()), workload, trace);
-        limit.map_err(|error| TargetError::Lost {
-            store: self.engine.name(),
-            action: "measure the bare loop",
-            reason: error.to_string(),
-        })
+        limit.map_err(lost(self.engine, "measure the bare loop"))
     }
 }
 
@@ -156,7 +172,7 @@ fn open(socket: &PathBuf, table: &str, options: &ConnectOptions) -> Result<Table
     Cluster::connect_with(socket, options.clone())?.table(table)
 }
 
-fn lost(engine: Engine, action: &'static str) -> impl Fn(Error) -> TargetError {
+fn lost<E: Display>(engine: Engine, action: &'static str) -> impl Fn(E) -> TargetError {
     move |error| TargetError::Lost { store: engine.name(), action, reason: error.to_string() }
 }
 
@@ -189,54 +205,62 @@ async fn load_batch(
     result
 }
 
-/// One lane of a run: does one operation after the other until there are no more.
+/// One lane of a run: does one operation after the other until there are no more. `sum` gets their
+/// traffic; without it nothing is counted, and operations are awaited in place.
 async fn lane(
     table: &Table,
     run: &Run<'_>,
     sum: Option<&Cell<Traffic>>,
     refusal: &RefCell<Option<Error>>,
 ) -> Result<(), Error> {
-    let workload = run.workload();
+    let (workload, operations) = (run.workload(), table.asynch());
     let mut lane = Lane::new(workload);
     let mut value = Vec::with_capacity(workload.value_size());
     while let Some(op) = run.next_due().await {
-        let (done, cost) = match op.kind {
+        let done = match op.kind {
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);
-                let get = table.asynch().get_into(&lane.key, &mut value);
-                let (found, cost) = costing(table, sum.is_some(), get).await;
-                let outcome = |found: Option<_>| match found {
+                let found = match sum {
+                    None => operations.get_into(&lane.key, &mut value).await,
+                    Some(sum) => {
+                        let get = operations.get_into(&lane.key, &mut value);
+                        counted(table, sum, op.kind, get).await
+                    }
+                };
+                found.map(|found| match found {
                     Some(_) => Outcome::Found(&value),
                     None => Outcome::Missing,
-                };
-                (found.map(outcome), cost)
+                })
             }
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
-                let put = table.asynch().put(key, value);
-                let (stored, cost) = costing(table, sum.is_some(), put).await;
-                (stored.map(|_| Outcome::Stored), cost)
+                let stored = match sum {
+                    None => operations.put(key, value).await,
+                    Some(sum) => counted(table, sum, op.kind, operations.put(key, value)).await,
+                };
+                stored.map(|_| Outcome::Stored)
             }
         };
         match done {
-            Ok(outcome) => {
-                run.finish(&op, outcome);
-                if let Some(sum) = sum {
-                    traffic::add(sum, op.kind, cost);
-                }
-            }
+            Ok(outcome) => run.finish(&op, outcome),
             Err(error) => refuse(run, &op, error, refusal)?,
         }
     }
     Ok(())
 }
 
-/// The result of an operation, and its traffic if that is counted.
-async fn costing<F: Future>(table: &Table, counts: bool, future: F) -> (F::Output, VerbCount) {
-    match counts {
-        true => traffic::counted(|| table.counters().verbs, future).await,
-        false => (future.await, VerbCount::default()),
+/// The result of an operation, whose traffic is added to `sum` if it was not refused.
+async fn counted<T>(
+    table: &Table,
+    sum: &Cell<Traffic>,
+    kind: Kind,
+    operation: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let (done, count) = traffic::counted(|| table.counters().verbs, operation).await;
+    if done.is_ok() {
+        traffic::add(sum, kind, count);
     }
+    done
 }
 
 /// Counts a refusal; passes on an error after which nothing works.
