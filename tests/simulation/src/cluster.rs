@@ -6,32 +6,39 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use loch::simulated::{Connector, Layout, SimNet, Table};
+use loch::{ByteSize, FabricKind, NodeConfig, TableConfig, TableProtocol};
 use loch_engines::Kv;
 use loch_engines::epoch::Session;
-use loch_engines::nessie::geometry::Geometry;
+use loch_engines::nessie::geometry::{Geometry, Protocol};
 use loch_engines::nessie::hash::TableMap;
+use loch_engines::nessie::options::{LayoutOptions, Options};
 use loch_engines::nessie::{CacheLimits, release_dead};
 use loch_engines::net::Access;
-use loch_engines::region::{
-    EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr,
-};
+use loch_engines::region::{EPOCH_OFFSET, session_addr};
+use loch_engines::registry::{self, Map};
 use loch_engines::requests::Timing;
 use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
 use crate::Client;
 use crate::watch::Watch;
-use crate::workload::Setting;
+use crate::workload::{self, Setting};
 
-/// Session slots of a node.
-const SESSIONS: u32 = 64;
+/// Session slots of a node that are its clients'.
+const SESSIONS: u32 = 63;
+/// The session slot of a node's agent, as of its scrubber.
+const AGENT_SLOT: u32 = 0;
+/// The memory that a node is declared with. The tables are made smaller than that.
+const NODE_BYTES: u64 = 64 << 20;
 /// How long a scrub waits for clients in the middle of an operation.
 const SCRUB_WAIT_US: u64 = 3_000;
 
 /// A cluster.
 pub struct Cluster {
     pub world: World,
-    pub map: Arc<TableMap>,
+    table: Map,
+    map: Arc<TableMap>,
     pub nodes: u16,
     incarnations: Cell<u64>,
     agents: Vec<Rc<Agent>>,
@@ -68,35 +75,27 @@ impl Cluster {
     /// Makes the nodes, with all memory zero.
     pub fn new(seed: u64, setting: &Setting) -> Self {
         let Setting { profile, table, timeout_us, agent_pause_us, .. } = setting;
-        let planned = Geometry::plan(
-            table.nodes,
-            (table.chunks + 64) << 16,
-            1 << 10,
-            table.ways,
-            table.bucket_slots,
-            table.value_bytes_max,
-            table.options,
-        );
-        let mut geometry = planned.expect("the workloads' tables can be laid out");
-        (geometry.shards_per_node, geometry.buckets_per_shard) = (1, table.buckets_per_node);
-        let planned = geometry.with_protocol(table.protocol).validate();
-        let mut shape = planned.expect("the workloads' tables can be laid out");
-        // The table is smaller than a user's table can be, and has fewer generations.
-        shape.geometry.chunks = table.chunks;
-        shape.bits.gen_bits = table.gen_bits.unwrap_or(shape.bits.gen_bits);
-        let offset = (SESSIONS_OFFSET + u64::from(SESSIONS) * SESSION_BYTES)
-            .next_multiple_of(TABLE_ALIGN_BYTES);
+        let layout = Layout::changed(&config(table), |_, params| {
+            let (shards_per_node, chunks) = (1, table.chunks);
+            let buckets_per_shard = table.buckets_per_node;
+            let geometry = Geometry::of(params);
+            let geometry = Geometry { shards_per_node, buckets_per_shard, chunks, ..geometry };
+            *params = geometry.params(params.service);
+        });
+        let mut layout = layout.expect("the workloads' tables can be laid out");
         let world = World::new(seed, *profile, Faults::default());
-        let regions = (0..table.nodes).map(|_| world.add_node(offset + shape.bytes()));
-        let at = |region| (RemoteAddr::new(region, offset), SESSIONS);
-        let map = TableMap::new(shape, &regions.map(at).collect::<Vec<_>>());
+        for _ in 0..table.nodes {
+            world.add_node(layout.region_bytes);
+        }
+        let map = map(&layout.tables.remove(0), table.gen_bits);
         let agents = (0..table.nodes).map(|_| Rc::default()).collect();
         let incarnations = Cell::new(1);
         let seats = RefCell::new(vec![None; table.nodes as usize]);
-        let (map, nodes) = (Arc::new(map), table.nodes);
+        let nodes = table.nodes;
         let watch = Watch::over(&world, map.clone());
         Self {
             world,
+            table: Map::Nessie(map.clone()),
             map,
             nodes,
             incarnations,
@@ -112,10 +111,14 @@ impl Cluster {
 
     /// A new client on a node's host.
     pub fn attach(&self, home: RegionId) -> (Seat, Client) {
+        let is_free = |slot: &u32| self.world.load(session_addr(home, *slot)) == 0;
+        let slot = (AGENT_SLOT + 1..=SESSIONS).find(is_free);
+        self.attach_at(home, slot.expect("a node has more slots than clients"))
+    }
+
+    fn attach_at(&self, home: RegionId, slot: u32) -> (Seat, Client) {
         let incarnation = self.incarnations.get();
         self.incarnations.set(incarnation + 1);
-        let is_free = |slot: &u32| self.world.load(session_addr(home, *slot)) == 0;
-        let slot = (0..SESSIONS).find(is_free).expect("a node has more slots than clients");
         let at = session_addr(home, slot);
         self.world.store(at, incarnation);
         self.world.store(at.add(8), 0);
@@ -128,7 +131,9 @@ impl Cluster {
             cache: self.cache,
             batch: 1,
         };
-        let client = Client::new(self.world.endpoint(process), self.map.clone(), access);
+        let connector = Connector(self.world.endpoint(process));
+        let opened = registry::Client::<SimNet<SimEndpoint>>::open(&self.table, access, connector);
+        let Ok(registry::Client::Nessie(client)) = opened else { unreachable!("it is nessie's") };
         (Seat { process, home, slot, incarnation }, client)
     }
 
@@ -155,7 +160,7 @@ impl Cluster {
             let home = RegionId(node as u8);
             let epoch = self.world.load(RemoteAddr::new(home, EPOCH_OFFSET));
             told += &format!("node {node} in epoch {epoch}:");
-            for slot in 0..SESSIONS {
+            for slot in 0..=SESSIONS {
                 let [who, what] =
                     [0, 8].map(|at| self.world.load(session_addr(home, slot).add(at)));
                 if who != 0 {
@@ -175,7 +180,7 @@ impl Cluster {
         if let Some(last) = last {
             self.bury(last, true);
         }
-        let (seat, client) = self.attach(home);
+        let (seat, client) = self.attach_at(home, AGENT_SLOT);
         self.seats.borrow_mut()[home.0 as usize] = Some(seat);
         let (agent, map) = (self.agents[home.0 as usize].clone(), self.map.clone());
         agent.ended.set(false);
@@ -199,6 +204,47 @@ impl Cluster {
     pub fn freed(&self) -> u64 {
         self.agents.iter().map(|agent| agent.freed.get()).sum()
     }
+}
+
+/// The configuration of every node.
+fn config(table: &workload::Table) -> NodeConfig {
+    let workload::Table { nodes, ways, bucket_slots, value_bytes_max, options, .. } = *table;
+    let layout = LayoutOptions {
+        index_slots: None,
+        ways,
+        bucket_slots,
+        filter_bits: options.filter_bits,
+        multi_read: options.multi_read,
+        batched_reads: options.batched_reads,
+        checksums: options.checksums,
+    };
+    let (protocol, previous_versions) = match table.protocol {
+        Protocol::Loch => (TableProtocol::Loch, None),
+        Protocol::Published { previous_versions } => {
+            (TableProtocol::Published, Some(previous_versions))
+        }
+    };
+    let options = Options { layout, cache: options.cache, protocol, previous_versions };
+    // Tables of the published protocol are for shared memory only.
+    let is_remote = options.layout.checksums && options.protocol == TableProtocol::Loch;
+    let value_max = Some(ByteSize::new(value_bytes_max));
+    NodeConfig {
+        memory: ByteSize::new(NODE_BYTES),
+        sessions: SESSIONS,
+        fabric: if is_remote { FabricKind::Verbs } else { FabricKind::Shm },
+        cluster: (0..nodes).map(|node| node.to_string().into()).collect(),
+        tables: vec![TableConfig { value_max, ..TableConfig::new("table", options) }],
+        ..NodeConfig::default()
+    }
+}
+
+/// The table's map. Its generations have this many bits, which no parameter says.
+fn map(table: &Table, gen_bits: Option<u32>) -> Arc<TableMap> {
+    let map = table.map.nessie().expect("it is nessie's");
+    let Some(gen_bits) = gen_bits else { return map.clone() };
+    let mut shape = map.shape;
+    shape.bits.gen_bits = gen_bits;
+    Arc::new(TableMap::new(shape, &table.places))
 }
 
 async fn work(

@@ -2,7 +2,8 @@
 //! split and merge them (kv-direct §3.3.2).
 //!
 //! # Invariants
-//! 1. While a worker looks at its own slabs it holds off their daemon.
+//! 1. While a worker looks at its own slabs it holds off their daemon, which then holds none of
+//!    them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -31,9 +32,14 @@ impl FreeSlabs {
         &self.pools[usize::from(worker)]
     }
 
-    /// Holds the daemon off a worker's slabs for as long as the result lives.
+    /// Holds the daemon off a worker's slabs for as long as the result lives. Before that, the
+    /// daemon puts back what it holds. That is for the worker itself: it makes the daemon no work
+    /// meanwhile.
     pub(super) fn hold_off(&self, worker: u16) -> MutexGuard<'_, Daemon> {
-        self.daemons[usize::from(worker)].lock().expect("nothing panics while it is held")
+        let daemon = self.daemons[usize::from(worker)].lock();
+        let mut daemon = daemon.expect("nothing panics while it is held");
+        daemon.rest();
+        daemon
     }
 }
 

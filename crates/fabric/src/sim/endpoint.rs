@@ -25,7 +25,8 @@ pub struct SimEndpoint {
     pub(super) world: Rc<Inner>,
     pub(super) process: ProcessId,
     pub(super) home: RegionId,
-    counters: Counters,
+    pub(super) message_bytes_max: usize,
+    pub(super) counters: Counters,
 }
 
 /// Verbs of one doorbell, waited for together. If this is dropped before they are over, they
@@ -74,7 +75,8 @@ impl Posted<'_> {
 impl SimEndpoint {
     pub(super) fn new(world: Rc<Inner>, process: ProcessId) -> Self {
         let home = world.process(process).node;
-        Self { world, process, home, counters: Counters::default() }
+        let (message_bytes_max, counters) = (DATAGRAM_BYTES_MAX, Counters::default());
+        Self { world, process, home, message_bytes_max, counters }
     }
 
     /// The process.
@@ -90,10 +92,10 @@ impl SimEndpoint {
     /// Sends a datagram to a process, which may never get it, or get it twice.
     ///
     /// # Errors
-    /// [`FabricError::TooLong`] beyond [`DATAGRAM_BYTES_MAX`].
+    /// [`FabricError::TooLong`] beyond the network's longest message.
     pub fn send(&self, to: ProcessId, bytes: &[u8]) -> Result<(), FabricError> {
-        if bytes.len() > DATAGRAM_BYTES_MAX {
-            let max = DATAGRAM_BYTES_MAX as u64;
+        if bytes.len() > self.message_bytes_max {
+            let max = self.message_bytes_max as u64;
             return Err(FabricError::TooLong { len: bytes.len() as u64, max });
         }
         if let Some(ns) = self.leave(self.world.profile.post_ns) {

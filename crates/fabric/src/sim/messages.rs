@@ -4,11 +4,19 @@ use super::{DATAGRAM_BYTES_MAX, ProcessId, SimEndpoint};
 use crate::messages::AddressKind;
 use crate::{Buf, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites};
 
+impl SimEndpoint {
+    /// The same endpoint on a network whose messages have up to this many bytes.
+    #[must_use]
+    pub fn with_message_bytes_max(self, message_bytes_max: usize) -> Self {
+        Self { message_bytes_max: message_bytes_max.min(DATAGRAM_BYTES_MAX), ..self }
+    }
+}
+
 impl Messages for SimEndpoint {
     type Peer = ProcessId;
 
     fn message_bytes_max(&self) -> usize {
-        DATAGRAM_BYTES_MAX
+        self.message_bytes_max
     }
 
     fn address(&self) -> MessageAddress {
@@ -24,7 +32,7 @@ impl Messages for SimEndpoint {
     }
 
     fn send_all(&self, messages: &[(ProcessId, &[u8])]) -> Result<(), FabricError> {
-        let max = DATAGRAM_BYTES_MAX as u64;
+        let max = self.message_bytes_max as u64;
         if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() as u64 > max) {
             return Err(FabricError::TooLong { len: long.len() as u64, max });
         }

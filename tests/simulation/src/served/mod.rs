@@ -1,16 +1,23 @@
 //! The engines whose workers take part in operations.
 
 mod cluster;
+mod design;
 mod herd;
 mod kv_direct;
+mod memory;
 mod nessie;
 mod pilaf;
 mod recorder;
+mod run;
 mod script;
+mod sessions;
 mod setting;
+mod worker;
 
 use clap::ValueEnum;
-use loch_engines::herd::storage::Mode;
+use loch_engines::herd::TableMode;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 
 use crate::report::Report;
 
@@ -83,15 +90,17 @@ impl Engine {
     /// # Errors
     /// The violation, in words, with the history that shows it.
     pub fn run(self, seed: u64) -> Result<Report, String> {
-        match self {
-            Engine::Server => cluster::run::<nessie::ServerDriven<false>>(seed),
-            Engine::Hybrid => cluster::run::<nessie::Hybrid<false>>(seed),
-            Engine::ServerScarce => cluster::run::<nessie::ServerDriven<true>>(seed),
-            Engine::HybridScarce => cluster::run::<nessie::Hybrid<true>>(seed),
-            Engine::HerdStore => herd::run(Mode::Store, seed),
-            Engine::HerdCache => herd::run(Mode::Cache, seed),
-            Engine::Pilaf => cluster::run::<pilaf::Pilaf>(seed),
-            Engine::KvDirect => cluster::run::<kv_direct::KvDirect>(seed),
-        }
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let design = match self {
+            Engine::Server => nessie::server(&mut random, false),
+            Engine::Hybrid => nessie::hybrid(&mut random, false),
+            Engine::ServerScarce => nessie::server(&mut random, true),
+            Engine::HybridScarce => nessie::hybrid(&mut random, true),
+            Engine::HerdStore => herd::draw(&mut random, TableMode::Store),
+            Engine::HerdCache => herd::draw(&mut random, TableMode::Cache),
+            Engine::Pilaf => pilaf::draw(&mut random),
+            Engine::KvDirect => kv_direct::draw(&mut random),
+        };
+        run::run(design, random)
     }
 }

@@ -1,191 +1,92 @@
-//! Nessie's served versions.
+//! nessie-server and nessie-hybrid: so few slots that inserts move other keys, and so few chunks
+//! that memory is used again.
 
 use std::rc::Rc;
 
-use loch_engines::nessie::geometry::{Geometry, Options};
-use loch_engines::nessie::{self, CacheLimits, release_dead};
-use loch_engines::nessie_hybrid;
-use loch_engines::nessie_server::{self, Served, Worker};
-use loch_engines::requests::{RequestMap, Turns, WorkerId};
-use loch_fabric::Fabric;
-use loch_fabric::sim::{ProcessId, SimEndpoint, World};
+use loch::ByteSize;
+use loch_engines::nessie::geometry::Geometry;
+use loch_engines::nessie::options::LayoutOptions;
+use loch_engines::region::{Service, TableParams};
+use loch_engines::registry::Options;
+use loch_engines::serve::Tuning;
+use loch_engines::{nessie_hybrid, nessie_server};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::cluster::{Engine, Seat};
-use super::setting::{Setting, VALUE_BYTES_MAX, places};
-use crate::watch::Watch;
+use super::design::{Design, Hostile};
+use super::setting::Setting;
 
-/// The number of requests that a worker serves at a time.
-const LANES: usize = 4;
-/// The number of looks whether a session left anything behind.
-const LOOKS_MAX: u32 = 3;
 /// How long a worker's nessie client goes on with an operation.
-const TIMEOUT_US: u64 = 20_000;
+const OPERATION_US: u64 = 20_000;
 
-fn table(setting: &Setting) -> Served {
-    let bit = |n: u32| setting.draw >> n & 1 == 1;
-    let options = Options {
-        filter_bits: bit(0),
-        multi_read: bit(1),
-        cache: [None, Some(true), Some(false)][setting.draw as usize / 4 % 3],
-        batched_reads: None,
-        checksums: true,
-    };
-    let value_bytes_max = if setting.chunks.is_some() { 32 << 10 } else { VALUE_BYTES_MAX as u64 };
-    let planned = Geometry::plan(setting.nodes, 8 << 20, 64, 3, 2, value_bytes_max, options);
-    let mut geometry = planned.unwrap().coupled();
-    // There are so few slots that inserts move other keys, and so few chunks that memory is used
-    // again.
-    let buckets = if setting.chunks.is_some() { 64 } else { 4 };
-    (geometry.shards_per_node, geometry.buckets_per_shard) = (1, buckets);
-    geometry.chunks = 40;
-    let mut shape = geometry.validate().unwrap();
-    // Fewer chunks than a user's table can have.
-    shape.geometry.chunks = setting.chunks.unwrap_or(40);
-    Served::new(shape, setting.service, &places(setting)).unwrap()
+/// Lengths of values, of one size class or of several, and about how many of them a chunk holds.
+const SCARCE: [(&[usize], u64); 4] =
+    [(&[7_600], 8), (&[15_000], 4), (&[3_500], 18), (&[3_500, 7_600, 15_000], 5)];
+
+struct Nessie {
+    setting: Setting,
+    buckets: u32,
+    chunks: u64,
 }
 
-fn bytes(map: &Served) -> u64 {
-    Served::bytes(&map.table.shape, map.requests.area())
+/// A table whose clients make a request for every operation.
+pub fn server(random: &mut ChaCha8Rng, is_scarce: bool) -> Rc<dyn Design> {
+    draw(random, is_scarce, |layout, _| nessie_server::Options { layout }.into())
 }
 
-fn nessie_client(map: &Served, seat: Seat) -> nessie::Client<SimEndpoint> {
-    let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
-    nessie::Client::new(seat.endpoint, map.table.clone(), seat.session, cache, TIMEOUT_US)
+/// A table whose clients do GETs by themselves and make requests for the rest.
+pub fn hybrid(random: &mut ChaCha8Rng, is_scarce: bool) -> Rc<dyn Design> {
+    draw(random, is_scarce, |layout, random| {
+        let cache = [None, Some(true), Some(false)][random.random_range(0..3)];
+        nessie_hybrid::Options { layout, cache, plus: true }.into()
+    })
 }
 
-/// Cleans up the chunks of a node that sessions left. Workers lease chunks of their own node.
-async fn release(map: &Served, seat: &Seat, node: usize, dead: Vec<u64>) {
-    for owner in dead {
-        let released = release_dead(&seat.endpoint, &map.table, node as u8, owner as u32).await;
-        released.expect("nothing is cut");
+fn draw(
+    random: &mut ChaCha8Rng,
+    is_scarce: bool,
+    options: impl FnOnce(LayoutOptions, &mut ChaCha8Rng) -> Options,
+) -> Rc<dyn Design> {
+    let mut setting = Setting::draw(random, false);
+    let (filter_bits, multi_read) = (random.random(), random.random());
+    let layout = LayoutOptions { bucket_slots: 2, filter_bits, multi_read, ..Default::default() };
+    setting = setting.of(options(layout, random));
+    if !is_scarce {
+        return Rc::new(Nessie { setting, buckets: 4, chunks: 40 });
     }
+    // All values together would fill 70 to 110 % of the memory.
+    let (value_bytes, slab_entries) = SCARCE[random.random_range(0..SCARCE.len())];
+    setting.nodes = random.random_range(1..=2);
+    let chunks = random.random_range(2..=4);
+    let room = (u64::from(setting.nodes) * chunks * slab_entries) as f64;
+    setting.keys = ((room * random.random_range(0.7..1.1)) as u64).max(2);
+    (setting.value_bytes, setting.numbers_from, setting.churns) = (value_bytes, u64::MAX, true);
+    setting.lanes = random.random_range(1..=6);
+    setting.ops = 60;
+    setting.table.value_max = value_bytes.iter().max().map(|len| ByteSize::new(*len as u64));
+    Rc::new(Nessie { setting, buckets: 64, chunks })
 }
 
-/// Acts as the node that starts a worker, and then runs the worker.
-async fn serve(map: Served, seat: Seat, id: WorkerId, dead: Vec<u64>) {
-    release(&map, &seat, id.node.into(), dead).await;
-    let sessions = seat.sessions();
-    let client = nessie_client(&map, seat);
-    let worker = Worker::open(client, map, id, sessions).unwrap();
-    let mut turns = worker.serve(LANES);
-    loop {
-        turns.turn().expect("its own memory is there");
-        worker.client().fabric().yield_now().await;
-    }
-}
-
-/// Checks that the memory is in order, and that what dead workers left is found.
-async fn audit(map: &Served, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), String> {
-    for (node, dead) in dead.into_iter().enumerate() {
-        release(map, &seat, node, dead).await;
-    }
-    let client = nessie_client(map, seat);
-    let mut left = None;
-    for _ in 0..LOOKS_MAX {
-        for dti in 0..map.table.data_tables() as u8 {
-            client.scrub(dti, 10_000).await.map_err(|error| format!("scrub: {error}"))?;
-        }
-        let report = client.check().await.map_err(|error| format!("check: {error}"))?;
-        if !report.broken.is_empty() {
-            return Err(format!("the memory is not in order: {:?}", report.broken));
-        }
-        if report.unshown + report.tentative + report.moving == 0 {
-            return Ok(());
-        }
-        left = Some(report);
-        // Workers may still be executing requests that no client waits for any more.
-        client.fabric().pause(TIMEOUT_US).await;
-    }
-    Err(format!("left behind at the end: {left:?}"))
-}
-
-/// A table whose clients make a request for every operation; with scarce memory or not.
-pub struct ServerDriven<const SCARCE: bool>(Served);
-
-fn draw(random: &mut ChaCha8Rng, is_scarce: bool) -> Setting {
-    let setting = Setting::draw(random, false);
-    if is_scarce { setting.scarce(random) } else { setting }
-}
-
-impl<const SCARCE: bool> Engine for ServerDriven<SCARCE> {
-    type Client = nessie_server::Client<SimEndpoint>;
-    const SENDS: bool = false;
-    const DISHONEST: bool = true;
-
-    fn draw(random: &mut ChaCha8Rng) -> Setting {
-        draw(random, SCARCE)
+impl Design for Nessie {
+    fn setting(&self) -> &Setting {
+        &self.setting
     }
 
-    fn watch(&self, world: &World) -> Option<Rc<Watch>> {
-        Some(Watch::over(world, self.0.table.clone()))
+    fn shrink(&self, params: &mut TableParams) {
+        let geometry = Geometry {
+            shards_per_node: 1,
+            buckets_per_shard: self.buckets,
+            chunks: self.chunks,
+            ..Geometry::of(params)
+        };
+        *params = geometry.params(Service { replies: self.setting.replies, ..params.service });
     }
 
-    fn requests(&self) -> &RequestMap {
-        &self.0.requests
+    fn tuning(&self) -> Tuning {
+        Tuning { lanes: 4, operation_us: OPERATION_US, ..Tuning::default() }
     }
 
-    fn new(setting: &Setting) -> Self {
-        Self(table(setting))
-    }
-
-    fn bytes(&self) -> u64 {
-        bytes(&self.0)
-    }
-
-    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
-        nessie_server::Client::new(seat.endpoint, self.0.clone(), &seat.session, setting.timing)
-    }
-
-    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
-        serve(self.0.clone(), seat, id, dead).await
-    }
-
-    async fn audit(&self, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), String> {
-        audit(&self.0, seat, dead).await
-    }
-}
-
-/// A table whose clients do GETs by themselves and make requests for the rest; with scarce memory
-/// or not.
-pub struct Hybrid<const SCARCE: bool>(Served);
-
-impl<const SCARCE: bool> Engine for Hybrid<SCARCE> {
-    type Client = nessie_hybrid::Client<SimEndpoint>;
-    const SENDS: bool = false;
-    const DISHONEST: bool = true;
-
-    fn draw(random: &mut ChaCha8Rng) -> Setting {
-        draw(random, SCARCE)
-    }
-
-    fn watch(&self, world: &World) -> Option<Rc<Watch>> {
-        Some(Watch::over(world, self.0.table.clone()))
-    }
-
-    fn requests(&self) -> &RequestMap {
-        &self.0.requests
-    }
-
-    fn new(setting: &Setting) -> Self {
-        Self(table(setting))
-    }
-
-    fn bytes(&self) -> u64 {
-        bytes(&self.0)
-    }
-
-    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Self::Client {
-        let cache = CacheLimits { lines: 16, entry_bytes_max: 512 };
-        let Seat { endpoint, session, .. } = seat;
-        nessie_hybrid::Client::new(endpoint, self.0.clone(), session, cache, setting.timing)
-    }
-
-    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, dead: Vec<u64>) {
-        serve(self.0.clone(), seat, id, dead).await
-    }
-
-    async fn audit(&self, seat: Seat, dead: Vec<Vec<u64>>) -> Result<(), String> {
-        audit(&self.0, seat, dead).await
+    fn hostile(&self) -> Option<Hostile> {
+        Some(Hostile::Liar)
     }
 }

@@ -1,11 +1,25 @@
 //! The calls and answers of a run, and whether they are linearizable.
+//!
+//! # The freedom of a cache
+//! In a cache a value can disappear by itself. That is a DELETE that no client called. A history is
+//! therefore checked with **phantoms**: for each operation that found no value of its key, or may
+//! have found none, a DELETE of unknown outcome, which may have taken effect at any moment, or
+//! never.
+//!
+//! That is sound: an order in which some phantoms took effect is one in which the key's value
+//! disappeared at these moments, and all answers fit. And it is complete: in any order with
+//! disappearances, each disappearance can be delayed until just before the first operation that
+//! depends on it. If that operation finds no value, its own phantom is the disappearance. If it
+//! replaces the value, the disappearance is not needed. And no operation that finds a value comes
+//! in between. So one phantom for each operation that can find no value is enough. A hit of a value
+//! that was overwritten or deleted is still a violation: phantoms bring no value back.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use loch_fabric::RemoteAddr;
 use loch_fabric::sim::World;
-use loch_history::{Answer, Ask, Operation, Outcome};
+use loch_history::{Answer, Ask, History, Operation, Outcome, check};
 
 use crate::report::{Report, judge};
 
@@ -79,17 +93,16 @@ impl Recorder {
         operation.outcome = Outcome::Known(answer);
     }
 
+    /// Records that something is wrong, besides answers.
+    pub fn wrong(&self, what: String) {
+        self.absurd.borrow_mut().get_or_insert(what);
+    }
+
     /// Records that a key's value is lost now, if it had one.
     pub fn lost(&self, key: u64) {
-        let called = self.world.now_ns();
-        self.losses.borrow_mut().push(Operation {
-            client: u32::MAX,
-            key,
-            ask: Ask::Delete,
-            called,
-            returned: u64::MAX,
-            outcome: Outcome::UnknownUntil(called),
-        });
+        let now = self.world.now_ns();
+        let loss = unasked_delete(key, now, Outcome::UnknownUntil(now));
+        self.losses.borrow_mut().push(loss);
     }
 
     /// Looks whether there is a worker, whose incarnation is in that word.
@@ -122,7 +135,7 @@ impl Recorder {
                 "a client that had asked at {called} ns was told at {now} ns of {word} what no worker \
                  knows yet: {presence:?}"
             );
-            self.absurd.borrow_mut().get_or_insert(told);
+            self.wrong(told);
         }
     }
 
@@ -134,11 +147,42 @@ impl Recorder {
         self.absurd.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Counts the operations, and judges them.
-    pub fn judge(&self, report: &mut Report) -> Result<(), String> {
+    /// Counts the operations, and judges them. `evicts`: whether values may disappear.
+    pub fn judge(&self, report: &mut Report, evicts: bool) -> Result<(), String> {
         let mut operations = self.operations.take();
         report.count(&operations);
         operations.append(&mut self.losses.borrow_mut());
+        if evicts {
+            let strictly = check(&History::from(operations.clone()), SEARCH_BUDGET);
+            report.lossy = u64::from(!strictly.is_linearizable());
+            let misses = operations.iter().filter(|operation| may_have_missed(operation));
+            let phantoms: Vec<_> =
+                misses.map(|miss| unasked_delete(miss.key, 0, Outcome::Unknown)).collect();
+            operations.extend(phantoms);
+        }
         judge(operations, SEARCH_BUDGET)
     }
+}
+
+/// Whether the operation found no value, or may have found none.
+fn may_have_missed(operation: &Operation) -> bool {
+    match operation.outcome {
+        _ if operation.client == u32::MAX && operation.ask == Ask::Delete => false,
+        Outcome::Known(
+            Answer::Found(None)
+            | Answer::Deleted(false)
+            | Answer::Refused(None)
+            | Answer::Before(0),
+        ) => true,
+        Outcome::Known(Answer::Stored(_)) => {
+            matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Append(_))
+        }
+        Outcome::Known(_) => false,
+        _ => matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Add(_) | Ask::Append(_)),
+    }
+}
+
+/// A DELETE that no client called.
+fn unasked_delete(key: u64, called: u64, outcome: Outcome) -> Operation {
+    Operation { client: u32::MAX, key, ask: Ask::Delete, called, returned: u64::MAX, outcome }
 }

@@ -1,10 +1,14 @@
 //! The work of a client: operations drawn from a seed, in lanes, each recorded.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::pin::Pin;
 use std::rc::Rc;
 
+use loch::simulated::SimNet;
 use loch_engines::operation::{Conditional, Expect, PutOptions};
-use loch_engines::{EngineError, Kv};
+use loch_engines::{EngineError, Kv, registry};
+use loch_fabric::sim::SimEndpoint;
 use loch_fabric::{Buf, FabricError, lanes};
 use loch_history::{Answer, Ask, appended};
 use rand::{RngExt, SeedableRng};
@@ -12,11 +16,18 @@ use rand_chacha::ChaCha8Rng;
 
 use super::recorder::Recorder;
 
+/// A client of any engine.
+pub type Client = registry::Client<SimNet<SimEndpoint>>;
+
+/// A client's operations, or another part of its work.
+pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
 /// The amount and the kind of a client's work.
 pub struct Load {
     pub lanes: usize,
     pub ops: usize,
-    pub keys: u64,
+    /// The names of all keys.
+    pub names: Rc<[Vec<u8>]>,
     /// The keys from this one on hold numbers that are added to.
     pub numbers_from: u64,
     /// Lengths of the other keys' values.
@@ -27,18 +38,23 @@ pub struct Load {
     pub timeout_us: u64,
 }
 
-fn key_name(key: u64) -> Vec<u8> {
-    format!("key-{key}").into_bytes()
-}
-
 /// The work of a client's process.
-#[allow(async_fn_in_trait, reason = "one thread, no bounds")]
 pub trait Program {
     /// Works until the load is done.
-    async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64);
+    fn work(
+        self: Box<Self>,
+        number: u32,
+        load: Load,
+        recorder: Rc<Recorder>,
+        seed: u64,
+    ) -> Doing<'static, ()>;
 
     /// Reads every key at the end.
-    async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String>;
+    fn read_all<'a>(
+        &'a self,
+        names: &'a [Vec<u8>],
+        recorder: &'a Recorder,
+    ) -> Doing<'a, Result<(), String>>;
 }
 
 /// A value: its tag, with the number of following bytes in the low half, and bytes that follow from
@@ -68,87 +84,104 @@ pub fn tag_of(value: &[u8]) -> Option<u64> {
 /// The half of a value's first word that holds its length: tags are zero there.
 const LEN: u64 = 0xffff_ffff;
 
-/// Clients of engines that have only the operations of all engines.
-impl<C: Kv> Program for C {
-    async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64) {
-        let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
-        let versions = RefCell::new(Vec::new());
-        let lane =
-            Lane { client: &self, number, recorder: &recorder, load: &load, versions: &versions };
-        let work = (0..load.ops).map(|_| lane.operation(load.keys, &random));
-        lanes::run(load.lanes, work, |()| ()).await;
+/// A client that has only the operations of all engines.
+pub struct Plain(pub Client);
+
+impl Program for Plain {
+    fn work(
+        self: Box<Self>,
+        number: u32,
+        load: Load,
+        recorder: Rc<Recorder>,
+        seed: u64,
+    ) -> Doing<'static, ()> {
+        Box::pin(async move {
+            let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+            let (client, versions) = (&self.0, &RefCell::default());
+            let lane = Lane { client, number, recorder: &recorder, load: &load, versions };
+            let work = (0..load.ops).map(|_| lane.operation(&random));
+            lanes::run(load.lanes, work, |()| ()).await;
+            // If the client cannot detach in order, its node cleans up.
+            let _ = client.detach().await;
+        })
     }
 
-    async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String> {
-        for key in 0..keys {
-            let call = recorder.call(u32::MAX, key, Ask::Get);
-            let found = self.get(&key_name(key), Buf::new()).await;
-            let found = found.map_err(|error| format!("at the end: {error}"))?;
-            let tag = |value: &[u8]| tag_of(value).ok_or("a torn value at the end");
-            let found = match found {
-                Some(value) => Some((tag(&value)?, value.version())),
-                None => None,
-            };
-            recorder.answer(call, Answer::Found(found));
-        }
-        Ok(())
+    fn read_all<'a>(
+        &'a self,
+        names: &'a [Vec<u8>],
+        recorder: &'a Recorder,
+    ) -> Doing<'a, Result<(), String>> {
+        Box::pin(async move {
+            for (key, name) in (0..).zip(names) {
+                let call = recorder.call(u32::MAX, key, Ask::Get);
+                let found = self.0.get(name, Buf::new()).await;
+                let found = found.map_err(|error| format!("at the end: {error}"))?;
+                let tag = |value: &[u8]| tag_of(value).ok_or("a torn value at the end");
+                let found = match found {
+                    Some(value) => Some((tag(&value)?, value.version())),
+                    None => None,
+                };
+                recorder.answer(call, Answer::Found(found));
+            }
+            Ok(())
+        })
     }
 }
 
-struct Lane<'a, C> {
-    client: &'a C,
+struct Lane<'a> {
+    client: &'a Client,
     number: u32,
     recorder: &'a Recorder,
     load: &'a Load,
-    /// The versions that were seen last.
-    versions: &'a RefCell<Vec<u64>>,
+    /// The versions that were seen last, by key.
+    versions: &'a RefCell<HashMap<u64, u64>>,
 }
 
-impl<C: Kv> Lane<'_, C> {
-    async fn operation(&self, keys: u64, random: &RefCell<ChaCha8Rng>) {
+impl Lane<'_> {
+    async fn operation(&self, random: &RefCell<ChaCha8Rng>) {
         let (key, kind, len) = {
             let random = &mut *random.borrow_mut();
             let lengths = self.load.value_bytes;
             let len = lengths[random.random_range(0..lengths.len())] - 8;
-            (random.random_range(0..keys), random.random_range(0..16), len)
+            (random.random_range(0..self.load.names.len() as u64), random.random_range(0..16), len)
         };
         let tag = self.recorder.tag();
         let numbers = key >= self.load.numbers_from;
         // Numbers have eight bytes.
         let value = value_of(tag, if numbers { 0 } else { len });
-        let name = key_name(key);
-        let (version, plain) = (self.versions.borrow().last().copied(), PutOptions::default());
+        let name = &self.load.names[key as usize][..];
+        let (version, plain) = (self.versions.borrow().get(&key).copied(), PutOptions::default());
         match kind {
-            0..=5 => self.get(key, &name).await,
+            0..=5 => self.get(key, name).await,
             6..=8 | 10 if kind < 10 || self.load.churns => {
-                let put = || self.client.put(&name, &value, plain);
+                let put = || self.client.put(name, &value, plain);
                 self.mutate(key, Ask::Put(tag), put, Answer::Stored).await;
             }
             9 => {
-                let put = || self.client.put_if(&name, &value, Expect::Absent, plain);
+                let put = || self.client.put_if(name, &value, Expect::Absent, plain);
                 self.mutate(key, Ask::PutIfAbsent(tag), put, conditional).await;
             }
             10 | 11 if version.is_some() && !self.load.churns => {
                 let version = version.expect("it was looked at");
-                let put = || self.client.put_if(&name, &value, Expect::Version(version), plain);
+                let put = || self.client.put_if(name, &value, Expect::Version(version), plain);
                 let ask = Ask::PutIfVersion { version, value: tag };
                 self.mutate(key, ask, put, conditional).await;
             }
             12 if !numbers && !self.load.churns => {
-                let append = || self.client.append(&name, &value);
+                let append = || self.client.append(name, &value);
                 self.mutate(key, Ask::Append(tag), append, Answer::Stored).await;
             }
             12 | 13 if numbers => {
-                let add = || self.client.fetch_add(&name, 3);
+                let add = || self.client.fetch_add(name, 3);
                 self.mutate(key, Ask::Add(3), add, Answer::Before).await;
             }
             14 => {
                 // The answer must be the same as a GET's, except for the value.
-                let is = self.client.contains(&name).await;
+                let is = self.client.contains(name).await;
                 assert!(is.is_ok() || matches!(is, Err(EngineError::Timeout { .. })), "{is:?}");
             }
             _ => {
-                let delete = || self.client.delete(&name);
+                let delete = || self.client.delete(name);
                 self.mutate(key, Ask::Delete, delete, Answer::Deleted).await;
             }
         }
@@ -159,7 +192,7 @@ impl<C: Kv> Lane<'_, C> {
         match self.client.get(name, Buf::new()).await {
             Ok(found) => {
                 let found = found.map(|value| {
-                    self.versions.borrow_mut().push(value.version());
+                    self.versions.borrow_mut().insert(key, value.version());
                     (tag_of(&value).expect("no torn value is ever shown"), value.version())
                 });
                 self.recorder.answer(call, Answer::Found(found));
@@ -182,7 +215,7 @@ impl<C: Kv> Lane<'_, C> {
             Ok(told) => {
                 let answer = answer(told);
                 if let Answer::Stored(version) = answer {
-                    self.versions.borrow_mut().push(version);
+                    self.versions.borrow_mut().insert(key, version);
                 }
                 self.recorder.answer(call, answer);
             }

@@ -102,6 +102,11 @@ impl Daemon {
         was_split || self.merge.is_some()
     }
 
+    /// Does all the work that there is. Then the daemon holds no slabs.
+    pub fn rest(&mut self) {
+        while self.turn() {}
+    }
+
     /// The classes whose stacks are kept from running low.
     fn small(&self) -> impl DoubleEndedIterator<Item = Class> + use<> {
         Class::between(Class::SMALLEST, Class::LARGEST_CACHED.min(self.pools.largest()))

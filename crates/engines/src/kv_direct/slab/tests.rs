@@ -203,6 +203,21 @@ fn what_is_free_in_pieces_is_merged_for_whoever_asks() {
     rig.start_over();
 }
 
+/// A walk through a worker's memory between two turns of a merge took the slabs that the daemon
+/// held for lost. The simulation found it.
+#[test]
+fn a_daemon_at_rest_holds_no_slabs() {
+    let mut rig = Rig::new(1 << 12, 1 << 12, 12);
+    while rig.allocate(class(0)).is_some() {}
+    rig.used.keys().copied().collect::<Vec<_>>().into_iter().for_each(|place| rig.free(place));
+    assert_eq!(rig.allocate_once(class(12)), None, "it asks for a merge");
+    rig.turns(1);
+    let free = |rig: &Rig| rig.slabs.free_slabs().iter().map(|it| it.class().places()).sum::<u32>();
+    assert!(free(&rig) < 1 << 12, "the daemon holds some");
+    rig.daemon.rest();
+    assert_eq!(free(&rig), 1 << 12);
+}
+
 #[test]
 fn whoever_is_dropped_hands_back_what_it_had() {
     let mut rig = Rig::new(1, 40_000, 14);

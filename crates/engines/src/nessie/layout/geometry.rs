@@ -252,7 +252,11 @@ impl Geometry {
         // Every chunk needs its own bytes and a word in the chunk table.
         let room = table_bytes.saturating_sub(overhead).saturating_sub(TABLE_ALIGN_BYTES);
         geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
-        geometry.validate().map(|shape| shape.geometry).map_err(|error| {
+        let planned = geometry.validate().and_then(|shape| match geometry.chunks {
+            PLANNED_CHUNKS_MIN.. => Ok(shape.geometry),
+            _ => Err(geometry.wrong_data_bytes()),
+        });
+        planned.map_err(|error| {
             LayoutError::Geometry(format!(
                 "a table of {table_bytes} bytes a node with {index_slots} index slots and values of \
                  up to {value_bytes_max} bytes cannot be laid out: {error}"
@@ -292,13 +296,8 @@ impl Geometry {
             ));
         }
         let most = DATA_TABLE_BYTES_MAX / CHUNK_BYTES;
-        if self.chunks < MIN_CHUNKS || self.chunks > most {
-            return wrong(format!(
-                "its data table has {} bytes a node, it may have {} to {DATA_TABLE_BYTES_MAX}: give \
-                 it more memory or fewer index_slots",
-                self.chunks.saturating_mul(CHUNK_BYTES),
-                MIN_CHUNKS * CHUNK_BYTES
-            ));
+        if self.chunks == 0 || self.chunks > most {
+            return Err(self.wrong_data_bytes());
         }
         let known = (
             Options::from_bits(self.options & ((1 << PROTOCOL_AT) - 1)),
@@ -317,6 +316,15 @@ impl Geometry {
         }
         let coupled = self.options & COUPLED != 0;
         Ok(Shape { geometry: *self, options, protocol, coupled, bits })
+    }
+
+    fn wrong_data_bytes(&self) -> LayoutError {
+        LayoutError::Geometry(format!(
+            "its data table has {} bytes a node, it may have {} to {DATA_TABLE_BYTES_MAX}: give it \
+             more memory or fewer index_slots",
+            self.data_bytes(),
+            PLANNED_CHUNKS_MIN * CHUNK_BYTES
+        ))
     }
 
     /// The same geometry for the clients of a protocol.
@@ -353,8 +361,9 @@ impl Geometry {
 /// The fewest buckets of a shard: as many as the most candidates that a key has in it, so that the
 /// candidates differ.
 const BUCKETS_PER_SHARD_MIN: u64 = 4;
-/// The fewest chunks of a data table: with fewer, no client could lease a slab of each common size.
-const MIN_CHUNKS: u64 = 16;
+/// The fewest chunks of a planned data table: with fewer, no client could lease a slab of each
+/// common size. A table with fewer is in order nevertheless, and simulations have such tables.
+const PLANNED_CHUNKS_MIN: u64 = 16;
 
 impl Shape {
     /// Where the chunk table starts, from the table's first byte.

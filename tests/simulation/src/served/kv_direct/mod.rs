@@ -1,184 +1,137 @@
 //! kv-direct: processors with little memory whose accesses take time, and clients with many lanes
 //! and packets.
-//!
-//! # Values that are lost with a processor
-//! A processor's values are in its process's memory. When it dies, each of its keys gets a DELETE
-//! that no client called, at that very moment, which may have taken effect or not
-//! ([`Recorder::lost`]).
-//!
-//! # Other checks
-//! Now and then, when a processor has no work, and at the end, its memory must be in order
-//! (`Storage::check`): every entry is where a lookup finds it, and every slab is used or free.
 
-mod config;
-mod memory;
 mod operations;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 
+use loch::ByteSize;
+use loch_engines::kv_direct::Options;
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::slab::Daemon;
-use loch_engines::kv_direct::storage::{Plan, Storage};
-use loch_engines::kv_direct::{Access, Client, Worker};
-use loch_engines::requests::{Area, RequestMap, Turns, WorkerId};
-use loch_fabric::Fabric;
-use loch_fabric::sim::{ProcessId, SimEndpoint};
-use rand::{RngExt, SeedableRng};
+use loch_engines::region::TableParams;
+use loch_engines::requests::Timing;
+use loch_engines::serve::Tuning;
+use loch_fabric::sim::Faults;
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use self::config::Config;
-use self::memory::{Functions, Memory, memory};
-use self::operations::{Asker, name_of};
-use super::cluster::{Engine, Seat};
-use super::recorder::Recorder;
-use super::setting::{Setting, places};
+use self::operations::Asker;
+use super::design::Design;
+use super::memory::{Kind, Memory};
+use super::script::{Client, Program};
+use super::setting::Setting;
 
-const SEED: u64 = 9;
-/// One in this many idle turns is used to check the memory.
-const TURNS_A_CHECK: u32 = 50;
-/// The number of looks whether the processors have finished all work.
-const LOOKS_MAX: u32 = 1_000;
+/// The longest value that is written: a value that is read in two parts.
+const VALUE_BYTES_MAX: usize = 5_000;
+/// Bytes of every key.
+const KEY_BYTES: u16 = 5;
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
+
+/// The configuration of processors and clients.
+#[derive(Clone, Debug)]
+struct Config {
+    /// Lines of a processor's memory.
+    lines: u64,
+    in_flight: usize,
+    waiting: usize,
+    versions: bool,
+    memory: Kind,
+    /// Operations whose futures are dropped before they are over.
+    cancels: f64,
+}
 
 /// A table of kv-direct.
-pub struct KvDirect {
-    map: Arc<RequestMap>,
+struct KvDirect {
+    setting: Setting,
     config: Rc<Config>,
-    keys: u64,
-    /// The processors that live.
-    posts: RefCell<Vec<Rc<Post>>>,
-    forwarded: Cell<u64>,
 }
 
-/// A processor, and the daemon of its host.
-struct Post {
-    worker: Worker<SimEndpoint, Memory, Functions>,
-    daemon: RefCell<Daemon>,
-    is_idle: Cell<bool>,
+fn one_of<T: Copy>(random: &mut ChaCha8Rng, all: &[T]) -> T {
+    all[random.random_range(0..all.len())]
 }
 
-impl Post {
-    fn check(&self) -> Result<(), String> {
-        while self.daemon.borrow_mut().turn() {}
-        match &self.worker.storage().check(SEED).broken[..] {
-            [] => Ok(()),
-            broken => Err(format!("a processor's memory is not in order: {broken:?}")),
-        }
-    }
+/// Processors that in most runs have so little memory that it runs out.
+pub fn draw(random: &mut ChaCha8Rng) -> Rc<dyn Design> {
+    let mut setting = Setting::draw(random, false);
+    let buckets = one_of(random, &[1, 2, 3, 16]);
+    let lines = buckets + one_of(random, &[4, 16, 40, 120, 1_000]);
+    let versions = random.random_bool(0.7);
+    setting.table.value_max = Some(ByteSize::new(VALUE_BYTES_MAX as u64));
+    setting.table.workers = Some(random.random_range(1..=3));
+    let setting = setting.of(Options {
+        index_ratio: Some(buckets as f64 / lines as f64),
+        inline_bytes: Some(one_of(random, &[0, 16, 25, 35, 50])),
+        key_bytes: random.random_bool(0.3).then_some(KEY_BYTES),
+        versions: Some(versions),
+        packet_bytes: Some(ByteSize::new(one_of(random, &[400, 2_000, 20_000]))),
+        out_of_order: Some(random.random_bool(0.75)),
+        ..Options::default()
+    });
+    let config = Config {
+        lines,
+        in_flight: one_of(random, &[2, 3, 16, 256]),
+        waiting: one_of(random, &[1, 2, 8, 768]),
+        versions,
+        memory: Kind {
+            is_near: random.random_bool(0.5),
+            polls_max: one_of(random, &[1, 3, 20]),
+            cached: one_of(random, &[0.0, 0.5, 1.0]),
+            cache_lines: one_of(random, &[1, 3, 64]),
+        },
+        cancels: if random.random_bool(0.2) { 0.05 } else { 0.0 },
+    };
+    Rc::new(KvDirect { setting: busy(setting, random), config: Rc::new(config) })
 }
 
-/// A processor's place, which is empty when this is dropped.
-struct AtPost {
-    engine: Rc<KvDirect>,
-    post: Rc<Post>,
+/// Clients with many lanes and packets, on links that are cut for a short time.
+fn busy(mut setting: Setting, random: &mut ChaCha8Rng) -> Setting {
+    setting.batch = one_of(random, &[1, 2, 8, 64]);
+    setting.lanes = one_of(random, &[1, 3, 8, 16]);
+    setting.ops = 60;
+    // The search for an explanation is exponential in the concurrent operations on a key.
+    setting.keys = random.random_range(3..=8).max(setting.lanes as u64);
+    setting.timing = Timing { resend_us: random.random_range(20..400), ..setting.timing };
+    setting.housekeeping = one_of(random, &[0.01, 0.3, 1.0]);
+    if random.random_bool(0.3) {
+        setting.cut_every_us = random.random_range(200..1_000);
+    }
+    // Operations that are under way with a process that dies have unknown outcomes.
+    setting.restart_every_us *= 4;
+    setting.kill_every_us *= if setting.lanes > 3 { 3 } else { 1 };
+    let pauses = if random.random_bool(0.4) { random.random_range(0.0..0.01) } else { 0.0 };
+    setting.faults = Faults { pauses, pause_ns: 200_000, ..setting.faults };
+    setting
 }
 
-impl Drop for AtPost {
-    fn drop(&mut self) {
-        self.engine.posts.borrow_mut().retain(|post| !Rc::ptr_eq(post, &self.post));
-        let forwarded = self.post.worker.counts().forwarded;
-        self.engine.forwarded.set(self.engine.forwarded.get() + forwarded);
-    }
-}
-
-impl Engine for KvDirect {
-    type Client = Asker;
-    const SENDS: bool = false;
-
-    fn draw(random: &mut ChaCha8Rng) -> Setting {
-        config::setting(random)
+impl Design for KvDirect {
+    fn setting(&self) -> &Setting {
+        &self.setting
     }
 
-    fn new(setting: &Setting) -> Self {
-        let config = Config::draw(setting);
-        let area = Area::new(setting.service, setting.nodes).unwrap();
-        let bases = places(setting).into_iter().map(|(base, _)| base).collect();
-        Self {
-            map: Arc::new(RequestMap::new(area, bases)),
-            config: Rc::new(config),
-            keys: setting.keys,
-            posts: RefCell::default(),
-            forwarded: Cell::new(0),
-        }
+    fn shrink(&self, params: &mut TableParams) {
+        params.words[0] = LINE_BYTES * self.config.lines;
     }
 
-    fn requests(&self) -> &RequestMap {
-        &self.map
+    fn tuning(&self) -> Tuning {
+        let Config { in_flight, waiting, .. } = *self.config;
+        Tuning { in_flight, waiting, ..Tuning::default() }
     }
 
-    fn bytes(&self) -> u64 {
-        self.map.area().bytes()
+    fn lines(&self, lines: u32, seed: u64) -> Memory {
+        self.config.memory.memory(lines, seed)
     }
 
-    fn client(&self, seat: Seat, setting: &Setting, _: &[ProcessId]) -> Asker {
-        let access = Access {
-            map: self.map.clone(),
-            seed: SEED,
-            value_bytes_max: self.config.options.value_bytes_max,
-            batch: self.config.batch,
-        };
-        let node = u16::from(seat.session.home().0);
-        let client = Client::new(seat.endpoint, access, &seat.session, node, setting.timing);
-        Asker::new(client, self.config.clone())
+    fn program(&self, client: Client) -> Box<dyn Program> {
+        Box::new(Asker::new(client, self.config.clone()))
     }
 
-    async fn serve(self: Rc<Self>, seat: Seat, id: WorkerId, _: Vec<u64>) {
-        let plan = Plan::new(&self.config.options).expect("it is drawn so");
-        let mut random = ChaCha8Rng::seed_from_u64(seat.endpoint.random());
-        let memory = memory(&self.config, &plan, random.random());
-        let pools = plan.pools();
-        let storage = Storage::new(memory, &plan, pools.clone());
-        let settings = self.config.settings;
-        let (sessions, map) = (seat.sessions(), &self.map);
-        let opened =
-            Worker::open(seat.endpoint, map, id, storage, Functions, SEED, settings, sessions);
-        let worker = opened.unwrap();
-        let daemon = RefCell::new(Daemon::new(pools.clone()));
-        let post = Rc::new(Post { worker, daemon, is_idle: Cell::new(false) });
-        self.posts.borrow_mut().push(post.clone());
-        let _at_post = AtPost { engine: self.clone(), post: post.clone() };
-        let mut turns = post.worker.serve();
-        loop {
-            let is_busy = turns.turn().expect("its own memory is there");
-            post.is_idle.set(!is_busy);
-            if random.random_bool(self.config.daemon_turns) {
-                post.daemon.borrow_mut().turn();
-            }
-            if !is_busy && random.random_ratio(1, TURNS_A_CHECK) {
-                post.check().unwrap_or_else(|broken| panic!("{broken}\n{}", self.told()));
-            }
-            post.worker.fabric().yield_now().await;
-        }
+    fn key_name(&self, key: u64) -> Vec<u8> {
+        format!("{key:00$}", usize::from(KEY_BYTES)).into_bytes()
     }
 
-    fn lost(&self, id: WorkerId, recorder: &Recorder) {
-        let area = self.map.area();
-        let workers = u32::from(area.service().workers);
-        let partition = u32::from(id.node) * workers + u32::from(id.worker);
-        for key in 0..self.keys {
-            let hash = KeyHash::of(SEED, &name_of(key));
-            if hash.processor(u32::from(area.nodes()) * workers) == partition {
-                recorder.lost(key);
-            }
-        }
-    }
-
-    async fn audit(&self, seat: Seat, _: Vec<Vec<u64>>) -> Result<(), String> {
-        for _ in 0..LOOKS_MAX {
-            if self.posts.borrow().iter().all(|post| post.is_idle.get()) {
-                return self.posts.borrow().iter().try_for_each(|post| post.check());
-            }
-            // The processors may still be executing requests that no client waits for any more.
-            seat.endpoint.pause(10).await;
-        }
-        Err("a processor is still at work, and nobody has asked for anything".into())
-    }
-
-    fn forwarded(&self) -> u64 {
-        let posts = self.posts.borrow();
-        let now: u64 = posts.iter().map(|post| post.worker.counts().forwarded).sum();
-        self.forwarded.get() + now
+    fn owner(&self, seed: u64, key: &[u8], workers: u32) -> u32 {
+        KeyHash::of(seed, key).processor(workers)
     }
 
     fn told(&self) -> String {

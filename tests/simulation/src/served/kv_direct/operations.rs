@@ -8,27 +8,19 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use loch_engines::kv_direct::Client;
 use loch_engines::kv_direct::Compute;
 use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
 use loch_engines::operation::{Conditional, Expect, PutOptions};
 use loch_engines::{EngineError, Kv};
-use loch_fabric::sim::SimEndpoint;
 use loch_fabric::{Buf, Fabric, FabricError, lanes};
 use loch_history::{Answer, Ask, Update};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::config::{Config, KEY_BYTES, VALUE_BYTES_MAX};
-use super::memory::TRAPS;
+use super::{Config, VALUE_BYTES_MAX};
+use crate::served::memory::TRAPS;
 use crate::served::recorder::Recorder;
-use crate::served::script::{Load, Program, tag_of, value_of};
-
-/// A key's name.
-pub fn name_of(key: u64) -> Vec<u8> {
-    let name = format!("{key:00$}", usize::from(KEY_BYTES));
-    name.into_bytes()
-}
+use crate::served::script::{Client, Doing, Load, Program, tag_of, value_of};
 
 /// The kind of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +75,7 @@ fn lambda(function: Builtin, operand: u64) -> Lambda {
 
 /// A client, with the versions that it remembers.
 pub struct Asker {
-    client: Client<SimEndpoint>,
+    client: Client,
     config: Rc<Config>,
     /// The versions and numbers that were seen last, by key.
     seen: RefCell<HashMap<u64, (u64, u64)>>,
@@ -132,14 +124,14 @@ struct Task {
 }
 
 impl Asker {
-    pub fn new(client: Client<SimEndpoint>, config: Rc<Config>) -> Self {
+    pub fn new(client: Client, config: Rc<Config>) -> Self {
         Self { client, config, seen: RefCell::default() }
     }
 
     fn draw(&self, random: &mut ChaCha8Rng, keys: u64, tag: u64) -> Task {
         let key = random.random_range(0..keys);
         let (version, number) = self.seen.borrow().get(&key).copied().unwrap_or_default();
-        let has_versions = self.config.settings.versions && version > 0;
+        let has_versions = self.config.versions && version > 0;
         let action = match (random.random_range(0..16), Kind::of(key)) {
             (0..=2, _) => Action::Get,
             (3, Kind::Vector(_)) => Action::Filter,
@@ -195,7 +187,7 @@ impl Asker {
 
     fn saw(&self, key: u64, number: u64, version: u64) -> Answer {
         self.seen.borrow_mut().insert(key, (version, number));
-        match self.config.settings.versions {
+        match self.config.versions {
             true => Answer::Found(Some((number, version))),
             false => Answer::Value(number),
         }
@@ -203,41 +195,47 @@ impl Asker {
 
     fn stored(&self, task: &Task, version: u64) -> Answer {
         self.seen.borrow_mut().insert(task.key, (version, task.tag));
-        if self.config.settings.versions { Answer::Stored(version) } else { Answer::Done }
+        if self.config.versions { Answer::Stored(version) } else { Answer::Done }
     }
 
     fn conditional(&self, task: &Task, told: Conditional) -> Answer {
         match told {
             Conditional::Done(version) => self.stored(task, version),
-            Conditional::Refused(Some(_)) if !self.config.settings.versions => Answer::Held,
+            Conditional::Refused(Some(_)) if !self.config.versions => Answer::Held,
             Conditional::Refused(version) => Answer::Refused(version),
         }
     }
 
-    async fn get(&self, key: u64) -> Result<Answer, EngineError> {
-        let found = self.client.get(&name_of(key), Buf::new()).await?;
+    /// The client's interface for computations.
+    fn computing(&self) -> &impl Compute {
+        self.client.computing().expect("kv-direct computes")
+    }
+
+    async fn get(&self, key: u64, name: &[u8]) -> Result<Answer, EngineError> {
+        let found = self.client.get(name, Buf::new()).await?;
         Ok(found.map_or(Answer::Found(None), |value| {
             self.saw(key, Kind::of(key).read(&value), value.version())
         }))
     }
 
-    async fn perform(&self, task: &Task) -> Result<Answer, EngineError> {
-        let (client, name, kind) = (&self.client, &name_of(task.key)[..], Kind::of(task.key));
+    async fn perform(&self, task: &Task, name: &[u8]) -> Result<Answer, EngineError> {
+        let (client, kind) = (&self.client, Kind::of(task.key));
         let value = || kind.write(task.tag, task.len);
         let number = |value: Option<u64>| value.map_or(Answer::Found(None), Answer::Value);
         Ok(match task.action {
-            Action::Get => self.get(task.key).await?,
+            Action::Get => self.get(task.key, name).await?,
             Action::Contains => match client.contains(name).await? {
                 true => Answer::Present,
                 false => Answer::Found(None),
             },
             Action::Reduce(function) => {
                 let first = if function == Builtin::Min { u64::MAX } else { 0 };
-                number(client.reduce(name, lambda(function, first)).await?)
+                number(self.computing().reduce(name, lambda(function, first)).await?)
             }
             Action::Filter => {
                 let all = lambda(Builtin::NotEqual, u64::MAX);
-                number(client.filter(name, all, Buf::new()).await?.map(|value| kind.read(&value)))
+                let found = self.computing().filter(name, all, Buf::new()).await?;
+                number(found.map(|value| kind.read(&value)))
             }
             Action::Put(expires_at_ms) => {
                 let version = client.put(name, &value(), PutOptions { expires_at_ms }).await?;
@@ -258,7 +256,9 @@ impl Asker {
             Action::Append => self.stored(task, client.append(name, &value()).await?),
             Action::Delete => Answer::Deleted(client.delete(name).await?),
             Action::Add(add) => Answer::Before(client.fetch_add(name, add).await?),
-            Action::Update(update) => Answer::Before(client.update(name, scalar(update)).await?),
+            Action::Update(update) => {
+                Answer::Before(self.computing().update(name, scalar(update)).await?)
+            }
             Action::AddAll { add, each, returns } => {
                 self.add_all(name, kind, add, each, returns).await?
             }
@@ -275,7 +275,7 @@ impl Asker {
         returns: bool,
     ) -> Result<Answer, EngineError> {
         let (client, lambda, operands) =
-            (&self.client, lambda(Builtin::Add, add), kind.write(add, 0));
+            (self.computing(), lambda(Builtin::Add, add), kind.write(add, 0));
         if !returns {
             let elements = match each {
                 true => client.update_each(name, lambda, &operands).await?,
@@ -295,8 +295,8 @@ impl Asker {
     async fn trap(&self, name: &[u8], kind: Kind) -> Result<Answer, EngineError> {
         let trap = Lambda { function: Function::User(TRAPS), ..lambda(Builtin::Add, 1) };
         let trapped = match kind {
-            Kind::Number => self.client.update(name, trap).await.map(Some),
-            _ => self.client.update_all(name, trap).await,
+            Kind::Number => self.computing().update(name, trap).await.map(Some),
+            _ => self.computing().update_all(name, trap).await,
         };
         match trapped {
             Ok(None) | Err(EngineError::FunctionFailed { .. }) => Ok(Answer::NoEffect),
@@ -322,6 +322,7 @@ struct Work<'a> {
     asker: &'a Asker,
     number: u32,
     timeout_us: u64,
+    names: &'a [Vec<u8>],
     recorder: &'a Recorder,
 }
 
@@ -341,7 +342,7 @@ impl Work<'_> {
     async fn perform(&self, task: Task) {
         let ask = self.asker.ask_of(&task);
         let call = ask.map(|ask| self.recorder.call(self.number, task.key, ask));
-        let answer = match self.asker.perform(&task).await {
+        let answer = match self.asker.perform(&task, &self.names[task.key as usize]).await {
             Ok(answer) => answer,
             Err(EngineError::Ambiguous(error)) => {
                 // A client that waits for a dropped lane gets this error, whatever the worker
@@ -368,24 +369,40 @@ impl Work<'_> {
 }
 
 impl Program for Asker {
-    async fn work(self, number: u32, load: Load, recorder: Rc<Recorder>, seed: u64) {
-        let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
-        let (asker, recorder, timeout_us) = (&self, &*recorder, load.timeout_us);
-        let work = Work { asker, number, timeout_us, recorder };
-        let (work, random) = (&work, &random);
-        let operations = (0..load.ops).map(|_| async move {
-            let task = asker.draw(&mut random.borrow_mut(), load.keys, recorder.tag());
-            work.operation(task).await;
-        });
-        lanes::run(load.lanes, operations, |()| ()).await;
+    fn work(
+        self: Box<Self>,
+        number: u32,
+        load: Load,
+        recorder: Rc<Recorder>,
+        seed: u64,
+    ) -> Doing<'static, ()> {
+        Box::pin(async move {
+            let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+            let (asker, recorder, names) = (&*self, &*recorder, &*load.names);
+            let keys = names.len() as u64;
+            let work = Work { asker, number, timeout_us: load.timeout_us, names, recorder };
+            let (work, random) = (&work, &random);
+            let operations = (0..load.ops).map(|_| async move {
+                let task = asker.draw(&mut random.borrow_mut(), keys, recorder.tag());
+                work.operation(task).await;
+            });
+            lanes::run(load.lanes, operations, |()| ()).await;
+        })
     }
 
-    async fn read_all(&self, keys: u64, recorder: &Recorder) -> Result<(), String> {
-        for key in 0..keys {
-            let call = recorder.call(u32::MAX, key, Ask::Get);
-            let answer = self.get(key).await.map_err(|error| format!("at the end: {error}"))?;
-            recorder.answer(call, answer);
-        }
-        Ok(())
+    fn read_all<'a>(
+        &'a self,
+        names: &'a [Vec<u8>],
+        recorder: &'a Recorder,
+    ) -> Doing<'a, Result<(), String>> {
+        Box::pin(async move {
+            for (key, name) in (0..).zip(names) {
+                let call = recorder.call(u32::MAX, key, Ask::Get);
+                let answer = self.get(key, name).await;
+                let answer = answer.map_err(|error| format!("at the end: {error}"))?;
+                recorder.answer(call, answer);
+            }
+            Ok(())
+        })
     }
 }

@@ -6,13 +6,10 @@ use std::task::Poll;
 
 use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
 use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
-use loch_engines::kv_direct::storage::Plan;
 use loch_engines::kv_direct::timed::{Timed, Timing};
 use loch_engines::lines::{Counts, HALF_BYTES, HostMemory, Line, Near, Purpose};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-use super::config::Config;
 
 /// Host memory behind a card that has some memory of its own.
 type Behind = Dispatcher<Timed<Vec<Line>, Jitter>, LocalDram<Vec<Line>>>;
@@ -25,17 +22,31 @@ pub enum Memory {
     Card(Box<Behind>),
 }
 
-/// A processor's memory, all zero.
-pub fn memory(config: &Config, plan: &Plan, seed: u64) -> Memory {
-    let lines = vec![Line::ZERO; plan.lines() as usize];
-    if config.is_near {
-        return Memory::Near(Near::new(lines));
+/// The kind of a processor's memory.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// Whether memory is loaded, not accessed by DMA.
+    pub is_near: bool,
+    /// The most polls that an access by DMA takes.
+    pub polls_max: u32,
+    /// The share of memory that the card's memory caches, and the lines of the card's memory.
+    pub cached: f64,
+    pub cache_lines: usize,
+}
+
+impl Kind {
+    /// Memory of so many lines, all zero.
+    pub fn memory(&self, lines: u32, seed: u64) -> Memory {
+        let lines = vec![Line::ZERO; lines as usize];
+        if self.is_near {
+            return Memory::Near(Near::new(lines));
+        }
+        let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+        let jitter = Jitter { random, polls_max: self.polls_max };
+        let dram = LocalDram::new(vec![Line::ZERO; self.cache_lines]);
+        let host = Timed::new(lines, jitter);
+        Memory::Card(Box::new(Dispatcher::new(host, dram, self.cached)))
     }
-    let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
-    let jitter = Jitter { random, polls_max: config.polls_max };
-    let dram = LocalDram::new(vec![Line::ZERO; config.cache_lines]);
-    let host = Timed::new(lines, jitter);
-    Memory::Card(Box::new(Dispatcher::new(host, dram, config.cached)))
 }
 
 /// Forwards to whichever memory it is.
