@@ -110,8 +110,11 @@ impl Cluster {
         !self.table.map.engine().needs().sessions
     }
 
-    /// Takes note that a worker dies: the values in its own memory are lost.
-    pub fn lose(&self, id: WorkerId) {
+    /// Makes the node forget a worker that is gone, as a node does that starts anew. The values in
+    /// the worker's own memory are lost.
+    pub fn dies(&self, id: WorkerId) {
+        let requests = self.table.map.requests().expect("workers serve it");
+        self.world.store(requests.incarnation_addr(id), 0);
         if !self.table.map.engine().needs().private_memory {
             return;
         }
@@ -125,15 +128,10 @@ impl Cluster {
         }
     }
 
+    /// Looks whether a worker is there.
     pub fn look_at(&self, id: WorkerId) {
         let requests = self.table.map.requests().expect("workers serve it");
         self.recorder.look_at(requests.incarnation_addr(id));
-    }
-
-    /// Makes the node forget a worker's incarnation, as a node does that starts anew.
-    pub fn forget(&self, id: WorkerId) {
-        let requests = self.table.map.requests().expect("workers serve it");
-        self.world.store(requests.incarnation_addr(id), 0);
     }
 
     /// Checks a table of nessie's layout: its memory has to be in order, and what dead sessions

@@ -41,10 +41,11 @@ pub fn draw(random: &mut ChaCha8Rng, mode: TableMode) -> Rc<dyn Design> {
     setting.keys = if setting.evicts { 24 } else { 6 };
     setting.numbers_from = setting.keys - setting.keys / 4;
     (setting.value_bytes, setting.clients) = (VALUE_BYTES, 4);
-    let (resend_us, timeout_us) = (random.random_range(20..100), 20_000);
-    setting.timing = Timing { resend_us, timeout_us };
+    setting.timing = Timing { resend_us: 30, timeout_us: 20_000 };
+    setting.turns_a_report = 1_000;
     let has_deaths = random.random_bool(0.6);
-    (setting.kill_every_us, setting.restart_every_us) = (0, if has_deaths { 1_500 } else { 0 });
+    (setting.kill_every_us, setting.down_us_max) = (0, 100);
+    setting.restart_every_us = if has_deaths { 1_100 } else { 0 };
     let mut rate =
         |most: f64| if random.random_bool(0.5) { random.random_range(0.0..most) } else { 0.0 };
     setting.faults = Faults {
@@ -72,7 +73,7 @@ impl Design for Herd {
     }
 
     fn shrink(&self, params: &mut TableParams) {
-        let sizes = if self.setting.evicts { [5_000, 8] } else { [256 << 10, 1 << 10] };
+        let sizes = if self.setting.evicts { [4_096, 8] } else { [256 << 10, 1 << 10] };
         params.words[1..3].copy_from_slice(&sizes);
     }
 

@@ -8,11 +8,12 @@
 //! Not every process is honest: see [`Hostile`]. A liar may only harm itself; no request of a
 //! forger may be executed.
 //!
-//! A worker dies in two ways: its process is killed, or, if it receives datagrams, its program is
-//! dropped at any point where it waits and started anew in the same process, which the datagrams
-//! for the old program still reach. The values in the worker's own memory are lost: each of its
-//! keys gets a DELETE that no client called, at that very moment, which may have taken effect or
-//! not ([`Recorder::lost`]). Clients are killed.
+//! A worker ends in order, or dies in one of two ways: its process is killed, or, if it receives
+//! datagrams, its program is dropped at any point where it waits. A program that ended or was
+//! dropped starts anew in the same process, which the datagrams for the old program still reach.
+//! The values in the worker's own memory are lost: each of its keys gets a DELETE that no client
+//! called, at that very moment, which may have taken effect or not ([`Recorder::lost`]). Clients
+//! are killed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,6 +40,8 @@ const FORGERIES: usize = 60;
 const LIAR: u32 = 1_000;
 /// A run that needs more events than this is stuck.
 const EVENTS_MAX: u64 = 20_000_000;
+/// The share of workers that end in order, of those that end.
+const IN_ORDER: f64 = 0.2;
 /// The number of looks whether all workers have reported.
 const LOOKS_MAX: u32 = 2_000;
 
@@ -229,11 +232,15 @@ impl Run {
         if Self::strikes(&mut self.random, now, &mut self.next_restart_ns, every) {
             let desk = self.desks[self.random.random_range(0..self.desks.len())].clone();
             report.restarts += 1;
-            desk.down_until_ns.set(now + self.random.random_range(1_000..1_500_000));
-            cluster.forget(desk.id);
+            let down_ns = self.random.random_range(1_000..setting.down_us_max * 1_000);
+            desk.down_until_ns.set(now + down_ns);
+            desk.stops.set(self.random.random_bool(IN_ORDER));
+            if desk.stops.get() {
+                return;
+            }
             if cluster.sends() {
                 desk.crashes.set(desk.crashes.get() + 1);
-                cluster.lose(desk.id);
+                cluster.dies(desk.id);
             } else {
                 self.kill_worker(&desk);
             }
@@ -269,7 +276,7 @@ impl Run {
     fn kill_worker(&self, desk: &Rc<Desk>) {
         let Cluster { world, sessions, .. } = &*self.cluster;
         world.kill(desk.process.get());
-        self.cluster.lose(desk.id);
+        self.cluster.dies(desk.id);
         world.fence(desk.process.get());
         if let Some(slot) = desk.slot.take() {
             sessions.close(desk.id.node, slot);

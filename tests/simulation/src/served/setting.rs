@@ -51,11 +51,15 @@ pub struct Setting {
     pub churns: bool,
     /// Whether values disappear by themselves.
     pub evicts: bool,
-    /// Turns of the table's housekeeper for each turn of a worker.
+    /// Turns of the table's housekeeper for each turn of a worker; 0: it has none.
     pub housekeeping: f64,
+    /// One in this many idle turns of a worker is followed by a report.
+    pub turns_a_report: u32,
     /// Mean time between two deaths of clients, and of workers, in microseconds; 0: none.
     pub kill_every_us: u64,
     pub restart_every_us: u64,
+    /// The longest time until a worker is there again.
+    pub down_us_max: u64,
     /// Mean time between two cuts of a link, each too short for a connection to break.
     pub cut_every_us: u64,
 }
@@ -116,9 +120,11 @@ impl Setting {
             value_bytes: VALUE_BYTES,
             churns: false,
             evicts: false,
-            housekeeping: 1.0,
+            housekeeping: 0.0,
+            turns_a_report: 50,
             kill_every_us: sometimes(random, 400),
             restart_every_us: sometimes(random, 600),
+            down_us_max: 1_500,
             cut_every_us: 0,
         }
     }

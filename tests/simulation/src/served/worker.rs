@@ -20,10 +20,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::cluster::Cluster;
 use super::memory::{Functions, Memory};
+use super::setting::Setting;
 
-/// One in this many turns, if they are idle or busy, is followed by a report.
-const IDLE_TURNS_A_REPORT: u32 = 50;
-const BUSY_TURNS_A_REPORT: u32 = 500;
+/// A busy turn is followed by a report this many times less often than an idle one.
+const BUSY_TURNS: u32 = 10;
 
 /// A worker's place.
 pub struct Desk {
@@ -37,6 +37,8 @@ pub struct Desk {
     pub slot: Cell<Option<u32>>,
     /// Whether the worker has to report.
     pub reports: Cell<bool>,
+    /// Whether the worker has to end in order.
+    pub stops: Cell<bool>,
 }
 
 impl Desk {
@@ -48,6 +50,7 @@ impl Desk {
             down_until_ns: Cell::new(0),
             slot: Cell::new(None),
             reports: Cell::new(false),
+            stops: Cell::new(false),
         }
     }
 }
@@ -68,6 +71,7 @@ pub async fn work(cluster: Rc<Cluster>, desk: Rc<Desk>) {
         });
         match ended.await {
             None => (),
+            Some(Ok(())) if desk.stops.take() => cluster.dies(desk.id),
             // The worker is started anew.
             Some(Err(WorkerError::Log(LogError::Storage(_)))) if cluster.design.disks_fail() => (),
             Some(ended) => return cluster.recorder.wrong(format!("a worker ended: {ended:?}")),
@@ -109,12 +113,8 @@ impl Host {
         }
     }
 
-    fn happens(&self, share: f64) -> bool {
-        self.random.borrow_mut().random_bool(share)
-    }
-
-    fn one_in(&self, many: u32) -> bool {
-        self.random.borrow_mut().random_ratio(1, many)
+    fn draw(&self, draw: impl FnOnce(&mut ChaCha8Rng, &Setting) -> bool) -> bool {
+        draw(&mut self.random.borrow_mut(), self.cluster.setting())
     }
 }
 
@@ -178,15 +178,21 @@ impl WorkerHost for Host {
     fn opened(&self) {}
 
     async fn after(&self, was_busy: bool) -> Next<()> {
-        if self.happens(self.cluster.setting().housekeeping) {
+        if self.draw(|random, setting| random.random_bool(setting.housekeeping)) {
             self.wake_housekeeper();
         }
-        self.endpoint.breathe().await;
-        let turns = if was_busy { BUSY_TURNS_A_REPORT } else { IDLE_TURNS_A_REPORT };
-        if self.one_in(turns) {
+        let rarer = if was_busy { BUSY_TURNS } else { 1 };
+        if self.draw(|random, setting| random.random_ratio(1, setting.turns_a_report * rarer)) {
             self.desk.reports.set(true);
         }
-        if self.desk.reports.get() { Next::Report } else { Next::Turn }
+        self.endpoint.breathe().await;
+        if self.desk.stops.get() {
+            Next::Stop
+        } else if self.desk.reports.get() {
+            Next::Report
+        } else {
+            Next::Turn
+        }
     }
 
     fn report(&self, report: Report) {
@@ -203,7 +209,7 @@ impl WorkerHost for Host {
     }
 
     fn is_stopping(&self) -> bool {
-        false
+        self.desk.stops.get()
     }
 
     fn wake_housekeeper(&self) {
