@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ask;
 mod cluster;
 mod plants;
 mod report;

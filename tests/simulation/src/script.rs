@@ -7,15 +7,16 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use loch_engines::nessie::{Conditional, Expect, PutOptions};
+use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{ProcessId, World};
-use loch_fabric::{Buf, Fabric, lanes};
+use loch_fabric::{Fabric, lanes};
 use loch_history::{Answer, Ask, Operation, Outcome, appended};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::Client;
+use crate::ask::ask;
 use crate::cluster::reconnect;
 use crate::workload::Setting;
 
@@ -275,7 +276,7 @@ async fn operate(
         }
         _ => PutOptions::default(),
     };
-    let answered = answer(client, key, &ask, options, setting, notes);
+    let answered = answer(client, key, ask, options, setting, notes);
     let outcome = match unless_dropped(client, patience_us, answered).await {
         None => Outcome::Unknown,
         Some(Ok(answer)) => Outcome::Known(answer),
@@ -328,65 +329,37 @@ fn pick(
 async fn answer(
     client: &Client,
     key: u64,
-    ask: &Ask,
+    asked: Ask,
     options: PutOptions,
     setting: &Setting,
     notes: &Notes,
 ) -> Result<Answer, EngineError> {
     let is_number = key < setting.numbers;
-    let name = key_name(key);
-    let bytes = |tag: &u64| value_of(*tag, setting, is_number);
-    let conditional = |done: Conditional| match done {
-        Conditional::Done(version) => Answer::Stored(version),
-        Conditional::Refused(version) => Answer::Refused(version),
-    };
+    let bytes_of = |tag: u64| value_of(tag, setting, is_number);
     let called_ms = client.fabric().wall_ms();
-    Ok(match ask {
-        Ask::Get => Answer::Found(match client.get(&name, Buf::new()).await? {
-            None => None,
-            Some(found) => {
-                let pieces = pieces_of(&found, setting, is_number);
-                let tag = pieces.iter().copied().reduce(appended).unwrap_or_else(|| {
-                    let len = found.len();
-                    notes
-                        .absurd
-                        .borrow_mut()
-                        .push(format!("a torn value of {len} bytes for {key}"));
-                    0
-                });
-                let expires = found.expires_at_ms();
-                let put = pieces.first().unwrap_or(&tag);
-                let meant = notes.expires_at_ms.borrow().get(put).copied();
-                if !is_number && (expires != meant || expires.is_some_and(|at| at <= called_ms)) {
-                    let told =
-                        format!("{tag} of {key} expires at {expires:?}, shown at {called_ms}");
-                    notes.absurd.borrow_mut().push(told);
-                }
-                notes.told(key, found.version());
-                Some((tag, found.version()))
-            }
-        }),
-        Ask::Put(value) => {
-            // The version of an absorbed PUT is one that no client ever sees, like any other unseen
-            // version.
-            let version = client.put(&name, &bytes(value), options).await?;
-            notes.told(key, version);
-            Answer::Stored(version)
+    let tag_of = |found: &Value| {
+        let pieces = pieces_of(found, setting, is_number);
+        let tag = pieces.iter().copied().reduce(appended).unwrap_or_else(|| {
+            let len = found.len();
+            notes.absurd.borrow_mut().push(format!("a torn value of {len} bytes for {key}"));
+            0
+        });
+        let expires = found.expires_at_ms();
+        let put = pieces.first().unwrap_or(&tag);
+        let meant = notes.expires_at_ms.borrow().get(put).copied();
+        if !is_number && (expires != meant || expires.is_some_and(|at| at <= called_ms)) {
+            let told = format!("{tag} of {key} expires at {expires:?}, shown at {called_ms}");
+            notes.absurd.borrow_mut().push(told);
         }
-        Ask::PutIfAbsent(value) => {
-            conditional(client.put_if(&name, &bytes(value), Expect::Absent, options).await?)
-        }
-        Ask::PutIfVersion { version, value } => {
-            let expect = Expect::Version(*version);
-            conditional(client.put_if(&name, &bytes(value), expect, options).await?)
-        }
-        Ask::Append(piece) => {
-            let version = client.append(&name, &bytes(piece)).await?;
-            notes.told(key, version);
-            Answer::Stored(version)
-        }
-        Ask::Delete => Answer::Deleted(client.delete(&name).await?),
-        Ask::Add(add) => Answer::Before(client.fetch_add(&name, *add).await?),
-        Ask::Update(_) | Ask::Expire(_) => unreachable!("none is drawn"),
-    })
+        tag
+    };
+    let answer = ask(client, &key_name(key), asked, options, bytes_of, tag_of).await?;
+    match (asked, answer) {
+        // The version of an absorbed PUT is one that no client ever sees, like any other unseen
+        // version.
+        (Ask::Get, Answer::Found(Some((_, version))))
+        | (Ask::Put(_) | Ask::Append(_), Answer::Stored(version)) => notes.told(key, version),
+        _ => (),
+    }
+    Ok(answer)
 }

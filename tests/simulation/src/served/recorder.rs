@@ -17,8 +17,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use loch_fabric::RemoteAddr;
+use loch_engines::EngineError;
 use loch_fabric::sim::World;
+use loch_fabric::{FabricError, RemoteAddr};
 use loch_history::{Answer, Ask, History, Operation, Outcome, check};
 
 use crate::report::{Report, judge};
@@ -93,6 +94,27 @@ impl Recorder {
         operation.outcome = Outcome::Known(answer);
     }
 
+    /// Records how an operation ended for a client with this patience.
+    pub fn settle(&self, number: usize, ended: Result<Answer, EngineError>, timeout_us: u64) {
+        let ask = self.operations.borrow()[number].ask;
+        match ended {
+            Ok(answer) => self.answer(number, answer),
+            Err(EngineError::Ambiguous(FabricError::OutcomeUnknown { at })) => {
+                self.unknown(number, timeout_us, at);
+            }
+            Err(EngineError::Ambiguous(_)) => (),
+            // A GET without an answer says nothing, and stays unknown.
+            Err(EngineError::Timeout { .. }) if ask == Ask::Get => (),
+            Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => {
+                self.answer(number, Answer::NoEffect);
+            }
+            Err(EngineError::ValueTooLong { .. }) if matches!(ask, Ask::Append(_)) => {
+                self.answer(number, Answer::NoEffect);
+            }
+            Err(error) => panic!("{ask:?}: {error}"),
+        }
+    }
+
     /// Records that something is wrong, besides answers.
     pub fn wrong(&self, what: String) {
         self.absurd.borrow_mut().get_or_insert(what);
@@ -123,7 +145,7 @@ impl Recorder {
     /// time left. The mutation was at the worker whose incarnation is in that word. Then there must
     /// have been another incarnation since: as long as there is none, the work of the dead one may
     /// still come to light.
-    pub fn unknown(&self, number: usize, timeout_us: u64, word: RemoteAddr) {
+    fn unknown(&self, number: usize, timeout_us: u64, word: RemoteAddr) {
         let now = self.world.now_ns();
         let called = self.operations.borrow()[number].called;
         let Some(presence) = self.workers.borrow().get(&word).copied() else { return };

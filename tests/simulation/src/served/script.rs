@@ -6,15 +6,16 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use loch::simulated::SimNet;
-use loch_engines::operation::{Conditional, Expect, PutOptions};
-use loch_engines::{EngineError, Kv, registry};
+use loch_engines::operation::{PutOptions, Value};
+use loch_engines::{EngineError, registry};
 use loch_fabric::sim::SimEndpoint;
-use loch_fabric::{Buf, FabricError, lanes};
+use loch_fabric::{Buf, lanes};
 use loch_history::{Answer, Ask, appended};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::recorder::Recorder;
+use crate::ask::ask;
 
 /// A client of any engine.
 pub type Client = registry::Client<SimNet<SimEndpoint>>;
@@ -145,98 +146,44 @@ impl Lane<'_> {
             let len = lengths[random.random_range(0..lengths.len())] - 8;
             (random.random_range(0..self.load.names.len() as u64), random.random_range(0..16), len)
         };
-        let tag = self.recorder.tag();
-        let numbers = key >= self.load.numbers_from;
+        let (name, is_number) = (&self.load.names[key as usize][..], self.is_number(key));
+        let Some(asked) = self.draw(key, kind) else {
+            // The answer must be the same as a GET's, except for the value.
+            let is = self.client.contains(name).await;
+            assert!(is.is_ok() || matches!(is, Err(EngineError::Timeout { .. })), "{is:?}");
+            return;
+        };
+        let call = self.recorder.call(self.number, key, asked);
         // Numbers have eight bytes.
-        let value = value_of(tag, if numbers { 0 } else { len });
-        let name = &self.load.names[key as usize][..];
-        let (version, plain) = (self.versions.borrow().get(&key).copied(), PutOptions::default());
-        match kind {
-            0..=5 => self.get(key, name).await,
-            6..=8 | 10 if kind < 10 || self.load.churns => {
-                let put = || self.client.put(name, &value, plain);
-                self.mutate(key, Ask::Put(tag), put, Answer::Stored).await;
-            }
-            9 => {
-                let put = || self.client.put_if(name, &value, Expect::Absent, plain);
-                self.mutate(key, Ask::PutIfAbsent(tag), put, conditional).await;
-            }
-            10 | 11 if version.is_some() && !self.load.churns => {
-                let version = version.expect("it was looked at");
-                let put = || self.client.put_if(name, &value, Expect::Version(version), plain);
-                let ask = Ask::PutIfVersion { version, value: tag };
-                self.mutate(key, ask, put, conditional).await;
-            }
-            12 if !numbers && !self.load.churns => {
-                let append = || self.client.append(name, &value);
-                self.mutate(key, Ask::Append(tag), append, Answer::Stored).await;
-            }
-            12 | 13 if numbers => {
-                let add = || self.client.fetch_add(name, 3);
-                self.mutate(key, Ask::Add(3), add, Answer::Before).await;
-            }
-            14 => {
-                // The answer must be the same as a GET's, except for the value.
-                let is = self.client.contains(name).await;
-                assert!(is.is_ok() || matches!(is, Err(EngineError::Timeout { .. })), "{is:?}");
-            }
-            _ => {
-                let delete = || self.client.delete(name);
-                self.mutate(key, Ask::Delete, delete, Answer::Deleted).await;
-            }
+        let bytes_of = |tag| value_of(tag, if is_number { 0 } else { len });
+        let tag_of = |value: &Value| tag_of(value).expect("no torn value is ever shown");
+        let plain = PutOptions::default();
+        let answered = ask(self.client, name, asked, plain, bytes_of, tag_of).await;
+        if let Ok(Answer::Found(Some((_, version))) | Answer::Stored(version)) = answered {
+            self.versions.borrow_mut().insert(key, version);
         }
+        self.recorder.settle(call, answered, self.load.timeout_us);
     }
 
-    async fn get(&self, key: u64, name: &[u8]) {
-        let call = self.recorder.call(self.number, key, Ask::Get);
-        match self.client.get(name, Buf::new()).await {
-            Ok(found) => {
-                let found = found.map(|value| {
-                    self.versions.borrow_mut().insert(key, value.version());
-                    (tag_of(&value).expect("no torn value is ever shown"), value.version())
-                });
-                self.recorder.answer(call, Answer::Found(found));
-            }
-            // A GET without an answer says nothing, and stays unknown.
-            Err(EngineError::Timeout { .. }) => (),
-            Err(error) => panic!("GET: {error}"),
-        }
+    fn is_number(&self, key: u64) -> bool {
+        key >= self.load.numbers_from
     }
 
-    async fn mutate<T>(
-        &self,
-        key: u64,
-        ask: Ask,
-        operation: impl AsyncFnOnce() -> Result<T, EngineError>,
-        answer: impl FnOnce(T) -> Answer,
-    ) {
-        let call = self.recorder.call(self.number, key, ask);
-        match operation().await {
-            Ok(told) => {
-                let answer = answer(told);
-                if let Answer::Stored(version) = answer {
-                    self.versions.borrow_mut().insert(key, version);
-                }
-                self.recorder.answer(call, answer);
-            }
-            Err(EngineError::Ambiguous(FabricError::OutcomeUnknown { at })) => {
-                self.recorder.unknown(call, self.load.timeout_us, at);
-            }
-            Err(EngineError::Ambiguous(_)) => (),
-            Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => {
-                self.recorder.answer(call, Answer::NoEffect);
-            }
-            Err(EngineError::ValueTooLong { .. }) if matches!(ask, Ask::Append(_)) => {
-                self.recorder.answer(call, Answer::NoEffect);
-            }
-            Err(error) => panic!("{ask:?}: {error}"),
-        }
-    }
-}
-
-fn conditional(told: Conditional) -> Answer {
-    match told {
-        Conditional::Done(version) => Answer::Stored(version),
-        Conditional::Refused(version) => Answer::Refused(version),
+    /// The operation of this kind; `None`: whether the key has a value, which histories do not
+    /// record.
+    fn draw(&self, key: u64, kind: u32) -> Option<Ask> {
+        let (tag, churns, is_number) = (self.recorder.tag(), self.load.churns, self.is_number(key));
+        let version = self.versions.borrow().get(&key).copied().filter(|_| !churns);
+        Some(match (kind, version) {
+            (0..=5, _) => Ask::Get,
+            (6..=8, _) => Ask::Put(tag),
+            (10, _) if churns => Ask::Put(tag),
+            (9, _) => Ask::PutIfAbsent(tag),
+            (10 | 11, Some(version)) => Ask::PutIfVersion { version, value: tag },
+            (12, _) if !is_number && !churns => Ask::Append(tag),
+            (12 | 13, _) if is_number => Ask::Add(3),
+            (14, _) => return None,
+            _ => Ask::Delete,
+        })
     }
 }

@@ -10,14 +10,15 @@ use std::task::Poll;
 
 use loch_engines::kv_direct::Compute;
 use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
-use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv};
-use loch_fabric::{Buf, Fabric, FabricError, lanes};
+use loch_fabric::{Buf, Fabric, lanes};
 use loch_history::{Answer, Ask, Update};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Config, VALUE_BYTES_MAX};
+use crate::ask::ask;
 use crate::served::memory::TRAPS;
 use crate::served::recorder::Recorder;
 use crate::served::script::{Client, Doing, Load, Program, tag_of, value_of};
@@ -185,24 +186,19 @@ impl Asker {
         })
     }
 
-    fn saw(&self, key: u64, number: u64, version: u64) -> Answer {
-        self.seen.borrow_mut().insert(key, (version, number));
-        match self.config.versions {
-            true => Answer::Found(Some((number, version))),
-            false => Answer::Value(number),
-        }
-    }
-
-    fn stored(&self, task: &Task, version: u64) -> Answer {
-        self.seen.borrow_mut().insert(task.key, (version, task.tag));
-        if self.config.versions { Answer::Stored(version) } else { Answer::Done }
-    }
-
-    fn conditional(&self, task: &Task, told: Conditional) -> Answer {
-        match told {
-            Conditional::Done(version) => self.stored(task, version),
-            Conditional::Refused(Some(_)) if !self.config.versions => Answer::Held,
-            Conditional::Refused(version) => Answer::Refused(version),
+    /// The answer as a table tells it whose values may have no versions.
+    fn told(&self, task: &Task, answer: Answer) -> Answer {
+        let (version, number) = match answer {
+            Answer::Found(Some((number, version))) => (version, number),
+            Answer::Stored(version) => (version, task.tag),
+            Answer::Refused(Some(_)) if !self.config.versions => return Answer::Held,
+            answer => return answer,
+        };
+        self.seen.borrow_mut().insert(task.key, (version, number));
+        match answer {
+            answer if self.config.versions => answer,
+            Answer::Found(_) => Answer::Value(number),
+            _ => Answer::Done,
         }
     }
 
@@ -211,19 +207,11 @@ impl Asker {
         self.client.computing().expect("kv-direct computes")
     }
 
-    async fn get(&self, key: u64, name: &[u8]) -> Result<Answer, EngineError> {
-        let found = self.client.get(name, Buf::new()).await?;
-        Ok(found.map_or(Answer::Found(None), |value| {
-            self.saw(key, Kind::of(key).read(&value), value.version())
-        }))
-    }
-
     async fn perform(&self, task: &Task, name: &[u8]) -> Result<Answer, EngineError> {
         let (client, kind) = (&self.client, Kind::of(task.key));
-        let value = || kind.write(task.tag, task.len);
+        let bytes_of = |tag| kind.write(tag, task.len);
         let number = |value: Option<u64>| value.map_or(Answer::Found(None), Answer::Value);
         Ok(match task.action {
-            Action::Get => self.get(task.key, name).await?,
             Action::Contains => match client.contains(name).await? {
                 true => Answer::Present,
                 false => Answer::Found(None),
@@ -237,25 +225,10 @@ impl Asker {
                 let found = self.computing().filter(name, all, Buf::new()).await?;
                 number(found.map(|value| kind.read(&value)))
             }
-            Action::Put(expires_at_ms) => {
-                let version = client.put(name, &value(), PutOptions { expires_at_ms }).await?;
-                match expires_at_ms {
-                    Some(LONG_AGO_MS) => Answer::Done,
-                    _ => self.stored(task, version),
-                }
+            Action::Put(expires_at_ms @ Some(LONG_AGO_MS)) => {
+                client.put(name, &bytes_of(task.tag), PutOptions { expires_at_ms }).await?;
+                Answer::Done
             }
-            Action::PutIfAbsent => {
-                let plain = PutOptions::default();
-                let told = client.put_if(name, &value(), Expect::Absent, plain).await?;
-                self.conditional(task, told)
-            }
-            Action::PutIfVersion(version) => {
-                let (expect, plain) = (Expect::Version(version), PutOptions::default());
-                self.conditional(task, client.put_if(name, &value(), expect, plain).await?)
-            }
-            Action::Append => self.stored(task, client.append(name, &value()).await?),
-            Action::Delete => Answer::Deleted(client.delete(name).await?),
-            Action::Add(add) => Answer::Before(client.fetch_add(name, add).await?),
             Action::Update(update) => {
                 Answer::Before(self.computing().update(name, scalar(update)).await?)
             }
@@ -263,6 +236,21 @@ impl Asker {
                 self.add_all(name, kind, add, each, returns).await?
             }
             Action::Trap => self.trap(name, kind).await?,
+            Action::Get
+            | Action::Put(_)
+            | Action::PutIfAbsent
+            | Action::PutIfVersion(_)
+            | Action::Append
+            | Action::Delete
+            | Action::Add(_) => {
+                let asked = self.ask_of(task).expect("it has effects");
+                let expires_at_ms = match task.action {
+                    Action::Put(expires_at_ms) => expires_at_ms,
+                    _ => None,
+                };
+                let (options, tag_of) = (PutOptions { expires_at_ms }, |v: &Value| kind.read(v));
+                self.told(task, ask(client, name, asked, options, bytes_of, tag_of).await?)
+            }
         })
     }
 
@@ -340,30 +328,16 @@ impl Work<'_> {
     }
 
     async fn perform(&self, task: Task) {
-        let ask = self.asker.ask_of(&task);
-        let call = ask.map(|ask| self.recorder.call(self.number, task.key, ask));
-        let answer = match self.asker.perform(&task, &self.names[task.key as usize]).await {
-            Ok(answer) => answer,
-            Err(EngineError::Ambiguous(error)) => {
-                // A client that waits for a dropped lane gets this error, whatever the worker
-                // knows.
-                if let (Some(call), FabricError::OutcomeUnknown { at }, 0.0) =
-                    (call, error, self.asker.config.cancels)
-                {
-                    self.recorder.unknown(call, self.timeout_us, at);
-                }
-                return;
-            }
-            // A read without an answer says nothing.
-            Err(EngineError::Timeout { .. }) if ask == Some(Ask::Get) => return,
-            Err(EngineError::Timeout { .. } | EngineError::OutOfMemory { .. }) => Answer::NoEffect,
-            Err(EngineError::ValueTooLong { .. }) if matches!(ask, Some(Ask::Append(_))) => {
-                Answer::NoEffect
-            }
-            Err(error) => panic!("{task:?}: {error}"),
-        };
-        if let Some(call) = call {
-            self.recorder.answer(call, answer);
+        let call =
+            self.asker.ask_of(&task).map(|ask| self.recorder.call(self.number, task.key, ask));
+        let ended = self.asker.perform(&task, &self.names[task.key as usize]).await;
+        match (call, ended) {
+            // A client that waits for a dropped lane gets this error, whatever the worker knows.
+            (Some(_), Err(EngineError::Ambiguous(_))) if self.asker.config.cancels > 0.0 => (),
+            (Some(call), ended) => self.recorder.settle(call, ended, self.timeout_us),
+            (None, Ok(_) | Err(EngineError::Ambiguous(_) | EngineError::Timeout { .. })) => (),
+            (None, Err(EngineError::OutOfMemory { .. })) => (),
+            (None, Err(error)) => panic!("{task:?}: {error}"),
         }
     }
 }
@@ -397,8 +371,10 @@ impl Program for Asker {
     ) -> Doing<'a, Result<(), String>> {
         Box::pin(async move {
             for (key, name) in (0..).zip(names) {
+                let (action, tag, len) = (Action::Get, 0, 0);
+                let task = Task { key, action, tag, len, dropped_after_us: None };
                 let call = recorder.call(u32::MAX, key, Ask::Get);
-                let answer = self.get(key, name).await;
+                let answer = self.perform(&task, name).await;
                 let answer = answer.map_err(|error| format!("at the end: {error}"))?;
                 recorder.answer(call, answer);
             }
