@@ -168,12 +168,12 @@ impl Run {
     /// Starts a client that has the first slot of node 0, and names another session in its
     /// requests. No worker will answer it.
     fn start_liar(&mut self) -> (ProcessId, u32) {
-        let Cluster { world, sessions, recorder, .. } = &*self.cluster;
-        let process = world.add_process(RegionId(0));
-        let slot = sessions.admit(process, 0).slot();
+        let cluster = self.cluster.clone();
+        let process = cluster.world.add_process(RegionId(0));
+        let slot = cluster.sessions.admit(process, 0).slot();
         let session = Session::new(RegionId(0), slot, u64::MAX);
-        let timing = Timing { timeout_us: 500, ..self.cluster.setting().timing };
-        self.start_hostile(process, session, timing, LIES, recorder.clone());
+        let timing = Timing { timeout_us: 500, ..cluster.setting().timing };
+        self.start_hostile(process, session, timing, LIES, cluster.recorder.clone());
         (process, slot)
     }
 
@@ -193,7 +193,7 @@ impl Run {
     }
 
     fn start_hostile(
-        &self,
+        &mut self,
         process: ProcessId,
         session: Session,
         timing: Timing,
@@ -204,7 +204,7 @@ impl Run {
         let endpoint = world.endpoint(process);
         let program = design.program(self.cluster.client(endpoint, &table.map, session, timing));
         let load = self.cluster.load(1, ops, timing);
-        world.start(process, program.work(LIAR, load, recorder, world.now_ns() ^ u64::from(LIAR)));
+        world.start(process, program.work(LIAR, load, recorder, self.random.random()));
     }
 
     fn strikes(random: &mut ChaCha8Rng, now: u64, next: &mut u64, every_us: u64) -> bool {
