@@ -43,7 +43,7 @@ enum Command {
     One {
         /// A workload of nessie's (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry),
         /// or an engine whose servers take part (server, hybrid, server-scarce, hybrid-scarce,
-        /// herd-store, herd-cache, pilaf, kv-direct)
+        /// herd-store, herd-cache, pilaf, kv-direct, example)
         workload: Name,
         seed: u64,
         /// By which rules the clients of nessie go

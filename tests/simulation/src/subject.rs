@@ -26,14 +26,14 @@ impl Subject {
     /// All subjects.
     pub fn all() -> Vec<Subject> {
         let driven = [Protocol::Loch, Protocol::Published].into_iter().flat_map(Kind::all);
-        driven.map(Subject::Nessie).chain(Engine::ALL.map(Subject::Served)).collect()
+        driven.map(Subject::Nessie).chain(Engine::all().map(Subject::Served)).collect()
     }
 
     /// The name on the command line.
     pub fn name(self) -> String {
         match self {
             Subject::Nessie(kind) => kind.name(),
-            Subject::Served(engine) => engine.name(),
+            Subject::Served(engine) => engine.name().into(),
         }
     }
 
@@ -65,10 +65,9 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let workload = Workload::from_str(text, false).map(Name::Workload);
-        workload.or_else(|_| Engine::from_str(text, false).map(Name::Engine)).map_err(|_| {
-            let engines = Engine::ALL.map(Engine::name);
-            let names: Vec<_> = Workload::ALL.map(|w| w.name().to_string()).into();
-            format!("there are {}", [names, engines.into()].concat().join(", "))
+        workload.or_else(|_| text.parse().map(Name::Engine)).map_err(|engines: String| {
+            let names = Workload::ALL.map(|workload| workload.name().to_string());
+            format!("there are {}, {engines}", names.join(", "))
         })
     }
 }

@@ -122,7 +122,8 @@ impl Cluster {
         let all = u32::from(self.setting().nodes) * per_node;
         let number = u32::from(id.node) * per_node + u32::from(id.worker);
         for (key, name) in (0..).zip(&*self.names) {
-            if self.design.owner(self.table.params.seed, name, all) == number {
+            let owner = self.design.owner(self.table.params.seed, name, all);
+            if owner.is_none_or(|owner| owner == number) {
                 self.recorder.lost(key);
             }
         }

@@ -24,7 +24,7 @@ pub trait Design {
     fn setting(&self) -> &Setting;
 
     /// Makes the table smaller than any that can be declared.
-    fn shrink(&self, params: &mut TableParams);
+    fn shrink(&self, _: &mut TableParams) {}
 
     /// The numbers of a worker that no declaration sets.
     fn tuning(&self) -> Tuning {
@@ -62,9 +62,10 @@ pub trait Design {
     }
 
     /// The worker, out of so many, whose own memory holds the key's value, in a table whose keys
-    /// are hashed with this seed.
-    fn owner(&self, _seed: u64, _key: &[u8], _workers: u32) -> u32 {
-        unreachable!("the engine's workers have no values of their own")
+    /// are hashed with this seed. `None`: the test does not know, and any worker that dies may have
+    /// held it.
+    fn owner(&self, _seed: u64, _key: &[u8], _workers: u32) -> Option<u32> {
+        None
     }
 
     /// The drawn options that are not part of the setting, for the reader of a failure.

@@ -93,8 +93,8 @@ impl Design for Herd {
         }
     }
 
-    fn owner(&self, seed: u64, key: &[u8], workers: u32) -> u32 {
-        KeyHash::of(seed, key).partition(workers)
+    fn owner(&self, seed: u64, key: &[u8], workers: u32) -> Option<u32> {
+        Some(KeyHash::of(seed, key).partition(workers))
     }
 }
 

@@ -6,6 +6,7 @@ mod herd;
 mod kv_direct;
 mod memory;
 mod nessie;
+mod other;
 mod pilaf;
 mod recorder;
 mod run;
@@ -14,15 +15,17 @@ mod sessions;
 mod setting;
 mod worker;
 
-use clap::ValueEnum;
+use std::str::FromStr;
+
 use loch_engines::herd::TableMode;
+use loch_engines::registry::EngineId;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::report::Report;
 
 /// An engine whose servers take part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// nessie-server: workers do everything.
     Server,
@@ -40,11 +43,13 @@ pub enum Engine {
     Pilaf,
     /// kv-direct.
     KvDirect,
+    /// Another one of the registry.
+    Other(EngineId),
 }
 
 impl Engine {
-    /// All engines.
-    pub const ALL: [Engine; 8] = [
+    /// The engines whose tables the tests know.
+    const KNOWN: [Engine; 8] = [
         Engine::Server,
         Engine::Hybrid,
         Engine::ServerScarce,
@@ -55,10 +60,36 @@ impl Engine {
         Engine::KvDirect,
     ];
 
+    /// All engines of the registry that have workers.
+    pub fn all() -> impl Iterator<Item = Engine> {
+        let is_known = |id: EngineId| Self::KNOWN.iter().any(|engine| engine.id() == id);
+        let others = EngineId::ALL.iter().copied();
+        let others = others.filter(move |id| id.needs().workers && !is_known(*id));
+        Self::KNOWN.into_iter().chain(others.map(Engine::Other))
+    }
+
+    fn id(self) -> EngineId {
+        match self {
+            Engine::Server | Engine::ServerScarce => EngineId::NessieServer,
+            Engine::Hybrid | Engine::HybridScarce => EngineId::NessieHybrid,
+            Engine::HerdStore | Engine::HerdCache => EngineId::Herd,
+            Engine::Pilaf => EngineId::Pilaf,
+            Engine::KvDirect => EngineId::KvDirect,
+            Engine::Other(id) => id,
+        }
+    }
+
     /// Its name on the command line.
-    pub fn name(self) -> String {
-        let value = self.to_possible_value().expect("none is hidden");
-        value.get_name().to_string()
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Server => "server",
+            Engine::Hybrid => "hybrid",
+            Engine::ServerScarce => "server-scarce",
+            Engine::HybridScarce => "hybrid-scarce",
+            Engine::HerdStore => "herd-store",
+            Engine::HerdCache => "herd-cache",
+            Engine::Pilaf | Engine::KvDirect | Engine::Other(_) => self.id().name(),
+        }
     }
 
     /// Whether the events for which the runs exist have happened in them.
@@ -100,7 +131,19 @@ impl Engine {
             Engine::HerdCache => herd::draw(&mut random, TableMode::Cache),
             Engine::Pilaf => pilaf::draw(&mut random),
             Engine::KvDirect => kv_direct::draw(&mut random),
+            Engine::Other(id) => other::draw(&mut random, id),
         };
         run::run(design, random)
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::all().find(|engine| engine.name() == name).ok_or_else(|| {
+            let names: Vec<_> = Self::all().map(Self::name).collect();
+            names.join(", ")
+        })
     }
 }

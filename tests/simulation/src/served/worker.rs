@@ -185,7 +185,7 @@ impl WorkerHost for Host {
         if self.draw(|random, setting| random.random_ratio(1, setting.turns_a_report * rarer)) {
             self.desk.reports.set(true);
         }
-        self.endpoint.breathe().await;
+        self.endpoint.yield_now().await;
         if self.desk.stops.get() {
             Next::Stop
         } else if self.desk.reports.get() {

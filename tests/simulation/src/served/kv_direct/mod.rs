@@ -130,8 +130,8 @@ impl Design for KvDirect {
         format!("{key:00$}", usize::from(KEY_BYTES)).into_bytes()
     }
 
-    fn owner(&self, seed: u64, key: &[u8], workers: u32) -> u32 {
-        KeyHash::of(seed, key).processor(workers)
+    fn owner(&self, seed: u64, key: &[u8], workers: u32) -> Option<u32> {
+        Some(KeyHash::of(seed, key).processor(workers))
     }
 
     fn told(&self) -> String {
