@@ -417,6 +417,14 @@ engines! {
 }
 
 impl Map {
+    /// Bytes of the table's requests, replies and mailboxes on each node.
+    pub fn request_bytes(&self) -> u64 {
+        match self.mailed() {
+            Some(mailed) => mailed.mailboxes().end(),
+            None => self.requests().map_or(0, |requests| requests.area().bytes()),
+        }
+    }
+
     /// The mailboxes of a node's part, with their offsets from the table's first byte.
     pub fn mailboxes(&self) -> Vec<(u64, MailboxShape)> {
         self.mailed().map_or_else(Vec::new, |mailed| mailed.mailboxes().all())

@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 
 use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_MAX};
 use loch::{ByteSize, FabricKind, NodeConfig, TableConfig, WorkersConfig};
-use loch_engines::kv_direct::PACKET_BYTES_DEFAULT;
 use loch_engines::limits::{CHUNK_BYTES, WORKER_LANES};
 use loch_engines::nessie::dte::head_bytes;
 use loch_engines::nessie::geometry::Protocol;
 use loch_engines::nessie::options::LayoutOptions;
 use loch_engines::nessie::slab::Classes;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
-use loch_engines::requests::{Area, Service};
+use loch_engines::registry::Map;
+use loch_engines::room::Room as TableRoom;
+use loch_fabric::{RegionId, RemoteAddr};
 
 use crate::error::TargetError;
 use crate::options::TABLE;
@@ -38,11 +39,8 @@ const OWN_LAYOUT_TIMES: u64 = 4;
 /// Keys and values take this share of the memory of a table that is tuned for their sizes: slabs
 /// are powers of two, and partitions are not even.
 const TUNED_UTILISATION: f64 = 0.35;
-/// The least room for the key of a request, the default number of requests under way, and the
-/// number of replies that a client waits for at a time.
-const REQUEST_KEY_BYTES: u64 = 256;
-const WINDOW_DEFAULT: u16 = 8;
-const REPLIES_MAX: u16 = 256;
+/// Some table of 2 to the power of one of these bytes has room enough for the requests of a run.
+const ENOUGH_BITS: std::ops::Range<u32> = 30..41;
 /// A simulated client has as many requests under way at one worker as it has lanes, up to this
 /// number.
 const WINDOW_SIMULATED_MAX: usize = 16;
@@ -124,6 +122,7 @@ fn config(
     room: Room,
 ) -> Result<NodeConfig, TargetError> {
     check_nodes(spec)?;
+    check_item(engine, spec)?;
     let serves = engine.serves();
     let data_bytes = data_bytes_a_node(spec, protocol(engine, spec), room);
     check_data(spec, data_bytes)?;
@@ -138,14 +137,17 @@ fn config(
     let Declared { table, is_nessies, is_tuned } = declare(engine, spec, common, index_slots)
         .map_err(|error| TargetError::Impossible(error.to_string()))?;
     let table_bytes = table_bytes(index_slots, data_bytes);
+    let values = match (is_nessies, is_tuned) {
+        (true, _) => table_bytes,
+        (false, true) => tuned_bytes_a_node(spec, room),
+        (false, false) => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
+    };
+    let requests = if serves { requests_bytes(&table, spec, sessions) } else { 0 };
     let memory = SESSIONS_OFFSET
         + u64::from(sessions.of_node + 1) * SESSION_BYTES
-        + match (is_nessies, is_tuned) {
-            (true, _) => table_bytes,
-            (false, true) => tuned_bytes_a_node(spec, room),
-            (false, false) => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
-        }
-        + if serves { 2 * requests_bytes(engine, spec, sessions)? } else { 0 }
+        + requests
+        // They may take no more than half of a table.
+        + values.max(requests)
         + 16 * TABLE_ALIGN_BYTES;
     Ok(NodeConfig {
         memory: ByteSize::new(memory.next_multiple_of(1 << 20)),
@@ -232,6 +234,18 @@ fn check_nodes(spec: &Spec) -> Result<(), TargetError> {
     Err(TargetError::Impossible(problem))
 }
 
+fn check_item(engine: Engine, spec: &Spec) -> Result<(), TargetError> {
+    let bytes = spec.key_size + spec.value_size;
+    let Some(max) = engine.needs().key_and_value_bytes_max.filter(|max| bytes > *max) else {
+        return Ok(());
+    };
+    Err(TargetError::Impossible(format!(
+        "--value-size {}: keys and values of {} have up to {max} bytes together",
+        spec.value_size,
+        engine.name()
+    )))
+}
+
 fn check_data(spec: &Spec, data_bytes: u64) -> Result<(), TargetError> {
     if data_bytes <= DATA_TABLE_BYTES_MAX {
         return Ok(());
@@ -256,23 +270,25 @@ fn tuned_bytes_a_node(spec: &Spec, room: Room) -> u64 {
     (bytes as f64 / TUNED_UTILISATION) as u64 + room.bytes
 }
 
-/// Bytes of a node's requests, which may take no more than half of its table.
-fn requests_bytes(engine: Engine, spec: &Spec, sessions: Sessions) -> Result<u64, TargetError> {
-    let impossible =
-        |error: loch_engines::error::LayoutError| TargetError::Impossible(error.to_string());
-    let key_bytes = REQUEST_KEY_BYTES.max(spec.key_size as u64);
-    let packet_bytes = if engine.packs_operations() { PACKET_BYTES_DEFAULT } else { 0 };
-    let value_bytes = packet_bytes.max(spec.value_size as u64);
-    let service = Service {
+/// Bytes of a node's requests, replies and mailboxes, as the engine lays them out where it has room
+/// enough.
+fn requests_bytes(table: &TableConfig, spec: &Spec, sessions: Sessions) -> u64 {
+    let room = |share: u64| TableRoom {
+        share,
+        nodes: spec.nodes as u16,
+        value_max: table.value_max.map(ByteSize::bytes),
         workers: spec.servers.workers,
-        window: spec.servers.window.unwrap_or(WINDOW_DEFAULT),
-        replies: REPLIES_MAX,
-        sessions_per_node: sessions.of_table + 1,
-        request_bytes: Service::request_bytes_for(key_bytes, value_bytes).map_err(impossible)?,
-        reply_bytes: Service::reply_bytes_for(value_bytes).map_err(impossible)?,
-        ..Service::default()
+        window: table.window,
+        slots: sessions.of_table + 1,
+        is_remote: false,
     };
-    Ok(Area::new(service, spec.nodes as u16).map_err(impossible)?.bytes())
+    let engine = table.engine.engine();
+    let places = vec![(RemoteAddr::new(RegionId(0), 0), room(0).slots); spec.nodes as usize];
+    let bytes = |share: u64| {
+        let plan = table.engine.plan(&room(share)).ok()?;
+        Map::new(engine, &plan.params, &places).ok().map(|map| map.request_bytes())
+    };
+    ENOUGH_BITS.map(|bits| 1 << bits).find_map(bytes).unwrap_or(0)
 }
 
 fn index_slots_a_node(spec: &Spec) -> u64 {
@@ -356,10 +372,28 @@ mod tests {
         // Three workers, two requests each, of eight clients on each of two nodes and two that
         // watch.
         let requests = 3 * 2 * (2 * 8 + 2) * (16 << 10);
-        assert!(server.memory.bytes() > nessie.memory.bytes() + 2 * requests);
+        assert!(server.memory.bytes() > nessie.memory.bytes() + requests);
         let table = &server.tables[0];
         assert_eq!((table.workers, table.window, table.sessions), (Some(3), Some(2), Some(8)));
         assert_eq!((nessie.tables[0].workers, nessie.tables[0].sessions), (None, None));
+    }
+
+    #[test]
+    fn many_requests_under_way_have_room_for_their_mailboxes() {
+        let line = "--fabric sim --engine herd --nodes 1 --workers 6 --clients 60 --records 10000";
+        for engine in ["herd", "nessie-server", "nessie-hybrid", "example"] {
+            let config = simulated_config(engine.parse().unwrap(), &spec(line).unwrap()).unwrap();
+            assert!(config.check_tables().is_ok(), "{engine}: {:?}", config.check_tables());
+            assert!(config.memory.bytes() < 300 << 20, "{engine}: {}", config.memory);
+        }
+    }
+
+    #[test]
+    fn keys_and_values_that_are_too_long_together_are_refused_by_name() {
+        let line = "--engine herd --records 10 --value-size 960";
+        let refused = node_configs("herd".parse().unwrap(), &spec(line).unwrap(), Path::new("/d"));
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("--value-size 960") && refused.contains("968"), "{refused}");
     }
 
     #[test]
