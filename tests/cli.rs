@@ -455,7 +455,7 @@ fn a_node_that_has_lost_its_memory_is_told_of_by_the_others() {
     fs::remove_file(region).expect("it is there");
     let _b = Node::start(dir.path(), "b", &flags);
     let told = |line: &str| {
-        ["WARN", "without the memory", "b.sock", "loch check"].iter().all(|it| line.contains(it))
+        ["WARN", "without its memory", "b.sock", "loch check"].iter().all(|it| line.contains(it))
     };
     wait_for("a warning", || a.log().lines().any(told).then_some(()));
 }
