@@ -13,7 +13,7 @@ use loch_engines::engine::Place;
 use loch_engines::epoch::Session;
 use loch_engines::net::{Connect, Net};
 use loch_engines::region::{TableEntry, TableParams};
-use loch_engines::registry::Map;
+use loch_engines::registry::{EngineId, Map};
 use loch_engines::requests::Sessions;
 use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::sim::SimEndpoint;
@@ -68,7 +68,8 @@ impl Layout {
     /// parameters. So a simulated table can be smaller than any that can be declared.
     ///
     /// # Errors
-    /// As [`Layout::of`]; [`Error::Config`] if the changed parameters make no table.
+    /// As [`Layout::of`]; [`Error::Config`] if the changed parameters make no table, or one that
+    /// is larger than before.
     pub fn changed(
         config: &NodeConfig,
         change: impl Fn(usize, &mut TableParams),
@@ -104,9 +105,14 @@ fn fit(entry: &mut TableEntry, sessions: u32, nodes: usize) -> Result<(), Error>
     let name = || format!("table {:?}", entry.name().unwrap_or_default());
     let place = |node: usize| (RemoteAddr::new(RegionId(node as u8), entry.offset), sessions);
     let places: Vec<Place> = (0..nodes).map(place).collect();
-    let engine = loch_engines::registry::EngineId::of(entry).expect("it was planned");
+    let engine = EngineId::of(entry).expect("it was planned");
     let map = Map::new(engine, &entry.params, &places);
     let map = map.map_err(|error| Error::config(name(), error.to_string()))?;
+    if map.bytes() > entry.bytes {
+        // The next table lies behind it.
+        let problem = format!("with these parameters it has {} bytes", map.bytes());
+        return Err(Error::config(name(), format!("{problem}, and place for {}", entry.bytes)));
+    }
     entry.bytes = map.bytes();
     Ok(())
 }

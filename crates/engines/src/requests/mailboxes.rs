@@ -128,7 +128,7 @@ pub struct MailedRequests {
 }
 
 impl MailedRequests {
-    /// Those of a table that begins at `places[n].0` on node `n`.
+    /// The requests and mailboxes of a table that begins at `places[n].0` on node `n`.
     ///
     /// # Panics
     /// If there are not as many places as nodes.

@@ -152,10 +152,11 @@ impl<F: Fabric + Messages> Server<F> {
     /// As [`Server::reply`], with the outcome of an operation or the reason why it was not done.
     #[inline]
     pub fn answer(&mut self, ticket: &Ticket, outcome: Result<Outcome<'_>, EngineError>) {
-        match outcome {
-            Ok(outcome) => self.reply(ticket, &Answer::Done(outcome)),
-            Err(error) => self.reply(ticket, &Answer::Failed(Failure::from(&error))),
-        }
+        let answer = match outcome {
+            Ok(outcome) => Answer::Done(outcome),
+            Err(error) => Answer::Failed(Failure::from(&error)),
+        };
+        self.reply(ticket, &answer);
     }
 
     /// Sends the replies.
