@@ -23,7 +23,7 @@ fn random(bytes: usize) -> Vec<u8> {
     random
 }
 
-/// What a node that must not start says.
+/// Starts a node that must fail with exit code `code` and all of `words`.
 fn refused(dir: &Path, flags: &[&str], code: i32, words: &[&str]) {
     run(&mut Node::command(dir, "n", flags), b"").expect(code, words);
 }
@@ -226,7 +226,7 @@ fn a_cluster_that_fails_says_so() {
     get("0s").expect(3, &["n.sock", "loch serve"]);
     fs::write(&socket, b"").expect("a file");
     get("20ms").expect(3, &["n.sock"]);
-    // What is wrong with the call is told whether or not there is a node.
+    // Wrong arguments are reported whether or not there is a node.
     run(loch().args(["get", "", "--socket"]).arg(&socket), b"").expect(2, &["the key is empty"]);
     run(&mut Node::command(dir.path(), "n", SMALL), b"").expect(2, &["n.sock", "no socket"]);
     assert!(socket.exists(), "a file that is not the node's is left alone");

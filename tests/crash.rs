@@ -21,7 +21,7 @@ use support::{Node, is_long, private_dir, socket_of, wait_for};
 /// and as long as it takes for a live one that waits for a processor itself.
 const STALL_MAX: Duration = Duration::from_millis(500);
 
-/// What dead clients left is freed by then. A node scrubs two seconds after the last scrub at the
+/// Memory of dead clients is free by then. A node scrubs two seconds after the last scrub at the
 /// earliest.
 const LEAKS_RETURN_MAX: Duration = Duration::from_secs(10);
 

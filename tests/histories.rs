@@ -1,4 +1,4 @@
-//! What real processes were answered is linearizable, while clients are killed or stand still for
+//! The answers to real processes are linearizable, while clients are killed or stand still for
 //! longer than any operation may take, and nodes are killed and come back.
 //!
 //! A run is a number of rounds on one cluster. In each, clients contend for a few keys of the round
@@ -72,7 +72,7 @@ const NODE_DOWN: Duration = Duration::from_millis(100);
 /// Configurations that the checker may look at for each key.
 const BUDGET: u64 = 5_000_000;
 
-/// What dead clients left is freed by then.
+/// Memory of dead clients is free by then.
 const LEAKS_RETURN_MAX: Duration = Duration::from_secs(20);
 
 /// Not a test of its own: the process of a client.
@@ -82,7 +82,7 @@ fn client_process() {
     recorded::work_if_told();
 }
 
-/// What happened in a run.
+/// Counts of a run's events.
 #[derive(Debug, Default)]
 struct Tally {
     rounds: u64,
@@ -194,7 +194,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// What its clients did, and the number of the next client.
+    /// The operations of its clients, and the number of the next client.
     fn run(mut self) -> (Vec<Operation>, u32) {
         self.clients = (0..LANES.len()).map(|place| self.start_client(place)).collect();
         self.clients.iter_mut().for_each(|client| client.wait_for_operations(100));

@@ -52,7 +52,7 @@ fn assert_sleeps(node: &Node, when: &str) {
     });
     let time = Duration::from_secs(if is_long() { 60 } else { 3 });
     let before = effort(pid);
-    // What is tested is that nothing happens in this time.
+    // The test is that nothing happens in this time.
     thread::sleep(time);
     let after = effort(pid);
     println!(
@@ -108,7 +108,7 @@ fn workers_at_rest_use_next_to_no_cpu() {
         let pid = node.process.pid();
         let time = Duration::from_secs(if is_long() { 60 } else { 2 });
         let before = effort(pid);
-        // What is tested is what happens in this time, while nobody asks for anything.
+        // The test is how little happens in this time, while no client sends anything.
         thread::sleep(time);
         let ticks = effort(pid).ticks - before.ticks;
         let share = ticks as f64

@@ -1,4 +1,4 @@
-//! What clients on two machines are answered over real RDMA verbs is linearizable, while clients
+//! The answers to clients on two machines over real RDMA verbs are linearizable, while clients
 //! and nodes are killed, nodes come back, and the wire between the machines is cut.
 //!
 //! Runs in both guests of
@@ -71,7 +71,7 @@ const NODE_DOWN: Duration = Duration::from_millis(2000);
 const ANSWERS: usize = 20;
 /// How long clients may take for that.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
-/// What dead clients left is freed by then.
+/// Memory of dead clients is free by then.
 const LEAKS_RETURN_MAX: Duration = Duration::from_secs(30);
 
 /// By how much an operation of host 2 may be widened: less than most operations take that meet a
@@ -79,7 +79,7 @@ const LEAKS_RETURN_MAX: Duration = Duration::from_secs(30);
 /// where others use the processors.
 const UNCERTAINTY_MAX: Duration = Duration::from_millis(50);
 
-/// What the checker says if it has nothing to say.
+/// The checker's verdict on a sound history.
 const LINEARIZABLE: &str = "linearizable";
 
 /// Configurations that the checker may look at for each key.
@@ -147,7 +147,7 @@ fn rounds(random: &mut ChaCha8Rng, seed: u64) -> Vec<(Vec<&'static str>, Vec<Fau
     rounds
 }
 
-/// What happened in a run. Host 1 knows all of it.
+/// Counts of a run's events, complete on host 1.
 #[derive(Debug, Default)]
 struct Tally {
     rounds: usize,
@@ -222,7 +222,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// What runs on this host.
+/// The processes of this host.
 struct Machine {
     guest: Guest,
     dir: tempfile::TempDir,
@@ -363,8 +363,8 @@ impl Machine {
         }
     }
 
-    /// What a node forgot may be gone from now on: as if somebody had begun to delete every key
-    /// when it was killed, and nobody knew what came of it.
+    /// Keys of a node that was killed may be gone from now on: as if a client had begun to delete
+    /// all of them when it was killed, with an unknown outcome.
     fn record_loss(&mut self, round: &Round) {
         for (table, crowd) in round.tables.iter().filter(|(name, _)| FORGETFUL.contains(name)) {
             let task = Task {
@@ -432,7 +432,7 @@ impl Machine {
         if let Some(offset) = offset {
             self.judge(round, offset);
         }
-        // Who waits for the verdict needs not wait for more if it is another.
+        // Any other verdict ends the wait as well.
         assert_eq!(self.guest.hear(&at("verdict")), LINEARIZABLE);
     }
 

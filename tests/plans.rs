@@ -1,4 +1,4 @@
-//! What the tests in virtual machines configure can be: planned here, on every machine, in no time.
+//! The configurations of the tests in virtual machines can be planned: checked on every machine.
 //! In guests it is found out a quarter of an hour later, and only where there is an emulator. So
 //! can what the documents show, which nobody else starts.
 
@@ -68,7 +68,7 @@ fn the_nodes_of_the_documents_can_be() {
     }
 }
 
-/// What `vm/tests/node.sh` writes for a node of so many, with a table for each of the engines.
+/// The configuration that `vm/tests/node.sh` writes for a node of `hosts`, all engines.
 fn configuration_of_scripts(hosts: usize, engines: &str) -> NodeConfig {
     let script = format!(". vm/tests/node.sh && configuration {engines}");
     let written = Command::new("bash")

@@ -39,7 +39,7 @@ pub struct Offset {
 }
 
 impl Offset {
-    /// What an exchange tells that was `asked` and `answered` at these moments of host 1, and
+    /// The bounds from an exchange that was `asked` and `answered` at these moments of host 1, and
     /// `stamped` between them by host 2.
     pub fn of_exchange(asked: u64, stamped: u64, answered: u64) -> Self {
         assert!(asked <= answered, "a monotonic clock");
@@ -47,7 +47,7 @@ impl Offset {
         Self { least: stamped - answered, most: stamped - asked }
     }
 
-    /// What is true of two measurements and of the time between them.
+    /// The bounds that hold for two measurements and the time between them.
     pub fn hull(self, other: Self) -> Self {
         Self { least: self.least.min(other.least), most: self.most.max(other.most) }
     }
@@ -129,7 +129,7 @@ impl Asker {
         let mut answer = [0; 16];
         let asked = now();
         self.socket.send_to(&question, address(2, PORT)).ok()?;
-        // What is late is an answer to an earlier question.
+        // A late answer belongs to an earlier question.
         while answer[..8] != question {
             self.socket.recv_from(&mut answer).ok()?;
         }

@@ -1,4 +1,4 @@
-//! What the node of a guest is told. A test of its own plans it on every machine (`plans.rs`),
+//! The configuration of a guest's node. A test of its own plans it on every machine (`plans.rs`),
 //! since guests run a while after a change that does not fit.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the clients of both hosts recorded, on one clock.
+//! The records of the clients of both hosts, on one clock.
 
 use std::path::Path;
 

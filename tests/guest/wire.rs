@@ -1,4 +1,4 @@
-//! What can be done to this guest's wire: vm/README.md, "Faults".
+//! Faults of this guest's wire: vm/README.md, "Faults".
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What each writer meant to do and what was acknowledged to it, in files that survive it.
+//! Each writer's intended and acknowledged operations, in files that survive it.
 //!
 //! Every key has one writer, with one operation on it at a time, and a writer numbers its
 //! operations on a key. Before an operation it notes what it means to do, afterwards that it was

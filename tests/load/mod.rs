@@ -40,7 +40,7 @@ impl Scale {
 /// Tells a process that it is a worker, and what to do.
 const TASK: &str = "LOCH_TEST_TASK";
 
-/// What a worker is to do.
+/// The work of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     /// Where its files are, and the others'.
@@ -54,7 +54,7 @@ pub struct Task {
     pub seed: u64,
 }
 
-/// What a worker has to say at its end.
+/// A worker's result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub ops: u64,

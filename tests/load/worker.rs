@@ -73,8 +73,8 @@ fn stop_at_end_of_input() -> Arc<AtomicBool> {
 }
 
 impl Worker<'_> {
-    /// What the last process of this writer left, which may have been killed: all that it had been
-    /// told was done is there.
+    /// Checks what this writer's last process left, which may have been killed: all that was
+    /// acknowledged to it is there.
     async fn look_at_own_keys(&self) {
         for key in 0..self.task.scale.keys {
             self.get(self.task.writer, key).await;

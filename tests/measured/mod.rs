@@ -1,4 +1,4 @@
-//! What the tests of programs that measure share: runs of them, and what they print.
+//! Helpers for tests of the programs that measure: run them and read their output.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -86,7 +86,7 @@ impl Run {
     }
 }
 
-/// What a bench has in shared memory.
+/// The files of a bench in shared memory.
 pub fn files(process: u32) -> BTreeSet<PathBuf> {
     let prefix = format!("loch-bench-{process}-");
     let all = std::fs::read_dir("/dev/shm").expect("there is shared memory").flatten();
@@ -114,7 +114,7 @@ pub fn number(object: &Value, field: &str) -> f64 {
     object[field].as_f64().unwrap_or_else(|| panic!("{field}: {object}"))
 }
 
-/// What a simulated run prints, which has to succeed.
+/// The output of a simulated run, which has to succeed.
 pub fn simulated(program: &str, options: &str) -> String {
     let line = format!("bench --fabric sim --json --verify --dist uniform {options}");
     let output = Command::new(program).args(line.split_whitespace()).output();
@@ -130,7 +130,7 @@ pub fn simulated_object(program: &str, options: &str) -> Value {
     serde_json::from_str(&lines).unwrap_or_else(|error| panic!("{options}: {error}: {lines}"))
 }
 
-/// What a GET and what a PUT costs: verbs and round trips.
+/// The costs of a GET and of a PUT: verbs and round trips.
 pub fn costs(object: &Value) -> [(f64, f64); 2] {
     ["get", "put"].map(|kind| {
         let of = |what: &str| number(object, &format!("{what}_per_{kind}"));

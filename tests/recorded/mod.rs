@@ -35,7 +35,7 @@ const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(10);
 /// Tells a process that it is a client, and what to do.
 const TASK: &str = "LOCH_TEST_TASK";
 
-/// What a client is to do.
+/// The work of one client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     /// Where its record is.
@@ -64,7 +64,7 @@ pub struct Recorded {
     pub task: Task,
 }
 
-/// What a client did, and how it ended.
+/// The operations of a client, and how it ended.
 pub struct Done {
     pub operations: Vec<Operation>,
     /// Operations that were under way when it was killed.
@@ -141,7 +141,7 @@ impl Recorded {
         assert!(status.success(), "client {}: {status}", self.task.client);
     }
 
-    /// What it did, it did by now.
+    /// Reads the record of a client that has ended.
     fn done(&self) -> Done {
         let path = self.task.record();
         // Killed before it had begun.

@@ -1,4 +1,4 @@
-//! What a client did, in a file that survives it.
+//! The operations of a client, in a file that survives it.
 //!
 //! Before an operation its call is appended, after it its return: one record each, by one system
 //! call, into the kernel's cache. A client that is killed leaves the call of what it was about.
@@ -23,7 +23,7 @@ const BYTES: usize = WORDS * 8;
 
 const CALL: u64 = 1;
 const RETURN: u64 = 2;
-/// What a return says in place of an answer if there was none.
+/// Stands in a return in place of an answer if there was none.
 const LOST: u64 = u64::MAX;
 /// No version, and no value.
 const NONE: u64 = u64::MAX;
@@ -82,7 +82,7 @@ pub fn returns(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len() / BYTES as u64 / 2)
 }
 
-/// What a process did that was over at `ended`. An operation of unknown outcome that returned has
+/// The operations of a process that ended at `ended`. One of unknown outcome that returned has
 /// the time of that.
 pub fn read(path: &Path, client: u32, ended: u64) -> Vec<Operation> {
     let bytes = fs::read(path).expect("the record");

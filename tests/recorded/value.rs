@@ -7,7 +7,7 @@ use super::{COUNTERS, HOT_KEYS};
 /// Lengths of values; the longer ones are read in two steps, and not at one moment.
 const LENGTHS: [usize; 8] = [8, 8, 40, 200, 1000, 4800, 9000, 20_000];
 
-/// What a key is called in a round. The hot keys are the first, then comes the crowd.
+/// The name of key number `key` in a round. The hot keys come first.
 pub fn name_of(round: u64, key: usize) -> Vec<u8> {
     format!("{round}/{key}").into_bytes()
 }

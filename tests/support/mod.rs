@@ -1,4 +1,4 @@
-//! What the whole-system tests share: a directory of their own, and real processes of the built
+//! Helpers for whole-system tests: a directory of their own, and real processes of the built
 //! binary that end with the test.
 //!
 //! # Invariants
@@ -66,7 +66,7 @@ pub fn loch() -> Command {
     command
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
     /// Exit code; none after a signal.
@@ -189,7 +189,7 @@ pub struct Node {
     pub process: Process,
     pub socket: PathBuf,
     pub region: PathBuf,
-    /// What it said when it was ready.
+    /// The line that it printed when it was ready.
     pub ready: String,
     log: PathBuf,
     /// Kept open, so that the node can write.
@@ -256,7 +256,7 @@ impl Node {
         &self.log
     }
 
-    /// What it logged.
+    /// Its log.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).expect("its log")
     }

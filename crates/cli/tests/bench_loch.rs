@@ -132,7 +132,7 @@ fn every_step_of_the_ablation_can_be_measured() {
     }
 }
 
-/// What a simulated run prints.
+/// The output of a simulated run.
 fn simulated(options: &str) -> Vec<u8> {
     let line = format!("bench --fabric sim --json --verify --records 3000 {options}");
     let output = Run::new(LOCH, "sim", &line).output();

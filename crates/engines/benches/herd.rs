@@ -148,7 +148,7 @@ fn accesses(c: &mut Criterion) {
     let mut message = [0u8; 96];
     let mut asked = 0u64;
     let mut answer = |word: u64| {
-        // What a message costs besides: it is put together and summed up. It has a number, or the
+        // The message's own cost: it is composed and its checksum computed. It has a number, or the
         // accesses would soon go round in a circle.
         asked += 1;
         message[..8].copy_from_slice(&word.to_le_bytes());
@@ -306,7 +306,7 @@ fn worker(c: &mut Criterion) {
     }
 }
 
-/// What it costs to look for requests where there are none: slots looked at, of clients that had
+/// The cost of polling for requests where there are none: slots polled, of clients that had
 /// one lately.
 fn polls(c: &mut Criterion) {
     const TURNS: u64 = 1000;

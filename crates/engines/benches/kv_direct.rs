@@ -172,7 +172,7 @@ fn settings() -> Settings {
     Settings { versions: false, ..Settings::default() }
 }
 
-/// What popular keys are good for, by turns, so that it does not matter who else is on the machine.
+/// The gain from popular keys, by turns, so that other load of the machine does not matter.
 fn popularity(_: &mut Criterion) {
     const BATCH: usize = 64;
     const ROUNDS: usize = 2000;

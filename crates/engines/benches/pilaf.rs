@@ -186,7 +186,7 @@ fn storage(c: &mut Criterion) {
 
 fn log(c: &mut Criterion) {
     let mut disk = MemoryStorage::default();
-    // What is measured is a record, not the disk.
+    // The measurement is of a record, not of the disk.
     let policy = Policy { loss_us_max: u64::MAX, sync_us: u64::MAX, ..Policy::default() };
     let opened = recover(disk.clone(), 1, policy, |_| Ok::<(), LogError>(()));
     let (mut log, _) = opened.expect("an empty disk has an empty log");

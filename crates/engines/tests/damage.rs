@@ -1,4 +1,4 @@
-//! What a client does with memory that somebody damaged: it says so, and comes to an end. Found by
+//! A client on damaged memory: it reports the damage, and comes to an end. Found by
 //! fuzzing (docs/fuzzing.md); here each is told by itself.
 
 mod cluster;

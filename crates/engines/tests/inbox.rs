@@ -1,4 +1,4 @@
-//! What a worker finds in its request slots: whose requests, in which order, and at what cost.
+//! A worker's request slots: whose requests it finds, in which order, and at what cost.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Rig {
         self.write(&self.ticket(client, number), client);
     }
 
-    /// What the worker finds next in this round; a request to be executed is, at once.
+    /// The request that the worker finds next in this round; it is executed at once.
     fn poll(&mut self) -> Option<Incoming> {
         let found = self.inbox.poll(&self.endpoint, &mut self.message).unwrap();
         if let Some(Incoming::Execute(ticket)) = &found {
@@ -85,7 +85,7 @@ impl Rig {
         })
     }
 
-    /// What is found in a round.
+    /// The requests that are found in a round.
     fn round(&mut self) -> Vec<(u32, u64)> {
         std::iter::from_fn(|| self.next()).collect()
     }
@@ -208,7 +208,7 @@ fn a_request_in_the_slot_of_another_is_not_executed() {
     assert_eq!(rig.round(), [(0, 3)]);
 }
 
-/// What is in the slots when a worker starts was for the one before.
+/// Requests in the slots when a worker starts were for the one before.
 #[test]
 fn a_worker_does_not_look_at_what_was_there_before_it() {
     let mut rig = Rig::new(2);

@@ -221,7 +221,7 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
     (history.len() as u64, moves)
 }
 
-/// What a client had asked for when it died happened by then, if ever.
+/// An operation that was under way when its client died happened by then, if ever.
 fn end_unanswered(history: &mut [Operation], client: usize, now: u64) {
     let of_client = history.iter_mut().filter(|operation| operation.client == client as u32);
     for operation in of_client.filter(|operation| operation.outcome == Outcome::Unknown) {

@@ -161,7 +161,7 @@ fn conditions_hold_or_refuse() {
     }
 }
 
-/// What becomes of a PUT of a key that another client changes after each of the PUT's steps in
+/// The course of a PUT of a key that another client changes after each of the PUT's steps in
 /// turn: its retries, and the key's value when both are done. `change` is told the version that it
 /// finds.
 fn overtaken(
@@ -315,7 +315,7 @@ fn a_full_index_is_an_error_and_nothing_is_lost() {
     }
 }
 
-/// What moves is told by its key, which may be long, and may be all that the entry holds.
+/// A moved entry is known by its key, which may be long, and may be all that the entry holds.
 #[test]
 fn a_search_for_room_ends_and_reads_keys_and_no_more() {
     for key_len in [32, 72, 500] {
@@ -423,7 +423,7 @@ fn an_entry_rests_before_its_generation_starts_over() {
     assert_eq!(report.broken, Vec::<String>::new());
 }
 
-/// What a client left in the middle of things is put right: by whoever meets it, and by scrubbing.
+/// A state that a client left half done is put right by the next client, and by scrubbing.
 #[test]
 fn what_a_dead_client_leaves_is_scrubbed() {
     let cluster = TestCluster::new(Plan::default());
@@ -453,7 +453,7 @@ fn what_a_dead_client_leaves_is_scrubbed() {
     assert_sound(&live);
 }
 
-/// What `round_trips_per_*` must be: the columns of Loch in docs/protocol.md, cold and warm.
+/// The expected `round_trips_per_*`: the columns of Loch in docs/protocol.md, cold and warm.
 #[test]
 fn operations_take_the_documented_round_trips() {
     let cost = |client: &Client<ShmEndpoint>, op: &dyn Fn()| {

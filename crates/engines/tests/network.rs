@@ -1,4 +1,4 @@
-//! What operations say when the network fails in the middle of them, on the simulated fabric.
+//! The errors of operations when the network fails in the middle of them, on the simulated fabric.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -37,7 +37,7 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// What has come to a process.
+    /// The messages that a process has received.
     fn received(&self, at: &SimEndpoint) -> Vec<Vec<u8>> {
         while self.world.step() {}
         std::iter::from_fn(|| at.try_receive(Buf::new()).ok()).map(|(_, b)| b.to_vec()).collect()

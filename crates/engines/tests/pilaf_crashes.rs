@@ -28,7 +28,7 @@ const KEYS: u64 = 3;
 const READS: usize = 60;
 const SEED: u64 = 3;
 
-/// What a seed makes of the table.
+/// The table that a seed draws.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     /// An index of eight slots that has no room to grow, and nearly as many keys: many moves. Else

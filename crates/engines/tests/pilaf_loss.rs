@@ -1,4 +1,4 @@
-//! What a crash takes from a pilaf table, and what it does not.
+//! Which changes of a pilaf table a crash loses, and which not.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ struct Rig {
     sessions: Cell<u32>,
     /// The program of the server is dropped when this changes.
     life: Rc<Cell<u32>>,
-    /// What the server said when it gave up.
+    /// The server's error when it gave up.
     gave_up: Rc<RefCell<Option<String>>>,
     leased: Rc<Cell<u64>>,
 }
@@ -134,7 +134,7 @@ impl Rig {
         self.gave_up.take();
     }
 
-    /// What is under each key.
+    /// The value of each key.
     fn contents(&self) -> BTreeMap<u64, u64> {
         let (process, client) = self.client();
         let found = Rc::new(RefCell::new(BTreeMap::new()));

@@ -25,7 +25,7 @@ use rand_chacha::ChaCha8Rng;
 use stepped::{Run, Stepped};
 
 type Client = published::Client<Stepped>;
-/// What one client does. Boxed, because a client that dies leaves it behind.
+/// One client's work. Boxed, because a client that dies leaves it behind.
 type Work<'a> = Option<Pin<Box<dyn Future<Output = ()> + 'a>>>;
 
 const KEYS: u8 = 3;
@@ -100,7 +100,7 @@ fn told(answer: Answer) -> Option<u64> {
     }
 }
 
-/// What distinguishes the schedules of one test.
+/// The parameters that distinguish the schedules of one test.
 struct Shape {
     ways: u8,
     bucket_slots: u8,
@@ -213,7 +213,7 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
         let client = alive[pick];
         run.steps.set(run.steps.get() + 1);
         if run.steps.get() >= STEPS_MAX {
-            // What the memory looks like tells whether anybody can still go on.
+            // The state of the memory tells whether any client can still go on.
             let report = block_on(setup.check()).unwrap();
             panic!("seed {seed}: stuck: {alive:?} are left; {report:?}; {:?}", history.borrow());
         }
@@ -243,7 +243,7 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
     (history.len() as u64, counts)
 }
 
-/// What a client had asked for when it died happened by then, if ever.
+/// An operation that was under way when its client died happened by then, if ever.
 fn end_unanswered(history: &mut [Operation], client: usize, now: u64) {
     let of_client = history.iter_mut().filter(|operation| operation.client == client as u32);
     for operation in of_client.filter(|operation| operation.outcome == Outcome::Unknown) {

@@ -1,4 +1,4 @@
-//! What a client of workers does with its patience, and what it says when there is no answer or a
+//! A client of workers: how long it waits, and its errors when there is no answer or a
 //! strange one. Its requests go to a script that says what becomes of each, in virtual time.
 
 use std::cell::{Cell, RefCell};
@@ -27,7 +27,7 @@ const KEY: &[u8] = b"key";
 const PUT: Operation<'_> =
     Operation::Put { value: b"value", options: PutOptions { expires_at_ms: None } };
 
-/// What becomes of a request that is sent.
+/// The fate of a request that is sent.
 enum Fate {
     /// It is lost, or nobody answers.
     Silence,
@@ -45,7 +45,7 @@ struct Script {
     fates: Rc<RefCell<VecDeque<Fate>>>,
     /// When each request was sent, and what it was.
     sent: Rc<RefCell<Vec<(u64, Ticket)>>>,
-    /// What was answered, and whether it was looked for: a reply is there at the second look.
+    /// The replies, and whether each was polled for: a reply is there at the second poll.
     came: Rc<RefCell<Vec<(ReplyHead, Buf, bool)>>>,
     greetings: Rc<Cell<u64>>,
     /// Whether the worker has to be found, and how often it was, by each of the two ways.
@@ -183,7 +183,7 @@ impl Rig {
         Self { world, endpoint, requester: Rc::new(requester), script }
     }
 
-    /// What comes of a program.
+    /// Runs a program and returns its result.
     fn run<T: 'static, P: Future<Output = T> + 'static>(
         &self,
         program: impl FnOnce(Rc<Requester<Script, Script>>, Rc<SimEndpoint>) -> P,

@@ -1,4 +1,4 @@
-//! What a worker does about those who speak for others: by datagrams, which anybody can send, and
+//! A worker against clients that speak for others: by datagrams, which any client can send, and
 //! by session numbers, which a client writes as it likes.
 
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ const SLOT: u32 = 1;
 const OWN: u64 = 77;
 const SECRET: Option<Secret> = Some(Secret::new([3, 5]));
 
-/// What a node knows of its sessions, by slot.
+/// A node's sessions, by slot.
 type Slots = Rc<RefCell<HashMap<u32, Holder>>>;
 
 /// A node with one worker.
@@ -252,7 +252,7 @@ fn each_reply_is_looked_for_in_the_slot_that_its_request_named() {
     }
 }
 
-/// What a client writes into its own slot says that it is longer than that.
+/// A client writes a request into its own slot whose length says that it is longer than the slot.
 #[test]
 fn a_request_that_says_it_is_longer_than_its_slot_is_nonsense() {
     let mut rig = Rig::new(true);

@@ -1,4 +1,4 @@
-//! What a scrub may free, and what not.
+//! Which memory a scrub may free, and which not.
 
 mod cluster;
 
@@ -70,7 +70,7 @@ fn what_a_dead_client_took_is_freed() {
     assert_eq!(freed(|_| ()), 2);
 }
 
-/// Whoever is in the middle of an operation may still need what a suspect was.
+/// A client in the middle of an operation may still need the memory that is suspected.
 #[test]
 fn a_scrub_waits_for_operations_that_are_under_way_but_not_for_ever() {
     let cluster = TestCluster::new(Plan::default());
@@ -211,8 +211,8 @@ fn what_dead_clients_left_undecided_in_the_index_is_decided() {
     assert_eq!((again.entries, again.suspects, again.freed), (3, 0, 0));
 }
 
-/// What a dead session leased others can have; what it was putting together or taking apart is
-/// free; what it was seizing waits for the scrubber; and what others have stays theirs.
+/// Memory that a dead session leased is free for others; a slab that it was making or taking
+/// apart is free; what it was seizing waits for the scrubber; and what others have stays theirs.
 #[test]
 fn runs_of_a_dead_session_become_abandoned_or_free() {
     const DEAD: u32 = 77;

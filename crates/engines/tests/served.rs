@@ -24,7 +24,7 @@ const LANES: usize = 4;
 /// How long a worker's nessie client goes on with an operation.
 const TIMEOUT_US: u64 = 20_000;
 
-/// Who a process is.
+/// A process: its endpoint and its session.
 struct Seat {
     endpoint: SimEndpoint,
     session: Session,

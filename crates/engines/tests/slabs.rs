@@ -163,7 +163,7 @@ fn an_empty_slab_of_another_session_is_not_taken_apart() {
     put(&first, b"short", &[2; 2000]);
 }
 
-/// What a client left behind others can cut for values of other sizes.
+/// Other clients can cut the slabs that a client left behind for values of other sizes.
 #[test]
 fn abandoned_slabs_are_taken_apart() {
     let (cluster, first, keys) = full_of_long_values();

@@ -47,7 +47,7 @@ const PUTS_PERCENT: u32 = 75;
 /// One in so many sessions ends in the middle of its operations.
 const DIES: u32 = 3;
 
-/// What a key may have: one value, or, after an operation that was dropped, one of two.
+/// The values that a key may have: one, or, after an operation that was dropped, one of two.
 type Model = Vec<Vec<Option<Vec<u8>>>>;
 
 struct Stress {
@@ -154,7 +154,7 @@ impl Stress {
                 self.look(thread, &client, &mut model.borrow_mut());
             }
             if dies_at < batches {
-                // What a node does when a client has died.
+                // As a node does when a client has died.
                 let incarnation = client.incarnation();
                 self.cluster.kill(incarnation);
                 let admin = self.cluster.client(0);

@@ -1,4 +1,4 @@
-//! What a writer does about words that others, who may be dead, left undecided in a key's slots.
+//! A writer meets words that other clients, which may be dead, left undecided in a key's slots.
 //! The words are put there by hand: so each is in the slot, and comes at the moment, that a rule is
 //! about.
 
@@ -220,7 +220,7 @@ fn an_insert_that_begins_again_uses_no_word_twice() {
     assert!((1..3).contains(&others), "{others} of them took another entry");
 }
 
-/// What it lost its CAS to is no PUT's value: a move of the one that it found, or a word that its
+/// The word that it lost its CAS to is no PUT's value: a move of the one that it found, or one its
 /// owner may never show.
 #[test]
 fn a_put_that_loses_to_no_value_begins_again() {
@@ -283,7 +283,7 @@ fn fill(client: &Client<ShmEndpoint>) -> Vec<u8> {
     (0..64u8).filter(|key| store(*key)).collect()
 }
 
-/// What a dead client left tentative in a full index is in the way of others' keys too.
+/// A tentative word of a dead client in a full index is in the way of others' keys too.
 #[test]
 fn a_tentative_word_of_any_key_makes_room_in_a_full_index() {
     let client = tiny();

@@ -32,9 +32,9 @@ const KEY: &[u8] = b"key";
 const VALUE: &[u8] = b"value";
 const PUT: PutOptions = PutOptions { expires_at_ms: None };
 
-/// What the test tells a worker, and sees of it.
+/// The test's side of a worker: orders for it, and what it reports.
 #[derive(Default)]
-struct Desk {
+struct Orders {
     attaches: Cell<bool>,
     inspects: Cell<bool>,
     stops: Cell<bool>,
@@ -56,13 +56,13 @@ struct SimHost {
     table: Attached<()>,
     has_log: bool,
     shared: Shared,
-    desk: Rc<Desk>,
+    orders: Rc<Orders>,
 }
 
 /// All memory is reached by the endpoint of the worker's process.
 struct SimTransport {
     endpoint: Box<dyn Fn() -> SimEndpoint>,
-    desk: Rc<Desk>,
+    orders: Rc<Orders>,
     world: World,
     map: Map,
 }
@@ -118,8 +118,8 @@ impl WorkerTransport for SimTransport {
     }
 
     fn sessions(&self, _: &WorkerSite) -> Sessions {
-        let desk = self.desk.clone();
-        Box::new(move |_, slot| (slot == CLIENT).then(|| Holder::new(desk.client.get(), None)))
+        let orders = self.orders.clone();
+        Box::new(move |_, slot| (slot == CLIENT).then(|| Holder::new(orders.client.get(), None)))
     }
 }
 
@@ -158,11 +158,11 @@ impl WorkerHost for SimHost {
     }
 
     fn close_session(&self, is_in_order: bool) {
-        self.desk.sessions.borrow_mut().push(is_in_order);
+        self.orders.sessions.borrow_mut().push(is_in_order);
     }
 
     fn opened(&self) {
-        self.desk.opened.set(self.desk.opened.get() + 1);
+        self.orders.opened.set(self.orders.opened.get() + 1);
     }
 
     async fn after(&self, was_busy: bool) -> Next<()> {
@@ -170,11 +170,11 @@ impl WorkerHost for SimHost {
             self.wake_housekeeper();
         }
         self.endpoint.yield_now().await;
-        if self.desk.stops.get() {
+        if self.orders.stops.get() {
             Next::Stop
-        } else if self.desk.attaches.take() {
+        } else if self.orders.attaches.take() {
             Next::Attach(Box::new(self.table.clone()))
-        } else if self.desk.inspects.get() {
+        } else if self.orders.inspects.get() {
             Next::Report
         } else {
             Next::Turn
@@ -182,17 +182,17 @@ impl WorkerHost for SimHost {
     }
 
     fn report(&self, report: Report) {
-        assert!(self.desk.inspects.take(), "it is asked for");
-        *self.desk.reported.borrow_mut() = Some(report);
+        assert!(self.orders.inspects.take(), "it is asked for");
+        *self.orders.reported.borrow_mut() = Some(report);
     }
 
     fn is_stopping(&self) -> bool {
-        self.desk.stops.get()
+        self.orders.stops.get()
     }
 
     fn wake_housekeeper(&self) {
         if let Some(housekeeper) = self.shared.housekeeper() {
-            self.desk.woken.set(self.desk.woken.get() + 1);
+            self.orders.woken.set(self.orders.woken.get() + 1);
             housekeeper.turn();
         }
     }
@@ -242,7 +242,7 @@ async fn ask(map: &Map, incarnation: u64, endpoint: SimEndpoint) -> Result<bool,
 /// A simulated node with one table, and the worker of that.
 struct Rig {
     world: World,
-    desk: Rc<Desk>,
+    orders: Rc<Orders>,
     map: Map,
     worker: loch_fabric::sim::ProcessId,
 }
@@ -266,13 +266,14 @@ impl Rig {
         let map = Map::of(&entry, &places).expect("it was planned");
         let world = World::new(7, Profile::ONE_HOST, Faults::default());
         world.add_node(BASE + plan.bytes);
-        let (worker, own, desk) = (world.add_process(NODE), world.clone(), Rc::<Desk>::default());
+        let (worker, own, orders) =
+            (world.add_process(NODE), world.clone(), Rc::<Orders>::default());
         let site = WorkerId { node: 0, worker: 0 };
         let host = SimHost {
             endpoint: world.endpoint(worker),
             transport: SimTransport {
                 endpoint: Box::new(move || own.endpoint(worker)),
-                desk: desk.clone(),
+                orders: orders.clone(),
                 world: world.clone(),
                 map: map.clone(),
             },
@@ -280,13 +281,13 @@ impl Rig {
             table: Attached { params: plan.params, places, memory: () },
             has_log: engine == EngineId::Pilaf,
             shared: Shared::of(&map),
-            desk: desk.clone(),
+            orders: orders.clone(),
         };
         world.start(worker, async move {
             let shared = host.shared.clone();
             shared.serve(&host).await.expect("it ends in order");
         });
-        Self { world, desk, map, worker }
+        Self { world, orders, map, worker }
     }
 
     /// Whether the key had no value before.
@@ -294,8 +295,8 @@ impl Rig {
         let process = self.world.add_process(NODE);
         let endpoint = self.world.endpoint(process);
         let (map, answer) = (self.map.clone(), Rc::new(Cell::new(None)));
-        let (told, session) = (answer.clone(), self.desk.client.get() + 1);
-        self.desk.client.set(session);
+        let (told, session) = (answer.clone(), self.orders.client.get() + 1);
+        self.orders.client.set(session);
         self.world.start(process, async move {
             let asked = ask(&map, session, endpoint).await;
             told.set(Some(asked.expect("the worker answers")));
@@ -305,9 +306,9 @@ impl Rig {
     }
 
     fn report(&self) -> Report {
-        self.desk.inspects.set(true);
-        self.step_until(|| !self.desk.inspects.get());
-        self.desk.reported.take().expect("it was reported")
+        self.orders.inspects.set(true);
+        self.step_until(|| !self.orders.inspects.get());
+        self.orders.reported.take().expect("it was reported")
     }
 
     fn step_until(&self, is_done: impl Fn() -> bool) {
@@ -325,21 +326,21 @@ fn workers_of_every_engine_serve_report_attach_and_end() {
         let rig = Rig::start(*engine);
         assert!(rig.ask(), "{name}: the first PUT finds nothing");
         let report = rig.report();
-        // What a nessie worker has is in memory for all to see.
+        // A nessie worker has nothing of its own: all its entries are in the region.
         let has_own = rig.map.nessie().is_none();
         assert_eq!((report.entries, report.broken), (u64::from(has_own), vec![]), "{name}");
-        rig.desk.attaches.set(true);
+        rig.orders.attaches.set(true);
         // One that WRITEs its replies begins anew over other memory; one that SENDs them goes on.
         let sessions = if engine.needs().sessions { vec![true; 2] } else { vec![] };
         let opened = sessions.len().max(1) as u32;
-        rig.step_until(|| !rig.desk.attaches.get() && rig.desk.opened.get() == opened);
+        rig.step_until(|| !rig.orders.attaches.get() && rig.orders.opened.get() == opened);
         assert!(!rig.ask(), "{name}: it has the value that it had");
         assert_eq!(rig.report().entries, u64::from(has_own), "{name}");
-        rig.desk.stops.set(true);
+        rig.orders.stops.set(true);
         rig.step_until(|| rig.world.has_ended(rig.worker));
-        assert_eq!(*rig.desk.sessions.borrow(), sessions, "{name}");
-        assert_eq!(rig.desk.opened.get(), opened, "{name}");
-        assert_eq!(rig.desk.woken.get() > 0, *engine == EngineId::KvDirect, "{name}");
+        assert_eq!(*rig.orders.sessions.borrow(), sessions, "{name}");
+        assert_eq!(rig.orders.opened.get(), opened, "{name}");
+        assert_eq!(rig.orders.woken.get() > 0, *engine == EngineId::KvDirect, "{name}");
         rig.world.end();
     }
 }

@@ -1,4 +1,4 @@
-//! What the trait [`Fabric`] promises, on every backend: one list of tests, which is the same for
+//! The promises of the trait [`Fabric`], on every backend: one list of tests, which is the same for
 //! all (`suite!` has one list).
 //!
 //! A test here relies on nothing but the trait: what one backend promises beyond it is tested
@@ -13,7 +13,7 @@
 //! | unsignaled and dropped verbs are under way for a while | never: executed when posted | pinned | pinned, on an idle card |
 //! | reloads ([`Validation::Reread`]), cheap round trips | pinned | `sim_one_host` only | has none |
 //!
-//! What the suite cannot force, and who does:
+//! Conditions that the suite cannot force, and the tests that do:
 //!
 //! | | shm | sim | verbs |
 //! | --- | --- | --- | --- |
@@ -500,7 +500,7 @@ fn time_does_not_go_back<C: Cluster>() {
             let mut last = f.now_us();
             let wall = f.wall_ms();
             for us in (0..40).chain([600]) {
-                // What was done before counts for nothing.
+                // Verbs before this moment do not count.
                 drop(f.fetch_add(at(THERE, 0), 1));
                 let began = f.now_us();
                 f.pause(us).await;

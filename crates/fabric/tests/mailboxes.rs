@@ -1,5 +1,5 @@
-//! What messages in shared memory promise beyond the trait: what is lost when, processes that are
-//! killed and stopped in the middle of sending, and memory that somebody mad has written.
+//! Messages in shared memory beyond the trait's promises: which are lost when, processes that are
+//! killed and stopped in the middle of sending, and memory with arbitrary bytes.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -303,7 +303,7 @@ proptest! {
             let _ = a.try_receive(Buf::new());
         }
         let _ = (drain(&a), drain(&b));
-        // Who starts again on clean memory is as well as before.
+        // A process that starts again on clean memory works as before.
         (0..2).for_each(|number| SHAPE.format(&region, number * SHAPE.bytes()));
         let [a, b] = [0, 1].map(|number| open(&region, number));
         a.send(peer(&a, &b), b"well").expect("it is short");

@@ -1,4 +1,4 @@
-//! What the traits [`Messages`] and [`UnreliableWrites`] promise, on every backend: one list of
+//! The promises of the traits [`Messages`] and [`UnreliableWrites`], on every backend: one list of
 //! tests, which is the same for all.
 //!
 //! The suite pins what the traits promise: messages are whole, of any length up to the longest,

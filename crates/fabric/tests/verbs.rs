@@ -1,4 +1,4 @@
-//! What the verbs backend promises beyond the trait: rights, the fence, errors, and what happens
+//! The verbs backend's promises beyond the trait: rights, the fence, errors, and what happens
 //! when more is posted than fits. Needs an RDMA device; `vm/run` makes one.
 
 #![cfg(feature = "verbs")]
@@ -297,7 +297,7 @@ fn datagrams_that_find_no_room_are_lost_and_no_others() {
         let mut last = None;
         let mut count = 0;
         a.send(to_b, b"end").expect("it is short");
-        // What came first was kept. The end may be lost, so it is sent until it is not.
+        // The first messages were kept. The last may be lost, so it is sent until it arrives.
         loop {
             let (_, message) = b.receive(Buf::new()).await;
             if message[..] == *b"end" {

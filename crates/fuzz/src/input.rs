@@ -18,7 +18,7 @@ impl<'a> Input<'a> {
         self.rest.is_empty()
     }
 
-    /// What was not read.
+    /// The bytes that were not read.
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }

@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes, as functions that need no fuzzer: `fuzz/` feeds them
+//! The fuzz targets as functions that need no fuzzer: `fuzz/` feeds them
 //! under libFuzzer, the test `replay` feeds them what was kept and what a seed makes of it.
 //!
 //! A target panics when something is wrong. `docs/fuzzing.md` says what each holds the code to.

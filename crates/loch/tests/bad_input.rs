@@ -1,4 +1,4 @@
-//! What nobody should do: after each of these the node still serves.
+//! Misuse of a node: after each of these it still serves.
 
 mod host;
 #[path = "host/raw.rs"]
@@ -213,7 +213,7 @@ fn a_socket_without_a_node() {
     let words = ["did not answer in time", "`--wait`", "stopped"];
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
     drop(mute);
-    // What is left is a stale socket, and is replaced.
+    // A stale socket is left, and is replaced.
     let _node = host.start("a");
     host.assert_serves("a");
 }

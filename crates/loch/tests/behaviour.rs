@@ -1,4 +1,4 @@
-//! What a table does, whatever its engine: one suite, run against each, on nodes inside the test's
+//! The behaviour of a table of any engine: one suite, run against each, on nodes inside the test's
 //! process.
 
 use std::io::Write;
@@ -169,7 +169,7 @@ fn a_value_is_as_long_as_was_declared_and_no_longer(kind: &Kind) {
         table.reserve(b"key", max + 1).err().unwrap(),
         table.reserve(b"key", 1 << 40).err().unwrap(),
     ] {
-        // What engines of bounded items tell is the bound of the item.
+        // Engines of bounded items report the bound of the item.
         assert!(matches!(error, Error::ValueTooLong { .. }), "{error}");
         assert!(error.to_string().contains("value_max"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! What is particular to tables of the engine `nessie`, on nodes inside the test's process. What
-//! holds of every engine is in `behaviour.rs`.
+//! Tests of the engine `nessie` alone, on nodes inside the test's process. The
+//! tests for every engine are in `behaviour.rs`.
 
 use std::time::Duration;
 

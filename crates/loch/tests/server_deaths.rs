@@ -31,7 +31,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 /// A configuration, in TOML.
 const CONFIG: &str = "LOCH_TEST_CONFIG";
-/// What is logged when a thread of the process shall panic.
+/// The log line at which a thread of the process shall panic.
 const PANICS_AT: &str = "LOCH_TEST_PANICS_AT";
 
 /// Not a test: what the killed processes run.
@@ -124,7 +124,7 @@ impl Drop for Server {
 const KEYS: usize = 64;
 const LANES: usize = 8;
 
-/// What is known of a key's number: it is one from the first to the second; 0 is no value.
+/// The bounds of a key's number: it is one from the first to the second; 0 is no value.
 type Known = (u64, u64);
 
 /// A client's keys, which nobody else writes.
@@ -407,7 +407,7 @@ fn pilaf_with_an_asynchronous_log_loses_little_of_what_was_last() {
             eventually("the client goes on", is_there);
             stop.store(true, Ordering::Relaxed);
             if round % 2 == 1 {
-                // What is last gets there though nothing follows it.
+                // The last record is written though nothing follows it.
                 eventually("the client stops", has_ended);
                 let last = logged_value(last.load(Ordering::Relaxed));
                 eventually("the last change is in a file", || is_in_a_file(&log, &last));
@@ -432,7 +432,7 @@ fn pilaf_with_an_asynchronous_log_loses_little_of_what_was_last() {
             assert!(round % 2 == 0 || here == 0, "it had time to get there");
             lost += here;
         }
-        // What was lost never was.
+        // A lost change has no trace.
         let survives = |change: &Change| {
             let node = owners[change.key];
             let on_it = (0..LOGGED_KEYS).filter(|key| owners[*key] == node);

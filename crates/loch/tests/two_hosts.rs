@@ -105,7 +105,7 @@ fn bytes(table: &Table, key: &[u8]) -> Option<Vec<u8>> {
     table.get(key).unwrap().map(|value| value.into_vec())
 }
 
-/// What host 1 does while host 2 waits, and the other way round.
+/// Runs `first` on host 1 while host 2 waits, then `second` on host 2 while host 1 waits.
 fn in_turn(at: &str, first: impl FnOnce(), second: impl FnOnce()) {
     meet(&format!("{at}-begins"));
     if host() == 1 {

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const ROLE: &str = "LOCH_TEST_ROLE";
 const PLACE: &str = "LOCH_TEST_PLACE";
 const SOCKET: &str = "LOCH_TEST_SOCKET";
-/// What a helper's own words begin with: the test harness has its say on the same stream.
+/// Begins the lines of a helper: the test harness prints to the same stream.
 const TOLD: &str = "told: ";
 
 /// Not a test: what the two users run.
@@ -102,7 +102,7 @@ impl Users {
         own_folder(&self.path(name), user)
     }
 
-    /// What the victim's node says that is to be at `region`, in spite of the attacker.
+    /// The output of the victim's node, which is to be at `region` in spite of the attacker.
     fn victims_node(&self, region: Option<&Path>) -> String {
         let socket = self.folder("victim", victim()).join("s");
         let helper = Helper::start(victim(), "node", region, &socket);
@@ -231,7 +231,7 @@ fn shell(user: u32, line: &str) -> bool {
     command.status().unwrap().success()
 }
 
-/// What was refused is named, with its owner and mode.
+/// The error names the file that was refused, with its owner and mode.
 #[track_caller]
 fn assert_named(told: &str, path: &Path, owner: u32, mode: &str) {
     let words = [path.display().to_string(), format!("owner {owner}"), format!("mode {mode}")];
@@ -346,7 +346,7 @@ fn a_socket_of_another_user_is_neither_served_nor_attached_to() {
     let error = Cluster::connect_with(&socket, impatient()).err().unwrap();
     assert!(matches!(error, Error::ForeignUser { theirs, .. } if theirs == attacker()), "{error}");
     foreign.end();
-    // What a dead node of another user has left is not removed either.
+    // The socket of another user's dead node is not removed either.
     let left = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     chown(&socket, Some(attacker()), None).unwrap();
     drop(left);

@@ -1,4 +1,4 @@
-//! What tables of kv-direct compute where their values are.
+//! Computations of kv-direct's tables, where their values are.
 
 use std::time::Duration;
 
@@ -220,7 +220,7 @@ fn lanes_of_many_threads_update_the_same_numbers_once_each() {
 fn operations_of_lanes_at_the_same_time_go_in_few_packets() {
     let counted = |batch| {
         let config = EmbeddedConfig {
-            // What goes to the client's own node is no verb.
+            // Requests to the client's own node are no verbs.
             nodes: 2,
             batch,
             tables: vec![TableConfig {

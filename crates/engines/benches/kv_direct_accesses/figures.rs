@@ -5,7 +5,7 @@ use loch_engines::kv_direct::storage::Options;
 use crate::designs::{Cuckoo, Design, Hopscotch, KEY_BYTES, KvDirect, Sizes};
 use crate::run::{Kvs, Measured, Run};
 
-/// What a figure is made of is drawn from this.
+/// The figures' contents are drawn from this seed.
 const SEED: u64 = 1;
 
 /// Bytes of a line.
@@ -94,7 +94,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// What is said of a measurement, or that there is none.
+/// The text of a measurement, or a dash where there is none.
 fn cell<T>(measured: Option<&T>, say: impl Fn(&T) -> String) -> String {
     measured.map_or("–".into(), say)
 }
@@ -198,7 +198,7 @@ fn at_largest_index(
 ) -> Vec<Option<(f64, Measured)>> {
     let mut last = Some(1.0f64);
     let find = |utilisation: &f64| {
-        // What is too large an index for one utilisation is too large for all above, and where none
+        // An index too large for one utilisation is too large for all above, and where none
         // is right, none is there.
         let from = last.take()?.min(most(*utilisation));
         let ratios = (0..RATIOS_MAX).map(|step| from - step as f64 * RATIO_STEP);
@@ -331,7 +331,7 @@ fn highest(scale: &Scale) {
     );
 }
 
-/// What free slabs cost.
+/// The cost of free slabs.
 fn slabs(scale: &Scale) {
     let row = |(kvs, ratio, full, what): (Kvs, f64, f64, &str)| {
         let mut run = kv_direct(scale, &kvs, ratio);

@@ -70,7 +70,7 @@ impl Tally {
     }
 }
 
-/// What operations cost while the memory stays as full as it is.
+/// The costs of operations while the memory stays as full as it is.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// GET of a key that is there.

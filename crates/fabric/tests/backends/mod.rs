@@ -20,7 +20,7 @@ pub const REGIONS: u8 = 2;
 /// Bytes of a region.
 pub const BYTES: u64 = 1 << 20;
 
-/// What an endpoint is used for, from its beginning to its end.
+/// The whole use of an endpoint, from its beginning to its end.
 pub type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 /// Makes a task for the endpoint of that number.
 pub type Program<F> = for<'a> fn(&'a F, usize) -> Task<'a>;
@@ -47,7 +47,7 @@ pub trait Cluster {
     fn run_reader(&self, program: Program<Self::F>) -> bool;
 }
 
-/// What an end of a pair of messengers does, told of the other end.
+/// The program of one end of a pair of messengers, with the other end as its peer.
 pub type Talk<M> = for<'a> fn(&'a M, <M as Messages>::Peer) -> Task<'a>;
 
 /// Two ends that can send each other messages, and lose none as long as few are under way.

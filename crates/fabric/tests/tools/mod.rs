@@ -1,4 +1,4 @@
-//! What the tests of the suite are written with.
+//! Helpers for the tests of the suite.
 
 use loch_fabric::{Buf, Fabric, FabricError, RegionId, RemoteAddr};
 

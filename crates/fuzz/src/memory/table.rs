@@ -21,7 +21,7 @@ use super::watch::{Run, Watch};
 pub const SESSIONS: u32 = 4;
 /// Bytes of the longest value.
 pub const VALUE_BYTES_MAX: u64 = 256 << 10;
-/// Who chunks may be leased to: the two clients, those that made the table, nobody.
+/// Possible owners of chunks: the two clients, the client that made the table, nobody.
 pub const OWNERS: [u32; 4] = [1, 1 << 24 | 1, 2, 0];
 
 const NODES: u16 = 2;

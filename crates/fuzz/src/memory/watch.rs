@@ -22,7 +22,7 @@ const PAUSE_FACTOR: u64 = 16;
 pub struct Change {
     /// Which word.
     pub at: RemoteAddr,
-    /// What is done to it.
+    /// The bits to flip in it.
     pub flip: u64,
     /// After so many verbs.
     pub after: u64,
@@ -41,7 +41,7 @@ pub enum Again {
     On,
 }
 
-/// What all clients of a run share: time, and what is about to happen.
+/// Shared by all clients of a run: time, and the changes to come.
 pub struct Run {
     /// The nodes' memory.
     pub regions: Vec<Arc<Region>>,
@@ -97,7 +97,7 @@ impl Run {
 
     fn step(&self) {
         if std::thread::panicking() {
-            // What was found is found: what is dropped on the way out is not to hide it.
+            // A fault was found already: drops on the way out must not hide it.
             return;
         }
         let (verbs, max) = self.verbs.get();

@@ -1,4 +1,4 @@
-//! What the node of a guest is told in `two_hosts.rs`. `plans.rs`, in the repository's `tests`,
+//! The configuration of a guest's node in `two_hosts.rs`. `plans.rs`, in the repository's `tests`,
 //! plans it on every machine, since guests run a while after a change that does not fit.
 
 use std::path::{Path, PathBuf};

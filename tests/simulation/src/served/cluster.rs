@@ -37,7 +37,7 @@ pub struct Cluster {
     pub table: Table,
     pub sessions: Rc<Sessions>,
     pub recorder: Rc<Recorder>,
-    /// What workers counted, by name.
+    /// The workers' counts, by name.
     counts: RefCell<BTreeMap<&'static str, u64>>,
     pub watch: Option<Rc<Watch>>,
     /// The names of all keys.

@@ -1,4 +1,4 @@
-//! What a seed draws of an engine, and what the tests know of it besides.
+//! The options that a seed draws for an engine, and facts of each engine that the tests need.
 
 use loch_engines::log::{Logging, MemoryStorage};
 use loch_engines::region::TableParams;

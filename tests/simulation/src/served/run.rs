@@ -29,7 +29,7 @@ use super::cluster::Cluster;
 use super::design::{Design, Hostile};
 use super::recorder::Recorder;
 use super::sessions::secret_of;
-use super::worker::{self, Desk};
+use super::worker::{self, SimWorker};
 use crate::report::Report;
 
 /// Operations that a client requests in the name of another session, or a process in the name of a
@@ -56,7 +56,7 @@ struct Stool {
 
 struct Run {
     cluster: Rc<Cluster>,
-    desks: Vec<Rc<Desk>>,
+    workers: Vec<Rc<SimWorker>>,
     stools: Vec<Stool>,
     random: ChaCha8Rng,
     next_kill_ns: u64,
@@ -74,7 +74,7 @@ pub fn run(design: Rc<dyn Design>, mut random: ChaCha8Rng) -> Result<Report, Str
     let cluster = Rc::new(Cluster::new(design.clone(), random.random())?);
     let run = Run {
         cluster,
-        desks: Vec::new(),
+        workers: Vec::new(),
         stools: Vec::new(),
         random,
         next_kill_ns: 0,
@@ -92,9 +92,9 @@ impl Run {
         for node in 0..setting.nodes {
             for worker in 0..setting.workers() {
                 let process = cluster.world.add_process(RegionId(node as u8));
-                let desk = Rc::new(Desk::new(WorkerId { node, worker }, process));
-                cluster.world.start(process, worker::work(cluster.clone(), desk.clone()));
-                self.desks.push(desk);
+                let worker = Rc::new(SimWorker::new(WorkerId { node, worker }, process));
+                cluster.world.start(process, worker::work(cluster.clone(), worker.clone()));
+                self.workers.push(worker);
             }
         }
         let hostile = cluster.design.hostile().filter(|_| setting.is_hostile);
@@ -219,7 +219,7 @@ impl Run {
     fn disturb(&mut self, report: &mut Report) {
         let cluster = self.cluster.clone();
         let (now, setting) = (cluster.world.now_ns(), cluster.setting());
-        self.desks.iter().for_each(|desk| cluster.look_at(desk.id));
+        self.workers.iter().for_each(|worker| cluster.look_at(worker.id));
         let every = setting.kill_every_us;
         if Self::strikes(&mut self.random, now, &mut self.next_kill_ns, every) {
             let stool = &self.stools[self.random.random_range(0..self.stools.len())];
@@ -230,19 +230,19 @@ impl Run {
         self.cut_a_link(now, report);
         let every = setting.restart_every_us;
         if Self::strikes(&mut self.random, now, &mut self.next_restart_ns, every) {
-            let desk = self.desks[self.random.random_range(0..self.desks.len())].clone();
+            let worker = self.workers[self.random.random_range(0..self.workers.len())].clone();
             report.restarts += 1;
             let down_ns = self.random.random_range(1_000..setting.down_us_max * 1_000);
-            desk.down_until_ns.set(now + down_ns);
-            desk.stops.set(self.random.random_bool(IN_ORDER));
-            if desk.stops.get() {
+            worker.down_until_ns.set(now + down_ns);
+            worker.stops.set(self.random.random_bool(IN_ORDER));
+            if worker.stops.get() {
                 return;
             }
             if cluster.sends() {
-                desk.crashes.set(desk.crashes.get() + 1);
-                cluster.dies(desk.id);
+                worker.crashes.set(worker.crashes.get() + 1);
+                cluster.dies(worker.id);
             } else {
-                self.kill_worker(&desk);
+                self.kill_worker(&worker);
             }
         }
     }
@@ -273,16 +273,16 @@ impl Run {
         }
     }
 
-    fn kill_worker(&self, desk: &Rc<Desk>) {
+    fn kill_worker(&self, worker: &Rc<SimWorker>) {
         let Cluster { world, sessions, .. } = &*self.cluster;
-        world.kill(desk.process.get());
-        self.cluster.dies(desk.id);
-        world.fence(desk.process.get());
-        if let Some(slot) = desk.slot.take() {
-            sessions.close(desk.id.node, slot);
+        world.kill(worker.process.get());
+        self.cluster.dies(worker.id);
+        world.fence(worker.process.get());
+        if let Some(slot) = worker.slot.take() {
+            sessions.close(worker.id.node, slot);
         }
-        desk.process.set(world.add_process(RegionId(desk.id.node as u8)));
-        world.start(desk.process.get(), worker::work(self.cluster.clone(), desk.clone()));
+        worker.process.set(world.add_process(RegionId(worker.id.node as u8)));
+        world.start(worker.process.get(), worker::work(self.cluster.clone(), worker.clone()));
     }
 
     /// Ends the sessions of clients that have ended, and replaces clients that have died.
@@ -309,7 +309,7 @@ impl Run {
     /// Called after all clients have ended: reads every key, lets all workers report, and checks
     /// the memory.
     fn audit(&mut self) -> Result<(), String> {
-        let (cluster, desks) = (self.cluster.clone(), self.desks.clone());
+        let (cluster, workers) = (self.cluster.clone(), self.workers.clone());
         let process = cluster.world.add_process(RegionId(0));
         let result = Rc::new(RefCell::new(None));
         let into = result.clone();
@@ -323,7 +323,7 @@ impl Run {
             let mut looked = program.read_all(&cluster.names, &cluster.recorder).await;
             drop(program);
             cluster.sessions.close(0, slot);
-            let reported = all_report(&cluster, process, &desks).await;
+            let reported = all_report(&cluster, process, &workers).await;
             looked = looked.and(reported);
             if let Some(map) = cluster.table.map.nessie() {
                 looked = looked.and(cluster.audit(process, map).await);
@@ -343,12 +343,12 @@ impl Run {
 async fn all_report(
     cluster: &Cluster,
     process: ProcessId,
-    desks: &[Rc<Desk>],
+    workers: &[Rc<SimWorker>],
 ) -> Result<(), String> {
     let pauses = cluster.world.endpoint(process);
-    desks.iter().for_each(|desk| desk.reports.set(true));
+    workers.iter().for_each(|worker| worker.reports.set(true));
     for _ in 0..LOOKS_MAX {
-        if desks.iter().all(|desk| !desk.reports.get()) {
+        if workers.iter().all(|worker| !worker.reports.get()) {
             return Ok(());
         }
         pauses.pause(10).await;

@@ -25,8 +25,8 @@ use super::setting::Setting;
 /// A busy turn is followed by a report this many times less often than an idle one.
 const BUSY_TURNS: u32 = 10;
 
-/// A worker's place.
-pub struct Desk {
+/// A simulated worker, as the run steers it.
+pub struct SimWorker {
     pub id: WorkerId,
     pub process: Cell<ProcessId>,
     /// Goes up when the program in the process has to be dropped.
@@ -41,7 +41,7 @@ pub struct Desk {
     pub stops: Cell<bool>,
 }
 
-impl Desk {
+impl SimWorker {
     pub fn new(id: WorkerId, process: ProcessId) -> Self {
         Self {
             id,
@@ -56,22 +56,22 @@ impl Desk {
 }
 
 /// The program of a worker's process: the worker, again and again.
-pub async fn work(cluster: Rc<Cluster>, desk: Rc<Desk>) {
-    let pauses = cluster.world.endpoint(desk.process.get());
+pub async fn work(cluster: Rc<Cluster>, worker: Rc<SimWorker>) {
+    let pauses = cluster.world.endpoint(worker.process.get());
     loop {
-        while cluster.world.now_ns() < desk.down_until_ns.get() {
+        while cluster.world.now_ns() < worker.down_until_ns.get() {
             pauses.pause(10).await;
         }
-        let crash = desk.crashes.get();
-        let host = Host::new(cluster.clone(), desk.clone());
+        let crash = worker.crashes.get();
+        let host = Host::new(cluster.clone(), worker.clone());
         let mut serves = Box::pin(host.shared.serve(&host));
-        let ended = poll_fn(|cx| match desk.crashes.get() == crash {
+        let ended = poll_fn(|cx| match worker.crashes.get() == crash {
             true => serves.as_mut().poll(cx).map(Some),
             false => Poll::Ready(None),
         });
         match ended.await {
             None => (),
-            Some(Ok(())) if desk.stops.take() => cluster.dies(desk.id),
+            Some(Ok(())) if worker.stops.take() => cluster.dies(worker.id),
             // The worker is started anew.
             Some(Err(WorkerError::Log(LogError::Storage(_)))) if cluster.design.disks_fail() => (),
             Some(ended) => return cluster.recorder.wrong(format!("a worker ended: {ended:?}")),
@@ -82,19 +82,19 @@ pub async fn work(cluster: Rc<Cluster>, desk: Rc<Desk>) {
 /// The host of a worker, for one life.
 struct Host {
     cluster: Rc<Cluster>,
-    desk: Rc<Desk>,
+    worker: Rc<SimWorker>,
     endpoint: SimEndpoint,
     transport: Transport<SimEndpoint>,
     site: WorkerSite,
     shared: Shared,
     random: RefCell<ChaCha8Rng>,
-    /// What the worker had counted when it last reported.
+    /// The worker's counts in its last report.
     counted: RefCell<Vec<(&'static str, u64)>>,
 }
 
 impl Host {
-    fn new(cluster: Rc<Cluster>, desk: Rc<Desk>) -> Self {
-        let process = desk.process.get();
+    fn new(cluster: Rc<Cluster>, worker: Rc<SimWorker>) -> Self {
+        let process = worker.process.get();
         let (endpoint, world) = (cluster.world.endpoint(process), cluster.world.clone());
         let sessions = cluster.sessions.clone();
         let transport = Transport {
@@ -102,12 +102,12 @@ impl Host {
             sessions: Box::new(move || sessions.known()),
         };
         Self {
-            site: WorkerSite { id: desk.id, table: 0, name: "table".into() },
+            site: WorkerSite { id: worker.id, table: 0, name: "table".into() },
             shared: Shared::of(&cluster.table.map),
             random: RefCell::new(ChaCha8Rng::seed_from_u64(endpoint.random())),
             counted: RefCell::default(),
             cluster,
-            desk,
+            worker,
             endpoint,
             transport,
         }
@@ -133,7 +133,7 @@ impl WorkerHost for Host {
     }
 
     fn log(&self) -> Result<Option<Logging<MemoryStorage>>, WorkerError> {
-        Ok(self.cluster.design.log(self.desk.id.node, &|| self.endpoint.random()))
+        Ok(self.cluster.design.log(self.worker.id.node, &|| self.endpoint.random()))
     }
 
     fn functions(&self) -> Functions {
@@ -157,10 +157,10 @@ impl WorkerHost for Host {
     /// ended sessions have left: only workers of a node lease its chunks.
     async fn open_session(&self) -> Option<Session> {
         let Cluster { sessions, table, .. } = &*self.cluster;
-        let (WorkerId { node, worker }, process) = (self.desk.id, self.desk.process.get());
+        let (WorkerId { node, worker }, process) = (self.worker.id, self.worker.process.get());
         let slot = table.worker_slots.start + u32::from(worker);
         let session = sessions.open(process, node, slot);
-        self.desk.slot.set(Some(slot));
+        self.worker.slot.set(Some(slot));
         if let Some(map) = table.map.nessie() {
             for owner in sessions.take_dead(node) {
                 let released = release_dead(&self.endpoint, map, node as u8, owner as u32).await;
@@ -171,8 +171,8 @@ impl WorkerHost for Host {
     }
 
     fn close_session(&self, _: bool) {
-        let slot = self.desk.slot.take().expect("it was opened");
-        self.cluster.sessions.close(self.desk.id.node, slot);
+        let slot = self.worker.slot.take().expect("it was opened");
+        self.cluster.sessions.close(self.worker.id.node, slot);
     }
 
     fn opened(&self) {}
@@ -183,12 +183,12 @@ impl WorkerHost for Host {
         }
         let rarer = if was_busy { BUSY_TURNS } else { 1 };
         if self.draw(|random, setting| random.random_ratio(1, setting.turns_a_report * rarer)) {
-            self.desk.reports.set(true);
+            self.worker.reports.set(true);
         }
         self.endpoint.yield_now().await;
-        if self.desk.stops.get() {
+        if self.worker.stops.get() {
             Next::Stop
-        } else if self.desk.reports.get() {
+        } else if self.worker.reports.get() {
             Next::Report
         } else {
             Next::Turn
@@ -196,7 +196,7 @@ impl WorkerHost for Host {
     }
 
     fn report(&self, report: Report) {
-        self.desk.reports.set(false);
+        self.worker.reports.set(false);
         if !report.broken.is_empty() {
             let wrong = format!("a worker's memory is not in order: {:?}", report.broken);
             self.cluster.recorder.wrong(wrong);
@@ -209,7 +209,7 @@ impl WorkerHost for Host {
     }
 
     fn is_stopping(&self) -> bool {
-        self.desk.stops.get()
+        self.worker.stops.get()
     }
 
     fn wake_housekeeper(&self) {

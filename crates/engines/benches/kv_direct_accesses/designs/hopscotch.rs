@@ -30,7 +30,7 @@ pub struct Hopscotch {
     seed: u64,
 }
 
-/// What an operation has read: consecutive buckets from the key's home on, and its chain.
+/// The buckets that an operation has read, consecutive from the key's home on, and its chain.
 struct Seen {
     home: u32,
     near: Vec<Slots>,
@@ -109,8 +109,8 @@ impl Hopscotch {
         };
         let mut moves = Vec::new();
         while at > 1 {
-            // What is at home one bucket before can be here too; what is at home before that
-            // cannot.
+            // An entry of the bucket before can be here too; one of an
+            // earlier bucket cannot.
             let home = seen.home + at as u32 - 1;
             let mut entries = seen.near[at - 1].entries();
             let (from, _) = entries.find(|(_, entry)| self.home(&entry.key) == home)?;

@@ -67,9 +67,9 @@ impl Design for KvDirect {
         if let Some(has_room) = self.store(&mut lookup, key, value) {
             return has_room;
         }
-        // What waits in the station for the daemon goes on with what it has read. Once: what it
-        // allocates and gives back again is news to the allocator, which would ask the daemon for
-        // ever.
+        // Operations that wait in the station for the daemon go on with what they have read.
+        // Once: a slab that one allocates and gives back again is news to the allocator, which
+        // would ask the daemon for ever.
         let answered = (0..TURNS_MAX).any(|_| {
             self.daemon.turn();
             !self.storage.slabs().starving()

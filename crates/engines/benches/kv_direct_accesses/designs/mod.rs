@@ -32,7 +32,7 @@ pub trait Design {
     /// Bytes of its memory: index and slabs.
     fn bytes(&self) -> u64;
 
-    /// What was accessed so far.
+    /// The accesses so far.
     fn counts(&self) -> Counts;
 }
 

@@ -34,7 +34,7 @@ pub struct Entry {
 pub struct Slots(pub Line);
 
 impl Slots {
-    /// What is in slot `slot`.
+    /// The entry in slot `slot`.
     pub fn entry(&self, slot: usize) -> Option<Entry> {
         let (key, rest) = self.0.0[slot * SLOT_BYTES..].split_first_chunk()?;
         let value = u32::from_le_bytes(*rest.first_chunk()?);

@@ -11,7 +11,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::{Memory, zeroed};
 
-/// What a table has beside its keys.
+/// Sizes of a table apart from its keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Lines of memory, the index among them.
