@@ -39,36 +39,36 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run one seed and say what happened
+    /// Run one seed and report what happened
     One {
-        /// A workload of nessie's (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry),
-        /// or an engine whose servers take part (server, hybrid, server-scarce, hybrid-scarce,
+        /// A workload of nessie (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry),
+        /// or of an engine with workers (server, hybrid, server-scarce, hybrid-scarce,
         /// herd-store, herd-cache, pilaf, kv-direct, example)
         workload: Name,
         seed: u64,
-        /// By which rules the clients of nessie go
+        /// The protocol of nessie's clients
         #[arg(long, default_value = "loch")]
         protocol: Protocol,
         /// A bug to plant, by its name in `plants`
         #[arg(long)]
         plant: Option<String>,
     },
-    /// Run seeds one after the other; ends at the first failure
+    /// Run seeds, and end at the first failure
     Seeds {
         /// The first seed
         #[arg(long, default_value_t = 0)]
         from: u64,
-        /// How many, of each workload
+        /// The number of seeds of each workload
         #[arg(long, default_value_t = 2000)]
         count: u64,
-        /// Only this workload, or engine
+        /// Run this workload or engine alone
         #[arg(long)]
         workload: Option<Name>,
-        /// Only this protocol
+        /// Run this protocol alone
         #[arg(long)]
         protocol: Option<Protocol>,
     },
-    /// Run new seeds of everything for so many seconds
+    /// Run new seeds of every workload for this many seconds
     Soak {
         seconds: u64,
         /// The first seed
@@ -80,10 +80,10 @@ enum Command {
         /// Seeds after which a bug counts as missed
         #[arg(long, default_value_t = 20_000)]
         most: u64,
-        /// Only this one
+        /// Plant this bug alone
         #[arg(long)]
         bug: Option<String>,
-        /// Begin with a seed that is known to find it, where that takes the longest
+        /// Begin with a seed that is known to find it, for the bugs that take longest to find
         #[arg(long)]
         quick: bool,
     },
@@ -128,7 +128,7 @@ fn failed(subject: Subject, seed: u64, failure: &str) -> String {
     )
 }
 
-/// In this many seeds of an engine everything that can go wrong does go wrong.
+/// Among this many seeds of an engine every kind of fault happens at least once.
 const SEEDS_WITH_EVERYTHING: u64 = 200;
 
 /// Runs `count` seeds of each workload, on as many threads as there are processors.

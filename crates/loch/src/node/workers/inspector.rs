@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::Thread;
 
 use crate::session::wire::Inspected;
@@ -11,8 +11,8 @@ use crate::session::wire::Inspected;
 #[derive(Clone, Default)]
 pub(crate) struct Inspector {
     to: Vec<Recipient>,
-    /// The last question about each table.
-    last: Arc<Mutex<HashMap<usize, Arc<Mutex<Collect>>>>>,
+    /// The last question about each table, for as long as a worker may still answer it.
+    last: Arc<Mutex<HashMap<usize, Weak<Mutex<Collect>>>>>,
 }
 
 #[derive(Clone)]
@@ -61,7 +61,7 @@ impl Inspector {
             return false;
         }
         let mut all = self.last.lock().expect("nothing panics while it is held");
-        if let Some(last) = all.get(&table) {
+        if let Some(last) = all.get(&table).and_then(Weak::upgrade) {
             let mut last = last.lock().expect("nothing panics while it is held");
             if last.left > 0 {
                 last.answers.push(answer);
@@ -71,9 +71,9 @@ impl Inspector {
         let reported = Inspected::default();
         let collect = Collect { left: to.len(), reported, answers: vec![answer] };
         let collect = Arc::new(Mutex::new(collect));
-        all.insert(table, collect.clone());
+        all.insert(table, Arc::downgrade(&collect));
         for it in to {
-            // A worker that has ended does not report, and its node stops.
+            // A worker that has ended does not report: the answer is dropped with the question.
             let _ = it.sender.send(Inspect(collect.clone()));
             it.thread.unpark();
         }
