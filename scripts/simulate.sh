@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 simulation() {
-  cargo run --release --locked --quiet -p loch-simulation --features planted -- "$@"
+  cargo run --release --locked --quiet -p loch-simulation --features planted,example -- "$@"
 }
 
 case ${1:-} in

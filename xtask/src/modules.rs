@@ -22,13 +22,28 @@ struct Crate<'a> {
     files: Vec<(Module, &'a File)>,
     /// All modules, also those with a body in the file of another.
     modules: BTreeSet<Module>,
-    /// By module and name, the path that a `use` brings it from.
-    imported: BTreeMap<(Module, &'a str), &'a [String]>,
+    /// By module and name, the paths that a `use` brings it from: more than one under `cfg`.
+    imported: BTreeMap<(Module, &'a str), Vec<&'a [String]>>,
 }
 
 /// The uses between the modules of each folder (`crates/fabric/src/shm/`). A folder counts as one
 /// module for the modules beside it; a module and those inside it may use each other.
 pub fn uses_by_folder(tree: &Tree) -> BTreeMap<String, Uses<'_>> {
+    let mut folders = BTreeMap::new();
+    for (root, files) in crates(tree) {
+        Crate::of(files).add_uses(root, &mut folders);
+    }
+    folders
+}
+
+/// The imports of all names of a module of the same crate (`use super::*`). They hide which modules
+/// are used.
+pub fn globs(tree: &Tree) -> Vec<Place<'_>> {
+    crates(tree).into_values().flat_map(|files| Crate::of(files).globs()).collect()
+}
+
+/// The files of each crate, by the crate's `src/`.
+fn crates(tree: &Tree) -> BTreeMap<&str, Vec<(Module, &File)>> {
     let mut crates: BTreeMap<&str, Vec<(Module, &File)>> = BTreeMap::new();
     for (file, _) in tree.rust("") {
         if let Some(at) = file.path.rfind("/src/") {
@@ -36,11 +51,7 @@ pub fn uses_by_folder(tree: &Tree) -> BTreeMap<String, Uses<'_>> {
             crates.entry(root).or_default().push((module_of(path), file));
         }
     }
-    let mut folders = BTreeMap::new();
-    for (root, files) in crates {
-        Crate::of(files).add_uses(root, &mut folders);
-    }
-    folders
+    crates
 }
 
 impl<'a> Crate<'a> {
@@ -57,7 +68,8 @@ impl<'a> Crate<'a> {
             for path in rust.product_paths() {
                 if let Some(name) = &path.imported_as {
                     let at = [&module[..], &path.within].concat();
-                    imported.entry((at, &name[..])).or_insert(&path.segments[..]);
+                    let paths: &mut Vec<&[String]> = imported.entry((at, &name[..])).or_default();
+                    paths.push(&path.segments);
                 }
             }
         }
@@ -69,19 +81,50 @@ impl<'a> Crate<'a> {
         for (module, file) in &self.files {
             for path in file.rust.iter().flat_map(RustSource::product_paths) {
                 let from = [&module[..], &path.within].concat();
-                let Some(to) = self.resolve(&from, &path.segments, 0) else { continue };
-                let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-                let (Some(user), Some(used)) = (from.get(shared), to.get(shared)) else { continue };
-                let folder: String = to[..shared].iter().map(|name| format!("{name}/")).collect();
-                let uses = folders.entry(format!("{root}{folder}")).or_default();
-                let uses = uses.entry(user.clone()).or_default();
-                uses.entry(used.clone()).or_insert((*file, path.line));
+                for to in self.resolve(&from, &path.segments, 0) {
+                    let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+                    let ends = (from.get(shared), to.get(shared));
+                    let (Some(user), Some(used)) = ends else { continue };
+                    let folder: String =
+                        to[..shared].iter().map(|name| format!("{name}/")).collect();
+                    let uses = folders.entry(format!("{root}{folder}")).or_default();
+                    let uses = uses.entry(user.clone()).or_default();
+                    uses.entry(used.clone()).or_insert((*file, path.line));
+                }
             }
         }
     }
 
-    /// The module that a path leads to from `module`; `None` if it leads out of the crate.
-    fn resolve(&self, module: &[String], path: &[String], depth: usize) -> Option<Module> {
+    fn globs(&self) -> Vec<Place<'a>> {
+        let mut found = Vec::new();
+        for (module, file) in &self.files {
+            for path in file.rust.iter().flat_map(RustSource::product_paths) {
+                let Some(([.., last], "*")) =
+                    path.segments.split_last().map(|(star, of)| (of, star.as_str()))
+                else {
+                    continue;
+                };
+                let from = [&module[..], &path.within].concat();
+                let of = &path.segments[..path.segments.len() - 1];
+                // The names of an enum's variants are no module's.
+                let is_module = |to: &Module| {
+                    ["crate", "self", "super"].contains(&last.as_str()) || to.last() == Some(last)
+                };
+                if self.resolve(&from, of, 0).iter().any(is_module) {
+                    found.push((*file, path.line));
+                }
+            }
+        }
+        found
+    }
+
+    /// The modules that a path leads to from `module`; none if it leads out of the crate, several
+    /// if a name on the way is imported differently under different `cfg`s.
+    fn resolve(&self, module: &[String], path: &[String], depth: usize) -> Vec<Module> {
+        self.try_resolve(module, path, depth).unwrap_or_default()
+    }
+
+    fn try_resolve(&self, module: &[String], path: &[String], depth: usize) -> Option<Vec<Module>> {
         // A bound, because names that import each other lead nowhere.
         const DEPTH_MAX: usize = 8;
         let (mut at, mut rest) = match path.first()?.as_str() {
@@ -100,11 +143,13 @@ impl<'a> Crate<'a> {
                 at.push(name.clone());
                 continue;
             }
-            let imported = self.imported.get(&(at.clone(), &name[..]));
+            let imported = self.imported.get(&(at.clone(), &name[..])).into_iter().flatten();
             let imported = imported.filter(|path| depth < DEPTH_MAX && path[..] != rest[number..]);
-            return imported.and_then(|path| self.resolve(&at, path, depth + 1)).or(Some(at));
+            let to: Vec<Module> =
+                imported.flat_map(|path| self.resolve(&at, path, depth + 1)).collect();
+            return Some(if to.is_empty() { vec![at] } else { to });
         }
-        Some(at)
+        Some(vec![at])
     }
 
     fn is_module(&self, parent: &[String], name: &str) -> bool {

@@ -22,10 +22,11 @@ use crate::tree::{File, Tree};
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     arrows::arrows_point_down,
     layers::modules_use_those_below,
     circles::modules_make_no_circle,
+    circles::own_modules_are_imported_by_name,
     imports::engines_call_no_system,
     imports::engines_name_no_backend,
     unsafety::crates_forbid_unsafe,

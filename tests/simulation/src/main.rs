@@ -122,7 +122,7 @@ fn one(subject: Subject, seed: u64, plant: Option<&str>) -> Result<(), String> {
 
 fn failed(subject: Subject, seed: u64, failure: &str) -> String {
     format!(
-        "{} seed {seed}: {failure}\nagain: cargo run --release -p loch-simulation -- one {} {seed}",
+        "{} seed {seed}: {failure}\nagain: cargo run --release -p loch-simulation --all-features -- one {} {seed}",
         subject.name(),
         subject.name()
     )

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
-use crate::modules::{Uses, uses_by_folder};
+use crate::modules::{Uses, globs, uses_by_folder};
 use crate::tree::Tree;
 
 /// A folder, and its modules that may still be in a circle.
@@ -17,6 +17,15 @@ const KNOWN: [Known; 0] = [];
 /// modules beside it; a module and those inside it may use each other.
 pub fn modules_make_no_circle(tree: &Tree) -> Vec<Finding> {
     circles_but(tree, &KNOWN)
+}
+
+/// A product file imports the names of its crate's modules one by one, so that uses can be found.
+pub fn own_modules_are_imported_by_name(tree: &Tree) -> Vec<Finding> {
+    let describe = |(file, line)| {
+        let message = "all names of a module of the crate are imported".to_owned();
+        Finding::new(file, line, "glob", message, "name what is used")
+    };
+    globs(tree).into_iter().map(describe).collect()
 }
 
 fn circles_but(tree: &Tree, known: &[Known]) -> Vec<Finding> {
@@ -100,6 +109,32 @@ mod tests {
         ("crates/a/src/node.rs", "use crate::client;\n"),
         ("crates/a/src/wire.rs", "pub struct Frame;\n"),
     ];
+
+    #[test]
+    fn a_circle_is_found_through_either_of_two_imports_of_a_name() {
+        let other = "mod client;\nmod node;\nmod wire;\n#[cfg(a)]\npub use wire::Node;\n\
+                     #[cfg(b)]\npub use node::Node;\n";
+        let files = CIRCLE.map(|(path, text)| match path {
+            "crates/a/src/lib.rs" => (path, other),
+            _ => (path, text),
+        });
+        assert_eq!(messages(&files, &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_glob_of_a_module_of_the_crate_is_found() {
+        let tree = Tree::of(&[
+            ("crates/a/src/lib.rs", "mod node;\nmod kind;\npub use node::*;\nuse std::io::*;\n"),
+            ("crates/a/src/kind.rs", "pub enum Kind { A }\nuse Kind::*;\nuse self::Kind::*;\n"),
+            (
+                "crates/a/src/node.rs",
+                "use super::*;\n#[cfg(test)]\nmod tests {\n    use super::*;\n}\n",
+            ),
+        ]);
+        let found = own_modules_are_imported_by_name(&tree);
+        let places: Vec<_> = found.iter().map(|it| (it.path.as_str(), it.line)).collect();
+        assert_eq!(places, [("crates/a/src/lib.rs", 3), ("crates/a/src/node.rs", 1)]);
+    }
 
     #[test]
     fn a_circle_is_found_through_folders_and_names_that_are_exported_again() {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use loch_engines::registry::{UnknownEngine, names};
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Visitor};
-use serde::{Serialize, Serializer};
+use serde::{Serialize, Serializer, ser};
 use toml::Table as Fields;
 
 use crate::{ByteSize, Engine, Error};
@@ -123,7 +123,8 @@ impl TableConfig {
     /// # Ok::<(), loch::Error>(())
     /// ```
     pub fn set(&mut self, field: &str, value: impl Into<toml::Value>) -> Result<(), Error> {
-        let mut fields = self.fields();
+        let unwritable = |error: toml::ser::Error| Error::config("table", error.to_string());
+        let mut fields = self.fields().map_err(unwritable)?;
         fields.insert(field.into(), value.into());
         let read = Self::deserialize(fields);
         let wrong = |error: toml::de::Error| error.message().to_owned();
@@ -132,15 +133,15 @@ impl TableConfig {
     }
 
     /// The fields that differ from their defaults.
-    fn fields(&self) -> Fields {
+    fn fields(&self) -> Result<Fields, toml::ser::Error> {
         let Self { name, memory, value_max, workers, window, sessions, .. } = self.clone();
         let common = Common { name: Some(name), memory, value_max, workers, window, sessions };
-        let mut fields = fields_of(&common);
+        let mut fields = Fields::try_from(&common)?;
         fields.insert(ENGINE.into(), self.engine.name().into());
-        let plain = fields_of(&plain(self.engine.name()));
-        let own = fields_of(&self.engine).into_iter();
+        let plain = Fields::try_from(plain(self.engine.name()))?;
+        let own = Fields::try_from(&self.engine)?.into_iter();
         fields.extend(own.filter(|(field, value)| plain.get(field) != Some(value)));
-        fields
+        Ok(fields)
     }
 
     /// A table whose engine has this name and these own fields.
@@ -172,11 +173,6 @@ fn plain(name: &str) -> Engine {
     name.parse().expect("it is one of the registry")
 }
 
-/// The fields of a value that is written field by field.
-fn fields_of(told: &impl Serialize) -> Fields {
-    Fields::try_from(told).expect("it has fields, and they can be written")
-}
-
 /// The names of all fields, also of those without a value.
 fn known_fields(told: &impl Serialize) -> Vec<String> {
     match serde_json::to_value(told) {
@@ -193,7 +189,7 @@ fn engines_with(field: &str) -> Vec<&'static str> {
 
 impl Serialize for TableConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.fields().serialize(serializer)
+        self.fields().map_err(ser::Error::custom)?.serialize(serializer)
     }
 }
 
@@ -224,9 +220,8 @@ impl<'de> Visitor<'de> for Declaration {
                 "workers" => common.workers = Some(fields.next_value()?),
                 "window" => common.window = Some(fields.next_value()?),
                 "sessions" => common.sessions = Some(fields.next_value()?),
-                _ if engines_with(&field).is_empty() => fields.next_value_seed(Unknown(field))?,
                 _ => {
-                    let value = fields.next_value()?;
+                    let value = fields.next_value_seed(Own(&field))?;
                     own.insert(field, value);
                 }
             }
@@ -237,19 +232,40 @@ impl<'de> Visitor<'de> for Declaration {
     }
 }
 
-/// The value of a field that no table has.
-struct Unknown(String);
+/// Reads the value of an engine's own field. The table's engine may not be known yet, so the value
+/// has to be one that some engine with such a field takes.
+struct Own<'a>(&'a str);
 
-impl<'de> DeserializeSeed<'de> for Unknown {
-    type Value = ();
+impl<'de> DeserializeSeed<'de> for Own<'_> {
+    type Value = toml::Value;
 
-    fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<(), D::Error> {
-        Err(de::Error::custom(format!("no table has a field {}", self.0)))
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<toml::Value, D::Error> {
+        let Self(field) = self;
+        let engines = engines_with(field);
+        if engines.is_empty() {
+            return Err(de::Error::custom(format!("no table has a field {field}")));
+        }
+        let value = toml::Value::deserialize(deserializer)?;
+        let alone = || Fields::from_iter([(field.to_owned(), value.clone())]);
+        let read = |engine| Engine::read(engine, alone());
+        let mut refusals = engines.into_iter().filter_map(read).map(Result::err);
+        match refusals.next().flatten() {
+            Some(refusal) if refusals.all(|other| other.is_some()) => {
+                Err(de::Error::custom(format!("{field}: {}", refusal.message())))
+            }
+            _ => Ok(value),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    use loch_engines::nessie::options::LayoutOptions;
+    use loch_engines::{nessie, pilaf};
+
     use super::*;
 
     #[test]
@@ -273,6 +289,41 @@ mod tests {
         }
         let error = TableConfig::from_toml("ways = 2\nplus = true").unwrap_err().to_string();
         assert!(error.contains("no table has a field plus") && error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_value_of_an_engines_option_names_the_field_and_its_line() {
+        for (engine, option) in [
+            ("nessie", "ways = 'x'"),
+            ("nessie", "ways = 300"),
+            ("nessie-server", "ways = -1"),
+            ("nessie-hybrid", "cache = 1"),
+            ("herd", "mode = 'STORE'"),
+            ("pilaf", "sync = 1"),
+            ("kv-direct", "key_bytes = 70000"),
+            ("kv-direct", "tuned_for = { key_bytes = 8 }"),
+            ("kv-direct", "functions = [{ number = 1 }]"),
+            ("example", "entry_bytes = 'x'"),
+        ] {
+            let (field, value) = option.split_once(" = ").unwrap();
+            let error = TableConfig::from_toml(&format!("engine = '{engine}'\n{option}"));
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("line 2") && error.contains(&format!("{field}: ")), "{error}");
+            let value = toml::from_str::<Fields>(&format!("v = {value}")).unwrap().remove("v");
+            let error = TableConfig::default().set(field, value.unwrap()).unwrap_err().to_string();
+            assert!(error.contains(&format!("{field}: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_declaration_that_cannot_be_written_is_an_error() {
+        let layout = LayoutOptions { index_slots: Some(u64::MAX), ..Default::default() };
+        let options = nessie::options::Options { layout, ..Default::default() };
+        let error = TableConfig::new("t", options).set("ways", 3).unwrap_err();
+        assert!(error.to_string().contains("table"), "{error}");
+        let log = Some(OsString::from_vec(vec![0xff]).into());
+        let options = pilaf::Options { log, ..Default::default() };
+        assert!(toml::to_string(&TableConfig::new("t", options)).is_err());
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
     // Tables of different engines have no other fields in common.
     let both = own(have).into_iter().flatten().zip(own(want).into_iter().flatten());
     facts.extend(both.map(|((field, have), (_, want))| fact(field, have, want)));
+    // An engine may list some of its facts, or none.
+    let options = |words: &_| format!("{words:?}");
+    facts.push(fact("options of its engine", options(&h.words), options(&w.words)));
     facts.extend([
         number("value_max", h.value_bytes_max, w.value_bytes_max),
         number("nodes", h.nodes.into(), w.nodes.into()),

@@ -59,7 +59,8 @@ fn answer(listener: &Listener, bytes: u64, done: &StopSwitch) {
         if is_over {
             return;
         }
-        while let Ok(Some(stream)) = listener.accept() {
+        // One client for each look at `done`: clients that keep coming do not hold up the node.
+        if let Ok(Some(stream)) = listener.accept() {
             let mut stream = UnixStream::from(stream);
             let _ = refuse(&mut stream, &refusal);
         }
@@ -72,12 +73,13 @@ fn refuse(stream: &mut UnixStream, refusal: &[u8]) -> std::io::Result<()> {
     stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
     // Bytes that are unread when the connection is closed would make the kernel drop the reply.
     let mut hello = [0; FRAME_BYTES_MAX];
-    let _ = stream.read(&mut hello)?;
+    let _ = stream.read(&mut hello);
     stream.write_all(refusal)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
     use super::*;
@@ -94,15 +96,41 @@ mod tests {
             (failed.err().map(|error| error.to_string()), begun.elapsed())
         };
         let told = serve_refusals(&listener, 3 << 30, || {
-            // A client that says nothing does not delay others for long.
-            let silent = UnixStream::connect(&socket).unwrap();
+            // A client that says nothing does not delay others for long, and is answered too.
+            let mut silent = UnixStream::connect(&socket).unwrap();
             let told = attach();
-            drop(silent);
+            assert!(silent.read(&mut [0; FRAME_BYTES_MAX]).unwrap() > 0);
             Ok(told)
         });
         let (told, after) = told.unwrap();
         let told = told.expect("there is no node yet");
         assert!(told.contains("it prepares its memory (3GiB)"), "{told}");
         assert!(after < Duration::from_secs(30), "{after:?}");
+    }
+
+    #[test]
+    fn clients_that_keep_coming_do_not_hold_up_the_node() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = Listener::open(&socket).unwrap();
+        let has_begun = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let silent = scope.spawn(|| {
+                let until = Instant::now() + Duration::from_secs(20);
+                let mut clients = Vec::new();
+                while !has_begun.load(Ordering::Relaxed) && Instant::now() < until {
+                    clients.push(UnixStream::connect(&socket).unwrap());
+                    std::thread::sleep(HELLO_TIMEOUT / 4);
+                }
+                has_begun.load(Ordering::Relaxed)
+            });
+            let work = || {
+                std::thread::sleep(2 * HELLO_TIMEOUT);
+                Ok(())
+            };
+            serve_refusals(&listener, 1 << 30, work).unwrap();
+            has_begun.store(true, Ordering::Relaxed);
+            assert!(silent.join().unwrap(), "the node begins while clients come");
+        });
     }
 }

@@ -221,10 +221,32 @@ fn a_table_is_tuned_for_what_it_will_hold() {
         (1.5, "", "1.5"),
         (0.99, "", "tuned_for"),
         (0.4, "inline_bytes = 8", "say either"),
+        (0.4, "index_ratio = 0.5", "say either"),
         (0.4, "key_bytes = 9", "key_bytes is 9"),
     ] {
         let error = tuned(8, 8, utilisation, more).unwrap_err().to_string();
         assert!(error.contains(word) && error.contains("default"), "{word}: {error}");
+    }
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    for (engine, fields, word) in [
+        ("pilaf", "sync = true", "sync needs a log"),
+        ("nessie-hybrid", "cache = true", "cache is for nessie and nessie-hybrid+"),
+    ] {
+        let error = of(engine, fields, 64 * MIB, 1).unwrap_err().to_string();
+        assert!(error.contains(word) && error.contains("default"), "{word}: {error}");
+    }
+}
+
+#[test]
+fn the_hybrid_of_the_paper_has_no_filter_bits_and_one_read_at_a_time() {
+    for (engine, has) in [("nessie-hybrid", false), ("nessie-hybrid+", true), ("nessie", true)] {
+        let plan = of(engine, "", 64 * MIB, 1).unwrap();
+        // The first two switches: filter bits and multiple READs.
+        let switches = geometry(&plan).options & 3;
+        assert_eq!(switches, if has { 3 } else { 0 }, "{engine}");
     }
 }
 
@@ -239,6 +261,9 @@ fn a_changed_service_is_told_apart() {
     assert_eq!(field("herd", ("herd", "workers = 2")), "table \"default\": workers");
     assert!(field("herd", ("herd", "sessions = 9")).contains("sessions"));
     assert!(field("herd", ("herd", "mode = 'store'")).contains("mode"));
+    // The example does not say which of its options differ.
+    let options = field("example", ("example", "entry_bytes = 1000"));
+    assert_eq!(options, "table \"default\": options of its engine");
     let field = |fields| field("kv-direct", ("kv-direct", fields));
     assert_eq!(field("index_ratio = 0.3"), "table \"default\": index_ratio");
     assert_eq!(field("versions = false"), "table \"default\": versions");
