@@ -9,8 +9,8 @@ use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Valu
 /// A client of a table: one thread's session and endpoint, and the operations it has under way.
 ///
 /// Operations take `&self`, so the lanes of a thread can have any number of them under way. An
-/// engine implements `get`, `contains` and `execute`; the other operations are built from these
-/// three, unless the engine has a shorter way.
+/// engine implements `get`, `contains` and `execute`, and says which fabric and how many retries
+/// there were; the other operations are built from these, unless the engine has a shorter way.
 #[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
 pub trait Kv {
     /// The fabric that carries the client's verbs.

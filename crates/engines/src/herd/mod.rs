@@ -20,7 +20,7 @@
 //!   from an old one. Here requests are numbered and checksummed ([`requests`](crate::requests)),
 //!   slots are not zeroed, and a request that is sent again is executed once.
 //! * In the paper each stage of the pipeline holds one request. Here it holds as many as memory
-//!   needs to answer; one request per stage is an option.
+//!   needs to answer.
 //!
 //! # Linearization points
 //! Every operation takes effect when its worker executes it, between its call and its return. In a

@@ -25,6 +25,8 @@
 //! | DELETE | `ops/delete.rs` | the CAS `V(x) -> EMPTY` |
 //! | MOVE | `ops/migrate.rs` | none: it changes nothing that can be seen |
 //! | conditional PUT, fetch_add | `ops/conditional.rs` | as PUT; a failed test: the READ of the slot |
+//! | append | `kv.rs` | as conditional PUT |
+//! | GET of an expired value | `ops/get.rs` | as DELETE |
 //!
 //! | folder | what is there |
 //! | --- | --- |
