@@ -129,7 +129,8 @@ pub trait Engine: 'static {
     fn sizes(map: &Self::Map) -> Sizes;
 }
 
-/// The workers of an engine's tables. Of an engine without workers only [`Workers::shared`] says anything.
+/// The workers of an engine's tables. Of an engine without workers only [`Workers::shared`] says
+/// anything.
 pub trait Workers: Engine {
     /// The state that the workers of a table on one node share. It outlives each of the workers.
     type Shared: Send + Sync + 'static;
