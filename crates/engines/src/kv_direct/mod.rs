@@ -36,7 +36,6 @@
 //! | [`slab`] | the slab allocator: free memory, shared with the host's daemon |
 //! | [`vector`] | functions on the elements of a value |
 //! | [`dispatch`] | the card's memory as a cache of a share of host memory |
-//! | [`gathered`] | host memory that threads of the host access for the processor |
 //! | [`timed`] | host memory in the time of the paper's card |
 //!
 //! # Linearization points
@@ -58,7 +57,6 @@ mod client;
 mod compute;
 pub mod dispatch;
 mod free_slabs;
-pub mod gathered;
 pub mod header;
 pub mod item;
 pub mod key;
@@ -67,6 +65,7 @@ pub mod packet;
 mod packing;
 pub mod processor;
 #[cfg(test)]
+#[path = "../../tests/reference/mod.rs"]
 mod reference;
 mod serve;
 pub mod slab;

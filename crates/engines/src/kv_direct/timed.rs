@@ -9,7 +9,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::DerefMut;
-use std::rc::Rc;
 
 use crate::lines::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
@@ -21,30 +20,6 @@ pub trait Timing {
 
     /// A WRITE of consecutive bytes of host memory; ready when it is posted.
     async fn dma_write(&self, bytes: usize);
-
-    /// An access to the card's own memory.
-    async fn dram(&self, bytes: usize, is_write: bool);
-
-    /// One clock cycle of the pipeline.
-    async fn cycle(&self);
-}
-
-impl<T: Timing> Timing for Rc<T> {
-    async fn dma_read(&self, bytes: usize) {
-        T::dma_read(self, bytes).await;
-    }
-
-    async fn dma_write(&self, bytes: usize) {
-        T::dma_write(self, bytes).await;
-    }
-
-    async fn dram(&self, bytes: usize, is_write: bool) {
-        T::dram(self, bytes, is_write).await;
-    }
-
-    async fn cycle(&self) {
-        T::cycle(self).await;
-    }
 }
 
 /// Lines in memory, behind a card with the times of `T`.
@@ -63,11 +38,6 @@ impl<M: DerefMut<Target = [Line]>, T: Timing> Timed<M, T> {
     pub fn new(lines: M, timing: T) -> Self {
         assert!(u32::try_from(lines.len()).is_ok(), "a processor has less than 2^32 lines");
         Self { lines: RefCell::new(lines), timing, counts: Cell::default() }
-    }
-
-    /// The duration of accesses.
-    pub fn timing(&self) -> &T {
-        &self.timing
     }
 
     fn count(&self, count: impl FnOnce(&mut Counts)) {
@@ -138,7 +108,7 @@ impl<M: DerefMut<Target = [Line]>, T: Timing> HostMemory for Timed<M, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loch_fabric::lanes::{block_on, run};
+    use loch_fabric::lanes::run;
     use loch_fabric::sim::{CardProfile, Faults, Profile, SimCard, World};
 
     /// The simulated card's times.
@@ -151,17 +121,6 @@ mod tests {
 
         async fn dma_write(&self, bytes: usize) {
             self.0.dma_write(bytes).await;
-        }
-
-        async fn dram(&self, bytes: usize, is_write: bool) {
-            match is_write {
-                true => self.0.dram_write(bytes).await,
-                false => self.0.dram_read(bytes).await,
-            }
-        }
-
-        async fn cycle(&self) {
-            self.0.cycle().await;
         }
     }
 
@@ -198,26 +157,5 @@ mod tests {
         world.run_until(1_000_000);
         assert!(world.has_ended(process));
         world.end();
-    }
-
-    #[test]
-    fn times_can_be_shared() {
-        struct None;
-        impl Timing for None {
-            async fn dma_read(&self, _: usize) {}
-            async fn dma_write(&self, _: usize) {}
-            async fn dram(&self, _: usize, _: bool) {}
-            async fn cycle(&self) {}
-        }
-        let none = Rc::new(None);
-        let memory = Timed::new(vec![Line::ZERO; 2], none.clone());
-        block_on(async {
-            none.cycle().await;
-            none.dram(64, true).await;
-            memory.write(Purpose::Data, 0, &[Line([1; 64]); 2]).await;
-            assert_eq!(memory.read_line(Purpose::Data, 1).await, Line([1; 64]));
-            memory.exchange(false, 1).await;
-        });
-        assert_eq!((Rc::strong_count(&none), memory.counts().all()), (2, 3));
     }
 }

@@ -9,17 +9,17 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use loch_engines::kv_direct::dispatch::{Dispatcher, TimedDram};
+use loch_engines::kv_direct::dispatch::Dispatcher;
 use loch_engines::kv_direct::processor::{Clock, Processor};
 use loch_engines::kv_direct::timed::{Timed, Timing};
 use loch_engines::lines::Line;
 use loch_fabric::sim::SimCard;
 
 use super::packet::Operation;
-use super::timing::CardTiming;
+use super::timing::{CardTiming, TimedDram};
 
 /// The memory of a processor on the card: a share of host memory, cached in the card's memory.
-pub type Memory = Dispatcher<Timed<Vec<Line>, Chip>, TimedDram<Vec<Line>, Chip>>;
+pub type Memory = Dispatcher<Timed<Vec<Line>, Chip>, TimedDram>;
 
 /// The processor on the card.
 pub type CardProcessor = Processor<Operation, Memory, (), Chip>;
@@ -46,6 +46,11 @@ impl Chip {
         let timing = CardTiming::new(card);
         timing.set_runs(false);
         Self(Rc::new(State { timing, clock_ns, edge, engine_free }))
+    }
+
+    /// Memory of the card, of so many lines.
+    pub fn dram(&self, lines: u32) -> TimedDram {
+        TimedDram::new(lines, self.0.timing.clone())
     }
 
     /// From now on its accesses and cycles take time.
@@ -98,13 +103,5 @@ impl Timing for Chip {
 
     async fn dma_write(&self, bytes: usize) {
         self.0.timing.dma_write(bytes).await;
-    }
-
-    async fn dram(&self, bytes: usize, is_write: bool) {
-        self.0.timing.dram(bytes, is_write).await;
-    }
-
-    async fn cycle(&self) {
-        self.cycles(1).await;
     }
 }

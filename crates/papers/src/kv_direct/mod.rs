@@ -10,8 +10,10 @@
 mod card;
 mod clients;
 mod figures;
+mod gathered;
 mod micro;
 mod packet;
+mod ratio;
 mod report;
 mod run;
 mod shape;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use hdrhistogram::Histogram;
-use loch_engines::kv_direct::dispatch::{Dispatcher, TimedDram};
+use loch_engines::kv_direct::dispatch::Dispatcher;
 use loch_engines::kv_direct::item::Item;
 use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::packet::Cursor;
@@ -99,8 +99,7 @@ async fn fill(setup: &Setup, chip: &Chip) -> CardProcessor {
     let pools = plan.pools();
     let host = Timed::new(vec![Line::ZERO; lines as usize], chip.clone());
     let dram_lines = (lines / LINES_PER_DRAM_LINE).max(1);
-    let dram = TimedDram::new(vec![Line::ZERO; dram_lines as usize], chip.clone());
-    let memory = Dispatcher::new(host, dram, setup.ratio);
+    let memory = Dispatcher::new(host, chip.dram(dram_lines), setup.ratio);
     let mut daemon = Daemon::new(pools.clone());
     let storage = Storage::new(memory, &plan, pools);
     let (mut item, value) = (Item::default(), vec![0; workload.value_bytes]);

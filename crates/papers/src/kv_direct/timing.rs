@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use loch_engines::kv_direct::dispatch::{LocalDram, Mark, NicDram};
 use loch_engines::kv_direct::timed::Timing;
+use loch_engines::lines::{LINE_BYTES, Line};
 use loch_fabric::sim::SimCard;
 
 /// The times of accesses on a simulated card; they take no time until its clock is started.
@@ -33,6 +35,24 @@ impl CardTiming {
     pub fn card(&self) -> &SimCard {
         &self.card
     }
+
+    /// One clock cycle of the pipeline.
+    pub async fn cycle(&self) {
+        if self.runs.get() {
+            self.card.cycle().await;
+        }
+    }
+
+    /// An access to the card's own memory.
+    async fn dram(&self, bytes: usize, is_write: bool) {
+        if !self.runs.get() {
+            return;
+        }
+        match is_write {
+            true => self.card.dram_write(bytes).await,
+            false => self.card.dram_read(bytes).await,
+        }
+    }
 }
 
 impl Timing for CardTiming {
@@ -47,20 +67,37 @@ impl Timing for CardTiming {
             self.card.dma_write(bytes).await;
         }
     }
+}
 
-    async fn dram(&self, bytes: usize, is_write: bool) {
-        if !self.runs.get() {
-            return;
-        }
-        match is_write {
-            true => self.card.dram_write(bytes).await,
-            false => self.card.dram_read(bytes).await,
-        }
+/// The card's own memory, whose accesses take the card's time.
+pub struct TimedDram {
+    local: LocalDram<Vec<Line>>,
+    timing: CardTiming,
+}
+
+impl TimedDram {
+    /// Memory of so many lines, with empty slots.
+    pub fn new(lines: u32, timing: CardTiming) -> Self {
+        Self { local: LocalDram::new(vec![Line::ZERO; lines as usize]), timing }
+    }
+}
+
+impl NicDram for TimedDram {
+    fn slots(&self) -> u32 {
+        self.local.slots()
     }
 
-    async fn cycle(&self) {
-        if self.runs.get() {
-            self.card.cycle().await;
-        }
+    async fn read(&self, slot: u32) -> (Mark, Line) {
+        self.timing.dram(LINE_BYTES, false).await;
+        self.local.peek(slot)
+    }
+
+    async fn write(&self, slot: u32, mark: Mark, line: &Line) {
+        self.local.write(slot, mark, line).await;
+        self.timing.dram(LINE_BYTES, true).await;
+    }
+
+    fn peek(&self, slot: u32) -> (Mark, Line) {
+        self.local.peek(slot)
     }
 }

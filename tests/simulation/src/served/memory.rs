@@ -133,14 +133,6 @@ impl Timing for Jitter {
     async fn dma_write(&self, _: usize) {
         self.wait(0).await;
     }
-
-    async fn dram(&self, _: usize, _: bool) {
-        self.wait(0).await;
-    }
-
-    async fn cycle(&self) {
-        self.wait(0).await;
-    }
 }
 
 /// Adds, and traps after the first half of the elements.

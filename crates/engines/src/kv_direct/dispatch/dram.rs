@@ -12,8 +12,7 @@ use std::task::Poll;
 
 use loch_fabric::prefetch_read;
 
-use crate::kv_direct::timed::Timing;
-use crate::lines::{LINE_BYTES, Line};
+use crate::lines::Line;
 
 /// The line of host memory that a slot holds, and whether host memory has an older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,42 +124,5 @@ impl<M: DerefMut<Target = [Line]>> NicDram for LocalDram<M> {
     fn peek(&self, slot: u32) -> (Mark, Line) {
         let held = self.held.borrow();
         (held.1[slot as usize], held.0[slot as usize])
-    }
-}
-
-/// Memory whose accesses take the time of another card.
-#[derive(Debug)]
-pub struct TimedDram<M, T> {
-    local: LocalDram<M>,
-    timing: T,
-}
-
-impl<M: DerefMut<Target = [Line]>, T: Timing> TimedDram<M, T> {
-    /// Memory that consists of `lines`, with empty slots.
-    ///
-    /// # Panics
-    /// If there are 2^32 lines or more.
-    pub fn new(lines: M, timing: T) -> Self {
-        Self { local: LocalDram::new(lines), timing }
-    }
-}
-
-impl<M: DerefMut<Target = [Line]>, T: Timing> NicDram for TimedDram<M, T> {
-    fn slots(&self) -> u32 {
-        self.local.slots()
-    }
-
-    async fn read(&self, slot: u32) -> (Mark, Line) {
-        self.timing.dram(LINE_BYTES, false).await;
-        self.local.peek(slot)
-    }
-
-    async fn write(&self, slot: u32, mark: Mark, line: &Line) {
-        self.local.put(slot, mark, line);
-        self.timing.dram(LINE_BYTES, true).await;
-    }
-
-    fn peek(&self, slot: u32) -> (Mark, Line) {
-        self.local.peek(slot)
     }
 }

@@ -5,7 +5,7 @@
 //! If it were a cache of all host memory, its throughput would limit everything. So only a share of
 //! the lines, chosen by a hash of their address, is *cacheable*, and accesses to the other lines go
 //! directly to the host. The share is the *load dispatch ratio*, at which memory and links are
-//! equally busy: [`ratio`] computes it.
+//! equally busy (`loch-papers card --figure table5` computes it).
 //!
 //! The cache is direct-mapped: line `x` of host memory belongs to slot `x` mod the number of slots,
 //! and the quotient is its tag. A line that is written is installed dirty, without a look at the
@@ -15,8 +15,7 @@
 //! # Real and modelled parts
 //! On a DPU, which has its own memory and its host behind PCIe, everything is real: [`LocalDram`]
 //! is the DPU's memory, and `Host` its DMA engine. A host has no second memory: there `LocalDram`
-//! is memory like the host's, contents and counts are those of a card, and no time is saved. On the
-//! simulator [`TimedDram`] takes the time of the paper's card.
+//! is memory like the host's, contents and counts are those of a card, and no time is saved.
 //!
 //! # Invariants
 //! 1. *If the mark of a slot says that it holds line `x`, then the slot has the newest content of
@@ -51,7 +50,6 @@
 //! written back once more than needed, or in its final state: the install is the last step.
 
 mod dram;
-pub mod ratio;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -60,7 +58,7 @@ use std::cell::Cell;
 
 use loch_fabric::lanes;
 
-pub use self::dram::{LocalDram, Mark, NicDram, TimedDram};
+pub use self::dram::{LocalDram, Mark, NicDram};
 use self::slots::Slots;
 use crate::lines::{Counts, HALF_BYTES, HostMemory, Line, Purpose};
 

@@ -1,7 +1,6 @@
 //! Tables 5 and 6: the paper's equation of the load dispatch ratio, solved (kv-direct §6.3).
 
-use loch_engines::kv_direct::dispatch::ratio::{self, PAPER_SIZES, PAPER_SPEEDS};
-
+use crate::kv_direct::ratio::{self, PAPER_SIZES, PAPER_SPEEDS};
 use crate::kv_direct::report::{Cell, Table};
 
 /// Table 5, which is `which` 0, or Table 6.

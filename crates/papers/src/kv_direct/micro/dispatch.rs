@@ -11,8 +11,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use loch_engines::kv_direct::dispatch::{Dispatched, Dispatcher, TimedDram};
-use loch_engines::kv_direct::timed::{Timed, Timing};
+use loch_engines::kv_direct::dispatch::{Dispatched, Dispatcher};
+use loch_engines::kv_direct::timed::Timed;
 use loch_engines::lines::{HostMemory, Line, Purpose};
 use loch_fabric::lanes;
 use loch_fabric::sim::CardProfile;
@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::Bench;
-use crate::kv_direct::timing::CardTiming;
+use crate::kv_direct::timing::{CardTiming, TimedDram};
 use loch_bench::zipf::Zipf;
 
 /// Operations under way: as many as the reservation station holds (kv-direct §3.3.3).
@@ -106,7 +106,7 @@ impl Picker {
     }
 }
 
-type Memory = Dispatcher<Timed<Vec<Line>, CardTiming>, TimedDram<Vec<Line>, CardTiming>>;
+type Memory = Dispatcher<Timed<Vec<Line>, CardTiming>, TimedDram>;
 
 struct Machine {
     memory: Memory,
@@ -132,7 +132,7 @@ impl Machine {
 
     async fn operate(&self) {
         let (line, is_get) = self.picker.borrow_mut().pick();
-        Timing::cycle(&self.timing).await;
+        self.timing.cycle().await;
         let by = if is_get { 1 } else { -1 };
         let change = |by: i32| self.busy.borrow_mut()[line as usize] += by;
         let busy = self.busy.borrow()[line as usize];
@@ -159,9 +159,8 @@ pub fn measure(setup: Setup) -> Outcome {
     assert!(setup.host_lines.is_power_of_two(), "lines are picked by their bits");
     let bench = Bench::new(setup.profile, 1);
     let timing = CardTiming::new(bench.card.clone());
-    let lines = |count: u32| vec![Line::ZERO; count as usize];
-    let host = Timed::new(lines(setup.host_lines), timing.clone());
-    let dram = TimedDram::new(lines(setup.card_lines), timing.clone());
+    let host = Timed::new(vec![Line::ZERO; setup.host_lines as usize], timing.clone());
+    let dram = TimedDram::new(setup.card_lines, timing.clone());
     let machine = Rc::new(Machine {
         memory: Dispatcher::new(host, dram, setup.ratio),
         timing: timing.clone(),

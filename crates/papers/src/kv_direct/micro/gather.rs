@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loch_engines::kv_direct::gathered::{BATCH_ACCESSES, Batch, Gathered, Gatherers};
 use loch_engines::lines::{HostMemory, LINE_BYTES, Line, Purpose};
 use loch_fabric::lanes;
 use loch_fabric::sim::{CardProfile, SimCard, SimEndpoint};
 use loch_fabric::{Fabric, RegionId};
 
 use super::{Bench, CardCourier};
+use crate::kv_direct::gathered::{BATCH_ACCESSES, Batch, Gathered, Gatherers};
 
 /// Accesses under way for each core: one batch is filled, one is at the host, and one travels.
 const WIDTH_A_CORE: usize = 3 * BATCH_ACCESSES;

@@ -15,8 +15,9 @@ pub mod gather;
 
 use std::future::Future;
 
-use loch_engines::kv_direct::gathered::Courier;
 use loch_fabric::sim::{CardProfile, Faults, ProcessId, Profile, SimCard, World};
+
+use super::gathered::Courier;
 
 /// Carries batches between a simulated card and processes of its host.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use crate::lines::{HALF_BYTES, LINE_BYTES, Line};
+use loch_engines::lines::{HALF_BYTES, LINE_BYTES, Line};
 
 /// Consecutive lines that belong to one gatherer.
 pub const STRIPE_LINES: u32 = 64;
@@ -147,11 +147,6 @@ impl Gatherers {
         self.each.len()
     }
 
-    /// Whether there are no gatherers, which is never the case.
-    pub fn is_empty(&self) -> bool {
-        self.each.is_empty()
-    }
-
     /// The next batch of a gatherer, if there is one, in the order in which batches were queued.
     /// [`Gatherers::perform`] has to give back each batch before the next is taken.
     pub fn take(&self, gatherer: usize) -> Option<Batch> {
@@ -170,17 +165,6 @@ impl Gatherers {
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-
-    /// Carries out a gatherer's next batch, if there is one; a thread of the host calls this again
-    /// and again. Returns whether there was a batch.
-    pub fn turn(&self, gatherer: usize) -> bool {
-        let batch = self.take(gatherer);
-        let found = batch.is_some();
-        if let Some(batch) = batch {
-            self.perform(gatherer, batch);
-        }
-        found
     }
 
     /// The gatherer of a line, the line's number among the gatherer's own, and the number of lines

@@ -10,8 +10,8 @@
 //!
 //! [`Gathered`] is a [`HostMemory`] like any other, so the processor runs on it unchanged; but it
 //! needs thousands of accesses under way to be as fast as possible. It shares [`Gatherers`] with
-//! the host's threads, each of which calls [`Gatherers::turn`] for its own gatherer. A [`Courier`]
-//! gives the costs of the transport: between threads of one host it costs nothing.
+//! the host's threads, each of which takes the batches of its own gatherer and performs them. A
+//! [`Courier`] gives the costs of the transport.
 //!
 //! # Which access carries a batch
 //! There is no thread on the card's side: the access that fills a batch carries it, or else the
@@ -24,9 +24,12 @@
 //!    later one travels faster. A gatherer carries them out in that order, and the accesses of a
 //!    batch in their order.
 //! 2. A write is over when its batch is queued, a read when its batch is back. With 1, a read that
-//!    was posted later comes after the write (invariant 1 of [`lines`](crate::lines)).
+//!    was posted later comes after the write (invariant 1 of [`lines`](loch_engines::lines)).
 
 mod gatherers;
+#[cfg(test)]
+#[path = "../../../../engines/tests/reference/mod.rs"]
+mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -37,11 +40,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use loch_engines::lines::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 use loch_fabric::lanes;
 
-pub use self::gatherers::{Batch, Gatherers, STRIPE_LINES};
+pub use self::gatherers::{Batch, Gatherers};
 use self::gatherers::{Kind, Request};
-use crate::lines::{Counts, HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
 /// Accesses of a full batch (kv-direct §6.1).
 pub const BATCH_ACCESSES: usize = 256;
@@ -49,7 +52,6 @@ pub const BATCH_ACCESSES: usize = 256;
 const PARTS_MAX: usize = 16;
 
 /// The transport of batches to the host and back.
-#[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
 pub trait Courier {
     /// Sends this many bytes to a request queue.
     async fn send(&self, bytes: usize);
@@ -59,32 +61,6 @@ pub trait Courier {
 
     /// Waits for a batch to be filled: it is ready when a batch should go as it is.
     async fn linger(&self);
-}
-
-/// The transport between threads of one host: nothing has to travel, and a batch goes when all
-/// lanes of the processor have had this many turns and did not fill it.
-#[derive(Clone, Copy, Debug)]
-pub struct OneHost {
-    /// The number of turns.
-    pub turns: u32,
-}
-
-impl Courier for OneHost {
-    async fn send(&self, _: usize) {}
-
-    async fn fetch(&self, _: usize) {}
-
-    async fn linger(&self) {
-        let mut left = self.turns;
-        poll_fn(|_| match left.checked_sub(1) {
-            None => Poll::Ready(()),
-            Some(fewer) => {
-                left = fewer;
-                Poll::Pending
-            }
-        })
-        .await;
-    }
 }
 
 /// The stage of a batch.
@@ -158,25 +134,6 @@ pub struct Carried {
 }
 
 /// Host memory that gatherers access.
-///
-/// ```
-/// use loch_engines::kv_direct::gathered::{Gathered, Gatherers, OneHost};
-/// use loch_engines::lines::{HostMemory, Line, Purpose};
-/// # use loch_fabric::lanes::block_on;
-/// let gatherers = Gatherers::new(1024, 1);
-/// let memory = Gathered::new(gatherers.clone(), OneHost { turns: 1 });
-/// let gatherer = std::thread::spawn(move || {
-///     while std::sync::Arc::strong_count(&gatherers) > 1 {
-///         gatherers.turn(0);
-///     }
-/// });
-/// block_on(async {
-///     memory.write_line(Purpose::Index, 3, &Line([7; 64])).await;
-///     assert_eq!(memory.read_line(Purpose::Index, 3).await, Line([7; 64]));
-/// });
-/// drop(memory);
-/// gatherer.join().unwrap();
-/// ```
 #[derive(Debug)]
 pub struct Gathered<C> {
     gatherers: Arc<Gatherers>,
@@ -193,20 +150,6 @@ impl<C: Courier> Gathered<C> {
         let sides = (0..gatherers.len()).map(|_| Side::default()).collect();
         let (counts, carried) = (Cell::default(), Cell::default());
         Self { gatherers, courier, sides, accesses_max: BATCH_ACCESSES, counts, carried }
-    }
-
-    /// The same memory with batches of `accesses` accesses.
-    ///
-    /// # Panics
-    /// If `accesses` is 0.
-    pub fn with_batches(self, accesses: usize) -> Self {
-        assert!(accesses > 0, "a batch has an access");
-        Self { accesses_max: accesses, ..self }
-    }
-
-    /// The transport so far.
-    pub fn carried(&self) -> Carried {
-        self.carried.get()
     }
 
     fn count(&self, count: impl FnOnce(&mut Counts)) {

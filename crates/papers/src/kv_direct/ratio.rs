@@ -41,6 +41,7 @@ const STEPS: u32 = 100;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
     /// All items are equally popular.
+    #[cfg(test)]
     Uniform,
     /// Zipf's law, in a corpus of this many items.
     Zipf {
@@ -95,6 +96,7 @@ impl Model {
 
     fn unbounded_hit_rate(&self, ratio: f64) -> f64 {
         match self.popularity {
+            #[cfg(test)]
             Popularity::Uniform => self.dram_size / ratio,
             // Fewer than two items have no distribution.
             Popularity::Zipf { items } => {

@@ -2,11 +2,28 @@
 
 use std::cell::Cell;
 
+use loch_engines::kv_direct::storage::Storage;
 use loch_fabric::lanes::{block_on, run};
 
+use super::gatherers::STRIPE_LINES;
+use super::reference::{self, Random, Reference, line_of, pending, random, up_to};
 use super::*;
-use crate::kv_direct::reference::{self, Random, Reference, line_of, pending, random, up_to};
-use crate::kv_direct::storage::Storage;
+
+/// The transport between threads of one host: nothing has to travel, and a batch goes when all
+/// lanes have had this many turns and did not fill it.
+struct OneHost {
+    turns: u32,
+}
+
+impl Courier for OneHost {
+    async fn send(&self, _: usize) {}
+
+    async fn fetch(&self, _: usize) {}
+
+    async fn linger(&self) {
+        pending(self.turns).await;
+    }
+}
 
 /// A courier that takes a random time.
 struct Jittery(Random);
@@ -40,7 +57,10 @@ async fn gather(gatherers: &Gatherers, random: &Random, ended: &Cell<bool>) -> u
 fn check(seed: u64, lines: u32, gatherers: usize, accesses: usize, width: usize) -> Carried {
     let random = random(seed);
     let gatherers = Gatherers::new(lines, gatherers);
-    let memory = Gathered::new(gatherers.clone(), Jittery(random.clone())).with_batches(accesses);
+    let memory = Gathered {
+        accesses_max: accesses,
+        ..Gathered::new(gatherers.clone(), Jittery(random.clone()))
+    };
     let reference = Reference::new(lines);
     let ended = Cell::new(false);
     let mut done = 0;
@@ -59,7 +79,7 @@ fn check(seed: u64, lines: u32, gatherers: usize, accesses: usize, width: usize)
     for (at, line) in reference.lines().iter().enumerate() {
         assert_eq!(memory.peek(at as u32), *line, "line {at} of seed {seed}");
     }
-    memory.carried()
+    memory.carried.get()
 }
 
 #[test]
@@ -123,7 +143,7 @@ fn accesses_travel_together() {
         run(2, both, |_| ()).await;
     });
     // One write, and 600 reads in two full batches and a partial one.
-    let carried = memory.carried();
+    let carried = memory.carried.get();
     assert_eq!((carried.batches, carried.accesses), (4, 601));
     assert_eq!((carried.sent_bytes, carried.fetched_bytes), (601 * 8 + 64, 600 * 64));
     assert_eq!(memory.counts().index.all(), 601);
@@ -151,4 +171,23 @@ fn stripes_of_gatherers_are_all_lines() {
 fn what_is_not_memory_is_not_accessed() {
     let memory = Gathered::new(Gatherers::new(10, 1), OneHost { turns: 0 });
     block_on(memory.read_line(Purpose::Index, 10));
+}
+
+#[test]
+fn threads_of_the_host_gather() {
+    let gatherers = Gatherers::new(1024, 1);
+    let memory = Gathered::new(gatherers.clone(), OneHost { turns: 1 });
+    let gatherer = std::thread::spawn(move || {
+        while Arc::strong_count(&gatherers) > 1 {
+            if let Some(batch) = gatherers.take(0) {
+                gatherers.perform(0, batch);
+            }
+        }
+    });
+    block_on(async {
+        memory.write_line(Purpose::Index, 3, &line_of([7, 7])).await;
+        assert_eq!(memory.read_line(Purpose::Index, 3).await, line_of([7, 7]));
+    });
+    drop(memory);
+    gatherer.join().unwrap();
 }

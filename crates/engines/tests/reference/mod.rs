@@ -7,13 +7,12 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use loch_engines::kv_direct::item::Item;
+use loch_engines::kv_direct::key::KeyHash;
+use loch_engines::kv_direct::storage::{Options, Plan, Storage};
+use loch_engines::lines::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-use super::item::Item;
-use super::key::KeyHash;
-use super::storage::{Options, Plan, Storage};
-use crate::lines::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
 
 /// The random numbers that decide how often each operation is pending.
 pub type Random = Rc<RefCell<ChaCha8Rng>>;
