@@ -35,8 +35,6 @@ mod append;
 mod memory;
 pub mod record;
 mod recover;
-#[cfg(test)]
-mod rules;
 mod snapshot;
 mod storage;
 #[cfg(test)]

@@ -1,21 +1,20 @@
 //! The content of a log after every possible failure.
 
+mod rules;
+
 use super::record::HEADER_BYTES;
 use super::*;
 use proptest::prelude::*;
 
 const TABLE: u64 = 77;
 
-pub(super) type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-pub(super) fn policy() -> Policy {
+fn policy() -> Policy {
     Policy { write_us: 0, sync_us: 0, ..Policy::default() }
 }
 
-pub(super) fn open_with(
-    disk: &MemoryStorage,
-    policy: Policy,
-) -> Result<(Log<MemoryStorage>, Told), LogError> {
+fn open_with(disk: &MemoryStorage, policy: Policy) -> Result<(Log<MemoryStorage>, Told), LogError> {
     let mut told = Vec::new();
     let (log, found) = recover(disk.clone(), TABLE, policy, |one| {
         let value = match one.change {
@@ -29,18 +28,18 @@ pub(super) fn open_with(
     Ok((log, told))
 }
 
-pub(super) fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Told), LogError> {
+fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Told), LogError> {
     open_with(disk, policy())
 }
 
 /// The change with this number: its key and value.
-pub(super) fn change(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+fn change(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
     let key = format!("key {}", number % 5).into_bytes();
     let value = (!number.is_multiple_of(4)).then(|| vec![number as u8; number as usize % 90]);
     (key, value)
 }
 
-pub(super) fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
+fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
     let (key, value) = change(number);
     let change = match &value {
         Some(value) => Change::Put { value, version: number, expires_at_ms: None },
@@ -49,12 +48,12 @@ pub(super) fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, L
     log.append(Op::Change { key: &key, change }, number)
 }
 
-pub(super) fn changes(numbers: std::ops::Range<u64>) -> Told {
+fn changes(numbers: std::ops::Range<u64>) -> Told {
     numbers.map(change).collect()
 }
 
 /// The disk after ten durable changes and, in the same segment, ten changes that are only written.
-pub(super) fn ten_and_ten() -> (MemoryStorage, u64) {
+fn ten_and_ten() -> (MemoryStorage, u64) {
     let disk = MemoryStorage::default();
     let (mut log, _) = open(&disk).unwrap();
     for number in 0..20 {
@@ -355,7 +354,7 @@ fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
 }
 
 /// A model of the whole table: the state after each record.
-pub(super) fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
     let mut state = std::collections::BTreeMap::new();
     for (key, value) in changes {
         match value {
@@ -367,11 +366,7 @@ pub(super) fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u
 }
 
 /// Writes a snapshot, with changes in between. Returns whether it was finished.
-pub(super) fn snapshot(
-    log: &mut Log<MemoryStorage>,
-    told: &mut Told,
-    next: &mut u64,
-) -> Result<(), LogError> {
+fn snapshot(log: &mut Log<MemoryStorage>, told: &mut Told, next: &mut u64) -> Result<(), LogError> {
     let mut snapshot = log.begin_snapshot(0)?;
     for key in 0..5 {
         let name = format!("key {key}").into_bytes();

@@ -1,10 +1,7 @@
 //! Rules of the log that matter only in rare situations, each tested in its situation.
 
-use super::record::{self, HEADER_BYTES, Header, Kind, RECORD_BYTES, Record};
-use super::tests::{
-    Told, append, change, changes, open, open_with, policy, snapshot, state, ten_and_ten,
-};
 use super::*;
+use crate::log::record::{self, Header, Kind, RECORD_BYTES, Record};
 
 const NONE: DiskFaults =
     DiskFaults { appends_left: None, syncs_left: None, removes_left: None, sync_looks: 0 };
