@@ -340,7 +340,7 @@ where
     #[cold]
     fn refuse(&mut self, ticket: Ticket) {
         let mut reply = self.worker.buffer();
-        let refused = Answer::Failed(Failure::Unsupported);
+        let refused = Answer::Failed(Failure::UNSUPPORTED);
         self.worker.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
         self.send(ticket, reply);
     }

@@ -92,7 +92,7 @@ impl<F: Fabric> Worker<F> {
                 ticket
             }
             Incoming::Execute(ticket) if ticket.is_packet() => {
-                let refused = Answer::Failed(Failure::Unsupported);
+                let refused = Answer::Failed(Failure::UNSUPPORTED);
                 self.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
                 ticket
             }
@@ -146,7 +146,7 @@ impl<F: Fabric> Worker<F> {
         if self.map.table.region_of(owner) != self.client.home() {
             // The entries of such an operation would be where no GET of a hybrid client looks for
             // them.
-            return Ok(Executed::Failed(Failure::Unsupported));
+            return Ok(Executed::Failed(Failure::UNSUPPORTED));
         }
         if operation != Operation::Get {
             return Ok(Executed::Other(self.client.execute(key, operation).await?));

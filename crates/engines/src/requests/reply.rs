@@ -19,49 +19,9 @@ pub enum Answer<'a> {
     Stale(u32),
 }
 
-/// The reasons why a worker could not execute a request.
+/// The reason why a worker could not execute a request: an [`EngineError`] as a reply carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// [`EngineError::ValueTooLong`].
-    ValueTooLong {
-        /// Bytes of the value.
-        len: u64,
-        /// The table's limit.
-        max: u64,
-    },
-    /// [`EngineError::IndexFull`].
-    IndexFull {
-        /// Slots of the whole index.
-        slots: u64,
-        /// Moves that were allowed.
-        moves: u64,
-    },
-    /// [`EngineError::OutOfMemory`].
-    OutOfMemory {
-        /// Bytes of the entry.
-        bytes: u64,
-        /// Bytes that there are.
-        capacity: u64,
-    },
-    /// [`EngineError::Timeout`].
-    Timeout {
-        /// The operation's time.
-        timeout_us: u64,
-    },
-    /// [`EngineError::NotACounter`].
-    NotACounter {
-        /// Bytes of the value.
-        len: u64,
-    },
-    /// [`EngineError::Damaged`]; the worker's log says what is damaged.
-    Damaged,
-    /// [`EngineError::Ambiguous`].
-    Ambiguous,
-    /// [`EngineError::Unsupported`]: asking again is of no use.
-    Unsupported,
-    /// The worker could not reach its memory. Nothing was changed, and it may work the next time.
-    Unreachable,
-}
+pub struct Failure(Short);
 
 /// An answer without the bytes of its value: the part that is remembered of a mutation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +76,7 @@ impl<'a> Answer<'a> {
         let (status, first, second) = match *self {
             Answer::Stale(incarnation) => (status::STALE, u64::from(incarnation), 0),
             Answer::Packet(_) => (status::PACKET, 0, 0),
-            Answer::Failed(failure) => return failure.short(),
+            Answer::Failed(Failure(short)) => return short,
             Answer::Done(outcome) => match outcome {
                 Outcome::Found { version, expires_at_ms: None, .. } => (status::FOUND, version, 0),
                 Outcome::Found { version, expires_at_ms: Some(at), .. } => {
@@ -180,57 +140,32 @@ impl Short {
 }
 
 impl Failure {
-    fn short(self) -> Short {
-        let (status, first, second) = match self {
-            Failure::ValueTooLong { len, max } => (status::VALUE_TOO_LONG, len, max),
-            Failure::IndexFull { slots, moves } => (status::INDEX_FULL, slots, moves),
-            Failure::OutOfMemory { bytes, capacity } => (status::OUT_OF_MEMORY, bytes, capacity),
-            Failure::Timeout { timeout_us } => (status::TIMEOUT, timeout_us, 0),
-            Failure::NotACounter { len } => (status::NOT_A_COUNTER, len, 0),
-            Failure::Damaged => (status::DAMAGED, 0, 0),
-            Failure::Ambiguous => (status::AMBIGUOUS, 0, 0),
-            Failure::Unsupported => (status::UNSUPPORTED, 0, 0),
-            Failure::Unreachable => (status::UNREACHABLE, 0, 0),
-        };
-        Short { status, first, second }
-    }
+    /// [`EngineError::Unsupported`]: asking again is of no use.
+    pub const UNSUPPORTED: Self = Self(Short { status: status::UNSUPPORTED, first: 0, second: 0 });
 
-    fn read(Short { status, first, second }: Short) -> Option<Self> {
-        Some(match status {
-            status::VALUE_TOO_LONG => Failure::ValueTooLong { len: first, max: second },
-            status::INDEX_FULL => Failure::IndexFull { slots: first, moves: second },
-            status::OUT_OF_MEMORY => Failure::OutOfMemory { bytes: first, capacity: second },
-            status::TIMEOUT => Failure::Timeout { timeout_us: first },
-            status::NOT_A_COUNTER => Failure::NotACounter { len: first },
-            status::DAMAGED => Failure::Damaged,
-            status::AMBIGUOUS => Failure::Ambiguous,
-            status::UNSUPPORTED => Failure::Unsupported,
-            status::UNREACHABLE => Failure::Unreachable,
-            _ => return None,
-        })
+    fn read(short: Short) -> Option<Self> {
+        let is_one = (status::VALUE_TOO_LONG..=status::UNREACHABLE).contains(&short.status);
+        is_one.then_some(Self(short))
     }
 
     /// The error for the client's caller. `at` is where the request was sent.
     #[cold]
     pub fn into_error(self, at: RemoteAddr) -> EngineError {
-        match self {
-            Failure::ValueTooLong { len, max } => EngineError::ValueTooLong { len, max },
-            Failure::IndexFull { slots, moves } => {
-                EngineError::IndexFull { slots, moves: moves as usize }
-            }
-            Failure::OutOfMemory { bytes, capacity } => {
-                EngineError::OutOfMemory { bytes, capacity }
-            }
-            Failure::Timeout { timeout_us } => EngineError::Timeout { timeout_us },
-            Failure::NotACounter { len } => EngineError::NotACounter { len },
-            Failure::Damaged => EngineError::Damaged {
+        let Short { status, first, second } = self.0;
+        match status {
+            status::VALUE_TOO_LONG => EngineError::ValueTooLong { len: first, max: second },
+            status::INDEX_FULL => EngineError::IndexFull { slots: first, moves: second as usize },
+            status::OUT_OF_MEMORY => EngineError::OutOfMemory { bytes: first, capacity: second },
+            status::TIMEOUT => EngineError::Timeout { timeout_us: first },
+            status::NOT_A_COUNTER => EngineError::NotACounter { len: first },
+            status::DAMAGED => EngineError::Damaged {
                 what: format!("the worker that serves {at} says so: see its log"),
             },
-            Failure::Ambiguous => EngineError::Ambiguous(FabricError::OutcomeUnknown { at }),
-            Failure::Unsupported => EngineError::Unsupported,
-            Failure::Unreachable => {
+            status::AMBIGUOUS => EngineError::Ambiguous(FabricError::OutcomeUnknown { at }),
+            status::UNREACHABLE => {
                 EngineError::Fabric(FabricError::Unreachable { region: at.region() })
             }
+            _ => EngineError::Unsupported,
         }
     }
 }
@@ -238,19 +173,18 @@ impl Failure {
 impl From<&EngineError> for Failure {
     #[cold]
     fn from(error: &EngineError) -> Self {
-        match *error {
-            EngineError::ValueTooLong { len, max } => Failure::ValueTooLong { len, max },
-            EngineError::IndexFull { slots, moves } => {
-                Failure::IndexFull { slots, moves: moves as u64 }
-            }
+        let (status, first, second) = match *error {
+            EngineError::ValueTooLong { len, max } => (status::VALUE_TOO_LONG, len, max),
+            EngineError::IndexFull { slots, moves } => (status::INDEX_FULL, slots, moves as u64),
             EngineError::OutOfMemory { bytes, capacity } => {
-                Failure::OutOfMemory { bytes, capacity }
+                (status::OUT_OF_MEMORY, bytes, capacity)
             }
-            EngineError::Timeout { timeout_us } => Failure::Timeout { timeout_us },
-            EngineError::NotACounter { len } => Failure::NotACounter { len },
-            EngineError::Damaged { .. } => Failure::Damaged,
-            EngineError::Ambiguous(_) => Failure::Ambiguous,
-            EngineError::Fabric(_) => Failure::Unreachable,
+            EngineError::Timeout { timeout_us } => (status::TIMEOUT, timeout_us, 0),
+            EngineError::NotACounter { len } => (status::NOT_A_COUNTER, len, 0),
+            EngineError::Damaged { .. } => (status::DAMAGED, 0, 0),
+            EngineError::Ambiguous(_) => (status::AMBIGUOUS, 0, 0),
+            // The worker could not reach its memory. It may work the next time.
+            EngineError::Fabric(_) => (status::UNREACHABLE, 0, 0),
             EngineError::KeyEmpty
             | EngineError::KeyTooLong { .. }
             | EngineError::KeyOfOtherLength { .. }
@@ -261,8 +195,9 @@ impl From<&EngineError> for Failure {
             | EngineError::NoVersions
             | EngineError::ReadOnly
             | EngineError::NeedsSession
-            | EngineError::Unsupported => Failure::Unsupported,
-        }
+            | EngineError::Unsupported => return Self::UNSUPPORTED,
+        };
+        Self(Short { status, first, second })
     }
 }
 
@@ -284,19 +219,30 @@ mod tests {
             Answer::Done(Outcome::Deleted(false)),
             Answer::Done(Outcome::Before(u64::MAX)),
             Answer::Packet(b"results"),
-            Answer::Failed(Failure::ValueTooLong { len: 9, max: 8 }),
-            Answer::Failed(Failure::IndexFull { slots: 9, moves: 5 }),
-            Answer::Failed(Failure::OutOfMemory { bytes: 9, capacity: 8 }),
-            Answer::Failed(Failure::Timeout { timeout_us: 9 }),
-            Answer::Failed(Failure::NotACounter { len: 9 }),
-            Answer::Failed(Failure::Damaged),
-            Answer::Failed(Failure::Ambiguous),
-            Answer::Failed(Failure::Unsupported),
-            Answer::Failed(Failure::Unreachable),
         ];
         for answer in answers {
             assert_eq!(answer.short().answer(answer.value()), Some(answer.clone()));
         }
+        let at = RemoteAddr::new(loch_fabric::RegionId(3), 64);
+        let errors = [
+            EngineError::ValueTooLong { len: 9, max: 8 },
+            EngineError::IndexFull { slots: 9, moves: 5 },
+            EngineError::OutOfMemory { bytes: 9, capacity: 8 },
+            EngineError::Timeout { timeout_us: 9 },
+            EngineError::NotACounter { len: 9 },
+            EngineError::Ambiguous(FabricError::OutcomeUnknown { at }),
+            EngineError::Unsupported,
+            EngineError::Fabric(FabricError::Unreachable { region: at.region() }),
+        ];
+        for error in errors {
+            let answer = Answer::Failed(Failure::from(&error));
+            assert_eq!(answer.short().answer(&[]), Some(answer.clone()));
+            let Answer::Failed(failure) = answer else { unreachable!() };
+            assert_eq!(failure.into_error(at), error);
+        }
+        let damaged = Failure::from(&EngineError::Damaged { what: String::new() });
+        assert_eq!(Answer::Failed(damaged).short().answer(&[]), Some(Answer::Failed(damaged)));
+        assert!(matches!(damaged.into_error(at), EngineError::Damaged { .. }));
     }
 
     /// An error that is worth another attempt differs from an error that stays: a client over a

@@ -124,7 +124,7 @@ impl<F: Fabric + Messages> Server<F> {
             match incoming {
                 Some(Incoming::Execute(ticket)) if ticket.is_packet() => {
                     self.give_back(message);
-                    self.reply(&ticket, &Answer::Failed(Failure::Unsupported));
+                    self.reply(&ticket, &Answer::Failed(Failure::UNSUPPORTED));
                 }
                 Some(Incoming::Execute(ticket)) => return Ok(Some((ticket, message))),
                 Some(Incoming::Answer(ticket, short)) => {
@@ -144,7 +144,7 @@ impl<F: Fabric + Messages> Server<F> {
         let mut reply = self.buf();
         self.inbox.complete(ticket, answer, &mut reply);
         if reply.len() > self.fabric.message_bytes_max() {
-            self.inbox.complete(ticket, &Answer::Failed(Failure::Unsupported), &mut reply);
+            self.inbox.complete(ticket, &Answer::Failed(Failure::UNSUPPORTED), &mut reply);
         }
         self.post(ticket, reply);
     }
