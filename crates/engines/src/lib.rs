@@ -21,6 +21,7 @@ pub mod error;
 pub mod example;
 pub mod functions;
 pub mod herd;
+pub mod key_hash;
 pub mod kv;
 pub mod kv_direct;
 pub mod limits;

@@ -106,7 +106,7 @@ impl<F: Fabric> Client<F> {
 
     #[inline]
     fn partition(&self, key: &[u8]) -> u32 {
-        KeyHash::of(self.seed, key).processor(self.requester.map().area().workers())
+        KeyHash::of(self.seed, key).partition(self.requester.map().area().workers())
     }
 
     #[inline]

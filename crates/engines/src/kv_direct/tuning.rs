@@ -169,7 +169,7 @@ impl Corpus {
         for entry in 0..entries {
             let hash = KeyHash::of(0, &entry.to_le_bytes());
             // One half of the hash chooses the chain, the other half the size.
-            let size = self.size_at(f64::from(hash.processor(1 << 24)) / f64::from(1 << 24));
+            let size = self.size_at(f64::from(hash.partition(1 << 24)) / f64::from(1 << 24));
             sample.add(hash.bucket(chains) as usize, shapes[size]);
         }
         let lines = sample.lines() / f64::from(chains);

@@ -368,7 +368,7 @@ where
             *next += 1;
             self.ahead -= 1;
             let Ok(job) = job else { continue };
-            if job.hash().processor(self.worker.partitions) == self.worker.partition {
+            if job.hash().partition(self.worker.partitions) == self.worker.partition {
                 return Some(job);
             }
             job.misdirected();

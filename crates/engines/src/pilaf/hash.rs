@@ -3,6 +3,7 @@
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::layout::WAYS;
+use crate::key_hash::mix;
 
 /// The hash of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +47,6 @@ pub fn candidates(name: u64, slots: u64) -> [u64; WAYS] {
         candidates[way] = slot;
     }
     candidates
-}
-
-#[inline]
-fn mix(mut h: u64) -> u64 {
-    h = (h ^ h >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    h = (h ^ h >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    h ^ h >> 32
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl Workload {
         let key = rank.to_le_bytes();
         let (parts, part) = self.part;
         let is_own =
-            parts == 1 || { KeyHash::of(seed, &key[..self.key_bytes]).processor(parts) == part };
+            parts == 1 || { KeyHash::of(seed, &key[..self.key_bytes]).partition(parts) == part };
         is_own.then_some(key)
     }
 }
@@ -124,7 +124,7 @@ impl Source {
     /// The processor of the next key, of `processors` processors.
     pub fn processor(&mut self, processors: u32) -> u32 {
         let key = self.key();
-        KeyHash::of(self.seed, &key[..self.workload.key_bytes]).processor(processors)
+        KeyHash::of(self.seed, &key[..self.workload.key_bytes]).partition(processors)
     }
 
     /// The operation on the next key.

@@ -69,7 +69,7 @@ impl Chained {
     /// The first word of the key's bucket.
     #[inline(always)]
     pub fn bucket(&self, hash: KeyHash) -> usize {
-        hash.bucket(self.buckets) * BUCKET_WORDS
+        hash.bucket(self.buckets) as usize * BUCKET_WORDS
     }
 
     /// The place in the first word of the key's first bucket that has the key's tag: a guess.

@@ -62,7 +62,7 @@ impl Lossy {
     /// The first word of the key's bucket.
     #[inline(always)]
     pub fn bucket(&self, hash: KeyHash) -> usize {
-        hash.bucket(self.buckets) * BUCKET_WORDS
+        hash.bucket(self.buckets) as usize * BUCKET_WORDS
     }
 
     /// The word with the key's tag, by its place in the index, and the position that it names if

@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use super::geometry::Shape;
 use super::ite::{Codec, Ite};
 use super::slab::{Class, Classes, Slab};
+use crate::key_hash::mix;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
 use crate::region::STAMP_OFFSET;
 
@@ -285,13 +286,6 @@ impl Candidates {
     pub fn index_of(&self, slot: RemoteAddr) -> Option<usize> {
         (0..self.count()).find(|c| self.slot(*c) == slot)
     }
-}
-
-#[inline]
-fn mix(mut h: u64) -> u64 {
-    h = (h ^ h >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    h = (h ^ h >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    h ^ h >> 32
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ impl Design for KvDirect {
     }
 
     fn owner(&self, seed: u64, key: &[u8], workers: u32) -> Option<u32> {
-        Some(KeyHash::of(seed, key).processor(workers))
+        Some(KeyHash::of(seed, key).partition(workers))
     }
 
     fn told(&self) -> String {
