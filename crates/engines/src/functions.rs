@@ -1,8 +1,10 @@
 //! Functions that users register with a table, as a worker calls them. The engine that computes on
 //! values does not know how they run, and a node that has functions does not know the engine.
 
+use zerocopy::TryFromBytes;
+
 /// How the bytes of a value are read as numbers. All are little-endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "each is the type of its name")]
 pub enum Element {

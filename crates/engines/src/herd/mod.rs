@@ -40,7 +40,9 @@ mod worker;
 
 pub use client::Client;
 pub use pipeline::Pipeline;
-pub use table::{Herd, Map, Options, PartitionShape, RequestWay, TableMode};
+pub use storage::Mode;
+pub use table::{Herd, Map, Options, PartitionShape, RequestWay};
+
 pub use worker::{DEPTH_MAX, Settings, Worker};
 
 use crate::limits::{HERD_ITEM_BYTES_MAX, HERD_SLOT_BYTES, REPLIES_MAX};

@@ -28,19 +28,9 @@ pub struct Options {
     /// in a cache, and for every 112 bytes in a store.
     pub index_slots: Option<u64>,
     /// Its behaviour when it is full. Default `cache`.
-    pub mode: Option<TableMode>,
+    pub mode: Option<Mode>,
     /// The way in which requests reach its workers. Default `write`.
     pub requests: Option<RequestWay>,
-}
-
-/// The behaviour of a table of herd when it is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TableMode {
-    /// The table lets the oldest values go.
-    Cache,
-    /// The table refuses new values.
-    Store,
 }
 
 /// The way in which the requests of a table of herd reach its workers.
@@ -139,9 +129,10 @@ impl Engine for Herd {
         let service = super::service(room.workers, budget.window, room.slots, by_send);
         let service = Service { replies, ..service };
         let mailboxes = mailboxes(service, room.nodes)?;
-        let (mode, slot_bytes) = match options.mode.unwrap_or(TableMode::Cache) {
-            TableMode::Cache => (Mode::Cache, BYTES_PER_CACHE_SLOT),
-            TableMode::Store => (Mode::Store, BYTES_PER_STORE_SLOT),
+        let mode = options.mode.unwrap_or(Mode::Cache);
+        let slot_bytes = match mode {
+            Mode::Cache => BYTES_PER_CACHE_SLOT,
+            Mode::Store => BYTES_PER_STORE_SLOT,
         };
         let shared = mailboxes.end().next_multiple_of(TABLE_ALIGN_BYTES);
         let bytes = budget.left(shared)? / workers;

@@ -1,12 +1,14 @@
 //! The operations of a processor and their results (kv-direct §3.2, Table 1).
 
+use zerocopy::TryFromBytes;
+
 use crate::operation::{Expect, Operation, PutOptions};
 
 pub use crate::functions::Element;
 use crate::functions::FunctionFailure;
 
 /// A built-in function. `v` is an element of the value, `d` the operand that goes with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes)]
 #[repr(u8)]
 pub enum Builtin {
     /// `v + d`, wrapping.

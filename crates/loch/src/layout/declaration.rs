@@ -18,7 +18,7 @@ use crate::{ByteSize, Engine, Error};
 /// ```
 /// use loch::engines::herd;
 /// use loch::{Engine, TableConfig};
-/// let options = herd::Options { mode: Some(herd::TableMode::Store), ..Default::default() };
+/// let options = herd::Options { mode: Some(herd::Mode::Store), ..Default::default() };
 /// let table = TableConfig { workers: Some(2), ..TableConfig::new("sessions", options) };
 /// let text = "name = 'sessions'\nengine = 'herd'\nmode = 'store'\nworkers = 2";
 /// assert_eq!(TableConfig::from_toml(text)?, table);

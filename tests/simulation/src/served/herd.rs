@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use loch_engines::herd::key::KeyHash;
-use loch_engines::herd::{Options, RequestWay, TableMode};
+use loch_engines::herd::{Mode, Options, RequestWay};
 use loch_engines::region::{SEED, TableParams};
 use loch_engines::requests::Timing;
 use loch_engines::serve::Tuning;
@@ -30,14 +30,14 @@ struct Herd {
 
 /// A table with room for everything, or a cache with so little memory that values are evicted all
 /// the time.
-pub fn draw(random: &mut ChaCha8Rng, mode: TableMode) -> Rc<dyn Design> {
+pub fn draw(random: &mut ChaCha8Rng, mode: Mode) -> Rc<dyn Design> {
     let by_send = random.random_bool(0.4);
     let requests = if by_send { RequestWay::Send } else { RequestWay::Write };
     let options = Options { mode: Some(mode), requests: Some(requests), index_slots: None };
     let mut setting = Setting::draw(random, true).of(options);
     setting.nodes = NODES;
     (setting.table.workers, setting.table.value_max) = (Some(WORKERS), None);
-    setting.evicts = mode == TableMode::Cache && random.random_bool(0.7);
+    setting.evicts = mode == Mode::Cache && random.random_bool(0.7);
     setting.keys = if setting.evicts { 24 } else { 6 };
     setting.numbers_from = setting.keys - setting.keys / 4;
     (setting.value_bytes, setting.clients) = (VALUE_BYTES, 4);

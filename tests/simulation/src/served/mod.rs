@@ -17,7 +17,7 @@ mod worker;
 
 use std::str::FromStr;
 
-use loch_engines::herd::TableMode;
+use loch_engines::herd::Mode;
 use loch_engines::registry::EngineId;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -127,8 +127,8 @@ impl Engine {
             Engine::Hybrid => nessie::hybrid(&mut random, false),
             Engine::ServerScarce => nessie::server(&mut random, true),
             Engine::HybridScarce => nessie::hybrid(&mut random, true),
-            Engine::HerdStore => herd::draw(&mut random, TableMode::Store),
-            Engine::HerdCache => herd::draw(&mut random, TableMode::Cache),
+            Engine::HerdStore => herd::draw(&mut random, Mode::Store),
+            Engine::HerdCache => herd::draw(&mut random, Mode::Cache),
             Engine::Pilaf => pilaf::draw(&mut random),
             Engine::KvDirect => kv_direct::draw(&mut random),
             Engine::Other(id) => other::draw(&mut random, id),

@@ -1,13 +1,16 @@
 //! The division of a partition's memory.
 
+use serde::{Deserialize, Serialize};
+
 use super::chained::Chained;
 use super::entry::{ENTRY_GRAINS_MAX, GRAIN_WORDS};
 use super::lossy::BUCKET_WORDS;
 use crate::error::LayoutError;
 use crate::limits::GRAIN_BYTES;
 
-/// What a partition does when it is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The behaviour of a table, and of each of its partitions, when it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Lets the oldest entries go, whether they were read lately or not.
     Cache,

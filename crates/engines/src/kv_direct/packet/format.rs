@@ -1,6 +1,8 @@
 //! The parts from which operations are written: flags, functions, and the fields to which flags
 //! refer.
 
+use zerocopy::TryFromBytes;
+
 use super::take;
 use crate::kv_direct::operation::{Builtin, Element, Function, Lambda};
 
@@ -48,11 +50,11 @@ impl Shape {
 
     pub fn take(packet: &[u8], at: &mut usize) -> Option<Self> {
         let [first] = take(packet, at)?;
-        let element = Element::ALL.into_iter().find(|e| *e as u8 == first & !IS_USER)?;
+        let element = Element::try_read_from_bytes(&[first & !IS_USER]).ok()?;
         let function = match first & IS_USER {
             0 => {
-                let [code] = take(packet, at)?;
-                Function::Builtin(BUILTINS.into_iter().find(|builtin| *builtin as u8 == code)?)
+                let code: [u8; 1] = take(packet, at)?;
+                Function::Builtin(Builtin::try_read_from_bytes(&code).ok()?)
             }
             _ => Function::User(u16::from_le_bytes(take(packet, at)?)),
         };
@@ -77,21 +79,3 @@ impl Given {
         &packet[self.value_at as usize..][..self.value_len as usize]
     }
 }
-
-const BUILTINS: [Builtin; 15] = [
-    Builtin::Add,
-    Builtin::SaturatingAdd,
-    Builtin::Subtract,
-    Builtin::SaturatingSubtract,
-    Builtin::Max,
-    Builtin::Min,
-    Builtin::And,
-    Builtin::Or,
-    Builtin::Xor,
-    Builtin::Exchange,
-    Builtin::CompareSwap,
-    Builtin::Equal,
-    Builtin::NotEqual,
-    Builtin::Less,
-    Builtin::Greater,
-];

@@ -117,7 +117,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
                 };
                 match straight {
                     Straight::Done => (),
-                    Straight::Changed => self.storage.write_head(&head).await,
+                    Straight::Changed => self.storage.write_bucket(&head).await,
                     _ => self.execute(slot, it, head, &mut context).await,
                 }
                 job = self.station.borrow_mut().next(slot);

@@ -10,8 +10,8 @@ use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_READ_BYTES_MAX;
 use crate::lines::{HostMemory, LINE_BYTES, Purpose};
 
-/// A bucket of a key's chain as it was read: the head, or a later bucket if the lookup went on
-/// through the chain.
+/// A bucket of a key's chain, and the line that it was read from. A lookup that goes on through the
+/// chain has later buckets than the head.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     pub(super) line: u32,
@@ -30,25 +30,10 @@ impl Head {
     pub fn is_inline(&self) -> bool {
         self.bucket.pointers() == 0
     }
-}
 
-/// A bucket, and the line that it was read from.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct At {
-    pub(super) line: u32,
-    pub(super) bucket: Bucket,
-}
-
-impl At {
     /// The bucket's place, as a chain points to it.
     pub(super) fn place(&self) -> u32 {
         self.line * LINE_PLACES
-    }
-}
-
-impl From<Head> for At {
-    fn from(Head { line, bucket }: Head) -> Self {
-        Self { line, bucket }
     }
 }
 
@@ -62,8 +47,8 @@ impl From<Head> for At {
 pub struct Lookup {
     pub(super) secondary: u16,
     pub(super) found: Option<Home>,
-    pub(super) here: At,
-    pub(super) other: Option<At>,
+    pub(super) here: Head,
+    pub(super) other: Option<Head>,
 }
 
 impl Lookup {
@@ -114,18 +99,12 @@ impl<H: HostMemory> Storage<H> {
         }
         let secondary = hash.secondary();
         let wanted = Wanted { key, probe: Probe::new(&self.format, key), secondary };
-        let here = At::from(head);
-        let found = self.search(&here.bucket, &wanted, item).await?;
-        let lookup = Lookup { secondary, found, here, other: None };
-        match here.bucket.next() {
+        let found = self.search(&head.bucket, &wanted, item).await?;
+        let lookup = Lookup { secondary, found, here: head, other: None };
+        match head.bucket.next() {
             Some(_) if found.is_none() => self.walk(lookup, &wanted, item).await,
             _ => Ok(lookup),
         }
-    }
-
-    #[inline(always)]
-    async fn read_bucket(&self, line: u32) -> At {
-        At { line, bucket: Bucket::of(&self.memory.read_line(Purpose::Index, line).await) }
     }
 
     /// Goes on through the chain, after its head.

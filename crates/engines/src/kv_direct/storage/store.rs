@@ -1,7 +1,6 @@
 //! Writing and removing an entry.
 
-use super::lookup::At;
-use super::{BUCKET_CLASS, LINE_PLACES, Lookup, Storage};
+use super::{BUCKET_CLASS, Head, LINE_PLACES, Lookup, Storage};
 use crate::kv_direct::bucket::{Bucket, Pointer, SLOTS, slots_for};
 use crate::kv_direct::header::Header;
 use crate::kv_direct::item::{Draft, Home, Item};
@@ -140,7 +139,7 @@ impl<H: HostMemory> Storage<H> {
             },
         };
         if let Some(place) = chained {
-            let mut new = At { line: place.number() / LINE_PLACES, bucket: Bucket::EMPTY };
+            let mut new = Head { line: place.number() / LINE_PLACES, bucket: Bucket::EMPTY };
             let mut before = lookup.other.unwrap_or(lookup.here);
             new.bucket.set_next(before.bucket.next());
             before.bucket.set_next(Some(place.number()));
@@ -249,11 +248,6 @@ impl<H: HostMemory> Storage<H> {
         if let Home::Slab { place, class, .. } = home {
             self.slabs.free(&self.memory, place, class).await;
         }
-    }
-
-    #[inline(always)]
-    async fn write_bucket(&self, at: &At) {
-        self.memory.write_line(Purpose::Index, at.line, &at.bucket.line()).await;
     }
 
     /// Puts an entry into a bucket that has room for it once the entry at `own` is gone.

@@ -76,13 +76,17 @@ impl<H: HostMemory> Storage<H> {
     /// Reads the head bucket of a key's chain.
     #[inline(always)]
     pub async fn head(&self, hash: KeyHash) -> Head {
-        let line = self.group(hash);
+        self.read_bucket(self.group(hash)).await
+    }
+
+    #[inline(always)]
+    pub(super) async fn read_bucket(&self, line: u32) -> Head {
         Head { line, bucket: Bucket::of(&self.memory.read_line(Purpose::Index, line).await) }
     }
 
-    /// Writes a head bucket in which an entry was changed.
+    /// Writes a bucket in which an entry was changed.
     #[inline(always)]
-    pub async fn write_head(&self, head: &Head) {
+    pub async fn write_bucket(&self, head: &Head) {
         self.memory.write_line(Purpose::Index, head.line, &head.bucket.line()).await;
     }
 
@@ -108,7 +112,7 @@ impl<H: HostMemory> Storage<H> {
     /// As [`write_head`](Self::write_head), for memory whose head buckets can be loaded.
     #[inline(always)]
     pub fn store_head(&self, head: &Head) {
-        block_on(self.write_head(head));
+        block_on(self.write_bucket(head));
     }
 
     /// Looks for an entry in the head bucket of its chain.

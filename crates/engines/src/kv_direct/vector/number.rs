@@ -1,5 +1,7 @@
 //! Numbers as elements.
 
+use std::ops::{Add, Sub};
+
 /// A number as an element: all its bits count, in little-endian order.
 pub(super) trait Number: Copy + PartialOrd {
     const BYTES: usize;
@@ -28,90 +30,58 @@ pub(super) trait Number: Copy + PartialOrd {
     fn nearest_minus(self, other: Self) -> Self;
 }
 
-/// Reading and writing, which all numbers do in the same way.
-macro_rules! bytes {
-    ($bits:ty) => {
-        const BYTES: usize = size_of::<Self>();
-
-        #[inline(always)]
-        fn read(bytes: &[u8]) -> Self {
-            Self::from_le_bytes(bytes.try_into().expect("an element's bytes"))
-        }
-
-        #[inline(always)]
-        fn write(self, bytes: &mut [u8]) {
-            bytes.copy_from_slice(&self.to_le_bytes());
-        }
-
-        #[inline(always)]
-        fn of_word(word: u64) -> Self {
-            Self::from_ne_bytes((word as $bits).to_ne_bytes())
-        }
-
-        #[inline(always)]
-        fn to_word(self) -> u64 {
-            u64::from(<$bits>::from_ne_bytes(self.to_ne_bytes()))
-        }
-    };
-}
-
-macro_rules! integers {
-    ($($number:ty, $bits:ty;)*) => {$(
+/// The numbers, each with the integer that has its bits, and the operations of their kind.
+macro_rules! numbers {
+    ($plus:ident, $minus:ident, $nearest_plus:ident, $nearest_minus:ident:
+     $($number:ty, $bits:ty;)*) => {$(
         impl Number for $number {
-            bytes!($bits);
+            const BYTES: usize = size_of::<Self>();
+
+            #[inline(always)]
+            fn read(bytes: &[u8]) -> Self {
+                Self::from_le_bytes(bytes.try_into().expect("an element's bytes"))
+            }
+
+            #[inline(always)]
+            fn write(self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_le_bytes());
+            }
+
+            #[inline(always)]
+            fn of_word(word: u64) -> Self {
+                Self::from_ne_bytes((word as $bits).to_ne_bytes())
+            }
+
+            #[inline(always)]
+            fn to_word(self) -> u64 {
+                u64::from(<$bits>::from_ne_bytes(self.to_ne_bytes()))
+            }
 
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
-                self.wrapping_add(other)
+                self.$plus(other)
             }
 
             #[inline(always)]
             fn minus(self, other: Self) -> Self {
-                self.wrapping_sub(other)
+                self.$minus(other)
             }
 
             #[inline(always)]
             fn nearest_plus(self, other: Self) -> Self {
-                self.saturating_add(other)
+                self.$nearest_plus(other)
             }
 
             #[inline(always)]
             fn nearest_minus(self, other: Self) -> Self {
-                self.saturating_sub(other)
+                self.$nearest_minus(other)
             }
         }
     )*};
 }
 
-macro_rules! floats {
-    ($($number:ty, $bits:ty;)*) => {$(
-        impl Number for $number {
-            bytes!($bits);
-
-            #[inline(always)]
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-
-            #[inline(always)]
-            fn minus(self, other: Self) -> Self {
-                self - other
-            }
-
-            #[inline(always)]
-            fn nearest_plus(self, other: Self) -> Self {
-                self + other
-            }
-
-            #[inline(always)]
-            fn nearest_minus(self, other: Self) -> Self {
-                self - other
-            }
-        }
-    )*};
-}
-
-integers! {
+numbers! {
+    wrapping_add, wrapping_sub, saturating_add, saturating_sub:
     u8, u8;
     u16, u16;
     u32, u32;
@@ -122,7 +92,8 @@ integers! {
     i64, u64;
 }
 
-floats! {
+numbers! {
+    add, sub, add, sub:
     f32, u32;
     f64, u64;
 }
