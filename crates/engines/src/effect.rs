@@ -84,7 +84,7 @@ impl<'a> Operation<'a> {
             Operation::Delete if there.is_none() => (Outcome::Deleted(false), Effect::Nothing),
             Operation::Delete => (Outcome::Deleted(true), Effect::Remove),
             Operation::FetchAdd(add) => {
-                let before = present.map_or(Ok(0), |present| present.number())?;
+                let before = present.map_or(Ok(0), |present| counter(present.value))?;
                 let sum = before.wrapping_add(add).to_le_bytes();
                 (Outcome::Before(before), store(NewValue::Number(sum), None))
             }
@@ -125,11 +125,15 @@ impl<'a> Versioned<&'a [u8]> {
         let Self { version, expires_at_ms, value } = self;
         Outcome::Found { version, expires_at_ms, value }
     }
+}
 
-    fn number(&self) -> Result<u64, EngineError> {
-        let wrong = |_| EngineError::NotACounter { len: self.value.len() as u64 };
-        Ok(u64::from_le_bytes(self.value.try_into().map_err(wrong)?))
-    }
+/// The number that a value is.
+///
+/// # Errors
+/// [`EngineError::NotACounter`].
+pub(crate) fn counter(value: &[u8]) -> Result<u64, EngineError> {
+    let wrong = |_| EngineError::NotACounter { len: value.len() as u64 };
+    Ok(u64::from_le_bytes(value.try_into().map_err(wrong)?))
 }
 
 #[cfg(test)]

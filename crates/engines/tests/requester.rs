@@ -12,7 +12,6 @@ use loch_engines::epoch::Session;
 use loch_engines::limits::KEY_BYTES_MAX;
 use loch_engines::operation::{Conditional, Operation, Outcome, PutOptions};
 use loch_engines::requests::message::ReplyHead;
-use loch_engines::requests::path::Path;
 use loch_engines::requests::*;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, RemoteAddr};
@@ -51,10 +50,6 @@ struct Script {
     /// Whether the worker has to be found, and how often it was, by each of the two ways.
     seeks: Rc<Cell<bool>>,
     found: Rc<Cell<u64>>,
-}
-
-impl Path for Script {
-    const BY_SEND: bool = false;
 }
 
 impl Script {

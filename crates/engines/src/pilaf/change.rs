@@ -18,6 +18,7 @@ use super::buddy::order_of;
 use super::hash::KeyHash;
 use super::layout::{Entry, extent_addr, extent_parts};
 use super::store::{Pin, Store, out_of_memory};
+use crate::effect::counter;
 use crate::error::EngineError;
 use crate::limits::PILAF_SEARCH_SLOTS_MAX;
 use crate::log::Change;
@@ -191,8 +192,7 @@ impl Store {
     fn number<F: Fabric>(&self, fabric: &F, entry: Option<&Entry>) -> Result<u64, EngineError> {
         let Some(entry) = entry else { return Ok(0) };
         let (value, _) = self.value(fabric, Some(entry))?;
-        let wrong = |_| EngineError::NotACounter { len: value.len() as u64 };
-        Ok(u64::from_le_bytes(value[..].try_into().map_err(wrong)?))
+        counter(&value)
     }
 
     /// The bytes of a value, and when it expires; no bytes if there is no value.

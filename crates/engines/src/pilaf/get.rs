@@ -46,7 +46,7 @@ use loch_fabric::{Buf, Fabric, RemoteAddr};
 use super::hash::{KeyHash, candidates};
 use super::layout::{Entry, LINE_WORDS, Root, SlotName, WAYS, extent_addr, slot_addr};
 use crate::error::EngineError;
-use crate::limits::KEY_BYTES_MAX;
+use crate::kv::check_key;
 use crate::operation::Value;
 use crate::planted::{self, Bug};
 
@@ -183,12 +183,7 @@ impl Reader {
         want: Want,
         buf: &mut Buf,
     ) -> Result<Option<Entry>, EngineError> {
-        if key.is_empty() {
-            return Err(EngineError::KeyEmpty);
-        }
-        if key.len() > KEY_BYTES_MAX {
-            return Err(EngineError::KeyTooLong { len: key.len() });
-        }
+        check_key(key)?;
         count(&self.counts.reads, 1);
         let mut search = self.begin(fabric, key, want).await?;
         'table: loop {

@@ -8,7 +8,6 @@
 
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr};
 
-use crate::requests::path::Path;
 use crate::requests::{BySend, ByWrite, RequestPath, Sent, WorkerId};
 
 /// Requests by SEND, or by WRITE if they are too long for that.
@@ -22,11 +21,9 @@ pub struct SendOrWrite<P> {
     pub send_bytes_max: usize,
 }
 
-impl<P> Path for SendOrWrite<P> {
-    const BY_SEND: bool = true;
-}
-
 impl<F: Fabric + Messages> RequestPath<F> for SendOrWrite<F::Peer> {
+    const BY_SEND: bool = true;
+
     #[inline]
     async fn send(
         &self,

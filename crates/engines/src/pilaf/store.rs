@@ -13,7 +13,8 @@ use super::index::Index;
 use super::layout::{ARENA_OFFSET, GRAIN_BYTES, LINE_BYTES, Root, WAYS, extent_addr};
 use super::versions::Versions;
 use crate::error::EngineError;
-use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::kv::check_key;
+use crate::limits::VALUE_BYTES_MAX;
 use crate::log::Change;
 use crate::operation::Outcome;
 
@@ -227,12 +228,7 @@ impl Store {
     }
 
     pub(super) fn hash(&self, key: &[u8]) -> Result<KeyHash, EngineError> {
-        if key.is_empty() {
-            return Err(EngineError::KeyEmpty);
-        }
-        if key.len() > KEY_BYTES_MAX {
-            return Err(EngineError::KeyTooLong { len: key.len() });
-        }
+        check_key(key)?;
         Ok(KeyHash::of(self.shape.seed, key))
     }
 

@@ -10,7 +10,7 @@ use loch_fabric::{Buf, Fabric, Messages, VerbCount};
 use super::client::{Reply, Requester, Timing};
 use super::counts::Counts;
 use super::layout::{Area, RequestMap, WorkerId};
-use super::path::{BySend, Path, ReplyPath, RequestPath, SentReplies};
+use super::path::{BySend, ReplyPath, RequestPath, SentReplies};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::kv::{Kv, Lengths};
@@ -30,7 +30,7 @@ pub struct Asker<P, R, O> {
     lengths: Lengths,
 }
 
-impl<P: Path, R: Path, O: Owners> Asker<P, R, O> {
+impl<P, R, O: Owners> Asker<P, R, O> {
     /// The asker of a table that takes keys and values of these lengths.
     pub fn new(requester: Requester<P, R>, owners: O, lengths: Lengths) -> Self {
         Self { requester, owners, lengths }

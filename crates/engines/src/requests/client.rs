@@ -14,7 +14,7 @@ use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, VerbCount}
 use super::counts::{Counts, Ways};
 use super::layout::{RequestMap, WorkerId};
 use super::message::{Body, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket, session_number};
-use super::path::{Path, ReplyPath, RequestPath, Sent};
+use super::path::{ReplyPath, RequestPath, Sent};
 use super::reply::Answer;
 use super::seal::Seal;
 use super::window::{Line, Replies, UnderWay};
@@ -134,7 +134,7 @@ const DOUBLINGS_MAX: u32 = 6;
 /// The clock is read once in this many polls.
 const POLLS_PER_LOOK: u32 = 4;
 
-impl<P: Path, R: Path> Requester<P, R> {
+impl<P, R> Requester<P, R> {
     /// The client that holds `session`, at the `node`-th node of `map`.
     ///
     /// # Panics

@@ -16,12 +16,6 @@ use super::message::ReplyHead;
 use super::seal::Seal;
 use crate::secret::Secret;
 
-/// A path of messages.
-pub trait Path {
-    /// Whether the path SENDs, which the fabric's counters do not count, or WRITEs.
-    const BY_SEND: bool;
-}
-
 /// How a request was sent, which decides what the fabric's counters know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -35,7 +29,10 @@ pub enum Sent {
 }
 
 /// How a client's requests reach workers.
-pub trait RequestPath<F: Fabric>: Path {
+pub trait RequestPath<F: Fabric> {
+    /// Whether requests are SENT, which the fabric's counters do not count, or WRITTEN.
+    const BY_SEND: bool = false;
+
     /// Sends a message to a worker. The worker looks for it in the slot at `slot`, which has
     /// `bytes` bytes. Gives the buffer back.
     ///
@@ -61,7 +58,10 @@ pub trait RequestPath<F: Fabric>: Path {
 }
 
 /// How replies reach a client.
-pub trait ReplyPath<F: Fabric>: Path {
+pub trait ReplyPath<F: Fabric> {
+    /// Whether replies are SENT, which the fabric's counters do not count, or WRITTEN.
+    const BY_SEND: bool = false;
+
     /// The `expected` reply for reply slot `reply`, with its bytes in `message`; `None` if it has
     /// not come yet.
     ///
@@ -82,10 +82,12 @@ pub trait ReplyPath<F: Fabric>: Path {
     /// The fabric's.
     fn introduce(
         &self,
-        fabric: &F,
-        to: WorkerId,
-        hello: impl FnOnce() -> Buf,
-    ) -> Result<(), FabricError>;
+        _fabric: &F,
+        _to: WorkerId,
+        _hello: impl FnOnce() -> Buf,
+    ) -> Result<(), FabricError> {
+        Ok(())
+    }
 
     /// Whether the client has to find out, from the workers' lines, where the workers receive.
     fn seeks(&self) -> bool {
@@ -125,10 +127,6 @@ pub struct ByWrite {
     pub home: RegionId,
 }
 
-impl Path for ByWrite {
-    const BY_SEND: bool = false;
-}
-
 impl<F: Fabric> RequestPath<F> for ByWrite {
     #[inline]
     async fn send(
@@ -147,10 +145,6 @@ impl<F: Fabric> RequestPath<F> for ByWrite {
 pub struct ByUnreliableWrite {
     /// The client's node.
     pub home: RegionId,
-}
-
-impl Path for ByUnreliableWrite {
-    const BY_SEND: bool = false;
 }
 
 impl<F: UnreliableWrites> RequestPath<F> for ByUnreliableWrite {
@@ -238,11 +232,9 @@ pub fn make_known<F: Fabric + Messages>(
     fabric.store(map.worker_address_addr(id), &[words.as_flattened()])
 }
 
-impl<P> Path for BySend<P> {
-    const BY_SEND: bool = true;
-}
-
 impl<F: Fabric + Messages> RequestPath<F> for BySend<F::Peer> {
+    const BY_SEND: bool = true;
+
     #[inline]
     async fn send(
         &self,
@@ -278,10 +270,6 @@ impl WrittenReplies {
     }
 }
 
-impl Path for WrittenReplies {
-    const BY_SEND: bool = false;
-}
-
 impl<F: Fabric> ReplyPath<F> for WrittenReplies {
     #[inline]
     fn poll(
@@ -293,11 +281,6 @@ impl<F: Fabric> ReplyPath<F> for WrittenReplies {
     ) -> Result<Option<ReplyHead>, FabricError> {
         let slot = self.first.add(u64::from(reply) * u64::from(self.bytes));
         mapped::load_reply(fabric, slot, self.bytes, expected, message)
-    }
-
-    #[inline]
-    fn introduce(&self, _: &F, _: WorkerId, _: impl FnOnce() -> Buf) -> Result<(), FabricError> {
-        Ok(())
     }
 }
 
@@ -327,11 +310,9 @@ impl<P: Copy> SentReplies<P> {
     }
 }
 
-impl<P> Path for SentReplies<P> {
-    const BY_SEND: bool = true;
-}
-
 impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
+    const BY_SEND: bool = true;
+
     fn poll(
         &self,
         fabric: &F,

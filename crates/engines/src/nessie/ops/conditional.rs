@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use loch_fabric::Fabric;
 
-use super::draft::{DraftValue, Installed, Rule};
+use super::draft::{DraftValue, Rule};
 use crate::error::EngineError;
 use crate::nessie::client::Client;
 use crate::operation::{Conditional, Expect, PutOptions};
@@ -24,17 +24,11 @@ impl<F: Fabric> Client<F> {
         expect: Expect,
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
-        let rule = match expect {
-            Expect::Absent => Rule::IfAbsent,
-            Expect::Version(version) => Rule::IfVersion(version),
-        };
         let draft = self.draft(key, DraftValue::Bytes(value), 0, options).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         self.write(&draft, own).await?;
-        Ok(match self.install(&draft, own, epoch, rule).await? {
-            Installed::Yes(_) => Conditional::Done(draft.version),
-            Installed::No(version) => Conditional::Refused(version),
-        })
+        let installed = self.install(&draft, own, epoch, expect.into()).await?;
+        Ok(installed.conditional(draft.version))
     }
 
     /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number
@@ -47,9 +41,6 @@ impl<F: Fabric> Client<F> {
         let draft = self.draft(key, number, 0, PutOptions::default()).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         self.write(&draft, own).await?;
-        match self.install(&draft, own, epoch, Rule::Add(add)).await? {
-            Installed::Yes(before) => Ok(before),
-            Installed::No(_) => unreachable!("adding has no condition that could fail"),
-        }
+        Ok(self.install(&draft, own, epoch, Rule::Add(add)).await?.before())
     }
 }

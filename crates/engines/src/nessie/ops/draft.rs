@@ -14,7 +14,7 @@ use crate::nessie::client::alloc::Own;
 use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
-use crate::operation::PutOptions;
+use crate::operation::{Conditional, Expect, PutOptions};
 
 /// The condition on which an entry is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,33 @@ pub(in crate::nessie) enum Attempt {
     /// A slot changed after the entry's tentative word was in the index: the entry needs a new
     /// generation.
     Renew,
+}
+
+impl From<Expect> for Rule {
+    fn from(expect: Expect) -> Self {
+        match expect {
+            Expect::Absent => Self::IfAbsent,
+            Expect::Version(version) => Self::IfVersion(version),
+        }
+    }
+}
+
+impl Installed {
+    /// The result of a conditional PUT that wrote `version`.
+    pub fn conditional(self, version: u64) -> Conditional {
+        match self {
+            Self::Yes(_) => Conditional::Done(version),
+            Self::No(found) => Conditional::Refused(found),
+        }
+    }
+
+    /// The number before an addition.
+    pub fn before(self) -> u64 {
+        match self {
+            Self::Yes(before) => before,
+            Self::No(_) => unreachable!("adding has no condition that could fail"),
+        }
+    }
 }
 
 impl Draft<'_> {

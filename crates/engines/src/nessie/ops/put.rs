@@ -14,6 +14,7 @@ use loch_fabric::{Buf, Fabric};
 use super::draft::{Attempt, Draft, DraftValue, Installed, Rule};
 use super::read::{Lookup, Match, Seen, Want, Words};
 use super::tentative::Rival;
+use crate::effect::counter;
 use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::WAYS_MAX;
@@ -293,10 +294,7 @@ impl<F: Fabric> Client<F> {
         let Seen::Match(header) = seen? else {
             return Ok(None);
         };
-        let value = &buf[header.value_at()..header.entry_len()];
-        let bytes =
-            value.try_into().map_err(|_| EngineError::NotACounter { len: value.len() as u64 })?;
-        Ok(Some(u64::from_le_bytes(bytes)))
+        counter(&buf[header.value_at()..header.entry_len()]).map(Some)
     }
 
     /// Gives an owned entry, whose tentative word was in the index, a new generation, so that the

@@ -9,7 +9,7 @@ use loch_fabric::Fabric;
 
 use super::client::Client;
 use crate::error::EngineError;
-use crate::nessie::ops::draft::{DraftValue, Installed, Rule};
+use crate::nessie::ops::draft::{DraftValue, Rule};
 use crate::operation::{Conditional, Expect, PutOptions};
 
 impl<F: Fabric> Client<F> {
@@ -24,15 +24,8 @@ impl<F: Fabric> Client<F> {
         expect: Expect,
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
-        let rule = match expect {
-            Expect::Absent => Rule::IfAbsent,
-            Expect::Version(version) => Rule::IfVersion(version),
-        };
         let draft = self.draft(key, DraftValue::Bytes(value), options).await?;
-        Ok(match self.install(&draft, rule).await? {
-            Installed::Yes(_) => Conditional::Done(draft.version),
-            Installed::No(version) => Conditional::Refused(version),
-        })
+        Ok(self.install(&draft, expect.into()).await?.conditional(draft.version))
     }
 
     /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number
@@ -43,9 +36,6 @@ impl<F: Fabric> Client<F> {
     pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
         let number = DraftValue::Number(Cell::new(add));
         let draft = self.draft(key, number, PutOptions::default()).await?;
-        match self.install(&draft, Rule::Add(add)).await? {
-            Installed::Yes(before) => Ok(before),
-            Installed::No(_) => unreachable!("adding has no condition that could fail"),
-        }
+        Ok(self.install(&draft, Rule::Add(add)).await?.before())
     }
 }

@@ -17,6 +17,7 @@ use super::draft::Attempt;
 use super::entry::{Dte, Meaning, Previous, Status};
 use super::read::Survey;
 use super::settle::Settled;
+use crate::effect::counter;
 use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::MOVE_DEPTH_MAX;
@@ -198,9 +199,6 @@ impl<F: Fabric> Client<F> {
     async fn read_number(&self, key: &[u8], shown: Previous) -> Result<Option<u64>, EngineError> {
         let (buf, read) = self.read_shown(shown, key, Want::Value, Buf::new()).await;
         let Some(Dte { header, .. }) = read? else { return Ok(None) };
-        let value = &buf[header.value_at()..header.entry_len()];
-        let bytes =
-            value.try_into().map_err(|_| EngineError::NotACounter { len: value.len() as u64 })?;
-        Ok(Some(u64::from_le_bytes(bytes)))
+        counter(&buf[header.value_at()..header.entry_len()]).map(Some)
     }
 }
