@@ -42,6 +42,7 @@ pub mod room;
 mod secret;
 pub mod serve;
 pub mod size;
+mod spare;
 mod sync;
 mod versions;
 

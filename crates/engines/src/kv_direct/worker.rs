@@ -35,6 +35,7 @@ use crate::requests::{
     Answer, Failure, Inbox, Incoming, RequestMap, Seal, Sessions, Short, Ticket, Turns, WorkerId,
     send_reply, within,
 };
+use crate::spare::SpareBuffers;
 use crate::versions::Versions;
 
 /// The most packets that wait to be admitted.
@@ -59,7 +60,7 @@ pub struct Worker<F: Fabric, H, U> {
     finished: Rc<RefCell<Vec<Rc<Opened>>>>,
     /// Answers to packets that changed something, by client and number.
     kept: RefCell<Vec<Buf>>,
-    spare: RefCell<Vec<Buf>>,
+    spare: SpareBuffers,
     is_paused: Cell<bool>,
 }
 
@@ -88,7 +89,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
             processor: Processor::new(storage, functions, (), settings),
             finished: Rc::default(),
             kept: RefCell::new((0..answers).map(|_| Buf::new()).collect()),
-            spare: RefCell::default(),
+            spare: SpareBuffers::default(),
             is_paused: Cell::new(false),
             map: map.clone(),
             id,
@@ -153,21 +154,12 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         self.map.base(self.id.node).region()
     }
 
-    fn buffer(&self) -> Buf {
-        self.spare.borrow_mut().pop().unwrap_or_default()
-    }
-
-    fn give_back(&self, mut buf: Buf) {
-        buf.clear();
-        self.spare.borrow_mut().push(buf);
-    }
-
     /// Sends an answer.
     async fn reply(&self, ticket: Ticket, reply: Buf) {
         let sent = send_reply(&self.fabric, &self.map, self.home(), &ticket, reply);
         // A client asks again for results that do not arrive.
         if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
-            self.give_back(reply);
+            self.spare.give_back(reply);
         }
     }
 
@@ -281,10 +273,10 @@ where
         // earlier leaves the processor's caches before it is admitted.
         let wanted = worker.processor.settings().in_flight;
         while self.ahead < wanted && self.open.len() < OPEN_PACKETS_MAX {
-            let mut message = worker.buffer();
+            let mut message = worker.spare.take();
             let incoming = worker.inbox.borrow_mut().poll(&worker.fabric, &mut message)?;
             let Some(incoming) = incoming else {
-                worker.give_back(message);
+                worker.spare.give_back(message);
                 break;
             };
             if !taken {
@@ -294,16 +286,16 @@ where
             match incoming {
                 Incoming::Execute(ticket) if ticket.is_packet() => self.open(ticket, message),
                 Incoming::Execute(ticket) => {
-                    worker.give_back(message);
+                    worker.spare.give_back(message);
                     self.refuse(ticket);
                 }
                 Incoming::Answer(ticket, short) => {
-                    let mut reply = worker.buffer();
+                    let mut reply = worker.spare.take();
                     worker.known(&ticket, short, &mut reply);
-                    worker.give_back(message);
+                    worker.spare.give_back(message);
                     self.send(ticket, reply);
                 }
-                Incoming::Hello(_) => worker.give_back(message),
+                Incoming::Hello(_) => worker.spare.give_back(message),
             }
         }
         Ok(taken)
@@ -323,7 +315,7 @@ where
         };
         let seed = self.worker.seed;
         let (before, read) = opened.open(ticket, message, seed, room, &self.worker.finished);
-        self.worker.give_back(before);
+        self.worker.spare.give_back(before);
         match read {
             Ok(()) => {
                 self.ahead += packet.left();
@@ -339,7 +331,7 @@ where
     /// Answers a client that breaks the rules: nothing was executed.
     #[cold]
     fn refuse(&mut self, ticket: Ticket) {
-        let mut reply = self.worker.buffer();
+        let mut reply = self.worker.spare.take();
         let refused = Answer::Failed(Failure::UNSUPPORTED);
         self.worker.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
         self.send(ticket, reply);
@@ -378,7 +370,7 @@ where
     /// Answers the packets whose operations are all done.
     fn answer(&mut self) {
         while let Some(packet) = self.take_finished() {
-            let (ticket, mut reply) = (packet.ticket(), self.worker.buffer());
+            let (ticket, mut reply) = (packet.ticket(), self.worker.spare.take());
             packet.results(|results| {
                 let answer = Answer::Packet(results);
                 let is_kept = self.worker.inbox.borrow_mut().complete(&ticket, &answer, &mut reply);

@@ -14,6 +14,7 @@ use crate::requests::{
     Answer, Failure, Inbox, Incoming, Lanes, Request, Sessions, Ticket, Turns, WorkerId,
     send_reply, within,
 };
+use crate::spare::SpareBuffers;
 
 /// A worker of a node: a nessie client of the node's keys, and the requests for it.
 pub struct Worker<F: Fabric> {
@@ -21,7 +22,7 @@ pub struct Worker<F: Fabric> {
     map: Served,
     inbox: RefCell<Inbox>,
     /// Buffers for replies and for values, used again and again.
-    scratch: RefCell<Vec<Buf>>,
+    spare: SpareBuffers,
 }
 
 /// The outcome of a request, with the bytes that it needs.
@@ -53,7 +54,7 @@ impl<F: Fabric> Worker<F> {
         let home = map.requests.base(id.node).region();
         assert_eq!(client.home(), home, "a worker serves its own node's memory");
         let inbox = RefCell::new(Inbox::open(client.fabric(), &map.requests, id, sessions)?);
-        Ok(Self { client, map, inbox, scratch: RefCell::default() })
+        Ok(Self { client, map, inbox, spare: SpareBuffers::default() })
     }
 
     /// The nessie client, for its counters, and to detach it when the worker ends.
@@ -84,7 +85,7 @@ impl<F: Fabric> Worker<F> {
     }
 
     async fn handle(&self, incoming: Incoming, message: Buf) -> Buf {
-        let mut reply = self.scratch();
+        let mut reply = self.spare.take();
         let ticket = match incoming {
             Incoming::Hello(_) => return message,
             Incoming::Answer(ticket, short) => {
@@ -110,7 +111,7 @@ impl<F: Fabric> Worker<F> {
         );
         // A client asks again for a reply that does not arrive.
         if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
-            self.give_back(reply);
+            self.spare.give_back(reply);
         }
         message
     }
@@ -128,7 +129,7 @@ impl<F: Fabric> Worker<F> {
             Executed::Found(found) => {
                 let answer = Answer::found(&found, found.version(), found.expires_at_ms());
                 inbox.complete(ticket, &answer, reply);
-                self.give_back(found.into_buf());
+                self.spare.give_back(found.into_buf());
             }
             Executed::Other(outcome) => {
                 inbox.complete(ticket, &Answer::Done(outcome), reply);
@@ -151,18 +152,9 @@ impl<F: Fabric> Worker<F> {
         if operation != Operation::Get {
             return Ok(Executed::Other(self.client.execute(key, operation).await?));
         }
-        Ok(match self.client.get(key, self.scratch()).await? {
+        Ok(match self.client.get(key, self.spare.take()).await? {
             Some(found) => Executed::Found(found),
             None => Executed::Other(Outcome::Absent),
         })
-    }
-
-    fn scratch(&self) -> Buf {
-        self.scratch.borrow_mut().pop().unwrap_or_default()
-    }
-
-    fn give_back(&self, mut buf: Buf) {
-        buf.clear();
-        self.scratch.borrow_mut().push(buf);
     }
 }

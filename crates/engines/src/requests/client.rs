@@ -6,7 +6,7 @@
 //! [`EngineError::Ambiguous`] if its time is up, or if an earlier incarnation of the worker may
 //! have executed it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, VerbCount};
@@ -24,6 +24,7 @@ use crate::kv::check_key;
 use crate::operation::{Operation, Outcome, Value};
 use crate::planted::{self, Bug};
 use crate::secret::Secret;
+use crate::spare::SpareBuffers;
 
 /// How long a client waits, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub struct Requester<P, R> {
     answers: R,
     timing: Timing,
     counts: Counts,
-    scratch: RefCell<Vec<Buf>>,
+    spare: SpareBuffers,
 }
 
 /// The reply to a request, with the buffer that holds its bytes.
@@ -162,7 +163,7 @@ impl<P, R> Requester<P, R> {
             answers,
             timing,
             counts: Counts::default(),
-            scratch: RefCell::default(),
+            spare: SpareBuffers::default(),
             map,
         }
     }
@@ -333,11 +334,10 @@ impl<P, R> Requester<P, R> {
         let mut arrived = false;
         for attempt in 0u32.. {
             ticket.attempt = attempt as u8;
-            let mut message = self.scratch.borrow_mut().pop().unwrap_or_default();
+            let mut message = self.spare.take();
             ticket.write(body, seal, &mut message);
-            let (mut message, sent) = self.requests.send(fabric, to, slot, message).await;
-            message.clear();
-            self.scratch.borrow_mut().push(message);
+            let (message, sent) = self.requests.send(fabric, to, slot, message).await;
+            self.spare.give_back(message);
             let way = match sent {
                 Ok(way) => way,
                 Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => {

@@ -15,6 +15,7 @@ use super::mapped;
 use super::message::ReplyHead;
 use super::seal::Seal;
 use crate::secret::Secret;
+use crate::spare::SpareBuffers;
 
 /// How a request was sent, which decides what the fabric's counters know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +293,7 @@ pub struct SentReplies<P> {
     /// For each reply slot, the newest reply that came and was not taken.
     arrived: RefCell<Vec<Option<(ReplyHead, Buf)>>>,
     /// Buffers for incoming replies, used again and again.
-    spare: RefCell<Vec<Buf>>,
+    spare: SpareBuffers,
 }
 
 impl<P: Copy> SentReplies<P> {
@@ -300,13 +301,7 @@ impl<P: Copy> SentReplies<P> {
     pub fn new(to: BySend<P>, map: &RequestMap, secret: Option<Secret>) -> Self {
         let replies = usize::from(map.area().service().replies);
         let arrived = RefCell::new((0..replies).map(|_| None).collect());
-        Self { to, seal: Seal::of_reply(secret), arrived, spare: RefCell::default() }
-    }
-
-    #[inline]
-    fn keep(&self, mut buf: Buf) {
-        buf.clear();
-        self.spare.borrow_mut().push(buf);
+        Self { to, seal: Seal::of_reply(secret), arrived, spare: SpareBuffers::default() }
     }
 }
 
@@ -323,33 +318,32 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
         let mut arrived = self.arrived.borrow_mut();
         if let Some((head, bytes)) = arrived[usize::from(reply)].take() {
             let old = std::mem::replace(message, bytes);
-            self.keep(old);
+            self.spare.give_back(old);
             if expected(&head) {
                 return Ok(Some(head));
             }
         }
         loop {
-            let buf = self.spare.borrow_mut().pop().unwrap_or_default();
-            let bytes = match fabric.try_receive(buf) {
+            let bytes = match fabric.try_receive(self.spare.take()) {
                 Ok((_, bytes)) => bytes,
                 Err(back) => {
-                    self.keep(back);
+                    self.spare.give_back(back);
                     break;
                 }
             };
             let Some(head) = ReplyHead::read(&bytes, self.seal) else {
-                self.keep(bytes);
+                self.spare.give_back(bytes);
                 continue;
             };
             if head.reply == reply && expected(&head) {
-                self.keep(std::mem::replace(message, bytes));
+                self.spare.give_back(std::mem::replace(message, bytes));
                 return Ok(Some(head));
             }
             let old = match arrived.get_mut(usize::from(head.reply)) {
                 Some(place) => place.replace((head, bytes)).map(|(_, bytes)| bytes),
                 None => Some(bytes),
             };
-            old.into_iter().for_each(|old| self.keep(old));
+            old.into_iter().for_each(|old| self.spare.give_back(old));
         }
         Ok(None)
     }

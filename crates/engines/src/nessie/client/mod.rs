@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric, FabricError, RegionId, RoundTrip, Validation};
+use loch_fabric::{Fabric, FabricError, RegionId, RoundTrip, Validation};
 
 use self::alloc::{Allocator, Owner};
 use self::cache::Cache;
@@ -22,6 +22,7 @@ use crate::nessie::layout::hash::{Candidates, KeyHash, TableMap};
 use crate::nessie::layout::ite::Ite;
 use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
+use crate::spare::SpareBuffers;
 
 /// A client of a table: one thread's session, endpoint, free entries and cache.
 ///
@@ -46,7 +47,7 @@ pub struct Client<F: Fabric> {
     /// Bytes to read of an entry of unknown length: the length of the last entry.
     pub(super) read_hint: Cell<usize>,
     /// Buffers for keys, used again and again.
-    scratch: RefCell<Vec<Buf>>,
+    pub(super) spare: SpareBuffers,
     pub(super) counts: Counts,
     pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -133,7 +134,7 @@ impl<F: Fabric> Client<F> {
             waits: RefCell::default(),
             looking: Cell::new(0),
             rooms: Cell::new(0),
-            scratch: RefCell::default(),
+            spare: SpareBuffers::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),
@@ -196,19 +197,6 @@ impl<F: Fabric> Client<F> {
 
     pub(super) fn owner(&self) -> Owner<'_, F> {
         Owner { fabric: &self.fabric, map: &self.map, id: self.session.incarnation() as u32 }
-    }
-
-    /// An empty buffer.
-    #[inline]
-    pub(super) fn scratch(&self) -> Buf {
-        self.scratch.borrow_mut().pop().unwrap_or_default()
-    }
-
-    /// Takes a buffer back for the next [`Client::scratch`].
-    #[inline]
-    pub(super) fn give_back(&self, mut buf: Buf) {
-        buf.clear();
-        self.scratch.borrow_mut().push(buf);
     }
 
     /// The hash of a key, if its length is valid.

@@ -76,10 +76,10 @@ impl<F: Fabric> Client<F> {
         let Some((at, room)) = self.entry_at(word) else { return Ok(false) };
         self.will_retire(word, own.class);
         let first = self.first_read_len(draft.key.len(), Want::Key).min(room);
-        let (buf, done) = self.fabric.read(at, first, self.scratch()).await;
+        let (buf, done) = self.fabric.read(at, first, self.spare.take()).await;
         done?;
         let header = self.sound_key(word, at, draft.key, &buf)?;
-        self.give_back(buf);
+        self.spare.give_back(buf);
         let visible = matches!(self.map.codec.state(word), State::Visible { .. });
         let Some(header) = header.filter(|_| visible) else { return Ok(false) };
         let state = State::Visible { hop: 0 };

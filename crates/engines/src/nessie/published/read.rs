@@ -144,7 +144,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Option<Survey>, EngineError> {
         let words = self.base.collect(candidates).await?;
         let mut survey = Survey { words, entries: [None; CANDIDATES_MAX] };
-        let mut buf = self.base.scratch();
+        let mut buf = self.base.spare.take();
         for (slot, word) in words[..candidates.count()].iter().enumerate() {
             if !self.may_match(candidates, *word) {
                 continue;
@@ -157,7 +157,7 @@ impl<F: Fabric> Client<F> {
                 Seen::Changed => return Ok(None),
             }
         }
-        self.base.give_back(buf);
+        self.base.spare.give_back(buf);
         Ok(Some(survey))
     }
 
