@@ -3,8 +3,11 @@
 //! Each bug leaves out one rule of a protocol. Without the feature `planted`, which only the
 //! simulation test switches on, no bug can be planted and none of this code is compiled in.
 
+use zerocopy::TryFromBytes;
+
 /// A rule that is left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
 pub enum Bug {
     /// A miss is believed at the first look.
     NoSecondLook,
@@ -131,67 +134,9 @@ pub enum Bug {
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 59] = [
-        Bug::NoSecondLook,
-        Bug::NoGenerationCheck,
-        Bug::TornReadsBelieved,
-        Bug::DuplicateStays,
-        Bug::CacheOutlivesReuse,
-        Bug::UntaggedEmpty,
-        Bug::AbsorbAnything,
-        Bug::AbsorbSpeculative,
-        Bug::NoMoveScan,
-        Bug::NoHomeBump,
-        Bug::DestinationReadLate,
-        Bug::FinishBeforeDrop,
-        Bug::NoBumpOnUndo,
-        Bug::HomeIgnored,
-        Bug::NoteWithoutGeneration,
-        Bug::NoGraceInScrub,
-        Bug::ForgetsWhatIsUnderWay,
-        Bug::FreshUnchecked,
-        Bug::RestedAfterCut,
-        Bug::NoteOutsideEpoch,
-        Bug::NoRestAtWrap,
-        Bug::SeizedUsedAtOnce,
-        Bug::RecutAtOnce,
-        Bug::RecutAfterOne,
-        Bug::CacheOfAnyAge,
-        Bug::CacheLinesTooYoung,
-        Bug::UnusedScrubbed,
-        Bug::SessionsBeforeDescriptors,
-        Bug::IdleBeforeStores,
-        Bug::CommitsBlindly,
-        Bug::NoReversePass,
-        Bug::RivalsIgnored,
-        Bug::StatusNotReread,
-        Bug::DestinationStays,
-        Bug::MoveSparesInserts,
-        Bug::RetiresPreviousEarly,
-        Bug::PreviousNotNeeded,
-        Bug::PageCacheTrusted,
-        Bug::ExecutesAgain,
-        Bug::AnyIncarnation,
-        Bug::NobodyBelieved,
-        Bug::LargerSessionBelieved,
-        Bug::SealUnchecked,
-        Bug::TagComparedOnly,
-        Bug::ForwardsToAnyKey,
-        Bug::NoWriteBack,
-        Bug::StaleAtHand,
-        Bug::SlotOfKey,
-        Bug::FullStationExecutes,
-        Bug::ReadsBesideWrites,
-        Bug::ReadsRemoveExpired,
-        Bug::ExpiredSeen,
-        Bug::HalfUpdateStays,
-        Bug::UpdateKeepsVersion,
-        Bug::ResultsAsTheyCome,
-        Bug::ResultsNotKept,
-        Bug::FailureFrees,
-        Bug::LeaksWhenFull,
-        Bug::ChainIsCut,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).map_while(|number| Self::try_read_from_bytes(&[number]).ok())
+    }
 }
 
 #[cfg(feature = "planted")]

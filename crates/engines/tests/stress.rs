@@ -74,7 +74,7 @@ fn plant() {
     #[cfg(feature = "planted")]
     if let Ok(name) = std::env::var("LOCH_PLANT") {
         use loch_engines::planted::{self, Bug};
-        let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+        let bug = Bug::all().find(|bug| format!("{bug:?}") == name);
         planted::plant(Some(bug.unwrap_or_else(|| panic!("there is no bug {name}"))));
     }
 }

@@ -132,7 +132,7 @@ fn is_of_reuse(bug: Bug) -> bool {
 impl Plant {
     pub fn all() -> Vec<Plant> {
         let of = |family: Family| {
-            Bug::ALL.into_iter().filter(move |bug| family.has(*bug)).map(move |bug| (family, bug))
+            Bug::all().filter(move |bug| family.has(*bug)).map(move |bug| (family, bug))
         };
         let engines = Family::ALL.into_iter().flat_map(of);
         let engines = engines.map(|(family, bug)| Plant::Engine(family, bug));

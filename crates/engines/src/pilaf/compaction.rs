@@ -9,8 +9,9 @@
 
 use loch_fabric::{Fabric, Messages};
 
-use super::worker::{Compaction, Worker, WorkerError};
+use super::worker::{Compaction, Worker};
 use crate::log::{Op, Storage};
+use crate::serve::WorkerError;
 
 /// Slots looked at in one turn.
 const TURN_SLOTS: u64 = 64;

@@ -3,10 +3,11 @@
 use loch_fabric::{Buf, Fabric, Messages};
 
 use super::change::{Prepared, Staged};
-use super::worker::{Waiting, Worker, WorkerError};
+use super::worker::{Waiting, Worker};
 use crate::log::{Op, Storage};
 use crate::operation::{Operation, Outcome};
 use crate::requests::{Request, Ticket};
+use crate::serve::WorkerError;
 
 impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     /// Executes the request that had to wait, if it need not wait any more.

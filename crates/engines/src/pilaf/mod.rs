@@ -77,7 +77,7 @@ pub use get::{ReadCounts, Reader};
 pub use path::SendOrWrite;
 pub use store::{Shape, Store, StoreCounts};
 pub use table::{Map, Options, Pilaf, SEND_BYTES_MAX};
-pub use worker::{NoStorage, Worker, WorkerCounts, WorkerError};
+pub use worker::{NoStorage, Worker, WorkerCounts};
 
 use crate::error::LayoutError;
 use crate::limits::REPLIES_MAX;

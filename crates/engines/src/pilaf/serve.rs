@@ -26,7 +26,7 @@ impl Workers for Pilaf {
             Worker::open(fabric, map.mailed.requests(), node, map.shape(node), logging, sessions)?;
         let recovered = worker.recovered();
         tracing::info!(table = site.name, ?recovered, "the table is open");
-        Ok(serve::by_mail(host, worker).await?.close()?)
+        serve::by_mail(host, worker).await?.close()
     }
 }
 
@@ -37,7 +37,7 @@ impl<F: Fabric + Messages, S: Storage> Mailed<F> for Worker<F, S> {
 
     #[inline]
     async fn turn(&mut self) -> Result<bool, WorkerError> {
-        Ok(self.turn()?)
+        self.turn()
     }
 
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {

@@ -41,39 +41,12 @@ use loch_fabric::{Buf, Fabric, Messages};
 
 use super::change::Staged;
 use super::store::{Shape, Store};
-use crate::error::EngineError;
-use crate::log::{Log, LogError, Logging, Recovered, Snapshot, Storage, Told, recover};
+use crate::log::{Log, Logging, Recovered, Snapshot, Storage, Told, recover};
 use crate::requests::{RequestMap, Round, Server, Sessions, Ticket, WorkerId};
+use crate::serve::WorkerError;
 
 /// The most changes that wait for one sync.
 const STAGED_MAX: usize = 256;
-
-/// The reasons why a server cannot go on.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorkerError {
-    /// The server's memory failed.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The server's log failed.
-    #[error(transparent)]
-    Log(#[from] LogError),
-}
-
-impl From<loch_fabric::FabricError> for WorkerError {
-    fn from(error: loch_fabric::FabricError) -> Self {
-        Self::Engine(error.into())
-    }
-}
-
-impl From<WorkerError> for crate::serve::WorkerError {
-    fn from(error: WorkerError) -> Self {
-        match error {
-            WorkerError::Engine(error) => Self::Engine(error),
-            WorkerError::Log(error) => Self::Log(error),
-        }
-    }
-}
 
 /// The storage of a server without a log. It is never used.
 pub type NoStorage = crate::log::MemoryStorage;

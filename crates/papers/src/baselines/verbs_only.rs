@@ -12,6 +12,7 @@ use loch_engines::epoch::Session;
 use loch_engines::operation::{Operation, Outcome, Value};
 use loch_engines::pilaf::{self, Access, NoStorage, Shape};
 use loch_engines::requests::{BySend, RequestMap, Sessions, Timing, WorkerId};
+use loch_engines::serve::WorkerError;
 use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, RemoteAddr};
 
@@ -116,9 +117,10 @@ fn requests_at(shapes: &[Shape]) -> u64 {
     shapes[0].bytes().next_multiple_of(ALIGN_BYTES)
 }
 
-fn without_log(error: pilaf::WorkerError) -> EngineError {
+fn without_log(error: WorkerError) -> EngineError {
     match error {
-        pilaf::WorkerError::Engine(error) => error,
+        WorkerError::Engine(error) => error,
+        WorkerError::Fabric(error) => error.into(),
         other => EngineError::Damaged { what: other.to_string() },
     }
 }

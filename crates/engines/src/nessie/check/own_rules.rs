@@ -53,32 +53,6 @@ impl<F: Fabric> Rules for Client<F> {
     }
 
     async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError> {
-        self.wrong_with_slot(at, word).await
-    }
-
-    async fn count_slot(
-        &self,
-        _: RemoteAddr,
-        word: Ite,
-        report: &mut CheckReport,
-    ) -> Result<(), EngineError> {
-        match self.map.codec.state(word) {
-            State::Tentative => report.tentative += 1,
-            State::Visible { .. } => report.values += 1,
-            State::Frozen { .. } | State::Copy { .. } => report.moving += 1,
-            State::Empty => (),
-        }
-        Ok(())
-    }
-}
-
-impl<F: Fabric> Client<F> {
-    /// The description of what is wrong with a slot that holds a word, if anything is.
-    async fn wrong_with_slot(
-        &self,
-        at: RemoteAddr,
-        word: Ite,
-    ) -> Result<Option<String>, EngineError> {
         let codec = &self.map.codec;
         if codec.try_state(word).is_none() {
             return Ok(Some("bits that no client writes".into()));
@@ -106,6 +80,23 @@ impl<F: Fabric> Client<F> {
         Ok(None)
     }
 
+    async fn count_slot(
+        &self,
+        _: RemoteAddr,
+        word: Ite,
+        report: &mut CheckReport,
+    ) -> Result<(), EngineError> {
+        match self.map.codec.state(word) {
+            State::Tentative => report.tentative += 1,
+            State::Visible { .. } => report.values += 1,
+            State::Frozen { .. } | State::Copy { .. } => report.moving += 1,
+            State::Empty => (),
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fabric> Client<F> {
     /// I1: no other slot shows the key, but for the other half of a move.
     async fn wrong_with_company(
         &self,
